@@ -142,6 +142,38 @@ EP_DEVICE void place_choices(const ExpertRowsArgs& by, const int* topk, const fl
     __syncthreads();  // slots are read by all warps; of_thread is written again
 }
 
+// What a warp asks for one place of a row after the other: `while (places.next()) ... places.to`.
+//   slots  [top_k]   -1 for none
+struct Places {
+    const int* slots;
+    int top_k, base, slot;
+    unsigned left;
+    int64_t to;
+
+    EP_DEVICE Places(const int* slots_of_row, int choices)
+        : slots(slots_of_row), top_k(choices), base(-kWarpSize), slot(-1), left(0), to(0) {}
+    EP_DEVICE bool next() {
+        while (left == 0) {
+            base += kWarpSize;
+            if (base >= top_k) return false;
+            slot = base + lane_id() < top_k ? slots[base + lane_id()] : -1;
+            left = __ballot_sync(kFullWarp, slot >= 0);
+        }
+        to = __shfl_sync(kFullWarp, slot, __ffs(left) - 1);
+        left &= left - 1;
+        return true;
+    }
+};
+
+// A warp: its vectors of a row from `begin` on.
+EP_DEVICE void store_vectors(int4* row, const int4 (&vectors)[kExpertVectors], int begin, int row_vectors) {
+#pragma unroll
+    for (int u = 0; u < kExpertVectors; ++u) {
+        const int v = begin + u * kWarpSize + lane_id();
+        if (v < row_vectors) st_na_v4(row + v, vectors[u]);
+    }
+}
+
 // One block: its rows to their places, and to `x`, if that is not null. Warps share rows where there are few of them, since
 // else some would end much later than others.
 template <typename Side>
@@ -154,38 +186,26 @@ EP_DEVICE void spread_rows(const ExpertRowsArgs& by, const BlockRows& rows, cons
         const int64_t row = rows.first + item / parts;
         const int part = item % parts;
         const int* const slots = by.slot + row * top_k;
-        // to(target): the first vector of a row
-        const auto to_all = [&](const auto& store) {
-            for (int base = 0; base < top_k; base += kWarpSize) {
-                const int slot = base + lane < top_k ? slots[base + lane] : -1;
-                for (unsigned left = __ballot_sync(kFullWarp, slot >= 0); left; left &= left - 1) {
-                    store(static_cast<int64_t>(__shfl_sync(kFullWarp, slot, __ffs(left) - 1)));
-                }
-            }
-        };
         const int step = kExpertVectors * kWarpSize;
         for (int begin = part * step; begin < row_vectors; begin += parts * step) {
             int4 vectors[kExpertVectors];
-            const auto each = [&](const auto& what) {
 #pragma unroll
-                for (int u = 0; u < kExpertVectors; ++u) {
-                    const int v = begin + u * kWarpSize + lane;
-                    if (v < row_vectors) what(vectors[u], v);
-                }
-            };
-            each([&](int4& vector, int v) { vector = ld_nc_v4(source + row * row_vectors + v); });
-            if (x) each([&](const int4& vector, int v) { st_na_v4(x + row * row_vectors + v, vector); });
-            to_all([&](int64_t to) {
-                each([&](const int4& vector, int v) { st_na_v4(by.x + to * row_vectors + v, vector); });
-            });
+            for (int u = 0; u < kExpertVectors; ++u) {
+                const int v = begin + u * kWarpSize + lane;
+                if (v < row_vectors) vectors[u] = ld_nc_v4(source + row * row_vectors + v);
+            }
+            if (x) store_vectors(x + row * row_vectors, vectors, begin, row_vectors);
+            Places places(slots, top_k);
+            while (places.next()) store_vectors(by.x + places.to * row_vectors, vectors, begin, row_vectors);
         }
         for (int base = part * kWarpSize; base < row_scales; base += parts * kWarpSize) {
             const int s = base + lane;
             const Side scale = s < row_scales ? side[row * row_scales + s] : Side{};
             if (scales && s < row_scales) scales[row * row_scales + s] = scale;
-            to_all([&](int64_t to) {
-                if (s < row_scales) by_scales[to * row_scales + s] = scale;
-            });
+            Places places(slots, top_k);
+            while (places.next()) {
+                if (s < row_scales) by_scales[places.to * row_scales + s] = scale;
+            }
         }
     }
 }
