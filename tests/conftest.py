@@ -52,15 +52,17 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs. EP_LIB_GPUS=1
-    lets the ranks of all tests share one, over P2P."""
+    lets the ranks of all tests share one, over P2P; ``own=True``: not in this test, since NCCL lets none share."""
     for marker in item.iter_markers("gpu"):
-        _need_gpus(int(marker.kwargs.get("count", 1)))
+        _need_gpus(int(marker.kwargs.get("count", 1)), own=marker.kwargs.get("own", False))
 
 
-def _need_gpus(count: int) -> None:
-    from ep_lib.cuda.devices import unusable_reason
+def _need_gpus(count: int, own: bool = False) -> None:
+    from ep_lib.cuda.devices import gpu_count, unusable_reason
 
     reason = unusable_reason(count)
+    if reason is None and own and gpu_count() < count:
+        reason = "NCCL takes a GPU for one rank only"
     if reason is not None:
         pytest.skip(f"needs {count} GPU{'s' if count > 1 else ''}: {reason}")
 

@@ -128,7 +128,9 @@ def test_vllm_sglang_and_megatron_call_it_on_gloo_groups(tmp_path: Path) -> None
     run_program("gloo", tmp_path)
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks)) for ranks in (2, 3)])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks, own=True)) for ranks in (2, 3)]
+)
 def test_vllm_sglang_and_megatron_call_it_on_nccl_groups(tmp_path: Path, ranks: int) -> None:
     run_program("nccl", tmp_path, ranks)
 

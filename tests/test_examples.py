@@ -84,7 +84,7 @@ def test_an_example_that_is_started_on_the_emulator(name: str) -> None:
 
 
 @pytest.mark.gpu(count=2)
-@pytest.mark.parametrize("name", [*ALONE, BY_TORCHRUN])
+@pytest.mark.parametrize("name", [*ALONE, pytest.param(BY_TORCHRUN, marks=pytest.mark.gpu(count=2, own=True))])
 def test_an_example_on_gpus(name: str) -> None:
     needs(name)
     run(name, "cuda")

@@ -356,7 +356,7 @@ def test_one_process_under_torchrun_beside_gloo(
     check_reports(1, capsys.readouterr().out)
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 @pytest.mark.parametrize("order", ["first", "second"])
 def test_torchrun_beside_nccl(order: str) -> None:
     check_torchrun(2, "nccl", order, backend="cuda")
