@@ -99,7 +99,7 @@ def test_every_mistake_is_flagged(number: int) -> None:
     ("send", "receive", "remedy"),
     [
         ("write_signal_thread_reversed", "wait_and_read", "data before its signal"),
-        ("write_signal_warp_without_syncwarp", "wait_and_read", "missing __syncwarp"),
+        ("write_signal_warp_short", "wait_and_read", "missing __syncwarp"),
         ("write_signal_warp", "read_without_wait", "release/acquire"),
     ],
 )

@@ -55,13 +55,14 @@ def test_source_as_html_has_every_line_once_and_keeps_the_text() -> None:
 
 
 def test_source_without_the_comments_above() -> None:
-    whole = show_source("tutorial_kernels/01_write_signal_broken.cu", "write_signal_warp_without_syncwarp")
-    bare = show_source(
-        "tutorial_kernels/01_write_signal_broken.cu", "write_signal_warp_without_syncwarp", comments=False
-    )
+    whole = show_source("tutorial_kernels/01_write_signal_broken.cu", "write_signal_warp_short")
+    bare = show_source("tutorial_kernels/01_write_signal_broken.cu", "write_signal_warp_short", comments=False)
     ((first, lines),), ((bare_first, bare_lines),) = whole.blocks, bare.blocks
     assert lines[0].startswith("//") and not bare_lines[0].startswith("//")
     assert bare_lines == lines[bare_first - first :]
+    assert "_broken.cu" in repr(whole) and "_broken" not in repr(bare)
+    linked = bare._repr_html_()  # the file opens by a click, and its name is not read beside the question
+    assert '01_write_signal_broken.cu" target' in linked and "_broken" not in re.sub(r"<[^>]+>", "", linked)
 
 
 def test_source_without_pygments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def some_seed_is_wrong(run: Callable[[int], bool]) -> bool:
     ("send", "receive"),
     [
         ("write_signal_thread_reversed", "wait_and_read"),
-        ("write_signal_warp_without_syncwarp", "wait_and_read"),
+        ("write_signal_warp_short", "wait_and_read"),
         ("write_signal_warp", "read_without_wait"),
     ],
 )

@@ -14,8 +14,8 @@ extern "C" __global__ void write_signal_thread_reversed(char* target, const char
 
 // WRONG: no __syncwarp between the lanes' writes and lane 0's signal. Lanes of a warp do not run in lockstep, and lane
 // 0's release covers only what came before it: the other lanes' bytes may still be missing.
-extern "C" __global__ void write_signal_warp_without_syncwarp(char* target, const char* source, size_t bytes,
-                                                              uint64_t* signal, int peer) {
+extern "C" __global__ void write_signal_warp_short(char* target, const char* source, size_t bytes, uint64_t* signal,
+                                                   int peer) {
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
     ep::put_warp(target, source, bytes, peer);
     if (ep::lane_id() == 0) ep::signal_add(signal, 1, peer);

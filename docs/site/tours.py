@@ -93,7 +93,7 @@ RIGHT, BROKEN = "01_write_signal.cu", "01_write_signal_broken.cu"
 
 def no_syncwarp() -> Page:
     """The first tour: a race that a learner would not see."""
-    send = kernel("write_signal_warp_without_syncwarp", BROKEN)
+    send = kernel("write_signal_warp_short", BROKEN)
     return found(write_and_signal, (send, kernel("wait_and_read", RIGHT), 128))
 
 

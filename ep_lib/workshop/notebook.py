@@ -63,17 +63,22 @@ class Source:
     file: str  # relative to the workshop
     blocks: tuple[tuple[int, tuple[str, ...]], ...]
     marked: frozenset[int] = field(default_factory=frozenset)  # line numbers
+    is_named: bool = True  # whether the file's name shows; the link is there in any case
 
     def __repr__(self) -> str:
         parts = [
             "\n".join(f"{'>' if n in self.marked else ' '}{n:4} {line}" for n, line in enumerate(lines, first))
             for first, lines in self.blocks
         ]
-        return f"{self.file}\n" + "\n  ...\n".join(parts)
+        return f"{self._title}\n" + "\n  ...\n".join(parts)
+
+    @property
+    def _title(self) -> str:
+        return self.file if self.is_named else "the kernel's file"
 
     def _repr_html_(self) -> str:
         first, last = self.blocks[0][0], self.blocks[-1][0] + len(self.blocks[-1][1]) - 1
-        head = f"{_link(file_of_the_course(self.file, workshop_root()), self.file)}, lines {first} to {last}"
+        head = f"{_link(file_of_the_course(self.file, workshop_root()), self._title)}, lines {first} to {last}"
         body = "".join(self._block_html(number, lines) for number, lines in self.blocks)
         return f'<div style="font-size:90%; margin-bottom:0.2em">{head}</div>{body}'
 
@@ -98,9 +103,9 @@ def _link(path: Path, text: str) -> str:
 def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), comments: bool = True) -> Source:
     """Functions or structs ``names`` of a file of the workshop, with the comments above them; without names, all of it.
 
-    ``comments=False`` leaves those comments out, if they would give away what a prediction asks. Lines that contain one
-    of ``mark`` are highlighted. The source is read now, from the file that is compiled, so it is never stale. Raises
-    ArgumentError for a name that the file does not define, and for a mark that is in no line shown.
+    ``comments=False`` leaves those comments and the file's name out, where they would give away what is asked. Lines
+    that contain one of ``mark`` are highlighted. The source is read now, from the file that is compiled, so it is never
+    stale. Raises ArgumentError for a name that the file does not define, and for a mark that is in no line shown.
     """
     written = _find_given(file).read_text(encoding="utf-8")
     source = sealed.shown(written).rstrip("\n").split("\n")
@@ -115,7 +120,7 @@ def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), c
         if not hits and not sealed.is_sealed(written):  # in a release, the line may be in what is to be written
             raise ArgumentError(f"no line shown of {file} contains {words!r}")
         marked |= hits
-    return Source(Path(file).as_posix(), blocks, frozenset(marked))
+    return Source(Path(file).as_posix(), blocks, frozenset(marked), comments)
 
 
 def _definition(text: Sequence[str], name: str, file: str) -> tuple[int, int]:
