@@ -186,6 +186,13 @@ def test_a_header_that_there_is_not_and_a_name_without_its_namespace() -> None:
     source = "#include <ep/peer.cuh>\n__global__ void k(int* p) { p = peer_ptr(p, 0); }\n"
     assert "it is in the namespace ep: write ep::peer_ptr" in told(source)
     assert "hint" not in told("#include <ep/peer.cuh>\n__global__ void k(int* p) { p = nothing(p, 0); }\n")
+    through = (
+        "#include <ep/write_signal.cuh>\n__global__ void k(char* p) { ep::%s(p, p, 1, 0); }\n"  # it has <ep/put.cuh>
+    )
+    misspelt = told(through % "put_thred")
+    assert "did you mean 'put_thread'" in misspelt and "add #include" not in misspelt
+    without_space = through.replace("ep::%s", "put_thread")
+    assert "it is in the namespace ep: write ep::put_thread" in told(without_space)
 
 
 def test_the_errors_that_follow_are_in_the_message() -> None:

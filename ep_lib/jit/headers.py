@@ -78,8 +78,10 @@ def missing_include(source: str, error: str, line: str) -> str:
     if not _UNKNOWN.search(error):
         return ""
     included = set(_INCLUDED.findall(without_comments(source, keep_strings=True)))
+    error, _, meant = error.partition("did you mean")
+    known = set(_QUOTED.findall(meant))  # what the compiler proposes, it has seen, by whatever header
     for header, name in _candidates(error, without_comments(line)):
-        if header not in included:
+        if header not in included and name not in known:
             return f"{name} is in <{header}>: add #include <{header}>"
         if name.startswith("ep::") and f"{name}" not in line:
             return f"it is in the namespace ep: write {name}"
