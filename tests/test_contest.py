@@ -106,3 +106,15 @@ def test_what_does_not_fit_is_a_sentence(words: list[str], says: str, capsys: py
 def test_a_leaderboard_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(errors.GradingError, match="name another --leaderboard"):
         contest.enter(made_up("ada", 1.0), tmp_path)  # a folder
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_points_show_without_a_leaderboard(
+    form: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contest, "score", lambda task, mine, name, say: made_up(name, 20.0))
+    words = ["contest", "dispatch", "--mine", str(tmp_path), "--name", "ada", "--leaderboard", str(tmp_path), *form]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert ("50 points" in out or json.loads(out)["points"] == 50) and "Added to" not in out
+    assert "warning: the result cannot be added" in err and "name another --leaderboard" in err

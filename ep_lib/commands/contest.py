@@ -4,7 +4,8 @@ The tasks are alltoall, dispatch and combine. DIR holds alltoall.cuh (or the oth
 is right and slow, and says in its comments what is asked. Results must equal NumPy's bit for bit at two sizes, and the
 checker must find nothing on eight schedules; then the points are 1000 over the geometric mean of the times in
 microseconds. Every result is added to a leaderboard, a file of JSON lines (mine/contest/leaderboard.jsonl, or
---leaderboard FILE), with a digest of the file that was entered. Without --mine the standings are printed.
+--leaderboard FILE), with a digest of the file that was entered; where that cannot be written, a warning says so after
+the points. Without --mine the standings are printed.
 
 Exit codes: 0 for points, 1 for none (a wrong result, a race, a file that does not compile), 2 for wrong usage.
 """
@@ -61,11 +62,14 @@ def run(options: argparse.Namespace) -> int:
     result = contest.score(
         options.task, options.mine, name, lambda text: None if quiet else print(text, file=sys.stderr, flush=True)
     )
-    contest.enter(result, leaderboard)
-    if options.json:
-        print(json.dumps(result.as_json(), indent=2))
+    print(json.dumps(result.as_json(), indent=2) if options.json else printable(_text(result)), flush=True)
+    try:
+        contest.enter(result, leaderboard)
+    except GradingError as error:  # the points are true without it
+        print(f"ep-lib contest: warning: {printable(str(error))}", file=sys.stderr)
     else:
-        print(printable(_text(result, leaderboard)))
+        if not options.json:
+            print(printable(f"Added to {leaderboard}"))
     return 0 if result.points else 1
 
 
@@ -79,14 +83,14 @@ def _name(given: str | None) -> str:
     return name
 
 
-def _text(result: contest.Score, leaderboard: Path) -> str:
+def _text(result: contest.Score) -> str:
     lines = [f"{result.contest.name} by {result.name}: {result.points:g} points"]
     for size, us in zip(result.contest.sizes, result.microseconds, strict=False):
         what = ", ".join(f"{number} {unit}" for unit, number in size.items())
         lines.append(f"  {us:9.2f} us   {what} (virtual {contest.HARDWARE}, {contest.RANKS} ranks)")
     if result.problem:
         lines.append(f"No points: {result.problem}")
-    return "\n".join([*lines, f"Added to {leaderboard}"])
+    return "\n".join(lines)
 
 
 def _show_standings(leaderboard: Path, options: argparse.Namespace) -> int:
