@@ -79,7 +79,9 @@ def test_a_wrong_rung_is_told_and_the_others_still_run(
 def test_a_rung_that_does_not_compile_is_a_row_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = changed(tmp_path, "01_write_signal.cu", "ep::red_add_release_sys_u64(their_signal, 1);", "oops;")
     monkeypatch.setenv("EP_LIB_WORKSHOP", str(broken))
-    (row,) = ladders.run("01", rungs=[0]).rows
+    table = ladders.run("01", rungs=[0])
+    assert "Why rungs 0 to 4 take the same time" in repr(table) and "Why rungs 0 to 4" in table._repr_html_()
+    (row,) = table.rows
     assert not row.right and row.microseconds is None and "KernelCompileError" in row.problem
 
 

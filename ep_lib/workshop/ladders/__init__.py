@@ -15,6 +15,7 @@ from __future__ import annotations
 import html
 import importlib
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ _NO_LADDER = {
 }
 USUAL_HARDWARE = {"p2p": "h100-cx7", "rc": "h100-cx7", "srd": "p5-efa"}  # by the kind of fabric
 
+_WIDTH = 100  # letters, of what stands under a table
 _GPU_ROUNDS = 6  # of which the first warms up
 _IDEA = re.compile(r"^// (\d+) {2,}\S.*? {2,}(\S.*)$", re.MULTILINE)  # a line of the table at a file's head
 _GREEN, _RED = "#009E73", "#D55E00"
@@ -112,6 +114,7 @@ class Ladder:
     rungs: tuple[Rung, ...]
     fabric: str = "p2p"
     ranks_per_node: int = 1
+    clock: str = ""  # why the virtual clock's times are what they are: a sentence under the emulator's table
 
     def ideas(self) -> dict[int, str]:
         """What is new in each rung, from the table at the head of the file."""
@@ -146,6 +149,7 @@ class Table:
     what: str
     place: str
     rows: tuple[Row, ...]
+    clock: str = ""
 
     def __bool__(self) -> bool:
         return all(row.right for row in self.rows)
@@ -173,7 +177,8 @@ class Table:
             ).rstrip()
             for line in cells
         ]
-        return "\n".join([f"{self.file} on {self.place}", self.what, *lines, *self.problems()])
+        under = textwrap.wrap(self.clock, _WIDTH)
+        return "\n".join([f"{self.file} on {self.place}", self.what, *lines, *under, *self.problems()])
 
     def _repr_html_(self) -> str:
         head, *rows = self.cells()
@@ -185,7 +190,8 @@ class Table:
         body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
         notes = "".join(f'<div style="color:{_RED}">{html.escape(problem)}</div>' for problem in self.problems())
         caption = f"<b>{html.escape(self.file)}</b> on {html.escape(self.place)}. {html.escape(self.what)}"
-        return f"<div>{caption}</div><table><tr>{line(head, 'th')}</tr>{body}</table>{notes}"
+        under = f"<div>{html.escape(self.clock)}</div>" if self.clock else ""
+        return f"<div>{caption}</div><table><tr>{line(head, 'th')}</tr>{body}</table>{under}{notes}"
 
 
 def _colour(text: str) -> str:
@@ -254,7 +260,8 @@ def run(
         if microseconds is not None and not problem and sum(other.work == rung.work for other in ladder.rungs) > 1:
             times = first.setdefault(rung.work, microseconds) / microseconds
         rows.append(Row(rung.number, rung.kernel, ideas.get(rung.number, ""), microseconds, times, problem))
-    return Table(ladder.file, ladder.what, f"{place}, {ladder.ranks} ranks", tuple(rows))
+    clock = ladder.clock if backend == "emulator" else ""
+    return Table(ladder.file, ladder.what, f"{place}, {ladder.ranks} ranks", tuple(rows), clock)
 
 
 def _simulated(ladder: Ladder, index: int, network: str, hardware: Any) -> tuple[list[Any], float]:
