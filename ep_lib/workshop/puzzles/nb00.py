@@ -71,8 +71,18 @@ NVLink.
             "*box = 100 + me;": "should hold",
             "*ep::peer_ptr(box, me) = 100 + peer;\n*ep::peer_ptr(box, me) = 100 + me;": "should hold",
             "*ep::peer_ptr(box, peer) = 100 + peer": "line 2 of your cell",
+            "if (me == 0) {\n    *ep::peer_ptr(box, peer) = 100;\n    *box = 101;\n}": "One rank wrote both numbers",
         },
-        flows=(Flow("box", "writes", "another", "Nothing was written across: each rank has filled its own box."),),
+        flows=(
+            Flow("box", "writes", "another", "Nothing was written across: each rank has filled its own box."),
+            Flow(
+                "box",
+                "writes",
+                "another",
+                "One rank wrote both numbers: each is to write into the box of the other.",
+                everywhere=True,
+            ),
+        ),
     ),
     Puzzle(
         number="00.2",

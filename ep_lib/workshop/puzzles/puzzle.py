@@ -165,9 +165,10 @@ def _numbers(array: Any) -> str:
 class Flow:
     """What must be seen in the run of a right answer, so that nobody computes what should have come from elsewhere.
 
-    The named ``array`` of at least one rank is accessed by so many different ``threads`` of one rank: ``"another"`` one
-    or its ``"own"``. ``does`` is ``"reads"`` or ``"writes"`` (an atomic does both; a NIC is one thread of the
-    rank that posts). ``begins_within``: the first access of each thread lies in so many bytes from the array's start.
+    The named ``array`` of at least one rank (``everywhere``: of each) is accessed by so many different ``threads`` of
+    one rank: ``"another"`` one or its ``"own"``. ``does`` is ``"reads"`` or ``"writes"`` (an atomic does both; a NIC is
+    one thread of the rank that posts). ``begins_within``: the first access of each thread lies in so many bytes from
+    the array's start.
     """
 
     array: str
@@ -176,22 +177,24 @@ class Flow:
     otherwise: str  # what is said to an answer without it
     threads: int = 1
     begins_within: int = 0
+    everywhere: bool = False
 
     def is_seen(self, accesses: Sequence[MemoryAccess], arrays: Sequence[NamedArray]) -> bool:
-        for array in (each for each in arrays if each.name == self.array):
-            end = array.address + array.words * array.word_bytes
-            first: dict[tuple[int, int, int], int] = {}  # by thread
-            for access in accesses:
-                did = access.writes if self.does == "writes" else access.reads
-                if not did or (access.rank == array.rank) is not (self.by == "own"):
-                    continue
-                if access.address < end and access.address + access.bytes > array.address:
-                    first.setdefault((access.rank, access.block, access.thread), access.address - array.address)
-            is_near = not self.begins_within or all(offset < self.begins_within for offset in first.values())
-            by_rank = Counter(rank for rank, _, _ in first)
-            if is_near and max(by_rank.values(), default=0) >= self.threads:
-                return True
-        return False
+        seen = (self._is_seen_of(array, accesses) for array in arrays if array.name == self.array)
+        return all(seen) if self.everywhere else any(seen)
+
+    def _is_seen_of(self, array: NamedArray, accesses: Sequence[MemoryAccess]) -> bool:
+        end = array.address + array.words * array.word_bytes
+        first: dict[tuple[int, int, int], int] = {}  # by thread
+        for access in accesses:
+            did = access.writes if self.does == "writes" else access.reads
+            if not did or (access.rank == array.rank) is not (self.by == "own"):
+                continue
+            if access.address < end and access.address + access.bytes > array.address:
+                first.setdefault((access.rank, access.block, access.thread), access.address - array.address)
+        is_near = not self.begins_within or all(offset < self.begins_within for offset in first.values())
+        by_rank = Counter(rank for rank, _, _ in first)
+        return is_near and max(by_rank.values(), default=0) >= self.threads
 
 
 # Of puzzles in which `got` is what the other rank sent to one's own `inbox`.
