@@ -343,8 +343,11 @@ def test_an_interrupted_first_compile_goes_on_where_it_was(
         patch.setattr(gxx, "_run", fail_after_five)
         with pytest.raises(KeyboardInterrupt):
             gxx.build_runtime()
-    assert "compiling the emulator, once for this machine" in capsys.readouterr().err
-    gxx.build_runtime()
+    assert "compiling the emulator, once for this version" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        gxx.build_runtime()
+    assert f"| {number}/{number} [" in capsys.readouterr().err
     assert counted_compiles.count("runtime.o") == number
     assert len(counted_compiles) == number + 1
     gxx.build_runtime()

@@ -1,5 +1,6 @@
 """``ep-lib lab``: JupyterLab on the learner's copies of the notebooks, for this machine only (localhost, token on).
 
+It compiles the emulator first, if the cache has none of this version, with a bar.
 An ep_lib that was installed as a wheel carries the notebooks, and copies them to the current folder first.
 """
 
@@ -13,7 +14,8 @@ import sysconfig
 from pathlib import Path
 from urllib.parse import quote
 
-from ep_lib.errors import ArgumentError, BackendUnavailable, GradingError
+from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, GradingError
+from ep_lib.jit.gxx import build_runtime
 from ep_lib.require import whole_number
 from ep_lib.workshop.copies import update
 from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root
@@ -49,6 +51,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"The workshop's notebooks, exercises and kernels are now in {root}.")
     notebook = own_copy(find_notebook(root, args.notebook), root)
     command = server_command(notebook, root, port=args.port, browser=not args.no_browser, ip=args.ip)
+    try:
+        build_runtime()  # here, where a bar shows how far it is, and not in the first cell
+    except EpError as error:  # the notebooks can be read all the same
+        print(
+            f"ep-lib lab: warning: the emulator cannot be compiled, so no cell will run on it: {error}", file=sys.stderr
+        )
     sys.stdout.flush()
     os.execve(command[0], command, server_environment())  # replaces this process: Ctrl-C reaches the server alone
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from ep_lib import processes
 from ep_lib.config import Config
@@ -254,20 +255,33 @@ def build_runtime() -> Path:
     name = f"libepemu-{key[:12]}.so"
 
     def build(folder: Path, _: Path) -> None:
-        from concurrent.futures import ThreadPoolExecutor, as_completed  # most processes find the runtime in the cache
+        from concurrent.futures import (
+            FIRST_COMPLETED,
+            ThreadPoolExecutor,
+            wait,
+        )  # most processes find the runtime in the cache
+
+        from tqdm import tqdm
 
         stop = threading.Event()
         with ThreadPoolExecutor(os.cpu_count(), initializer=processes.stop_by, initargs=(stop,)) as pool:
             running = [pool.submit(_runtime_object, compiler, source) for source in sources]
-            shown = _Progress("compiling the emulator, once for this machine", len(running))
-            try:
-                for future in as_completed(running):
-                    future.result()
-                    shown.step()
-            except BaseException:  # an interrupt ends the compilers that run, too
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            what, stream = "compiling the emulator, once for this version", _watched_stream()
+            waiting = set(running)
+            if stream is None:
+                cache.say(f"{what} (about a minute)")
+            with tqdm(desc=what, total=len(running), unit="file", file=stream, disable=stream is None) as bar:
+                try:
+                    while waiting:
+                        done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
+                        for future in done:
+                            future.result()
+                        bar.update(len(done))
+                        bar.refresh()  # the time goes on while no file is done
+                except BaseException:  # an interrupt ends the compilers that run, too
+                    stop.set()
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
         objects = [str(future.result()) for future in running]
         command = [compiler.path, *_RUNTIME_LINK_FLAGS, *_sanitizer(), *objects, "-ldl", "-o", str(folder / name)]
         _tool(command, "the emulator", folder / name)
@@ -335,20 +349,11 @@ def _runtime_object(compiler: Compiler, source: Path) -> Path:
     return cache.entry("object", _runtime_key(compiler, [source]), "runtime.o", build) / "runtime.o"
 
 
-class _Progress:
-    """One line on a terminal that counts; where nobody watches, a line at the start."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.done = what, total, 0
-        self._is_watched = sys.stderr is not None and sys.stderr.isatty()
-        if not self._is_watched:
-            cache.say(f"{what} (about a minute)")
-
-    def step(self) -> None:
-        self.done += 1
-        if self._is_watched:
-            sys.stderr.write(f"\rep_lib: {self.what}: {self.done} of {self.total}" + "\n" * (self.done == self.total))
-            sys.stderr.flush()
+def _watched_stream() -> TextIO | None:
+    """Where somebody sees a bar: a terminal, or a notebook's stdout (what goes to stderr is on red there)."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        return sys.stderr
+    return sys.stdout if type(sys.stdout).__module__.startswith("ipykernel.") else None
 
 
 def _kernel_flags(compiler: Compiler, cpp_library: bool) -> list[str]:

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 def examine() -> Report:
     """Tries everything at once, in a few processes, and reports in a fixed order. Takes seconds; raises nothing.
 
-    The emulator is compiled before, once for this machine, so that one line says how far that is.
+    The emulator is compiled before, once for this version, so that its bar says how far that is.
     """
     with contextlib.suppress(EpError):  # the emulator's own probe says it
         gxx.build_runtime()
