@@ -11,6 +11,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_everybody_tells": ({2}, "once is right"),
         "wrong_no_barrier": ({2}, "a receiver that had seen the signal|A barrier of the block first"),
         "wrong_own_flag": ({2}, "KernelFault"),
+        "wrong_sets_the_flag": ({2}, "set to 1 instead of growing by it"),
+        "wrong_index_of_16_bits": ({1}, "KernelFault"),
     },
     "00_first_main": {
         "wrong_no_ring": ({1, 3}, "-1 is not before 0"),
@@ -64,6 +66,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_comes_always": ({2}, "After the limit it returns false"),
         "wrong_rounds_of_32_bits": ({5}, "Rounds and counters have 64 bits"),
         "wrong_goes_on_after_the_limit": ({5}, "A wait that returns false is the end"),
+        "wrong_one_write_per_lane": ({4}, "bytes of the message are wrong"),
+        "wrong_size_of_16_bits": ({1}, "bytes of the message are wrong"),
     },
     "02_handshake": {
         "wrong_length_with_head": ({1, 5}, "is not where HEAD says"),
@@ -226,6 +230,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_no_stride": ({3}, "every stride-th count"),
         "wrong_32_bits": ({4}, "1024 vectors long, is off by"),
         "wrong_own_copy": ({4}, "The beginning of that rank's copy"),
+        "wrong_sums_of_16_bits": ({2}, "of sum_of_lower_warps, thread"),
+        "wrong_positive_only": ({2}, "of sum_of_lower_warps, thread"),
+        "wrong_values_of_10_bits": ({2}, "of sum_of_lower_warps, thread"),
+        "wrong_counts_of_16_bits": ({3}, "the rows before source"),
     },
     "06_arrivals": {
         "wrong_relaxed_signal": ({1}, "stored without release"),
@@ -354,6 +362,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_what_it_sends": ({4}, "counts by source"),
         "wrong_own_rows_cross": ({5}, "Only what goes to other nodes crosses"),
         "wrong_ranks_twice": ({5}, "pairs of token and rank, and of token and node"),
+        "wrong_rows_of_8_bits": ({4}, "counts by source"),
+        "wrong_eight_tokens": ({2, 3, 5}, "Each token once"),
     },
     "10_two_levels": {
         "wrong_slots_of_the_target": ({1}, "in the slots of your node at the partner"),

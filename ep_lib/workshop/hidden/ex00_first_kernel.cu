@@ -12,9 +12,10 @@ constexpr int kGuard = 4;  // words before and behind the numbers
 }  // namespace
 
 extern "C" __global__ void examine(int task, int learners, int* box, const int* numbers, int count, uint64_t* flag,
-                                   int* found, char* seen, const int* route) {
+                                   int* found, char* seen, const int64_t* route) {
     if (task == 0) return canary(seen);
-    const int peer = route[0], from = route[1], me = threadIdx.x, threads = blockDim.x;
+    const int peer = int(route[0]), from = int(route[1]), me = threadIdx.x, threads = blockDim.x;
+    const uint64_t before = route[2];  // signals that came earlier
     int* const mine = box + kGuard;
     if (blockIdx.x == 0 && peer >= 0) {
         if (learners & kWrite) {
@@ -33,7 +34,11 @@ extern "C" __global__ void examine(int task, int learners, int* box, const int* 
         }
     }
     if (blockIdx.x == 1 && from >= 0) {
-        if (!ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, from, -1})) return;
+        // Until it is another number, not until it is one more: a flag that was set is told as that.
+        if (!ep::poll_until(
+                [&] { return ep::ld_acquire_sys_u64(flag) != before; },
+                [&] { ep::record_fault(ep::kFaultTimeout, {ep::kPhaseSignal, from, -1}, before, before + 1); }, from))
+            return;
         for (int i = me; i < count; i += threads) {
             found[i] = mine[i];  // role: the receiver, which reads the numbers after the signal
         }

@@ -31,10 +31,14 @@ _WRITE, _TELL = 1, 2
 _GUARD = 4
 
 
-def _case(task: int, rng: Rng, seed: int, count: int, threads: int, route: Route = PAIR) -> Case:
+def _case(
+    task: int, rng: Rng, seed: int, count: int, threads: int, route: Route = PAIR, told: int | None = None
+) -> Case:
+    """``told``: what the flags are before, any number if it is not given."""
     ranks = range(len(route))
     numbers = [rng.integers(1, 1 << 30, max(count, 1), dtype=np.int32) for _ in ranks]
     before = rng.integers(1, 1 << 30, count + 2 * _GUARD, dtype=np.int32)
+    flag = int(rng.integers(1, 1 << 40)) if told is None else told
     senders = {peer: me for me, peer in enumerate(route) if peer >= 0}
 
     def judge(out: Outputs) -> str | None:
@@ -44,8 +48,10 @@ def _case(task: int, rng: Rng, seed: int, count: int, threads: int, route: Route
                 wanted[_GUARD : _GUARD + count] = numbers[senders[me]][:count]
             if problem := _box_wrong(out["box"][me], wanted, count, me in senders):
                 return problem
-            signals = int(out["flag"][me][0])
+            signals = int(out["flag"][me][0]) - flag
             if signals != (me in senders):
+                if signals == 1 - flag:
+                    return "the receiver's flag was set to 1 instead of growing by it"
                 return f"the receiver was told {signals} times; once is right"
             if me in senders and np.any(out["found"][me][:count] != numbers[senders[me]][:count]):
                 return "a receiver that had seen the signal read other numbers than were sent"
@@ -59,12 +65,12 @@ def _case(task: int, rng: Rng, seed: int, count: int, threads: int, route: Route
             seed=seed,
             launches=((Launch("examine", 2, threads, args),),) * len(route),
             outputs=("box", "flag", "found"),
-            symmetric={"box": [before for _ in ranks], "flag": [np.zeros(1, np.uint64) for _ in ranks]},
+            symmetric={"box": [before for _ in ranks], "flag": [np.full(1, flag, np.uint64) for _ in ranks]},
             local={
                 "numbers": numbers,
                 "found": [np.zeros(max(count, 1), np.int32) for _ in ranks],
                 "seen": [np.zeros(1, np.uint8) for _ in ranks],
-                "route": [np.array([route[me], senders.get(me, -1)], np.int32) for me in ranks],
+                "route": [np.array([route[me], senders.get(me, -1), flag], np.int64) for me in ranks],
             },
         ),
         judge,
@@ -90,6 +96,11 @@ def _counts(task: int, *counts: tuple[int, int]) -> Cases:
     return cases
 
 
+def _flags(rng: Rng) -> Iterator[Case]:
+    for seed, told in enumerate((0, 1, (1 << 32) - 1)):
+        yield _case(2, rng, 50 + seed, 40, 32, told=told)
+
+
 def _routes(task: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, route in enumerate((BOTH, RING)):
@@ -100,14 +111,21 @@ def _routes(task: int) -> Cases:
 
 _STRIDE = "Thread t writes numbers t, t + blockDim.x, ..., each into the peer's copy of its place."
 _ALL = "A barrier of the block first, then the signal by one thread: a release covers its own thread only."
+_ADDS = "The flag has 64 bits, and somebody may have told before: add 1 to it."
 
 BEHAVIOURS = (
     Behaviour(1, "as many numbers as threads", _counts(1, (64, 64), (32, 32)), _STRIDE),
-    Behaviour(1, "more numbers than threads, or fewer, or none", _counts(1, (0, 32), (1, 64), (200, 64)), _STRIDE),
+    Behaviour(
+        1,
+        "more numbers than threads, or fewer, or none",
+        _counts(1, (0, 32), (1, 64), (200, 64), (70000, 1024)),
+        _STRIDE,
+    ),
     Behaviour(1, "between all ranks", _routes(1), _STRIDE),
     Behaviour(1, "it is right in every schedule", under_checker(_counts(1, (100, 64))), _STRIDE),
     Behaviour(2, "the receiver is told once", _counts(2, (64, 64), (0, 32), (3, 1)), _ALL),
     Behaviour(2, "between all ranks", _routes(2), _ALL),
+    Behaviour(2, "one is added to what is there", _flags, _ADDS),
     Behaviour(2, "all numbers may be read after the signal", under_checker(_counts(2, (64, 64))), _ALL),
 )
 

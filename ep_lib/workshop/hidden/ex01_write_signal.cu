@@ -33,7 +33,7 @@ struct Memory {
 constexpr int kCounters = 8;  // of each unit, so that a change of a neighbour shows
 constexpr int kArrived = 2;   // the counter in use; a wrong index shows too
 constexpr int kCredits = 5;
-constexpr int kMaxWrites = 16;
+constexpr int kMaxWrites = 300;
 constexpr int kNotes = 4;  // of each pipe: sending failed, receiving failed, most rounds ahead
 
 // ---- tasks 1, 3 and 4: the learner sends ------------------------------------------------------------------------

@@ -310,7 +310,7 @@ def _sizes(task: int) -> Cases:
 def _order(task: int, seeds: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed in range(seeds):
-            units, size = ((1, 4096), (4, 4096), (1, 20000), (3, 9001), (1, 60001))[seed % 5]
+            units, size = ((1, 4096), (4, 4096), (1, 20000), (3, 9001), (1, 100001))[seed % 5]
             yield message_case(task, rng, 1000 + seed, Job(units=units, bytes=size, increment=seed + 1, steps=4))
 
     return cases
@@ -345,7 +345,7 @@ def _side_by_side(task: int, units: int) -> Cases:
 
 
 def _write_counts(rng: Rng) -> Iterator[Case]:
-    for count in (0, 1, 2, 3, 8, 16):
+    for count in (0, 1, 2, 3, 8, 16, 33, 300):
         yield message_case(4, rng, 4000 + count, Job(bytes=90, steps=count, increment=5))
 
 
@@ -411,7 +411,7 @@ def _pipes_in_order(**numbers: int) -> Cases:
 
 
 def _pipe_rounds(rng: Rng) -> Iterator[Case]:
-    for seed, (slots, rounds) in enumerate(((1, 1), (3, 2), (4, 4), (4, 5), (2, 40), (5, 33))):
+    for seed, (slots, rounds) in enumerate(((1, 1), (3, 2), (4, 4), (4, 5), (2, 40), (5, 33), (300, 310))):
         yield pipe_case(rng, 6500 + seed, Job(bytes=48, slots=slots, steps=rounds))
 
 

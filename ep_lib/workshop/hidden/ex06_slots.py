@@ -28,6 +28,7 @@ _SOURCE = str(Path(__file__).with_suffix(".cu"))
 KERNELS = ((_SOURCE, "examine"),)
 
 _VECTOR_BYTES = 16
+_MOST = 1 << 25  # of a value or a count: the sums stay below 1 << 31
 _IN_A_NODE = Fabric("rc", ranks_per_node=2), NODES
 
 
@@ -50,7 +51,7 @@ def _votes_case(rng: Rng, seed: int, warps: int, calls: int = 3) -> Case:
 
 
 def _warps_case(rng: Rng, seed: int, warps: int, calls: int = 5) -> Case:
-    values = rng.integers(0, 1000, (calls, warps)).astype(np.int32)
+    values = rng.integers(-_MOST, _MOST, (calls, warps)).astype(np.int32)  # a value is any int
     below = np.repeat(np.cumsum(values, axis=1) - values, 32, axis=1)
     totals = np.repeat(values.sum(axis=1, keepdims=True), 32 * warps, axis=1)
     return _calls_case(2, seed, values, below, totals, "sum_of_lower_warps")
@@ -72,7 +73,7 @@ def _calls_case(task: int, seed: int, given: Array, answers: Array, totals: Arra
 
 
 def _ranks_case(rng: Rng, seed: int, sources: int, stride: int) -> Case:
-    counts = rng.integers(0, 5000, (sources, stride)).astype(np.int32)
+    counts = rng.integers(0, _MOST, (sources, stride)).astype(np.int32)
     given = np.concatenate([np.full(1, 77, np.int32), counts.ravel()])
     want = np.cumsum(counts[:, 0]) - counts[:, 0]
 
@@ -136,7 +137,7 @@ def _for_each(case: Callable[[Rng, int, int], Case], *warps: int) -> Cases:
 
 
 def _tables(rng: Rng) -> Iterator[Case]:
-    for seed, (sources, stride) in enumerate(((1, 1), (2, 3), (8, 9), (32, 33))):
+    for seed, (sources, stride) in enumerate(((1, 1), (2, 3), (8, 9), (32, 33), (60, 2001), (2, 70001))):
         yield _ranks_case(rng, seed, sources, stride)
 
 

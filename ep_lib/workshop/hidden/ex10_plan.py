@@ -15,12 +15,13 @@ from ep_lib.workshop.scenario import Call, Outputs
 _PROGRAM = str(Path(__file__).with_name("play10_plan.py"))
 KERNELS = ()
 _WORLDS = ((4, 2, 5), (6, 2, 4), (8, 4, 6), (3, 1, 4), (4, 4, 3), (6, 3, 1))  # ranks, ranks of a node, tokens
+_MANY = 2, 1, 66_000  # more tokens, and where all are wanted more rows, than 16 bits count
 
 Wants = NDArray[np.bool_]
 
 
-def _draw(rng: Rng, ranks: int, per_node: int, tokens: int) -> Wants:
-    wants = rng.random((ranks, tokens, ranks)) < 1.2 / per_node
+def _draw(rng: Rng, ranks: int, per_node: int, tokens: int, chance: float = 1.2) -> Wants:
+    wants = rng.random((ranks, tokens, ranks)) < chance / per_node
     wants[0, 0], wants[-1, -1] = True, False  # one for everybody, one for nobody
     return wants
 
@@ -52,7 +53,9 @@ def _case(function: str, arguments: tuple[Any, ...], wanted: Any, about: str) ->
             return None
         return f"{function}() for {about} gives {_short(outputs.seen)}; {_short(wanted)} is right"
 
-    plain = tuple(each.astype(int).tolist() if isinstance(each, np.ndarray) else each for each in arguments)
+    table, *others = arguments
+    sent = (table.shape, np.packbits(table).tobytes()) if table.dtype == np.bool_ else table.tolist()
+    plain = (sent, *others)
     return Case(Call(_PROGRAM, "run", "10_plan.py", {"function": function, "arguments": plain}), judge)
 
 
@@ -62,20 +65,28 @@ def _short(value: Any) -> str:
 
 
 def _destinations(rng: Rng) -> Iterator[Case]:
-    for ranks, experts in ((4, 8), (8, 8), (2, 12)):
+    for ranks, experts, tokens in ((4, 8, 5), (8, 8, 5), (2, 12, 5), (300, 600, 5), (4, 80_000, 1), (4, 8, 300)):
         for dropped in (0.0, 0.3):
-            ids = np.argsort(rng.random((5, experts)), axis=1)[:, :3]
+            ids = np.argsort(rng.random((tokens, experts)), axis=1)[:, :3]
             ids[rng.random(ids.shape) < dropped] = -1
             wanted = [
                 [int(any(e >= 0 and e * ranks // experts == r for e in row)) for r in range(ranks)] for row in ids
             ]
-            about = f"experts {ids.tolist()}, {experts} experts on {ranks} ranks"
+            about = f"experts {_short(ids.tolist())}, {experts} experts on {ranks} ranks"
             yield _case("destinations", (ids, experts, ranks), wanted, about)
 
 
-def _all_messages(rng: Rng) -> Iterator[Case]:
+def _worlds(rng: Rng, chance_of_many: float = 0.002) -> Iterator[tuple[int, int, Wants]]:
+    """(ranks, ranks of a node, wants); last one of many tokens, of which few are wanted at all."""
     for ranks, per_node, tokens in _WORLDS:
-        wants = _draw(rng, ranks, per_node, tokens)
+        yield ranks, per_node, _draw(rng, ranks, per_node, tokens)
+    many = _draw(rng, *_MANY, chance_of_many)
+    many[:, -2] = True
+    yield *_MANY[:2], many
+
+
+def _all_messages(rng: Rng) -> Iterator[Case]:
+    for ranks, per_node, wants in _worlds(rng):
         for rank in (0, ranks - 1):
             for node in range(ranks // per_node):
                 about = f"rank {rank} and node {node}, {ranks} ranks in nodes of {per_node}"
@@ -84,16 +95,14 @@ def _all_messages(rng: Rng) -> Iterator[Case]:
 
 
 def _all_handed_on(rng: Rng) -> Iterator[Case]:
-    for ranks, per_node, tokens in _WORLDS:
-        wants = _draw(rng, ranks, per_node, tokens)
+    for ranks, per_node, wants in _worlds(rng):
         for rank in (0, ranks - 1):
             about = f"rank {rank}, {ranks} ranks in nodes of {per_node}"
             yield _case("handed_on", (wants, rank, per_node), _handed_on(wants, rank, per_node), about)
 
 
 def _all_first_rows(rng: Rng) -> Iterator[Case]:
-    for ranks, per_node, tokens in _WORLDS:
-        wants = _draw(rng, ranks, per_node, tokens)
+    for ranks, _, wants in _worlds(rng, 1.0):
         for rank in (0, ranks - 1):
             counts = wants[:, :, rank].sum(axis=1)
             wanted = (np.cumsum(counts) - counts).tolist()
@@ -102,8 +111,7 @@ def _all_first_rows(rng: Rng) -> Iterator[Case]:
 
 
 def _all_rows(rng: Rng) -> Iterator[Case]:
-    for ranks, per_node, tokens in _WORLDS:
-        wants = _draw(rng, ranks, per_node, tokens)
+    for ranks, per_node, wants in _worlds(rng, 1.0):
         rows = np.argwhere(wants)
         one = int((rows[:, 0] // per_node != rows[:, 2] // per_node).sum())
         about = f"{ranks} ranks in nodes of {per_node}"

@@ -8,14 +8,15 @@ import numpy as np
 
 
 def run(piece: Any, function: str, arguments: tuple[Any, ...]) -> Any:
-    """What the function returns, as plain lists; tables of truth values travel as lists of 0 and 1."""
-    converted = [
-        np.array(each, np.bool_) if isinstance(each, list) and function != "destinations" else each
-        for each in arguments
-    ]
-    if function == "destinations":
-        converted[0] = np.array(arguments[0], np.int64)
-    return _plain(getattr(piece, function)(*converted))
+    """What the function returns, as plain lists. The first argument is a table: a list of the experts of each token, or
+    the truth values of ``wants``, as (shape, packed bits)."""
+    table = arguments[0]
+    if isinstance(table, tuple):
+        shape, bits = table
+        wants = np.unpackbits(np.frombuffer(bits, np.uint8), count=int(np.prod(shape))).reshape(shape).astype(np.bool_)
+    else:
+        wants = np.array(table, np.int64)
+    return _plain(getattr(piece, function)(wants, *arguments[1:]))
 
 
 def _plain(value: Any) -> Any:
