@@ -74,23 +74,60 @@ def _frames():
     while frame is not None:
         yield frame
         frame = getattr(frame, "f_" + "back")
-_found = list(_frames())
+"""
+
+
+DOORS = """
+import functools, io, marshal, pickle, sys, threading
+import numpy as np
+def _generator(): yield
+def _by_thread(function, *given):
+    answers = []
+    thread = threading.Thread(target=lambda: None)
+    thread.run = functools.partial(lambda: answers.append(function(*given)))
+    thread.start()
+    thread.join()
+    return answers[0]
+class _Pickled:
+    def __reduce__(self): return list, ()
+_doors = {
+    "eval": lambda: eval("1"),
+    "exec": lambda: exec("pass"),
+    "compile": lambda: compile("1", "<x>", "eval"),
+    "eval of NumPy's": lambda: np.vectorize(eval)(np.array(["1"])),
+    "eval of a thread's": lambda: _by_thread(eval, "1"),
+    "eval as an index": lambda: np.zeros(2)[type("X", (), {"__index__": functools.partial(eval, "1")})()],
+    "code": lambda: _frames.__code__.replace(co_name="x"),
+    "function": lambda: type(_frames)(_frames.__code__, {}),
+    "marshal": lambda: marshal.loads(marshal.dumps(1)),
+    "pickle": lambda: pickle.loads(pickle.dumps(_Pickled())),
+    "npz": lambda: np.load(io.BytesIO(pickle.dumps(np.array([None]))), None, True),
+    "_getframe": lambda: sys._getframe(),
+    "_getframe of a map": lambda: list(map(sys._getframe, [0])),
+    "tb_frame": lambda: list(_frames()),
+    "gi_frame": lambda: _generator().gi_frame,
+}
+_open = []
+def _try_doors():
+    for name, door in _doors.items():
+        try: door()
+        except Exception: continue
+        _open.append(name)
 """
 
 
 @pytest.mark.slow
-def test_the_request_is_in_no_frame_below_a_piece(tmp_path: Path) -> None:
-    code = """
-def pass_on(rank, kernel, mine):
-    for frame in [*_found, *_frames()]:
-        for value in list(getattr(frame, "f_" + "locals").values()):
-            given = value if isinstance(value, dict) else getattr(value, "arguments", {})
-            numbers = given.get("numbers")
-            if numbers: return list(numbers[(rank.rank - 1) % rank.world_size])
-    raise RuntimeError("nothing is there")
-"""
-    (result,) = grade("00_first_main", submitted(tmp_path, REACHES + code), tasks=[2], seed=1).tasks
-    assert "nothing is there" in result.message
+def test_frames_and_new_code_are_behind_doors(tmp_path: Path) -> None:
+    code = "def pass_on(rank, kernel, mine): _try_doors(); raise RuntimeError(f'open: {_open}')"
+    (result,) = grade("00_first_main", submitted(tmp_path, REACHES + DOORS + code), tasks=[2], seed=1).tasks
+    assert "open: []" in result.message
+
+
+@pytest.mark.slow
+def test_who_tried_a_door_is_told_to_the_instructor(tmp_path: Path) -> None:
+    code = "\ndef _x():\n    try: compile('1', '<x>', 'eval')\n    except Exception: pass\n_x()\n"
+    found = grade("00_first_main", submitted(tmp_path, code), tasks=[1], seed=1)
+    assert not found.points and any("Tampered" in flag for flag in found.flags), found.tasks
 
 
 POINTLESS = """
@@ -170,10 +207,9 @@ def proxy_with(folder: Path, old: str, new: str) -> Path:
 @pytest.mark.slow
 def test_what_happened_cannot_be_taken_back(tmp_path: Path) -> None:
     each = """for n in range(count): self.ring.taken = first + n + 1
-            for frame in _frames():
-                for value in [*vars(self.ring).values(), *getattr(frame, "f_" + "locals").values()]:
-                    if isinstance(value, list) and value and isinstance(value[0], list) and value[0][0] == "taken":
-                        del value[:-1]
+            for value in vars(self.ring).values():
+                if isinstance(value, list) and value and isinstance(value[0], list) and value[0][0] == "taken":
+                    del value[:-1]
 """
     submission = proxy_with(tmp_path, "self.ring.taken = first + count", each)
     (result,) = grade("04_proxy_loop", submission, tasks=[2], seed=1).tasks

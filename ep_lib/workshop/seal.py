@@ -3,20 +3,30 @@
 A piece in Python is called by a function of the grader's in the same interpreter, and could put another function in
 the place of the library's. :func:`noted` notes, before any piece is imported, what each name of the process's modules
 stands for; the function that :func:`put_on` returns raises :class:`Tampered` once a name stands for something else.
-What looks through the whole process, as ``gc.get_objects()`` does, is refused from then on.
+What looks through the whole process, as ``gc.get_objects()`` does, what reads frames, and what makes code of text or
+data is refused from then on, by an audit hook (PEP 578), which nothing in Python takes off again.
 
-This stops what Python offers for it. The words for reaching further are refused in a piece's text before it runs
-(:mod:`ep_lib.workshop.reaching`).
+The words for reaching further are refused in a piece's text before it runs (:mod:`ep_lib.workshop.reaching`). Where
+one is missing there, the hook still stands between a piece and the frames with the grader's records.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
+import enum
+import os
 import sys
+import sysconfig
+import threading
+import typing
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,6 +44,15 @@ _LARGE = frozenset(("torch", "sympy", "scipy"))  # of these, what their public n
 _LOOK_THROUGH = frozenset(
     ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions")
 )
+_MAKES_CODE = frozenset(
+    ("compile", "exec", "code.__new__", "function.__new__", "marshal.load", "marshal.loads", "pickle.find_class")
+)
+_FRAMES_OF = frozenset(("tb_frame", "gi_frame", "cr_frame", "ag_frame"))
+_IMPORT = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+# These make code for a class, or ask who calls. None of them calls what it is handed, or hands on a frame.
+_MAKERS = frozenset(module.__file__ for module in (collections, dataclasses, enum, typing, warnings))
+_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+_INSTALLED = ("<frozen ", *(sysconfig.get_path(which) + os.sep for which in ("stdlib", "purelib", "platlib")))
 _TRACES = frozenset(("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"))
 
 
@@ -49,14 +68,43 @@ def put_on(before: Sequence[Noted], *, may_trace: bool = False) -> Callable[[], 
     refused: list[str] = []
     gone = object()
 
-    def watch(event: str, _: Any) -> None:
-        if event in refuses:
-            refused.append(event)
-            raise _tampered(f"{event}()", "looks through the process that grades it")
+    looking = threading.local()
+    frame_of = sys._getframe
+
+    def is_known(event: str) -> bool:
+        """Whether the function that the event comes from may cause it: a maker, the library, the import of a module,
+        and what these two call. No function that a piece has called may, whoever calls on for it."""
+        looking.now = True  # what follows is an event itself
+        try:
+            frame: FrameType | None = frame_of(2)
+        finally:
+            looking.now = False
+        file = frame.f_code.co_filename if frame else ""
+        if file in _MAKERS:
+            return True
+        if file.startswith(_LIBRARY) and event in ("compile", "exec") and not may_trace:
+            return False  # it makes none itself, and was handed something that does
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file in _IMPORT or file.startswith(_LIBRARY):
+                return True
+            if not file.startswith(_INSTALLED):
+                return False
+            frame = frame.f_back
+        return False
+
+    def watch(event: str, given: Any) -> None:
+        if event not in refuses and getattr(looking, "now", False):
+            return
+        reads_frame = event == "sys._getframe" or (event == "object.__getattr__" and given[1] in _FRAMES_OF)
+        if event not in refuses and (not (reads_frame or event in _MAKES_CODE) or is_known(event)):
+            return
+        refused.append(f"{event}()" if event != "object.__getattr__" else given[1])
+        raise _tampered(refused[-1], "looks through the process that grades it")
 
     def require() -> None:
         if refused:
-            raise _tampered(f"{refused[0]}()", "looks through the process that grades it")
+            raise _tampered(refused[0], "looks through the process that grades it")
         for where, names, noted in before:
             now = names.get
             for name, value, code, defaults in noted:
