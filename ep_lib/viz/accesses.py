@@ -106,7 +106,8 @@ def _numbers(numbers: list[int]) -> str:
 def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *, title: str | None = None) -> Figure:
     """A cell for each word of each array: above who wrote it, below who read it, in the colours of the ranks.
 
-    The numbers are threads (``block.thread`` if several blocks took part); ``+`` stands for an atomic.
+    Each cell has the thread (``t3``, or ``block.thread`` if several blocks took part) and not the word's value; ``+``
+    stands for an atomic.
     """
     if not arrays:
         raise ArgumentError("access_map needs at least one array")
@@ -136,6 +137,7 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     axes.spines[:].set_visible(False)
     handles = [Patch(color=rank_color(rank), label=f"rank {rank}") for rank in sorted({who.rank for who in everybody})]
     words_said = ["above: who wrote the word", "below: who read it"]
+    words_said.append("1.3: block 1, thread 3" if with_blocks else "t0: thread 0 (no value)")
     if any(atomic for row in words for word in row for atomic in (*word.written.values(), *word.read.values())):
         words_said.append("+ atomically")
     handles += [Patch(facecolor="none", edgecolor="none", label=text) for text in words_said]
@@ -161,5 +163,5 @@ def _cell(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> None
 
 
 def _label(who: Who, atomic: bool, with_blocks: bool) -> str:
-    name = "N" if who.thread == _NIC else f"{who.block}.{who.thread}" if with_blocks else str(who.thread)
+    name = "N" if who.thread == _NIC else f"{who.block}.{who.thread}" if with_blocks else f"t{who.thread}"
     return f"+{name}" if atomic else name
