@@ -277,13 +277,23 @@ def test_an_unknown_version_is_said_also_by_the_grader(tmp_path: Path) -> None:
     text = (ROOT / "exercises/00_first_kernel/00_first_kernel.cuh").read_text()
     file.write_text(text.replace("version 1", "version 0"))
     result = grade("00_first_kernel", tmp_path, tasks=(1,))
-    assert (
-        "Note: 00_first_kernel.cuh is for version 0 of the exercise, and the course has 1: put back the line `// "
-        in (as_text(result))
-    )
+    text_of_all = as_text(result)
+    assert "Note: 00_first_kernel.cuh is for version 0 of the exercise, and the course has 1" in text_of_all
+    assert 'workshop.start("00_first_kernel") puts the file of this course beside yours' in text_of_all
     assert result.notes == result.flags
     file.write_text(text)
     assert not grade("00_first_kernel", tmp_path, tasks=(1,)).notes
+    file.write_text(text.partition("\n")[2])
+    (note,) = grade("00_first_kernel", tmp_path, tasks=(1,), public=True).notes
+    assert "has no line that says its version" in note and text.partition("\n")[0] in note
+
+
+@pytest.mark.parametrize("version", [0, 99])
+def test_beside_a_piece_of_an_unknown_version_comes_the_courses(newer: Path, version: int) -> None:
+    theirs = newer / "mine" / RING
+    theirs.write_text(theirs.read_text().replace("version 1", f"version {version}"))
+    start("05_ring", root=newer)
+    assert "version 2" in theirs.with_name("ring.v2.cuh").read_text()
 
 
 def test_a_folder_that_cannot_be_written_says_what_to_do(newer: Path) -> None:

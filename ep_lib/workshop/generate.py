@@ -99,11 +99,23 @@ def another_version(exercise: Exercise, piece: str, text: str, here: str) -> str
     if version == exercise.version:
         return ""
     said = f"{here} is for version {version} of the exercise, and the course has {exercise.version}"
-    if not 0 < version < exercise.version:
-        return f"{said}: put back the line `{version_line(exercise, piece)}`, or get the course that your file is for"
+    if 0 < version < exercise.version:
+        changed = exercise.changed.strip() or "it is older"
+    else:
+        changed = "there was never a version 0" if not version else "your file is of a newer course"
     return (
-        f'{said} ({exercise.changed.strip() or "it is older"}): workshop.start("{exercise.short_name}") puts the new '
-        "file beside yours; bring your code over, and keep yours"
+        f'{said} ({changed}): workshop.start("{exercise.short_name}") puts the file of this course beside yours; bring '
+        "your code over, and keep yours"
+    )
+
+
+def without_version(exercise: Exercise, piece: str, text: str, here: str) -> str:
+    """What is to be said of a learner's file, called ``here``, that has lost the line of its version; else ""."""
+    if _VERSION.search(text):
+        return ""
+    return (
+        f"{here} has no line that says its version, and counts as version 1. If you began it with this course, its "
+        f"first line was `{version_line(exercise, piece)}`: put it back, so that a later course knows"
     )
 
 

@@ -28,7 +28,7 @@ from ep_lib.processes import run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, what_failed
-from ep_lib.workshop.generate import another_version, version_of
+from ep_lib.workshop.generate import another_version, version_of, without_version
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
@@ -191,7 +191,7 @@ def default_mine(exercise: Exercise) -> Path:
 def start(name: str | int, root: Path | None = None) -> Path:
     """Copies the exercise to ``mine/<name>`` for the learner to edit, unless it is there; returns the folder.
 
-    Nothing that is there is written to. Beside a file for an older version of the exercise comes the new one,
+    Nothing that is there is written to. Beside a file for another version of the exercise comes the course's,
     ``ring.v2.cuh``. Raises GradingError where the folder cannot be written.
     """
     exercise = find(name, root)
@@ -202,7 +202,7 @@ def start(name: str | int, root: Path | None = None) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
                 _copy_new(exercise.exercise_dir / piece, target)
-            elif piece in exercise.pieces and _version(target) < exercise.version:
+            elif piece in exercise.pieces and _version(target) != exercise.version:
                 _copy_new(
                     exercise.exercise_dir / piece,
                     target.with_name(f"{target.stem}.v{exercise.version}{target.suffix}"),
@@ -280,7 +280,7 @@ def examine(
         outside = reaches_out(exercise, work / "mine")
         hidden_away = unwatchable(exercise, work / "mine", _sources(tests))
         looks = worth_a_look(exercise, work / "mine")
-        notes = _versions(exercise, work / "mine")
+        notes = _versions(exercise, work / "mine", public)
         with _sandbox(exercise, tests, limits, work) as sandbox:
             problem = outside or hidden_away or not_text(exercise, work / "mine")
             of_the_machine = False
@@ -306,10 +306,15 @@ def examine(
     return Grade(exercise, folder, tuple(found), seconds, problem, output, public, flags, seed, notes)
 
 
-def _versions(exercise: Exercise, folder: Path) -> tuple[str, ...]:
-    """A sentence for each piece that was written for another version of the exercise."""
-    texts = ((piece, (folder / piece).read_text(encoding="utf-8", errors="replace")) for piece in exercise.pieces)
-    return tuple(filter(None, (another_version(exercise, piece, text, piece) for piece, text in texts)))
+def _versions(exercise: Exercise, folder: Path, public: bool) -> tuple[str, ...]:
+    """A sentence for each piece that was written for another version of the exercise; to its author (``public``) also
+    for one that has lost its version."""
+    said = []
+    for piece in exercise.pieces:
+        text = (folder / piece).read_text(encoding="utf-8", errors="replace")
+        said.append(another_version(exercise, piece, text, piece))
+        said.append(without_version(exercise, piece, text, piece) if public and not said[-1] else "")
+    return tuple(filter(None, said))
 
 
 def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path) -> Sandbox:

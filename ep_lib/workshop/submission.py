@@ -81,7 +81,9 @@ def _read(folder: Path, piece: str, exercise: Exercise) -> bytes:
         return read_regular(path, MAX_PIECE_BYTES)
     except FileNotFoundError:
         raise GradingError(
-            f"no file {piece} in {folder}; --mine names the folder that holds it (as exercises/{exercise.name} does)"
+            f"no file {piece} in {folder}, as exercises/{exercise.name} has it: "
+            f'workshop.start("{exercise.short_name}") in Python brings a new one into mine/, and --mine of a command '
+            "names another folder"
         ) from None
 
 
