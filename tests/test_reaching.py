@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grader_answers
 import pytest
 
-from ep_lib.workshop.exercises import find
+from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.watched import unwatchable, worth_a_look
 
@@ -41,16 +42,46 @@ REFUSED = {
     "a module inside of a module": "import random\nrandom._os.write(3, b'')",
     "a private name of a module": "from random import _os",
     "commands of the library": "from ep_lib.processes import run",
-    "commands of the library, by attributes": "ep_lib.processes.run(['sh'])",
+    "commands of the library, by attributes": "import ep_lib\nep_lib.processes.run(['sh'])",
     "inside of the rank": "rank._backend.world",
+    "builtins in a module": "import enum\nrun = enum.bltns.eval",
+    "a module in a module": "import torch\nrun = torch.functional.torch.nn",
+    "a module of the library's in it": "import ep_lib.moe as moe\nmoe.config.os",
+    "a module of a library that was not loaded": "from torch import package",
+    "a module as a value": "import enum\nm = enum",
+    "a module inside of one, as a value": "import torch\nf(torch.nn)",
+    "a module that is not on the list": "import turtle",
+    "Python's own interpreter": "import sys\nfound = sys.maxsize",
+    "pickles by position": "import numpy as np\nnp.load(mine, None, True)",
+    "pickles by another name": "from numpy import load as text",
+    "pickles of torch": "import torch\ntorch.load(mine)",
+    "files of text": "import numpy as np\nnp.genfromtxt(name)",
+    "everything of NumPy": "from numpy import *",
+    "names at run time by functools": "import functools\nfunctools.update_wrapper(a, b, assigned=names)",
+    "names at run time by contextlib": "import contextlib\nclass R(contextlib.redirect_stdout): _stream = name",
+    "code in a dataclass by annotations": "from typing import TypedDict",
+    "attributes that are set": "class A:\n    def __setattr__(self, name, value): kept.append(value)",
+    "attributes that are got": "class A:\n    __getattr__ = found",
+    "a metaclass": "class A(metaclass=B): pass",
+    "a metaclass by inheritance": "class A(type): pass",
+    "a class made at run time": "A = type(name, (), {name: f})",
+    "a pattern by position": "match f:\n    case Mine(found): pass",
+    "names of patterns": "class A:\n    __match_args__ = (name,)",
 }
 PLAIN = {
-    "patterns of text": 'import re\nfound = re.compile("a+")',
+    "modules inside of modules that are on the list": "import torch.nn\ny = torch.nn.functional.softmax(x, 0)",
+    "random numbers": "import numpy as np\nx = np.random.default_rng(1).random(3)",
+    "an abstract class": "import collections.abc\nclass A(collections.abc.Mapping): pass",
+    "a decorator": "from contextlib import contextmanager\n@contextmanager\ndef f(): yield",
+    "torch's functions": "import torch\nx = torch.select(torch.where(y)[0], 0, 1)",
+    "operators of its own": "class A:\n    def __radd__(self, other): return type(self)()",
+    "patterns": "match x:\n    case int(n) | Point(x=n): pass",
+    "a class's name": "name = type(error).__name__",
     "getattr with a plain name": 'size = getattr(array, "nbytes", 0)',
     "addresses of arrays": "first = array.ctypes.data",
     "its own private names": "class Own:\n    def __init__(self): self._seen = 0\n    def f(self): return self._seen",
     "collections": "from collections import namedtuple\nPair = namedtuple('Pair', 'x y')\np = Pair(1, 2)._replace(x=3)",
-    "numbers of the machine": "import sys\nlargest = sys.maxsize, sys.byteorder",
+    "numbers of the machine": "import numpy as np\nlargest = np.iinfo(np.int32).max",
     "its own attribute with a name of the library's": "class Own:\n    def f(self): return self._heap, self.open",
     "everything of a harmless module": "from math import *",
     "a dictionary of words": 'words = {"modules": 1, "open": 2}["open"]',
@@ -62,7 +93,7 @@ PLAIN = {
 def test_a_word_that_reaches_out_is_refused_with_its_line(cheat: str) -> None:
     first = next(each for each in reaches(f"x = 1\n{REFUSED[cheat]}\n".encode()) if each.refused)
     assert first.line > 1
-    assert first.word.removeprefix("import ") in REFUSED[cheat]
+    assert first.word.removeprefix("import ") in REFUSED[cheat] and str(first).endswith(".")
 
 
 @pytest.mark.parametrize("code", PLAIN)
@@ -78,14 +109,21 @@ def test_code_that_hides_in_a_comment_by_its_encoding_is_read() -> None:
 
 def test_a_module_that_no_exercise_needs_is_worth_a_look(tmp_path: Path) -> None:
     exercise = find("10_plan")
-    (tmp_path / exercise.pieces[0]).write_text("import turtle\n")
+    (tmp_path / exercise.pieces[0]).write_text('import re\nfound = re.compile("a+")\n')
     assert unwatchable(exercise, tmp_path, ()) == ""
     (flag,) = worth_a_look(exercise, tmp_path)
-    assert "10_plan.py:1: `import turtle`" in flag
+    assert "10_plan.py:1: `import re`" in flag
+    (tmp_path / exercise.pieces[0]).write_text("import turtle\n")
+    assert "10_plan.py:1: `import turtle`: a piece imports only base64," in unwatchable(exercise, tmp_path, ())
 
 
-def test_the_courses_own_pieces_say_no_such_word() -> None:
-    for name in ("00_first_main", "01_all_to_all", "02_handshake", "02_registration", "04_proxy_loop", "09_router"):
-        exercise = find(name)
-        for folder in (exercise.solution_dir, exercise.exercise_dir):
+def test_no_solution_and_no_answer_says_such_a_word(tmp_path: Path) -> None:
+    python = [exercise for exercise in map(find, names()) if exercise.pieces[0].endswith(".py")]
+    assert len(python) > 6
+    for exercise in python:
+        folders = [exercise.solution_dir, exercise.exercise_dir]
+        for answer in sorted((grader_answers.FOLDER / exercise.name).glob("*.txt")):
+            folders.append(grader_answers.submission(exercise, answer.stem, tmp_path / exercise.name / answer.stem))
+        assert len(folders) > 4
+        for folder in folders:
             assert reaches((folder / exercise.pieces[0]).read_bytes()) == []
