@@ -65,6 +65,7 @@ REFUSED = {
     "a metaclass": "class A(metaclass=B): pass",
     "a metaclass by inheritance": "class A(type): pass",
     "a class made at run time": "A = type(name, (), {name: f})",
+    "a private name in a pattern": "match kernel:\n    case object(_ask=found): pass",
     "a pattern by position": "match f:\n    case Mine(found): pass",
     "names of patterns": "class A:\n    __match_args__ = (name,)",
 }

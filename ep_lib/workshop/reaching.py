@@ -151,6 +151,10 @@ def _all(tree: ast.AST) -> Iterator[Reach]:
             called_by_name.add(node.value)  # type[int]
         if isinstance(node, ast.MatchClass) and node.patterns and not _is_builtin(node.cls):
             yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
+        if isinstance(node, ast.MatchClass):
+            for attribute in node.kwd_attrs:
+                if attribute in _CLOSED_MODULES or (_is_private(attribute) and attribute not in own):
+                    yield Reach(line, attribute, refused=True)
         for word in _said(node):
             yield from _words(line, word)
         yield from _imports(node, line)
