@@ -148,6 +148,12 @@ def test_a_stray_brace_is_said() -> None:
     assert said.endswith("Your lines open 0 braces { and close 1 }: one is missing, or too many.")
 
 
+def test_a_header_inside_a_function_is_told_with_its_line() -> None:
+    lines = "/* one\n   two */\n// #include <a>\n#include <fstream>\n*box = 1;"
+    said = ALL["00.1"].attempt(lines)
+    assert said.kind == "wrong" and said.text.startswith("line 5 of your cell: ") and "no header" in said.text
+
+
 @pytest.mark.slow
 def test_a_right_answer_is_kept(own_mine: Path) -> None:
     assert answer("00.1", "*box = 7;").verdict.kind == "wrong"

@@ -50,9 +50,9 @@ def show_note(note: Any) -> None:
 
 # ---- as HTML ---------------------------------------------------------------------------------------------------------
 def code_box(lines: Iterable[str]) -> str:
-    """A box of code, of lines that are HTML already."""
+    """A box of code, of lines that are HTML already. Where the page is narrow they go on below, comments above all."""
     box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
-    look = f"{box}{CODE}font-size:12px; white-space:pre; line-height:1.35; border:1px solid #dddddd"
+    look = f"{box}{CODE}font-size:12px; white-space:pre-wrap; line-height:1.35; border:1px solid #dddddd"
     return f'<pre style="{look}">' + "\n".join(lines) + "</pre>"
 
 

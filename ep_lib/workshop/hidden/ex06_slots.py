@@ -84,7 +84,8 @@ def _ranks_case(rng: Rng, seed: int, sources: int, stride: int) -> Case:
             return None
         source = int(wrong[0])
         return (
-            f"with {sources} sources and a stride of {stride}, the rows before source {source} are {int(got[source])}"
+            f"with {sources} sources and a stride of {stride}, the rows before source {source} are {int(got[source])}, "
+            f"and should be {int(want[source])}"
         )
 
     return Case(_scenario(3, seed, sources, _Job(stride=stride), given, sources), judge)

@@ -202,8 +202,8 @@ checker does not look at the values alone. One signal is enough for both stores.
         number="00.4",
         title="Sixty-four threads, one counter",
         task="""
-Two ranks of 32 threads each. Every thread adds 1 to the `counter` **of rank 0**, which should hold 64 in the end.
-One line.
+Two ranks run this, each with two blocks of 16 threads. Every thread adds 1 to the `counter` **of rank 0**, which should
+hold 64 in the end. One line.
 """,
         template="""
 #include <ep/memory.cuh>

@@ -32,6 +32,7 @@ KERNEL = FUNCTION = "puzzle"
 _SEEDS = 8
 _NOT_AS_ASKED = "The values are right, but this is not what the task asks for"
 _OF_ANOTHER_FORM = (TypeError, ValueError, LookupError, AttributeError)
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
 _ASSERTION = "assertion"  # of main: attempt.reasons has its words
 _TIMEOUT_S = 0.5  # of CPU for a schedule; right answers take 0.01. A loop that never ends is told soon
 _LOOK_S = 0.2  # of the run for the picture, which may end early
@@ -286,6 +287,12 @@ class Puzzle:
             return Verdict("to do", f"Puzzle {self.number} is yours to solve", self._what_to_do())
         if self.is_python:
             return self._judge(lines, _Attempt(self, None))
+        code = without_comments(lines, keep_strings=True)
+        if self._before[1] and (found := _INCLUDE.search(code)):
+            # Otherwise a page of errors, all of them in the header
+            number = code.count("\n", 0, found.start()) + 2  # the cell's first line is %%puzzle
+            text = "your lines are inside a function, where no header can be included; the template has what they need."
+            return Verdict("wrong", "This does not compile", f"line {number} of your cell: {text}")
         source = self.source(lines)
 
         @functools.cache
