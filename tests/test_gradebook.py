@@ -250,8 +250,17 @@ def test_the_overview_says_who_needs_help_and_what_failed(book: Book) -> None:
     assert "4 learners, 2 exercises, 4 graded submissions, 1 not graded." in page
     assert "01, task 1: title 1" in page and "2 of 3" in page and "it waits (2 of 2)" in page
     help_list = page[page.index("Who needs help") : page.index("What failed most")]
-    assert "bob" in help_list and "ada" not in help_list
+    assert '<td>bob</td><td class="n">not graded</td><td></td>' in help_list and "ada" not in help_list
     assert "<script" not in page and "\x1b" not in page and "&lt;script&gt;" in page
+
+
+def test_a_long_name_is_cut_in_the_overview(book: Book) -> None:
+    long = "<a>" * 80
+    book.append(long, "01", "d1", "v1", record(0, 0))
+    page = views.overview(views.standings_of(book))
+    begin = "&lt;a&gt;" * 19 + "&lt;a"
+    assert page.count(f'<span title="{"&lt;a&gt;" * 80}">{begin}&hellip;</span>') == 2
+    assert "&lt;a&gt;" * 21 not in page.replace(f'title="{"&lt;a&gt;" * 80}"', "")
 
 
 def test_files_of_all_views_and_no_others(book: Book, tmp_path: Path) -> None:

@@ -75,6 +75,11 @@ def test_only_files_of_its_own_are_taken(tmp_path: Path, make, says: str) -> Non
         '__asm__(".incbin \\"x\\"");',
         '#line 1 "/somewhere/ex01_write_signal.cu"',
         '#embed "x"',
+        '#if __has_include("/x/hidden/ex01_write_signal.cu")',
+        "#if __has_include(<ep/../../x.cuh>)",
+        "#if __has_include_next(<ep/peer.cuh>)",
+        "#if __has_include(P)",
+        "#define P __has_include",
         '#import "/x/solutions/01_write_signal/ep/write_signal.cuh"',
     ],
 )
@@ -84,7 +89,11 @@ def test_a_piece_that_asks_for_others_files_is_told(tmp_path: Path, line: str) -
 
 
 def test_comments_and_the_librarys_headers_are_free(tmp_path: Path) -> None:
-    mine = submission(tmp_path, '// #include_next <x>\n/* .incbin */\n#include <ep/peer.cuh>\n#include "ep/wait.cuh"\n')
+    mine = submission(
+        tmp_path,
+        '// #include_next <x>\n/* .incbin */\n#include <ep/peer.cuh>\n#include "ep/wait.cuh"\n'
+        "#if defined(__has_include) && __has_include(<version>) // of /x/\n#endif\n",
+    )
     assert reaches_out(EXERCISE, mine) == ""
 
 

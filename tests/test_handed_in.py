@@ -107,6 +107,11 @@ def test_which_of_several_files_is_meant(tmp_path: Path) -> None:
     assert of_one(tmp_path).files == {PIECE: b"// old\n"}
     put(tmp_path / "ada" / "mine" / "01_write_signal" / PIECE, b"// mine\n")
     assert of_one(tmp_path).paths == (f"mine/01_write_signal/{PIECE}",)
+    assert of_one(tmp_path).flags == (
+        f"graded is mine/01_write_signal/{PIECE}; old/{PIECE} may be meant as well, and differs",
+    )
+    put(tmp_path / "ada" / "old" / PIECE, b"// mine\n")
+    assert of_one(tmp_path).flags == ()
 
 
 def test_two_candidates_are_named_and_none_is_chosen(tmp_path: Path) -> None:
@@ -118,6 +123,17 @@ def test_two_candidates_are_named_and_none_is_chosen(tmp_path: Path) -> None:
     )
     put(tmp_path / "ada" / "again" / PIECE, b"// one\n")
     assert of_one(tmp_path).files == {PIECE: b"// one\n"}
+
+
+def test_a_name_of_two_spellings_of_unicode_is_one_learner(tmp_path: Path) -> None:
+    put(tmp_path / "jos\N{LATIN SMALL LETTER E WITH ACUTE}" / PIECE, b"// one\n")
+    other = tmp_path / "jose\N{COMBINING ACUTE ACCENT}"
+    put(other / PIECE, b"// one\n")
+    (learner,) = collected(tmp_path).values()
+    assert len(learner.learner) == 4 and pieces_in(learner, EXERCISE).files == {PIECE: b"// one\n"}
+    put(other / PIECE, b"// two\n")
+    (learner,) = collected(tmp_path).values()
+    assert "is there twice, with different content" in pieces_in(learner, EXERCISE).problem
 
 
 def test_a_ring_is_no_proxy_ring(tmp_path: Path) -> None:

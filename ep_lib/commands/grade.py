@@ -54,6 +54,7 @@ from ep_lib.workshop.executors import HELP, open_executor
 from ep_lib.workshop.exercises import Exercise, find, names
 from ep_lib.workshop.gradebook import ANY_EXERCISE, Book, LateRule, Standing, a_time
 from ep_lib.workshop.grader import Grade, as_text, grade, prepare, printable
+from ep_lib.workshop.handed_in import readable
 from ep_lib.workshop.marking import Result
 from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.walls import missing
@@ -87,7 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--csv", nargs="?", const=_STDOUT, metavar="FILE", help="write a line per submission; without FILE, print them"
     )
     group.add_argument(
-        "--regrade", action="append", default=[], metavar="NAME", help="grade this learner again; `all` for everybody"
+        "--regrade",
+        action="append",
+        type=readable,
+        default=[],
+        metavar="NAME",
+        help="grade this learner again; `all` for everybody",
     )
     group.add_argument("--count", choices=("latest", "best"), default="latest", help="which attempt counts")
     group.add_argument("--deadline", metavar="TIME", help="2026-11-30 (its end) or 2026-11-30T18:00, of this machine")
@@ -195,7 +201,7 @@ def _change(book: Book, options: argparse.Namespace) -> None:
             raise GradingError(f"--give is {of} {points}; write 01 or 01.2, and a number of points or -") from None
         if given is not None and not options.bonus:
             _require_no_more(name, number, given)
-        book.give(learner, exercise, number, given, options.note)
+        book.give(readable(learner), exercise, number, given, options.note)
 
 
 def _require_no_more(name: str, task: int | None, points: float) -> None:

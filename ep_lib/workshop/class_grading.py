@@ -83,7 +83,7 @@ def _entries(
         if found.files and similar.is_the_solution(exercise.name, found.files):
             own = (f"it is {similar.THE_SOLUTION}",)
         job = Job(submission.learner, exercise.name, found.files, source=source, submitted=when)
-        yield Entry(job, found.problem, _flags(submission) + own)
+        yield Entry(job, found.problem, _flags(submission) + found.flags + own)
     if puzzles:
         yield from _puzzles(submission, submitted)
 
@@ -131,7 +131,11 @@ def times_from(file: Path) -> dict[str, str]:
         raise GradingError(f"{file} cannot be read: {error}") from error
     if not rows or not {"learner", "time"} <= set(rows[0]):
         raise GradingError(f"{file} has no columns learner and time: its first line names them")
-    return {row["learner"]: a_time(row["time"]).isoformat(timespec="seconds") for row in rows if row["time"]}
+    return {
+        handed_in.readable(row["learner"]): a_time(row["time"]).isoformat(timespec="seconds")
+        for row in rows
+        if row["time"]
+    }
 
 
 def left_to_do(book: Book, entries: Iterable[Entry], regrade: Collection[str] = ()) -> list[Entry]:

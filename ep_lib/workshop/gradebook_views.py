@@ -28,6 +28,7 @@ from ep_lib.workshop.grader import SCHEMA, printable
 _FILES = ("overview.html", "grades.csv", "totals.csv", "grades.json")  # beside the learners' folders
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for a formula
 _MOST_FAILED = 12  # tasks in the overview's list of what failed most
+_LONGEST_NAME = 60  # characters of a learner's name in the overview
 _NEEDS_HELP = 0.5  # of the points, below which a learner is in the list of those who need help
 _STYLE = """
 :root { --ink: #222; --paper: #fff; --soft: #f3f3f3; --line: #ccc; --full: #d8efe6; --some: #fdf1d0; --none: #fbe0d2;
@@ -38,7 +39,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 75em; padding: 0 1em; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin: 1.6em 0 0.4em; }
 table { border-collapse: collapse; } th, td { border: 1px solid var(--line); padding: 0.2em 0.55em; text-align: left;
-  vertical-align: top; } td.n { text-align: right; white-space: nowrap; }
+  vertical-align: top; overflow-wrap: anywhere; }
+td.n, thead th { overflow-wrap: normal; } td.n { text-align: right; white-space: nowrap; }
 thead th { background: var(--soft); position: sticky; top: 0; }
 th.turned { writing-mode: vertical-rl; padding: 0.5em 0.2em; }
 .full { background: var(--full); } .some { background: var(--some); } .none { background: var(--none); }
@@ -169,7 +171,7 @@ def _points_table(
         cells = "".join(_points_cell(own.get(exercise)) for exercise in exercises)
         link = f'<a href="{html.escape(folder_name(learner, [name for name, _ in learners]))}/feedback.html">'
         total = number(_total(own))
-        rows.append(f'<tr><th scope="row">{link}{_text(learner)}</a></th>{cells}<td class="n"><b>{total}</b></td></tr>')
+        rows.append(f'<tr><th scope="row">{link}{_name(learner)}</a></th>{cells}<td class="n"><b>{total}</b></td></tr>')
     means = "".join(f'<td class="n">{_mean([o[e] for _, o in learners if e in o])}</td>' for e in exercises)
     totals = [_total(own) for _, own in learners]
     mean = number(round(sum(totals) / len(totals), 1)) if totals else ""
@@ -231,10 +233,12 @@ def _help_list(learners: Sequence[tuple[str, dict[str, Standing]]], exercises: S
     for learner, own in sorted(learners, key=lambda each: _total(each[1])):
         total = _total(own)
         if possible and total < _NEEDS_HELP * possible:
-            nothing = [e for e in exercises if e not in own or not own[e].points]
+            nothing = [e for e in exercises if e not in own or own[e].points == 0]
             where = ", ".join(nothing[:6]) + (" ..." if len(nothing) > 6 else "")
-            cells = f'<td class="n">{number(total)} of {number(possible)}</td><td>{_text(where)}</td>'
-            rows.append(f"<tr><td>{_text(learner)}</td>{cells}</tr>")
+            is_graded = any(each.points is not None for each in own.values())
+            points = f"{number(total)} of {number(possible)}" if is_graded else NOT_GRADED
+            cells = f'<td class="n">{points}</td><td>{_text(where if is_graded else "")}</td>'
+            rows.append(f"<tr><td>{_name(learner)}</td>{cells}</tr>")
     if not rows:
         return f"<p>Everybody has at least {_NEEDS_HELP:.0%} of the points.</p>"
     return _table(("learner", "points", "no points in"), rows)
@@ -248,7 +252,7 @@ def _look_list(standings: Sequence[Standing]) -> str:
         if each.same_as:
             reasons.append(f"like the submission of {', '.join(each.same_as)}")
         rows += [
-            f"<tr><td>{_text(each.learner)}</td><td>{_text(each.exercise)}</td><td>{_text(reason)}</td></tr>"
+            f"<tr><td>{_name(each.learner)}</td><td>{_text(each.exercise)}</td><td>{_text(reason)}</td></tr>"
             for reason in reasons
         ]
     return _table(("learner", "exercise", "why"), rows) if rows else "<p>Nothing.</p>"
@@ -265,6 +269,13 @@ def _section(title: str, body: str) -> str:
 
 def _text(text: str) -> str:
     return html.escape(printable(text))
+
+
+def _name(learner: str) -> str:
+    """A learner's name; of one that is longer than any table, the beginning, and the whole as its title."""
+    if len(learner) <= _LONGEST_NAME:
+        return _text(learner)
+    return f'<span title="{_text(learner)}">{_text(learner[: _LONGEST_NAME - 1])}&hellip;</span>'
 
 
 def page(title: str, body: str) -> str:

@@ -25,6 +25,7 @@ import stat
 import struct
 import tarfile
 import time
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ _ARCHIVE = re.compile(r"\.(?:zip|tar|tgz|tar\.(?:gz|bz2|xz))$", re.IGNORECASE)
 _NOT_THEIRS = ("__MACOSX", "__pycache__", "node_modules")
 # The course's own folders, if somebody sends all.
 _COURSES = ("solutions", "ep_lib", "tutorial_kernels", "tests", "build")
-_OF_THE_COURSE = 4  # the last rank of a candidate
+_AS_GIVEN, _OF_THE_COURSE = 3, 4  # the last ranks of a candidate
 _AGAIN = re.compile(r"(?: ?\(\d+\)|-\d+)(?=\.\w+$)")  # "ring (1).cuh" of a browser, "ring-1.cuh" of Canvas
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)_?$")
 _CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<number>\d+)_\d+_(?P<file>.+)$")
@@ -324,8 +325,9 @@ def _require_short_list(file: IO[bytes], times: int) -> None:
 
 
 def readable(name: str) -> str:
-    """A file's name as text that can be written and shown: control characters and broken bytes become marks."""
-    text = name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    """A file's name as text that can be written and shown: control characters and broken bytes become marks, and a
+    letter with its accent is one character, which a Mac writes as two."""
+    text = unicodedata.normalize("NFC", name.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
@@ -489,9 +491,10 @@ def _named(parts: Iterable[_Part]) -> Iterator[Submission]:
         for part in group:
             reader = part.read()
             for path, content in reader.files.items():
-                found.files[PurePosixPath(part.name) / path if len(group) > 1 and path.name != part.name else path] = (
-                    content
-                )
+                at = PurePosixPath(part.name) / path if len(group) > 1 and path.name != part.name else path
+                if at in found.files and found.files[at].data != content.data:
+                    content = Content(content.piece, problem=f"{at} is there twice, with different content")
+                found.files[at] = content
             found.problems += reader.problems
         yield found
 
@@ -505,15 +508,18 @@ class Found:
     paths: tuple[str, ...] = ()
     modified: str = ""  # of the newest of them
     problem: str = ""
+    flags: tuple[str, ...] = ()  # files that may be meant as well
 
 
 def pieces_in(submission: Submission, exercise: Exercise) -> Found:
     """The learner's pieces of an exercise.
 
     ``mine/NAME/`` counts before ``NAME/``, that before other folders, and the course's own ``exercises/`` and
-    ``solutions/`` only if there is nothing else. Where two files of different content are left, both are named.
+    ``solutions/`` only if there is nothing else. Where two files of different content are left, both are named, and
+    ``flags`` name those that did not count.
     """
     files, paths, newest = {}, [], ""
+    flags: list[str] = []
     is_clone = any("exercises" in path.parts or "notebooks" in path.parts for path in submission.files)
     for piece in exercise.pieces:
         ranked = [
@@ -537,12 +543,19 @@ def pieces_in(submission: Submission, exercise: Exercise) -> Found:
         files[piece] = content.data
         paths.append(str(path))
         newest = max(newest, content.modified)
+        others = [
+            str(other)
+            for rank, other, each in ranked
+            if best < rank and rank[0] < _AS_GIVEN and each.data != content.data and not _is_as_given(each.data, given)
+        ]
+        if others:
+            flags.append(f"graded is {path}; {', '.join(others)} may be meant as well, and differs")
     if not files or (is_clone and all(_is_as_given(files[piece], exercise.exercise_dir / piece) for piece in files)):
         return Found()
     missing = [piece for piece in exercise.pieces if piece not in files]
     if missing:
         return Found(problem=f"no file {', '.join(missing)} beside {', '.join(paths)}")
-    return Found(files, tuple(paths), newest)
+    return Found(files, tuple(paths), newest, flags=tuple(flags))
 
 
 def _is_as_given(data: bytes, given: Path) -> bool:
@@ -556,7 +569,7 @@ def _rank(path: PurePosixPath, piece: str, exercise: str) -> tuple[int, int]:
     if any(folder in _COURSES for folder in folders):
         where = _OF_THE_COURSE
     elif "exercises" in folders:
-        where = 3
+        where = _AS_GIVEN
     elif "mine" in folders and exercise in folders:
         where = 0
     elif exercise in folders:

@@ -21,6 +21,8 @@ MAX_PIECE_BYTES = 1 << 20
 _REACHES_OUT = re.compile(
     r"""(?P<what> (?:\#|%:)\s*include_next\b | (?:\#|%:)\s*embed\b | \.\s*incbin\b
         | (?:\#|%:)\s*(?:include|import|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]*
+        | __has_include_next\b | __has_embed\b | __has_include\b[ \t]*\([ \t]*["<][ \t]*(?:/|[^">\n]*\.\./)[^\n]*
+        | (?<!ifdef\ )(?<!defined\ )(?<!defined\()__has_include\b(?![ \t]*\([ \t]*["<])[^\n]*
         | (?:\#|%:)[ \t]*(?:include|import)\b(?![ \t]*["<])[^\n]* )""",  # the last: of a macro, which may say anything
     re.VERBOSE,
 )
