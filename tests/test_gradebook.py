@@ -242,6 +242,7 @@ def test_csv_has_a_line_for_each_and_no_formula(book: Book) -> None:
     assert rows[2]["note"] == "task 2: half & half" and rows[0]["flags"] == "it reaches for a file"
     totals = list(csv.DictReader(io.StringIO(views.totals_csv(a_class(book)))))
     assert totals[1] == {"learner": "ada", "01": "4", "02": "3", "total": "7"}
+    assert totals[2]["learner"] == "bob" and not totals[2]["total"], "not graded is not the same as no points"
     assert "\x1b" not in views.grades_csv(a_class(book))
 
 

@@ -40,7 +40,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin: 1.6em 0 0.4em; }
 table { border-collapse: collapse; } th, td { border: 1px solid var(--line); padding: 0.2em 0.55em; text-align: left;
   vertical-align: top; overflow-wrap: anywhere; }
-td.n, thead th { overflow-wrap: normal; } td.n { text-align: right; white-space: nowrap; }
+td.n, thead th { overflow-wrap: normal; } td.w { white-space: nowrap; } td.n { text-align: right; white-space: nowrap; }
 thead th { background: var(--soft); position: sticky; top: 0; }
 th.turned { writing-mode: vertical-rl; padding: 0.5em 0.2em; }
 .full { background: var(--full); } .some { background: var(--some); } .none { background: var(--none); }
@@ -135,8 +135,10 @@ def _by_learner(standings: Iterable[Standing]) -> Iterator[tuple[str, dict[str, 
         yield learner, {each.exercise: each for each in own}
 
 
-def _total(own: dict[str, Standing]) -> float:
-    return sum(each.points or 0 for each in own.values())
+def _total(own: dict[str, Standing]) -> float | None:
+    """None if nothing of theirs was graded, which is not the same as no points."""
+    points = [each.points for each in own.values() if each.points is not None]
+    return sum(points) if points else None
 
 
 # ---- the overview ----------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def _points_table(
         total = number(_total(own))
         rows.append(f'<tr><th scope="row">{link}{_name(learner)}</a></th>{cells}<td class="n"><b>{total}</b></td></tr>')
     means = "".join(f'<td class="n">{_mean([o[e] for _, o in learners if e in o])}</td>' for e in exercises)
-    totals = [_total(own) for _, own in learners]
+    totals = [each for each in (_total(own) for _, own in learners) if each is not None]
     mean = number(round(sum(totals) / len(totals), 1)) if totals else ""
     rows.append(f'<tr><th scope="row">mean</th>{means}<td class="n">{mean}</td></tr>')
     return (
@@ -230,14 +232,13 @@ def _failed_table(standings: Sequence[Standing]) -> str:
 
 def _help_list(learners: Sequence[tuple[str, dict[str, Standing]]], exercises: Sequence[str], possible: float) -> str:
     rows = []
-    for learner, own in sorted(learners, key=lambda each: _total(each[1])):
+    for learner, own in sorted(learners, key=lambda each: _total(each[1]) or 0):
         total = _total(own)
-        if possible and total < _NEEDS_HELP * possible:
+        if possible and (total or 0) < _NEEDS_HELP * possible:
             nothing = [e for e in exercises if e not in own or own[e].points == 0]
             where = ", ".join(nothing[:6]) + (" ..." if len(nothing) > 6 else "")
-            is_graded = any(each.points is not None for each in own.values())
-            points = f"{number(total)} of {number(possible)}" if is_graded else NOT_GRADED
-            cells = f'<td class="n">{points}</td><td>{_text(where if is_graded else "")}</td>'
+            points = NOT_GRADED if total is None else f"{number(total)} of {number(possible)}"
+            cells = f'<td class="n">{points}</td><td>{_text("" if total is None else where)}</td>'
             rows.append(f"<tr><td>{_name(learner)}</td>{cells}</tr>")
     if not rows:
         return f"<p>Everybody has at least {_NEEDS_HELP:.0%} of the points.</p>"
@@ -252,7 +253,7 @@ def _look_list(standings: Sequence[Standing]) -> str:
         if each.same_as:
             reasons.append(f"like the submission of {', '.join(each.same_as)}")
         rows += [
-            f"<tr><td>{_name(each.learner)}</td><td>{_text(each.exercise)}</td><td>{_text(reason)}</td></tr>"
+            f"<tr><td>{_name(each.learner)}</td><td class=w>{_text(each.exercise)}</td><td>{_text(reason)}</td></tr>"
             for reason in reasons
         ]
     return _table(("learner", "exercise", "why"), rows) if rows else "<p>Nothing.</p>"
