@@ -69,8 +69,9 @@ def code_as_html(code: str, language: str, mark: str = "", *, numbered: bool = F
 
 
 def number_before(number: int, line: str) -> str:
-    """A line of code with its number, which is not copied with it."""
-    return f'<span style="color:#767676; user-select:none">{number:4}  </span>{line}'
+    """A line of code with its number, which is not copied with it; what is too long goes on below the code."""
+    shown = f'<span style="color:#767676; user-select:none">{number:4}  </span>{line}'
+    return f'<span style="display:inline-block; padding-left:6ch; text-indent:-6ch">{shown}</span>'
 
 
 def prose_as_html(text: str) -> str:
