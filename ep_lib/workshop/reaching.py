@@ -55,7 +55,7 @@ _CLOSED_OF_MODULES = frozenset(
         *("safe_eval", "from_file", "import_ir_module", "parse_ir", "parse_schema", "set_string_function"),
         *("update_wrapper", "wraps", "partialmethod", "singledispatch", "singledispatchmethod", "cached_property"),
         *("EnumType", "EnumMeta", "property", "redirect_stdout", "redirect_stderr", "chdir"),
-        *("TypedDict", "runtime_checkable", "no_type_check", "DynamicClassAttribute"),
+        *("TypedDict", "runtime_checkable", "get_origin", "no_type_check", "DynamicClassAttribute"),
     )
 )
 _CLOSED_NAMES = frozenset(
@@ -102,6 +102,8 @@ _OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields", "_make")
 _BY_NAME = frozenset(("getattr", "setattr", "delattr", "hasattr"))
 _WHY = "a piece works with what it is given, and this could reach the tests: leave it out"
 _IMPORTS = f"a piece imports only {', '.join(sorted(_MODULES - {'__future__'}))}"
+_CLASSES = "a class of a class makes others at run time: compare type(x), print it, or name the class itself"
+_COMPARE = frozenset(("isinstance", "issubclass", "print", "str", "repr"))
 _AS_A_VALUE = "a module is used by what it has, as in math.sqrt, or imported by that name"
 
 
@@ -138,6 +140,7 @@ def _all(tree: ast.AST) -> Iterator[Reach]:
     own = _own_names(tree)
     modules = _names_of_modules(tree)
     looked_into = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    compared = set(_compared(tree))
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
@@ -164,6 +167,8 @@ def _all(tree: ast.AST) -> Iterator[Reach]:
             module = _module_at(node.value, modules)
             if others or node.attr in _CLOSED_MODULES or (module and not _is_open(module, node.attr)):
                 yield Reach(line, node.attr, refused=True)
+        if _is_class_of(node) and id(node) not in looked_into | compared:
+            yield Reach(line, "type" if isinstance(node, ast.Call) else "__class__", refused=True, why=_CLASSES)
         is_value = isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
         if is_value and id(node) not in looked_into and _module_at(node, modules):
             yield Reach(line, ast.unparse(node), refused=True, why=_AS_A_VALUE)
@@ -177,6 +182,24 @@ def _all(tree: ast.AST) -> Iterator[Reach]:
 def _is_builtin(node: ast.expr) -> bool:
     """Whether a pattern of this class looks at the value itself."""
     return isinstance(node, ast.Name) and node.id in ("int", "str", "float", "bool", "bytes", "list", "tuple", "dict")
+
+
+def _is_class_of(node: ast.AST) -> bool:
+    """Whether it is type(x) or x.__class__."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "type"
+    return isinstance(node, ast.Attribute) and node.attr == "__class__"
+
+
+def _compared(tree: ast.AST) -> Iterator[int]:
+    """What of the tree is only compared or printed, by id()."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            yield from map(id, (node.left, *node.comparators))
+        elif isinstance(node, ast.FormattedValue):
+            yield id(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _COMPARE:
+            yield from map(id, node.args)
 
 
 # ---- modules ---------------------------------------------------------------------------------------------------------
