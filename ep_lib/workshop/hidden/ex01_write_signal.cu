@@ -99,7 +99,10 @@ GRADER_PART void learner_waits(const Job& job, const Memory& my) {
         const int64_t share = job.stride / job.units, at = step * job.stride + thread * share;
         look_at(my.seen + at, my.area + at, share);
         my.noted[thread] = came ? 1 : 0;
-        if (!came) forget_fault();
+        const bool all_came = __all_sync(ep::kFullWarp, came);
+        __syncwarp();  // nobody is recording a fault any more
+        if (!all_came && ep::lane_id() == 0) forget_fault();
+        __syncwarp();
     }
 }
 
