@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import grader_answers
 import pytest
 
+from ep_lib.workshop import reaching
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.watched import unwatchable, worth_a_look
@@ -120,6 +124,22 @@ def test_a_module_that_no_exercise_needs_is_worth_a_look(tmp_path: Path) -> None
     assert "10_plan.py:1: `import re`" in flag
     (tmp_path / exercise.pieces[0]).write_text("import turtle\n")
     assert "10_plan.py:1: `import turtle`: a piece imports only base64," in unwatchable(exercise, tmp_path, ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["torch", "torch.nn", "torch.nn.functional", "ep_lib.moe.autograd"])
+def test_what_is_said_of_torch_unloaded_is_true(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    names = vars(importlib.import_module(module))
+    public = {name: isinstance(value, ModuleType) for name, value in names.items() if not name.startswith("_")}
+    monkeypatch.delitem(sys.modules, module)
+    reaching._is_open.cache_clear()
+    said = {name: reaching._is_open(module, name) for name in public}
+    listed = {name for name in public if f"{module}.{name}" in reaching._MODULES}
+    assert len(said) > 5
+    assert not {name for name, is_module in public.items() if is_module and said[name]} - listed
+    shut = {name for name, is_module in public.items() if not is_module and not said[name]}
+    assert not shut - reaching._CLOSED_OF_MODULES
 
 
 def test_no_solution_and_no_answer_says_such_a_word(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ _UNUSUAL = frozenset(
 )
 _MODULES = _SHOWN | _UNUSUAL
 _LARGE = ("numpy", "torch", "ep_lib")  # of these, all that is public, no module, and not closed below
-_NO_MODULES = frozenset(("select",))  # torch.select is a function, and a module of Python's has the name
+_NO_MODULES = frozenset(("chunk", "select", "trace"))  # functions of torch with the names of modules of Python's
 # Of modules: what reads and writes files, runs text, or gets and sets attributes by names that are made at run time.
 _CLOSED_OF_MODULES = frozenset(
     (
@@ -55,6 +55,15 @@ _CLOSED_OF_MODULES = frozenset(
         *("safe_eval", "from_file", "import_ir_module", "parse_ir", "parse_schema", "set_string_function"),
         *("update_wrapper", "wraps", "partialmethod", "singledispatch", "singledispatchmethod", "cached_property"),
         *("EnumType", "EnumMeta", "property", "redirect_stdout", "redirect_stderr", "chdir"),
+        *(
+            "np",
+            "ops",
+            "classes",
+            "cpp",
+            "windows",
+            "grad",
+            "registry",
+        ),  # modules of torch's that no file has the name of
         *("TypedDict", "runtime_checkable", "get_origin", "no_type_check", "DynamicClassAttribute"),
     )
 )
