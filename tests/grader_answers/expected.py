@@ -115,6 +115,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_local_copy_ignored": ({4}, "a counter grew by 0 where it should grow"),
         "wrong_64_bits": ({4}, "counters have 32 bits"),
         "wrong_nic_adds_nearby": ({4}, "a counter grew by"),
+        "wrong_size_of_16_bits": ({3}, "bytes of the message are wrong"),
     },
     "03_batches": {
         "wrong_reuses_staging": ({1}, "source reused"),
@@ -131,6 +132,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_lane_31_quiets": ({4}, "only a quiet keeps the counter behind"),
         "wrong_no_quiet_after_the_adds": ({3}, "some of its additions were not made yet"),
         "wrong_quiet_of_another_queue_pair": ({2}, "source reused|are wrong in the end"),
+        "wrong_32_messages": ({2}, "are wrong in the end"),
     },
     "04_proxy_ring": {
         "wrong_one_credit_too_few": ({1, 3, 4}, "DeadlockError"),
@@ -172,6 +174,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_says_the_highest": ({4, 5}, "left ring.completed at 3; 0 is right"),
         "wrong_takes_too_early": ({5}, "left ring.taken at 8; 4 is right"),
         "wrong_next_round": ({5}, "step() posted the commands []"),
+        "wrong_batch_of_255": ({1, 2}, "ready() returned 255"),
     },
     "05_ring": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "message 1 needs 0 credits: too few"),
@@ -250,6 +253,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_no_barrier_at_the_end": ({3}, "`last` is for all threads"),
         "wrong_tag_of_32_bits": ({1}, "were not those that the ranks passed"),
         "wrong_has_come_always": ({2}, "False after the limit, in all threads"),
+        "wrong_mask_of_32_bits": ({1}, "DeadlockError|of rank"),
+        "wrong_count_of_8_bits": ({3}, "were told to be the last"),
     },
     "07_sums": {
         "wrong_fused": ({1}, "Round the product, then the sum"),
@@ -263,6 +268,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_first_expert_only": ({4}, "the weight on rank 0 is"),
         "wrong_last_first": ({4}, "added from the first to the last"),
         "wrong_borrows": ({2}, "the two halves of word 0x"),
+        "wrong_experts_of_8_bits": ({4}, "the weight on rank"),
     },
     "07_groups": {
         "wrong_rounds_down": ({1}, "7 rows in groups of 3 are 2 groups"),
@@ -279,6 +285,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_other_table": ({4}, "Entry [from][group] of this rank's own copy"),
         "wrong_epoch_of_32_bits": ({3}, "DeadlockError|KernelTimeout|the entry of rank"),
         "wrong_has_come_always": ({4}, "False after the limit"),
+        "wrong_group_of_8_bits": ({3}, "DeadlockError|the entry of rank"),
+        "wrong_item_of_8_bits": ({2}, "are of groups [0], not 256"),
     },
     "08_fp8": {
         "wrong_counts_infinities": ({1, 4, 5}, "only of finite numbers"),
@@ -319,6 +327,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_tag_of_32_bits": ({2, 4}, "words are wrong"),
         "wrong_lanes_of_the_block": ({3}, "DeadlockError|words are wrong"),
         "wrong_every_lane_sends_all": ({3}, "each word once is right"),
+        "wrong_packet_of_8_bits": ({3}, "words are wrong|DeadlockError"),
     },
     "09_own_dispatch": {
         "wrong_number_of_all": ({1, 2, 5}, "the bit's number counts from the first of them"),
@@ -334,6 +343,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_real_tokens_only": ({5}, "PeerTimeout"),
         "wrong_all_by_each_warp": ({5}, "on the virtual clock"),
         "wrong_one_warp": ({5}, "on the virtual clock"),
+        "wrong_one_rank_per_lane": ({2, 5}, "DeadlockError"),
+        "wrong_choices_of_8_bits": ({1}, "are wrong"),
     },
     "09_router": {
         "wrong_weights_of_all": ({1}, "those of the first token sum to"),
@@ -348,6 +359,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_last_tokens": ({4}, "other choices stay"),
         "wrong_weights_stay": ({4}, "do not sum to 1"),
         "wrong_not_finite": ({4}, "not finite"),
+        "wrong_loads_of_8_bits": ({2}, "loads are wrong"),
     },
     "10_plan": {
         "wrong_no_expert_is_the_last": ({1}, "-1 is no expert"),
@@ -383,5 +395,6 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_one_staging": ({4}, "One place in staging for each sum"),
         "wrong_slots_of_their_node": ({4}, "the slot of your node in the partner's back"),
         "wrong_slot_of_the_sum": ({4}, "the slot of your node in the partner's back"),
+        "wrong_token_of_8_bits": ({1}, "labels in the slots for partners"),
     },
 }

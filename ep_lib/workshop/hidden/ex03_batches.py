@@ -100,7 +100,7 @@ def _counters_wrong(got: Array, want: Array, before: Array) -> str | None:
 def _count_case(rng: Rng, seed: int, ranks: int, target: int) -> Case:
     """Every rank counts from two blocks; judges that each added to its own counter, that no addition is lost, and that
     all are made when a rank says, by a counter of its own, that its kernel is done."""
-    job = _Job(messages=3 + seed % 3, channels=2)
+    job = _Job(messages=(3, 4, 300)[seed % 3], channels=2)
     counters = [np.append(rng.integers(0, 1 << 30, ranks), np.zeros(ranks)).astype(np.uint32) for _ in range(ranks)]
     nothing = [np.zeros(16, np.uint8)] * ranks
 
@@ -202,7 +202,12 @@ BEHAVIOURS = (
         on_fabrics(under_checker(_staged((320, 4), (48, 3))), RC, SRD, _P2P),
         _TWICE,
     ),
-    Behaviour(1, "sizes and numbers of messages", on_fabrics(_staged((1, 1), (33, 7), (200, 5)), *_EVERYWHERE), _TWICE),
+    Behaviour(
+        1,
+        "sizes and numbers of messages",
+        on_fabrics(_staged((1, 1), (33, 7), (200, 5), (66_001, 2), (1, 260)), *_EVERYWHERE),
+        _TWICE,
+    ),
     Behaviour(
         2, "the batch is there when the counter grows", on_fabrics(under_checker(_batched((320, 4))), SRD), _ORDER
     ),
@@ -212,7 +217,7 @@ BEHAVIOURS = (
     Behaviour(
         2,
         "any size of batch, with one quiet",
-        on_fabrics(_batched((1, 1), (200, 6), (33, 12), quiets=2), *_EVERYWHERE),
+        on_fabrics(_batched((1, 1), (200, 6), (33, 12), (1, 260), (66_001, 2), quiets=2), *_EVERYWHERE),
         "A quiet waits for a round trip: one for the batch keeps the network busy with all of it.",
     ),
     Behaviour(
@@ -238,7 +243,9 @@ BEHAVIOURS = (
         4,
         "any number of messages, with one quiet per chunk",
         all_of(
-            on_fabrics(_channels((64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), count_quiets=True), *_EVERYWHERE),
+            on_fabrics(
+                _channels((64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), (3, 70, 33, 2), count_quiets=True), *_EVERYWHERE
+            ),
             on_fabrics(_channels((64, 6, 3, 2)), _SHALLOW),
         ),
     ),

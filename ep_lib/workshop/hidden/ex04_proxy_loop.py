@@ -118,6 +118,7 @@ def _ready(rng: Rng) -> Iterator[Case]:
     yield _case(rng, [("ready",), ("push", 3, []), ("ready",), ("ready",), ("push", 9, []), ("ready",)])
     yield _case(rng, [("push", 6, [late]), ("ready",), ("fill", late), ("ready",)], slots=8)
     yield _case(rng, [("push", 6, []), ("ready",)], slots=8, most=5)
+    yield _case(rng, [("push", 700, []), ("ready",)], slots=600, most=500)
     yield _case(rng, [("push", 6, []), ("ready",)], slots=8, most=5, batch=[0, 1, 2])
 
 
@@ -129,6 +130,7 @@ def _ready_later(rng: Rng) -> Iterator[Case]:
 def _take(rng: Rng) -> Iterator[Case]:
     yield _case(rng, [("take",), ("push", 3, []), ("take",), ("take",), ("post",)])
     yield _case(rng, [("push", 30, []), *[("take",), ("post",)] * 4])
+    yield _case(rng, [("push", 700, []), *[("take",), ("post",)] * 3], slots=300, most=280)
     yield _case(rng, [("push", 30, []), ("take",), ("take",), ("take",), ("post",)], most=10)
     late = int(rng.integers(2, 6))
     yield _case(rng, [("push", 7, [late]), ("take",), ("post",), ("fill", late), ("take",), ("post",)], slots=8)
@@ -150,6 +152,7 @@ def _complete(rng: Rng) -> Iterator[Case]:
     yield _case(
         rng, [("finish", [1, 2]), ("complete",), ("finish", [0, 4]), ("complete",), ("finish", [3]), ("complete",)]
     )
+    yield _case(rng, [("finish", list(range(300))), ("complete",)])
     order = [int(each) for each in rng.permutation(20)]
     rounds = [order[begin : begin + 4] for begin in range(0, 20, 4)]
     yield _case(rng, [step for numbers in rounds for step in (("finish", numbers), ("complete",))])

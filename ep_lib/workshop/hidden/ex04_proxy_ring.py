@@ -188,7 +188,7 @@ _LAST = "All words, then `number`, with a release that a CPU sees: it says numbe
 _OWN = "One addition reserves a number for one thread; tell it, wait for its slot, fill it."
 _WARP = "One addition for all lanes; room for the last of them; a __syncwarp before any lane fills its slot."
 _DONE = "Command 0 is done when completed is 1. What is taken may not be done yet."
-_ROOM_JOBS = ((1, 4, 9), (1, 2, 5), (6, 4, 3), (12, 8, 4))
+_ROOM_JOBS = ((1, 4, 9), (1, 2, 5), (6, 4, 3), (12, 8, 4), (40, 512, 13))
 BEHAVIOURS = (
     Behaviour(
         1, "no slot is filled before it is free, and none is waited for in vain", _pushes(1, _ROOM, *_ROOM_JOBS), _FREE

@@ -86,7 +86,7 @@ def _credits_case(seed: int, slots: int, first: int = 0) -> Case:
 
 
 def _credits(rng: Rng) -> Iterator[Case]:
-    for seed, slots in enumerate((1, 2, 5)):
+    for seed, slots in enumerate((1, 2, 5, 260)):
         yield _credits_case(seed, slots)
     yield _credits_case(5, 5, (1 << 32) - 3)
 
@@ -206,8 +206,8 @@ def _drawn(task: int, learners: int) -> Cases:
     """Streams of any length, some of them empty, over more ranks and more slots."""
 
     def cases(rng: Rng) -> Iterator[Case]:
-        for seed, (ranks, slots, slot_rows) in enumerate(((1, 1, 1), (3, 1, 2), (4, 3, 1), (2, 8, 3))):
-            job = _Job(num_slots=slots, slot_rows=slot_rows, learners=learners)
+        for seed, (ranks, slots, slot_rows) in enumerate(((1, 1, 1), (3, 1, 2), (4, 3, 1), (2, 8, 3), (2, 2, 270))):
+            job = _Job(num_slots=slots, slot_rows=slot_rows, max_rows=max(12, 2 * slot_rows + 5), learners=learners)
             counts = rng.integers(0, job.max_rows + 1, (ranks, ranks))
             counts[rng.random((ranks, ranks)) < 0.2] = 0
             yield _case(task, rng, 1000 * task + seed, counts.tolist(), [job] * ranks)

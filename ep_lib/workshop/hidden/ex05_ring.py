@@ -84,7 +84,7 @@ def _number(value: int) -> str:
 
 
 def _room(rng: Rng) -> Iterator[Case]:
-    for seed, (slots, credits) in enumerate(((1, 0), (1, 3), (3, 0), (3, 4), (8, 20))):
+    for seed, (slots, credits) in enumerate(((1, 0), (1, 3), (3, 0), (3, 4), (8, 20), (260, 20))):
         yield _room_case(rng, seed, slots, credits)
     yield _room_case(rng, 7, 3, _OLD + 4, _OLD)
 
@@ -255,7 +255,9 @@ def _messages(task: int, learners: int, *slots: int, delay: int = 0, size: int =
 
 def _rounds(task: int, learners: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
-        for seed, (slots, messages) in enumerate(((1, 1), (1, 6), (3, 2), (4, 4), (4, 5), (2, 25), (5, 17))):
+        for seed, (slots, messages) in enumerate(
+            ((1, 1), (1, 6), (3, 2), (4, 4), (4, 5), (2, 25), (5, 17), (3, 2), (260, 270))
+        ):
             job = _Job(num_slots=slots, messages=messages, slot_bytes=48, queue_pair=seed % 4, learners=learners)
             job = replace(job, first=_OLD if seed in (1, 2, 6) else 0)
             yield _message_case(task, rng, 1000 + seed, job, RING if seed % 2 else PAIR)
@@ -267,6 +269,7 @@ def _streams(rng: Rng) -> Iterator[Case]:
     for seed, size in enumerate((0, 1, 64, 128, 191, 192, 193, 286, 1000)):
         job = _Job(num_slots=1 + seed % 3, bytes=size, learners=_STREAM)
         yield _stream_case(rng, 500 + seed, job, RING if seed % 2 else PAIR)
+    yield _stream_case(rng, 510, _Job(slot_bytes=66_000, bytes=140_001, learners=_STREAM))
 
 
 _FREE = "A slot is free when the message that had it, and all before it, have been read; an acquire makes it usable."

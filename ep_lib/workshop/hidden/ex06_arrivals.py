@@ -144,8 +144,12 @@ def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
 
 
 def _more_ranks_than_threads(task: int, learners: int) -> Cases:
-    job = _Job(words=1, learners=learners)
+    job = _Job(words=1, learners=learners, masked=1 << 34)  # rank 2 is none of them, though 34 % 32 is 2
     return one(lambda rng: _case(task, rng, 7, job, ranks=36, blocks=1, epochs=1, threads=32))
+
+
+def _many_blocks(rng: Rng) -> Iterator[Case]:
+    yield _case(3, rng, 390, _Job(words=1, learners=_LAST), ranks=1, blocks=260, epochs=2, threads=32)
 
 
 def _in_vain(rng: Rng) -> Iterator[Case]:
@@ -195,6 +199,7 @@ BEHAVIOURS = (
         _everywhere(3, _LAST, 2, 3, 4),
         _COUNT,
     ),
+    Behaviour(3, "more blocks than 8 bits count", _many_blocks, _COUNT),
     Behaviour(3, "a failure in any block", _epochs(3, _LAST, 2, 2, failing=0), _COUNT),
     Behaviour(3, "the rows of all blocks are published", under_checker(_epochs(3, _LAST, 2, 2), 8), _COUNT),
 )

@@ -17,6 +17,7 @@ from ep_lib.workshop.hidden import (
     all_of,
     job_numbers,
     on_fabrics,
+    one,
     refs,
     rehearsed,
     under_checker,
@@ -146,12 +147,14 @@ def _scenario(task: int, seed: int, job: _Job, rng: Rng, ranks: int, epochs: int
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
 def _sizes(rng: Rng) -> Iterator[Case]:
-    for seed, (rows, group_rows) in enumerate(((1, 1), (5, 1), (6, 3), (7, 3), (8, 3), (4, 16), (64, 16))):
+    for seed, (rows, group_rows) in enumerate(
+        ((1, 1), (5, 1), (6, 3), (7, 3), (8, 3), (4, 16), (64, 16), (300, 7), (700, 300))
+    ):
         yield _groups_case(rng, seed, rows, group_rows)
 
 
 def _orders(rng: Rng) -> Iterator[Case]:
-    for seed, (ranks, groups) in enumerate(((2, 4), (3, 3), (4, 5), (8, 3))):
+    for seed, (ranks, groups) in enumerate(((2, 4), (3, 3), (4, 5), (8, 3), (2, 300), (36, 3))):
         yield _order_case(rng, seed, ranks, groups)
 
 
@@ -163,6 +166,11 @@ def _trips(task: int, learners: int, *ranks: int, **more: int) -> Cases:
             yield _rows_case(task, rng, 100 * task + seed, job, count)
 
     return cases
+
+
+def _many_groups(task: int, learners: int) -> Cases:
+    job = _Job(rows=300, group_rows=1, max_groups=301, row_words=1, learners=learners)
+    return one(lambda rng: _rows_case(task, rng, 100 * task + 80, job, 2, epochs=1))
 
 
 def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
@@ -194,6 +202,7 @@ BEHAVIOURS = (
         _everywhere(3, _SIGNAL, 2, 4),
         _TELL,
     ),
+    Behaviour(3, "more groups than 8 bits count", _many_groups(3, _SIGNAL), _TELL),
     Behaviour(3, "a group's rows are there when it is told", under_checker(_trips(3, _SIGNAL, 2, 3)), _TELL),
     Behaviour(
         4,
@@ -201,6 +210,7 @@ BEHAVIOURS = (
         _everywhere(4, _WAIT, 2, 4),
         _LOOK,
     ),
+    Behaviour(4, "more groups than 8 bits count", _many_groups(4, _WAIT), _LOOK),
     Behaviour(4, "a sender that is an epoch ahead", _trips(4, _WAIT, 2, 3, ahead=1), _LOOK),
     Behaviour(4, "a group that never comes", _in_vain, "False after the limit."),
     Behaviour(4, "a group's rows may be read after the wait", under_checker(_trips(4, _WAIT, 2, 3)), _LOOK),

@@ -175,8 +175,9 @@ def _scenario(task: int, seed: int, job: _Job, given: Array, weights: Array, tol
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
 def _weights(rng: Rng) -> Iterator[Case]:
-    for seed, (ranks, per_rank, top_k) in enumerate(((1, 4, 2), (4, 2, 3), (3, 5, 8), (8, 1, 4))):
+    for seed, (ranks, per_rank, top_k) in enumerate(((1, 4, 2), (4, 2, 3), (3, 5, 8), (8, 1, 4), (40, 10, 36))):
         yield _weights_case(rng, seed, ranks, per_rank, top_k)
+    yield _weights_case(rng, 9, 2, 40_000, 4, count=5)
 
 
 _ROUND = "Round the product, then the sum: __fmul_rn and __fadd_rn, which no compiler joins."

@@ -186,6 +186,9 @@ def _whole(learners: int, *, seeds: int = 3) -> Cases:
             experts, epoch = (2, 3, 40)[seed], 1 + 7 * seed + (seed % 2 << 32)
             job = _Job(4 + 3 * seed, 17 - 16 * (seed % 2), 1 + seed, experts, epoch=epoch, learners=learners)
             yield _dispatch(rng, seed, job, _Shape(ranks=(4, 8, 2)[seed % 3], warps=1 + seed))
+        if seeds == 3:  # more ranks than lanes, and more tokens than 8 bits count
+            yield _dispatch(rng, 3, _Job(1, 1, 3, 2, rounds=1, learners=learners), _Shape(ranks=36, warps=1))
+            yield _dispatch(rng, 4, _Job(300, 1, 2, 2, rounds=1, learners=learners), _Shape(ranks=2))
 
     return cases
 
@@ -227,7 +230,7 @@ _BUSY = _Job(max_tokens=16, row_vectors=448, top_k=4, experts_per_rank=4, rounds
 
 BEHAVIOURS = (
     Behaviour(1, "the right bits", one(lambda rng: _masks(rng, 0, _Job(20, top_k=5), _Shape())), _BITS),
-    Behaviour(1, "many experts on a rank", one(lambda rng: _masks(rng, 1, _Job(9, 1, 8, 64), _Shape(2))), _BITS),
+    Behaviour(1, "many experts on a rank", one(lambda rng: _masks(rng, 1, _Job(9, 1, 36, 64), _Shape(8))), _BITS),
     Behaviour(2, "every rank hears of every token", _whole(_TELL), _PACKETS),
     Behaviour(2, "it is right in every schedule", under_checker(_whole(_TELL, seeds=1)), _PACKETS),
     Behaviour(3, "every row arrives", _whole(_SEND_ROW), _ROWS),

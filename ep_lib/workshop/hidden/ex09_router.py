@@ -157,7 +157,12 @@ _EVEN = "Experts times the sum of share * mean probability; the gradient goes th
 _FULL = "Number each expert's choices in order; divide what a token keeps by its sum."
 
 BEHAVIOURS = (
-    Behaviour(1, "the largest logits and their softmax", one(lambda rng: _routes(rng, 12, 9, 3)), _CHOOSE),
+    Behaviour(
+        1,
+        "the largest logits and their softmax",
+        _several(lambda r: _routes(r, 12, 9, 3), lambda r: _routes(r, 3, 300, 8)),
+        _CHOOSE,
+    ),
     Behaviour(
         1,
         "one expert, and all of them",
@@ -170,7 +175,14 @@ BEHAVIOURS = (
         _several(lambda r: _routes(r, 6, 4, 2, "float64"), lambda r: _routes(r, 1, 4, 2)),
         _CHOOSE,
     ),
-    Behaviour(2, "every choice counts once", one(lambda rng: _loads(_ids(rng, 40, 3, 7), 7)), _COUNT),
+    Behaviour(
+        2,
+        "every choice counts once",
+        _several(
+            lambda r: _loads(_ids(r, 40, 3, 7), 7), lambda r: _loads(np.append(np.zeros((70_000, 1), int), 299), 300)
+        ),
+        _COUNT,
+    ),
     Behaviour(
         2,
         "experts that nobody chose",
@@ -178,9 +190,21 @@ BEHAVIOURS = (
         _COUNT,
     ),
     Behaviour(3, "1 when the load is even", one(_even), _EVEN),
-    Behaviour(3, "an uneven load", one(lambda rng: _balance(rng, 15, 6, _ids(rng, 15, 2, 6))), _EVEN),
+    Behaviour(
+        3,
+        "an uneven load",
+        _several(
+            lambda r: _balance(r, 15, 6, _ids(r, 15, 2, 6)), lambda r: _balance(r, 300, 2, _ids(r, 300, 2, 2, 0.1))
+        ),
+        _EVEN,
+    ),
     Behaviour(3, "nobody chose anything", one(lambda rng: _balance(rng, 3, 4, np.full((3, 2), -1))), _EVEN),
-    Behaviour(4, "the first choices of an expert stay", one(_limits), _FULL),
+    Behaviour(
+        4,
+        "the first choices of an expert stay",
+        _several(_limits, lambda r: _limited(r, _ids(r, 500, 2, 3), 3, 260)),
+        _FULL,
+    ),
     Behaviour(
         4,
         "room for everybody, and for nobody",

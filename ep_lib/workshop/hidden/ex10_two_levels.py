@@ -218,6 +218,10 @@ def _cases(task: int, make: Any, *, checked: int = 0) -> Cases:
                 job = _Job(count, 33 if number else 40, mates, 10 * number)
                 yield make(_World(rng, ranks, job), 100 * task + number, fabric)
 
+        if not checked:  # more tokens than 8 bits count, and more ranks than 32 bits name
+            yield make(_World(rng, 4, _Job(270, 1)), 100 * task + 8, "rc")
+            yield make(_World(rng, 36, _Job(2, 33, 18)), 100 * task + 9, "rc")
+
     return under_checker(cases, checked) if checked else cases
 
 
