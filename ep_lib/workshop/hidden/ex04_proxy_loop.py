@@ -130,7 +130,7 @@ def _ready_later(rng: Rng) -> Iterator[Case]:
 def _take(rng: Rng) -> Iterator[Case]:
     yield _case(rng, [("take",), ("push", 3, []), ("take",), ("take",), ("post",)])
     yield _case(rng, [("push", 30, []), *[("take",), ("post",)] * 4])
-    yield _case(rng, [("push", 700, []), *[("take",), ("post",)] * 3], slots=300, most=280)
+    yield _case(rng, [("push", 700, []), *[("take",), ("post",)] * 2], slots=300, most=280)
     yield _case(rng, [("push", 30, []), ("take",), ("take",), ("take",), ("post",)], most=10)
     late = int(rng.integers(2, 6))
     yield _case(rng, [("push", 7, [late]), ("take",), ("post",), ("fill", late), ("take",), ("post",)], slots=8)
