@@ -7,8 +7,9 @@ of a module what is public and no module itself, and never holds a module as a v
 shows are flagged, and an instructor looks at them.
 
 Words stop a piece in plain Python; they are no wall, and somebody who searches long enough may find a way around them.
-What such a piece gains is its own points: the walls around the process are the kernel's. Memory by its address is not
-watched here: NumPy's doors to it are closed words.
+Beneath them an audit hook refuses frames and code made of text (:mod:`ep_lib.workshop.seal`). What a piece could gain
+is its own points: the walls around the process are the kernel's. Memory by its address is not watched: NumPy's doors
+to it are closed words.
 """
 
 from __future__ import annotations
