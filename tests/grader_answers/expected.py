@@ -38,6 +38,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_acquire_for_the_second_look": ({3}, "had words of two editions"),
         "wrong_reads_while_odd": ({3}, "try_read while somebody writes returned 1"),
         "wrong_plain_words": ({3}, "uses a plain access"),
+        "wrong_eight_words": ({3}, "try_read gave as word"),
     },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),
@@ -159,6 +160,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         ),
         "wrong_gpu_scope": ({2, 3, 4}, "the smallest that reaches"),
         "wrong_fills_after_the_limit": ({3}, "a slot was filled that was not free"),
+        "wrong_slot_of_8_bits": ({2, 3}, "DeadlockError|commands"),
     },
     "04_proxy_loop": {
         "wrong_counts_all_full": ({1, 2}, "ready() returned 5; "),
@@ -194,6 +196,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_needs_32_bits": ({1, 4, 5}, "too few"),
         "wrong_credit_on_queue_pair_0": ({3}, "came before what your function had posted"),
         "wrong_lanes_of_the_block": ({4, 5}, "received bytes are wrong|bytes of"),
+        "wrong_size_of_16_bits": ({5}, "bytes of 140001 are wrong"),
     },
     "05_pipeline": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "chunk 1 needs 0 credits: too few"),
@@ -222,6 +225,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_merged_without_quiet": ({5}, "the staging slots belong to the caller again"),
         "wrong_credits_of_32_bits": ({1}, "too few"),
         "wrong_sends_after_the_limit": ({4}, "nothing was taken out of two slots"),
+        "wrong_slots_of_8_bits": ({1}, "too many"),
     },
     "06_slots": {
         "wrong_counts_itself": ({1}, "only the bits below one's own lane count"),
@@ -305,6 +309,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_every_lane_stores_the_scale": ({5}, "one lane of eight stores the scale"),
         "wrong_stores_behind_the_end": ({5}, "each stores what exists"),
         "wrong_one_round": ({5}, "scales of|elements of"),
+        "wrong_vector_of_8_bits": ({5}, "elements of"),
     },
     "08_packets": {
         "wrong_two_stores": ({1, 3}, "stores of 4 or 8 bytes): a packet is one store"),
