@@ -3,7 +3,8 @@
 Such a module runs in the grader's own process and gives
 
     KERNELS      (path of a .cu file, kernel) of everything its scenarios launch
-    BEHAVIOURS   what ``ep-lib grade`` examines, a tuple of :class:`Behaviour`; messages never show expected values
+    BEHAVIOURS   what ``ep-lib grade`` examines, a tuple of :class:`Behaviour`; what a message may show of an
+                 expected number is of inputs that are drawn anew, and worth nothing the next time
     PUBLIC       what ``ep_lib.workshop.check`` examines in the notebook: something small first, whose messages may show
                  everything, then the beginning of what each hidden test does (``rehearsed``)
     IMPORTS      (if any) packages that take long to import and that learners' code needs: the zygote has them already
