@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from support.dispatch_combine_cases import Case, assert_received, assert_same, make_case, to_numpy, unpack
 from support.mpi import mpiexec
+from support.rank_runs import no_heap_is_left
 
 import ep_lib
 from ep_lib import Fabric, Kernel, Rank, cli, spawn
 from ep_lib.commands import dispatch_combine as command
 from ep_lib.dispatch_combine import Config, DispatchCombineContext, DispatchCombineHandle
 from ep_lib.dispatch_combine import context as context_module
-from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.errors import (
     ArgumentError,
     BufferClosedError,
@@ -404,7 +404,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def launch(*command: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=ENOUGH, check=False)
-    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    assert no_heap_is_left()
     return done
 
 
@@ -451,7 +451,7 @@ def test_a_killed_rank_is_named_by_the_others() -> None:
         assert processes[rank].returncode == 1, said[rank]
         # who waits in a kernel, or between two
         assert re.search("RankFailed: rank 1('s process| was a process that) has ended", said[rank]), said[rank]
-    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    assert no_heap_is_left()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 from support import buffer_cases, low_latency_cases
 from support.dispatch_combine_cases import make_case
 from support.mpi import mpich_memory, mpiexec
-from support.rank_runs import PROGRAM, environment, finish, read, run, start, start_in
+from support.rank_runs import PROGRAM, environment, finish, no_heap_is_left, read, run, start, start_in
 from support.torchrun import as_torchrun
 from support.waiting import CPU_S, ENOUGH, wait_until
 
@@ -45,7 +45,7 @@ def launch(command: list[str], name: str, folder: Path, ranks: int, fails: bool 
     words = [*command, str(PROGRAM), name, str(folder), json.dumps(options)]
     done = run_in_own_time(words, environment=environment(), cpu_s=CPU_S, idle_s=ENOUGH)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
-    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    assert no_heap_is_left()
     new = mpich_memory() - before  # another program's has a name for a moment, too
     assert wait_until(lambda: not mpich_memory() & new), new
     files = [folder / f"{rank}" for rank in range(ranks)]
@@ -226,7 +226,7 @@ def test_an_interrupt_ends_the_kernels(tmp_path: Path) -> None:
     for process in processes:
         _, err = process.communicate(timeout=ENOUGH)
         assert process.returncode != 0 and "KeyboardInterrupt" in err
-    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    assert no_heap_is_left()
 
 
 def is_mapped(pid: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.runtime.rank_process import RemoteError, decode
 from ep_lib.shared_memory import SHARED_MEMORY
-from support.waiting import said_by
+from support.waiting import said_by, wait_until
 
 PROGRAM = Path(__file__).parent / "rank_programs.py"
 
@@ -58,12 +58,18 @@ def start_replacement(folder: Path) -> subprocess.Popen[str]:
     )
 
 
+def no_heap_is_left() -> bool:
+    """Whether the names of all heaps in shared memory go: those of programs that other tests run now go in a moment."""
+    left = list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    return wait_until(lambda: not any(path.exists() for path in left))
+
+
 def finish(processes: list[subprocess.Popen[str]], folder: Path) -> list[Any]:
     """What each rank left; None for one that was killed."""
     said = [err for _, err in said_by(processes)]
     left = [folder / f"{rank}" for rank in range(len(processes))]
     assert all(file.exists() or process.returncode < 0 for file, process in zip(left, processes, strict=True)), said
-    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    assert no_heap_is_left()
     return [read(file) if file.exists() else None for file in left]
 
 
