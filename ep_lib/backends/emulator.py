@@ -194,9 +194,8 @@ class EmulatorBackend:
         memory = _Memory(math.prod(shape) * dtype.itemsize)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory))
         self.register_array(array)
-        if self._machine.checks:
-            self.left_unwritten(array)
-            # The next array at this place would be marked as well.
+        self.left_unwritten(array)
+        if self._machine.checks:  # the next array at this place would be marked as well
             weakref.finalize(memory, memory.bytes[:_MARKED_BYTES].fill, 0).atexit = False
         return array
 

@@ -255,11 +255,8 @@ def build_runtime() -> Path:
     name = f"libepemu-{key[:12]}.so"
 
     def build(folder: Path, _: Path) -> None:
-        from concurrent.futures import (
-            FIRST_COMPLETED,
-            ThreadPoolExecutor,
-            wait,
-        )  # most processes find the runtime in the cache
+        # Here: most processes find the runtime in the cache.
+        from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
         from tqdm import tqdm
 

@@ -56,15 +56,8 @@ _CLOSED_OF_MODULES = frozenset(
         *("safe_eval", "from_file", "import_ir_module", "parse_ir", "parse_schema", "set_string_function"),
         *("update_wrapper", "wraps", "partialmethod", "singledispatch", "singledispatchmethod", "cached_property"),
         *("EnumType", "EnumMeta", "property", "redirect_stdout", "redirect_stderr", "chdir"),
-        *(
-            "np",
-            "ops",
-            "classes",
-            "cpp",
-            "windows",
-            "grad",
-            "registry",
-        ),  # modules of torch's that no file has the name of
+        # modules of torch's that no file has the name of
+        *("np", "ops", "classes", "cpp", "windows", "grad", "registry"),
         *("TypedDict", "runtime_checkable", "get_origin", "no_type_check", "DynamicClassAttribute"),
     )
 )
@@ -150,7 +143,11 @@ def _all(tree: ast.AST) -> Iterator[Reach]:
     own = _own_names(tree)
     modules = _names_of_modules(tree)
     looked_into = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    compared = set(_compared(tree))
+    may_be_classes = looked_into | set(_compared(tree))
+
+    def is_of_others(name: str) -> bool:
+        return name in _CLOSED_MODULES or (_is_private(name) and name not in own)
+
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
@@ -162,22 +159,21 @@ def _all(tree: ast.AST) -> Iterator[Reach]:
             called_by_name |= {node.func} if len(node.args) == 1 and not node.keywords else set()
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             called_by_name.add(node.value)  # type[int]
-        if isinstance(node, ast.MatchClass) and node.patterns and not _is_builtin(node.cls):
-            yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
         if isinstance(node, ast.MatchClass):
-            for attribute in node.kwd_attrs:
-                if attribute in _CLOSED_MODULES or (_is_private(attribute) and attribute not in own):
-                    yield Reach(line, attribute, refused=True)
+            if node.patterns and not _is_builtin(node.cls):
+                yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
+            for attribute in filter(is_of_others, node.kwd_attrs):
+                yield Reach(line, attribute, refused=True)
         for word in _said(node):
             yield from _words(line, word)
         yield from _imports(node, line)
         if isinstance(node, ast.Attribute):
             of = node.value.id if isinstance(node.value, ast.Name) else ""
-            others = of not in ("self", "cls") and (_is_private(node.attr) and node.attr not in own)
+            is_own = of in ("self", "cls") and node.attr not in _CLOSED_MODULES
             module = _module_at(node.value, modules)
-            if others or node.attr in _CLOSED_MODULES or (module and not _is_open(module, node.attr)):
+            if (not is_own and is_of_others(node.attr)) or (module and not _is_open(module, node.attr)):
                 yield Reach(line, node.attr, refused=True)
-        if _is_class_of(node) and id(node) not in looked_into | compared:
+        if _is_class_of(node) and id(node) not in may_be_classes:
             yield Reach(line, "type" if isinstance(node, ast.Call) else "__class__", refused=True, why=_CLASSES)
         is_value = isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
         if is_value and id(node) not in looked_into and _module_at(node, modules):

@@ -31,6 +31,7 @@ class NcclHeap:
         self._runtime = import_cupy().cuda.runtime
         self._own = self._window = 0
         self.bytes = setup.heap_bytes
+        self._size = -(-self.bytes // GRANULE) * GRANULE  # whole pages
         self.addresses: list[int] = []
         agree(self._bootstrap, self._load, self._timeout)
         ids = agree(
@@ -79,14 +80,12 @@ class NcclHeap:
             )
 
     def _allocate(self) -> None:
-        size = -(-self.bytes // GRANULE) * GRANULE
-        self._own = self._library.allocate(size)
-        self._runtime.memset(self._own, 0, size)
+        self._own = self._library.allocate(self._size)
+        self._runtime.memset(self._own, 0, self._size)
         self._runtime.deviceSynchronize()
 
     def _register(self) -> None:
-        size = -(-self.bytes // GRANULE) * GRANULE
-        self._window = self._library.register(self._own, size)
+        self._window = self._library.register(self._own, self._size)
         if not self._window:
             raise BackendUnavailable(
                 f"{self._library.name} has no symmetric memory here: it needs CUDA's virtual memory management "
