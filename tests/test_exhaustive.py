@@ -66,7 +66,7 @@ def test_reduction_loses_no_outcome_and_makes_few_runs(name: str) -> None:
     outcomes, classes, made = runs_of(name, SLEEPING)
     all_outcomes, all_classes, _ = runs_of(name, NONE)
     assert outcomes == all_outcomes
-    assert made <= 1.2 * len(all_classes) + 1  # a look in vain shows only when it has been made
+    assert made <= 1.2 * len(all_classes) + 1  # that a look is fruitless shows only afterwards
     assert len(classes) <= len(all_classes)
     in_parts, explored, made_in_parts = runs_in_parts(name)
     assert in_parts == all_outcomes and explored == len(classes)

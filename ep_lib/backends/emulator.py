@@ -99,7 +99,7 @@ class _Allocation:
 
 
 class _Memory:
-    """Of an array that the program made: every view of the array keeps it alive, whoever lives longest.
+    """The memory of an array that rank.empty() made; the array and all views of it keep it alive.
 
     What must happen before memory is given back waits for this object and not for the array: NumPy, from 2.5 on, frees
     an array's data before it tells those who wait for the array's end.

@@ -73,7 +73,7 @@ def put_on(before: Sequence[Noted], *, may_trace: bool = False) -> Callable[[], 
 
     def is_known(event: str) -> bool:
         """Whether the function that the event comes from may cause it: a maker, the library, the import of a module,
-        and what these two call. No function that a piece has called may, whoever calls on for it."""
+        and what these two call. A function that a piece has called may not, however many calls lie between."""
         looking.now = True  # what follows is an event itself
         try:
             frame: FrameType | None = frame_of(2)

@@ -63,8 +63,8 @@ EP_DEVICE bool poll_until(Done done, GaveUp gave_up, int peer = -1, bool is_pati
     }
 }
 
-// The same where `done` does nothing but look at memory, and what it keeps is what it has seen. Then a look in vain may as
-// well not have happened, also the first one: an exhaustive check makes no schedules that differ in that alone.
+// The same where `done` does nothing but look at memory, and what it keeps is what it has seen. Then a look that
+// finds nothing new, even the first, might as well not have happened: an exhaustive check makes no schedules for it alone.
 template <typename Done, typename GaveUp>
 EP_DEVICE bool look_until(Done done, GaveUp gave_up, int peer = -1, bool is_patient = false) {
     only_looks(true);

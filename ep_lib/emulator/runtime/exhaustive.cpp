@@ -180,7 +180,7 @@ uint32_t Exploration::choose(uint32_t options) {
     return value;
 }
 
-// This event has not happened, as it was a look in vain.
+// Takes an event back: it was a look that found nothing new.
 void Exploration::forget(int number) {
     Event& event = events_[number];
     event.looks.insert(event.looks.end(), event.touches.begin(), event.touches.end());
@@ -237,7 +237,7 @@ void Exploration::compute_clocks() {
             }
             touching.push_back(static_cast<int>(j));
         }
-        // A look in vain comes before nothing, and would perhaps not have been one before this store.
+        // A fruitless look orders nothing, but before this store it might have found something.
         for (size_t k = event.looks.empty() ? 0 : touching.size(); k-- > 0;) {
             const int i = touching[k];
             if (i < static_cast<int>(j) && clock[events_[i].process] <= i && meet(events_[i].touches, event.looks))

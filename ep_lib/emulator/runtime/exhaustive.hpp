@@ -13,7 +13,7 @@
 //   would (sleep sets, Godefroid 1996): a run in which all sleep is given up;
 // - a look at memory from which the thread comes back to its very state, stack and registers, has not happened: a loop
 //   that waits is one event (the last), however often it goes round. Only where it would come before an earlier store
-//   it is tried, since it might not be in vain there;
+//   it is tried, since it might find something there;
 // - a run that comes back to a state, stacks and memory, can go on so for ever. If each thread that could run has run
 //   meanwhile, that is a livelock; else those that have run wait until another one does something;
 // - with a bound on preemptions (Musuvathi and Qadeer, PLDI 2007) that is to be kept whole, each race is also reversed
