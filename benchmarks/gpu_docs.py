@@ -3,9 +3,10 @@
     python benchmarks/gpu_docs.py [--check]
 
 Between `<!-- table: NAME -->` and `<!-- end of table -->` of docs/performance.md and benchmarks/README.md it puts the
-table NAME of benchmarks/results/h200x4.json, or of h200x2-compare.json, which gpu_compare.py wrote, if NAME begins with
-"compared". A number behind NAME is that of the GPUs, so "machine 2" comes from h200x2.json. --check changes nothing and
-exits with 1 if a document differs from its JSON; tests/test_gpu_docs.py does the same.
+table NAME of benchmarks/results/h200x4.json, or of what gpu_compare.py wrote: h200x2-compare.json, if NAME begins with
+"compared", and h200x2-by-expert.json, if with "grouped". A number behind NAME is that of the GPUs, so "machine
+2" comes from h200x2.json. --check changes nothing and exits with 1 if a document differs from its JSON;
+tests/test_gpu_docs.py does the same.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ DOCUMENTS = (ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 IN_PLACE = "from combine_input"
+KEPT = {"compared": "h200x2-compare.json", "grouped": "h200x2-by-expert.json"}  # by the first word of a table's name
 VIEWS = (  # what, dtype, note, title: timed with several numbers of SMs
     ("dispatch", "fp8", "cached handle", "FP8 dispatch, left where it arrived"),
     ("dispatch", "bf16", "cached handle", "BF16 dispatch, left where it arrived"),
@@ -186,7 +188,7 @@ def metrics(report: dict[str, Any]) -> str:
 
 OURS, PEERS = ("ep_lib", "ep_lib, 3 areas"), ("DeepEP V1", "DeepEP V2", "NCCL", "torch")
 LIBRARIES = OURS + PEERS
-CACHED, COUNTED = "cached handle", "counted"
+CACHED, COUNTED, BY_EXPERT = "cached handle", "counted", "by expert"
 COMPARED = (
     ("dispatch", "fp8", CACHED),
     ("dispatch", "bf16", CACHED),
@@ -345,6 +347,27 @@ def compared_losses(report: dict[str, Any]) -> str:
     return markdown(["quickest in; at worst", *[name for name, _ in CLOCKS]], lines)
 
 
+def grouped(report: dict[str, Any]) -> str:
+    """Rows grouped by expert, below the same operations without, by the number of receive areas."""
+    lines = []
+    for what, dtype, note in (COMPARED[0], COMPARED[3], COMPARED[1], COMPARED[4], COMPARED[2]):
+        for by_expert in (False, True):
+            name = ", ".join(filter(None, [BY_EXPERT * by_expert, note])) or None
+            same = {"what": what, "dtype": dtype, "note": name, "outputs": "owned", "routing": "random"}
+            rows = [best(find(report, group="compare", by=by, **same)) for by in (*OURS, "ep_lib, no area of its own")]
+            lines.append([_title(what, dtype, name), *[_clocks(row, _p99(row)) if row else "-" for row in rows]])
+    return markdown(["us: event (p99) / queued / host", "1 area", "3 areas", "0 areas"], lines)
+
+
+def grouped_machine(report: dict[str, Any]) -> str:
+    m, settings = report["machine"], report["settings"]
+    return (
+        f"{settings['ranks']} x {m['gpu']}, ep_lib {report['commit']}, {report['date'][:10]}; {settings['tokens'][0]} "
+        f"tokens per rank x {settings['hidden'][0]}; event: {settings['repeats']}\nrepeats, queued and host: "
+        f"{settings['rounds']} rounds of {settings['calls']} calls.\n"
+    )
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "machine": machine,
     "ceilings": ceilings,
@@ -360,6 +383,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "compared skew": compared_skew,
     "compared views": compared_views,
     "compared decode": compared_decode,
+    "grouped": grouped,
+    "grouped machine": grouped_machine,
     **{
         f"compared sizes {dtype} {what}" + (f" {note}" if note == COUNTED else ""): _by_size(what, dtype, note)
         for what, dtype, note in COMPARED
@@ -385,12 +410,11 @@ def filled(text: str, results: Path = RESULTS) -> str:
     """A document's text with new tables. Raises KeyError for a table that is not in TABLES."""
 
     def fill(match: re.Match[str]) -> str:
-        name, is_compared = match[2], match[2].startswith("compared")
-        ranks = "2" if is_compared else "4"
+        name, ranks = match[2], "4"
+        kept = KEPT.get(name.partition(" ")[0])
         if name[-1].isdigit() and name not in TABLES:
             name, _, ranks = name.rpartition(" ")
-        kept = f"h200x{ranks}{'-compare' if is_compared else ''}.json"
-        report = json.loads((results / kept).read_text(encoding="utf-8"))
+        report = json.loads((results / (kept or f"h200x{ranks}.json")).read_text(encoding="utf-8"))
         return match[1] + TABLES[name](report) + match[3]
 
     return BLOCK.sub(fill, text)

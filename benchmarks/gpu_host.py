@@ -48,6 +48,7 @@ def normal_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
             x, idx, weights, num_worst_tokens=shape.ranks * shape.tokens
         ),
         "bf16 combine": lambda: buffer.combine(y, handle),
+        "fp8 dispatch and bf16 combine": lambda: (buffer.dispatch(fp8, handle=handle), buffer.combine(y, handle)),
     }
 
 

@@ -199,19 +199,20 @@ class EpLib(Library):
     def _by_expert(self, case: Case, dtype: str) -> Iterator[Operation]:
         """Rows grouped by expert as well, and the sums of what experts made of them."""
         buffer, sets, experts = self._of(case.shape.hidden), case.sets(dtype), case.shape.experts_per_rank
-        recv = buffer.dispatch(sets[0], case.idx, case.weights, sorted_by_expert=True)
+        first = buffer.dispatch(sets[0], case.idx, case.weights, sorted_by_expert=True)
+        handle, y = first.handle, first.by_expert.x
+        del first  # its rows would keep a receive area
 
         def right(result: Any) -> bool:
             return case.arrived(result.x, result.src_rank, result.src_token) and _grouped(result, experts)
 
-        cached = [lambda x=x: buffer.dispatch(x, handle=recv.handle, sorted_by_expert=True) for x in sets]
+        cached = [lambda x=x: buffer.dispatch(x, handle=handle, sorted_by_expert=True) for x in sets]
         yield Operation("dispatch", f"{BY_EXPERT}, {CACHED}", OWNED, cached, right)
         given = {"topk_idx": case.idx, "topk_weights": case.weights, "sorted_by_expert": True}
         counted = [lambda x=x: buffer.dispatch(x, **given) for x in sets]
         yield Operation("dispatch", f"{BY_EXPERT}, {COUNTED}", OWNED, counted, right, waits=True)
         if dtype == "bf16":
-            y, total = recv.by_expert.x, case.shape.top_k
-            combine = [lambda: buffer.combine(y, recv.handle, sorted_by_expert=True)]
+            combine, total = [lambda: buffer.combine(y, handle, sorted_by_expert=True)], case.shape.top_k
             yield Operation("combine", BY_EXPERT, OWNED, combine, lambda out: bool((out == total * sets[0]).all()))
 
     def low_latency(self, case: Case) -> Iterator[Operation]:

@@ -117,6 +117,25 @@ def test_tables_that_compare_say_where_we_lose() -> None:
     assert "DeepEP V1 -, DeepEP V2 dd758ca" in tables["compared machine"]
 
 
+def test_rows_by_expert_stand_below_those_without(tmp_path: Path) -> None:
+    rows = [
+        compared("ep_lib", 140.0, 141.0, 90.0),
+        compared("ep_lib", 210.0, 211.0, 91.0, note="by expert, cached handle"),
+    ]
+    rows += [
+        compared("ep_lib, no area of its own", 139.0, 140.0, 33.0),
+        compared("ep_lib", 9.0, 9.0, 9.0, outputs="view"),
+    ]
+    (tmp_path / "h200x2-by-expert.json").write_text(json.dumps(COMPARED | {"rows": rows}))
+    text = "<!-- table: grouped machine -->\n<!-- end of table --><!-- table: grouped -->\n<!-- end of table -->"
+    head, _, table = gpu_docs.filled(text, tmp_path).partition("<!-- end of table -->")
+    assert "ep_lib abc, 2026-11-21; 4096 tokens per rank x 7168" in head
+    assert table.splitlines()[3:5] == [
+        "| FP8 dispatch, cached handle | 140 (141) / 141 / 90.0 | - | 139 (140) / 140 / 33.0 |",
+        "| FP8 dispatch, by expert, cached handle | 210 (211) / 211 / 91.0 | - | - |",
+    ]
+
+
 def test_links_exist() -> None:
     for path in gpu_docs.DOCUMENTS:
         links = re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text(encoding="utf-8"))
