@@ -85,6 +85,12 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_counts_elements": ({4}, "array.nbytes bytes"),
         "wrong_reads_first": ({5}, "both wait for ever"),
         "wrong_no_frame": ({5}, "not one frame with its own hello"),
+        "wrong_longest_refused": (
+            {3},
+            "a frame of MAX_BYTES that ends too early: it was refused when 20 bytes were read",
+        ),
+        "wrong_magic_afterwards": ({3}, "a frame of another program: it went on to read the body"),
+        "wrong_says_what_is_missing": ({2}, "does not say how many bytes came: 50 of 60"),
     },
     "02_registration": {
         "wrong_touching": ({1, 2}, "does not hold all of these bytes"),
@@ -177,6 +183,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_takes_too_early": ({5}, "left ring.taken at 8; 4 is right"),
         "wrong_next_round": ({5}, "step() posted the commands []"),
         "wrong_batch_of_255": ({1, 2}, "ready() returned 255"),
+        "wrong_posts_first": ({5}, "complete() comes first"),
+        "wrong_completes_last": ({5}, "complete() comes first"),
+        "wrong_writes_what_is": ({2, 5}, "take() wrote ring.taken, which stays 0"),
+        "wrong_asks_on": ({3}, "went on asking the NIC"),
     },
     "05_ring": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "message 1 needs 0 credits: too few"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,17 +92,19 @@ def _reads(most: int) -> Cases:
     return cases
 
 
-def _ends_early(rng: Rng) -> Case:
-    data = rng.bytes(50)
+def _ends_early(rng: Rng) -> Iterator[Case]:
+    for came in (50, 0):
 
-    def judge(seen: Any) -> str | None:
-        (outcome,) = seen["outcomes"]
-        if outcome.get("error") != _STRANGER:
-            what = f"returned {len(outcome['got']) // 2} bytes" if "got" in outcome else f"raised {outcome['error']}"
-            return f"60 bytes of a stream that ended after 50: it {what} instead of raising Stranger"
-        return None if "50" in outcome["message"] else "Stranger does not say how many bytes came: 50 of 60"
+        def judge(seen: Any, came: int = came) -> str | None:
+            (outcome,) = seen["outcomes"]
+            if outcome.get("error") != _STRANGER:
+                did = f"returned {len(outcome['got']) // 2} bytes" if "got" in outcome else f"raised {outcome['error']}"
+                return f"60 bytes of a stream that ended after {came}: it {did} instead of raising Stranger"
+            told = re.findall(r"\d+", outcome["message"])
+            wanted = f"{came} of 60"
+            return None if {str(came), "60"} <= {*told} else f"Stranger does not say how many bytes came: {wanted}"
 
-    return _case("reads", {"sizes": [60]}, judge, {"pieces": _cut(rng, data, 20)})
+        yield _case("reads", {"sizes": [60]}, judge, {"pieces": _cut(rng, rng.bytes(came), 20)})
 
 
 # ---- task 3 ----------------------------------------------------------------------------------------------------------
@@ -120,17 +123,27 @@ def _good_frames(rng: Rng) -> Case:
     return _case("read_frames", {"times": len(bodies)}, judge, {"pieces": _cut(rng, stream, 60)})
 
 
-def _refused(what: str, make: Callable[[Rng], bytes]) -> Cases:
-    def judge(seen: Any) -> str | None:
-        (outcome,) = seen["outcomes"]
-        if "got" in outcome:
-            return f"{what} was taken for a right one"
-        if outcome["error"] != _STRANGER:
-            return f"{what}: it raised {outcome['error']} instead of Stranger"
-        return None if seen["most_asked"] <= _MAX_BYTES else f"{what}: it went on to read {seen['most_asked']} bytes"
+def _refused(what: str, make: Callable[[Rng], bytes], *, by_its_head: bool = False) -> Cases:
+    """A frame that is refused ``by_its_head``, or only when its bytes have come, or have not."""
 
     def cases(rng: Rng) -> Iterator[Case]:
-        yield _case("read_frames", {"times": 1}, judge, {"pieces": _cut(rng, make(rng), 90)})
+        frame = make(rng)
+
+        def judge(seen: Any) -> str | None:
+            (outcome,) = seen["outcomes"]
+            if "got" in outcome:
+                return f"{what} was taken for a right one"
+            if outcome["error"] != _STRANGER:
+                return f"{what}: it raised {outcome['error']} instead of Stranger"
+            if by_its_head and seen["given"] > _HEAD.size:
+                return f"{what}: it went on to read the body, although the head says enough"
+            if not by_its_head and seen["given"] < len(frame):
+                return (
+                    f"{what}: it was refused when {seen['given']} bytes were read, and these were those of a right one"
+                )
+            return None
+
+        yield _case("read_frames", {"times": 1}, judge, {"pieces": _cut(rng, frame, 90)})
 
     return cases
 
@@ -142,10 +155,17 @@ def _changed(rng: Rng) -> bytes:
 
 
 _STRANGERS = (
-    _refused("a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1")),
+    _refused("a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1"), by_its_head=True),
     _refused("a frame with one bit of its body changed", _changed),
-    _refused("a frame that announces 2**60 bytes", lambda rng: _framed(rng.bytes(10), length=1 << 60)),
-    _refused("a frame of one byte more than MAX_BYTES", lambda rng: _framed(rng.bytes(10), length=_MAX_BYTES + 1)),
+    _refused(
+        "a frame that announces 2**60 bytes", lambda rng: _framed(rng.bytes(10), length=1 << 60), by_its_head=True
+    ),
+    _refused(
+        "a frame of one byte more than MAX_BYTES",
+        lambda rng: _framed(rng.bytes(10), length=_MAX_BYTES + 1),
+        by_its_head=True,
+    ),
+    _refused("a frame of MAX_BYTES that ends too early", lambda rng: _framed(rng.bytes(80), length=_MAX_BYTES)),
     _refused("a frame whose body ends too early", lambda rng: _framed(rng.bytes(80), length=100)),
     _refused("a head that ends too early", lambda rng: _framed(b"")[:13]),
 )
@@ -225,7 +245,7 @@ def _b(task: int, title: str, cases: Sequence[Cases], advice: str) -> Behaviour:
 BEHAVIOURS = (
     _b(1, "a frame is head and body", [one(_frames)], "HEAD.pack(MAGIC, checksum, length), then the body."),
     _b(2, "bytes come in pieces of any size", [_reads(1000), _reads(30), _reads(1)], _WHOLE),
-    _b(2, "a stream that ends is told", [one(_ends_early)], 'receive() returns b"" at the end, for ever.'),
+    _b(2, "a stream that ends is told", [_ends_early], 'receive() returns b"" at the end, for ever.'),
     _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
     _b(3, "strangers and accidents are refused", _STRANGERS, _TRUST),
     _b(4, "a hello says what is registered", [one(_hello)], _REGISTER),

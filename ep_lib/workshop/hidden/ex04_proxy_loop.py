@@ -103,12 +103,31 @@ def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int, *, silent:
             return f"{what}() left ring.{name} at {stores[name][-1]}; {now} is right"
         if not stores[name] and was != now:
             return f"{what}() did not write ring.{name}, which should be {now}"
-        if len(stores[name]) > 1 or (stores[name] and was == now):
+        if stores[name] and was == now:
+            return f"{what}() wrote ring.{name}, which stays {now}: each store crosses PCIe, and none is needed here"
+        if len(stores[name]) > 1:
             return f"{what}() wrote ring.{name} {len(stores[name])} times: each store crosses PCIe, and one is enough"
+    if found := _out_of_order(what, seen["events"], len(before)):
+        return found
     if seen["left"] != model.batch:
         return f"after {what}() the batch holds the commands {seen['left']}; {model.batch} are right"
     if not silent and (seen["returned"] is None or seen["returned"] != int(wanted)):
         return f"{what}() returned {seen['returned']}; {wanted} is right"
+    return None
+
+
+def _out_of_order(what: str, events: Sequence[Sequence[Any]], left_before: int) -> str | None:
+    """What happened in another order than it is to: ``left_before`` commands were in the batch."""
+    names = [event[0] for event in events]
+    if what == "post" and names.count("full") > 1:
+        return "post() went on asking the NIC after it had answered False"
+    if what != "step":
+        return None
+    first_post = min((at for at, name in enumerate(names) if name in ("post", "full")), default=len(names))
+    if "completed" in names and names.index("completed") > first_post:
+        return "step() posted commands before it published what is done: complete() comes first"
+    if "taken" in names and names[: names.index("taken")].count("post") < left_before:
+        return "step() took new commands before those left in the batch were posted: post() comes first"
     return None
 
 
@@ -177,6 +196,9 @@ def _step(rng: Rng) -> Iterator[Case]:
             ("step",),
         ],
     )
+    # completions, commands left in the batch, and new ones, all in one round; then a round that only takes
+    left = [("push", 5, []), ("room", 2), ("step",), ("finish", [0, 1]), ("push", 2, []), ("room", 99), ("step",)]
+    yield _case(rng, [*left, ("push", 2, []), ("room", 0), ("step",), ("finish", [2]), ("step",), ("step",)], slots=8)
     steps: list[Step] = []
     for _ in range(25):
         steps += [("push", int(rng.integers(0, 4)), []), ("room", int(rng.integers(0, 4))), ("step",)]

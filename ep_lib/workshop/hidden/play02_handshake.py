@@ -26,16 +26,16 @@ class Kept:
     def __init__(self, pieces: Sequence[str] = (), tag: str = "", meets: bool = False) -> None:
         self._pieces = [bytes.fromhex(piece) for piece in pieces if piece]
         self._after_the_end = 0
-        self._asked: list[int] = []
+        self._calls_of_receive = self._given = 0
         self._sent: bytearray | None = bytearray() if meets else None
         self._tag, self._calls, self._registered = tag, [], []  # type: ignore[var-annotated]
 
     def receive(self, size: int) -> bytes:
-        self._asked.append(size)
+        self._calls_of_receive += 1
         if self._sent is not None and not self._sent:
             raise RuntimeError("it reads before it has sent: the peer does the same, and both wait for ever")
-        if size < 1 or len(self._asked) > _MOST_CALLS:
-            raise RuntimeError(f"receive({size}) was call {len(self._asked)} on this stream")
+        if size < 1 or self._calls_of_receive > _MOST_CALLS:
+            raise RuntimeError(f"receive({size}) was call {self._calls_of_receive} on this stream")
         if not self._pieces:
             self._after_the_end += 1
             if self._after_the_end > 3:
@@ -44,6 +44,7 @@ class Kept:
         piece = self._pieces.pop(0)
         if len(piece) > size:
             self._pieces.insert(0, piece[size:])
+        self._given += min(size, len(piece))
         return piece[:size]
 
     def send(self, data: str) -> None:
@@ -69,7 +70,7 @@ class Kept:
 
     def seen(self, told: Any) -> dict[str, Any]:
         sent = (self._sent or b"").hex()
-        return {**told, "calls": self._calls, "sent": sent, "most_asked": max(self._asked, default=0)}
+        return {**told, "calls": self._calls, "sent": sent, "given": self._given}
 
 
 def _receive(ask: Callable[..., Any], size: int) -> bytes:
