@@ -206,6 +206,50 @@ def test_any_value_of_a_function_is_told(number: str) -> None:
     assert "value is None" in ALL["05.2"].attempt("return None").text
 
 
+# Values of a class that says it equals everything, alone and inside of others.
+_EQUALS_ALL = """
+class E({base}):
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __bool__(self): return True
+    __hash__ = {base}.__hash__
+return {value}
+"""
+
+
+@pytest.mark.parametrize("number", [number for number, puzzle in ALL.items() if puzzle.is_python])
+def test_an_object_that_equals_everything_is_no_answer(number: str) -> None:
+    values = {
+        "int": ("E()", "[E()]", "(E(), E(), E())", "[[E()]]", "np.array([E()], object)", "(E() for _ in 'x')"),
+        "list": ("E()", "(E([0]), E([1.0]))"),
+        "np.float32": ("(E(1), E(2), E(3))",),
+        "np.ndarray": ("np.zeros(4).view(E)",),
+    }
+    for base in values:
+        for value in values[base]:
+            verdict = ALL[number].attempt(_EQUALS_ALL.format(base=base, value=value))
+            assert verdict.kind == "wrong" and "of the class E: give plain values" in verdict.text, (base, value)
+
+
+def test_a_list_that_an_answer_was_given_is_its_own() -> None:
+    assert ALL["08.3"].attempt("topk_idx.clear()").kind == "wrong"
+    assert ALL["10.2"].attempt("topk_ranks[:] = mine * ranks_per_node\nrows = 0").kind == "wrong"
+
+
+def test_numbers_of_numpy_and_what_gives_rows_are_plain() -> None:
+    chunks = "begins = range(0, max(rows, 1), slot_rows)\n"
+    many = "[min(slot_rows, rows - b) for b in begins]"
+    for number, lines in {
+        "02.1": "inside = np.bool_(begin <= address and address + nbytes <= begin + size)",
+        "05.2": f"{chunks}chunks = zip(begins, {many})",
+        "05.3": "slots = np.int64(budget // (2 * ranks * (16 + slot_rows * row_bytes)))",
+        "10.1": "partner = float(node * ranks_per_node + rank % ranks_per_node)",
+    }.items():
+        assert ALL[number].attempt(lines).kind == "right", lines
+    assert ALL["05.2"].attempt(f"{chunks}chunks = ([b, n] for b, n in zip(begins, {many}))").kind == "right"
+    assert "more than 65536 values" in ALL["05.2"].attempt("chunks = (1 for _ in iter(int, 1))").text
+
+
 def test_an_endless_loop_in_python_is_ended() -> None:
     said = SUMS.attempt("while True: pass").text
     assert "TimeoutError: a loop that does not end?" in said and "in your line: while True: pass" in said

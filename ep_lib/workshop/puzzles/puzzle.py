@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import itertools
 import linecache
 import re
 import sys
 import textwrap
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,13 @@ _INSIDE = re.compile(
 )
 _IN_HEAP = re.compile(r"(?:rank (\d+) )?heap\+0x([0-9a-f]+)")
 Kernels = Callable[[str], ep_lib.Kernel]  # by name
+# The types of what a Python answer returns; none of their subclasses.
+_TAKEN_AS_THEY_ARE = frozenset((type(None), bool, int, float, str, bytes, bytearray, *np.sctypeDict.values())) - {
+    np.object_,
+    np.void,
+}
+_ROWS = frozenset((list, range, deque, map, zip, filter, enumerate, GeneratorType, type({}.items())))
+_MOST_RETURNED = 1 << 16
 
 
 class Bench:
@@ -94,11 +103,14 @@ class Bench:
     def call(self, *args: object, function: str = FUNCTION) -> Any:
         """Calls a function of a Python template: ``puzzle``, unless ``function`` names another.
 
-        An exception in the learner's lines ends the attempt, and names the line.
+        It gets copies of lists and arrays, and what it returns is taken as plain values (:func:`_plain`). An exception
+        in the learner's lines ends the attempt, and names the line.
         """
+        given = [copy.deepcopy(each) if isinstance(each, (list, np.ndarray)) else each for each in args]
         try:
             with _ended_in_time(self._attempt.puzzle.filename):
-                self._attempt.returned = self._attempt.functions[function](*args)
+                returned = self._attempt.functions[function](*given)
+                self._attempt.returned = _plain(returned, function)
                 return self._attempt.returned
         except AssertionError:
             raise
@@ -122,6 +134,28 @@ class Bench:
         """Ends the attempt."""
         self._attempt.reasons.append(reason.strip())
         raise AssertionError(reason)
+
+
+def _plain(value: Any, function: str) -> Any:
+    """``value`` in lists, tuples and values of Python's and NumPy's own types: an object of another class may say of
+    itself that it equals whatever it is compared with. Raises TypeError for those, ValueError for very many values.
+    """
+    kind = type(value)
+    if kind in _TAKEN_AS_THEY_ARE or (kind is np.ndarray and not value.dtype.hasobject):
+        return value
+    if kind is tuple:
+        return tuple(_plain(each, function) for each in value)
+    if kind is np.ndarray:
+        return _plain(value.tolist(), function)
+    if kind in _ROWS:
+        found = [_plain(each, function) for each in itertools.islice(value, _MOST_RETURNED + 1)]
+        if len(found) > _MOST_RETURNED:
+            raise ValueError(f"{function}() gives more than {_MOST_RETURNED} values: do they end?")
+        return found
+    raise TypeError(
+        f"{function}() gives an object of the class {kind.__name__}: give plain values, which are numbers, text, None, "
+        f"NumPy arrays, and lists or tuples of these"
+    )
 
 
 @contextlib.contextmanager
