@@ -37,10 +37,12 @@ def normal_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
     fp8 = gpu_inputs.rows(shape, me, 0, "fp8", device)
     first = buffer.dispatch(x, idx, weights)
     handle, y = first.handle, first.x.clone()
-    return {
+    views = {
         "fp8 dispatch, view": lambda: buffer.dispatch(fp8, handle=handle, copy=False),
-        "fp8 dispatch, owned": lambda: buffer.dispatch(fp8, handle=handle),
         "bf16 dispatch, view": lambda: buffer.dispatch(x, handle=handle, copy=False),
+    }
+    return (views if buffer.config.receive_areas else {}) | {
+        "fp8 dispatch, owned": lambda: buffer.dispatch(fp8, handle=handle),
         "bf16 dispatch, owned": lambda: buffer.dispatch(x, handle=handle),
         "bf16 dispatch, owned, weights": lambda: buffer.dispatch(x, None, weights, handle=handle),
         "fp8 dispatch, counted": lambda: buffer.dispatch(fp8, idx, weights),

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from support.direct_cases import features
 from support.dispatch_combine_cases import (
     Case,
+    assert_received,
     assert_same,
     make_case,
     to_input,
     to_numpy,
+    unpack,
 )
 
 import ep_lib
@@ -49,6 +51,87 @@ def test_on_both_backends(spmd: Spmd, kind: str, choice: int) -> None:
 
 def test_clean_under_the_checker() -> None:
     report = ep_lib.check(features, 2, seeds=4, args=(make_case(9, world_size=2, dtype="bfloat16", max_tokens=8), 25))
+    assert report.ok, str(report)
+
+
+def one_after_the_other(rank: Rank, kind: str, sorted_by_expert: bool, aside: bool, copied: bool) -> list[list[bool]]:
+    """Counted dispatches of as many tokens, of which each rank gets none, few or all; which epilogues each of them
+    launched: whether for a guess."""
+    tokens, rng = 90, np.random.default_rng(3)
+    xs = [rng.standard_normal((tokens, 8)).astype(np.float32) for _ in range(2)]
+    weights = [rng.random((tokens, 2)).astype(np.float32) for _ in range(2)]
+    to_0, to_1, once = (np.tile(ids, (tokens, 1)) for ids in ([0, 1], [3, -1], [0, -1]))
+    some = np.where(np.arange(tokens)[:, None] < 5, to_0, -1)
+    found: list[list[bool]] = []
+    with Buffer(rank, num_experts=4, top_k=2, hidden=8, max_tokens=tokens, dtype="float32", receive_areas=2) as buffer:
+        mode: Any = buffer._mode
+        launch = mode._launch_copy_epilogue
+
+        def noted(*args: Any) -> None:
+            found[-1].append(args[-1])
+            launch(*args)
+
+        mode._launch_copy_epilogue = noted
+        x, given = (to_input(rank, a[rank.rank], kind) for a in (xs, weights))
+        for idx in (to_0, to_0, to_1, to_1, some, to_0, once, to_0):
+            found.append([])
+            recv = buffer.dispatch(
+                x, to_input(rank, idx, kind), given,
+                sorted_by_expert=sorted_by_expert, async_finish=aside, copy=copied,
+            )  # fmt: skip
+            if recv.event is not None:
+                recv.event.synchronize()
+            rank.synchronize()
+            wanted = reference.dispatch(xs, [idx] * 2, weights, num_experts=4)
+            want = wanted[rank.rank]
+            assert_received(unpack(recv, "float32"), want, "dispatch")
+            out = buffer.combine(to_input(rank, want.x, kind), recv.handle)
+            rank.synchronize()
+            sums = reference.combine([w.x for w in wanted], [idx] * 2, None, num_experts=4)[rank.rank]
+            assert_same(to_numpy(out, "float32"), sums, "combine")
+            if not sorted_by_expert:
+                continue
+            grouped = recv.by_expert
+            assert grouped is not None
+            row, offsets = reference.expert_rows(want.topk_idx, experts=2, alignment=1)
+            assert np.array_equal(to_numpy(grouped.offsets), offsets) and np.array_equal(to_numpy(grouped.row), row)
+            assert_same(to_numpy(grouped.x), want.x[row], "rows by expert")
+            assert to_numpy(grouped.slot).shape == (len(want.x), 2) and len(grouped.weights) == len(row)
+            again = buffer.dispatch(x, handle=recv.handle, sorted_by_expert=True)
+            rank.synchronize()
+            assert_same(to_numpy(again.by_expert.x), want.x[row], "rows by expert, again")
+            found[-1] = found[-1][:-1]
+        found.append([])
+        ids = to_input(rank, np.where(to_1 == 3, 4, to_1), kind)
+        with pytest.raises(ArgumentError, match="expert ids go from 0 to 3"):
+            buffer.dispatch(x, ids, given, sorted_by_expert=sorted_by_expert, async_finish=aside, copy=copied)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "sorted_by_expert", "aside", "copied"),
+    [
+        ("native", False, False, True),
+        ("torch", True, True, True),
+        ("torch", False, True, False),
+        ("native", True, False, False),
+    ],
+)
+def test_arrays_made_before_the_counts_are_known(
+    spmd: Spmd, kind: str, sorted_by_expert: bool, aside: bool, copied: bool
+) -> None:
+    if kind == "torch":
+        pytest.importorskip("torch")
+    found = spmd(one_after_the_other, 2, kind, sorted_by_expert, aside, copied)
+    only, ahead, twice = [False], [True], [True, False]
+    assert found[0][:6] == [only, ahead, ahead, ahead, ahead, twice], "180 rows, 180, none, none, 10, 180"
+    last = twice if sorted_by_expert else ahead
+    assert found[0][6:] == [ahead, last, ahead], "180 rows by expert, 360, and refused"
+    assert found[1][1:5] == [ahead, twice, ahead, ahead], "none, 180, 180, none"
+
+
+def test_arrays_made_before_the_counts_are_clean_under_the_checker() -> None:
+    report = ep_lib.check(one_after_the_other, 2, seeds=2, args=("native", True, False, True))
     assert report.ok, str(report)
 
 

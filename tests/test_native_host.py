@@ -100,6 +100,22 @@ def test_a_launch_packs_its_arguments(looking: Any) -> None:
     assert launch.run(9, args, ()) == 719
 
 
+@pytest.mark.parametrize("natively", [True, False])
+def test_first_rows_share_the_memory(looking: Any, natively: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not natively:
+        monkeypatch.setattr(arrays, "_look", None)
+    x, ids = torch.arange(24.0).view(4, 3, 2), torch.arange(4, dtype=torch.int64)
+    parts = native_host.first_rows(3, x, None, ids)
+    assert parts[1] is None and torch.equal(parts[0], x[:3]) and torch.equal(parts[2], ids[:3])
+    for whole, part in ((x, parts[0]), (ids, parts[2])):
+        assert part.data_ptr() == whole.data_ptr() and part.is_contiguous() and not part._is_view()
+        assert part.untyped_storage()._cdata == whole.untyped_storage()._cdata, "record_stream reaches it"
+    empty, wide, numbers = native_host.first_rows(0, x, torch.ones(4, 6)[:, 1:3], np.arange(6))
+    assert empty.shape == (0, 3, 2) and wide.shape == (0, 2) and numbers.shape == (0,)
+    assert looking.first_rows(torch.narrow, 5, (ids,)) is None, "it has no five"
+    assert looking.first_rows(torch.narrow, 2, (ids,)) is None, "no function of these arguments"
+
+
 def test_what_is_not_as_usual_is_left_to_python(looking: Any) -> None:
     driver = FakeDriver()
     launch = _prepare(driver)

@@ -70,7 +70,9 @@ def content_of(tag_bits: int) -> int:
 def require_same_content(contents: Array, names: Sequence[str]) -> None:
     """Raises RankMismatchError that says which ranks passed what, if ``contents`` ``[ranks]`` differ; NoRoomError if
     one of them declined. ``names`` of the forms that rows have."""
-    contents = list(map(int, contents))  # NumPy's own are slow to look at
+    contents = contents if isinstance(contents, list) else contents.tolist()  # NumPy's own numbers are slow to look at
+    if len(set(contents)) == 1 and not contents[0] & NO_ROOM:
+        return
     declining = [r for r, bits in enumerate(contents) if bits & NO_ROOM]
     if declining:
         raise everywhere(

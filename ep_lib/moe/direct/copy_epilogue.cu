@@ -4,6 +4,9 @@
 // ids and sources of -1 and weights of 0; their `x` and scales are left as they are. If the dispatch failed, or brought more
 // rows than the arrays have, all that is in them is NaN or -1.
 //
+// The host need not wait for the counts either before it launches this: it guesses how many rows come (`is_guess`) and
+// looks at the counts while the kernels run. If the guess was too low, nothing is written, and it launches another.
+//
 // Rows may be grouped by expert as well (<moe/direct/expert_rows.cuh>): each is read once and written to all its places.
 #include <moe/common/failure.cuh>
 #include <moe/direct/expert_rows.cuh>
@@ -21,6 +24,8 @@ struct CopyEpilogueArgs {
     int row_vectors;
     int row_scales;  // of type Side
     int top_k;
+    int experts_per_rank;
+    int is_guess;  // the arrays were made before the plan was known: they are left alone where it is void, or they too small
 };
 
 constexpr int kCopyVectors = 4;  // in flight per thread
@@ -76,12 +81,19 @@ EP_DEVICE int64_t rows_received(const int* plan) {
     return count;
 }
 
+// Whether nothing is to be written, the same in all threads: the host will make other arrays, or raise.
+EP_DEVICE bool guessed_wrong(const CopyEpilogueArgs& args, const int* plan) {
+    if (!args.is_guess) return false;
+    return plan[3 * num_ranks() + args.experts_per_rank] != 0 || rows_received(plan) > args.capacity;
+}
+
 // Any grid. Each target may be null: nothing is copied then. All have `capacity` rows. False, the same in all threads of
 // a block, if there are no rows, since the dispatch failed or brought too many.
 //   plan  as in `notify`
 template <typename Index, typename Side>
 EP_DEVICE bool copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, Side* scales, Index* topk,
                              float* weights, int* src_rank, int* src_token) {
+    if (guessed_wrong(args, plan)) return false;
     const bool failed = block_is_failing(args.broken);
     const int64_t count = rows_received(plan), capacity = args.capacity, top_k = args.top_k;
     if (failed || count > capacity) {
@@ -125,6 +137,11 @@ EP_DEVICE void copy_by_expert(const CopyEpilogueArgs& args, const ExpertRowsArgs
     extern __shared__ int expert_shared[];
     const int64_t choices = static_cast<int64_t>(args.capacity) * args.top_k;
     const Side* const side = reinterpret_cast<const Side*>(args.scales);
+    const int* const tokens = plan + 3 * num_ranks();
+    int* const next = expert_shared;
+    const int experts = by.experts_per_rank;
+    detail::find_begins(next, tokens, experts);
+    if (args.is_guess && (guessed_wrong(args, plan) || next[experts] > by.all)) return;
     if (!copy_epilogue<Index, Side>(args, plan, nullptr, nullptr, topk, weights, src_rank, src_token)) {
         const Fillers fillers = fillers_of_grid();
         fill_with_nan(x, static_cast<int64_t>(args.capacity) * args.row_vectors * sizeof(int4), fillers);
@@ -138,11 +155,8 @@ EP_DEVICE void copy_by_expert(const CopyEpilogueArgs& args, const ExpertRowsArgs
         fill_with_zeros(by.offsets, by.experts_per_rank + 1, fillers);
         return;
     }
-    const int count = static_cast<int>(rows_received(plan)), experts = by.experts_per_rank;
-    const int* const tokens = plan + 3 * num_ranks();
+    const int count = static_cast<int>(rows_received(plan));
     const BlockRows rows = rows_of_block(count);
-    int* const next = expert_shared;
-    detail::find_begins(next, tokens, experts);
     detail::pad_experts<Side>(by, next, tokens + experts + 1, args.row_vectors, args.row_scales);
     __syncthreads();  // `next` counts on
     detail::place_choices(by, args.topk, args.weights, args.top_k, rows, next, next + experts + 1);

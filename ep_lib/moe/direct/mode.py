@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -171,6 +171,22 @@ class _Grouped(NamedTuple):
         )
 
 
+class _Room(NamedTuple):
+    """For how many rows a dispatch makes its arrays before it knows how many come, from what came the last time. The
+    kernel that fills them is on its way then while the host learns the counts."""
+
+    rows: int
+    grouped: int  # by expert
+    least_rows: int  # for fewer it is too much
+    least_grouped: int
+
+    @classmethod
+    def after(cls, rows: int, grouped: int, most: int) -> _Room:
+        """3 % more than what came, and what is little anyway, up to ``most`` rows."""
+        spare = [count + count // 32 + 64 for count in (rows, grouped)]
+        return cls(min(spare[0], most), spare[1], *[count - count // 32 - 64 for count in (rows, grouped)])
+
+
 class DirectRouting:
     """Where this rank's tokens go: one array of int32, ``ints``, in the memory of the caller's array library.
 
@@ -246,8 +262,9 @@ class DirectMode:
         self._ticket_offset = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").offsets["ticket"]
         self._areas = ReceiveAreas(self._memory, config)
         self._views: dict[Any, Array] = {}
-        self._packed: dict[Any, bytes] = {}  # arguments of notify_dispatch
+        self._notifies: dict[Any, Planned] = {}  # of notify_dispatch, all but the ticket
         self._planned: dict[Any, Planned] = {}  # launches that belong to no handle
+        self._rooms: dict[Any, _Room] = {}
         self._streams = rank.streams.operations()
         self.epoch = 0
 
@@ -295,17 +312,13 @@ class DirectMode:
             lease = self._lend(options)
             self._launch_notify(experts, weights, routing, content, options)
             self._launch_dispatch(payload, weights, routing, 0, self._planned, lease, send_routing=True)
+            copied = functools.partial(self._copy_out, payload, weights, routing, options, lease, with_routing=True)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
+                grouped = most_rows(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
+                arrivals = copied(num_rows, grouped)
             else:
-                plan = self._await_plan(experts, weights)
-                num_rows = sum(plan.received.tolist())
-            grouped = 0
-            if options.sorted_by_expert and options.num_worst_tokens:
-                grouped = most_rows(config, num_rows, options.expert_alignment)
-            elif options.sorted_by_expert:
-                grouped = int(plan.tokens_per_expert.sum())
-            arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, grouped, with_routing=True)
+                plan, arrivals = self._count(experts, weights, num_tokens, options, copied)
         self._finish(options.async_finish)
         return routing, plan, arrivals
 
@@ -326,7 +339,7 @@ class DirectMode:
             self._launch_dispatch(payload, weights, routing, tag, routing.planned, lease, send_routing=False)
             grouped = 0 if by_expert is None else len(by_expert.row)
             arrivals = self._copy_out(
-                payload, num_rows, weights, routing, options, lease, grouped, by_expert, with_routing=False
+                payload, weights, routing, options, lease, num_rows, grouped, by_expert, with_routing=False
             )
         self._finish(options.async_finish)
         return arrivals
@@ -390,6 +403,31 @@ class DirectMode:
             self._backend.synchronize()
 
     # ---- what the host learns ----------------------------------------------------------------------------------------
+    def _count(
+        self,
+        experts: ArrayInfo,
+        weights: ArrayInfo | None,
+        num_tokens: int,
+        options: DispatchOptions,
+        copied: Callable[..., Arrivals],
+    ) -> tuple[Plan, Arrivals]:
+        """What the ranks told each other, and what came, by ``copied(rows, grouped)``: launched before that is known
+        where it can be guessed."""
+        key = (num_tokens, options.sorted_by_expert, options.expert_alignment)
+        room = None if options.column_major_scales else self._rooms.get(key)
+        ahead = None if room is None else copied(room.rows, room.grouped, is_guess=True)
+        plan = self._await_plan(experts, weights)
+        rows = sum(plan.received.tolist())
+        grouped = sum(plan.tokens_per_expert.tolist()) if options.sorted_by_expert else 0
+        if ahead is None or room is None or rows > room.rows or grouped > room.grouped:
+            arrivals = copied(rows, grouped)
+        else:
+            arrivals = ahead.first_rows(rows, grouped)
+            if rows >= room.least_rows and grouped >= room.least_grouped:
+                return plan, arrivals
+        self._remember(self._rooms, key, _Room.after(rows, grouped, self._config.max_rows))
+        return plan, arrivals
+
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
         ranks, first = self._config.world_size, 4 * self._tickets
@@ -419,34 +457,38 @@ class DirectMode:
         content: int,
         options: DispatchOptions,
     ) -> None:
-        config = self._config
         self._tickets += 1
-        key = (routing.num_tokens, content, options.num_worst_tokens > 0, options.expert_alignment)
-        args = self._packed.get(key)
-        if args is None:
-            args = self._remember(
-                self._packed,
-                key,
-                header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").pack(
-                    workspace=self._workspace,
-                    counts=self._at["counts"],
-                    expert_counts=self._at["expert_counts"],
-                    report=0 if options.num_worst_tokens else self._report_address,
-                    ticket=0,
-                    num_tokens=routing.num_tokens,
-                    top_k=config.top_k,
-                    experts_per_rank=config.experts_per_rank,
-                    options=content,
-                    expert_alignment=options.expert_alignment,
-                ),
+        is_int = experts.dtype == INT32
+        key = (routing.num_tokens, content, options.num_worst_tokens > 0, options.expert_alignment, is_int)
+        planned = self._notifies.get(key)
+        if planned is None:
+            config = self._config
+            args = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").pack(
+                workspace=self._workspace,
+                counts=self._at["counts"],
+                expert_counts=self._at["expert_counts"],
+                report=0 if options.num_worst_tokens else self._report_address,
+                ticket=0,
+                num_tokens=routing.num_tokens,
+                top_k=config.top_k,
+                experts_per_rank=config.experts_per_rank,
+                options=content,
+                expert_alignment=options.expert_alignment,
             )
-        at = self._ticket_offset
-        args = args[:at] + self._tickets.to_bytes(8, "little") + args[at + 8 :]
-        kernel("notify_dispatch", "<int>" if experts.dtype == INT32 else "<long long>").launch(
+            planned = Planned(
+                kernel("notify_dispatch", "<int>" if is_int else "<long long>"),
+                min(max(config.world_size, _NOTIFY_BLOCKS), self.num_sms),
+                self._tuning_of(config.row_bytes).route_threads,
+                args,
+                4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
+            )
+            self._remember(self._notifies, key, planned)
+        at, args = self._ticket_offset, planned.args
+        planned.kernel.launch(
             self._rank,
-            min(max(config.world_size, _NOTIFY_BLOCKS), self.num_sms),
-            self._tuning_of(config.row_bytes).route_threads,
-            args,
+            planned.blocks,
+            planned.threads,
+            args[:at] + self._tickets.to_bytes(8, "little") + args[at + 8 :],
             experts,
             weights,
             routing.topk,
@@ -454,7 +496,7 @@ class DirectMode:
             routing.rank_counts,
             routing.choice_counts,
             routing.plan,
-            shared_bytes=4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
+            shared_bytes=planned.shared_bytes,
             uses=(routing.info,),
         )
 
@@ -621,11 +663,12 @@ class DirectMode:
         routing: DirectRouting,
         grouped: _Grouped | None,
         lease: Lease | None,
+        is_guess: bool,
     ) -> None:
         """Rows and side rows to the first two, if they are to be copied; the rest to ``to`` and ``grouped``."""
         config, is_int = self._config, to.topk is None or index.dtype == INT32
         area = 0 if lease is None else lease.area
-        key, side = (num_rows, form.code, is_int, grouped is None, area), _side_rows(form, 0)
+        key, side = (num_rows, form.code, is_int, grouped is None, area, is_guess), _side_rows(form, 0)
         planned = self._planned.get(key)
         if planned is None:
             args = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs").pack(
@@ -639,6 +682,8 @@ class DirectMode:
                 row_vectors=form.row_bytes // VECTOR_BYTES,
                 row_scales=side.numbers,
                 top_k=config.top_k,
+                experts_per_rank=config.experts_per_rank,
+                is_guess=int(is_guess),
             )
             element = "" if side.element == "float" else f", {side.element}"
             entry = "" if grouped is None else "copy_by_expert"
@@ -679,19 +724,20 @@ class DirectMode:
     def _copy_out(
         self,
         payload: Payload,
-        num_rows: int,
         weights: ArrayInfo | None,
         routing: DirectRouting,
         options: DispatchOptions,
         lease: Lease | None,
+        num_rows: int,
         grouped_rows: int,
         placed: ExpertRows | None = None,
         *,
         with_routing: bool,
+        is_guess: bool = False,
     ) -> Arrivals:
         """The caller's arrays, and the launch that fills them; rows that need no copy are views, or stay where they
         are. ``grouped_rows``: of rows grouped by expert, if they are asked for; ``placed``: those of the dispatch that
-        the handle is from."""
+        the handle is from. ``is_guess``: both numbers are; where they are too low, the arrays stay as they are."""
         config, empty, index = self._config, self._backend.empty, options.ids
         form, kind = payload.form or self._plain, payload.x.kind
         topk = src_rank = src_token = sent = side_rows = by_column = None
@@ -731,7 +777,9 @@ class DirectMode:
             by_host = self._rank.backend == "emulator" and not options.async_finish and not options.num_worst_tokens
             by_kernel = copied and not by_host
             to_x, to_side = (x, side_rows) if by_kernel else (None, None)
-            self._launch_copy_epilogue(to_x, to_side, arrivals, index, num_rows, form, routing, grouped, lease)
+            self._launch_copy_epilogue(
+                to_x, to_side, arrivals, index, num_rows, form, routing, grouped, lease, is_guess
+            )
             if copied and by_host:
                 self._backend.synchronize()
                 x[...] = self._view("rows", kind, form.dtype, form.columns)[:num_rows]

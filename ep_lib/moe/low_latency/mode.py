@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ep_lib.cuda.native_host import first_rows
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
@@ -57,10 +59,33 @@ class LowLatencyArrivals(NamedTuple):
 
     rows: Array | None  # [E, C, hidden] bfloat16 or FP8; None in a handle
     scales: Array | None  # float32 [E, C, hidden / 128] of FP8 rows
-    counts: Array | None  # int32 [E]; None in a handle
-    recv_index: Array  # int32 [ranks, max_tokens, top_k]: see dispatch.cu
-    token_counts: Array  # int32 [ranks]
+    ints: (
+        Array  # int32: counts, recv_index and token_counts, one behind the other: an array costs the host microseconds
+    )
     weights: Array | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
+    experts: int  # E
+    choices: tuple[int, int, int]  # ranks, max_tokens, top_k
+
+    @property
+    def counts(self) -> Array:
+        """int32 ``[E]``."""
+        return first_rows(self.experts, self.ints)[0]
+
+    @property
+    def recv_index(self) -> Array:
+        """int32 ``[ranks, max_tokens, top_k]``: see dispatch.cu."""
+        end = self.experts + math.prod(self.choices)
+        return self.ints[self.experts : end].reshape(self.choices)
+
+    @property
+    def token_counts(self) -> Array:
+        """int32 ``[ranks]``."""
+        return self.ints[-self.choices[0] :]
+
+    def addresses(self, ints: int) -> tuple[int, int, int]:
+        """Of counts, recv_index and token_counts; ``ints`` is the address of the first."""
+        index = ints + INT32.itemsize * self.experts
+        return ints, index, index + INT32.itemsize * math.prod(self.choices)
 
 
 class LaunchShape(NamedTuple):
@@ -179,7 +204,7 @@ class LowLatencyMode:
             )
         self._require_order("dispatch", async_finish, return_recv_hook)
         arrivals = self.empty_arrivals(kind, use_fp8, topk_weights is not None)
-        handle = LowLatencyHandle(num_tokens, self._owner, arrivals._replace(rows=None, scales=None, counts=None))
+        handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]))
         launch = functools.partial(
             self.launch_dispatch, fp8=use_fp8, x=tokens, topk_idx=choices, arrivals=arrivals, topk_weights=weights
         )
@@ -254,7 +279,7 @@ class LowLatencyMode:
         if rows is None:
             config = self.config
             shape = (config.experts_per_rank, capacity_of(config), config.hidden)
-            rows = self._expert_rows[handle] = self._empty(describe(handle._arrivals.recv_index).kind, shape, BFLOAT16)
+            rows = self._expert_rows[handle] = self._empty(describe(handle._arrivals.ints).kind, shape, BFLOAT16)
         return rows
 
     def begin_anew(self, masked: Collection[int]) -> None:
@@ -386,15 +411,15 @@ class LowLatencyMode:
     def empty_arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> LowLatencyArrivals:
         """Memory for what a dispatch brings. Nothing waits for the GPU."""
         c, empty = self.config, self._empty
-        shape = (c.experts_per_rank, capacity_of(c))
+        experts, capacity = c.experts_per_rank, capacity_of(c)
         choices = (c.world_size, c.num_max_dispatch_tokens_per_rank, c.top_k)
         return LowLatencyArrivals(
-            rows=empty(kind, (*shape, c.hidden), FP8 if fp8 else BFLOAT16),
-            scales=empty(kind, (*shape, c.hidden // FP8_GROUP), FLOAT32) if fp8 else None,
-            counts=empty(kind, (c.experts_per_rank,), INT32),
-            recv_index=empty(kind, choices, INT32),
-            token_counts=empty(kind, (c.world_size,), INT32),
-            weights=empty(kind, choices, FLOAT32) if weighted else None,
+            empty(kind, (experts, capacity, c.hidden), FP8 if fp8 else BFLOAT16),
+            empty(kind, (experts, capacity, c.hidden // FP8_GROUP), FLOAT32) if fp8 else None,
+            empty(kind, (experts + math.prod(choices) + c.world_size,), INT32),
+            empty(kind, choices, FLOAT32) if weighted else None,
+            experts,
+            choices,
         )
 
     def launch_dispatch(
@@ -424,10 +449,9 @@ class LowLatencyMode:
             known = _Known(which, shape, args)
             if not self.shapes:
                 self._dispatches[key] = known
-        came = [None if array is None else describe(array) for array in arrivals]
-        rows_at, scales_at, counts_at, index_at, token_counts_at, weights_at = [
-            0 if info is None else info.address for info in came
-        ]
+        came = [None if array is None else describe(array) for array in arrivals[:4]]
+        rows_at, scales_at, ints_at, weights_at = [0 if info is None else info.address for info in came]
+        counts, index, token_counts = arrivals.addresses(ints_at)
         known.kernel.launch(
             self.rank,
             known.shape.blocks,
@@ -436,9 +460,9 @@ class LowLatencyMode:
             self._arrivals.pack(
                 rows=rows_at,
                 scales=scales_at,
-                counts=counts_at,
-                recv_index=index_at,
-                token_counts=token_counts_at,
+                counts=counts,
+                recv_index=index,
+                token_counts=token_counts,
                 weights=weights_at,
             ),
             rows,
@@ -465,15 +489,16 @@ class LowLatencyMode:
         common = self._commons.get((num_tokens, shape))
         if common is None:
             common = self._commons[num_tokens, shape] = self._common(num_tokens, shape)
-        index, counts = describe(arrivals.recv_index), describe(arrivals.token_counts)
+        ints = describe(arrivals.ints)
+        _, index, token_counts = arrivals.addresses(ints.address)
         known_weights = None if arrivals.weights is None else describe(arrivals.weights)
         args = header_struct("moe/low_latency/combine.cu", "CombineArgs").pack(
             common=common,
             slots=self._at["combine_slots"],
             row_flags=self._at["combine_flags"],
             weights=self._at["weights"],
-            recv_index=index.address,
-            token_counts=counts.address,
+            recv_index=index,
+            token_counts=token_counts,
             known_weights=0 if topk_weights is not None or known_weights is None else known_weights.address,
         )
         kernel("combine", f"<{_number(halves)}, {_index_type(choices)}>").launch(
@@ -485,7 +510,7 @@ class LowLatencyMode:
             rows,
             choices,
             topk_weights,
-            uses=(index, counts, *self._own, *(() if known_weights is None else (known_weights,))),
+            uses=(ints, *self._own, *(() if known_weights is None else (known_weights,))),
         )
 
     def _dispatch_shape(self, fp8: bool, halves: Halves) -> LaunchShape:
