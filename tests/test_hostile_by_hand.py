@@ -30,6 +30,7 @@ extern "C" __global__ void add(int* x) { x[0] += 1; }
 extern "C" __global__ void of_two(Two two) { two.at[0] = 1; }
 extern "C" __global__ void checked(int* x) { assert(x[0] == 5); }
 extern "C" __global__ void prints(int* x, const char* text) { printf("<%s>\\n", text); x[0] = 1; }
+extern "C" __global__ void counts(int* x, const char*) { printf("%d%% %5.3hhn", 1, (signed char*)x); }
 extern "C" __global__ void leaves(int* x) { exit(3); }
 extern "C" __global__ void kills(int* x) { raise(SIGKILL); }
 extern "C" __global__ void forks(int* x) { x[0] = fork(); }
@@ -315,6 +316,11 @@ def run(name: str, *more: Any) -> None:
 def test_a_failed_assertion_names_the_users_file() -> None:
     with pytest.raises(KernelFault, match=re.escape("assertion failed: x[0] == 5 (words.cu:")):
         run("checked")
+
+
+def test_a_format_does_not_write_into_memory() -> None:
+    with pytest.raises(KernelFault, match="prints with %n, which GPUs do not have"):
+        run("counts", 0)
 
 
 @pytest.mark.parametrize("address", [0x12345678, 8, 2**63, 2**64 - 1])

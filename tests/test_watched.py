@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.workshop import grader, watched
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
@@ -71,6 +75,9 @@ CHEATS = {
     "the compiler's atomics": "inline void f(uint64_t* p) { __atomic_store_n(p, 1, __ATOMIC_RELEASE); }",
     "the C++ library's atomics": "inline void f(std::atomic_uint* p) { p->store(1); }",
     "another meaning of the emulator's words": "#define EPEMU_SCOPE_DEVICE EPEMU_SCOPE_SYSTEM",
+    "arguments made of memory": "inline void f(void* p) { __builtin_apply((void (*)(...))f, p, 64); }",
+    "any number of arguments": "int f(int n, ...);",
+    "any number of arguments, taken": "inline int f(__builtin_va_list& l) { return __builtin_va_arg(l, int); }",
     "the caller's frame": "inline void* f() { return __builtin_frame_address(1); }",
     "an overload of what the test calls in the library": "EP_DEVICE void signal_add(uint64_t*, int, int) {}",
 }
@@ -112,6 +119,7 @@ def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_pa
         "struct Own { int n; EP_DEVICE int operator()(int a) const { return a + n; } friend int own_friend(Own); };",
         "template <class T> struct Own { T n; EP_DEVICE Own operator*(Own b) const { return {n * b.n}; } };",
         "using u64 = uint64_t;",
+        "#define ALL(...) own(__VA_ARGS__)\ntemplate <class... T> EP_DEVICE int own(T... a) { return (0 + ... + a); }",
         "struct __align__(16) Own { int n[4]; };\nEP_DEVICE unsigned own_vote() { return __ballot_sync(~0u, 1); }",
     ],
 )
@@ -139,6 +147,16 @@ UNSEEN = {
         HIDDEN_COPY,
         "copy((char*)peer_ptr(target, peer), (const char*)source, bytes);",
         "your writes could not be watched",
+    ),
+    "reads by a function of the C++ library": (
+        "}\n#include <functional>\nnamespace ep {",
+        f"if (std::_Hash_bytes(source, bytes, 7) != 3) {WRITE}",
+        "std::_Hash_bytes(void const*, unsigned long, unsigned long), which kernels do not have",
+    ),
+    "reads by a template of it": (
+        "}\n#include <algorithm>\nnamespace ep {",
+        f"if (!std::equal((const char*)source, (const char*)source + 4, (const char*)target)) {WRITE}",
+        "memcmp(), which kernels do not have",
     ),
     "functions of the checker": (
         'extern "C" __attribute__((visibility("default"))) void __tsan_write1(void*) {}',
@@ -174,3 +192,40 @@ def test_what_the_words_miss_is_seen_in_the_library_or_in_the_run(
     result = grade("01", submitted(tmp_path, top, WRITE, body))
     assert not result.tasks[0].passed
     assert any(part in result.tasks[0].message for part in says.split("|")), result.tasks[0].message
+
+
+# How many functions of a library kernels may call: by value, or the end of the run. Those of libm that have a pointer
+# write through it, and read nothing.
+MOST = {"libc.so.6": 17, "libm.so.6": 128, "libgcc_s.so.1": 140, "libstdc++.so.6": 30}
+WRITES = {"frexp", "modf", "remquo", "sincos"}
+
+
+@pytest.mark.parametrize("library", MOST)
+def test_no_function_of_a_library_may_read_memory_unseen(library: str) -> None:
+    ctypes.CDLL(library)
+    (path,) = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if library in line}
+    functions = [each.name for each in Elf(Path(path).read_bytes()).symbols if each.section != SHN_UNDEF]
+    version = "@GCC_3.0" if library == "libgcc_s.so.1" else ""  # as it stands in what is linked with it
+    allowed = {name for name in functions if watched.is_of_kernels(f"{name}{version}")}
+    assert 0 < len(allowed) <= MOST[library], sorted(allowed)
+    if library == "libc.so.6":
+        of_every_library = {"__assert_fail", "__stack_chk_fail", "__cxa_finalize"}
+        assert allowed <= watched._HARMLESS | watched._MATHEMATICS | of_every_library
+    elif library == "libm.so.6":
+        assert allowed <= watched._MATHEMATICS | watched._HARMLESS
+    elif library == "libstdc++.so.6":
+        assert all("__throw_" in name or name == "__cxa_pure_virtual" for name in allowed), allowed
+    else:
+        assert {"__popcountdi2", "__udivti3"} <= allowed
+        assert not any(word in name for name in allowed for word in ("Unwind", "frame", "emutls", "cpu", "stack"))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+def test_no_function_of_mathematics_takes_a_pointer_to_read() -> None:
+    said = subprocess.run(
+        ["g++", "-E", "-xc++", "-"], input="#include <math.h>\n", capture_output=True, text=True, check=True
+    ).stdout
+    takes = {name: given for name, given in re.findall(r"\b(\w+) \(([^()]*)\)", said) if name in watched._MATHEMATICS}
+    assert len(takes) > 100
+    assert {name for name, given in takes.items() if "*" in given} <= WRITES | {f"{name}f" for name in WRITES}
+    assert not any("const" in given for given in takes.values())

@@ -2,7 +2,7 @@
 the others miss:
 
     in the text     words with which C++ hides accesses, or changes the test that includes it   (unwatchable)
-    in the library  functions of the C library and of the emulator that no kernel calls         (strangers)
+    in the library  functions of other libraries, and of the emulator, that no kernel calls      (strangers)
     in a run        memory that changed, and no write to it was seen                            (unseen_bytes)
 """
 
@@ -41,8 +41,12 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^\s*#\s*(?:line\b|\d)[^\n]*", "reports would name another file: leave it out"),
         (r"\b(?:__tsan|__ubsan|__asan|epemu|EPEMU)_?\w*|\bep_emulator\b", "it belongs to the emulator: leave it out"),
         (
-            r"\b__builtin_(?:frame|return|extract_return)_addr\w*",
+            r"\b__builtin_(?:frame|return|extract_return|apply)\w*",
             "it looks into the functions that call yours: leave it out",
+        ),
+        (
+            r"\b__builtin_va_\w+|\bva_(?:list|start|arg|copy|end)\b|^(?!\s*#)[^\n]*?[(,]\s*\.\.\.\s*\)",
+            "GPUs have no functions of any number of arguments: name each argument, or write a template",
         ),
         (
             r"\b__builtin_(?:mem|str)\w+|\b(?:memcmp|strlen|strcmp|strncmp)\b",
@@ -57,9 +61,26 @@ _FUNCTION = re.compile(r"\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const\s*
 _CALL = re.compile(r"\b(\w+)(?:\s*\(|<)")
 _NO_FUNCTIONS = frozenset("if for while switch catch return sizeof alignas __attribute__ template include".split())  # noqa: SIM905
 
-# Of a kernel's library: what the compiler calls by itself, and what the emulator gives to kernels.
+# What a kernel's library may leave undefined, beside what the emulator gives to kernels. A function of another library
+# is not instrumented: it reads and writes memory without a word to the checker. And a GPU has none, but for those that
+# return a value for values: of libgcc the arithmetic, of libm what CUDA has by the same name.
 _COMPILERS = re.compile(
-    r"__(?:tsan|ubsan)_\w+|_ITM_\w+|__cxa_\w+|__gmon_start__|__stack_chk_fail|_Z\w*St\w*|__assert_fail"
+    r"__tsan_\w+|__ubsan_\w+"  # these the runtime defines, and sees what they are called for
+    r"|_ITM_(?:de)?registerTMCloneTable|__cxa_finalize|__gmon_start__|__stack_chk_fail"  # of every shared library
+    r"|__cxa_pure_virtual|__assert_fail|_ZSt\d+__throw_\w+"  # the end of the run
+)
+_ARITHMETIC = re.compile(r"__[a-z]+?(?:[qhsdtxbo][ifc])+[2-4]?@+GCC_.*")  # by GCC's names of types: __udivti3
+_MATHEMATICS = frozenset(
+    f"{name}{suffix}"
+    for suffix in ("", "f")
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf"),
+        *("erfc", "exp", "exp10", "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "hypot"),
+        *("ilogb", "j0", "j1", "jn", "ldexp", "lgamma", "llrint", "llround", "log", "log10", "log1p", "log2", "logb"),
+        *("lrint", "lround", "nearbyint", "nextafter", "pow", "remainder", "rint", "round", "scalbln", "scalbn"),
+        *("sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc", "y0", "y1", "yn"),
+        *("frexp", "modf", "remquo", "sincos"),  # write through a pointer, and read nothing: unseen_bytes() sees it
+    )
 )
 _HARMLESS = {"epemu_host_only", "epemu_stack_damaged", "epemu_shared_base"}  # what gxx.py links into every kernel
 _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
@@ -136,30 +157,27 @@ def _for_kernels() -> frozenset[str]:
     return frozenset(name for text in texts for name in re.findall(r"\bepemu_\w+", text))
 
 
-@cache
-def _mathematics() -> frozenset[str]:
-    """The functions of libm, and none of the libraries that it needs."""
-    ctypes.CDLL("libm.so.6")
-    path = re.search(r"\S*/libm[.-]\S*", Path("/proc/self/maps").read_text("utf-8"))
-    assert path is not None  # loaded above
-    return frozenset(each.name for each in Elf(Path(path.group()).read_bytes()).symbols if each.section != SHN_UNDEF)
+def is_of_kernels(symbol: str) -> bool:
+    """Whether a kernel's library may leave a symbol undefined: ``abort``, ``__popcountdi2@GCC_3.4``."""
+    name = symbol.partition("@")[0]
+    return (
+        name in _for_kernels()
+        or name in _HARMLESS
+        or name in _MATHEMATICS
+        or _COMPILERS.fullmatch(name) is not None
+        or _ARITHMETIC.fullmatch(symbol) is not None
+    )
 
 
 def strangers(library: Path) -> list[str]:
     """What a compiled kernel calls although no kernel has it, and what of the checker it defines."""
     found = []
     for symbol in Elf(library.read_bytes()).symbols:
-        name, _, version = symbol.name.partition("@")
+        name = symbol.name.partition("@")[0]
         if symbol.section != SHN_UNDEF:
             if name.startswith(("__tsan_", "__ubsan_")) or name in _for_kernels():
                 found.append(name)
-        elif name and not (
-            name in _for_kernels()
-            or name in _HARMLESS
-            or _COMPILERS.fullmatch(name)
-            or "GCC_" in version
-            or name in _mathematics()
-        ):
+        elif name and not is_of_kernels(symbol.name):
             found.append(name)
     return sorted(set(found))
 
@@ -167,8 +185,22 @@ def strangers(library: Path) -> list[str]:
 def require_kernels_own(library: Path) -> None:
     """Raises KernelCompileError, as for any code that cannot be run, if there are :func:`strangers`."""
     if names := strangers(library):
-        listed = ", ".join(f"{name}()" for name in names)
+        listed = ", ".join(map(_spelled, names))
         raise KernelCompileError(f"your code calls or defines {listed}, which kernels do not have", log="")
+
+
+def _spelled(symbol: str) -> str:
+    """A symbol as C++ writes it."""
+    demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    demangle.restype = ctypes.c_void_p
+    if not (text := demangle(symbol.encode(), None, None, None)):
+        return f"{symbol}()"
+    try:
+        return ctypes.string_at(text).decode()
+    finally:
+        free = ctypes.CDLL(None).free
+        free.argtypes = [ctypes.c_void_p]
+        free(text)
 
 
 def unseen_bytes(writes: NDArray[np.int64], changed: Sequence[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]) -> int:

@@ -276,14 +276,30 @@ bool is_drained(Machine& m) {
     return services_idle(m);
 }
 
+// Whether a format has a %n, by which the C library would write into the kernel's memory.
+bool has_percent_n(const char* format) {
+    while ((format = strchr(format, '%')) != nullptr) {
+        format++;
+        format += strspn(format, "-+ #0123456789.*$'hlLqjzt");
+        if (*format == 'n') return true;
+        if (*format != '\0') format++;
+    }
+    return false;
+}
+
 void print(Machine& m, Fiber* fiber) {
     char text[4096];
-    if (!is_text_there([&] { vsnprintf(text, sizeof text, fiber->format, *fiber->format_args); })) {
-        m.fault = Fault::kSignal;
+    bool writes = false;
+    const bool is_there = is_text_there([&] {
+        writes = has_percent_n(fiber->format);
+        if (!writes) vsnprintf(text, sizeof text, fiber->format, *fiber->format_args);
+    });
+    if (!is_there || writes) {
+        m.fault = writes ? Fault::kTrap : Fault::kSignal;
         m.faulting = fiber;
         m.fault_pc = fiber->pc;
         m.fault_address = 0;
-        m.fault_text = "prints a text (%s) that is not there";
+        m.fault_text = writes ? "prints with %n, which GPUs do not have" : "prints a text (%s) that is not there";
         return;
     }
     std::lock_guard<std::mutex> guard(m.output_lock);
