@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -15,7 +16,7 @@ import ep_lib
 from ep_lib.emulator.exploration import CUT, NONE, SLEEPING, WHOLE, Exploration
 from ep_lib.emulator.fabric import make_fabric
 from ep_lib.runtime.emulated import make_machine, run_program
-from ep_lib.runtime.exhaustion import RUNS, Explored, Parts
+from ep_lib.runtime.exhaustion import RUNS, ExplorationFile, Explored, Parts
 
 
 def runs_of(name: str, reduction: int) -> tuple[set[str], set[int], int]:
@@ -281,6 +282,19 @@ def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
         exhausted(program, args=("counter", 3), resume=file)
 
 
+@pytest.mark.parametrize(("name", "compares"), [("lost_update", True), ("cas_loop", False)])
+def test_it_goes_on_from_files_of_any_length(tmp_path: Path, name: str, compares: bool) -> None:
+    """However often it is interrupted: after each run, here."""
+    file, most, calls = tmp_path / "check.resume", 0, 0
+    whole, one = exhausted(program, args=(name, 3), compare_values=compares), None
+    while one is None or one.coverage.stopped:
+        one = exhausted(program, args=(name, 3), compare_values=compares, seconds=1e-6, resume=file)
+        most, calls = max(most, file.read_bytes().count(b'"weight"')), calls + 1
+    assert most > 10 and calls > 30
+    assert (one.coverage.schedules, one.proved) == (whole.coverage.schedules, whole.proved)
+    assert [(f.kind, f.message) for f in one.findings] == [(f.kind, f.message) for f in whole.findings]
+
+
 def with_kernel(rank: ep_lib.Rank, order: str) -> None:
     text = f'#include <ep/memory.cuh>\nextern "C" __global__ void one(uint32_t* x) {{ ep::st_{order}_sys_u32(x, 1); }}'
     made = ep_lib.Kernel.from_source(text, "one")
@@ -297,25 +311,34 @@ def test_a_resume_file_that_is_not_whole_or_of_other_kernels(tmp_path: Path) -> 
         return exhausted(main, resume=file)
 
     again()
-    whole = file.read_text()
+    whole = file.read_bytes()
     order = "release"
     with pytest.raises(ep_lib.errors.ArgumentError, match="a kernel, or what compiles it, has changed"):
         again()
     order = "relaxed"
     assert again().proved
-    damaged = {
-        "{}": "no file of an exhaustive check",
-        whole[: len(whole) // 2]: "or only a part of one",
-        "[" * 100_000: "no file of an exhaustive check",
-        whole.replace('"next": ', '"next": 1'): "its checksum is another one",
-        whole.replace('"parts": {', '"gone": {'): "its checksum is another one",
-        whole.replace('"format": 4', '"format": 1'): "format was 1",
-    }
-    for text, says in damaged.items():
-        assert text != whole
-        file.write_text(text)
+    for text, says in {
+        b"{}": "no file of an exhaustive check",
+        whole[: len(whole) // 2]: "its checksum is another one",
+        whole.replace(b"format 5", b"format 1"): "of another ep_lib: its format is 1",
+    }.items():
+        file.write_bytes(text)
         with pytest.raises(ep_lib.errors.ArgumentError, match=says):
             again()
+
+
+def test_every_damage_to_a_resume_file_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "check.resume"
+    exhausted(program, args=("lost_update", 3), seconds=1e-6, resume=path)
+    whole = path.read_bytes()
+    words = json.loads(whole[whole.index(b"\n") + 1 :])
+    file = ExplorationFile(path, words["program"])
+    assert file.read() == words["state"]
+    for place in [*range(120), *range(120, len(whole), 61), len(whole) - 1]:
+        for damaged in (whole[:place] + bytes([whole[place] ^ 0x20]) + whole[place + 1 :], whole[:place]):
+            path.write_bytes(damaged)
+            with pytest.raises(ep_lib.errors.ArgumentError, match=r"^resume is .*check\.resume"):
+                file.read()
 
 
 def test_any_executor_makes_the_runs() -> None:

@@ -1043,7 +1043,10 @@ class _Exhaustion:
         with contextlib.ExitStack() as stack:
             bar = stack.enter_context(tqdm(desc="schedules", unit="", disable=not shown, delay=1, leave=False))
             try:
-                while not (self._parts.is_done or stopped):
+                while not stopped:
+                    self._goes_on_without_bound()  # the last call may have ended just before
+                    if self._parts.is_done:
+                        break
                     left = None if limit is None else limit - (time.perf_counter() - begin)
                     if executor is None and jobs > 1 and len(self._parts.round()) > 1:
                         from ep_lib.runtime.worker_processes import workers
@@ -1057,7 +1060,7 @@ class _Exhaustion:
                         stopped = answer.stopped
                         if not stopped and limit is not None and time.perf_counter() - begin > limit:
                             stopped = f"stopped after {limit:g} s"
-                        if stopped or self._goes_on_without_bound():
+                        if self._goes_on_without_bound() or stopped:
                             break
                     self._seconds = before + time.perf_counter() - begin
                     self._save()

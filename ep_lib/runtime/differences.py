@@ -81,6 +81,9 @@ def _canonical(value: Any) -> Iterable[bytes]:
         for key, item in value.items():
             yield from _canonical(key)
             yield from _canonical(item)
+    elif isinstance(value, (set, frozenset)):  # two processes have two orders of the same strings
+        yield f"{type(value).__name__} {len(value)}".encode()
+        yield from sorted(digest(item).encode() for item in value)
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         yield f"{value.dtype} {value.shape}".encode()
         yield np.ascontiguousarray(value).tobytes()

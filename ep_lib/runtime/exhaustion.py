@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from ep_lib.errors import ArgumentError
 
 RUNS = 16  # of a part in a round
 PARTS = 32  # in a round, at most
-_FORMAT = 4  # of files
+_FORMAT = 5  # of files
 
 Key = tuple[int, ...]
 _KEY_WORDS = 7
@@ -396,10 +397,7 @@ def _open(node: _Node) -> list[int]:
     return [process for process in node.todo if process not in closed]
 
 
-def _checksum(known: dict[str, Any]) -> str:
-    """Of what a file says, however its JSON is written."""
-    text = json.dumps({name: known[name] for name in ("format", "program", "state")}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+_HEAD = re.compile(rb"ep_lib exhaustive check, format (\d+), sha256 ([0-9a-f]{64})\n")
 
 
 class ExplorationFile:
@@ -416,34 +414,48 @@ class ExplorationFile:
         if not self._path.exists():
             return None
         try:
-            known = json.loads(self._path.read_text())
-            program, format_, state = dict(known["program"]), known["format"], dict(known["state"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            text = self._path.read_bytes()
+        except OSError as error:
+            raise ArgumentError(f"resume is {self._path}, which cannot be read: {error.strerror}") from error
+        head = _HEAD.match(text)
+        if head is None:
             raise ArgumentError(
-                f"resume is {self._path}, which is no file of an exhaustive check, or only a part of one "
-                f"({type(error).__name__}): name a new file, or the one that a check has written"
-            ) from None
-        ours = {**self._program, "format": _FORMAT}
-        theirs = {**program, "format": format_}
+                f"resume is {self._path}, which is no file of an exhaustive check: name a new file, or "
+                f"the one that a check has written"
+            )
+        if int(head[1]) != _FORMAT:
+            raise ArgumentError(
+                f"resume is {self._path}, which is of another ep_lib: its format is {int(head[1])}, and this one's "
+                f"{_FORMAT}. Name a new file"
+            )
+        body = text[head.end() :]
+        if hashlib.sha256(body).hexdigest().encode() != head[2]:
+            raise ArgumentError(
+                f"resume is {self._path}, which is not as a check has written it (its checksum is another one): take a "
+                f"copy that is whole, or name a new file"
+            )
+        known = json.loads(body)
+        ours, theirs = self._program, known["program"]
         differs = [f"{name} was {theirs.get(name)!r}" for name in ours if ours[name] != theirs.get(name)]
         if differs:
             raise ArgumentError(
                 f"resume is {self._path}, which is of another check: {', '.join(differs)}. Call it with the same "
                 f"arguments, or name a new file"
             )
-        if known.get("checksum") != _checksum(known):
-            raise ArgumentError(
-                f"resume is {self._path}, which is not as a check has written it (its checksum is another one): take a "
-                f"copy that is whole, or name a new file"
-            )
+        state: dict[str, Any] = known["state"]
         return state
 
     def write(self, state: dict[str, Any]) -> None:
         """In the place of what it had: whole, or not at all."""
         new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        known = {"format": _FORMAT, "program": self._program, "state": state}
+        body = json.dumps({"program": self._program, "state": state}).encode()
+        head = f"ep_lib exhaustive check, format {_FORMAT}, sha256 {hashlib.sha256(body).hexdigest()}\n"
+        assert _HEAD.fullmatch(head.encode())
         try:
-            new.write_text(json.dumps({**known, "checksum": _checksum(known)}))
+            with new.open("wb") as file:
+                file.write(head.encode() + body)
+                file.flush()
+                os.fsync(file.fileno())  # before the other one goes: the power may go, too
             new.replace(self._path)
         except OSError as error:
             raise ArgumentError(f"resume is {self._path}, which cannot be written: {error.strerror}") from error
