@@ -137,11 +137,21 @@ POINTLESS = """
 """
 
 
+WITH_NUMBERS = POINTLESS.replace("box, nothing", "box, rank.to_device(np.int32(mine))")
+NOT_SENT, NOT_BROUGHT = "did not send its own numbers by the kernel", "returned numbers that no kernel brought"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("launches", ["", POINTLESS], ids=["no launch", "launches with nothing to send"])
-def test_numbers_that_no_kernel_brought_count_for_nothing(launches: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("launches", "says"),
+    [("", NOT_SENT), (POINTLESS, NOT_SENT), (WITH_NUMBERS, NOT_BROUGHT)],
+    ids=["no launch", "launches with nothing to send", "launches as it should"],
+)
+def test_numbers_that_no_kernel_brought_count_for_nothing(launches: str, says: str, tmp_path: Path) -> None:
+    """Each rank has variables of its own; the library's are everybody's."""
     code = f"""
-_shared = {{}}
+import numpy as np
+_shared = ep_lib.spawn.__dict__.setdefault("shared", {{}})
 def pass_on(rank, kernel, mine):
     _shared[rank.rank] = mine
     {launches}
@@ -149,7 +159,69 @@ def pass_on(rank, kernel, mine):
     return _shared[(rank.rank - 1) % rank.world_size]
 """
     (result,) = grade("00_first_main", submitted(tmp_path, code), tasks=[2], seed=1).tasks
-    assert "did not send its own numbers by the kernel" in result.message
+    assert says in result.message
+
+
+@pytest.mark.slow
+def test_each_rank_has_variables_and_kernels_of_its_own(tmp_path: Path) -> None:
+    code = """
+_shared = []
+def pass_on(rank, kernel, mine):
+    _shared.append(rank.rank)
+    there = hasattr(kernel, "shared") or "SHARED" in kernel.defines
+    kernel.shared = kernel.defines["SHARED"] = "1"
+    rank.barrier()
+    raise RuntimeError(f"another one's: {there}, {_shared != [rank.rank]}")
+"""
+    (result,) = grade("00_first_main", submitted(tmp_path, code), tasks=[2], seed=1).tasks
+    assert "another one's: False, False" in result.message
+
+
+ONE_INBOX = """
+def all_to_all(rank, send, wait, epochs):
+    inbox, signals = rank.symmetric(epochs[0].shape, np.uint8), rank.symmetric(rank.world_size, np.uint64)
+    received = []
+    for epoch, chunks in enumerate(epochs):
+        send_to_all(rank, send, inbox, signals, rank.to_device(chunks))
+        received.append(receive_from_all(rank, wait, inbox, signals, epoch))
+        {meet}
+    return received
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("meet", "says"),
+    [
+        ("ep_lib.Rank.barrier(rank)", "it calls rank.barrier(): signals alone"),
+        ("rank._backend.all_gather(None)", "it calls rank.all_gather(): signals alone"),
+        ("rank.free(rank.symmetric(1, np.uint8))", "it calls rank.symmetric() after a launch"),
+    ],
+)
+def test_where_ranks_meet_is_counted_however_they_ask_for_it(meet: str, says: str, tmp_path: Path) -> None:
+    exercise = find("01_all_to_all")
+    code = (exercise.solution_dir / exercise.pieces[0]).read_text("utf-8")
+    (tmp_path / exercise.pieces[0]).write_text(code + ONE_INBOX.format(meet=meet))
+    (result,) = grade("01_all_to_all", tmp_path, tasks=[3], seed=1).tasks
+    assert says in result.message
+
+
+@pytest.mark.slow
+def test_a_wait_for_nothing_on_an_array_of_ones_own_is_none(tmp_path: Path) -> None:
+    exercise = find("01_all_to_all")
+    code = (exercise.solution_dir / exercise.pieces[0]).read_text("utf-8")
+    cheat = """
+def receive_from_all(rank, wait, inbox, signals, epoch):
+    rank.barrier()  # so it has come
+    mine, nothing = rank.to_device(rank.to_host(inbox)), rank.to_device(np.zeros(1, np.uint64))
+    out = rank.empty(inbox.shape, np.uint8)
+    for sender in range(rank.world_size):
+        wait.launch(rank, 1, 64, nothing, 0, mine[sender], mine[sender].nbytes, out[sender], sender)
+    return rank.to_host(out).copy()
+"""
+    (tmp_path / exercise.pieces[0]).write_text(code + cheat)
+    (result,) = grade("01_all_to_all", tmp_path, tasks=[2], seed=1).tasks
+    assert "did not launch the kernel that waits" in result.message
 
 
 @pytest.mark.slow
@@ -185,13 +257,28 @@ def pass_far(rank, kernel, numbers, hops):
     assert "rank.all_gather() was called" in result.message
 
 
+def carried(*journeys: tuple[str, int, int, bytes, bytes, int, int]) -> seal.Carried:
+    return seal.Carried({"carried": [(*each[:3], each[3].hex(), each[4].hex(), *each[5:]) for each in journeys]})
+
+
 def test_what_was_carried_in_parts_was_carried() -> None:
-    carried = [["sent", 0, 1, b"abcd".hex()], ["sent", 0, 1, b"efgh".hex()], ["sent", 0, 2, b"xabcdefghx".hex()]]
-    assert seal.has_carried(carried, "sent", 0, 1, b"abcdefgh")
-    assert seal.has_carried(carried, "sent", 0, 2, b"abcdefgh")
-    assert not seal.has_carried(carried, "sent", 0, 1, b"abcdefghi")
-    assert not seal.has_carried(carried, "sent", 1, 0, b"abcd")
-    assert not seal.has_carried([["sent", 0, 1, f"{byte:02x}"] for byte in range(256)], "sent", 0, 1, bytes(range(8)))
+    parts = carried(
+        ("sent", 0, 1, b"abcd", b"ABCD", 0, 0),
+        ("sent", 0, 1, b"efgh", b"EFGH", 4, 0),
+        ("sent", 0, 2, b"xabcdefghx", b"XABCDEFGHX", 0, 0),
+    )
+    assert parts.sent(0, 1, b"abcdefgh") == parts.sent(0, 2, b"abcdefgh") == {b"ABCDEFGH"}
+    assert parts.sent(0, 1, b"abcdefghi") == parts.sent(1, 0, b"abcd") == set()
+    assert parts.whose({b"abcd": 7})[b"ABCD"] == 7
+    bytewise = carried(*(("sent", 0, 1, bytes([byte]), bytes([byte]), 0, 0) for byte in range(256)))
+    assert bytewise.sent(0, 1, bytes(range(8))) == set()
+
+
+@pytest.mark.parametrize(("at", "signal", "awaited"), [(64, 8, True), (68, 8, True), (72, 8, False), (64, 16, False)])
+def test_a_wait_is_one_for_the_signal_and_the_place_that_were_sent_to(at: int, signal: int, awaited: bool) -> None:
+    both = carried(("sent", 0, 1, b"abcdefgh", b"ABCDEFGH", 64, 8), ("received", 1, 0, b"EFGH", b"EFGH", at, signal))
+    assert both.was_awaited(1, 0, b"EFGH") == awaited
+    assert not both.was_awaited(0, 1, b"EFGH")
 
 
 PROXY = find("04_proxy_loop")

@@ -24,10 +24,11 @@ import typing
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +40,9 @@ from ep_lib.runtime.rank import Rank
 from ep_lib.workshop.pieces import PIECE_MODULE
 from ep_lib.workshop.scenario import CHECKER_IS_OFF
 
-_MOST_NOTED = 4096  # bytes of an array that a kernel is given
+_MOST_NOTED = 4096  # bytes of an array in which a kernel has found something
+_MOST_DISGUISED = 1 << 16  # bytes of an array that a kernel is given to send
+_ITEMS = {1: np.uint8, 4: np.int32}
 _LARGE = frozenset(("torch", "sympy", "scipy"))  # of these, what their public names stand for
 _LOOK_THROUGH = frozenset(
     ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions")
@@ -122,100 +125,227 @@ def noted() -> list[Noted]:
 
 
 class Travels:
-    """The half of a test's ``Kept`` that knows what kernels carried: which bytes each of them was given to send to a
-    peer, and which lay where it was to find those of a peer. And which methods of Rank were called in which ranks meet.
-    """
+    """The half of a test's ``Kept`` that knows what kernels carried: what each of them was given to send to a peer, and
+    which bytes lay where it waited for those of a peer. And where ranks met."""
 
     def __init__(self) -> None:
-        self._carried: list[tuple[str, int, int, str]] = []
+        self._carried: list[list[Any]] = []
         self._met = Counter[str]()
+        self._met_late: set[str] = set()
 
-    def carried(self, what: str, rank: int, peer: int, data: str) -> None:
-        self._carried.append((what, rank, peer, data))
+    def carried(self, *journey: Any) -> None:
+        self._carried.append(list(Journey(*journey)))
 
-    def met(self, name: str) -> None:
+    def met(self, name: str, late: bool) -> None:
         self._met[name] += 1
+        self._met_late |= {name} if late else set()
 
     def seen(self, told: Any) -> dict[str, Any]:
-        return {"told": told, "carried": self._carried, "met": self._met}
+        return {"told": told, "carried": self._carried, "met": self._met, "met_late": sorted(self._met_late)}
+
+
+class Journey(NamedTuple):
+    """What a kernel of a rank was given for a peer ("sent"), or found where it waited for the peer's ("received")."""
+
+    what: str
+    rank: int
+    peer: int
+    given: str  # hex, as the piece knows it
+    came: str  # hex, as it went and came
+    at: int  # of the target, or of what was waited for: bytes from the beginning of the rank's heap
+    signal: int
+
+
+class Sends(NamedTuple):
+    """Which argument of a kernel is what: ``items`` is a number of elements."""
+
+    source: int
+    items: int
+    item_bytes: int
+    target: int
+    signal: int
+    peer: int
+
+
+class Receives(NamedTuple):
+    """Which argument of a kernel is what, of one that waits for ``signal`` to be at least ``expected``."""
+
+    data: int
+    items: int
+    item_bytes: int
+    signal: int
+    expected: int
+    peer: int
 
 
 class Followed:
-    """Kernels that are followed for :class:`Travels`. Ranks are threads of one process: what reaches the next rank by a
-    variable, no kernel has carried. ``source`` has a kernel ``note(from, bytes, to)`` too."""
+    """Kernels that are followed for :class:`Travels`, on each rank with :meth:`follow`.
+
+    Ranks are threads of one process, and what one of them knows could reach the next by other ways than a kernel. So
+    nobody knows what travels: a kernel sends what it is given plus random bits, and the right answer is what came. Who
+    hands on the numbers themselves has numbers that no kernel carried. ``source`` has a kernel ``note(from, bytes, key,
+    to)`` too, which copies with ``key`` in each byte (None: as it is).
+    """
 
     def __init__(self, source: str, ask: Callable[..., Any]) -> None:
         self._source, self._ask = source, ask
         self._note = Kernel.from_source(source, "note")
-        self._copies: dict[int, list[tuple[str, int, Any]]] = defaultdict(list)
+        self._kernels: list[tuple[Kernel, Sends | None, Receives | None]] = []
+        self._noted: dict[int, list[Callable[[], Journey]]] = defaultdict(list)
         self._is_over = False
 
-    def kernel(
-        self,
-        name: str,
-        peer_at: int,
-        sends: tuple[int, int, int] | None = None,
-        receives: tuple[int, int, int] | None = None,
-    ) -> Kernel:
-        """The kernel ``name``, whose argument ``peer_at`` is the peer. ``sends`` and ``receives``: the positions of an
-        array and of a number of its elements, and the bytes of one. What is received may be read otherwise as well, so
-        all of that array is of interest."""
+    def kernel(self, name: str, sends: Sends | None = None, receives: Receives | None = None) -> None:
+        """A kernel to follow. What is received may be read otherwise as well, so all of its array is of interest."""
+        self._kernels.append((Kernel.from_source(self._source, name), sends, receives))
 
-        def follow(rank: Rank, args: tuple[Any, ...], what: str, places: tuple[int, int, int] | None) -> None:
-            if places is None or self._is_over or len(args) <= max(peer_at, *places[:2]):
-                return
-            array, count, peer = args[places[0]], index(args[places[1]]), index(args[peer_at])
-            told = places[2] * (count or 0)
-            there = getattr(array, "nbytes", told)  # else it is an address
-            size = min(there if what == "received" else min(there, told), _MOST_NOTED)
-            if peer is None or size < 1:
-                return
-            with contextlib.suppress(EpError):  # the launch itself says what is wrong
-                copy = rank.empty(size, np.uint8)
-                self._note.launch(rank, 1, 32, array, size, copy)
-                self._copies[rank.rank].append((what, peer, copy))
+    def follow(self, rank: Rank) -> list[Kernel]:
+        """From now on, notes what this rank's kernels carry and where it meets others, whoever asks for that. Returns
+        the kernels as this rank's own objects."""
+        backend = rank._backend
+        real_launch, real_gather = backend.launch, backend.all_gather
+        note = partial(real_launch, self._note, 1, 32)
+        followed: dict[Kernel, tuple[Sends | None, Receives | None]] = {}
+        for kernel, sends, receives in self._kernels:
+            own = copy(kernel)
+            own.defines = dict(kernel.defines)
+            followed[own] = sends, receives
+        has_launched = False
 
-        class Told(Kernel):
-            def launch(self, rank: Any, grid: Any, block: Any, *args: Any, **options: Any) -> None:
-                follow(rank, args, "sent", sends)  # before: peers that have got it may write there
-                super().launch(rank, grid, block, *args, **options)
-                follow(rank, args, "received", receives)
+        def launch(
+            kernel: Kernel, grid: Any, block: Any, args: Sequence[Any], shared_bytes: int = 0, uses: Sequence[Any] = ()
+        ) -> None:
+            nonlocal has_launched
+            has_launched = True
+            sends, receives = followed.get(kernel, (None, None))
+            given = list(args)
+            if sends is not None:
+                self._disguise(rank, note, given, sends)
+            real_launch(kernel, grid, block, given, shared_bytes, uses)
+            if receives is not None and not self._is_over:
+                self._look(rank, note, args, receives)
 
-        return Told.from_source(self._source, name)
-
-    def meetings_of(self, rank: Rank) -> None:
-        """From now on, tells when this rank calls barrier() or all_gather()."""
-
-        def meet(name: str, real: Callable[..., Any], *args: Any) -> Any:
+        def all_gather(obj: object, what: str = "all_gather()") -> list[Any]:
             if not self._is_over:
-                self._ask("met", name)
-            return real(*args)
+                self._ask("met", what.removesuffix("()"), has_launched)
+            return real_gather(obj, what)
 
-        for name in ("barrier", "all_gather"):
-            setattr(rank, name, partial(meet, name, getattr(rank, name)))
+        backend.launch = launch  # type: ignore[method-assign]
+        backend.all_gather = all_gather  # type: ignore[method-assign]
+        return list(followed)
+
+    def _disguise(self, rank: Rank, note: Callable[..., None], args: list[Any], sends: Sends) -> None:
+        """Puts a copy with random bits in the place of what is to be sent. Not of what a rank sends to itself."""
+        if len(args) <= max(sends):
+            return  # the launch itself says what is wrong, here and below
+        source, count, peer = args[sends.source], index(args[sends.items]), index(args[sends.peer])
+        told = sends.item_bytes * (count or 0)
+        there = getattr(source, "nbytes", told)  # else it is an address
+        size = min(there, told)
+        if peer is None or peer == rank.rank or size < 1 or there > _MOST_DISGUISED:
+            return
+        with contextlib.suppress(EpError):
+            key = np.frombuffer(os.urandom(size), np.uint8)
+            shape = getattr(source, "shape", size // sends.item_bytes)
+            disguised = rank.empty(shape, getattr(source, "dtype", _ITEMS[sends.item_bytes]))
+            note((source, size, rank.to_device(key), disguised))
+            args[sends.source] = disguised
+            if self._is_over:
+                return
+            places = (_place(rank, args[sends.target]), _place(rank, args[sends.signal]))
+
+            def journey() -> Journey:
+                came = rank.to_host(disguised).reshape(-1).view(np.uint8)[:size]
+                return Journey("sent", rank.rank, peer, (came ^ key).tobytes().hex(), came.tobytes().hex(), *places)
+
+            self._noted[rank.rank].append(journey)
+
+    def _look(self, rank: Rank, note: Callable[..., None], args: Sequence[Any], receives: Receives) -> None:
+        """Notes what lies where a kernel has waited, if it has waited for anything."""
+        if len(args) <= max(receives):
+            return
+        data, count, peer = args[receives.data], index(args[receives.items]), index(args[receives.peer])
+        size = min(getattr(data, "nbytes", receives.item_bytes * (count or 0)), _MOST_NOTED)
+        expected = index(args[receives.expected])
+        if peer is None or size < 1 or expected is None or expected < 1:
+            return
+        with contextlib.suppress(EpError):
+            places = (_place(rank, data), _place(rank, args[receives.signal]))
+            seen = rank.empty(size, np.uint8)
+            note((data, size, None, seen))
+
+            def journey() -> Journey:
+                came = rank.to_host(seen).tobytes().hex()
+                return Journey("received", rank.rank, peer, came, came, *places)
+
+            self._noted[rank.rank].append(journey)
 
     def tell(self, rank: Rank) -> None:
         """What the kernels of this rank have carried so far, once they are done."""
-        for what, peer, copy in self._copies.pop(rank.rank, []):
-            self._ask("carried", what, rank.rank, peer, rank.to_host(copy).tobytes().hex())
+        for journey in self._noted.pop(rank.rank, []):
+            self._ask("carried", *journey())
 
     def over(self) -> None:
-        """What is launched from now on carries nothing."""
+        """What is launched from now on is not noted."""
         self._is_over = True
 
 
-def has_carried(carried: Any, what: str, rank: int, peer: int, wanted: bytes) -> bool:
-    """Whether :class:`Travels` has seen ``wanted``: all at once or in parts, each of them a quarter of it at least."""
-    left = bytearray(len(wanted))  # 1: seen
-    for kind, one, other, text in carried:
-        if (kind, one, other) != (what, rank, peer):
-            continue
-        part = bytes.fromhex(text)
-        if wanted in part:
-            return True
-        if 4 * len(part) >= len(wanted) and (at := wanted.find(part)) >= 0:
-            left[at : at + len(part)] = bytes([1]) * len(part)
-    return all(left)
+def _place(rank: Rank, array: Any) -> int:
+    """Of an array or an address in the rank's symmetric heap: bytes from its beginning. Raises ArgumentError."""
+    address = index(array)
+    return rank.offset_of(array) if address is None else address - rank._backend.heap_address(rank.rank)
+
+
+class Carried:
+    """What the judge makes of the journeys that :class:`Travels` has seen."""
+
+    def __init__(self, seen: Mapping[str, Any]) -> None:
+        self._journeys = [Journey(*each) for each in seen["carried"]]
+
+    def sent(self, rank: int, peer: int, wanted: bytes) -> set[bytes]:
+        """What ``wanted`` looked like on its ways from ``rank`` to ``peer``, at once or in parts, each a quarter of it
+        at least; empty: no kernel has sent it."""
+        found = set()
+        left, came = bytearray(len(wanted)), bytearray(len(wanted))  # left: 1 where it was seen
+        for each in self._of("sent", rank, peer):
+            given, went = bytes.fromhex(each.given), bytes.fromhex(each.came)
+            found |= {went[at : at + len(wanted)] for at in _places_of(wanted, given)}
+            if 4 * len(given) >= len(wanted) and (at := wanted.find(given)) >= 0:
+                left[at : at + len(given)] = bytes([1]) * len(given)
+                came[at : at + len(given)] = went
+        return found | ({bytes(came)} if all(left) else set())
+
+    def was_awaited(self, rank: int, peer: int, came: bytes) -> bool:
+        """Whether a kernel of ``rank`` has waited for the signal of ``peer`` and found ``came`` where that has sent it,
+        at once or in parts."""
+        left = bytearray(len(came))
+        sent = self._of("sent", peer, rank)
+        for each in self._of("received", rank, peer):
+            part = bytes.fromhex(each.came)
+            if not any(it.signal == each.signal and 0 <= each.at - it.at < len(it.came) // 2 for it in sent):
+                continue
+            if came in part:
+                return True
+            if 4 * len(part) >= len(came) and (at := came.find(part)) >= 0:
+                left[at : at + len(part)] = bytes([1]) * len(part)
+        return all(left)
+
+    def whose(self, numbers: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Whose numbers these are, by what they were and by what they became on their ways."""
+        found = dict(numbers)
+        sent = [(bytes.fromhex(each.given), bytes.fromhex(each.came)) for each in self._journeys if each.what == "sent"]
+        while new := {came: found[given] for given, came in sent if given in found and came not in found}:
+            found |= new
+        return found
+
+    def _of(self, what: str, rank: int, peer: int) -> list[Journey]:
+        return [each for each in self._journeys if (each.what, each.rank, each.peer) == (what, rank, peer)]
+
+
+def _places_of(wanted: bytes, data: bytes) -> Iterator[int]:
+    at = data.find(wanted)
+    while at >= 0:
+        yield at
+        at = data.find(wanted, at + 1)
 
 
 def findings_of(main: Callable[..., Any], ranks: int, kernels: str, seeds: int, heap_bytes: int) -> list[str]:

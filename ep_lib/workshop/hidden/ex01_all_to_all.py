@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
-from ep_lib.workshop.seal import has_carried
+from ep_lib.workshop.seal import Carried
 
 _PROGRAM = str(Path(__file__).with_name("play01_all_to_all.py"))
 _KERNELS = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")  # the child cannot read this folder
@@ -26,41 +25,49 @@ def _case(
 
     def judge(outputs: Outputs) -> str | None:
         try:
-            told = outputs.seen["told"]
+            told, carried = outputs.seen["told"], Carried(outputs.seen)
             return (
-                _wrong(told["got"])
-                or _unsent(outputs.seen["carried"])
-                or _met(outputs.seen["met"])
+                _wrong(told["got"], carried)
+                or _met(outputs.seen["met"].keys(), outputs.seen["met_late"])
                 or _findings(told["findings"])
             )
         except (KeyError, TypeError, ValueError):
             return "what was returned has another shape than [ranks, bytes] for each epoch"
 
-    def _wrong(got: Any) -> str | None:
+    def _wrong(got: Any, carried: Carried) -> str | None:
+        missed = None
         for me in range(ranks):
             received = np.array(got[me], np.uint8)
-            wanted = data[:, :, me].swapaxes(0, 1)  # by epoch and sender
-            if received.shape != wanted.shape:
+            if received.shape != (epochs, ranks, size):
                 raise ValueError(received.shape)
-            for epoch, sender in np.argwhere((received != wanted).any(axis=2)):
-                return f"in epoch {epoch}, rank {me} of {ranks} has other bytes than rank {sender} sent to it"
+            for epoch, sender in np.ndindex(epochs, ranks):
+                came, chunk = received[epoch, sender].tobytes(), data[sender, epoch, me].tobytes()
+                ways = {chunk} if sender == me else carried.sent(sender, me, chunk)
+                if came not in {chunk, *ways}:
+                    return f"in epoch {epoch}, rank {me} of {ranks} has other bytes than rank {sender} sent to it"
+                if sender != me:
+                    missed = missed or _missed(carried, epoch, sender, me, came, ways)
+        return missed
+
+    def _missed(carried: Carried, epoch: int, sender: int, me: int, came: bytes, ways: set[bytes]) -> str | None:
+        if not ways:
+            return f"in epoch {epoch}, rank {sender} did not send rank {me} its chunk by the kernel that sends"
+        if task != 1 and not any(carried.was_awaited(me, sender, way) for way in ways):
+            return (
+                f"in epoch {epoch}, rank {me} did not launch the kernel that waits on the row of its inbox where the "
+                f"chunk of rank {sender} is, and on the signal that came with it"
+            )
+        if came not in ways:
+            return f"in epoch {epoch}, rank {me} returned bytes of rank {sender} that no kernel brought"
         return None
 
-    def _unsent(carried: Any) -> str | None:
-        for (me, peer), epoch in itertools.product(itertools.permutations(range(ranks), 2), range(epochs)):
-            chunk = data[me, epoch, peer].tobytes()
-            if not has_carried(carried, "sent", me, peer, chunk):
-                return f"in epoch {epoch}, rank {me} did not send rank {peer} its chunk by the kernel that sends"
-            if task != 1 and not has_carried(carried, "received", peer, me, chunk):
-                return (
-                    f"in epoch {epoch}, rank {peer} did not launch the kernel that waits on the row of its inbox where "
-                    f"the chunk of rank {me} is"
-                )
+    def _met(names: Collection[str], late: Collection[str]) -> str | None:
+        what = " and ".join(f"rank.{name}()" for name in sorted(names) if name != "symmetric")
+        if what and task == 3:
+            return f"it calls {what}: signals alone are enough"
+        if late and task == 3:
+            return "it calls rank.symmetric() after a launch, where all ranks wait for each other: allocate before"
         return None
-
-    def _met(meetings: Any) -> str | None:
-        what = " and ".join(f"rank.{name}() {count} times" for name, count in meetings.items())
-        return f"it calls {what}: signals alone are enough" if what and task == 3 else None
 
     arguments = {
         "kernels": _KERNELS,

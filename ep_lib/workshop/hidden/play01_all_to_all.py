@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ep_lib import Kernel, Rank, spawn
-from ep_lib.workshop.seal import Followed, Travels, findings_of
+from ep_lib.workshop.pieces import of_a_rank
+from ep_lib.workshop.seal import Followed, Receives, Sends, Travels, findings_of
 
 
 def _send(rank: Rank, kernel: Kernel, inbox: Any, signals: Any, chunks: Any) -> None:
@@ -41,45 +42,42 @@ def exchanges(
     """``epochs[rank][e][peer]`` are lists of bytes. ``own``: which functions are the learner's. ``checks``: how many
     schedules to try under the checker besides one run for the values."""
     followed = Followed(kernels, ask)
-    send = followed.kernel("write_signal_warp", peer_at=4, sends=(1, 2, 1))
-    wait = followed.kernel("wait_and_read", peer_at=5, receives=(2, 3, 1))
+    followed.kernel("write_signal_warp", sends=Sends(source=1, items=2, item_bytes=1, target=0, signal=3, peer=4))
+    followed.kernel("wait_and_read", receives=Receives(data=2, items=3, item_bytes=1, signal=0, expected=1, peer=5))
     ranks, shape = len(epochs), np.shape(epochs)[1:]  # [ranks, epochs, peers, bytes]
     waiting = {number: np.array(mine, np.uint8) for number, mine in enumerate(epochs)}
     epochs = ()
-    real = {name: getattr(piece, name) for name in ("send_to_all", "receive_from_all")}
-    for name, ours in (("send_to_all", _send), ("receive_from_all", _receive)):
-        if name not in own:
-            setattr(piece, name, ours)
 
     def main(rank: Rank) -> list[Any]:
         mine = list(waiting.pop(rank.rank))
+        functions: Any = of_a_rank(piece, rank.rank)
+        for name, ours in (("send_to_all", _send), ("receive_from_all", _receive)):
+            if name not in own:
+                setattr(functions, name, ours)
         rank.barrier()  # from now on, no rank finds the chunks of others here
-        followed.meetings_of(rank)
-        received = exchange(rank, mine)
+        send, wait = followed.follow(rank)
+        received = exchange(rank, functions, send, wait, mine)
         followed.tell(rank)
         return received
 
-    def exchange(rank: Rank, mine: list[Any]) -> list[Any]:
+    def exchange(rank: Rank, functions: Any, send: Kernel, wait: Kernel, mine: list[Any]) -> list[Any]:
         if "all_to_all" in own:
-            return [np.asarray(got).tolist() for got in piece.all_to_all(rank, send, wait, mine)]
+            return [np.asarray(got).tolist() for got in functions.all_to_all(rank, send, wait, mine)]
         inboxes = [rank.symmetric(mine[0].shape, np.uint8) for _ in range(2)]
         signals = rank.symmetric(rank.world_size, np.uint64)
         received = []
         for epoch, chunks in enumerate(mine):
-            piece.send_to_all(rank, send, inboxes[epoch % 2], signals, rank.to_device(chunks))
-            got = piece.receive_from_all(rank, wait, inboxes[epoch % 2], signals, epoch)
+            functions.send_to_all(rank, send, inboxes[epoch % 2], signals, rank.to_device(chunks))
+            got = functions.receive_from_all(rank, wait, inboxes[epoch % 2], signals, epoch)
             received.append(np.asarray(got).tolist())
         return received
 
     def with_others(rank: Rank) -> None:
-        waiting[rank.rank] = np.full(shape, rank.rank, np.uint8)  # of these runs only the checker's words count
+        waiting[rank.rank] = others[rank.rank]  # of these runs only the checker's words count
         main(rank)
 
-    try:
-        got = spawn(main, ranks, "emulator", seed=seed, heap_bytes=heap_bytes, timeout=5)
-        followed.over()
-        findings = findings_of(with_others, ranks, kernels, checks, heap_bytes)[:2] if checks else []
-        return {"got": got, "findings": findings}
-    finally:
-        for name, function in real.items():
-            setattr(piece, name, function)
+    others = np.random.default_rng().integers(0, 256, (ranks, *shape), dtype=np.uint8)
+    got = spawn(main, ranks, "emulator", seed=seed, heap_bytes=heap_bytes, timeout=5)
+    followed.over()
+    findings = findings_of(with_others, ranks, kernels, checks, heap_bytes)[:2] if checks else []
+    return {"got": got, "findings": findings}

@@ -6,7 +6,6 @@ Every function notes what it saw and judges nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,9 +72,14 @@ class Kept:
         return {**told, "calls": self._calls, "sent": sent, "given": self._given}
 
 
-def _receive(ask: Callable[..., Any], size: int) -> bytes:
-    data: bytes = ask("receive", int(size))
-    return data
+# What a piece is handed are functions, and objects of classes made in functions: they have no attribute that leads to
+# ``ask``, as a functools.partial would.
+def _receiver(ask: Callable[..., Any]) -> Callable[[int], bytes]:
+    def receive(size: int) -> bytes:
+        data: bytes = ask("receive", int(size))
+        return data
+
+    return receive
 
 
 def _hex(value: Any) -> str:
@@ -98,51 +102,51 @@ def frames(piece: Any, bodies: Sequence[str]) -> list[str]:
 
 def reads(piece: Any, ask: Callable[..., Any], sizes: Sequence[int]) -> dict[str, Any]:
     """read_exactly() for each of ``sizes``, from one stream."""
-    receive = partial(_receive, ask)
+    receive = _receiver(ask)
     return {"outcomes": [_outcome(lambda size=size: piece.read_exactly(receive, size)) for size in sizes]}  # type: ignore[misc]
 
 
 def read_frames(piece: Any, ask: Callable[..., Any], times: int) -> dict[str, Any]:
     """read_frame() so many times, from one stream."""
-    receive = partial(_receive, ask)
+    receive = _receiver(ask)
     return {"outcomes": [_outcome(lambda: piece.read_frame(receive)) for _ in range(times)]}
 
 
-class _Host:
+def _host(arrays: dict[str, Any], ask: Callable[..., Any]) -> Any:
     """What of a DeviceHost the piece uses. Its metadata are ``tag`` and the names of what is registered by then."""
 
-    def __init__(self, arrays: dict[str, Any], ask: Callable[..., Any]) -> None:
-        self._arrays, self._ask = arrays, ask
-
-    def _name(self, address: int, nbytes: int) -> str:
-        for name, array in self._arrays.items():
+    def name_of(address: int, nbytes: int) -> str:
+        for name, array in arrays.items():
             if (array.ctypes.data, array.nbytes) == (address, nbytes):
                 return name
         return "?"
 
-    def register(self, array: Any) -> int:
-        return self.register_dram(array.ctypes.data, array.nbytes)
+    class Host:
+        def register(self, array: Any) -> int:
+            return self.register_dram(array.ctypes.data, array.nbytes)
 
-    def register_dram(self, ptr: int, size: int) -> int:
-        number: int = self._ask("register", self._name(ptr, size))
-        return number
+        def register_dram(self, ptr: int, size: int) -> int:
+            number: int = ask("register", name_of(ptr, size))
+            return number
 
-    def serialize_xfer_descs(self, ptr: int, size: int, device_id: int = 0) -> bytes:
-        descs: bytes = self._ask("describe", self._name(ptr, size))
-        return descs
+        def serialize_xfer_descs(self, ptr: int, size: int, device_id: int = 0) -> bytes:
+            descs: bytes = ask("describe", name_of(ptr, size))
+            return descs
 
-    def get_metadata(self) -> bytes:
-        metadata: bytes = self._ask("metadata")
-        return metadata
+        def get_metadata(self) -> bytes:
+            metadata: bytes = ask("metadata")
+            return metadata
 
-    def add_remote_agent(self, metadata: bytes) -> str:
-        name: str = self._ask("add", bytes(metadata).hex())
-        return name
+        def add_remote_agent(self, metadata: bytes) -> str:
+            name: str = ask("add", bytes(metadata).hex())
+            return name
+
+    return Host()
 
 
 def says_hello(piece: Any, ask: Callable[..., Any], sizes: dict[str, int]) -> dict[str, Any]:
     arrays = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
-    return {"body": _hex(piece.hello(_Host(arrays, ask), arrays))}
+    return {"body": _hex(piece.hello(_host(arrays, ask), arrays))}
 
 
 def meets(piece: Any, ask: Callable[..., Any], mine: str) -> dict[str, Any]:
@@ -154,5 +158,5 @@ def meets(piece: Any, ask: Callable[..., Any], mine: str) -> dict[str, Any]:
     def send(data: bytes) -> None:
         ask("send", bytes(data).hex())
 
-    receive = partial(_receive, ask)
-    return {"outcome": _outcome(lambda: piece.meet(_Host({}, ask), bytes.fromhex(mine), send, receive), describe)}
+    receive = _receiver(ask)
+    return {"outcome": _outcome(lambda: piece.meet(_host({}, ask), bytes.fromhex(mine), send, receive), describe)}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class _Slot:
@@ -13,64 +12,101 @@ class _Slot:
         self.number = 0
 
 
-class _Ring:
-    """The kernel has pushed ``head`` commands of ``pushed``; those in ``late`` are filled in only when told."""
+# The ring and the NIC have what the piece's description says, and no attribute that a real one does not have: what the
+# test knows about them is in variables of functions.
+class _Kernel(NamedTuple):
+    """The ring as the proxy sees it, and what the kernel does there."""
 
-    def __init__(self, slots: int, salt: int, tell: Callable[..., None]) -> None:
-        self.slots = [_Slot() for _ in range(slots)]
-        self._salt, self._tell = salt, tell
-        self._taken = self._completed = 0
-        self.head = 0
-        self.late: set[int] = set()
+    ring: Any
+    push: Callable[[int, Sequence[int]], None]
+    number: Callable[[int], None]
 
-    @property
-    def taken(self) -> int:
-        return self._taken
 
-    @taken.setter
-    def taken(self, value: int) -> None:
-        self._tell("taken", int(value))
-        self._taken = int(value)
-        self.fill()
+def _kernel(slots: int, taken: int, salt: int, tell: Callable[..., None]) -> _Kernel:
+    """``push(count, late)``: so many commands more. It fills a slot the moment it may, but the numbers of those in
+    ``late`` come when ``number`` says so, as the words of a command are there before its number."""
+    head, completed, unnumbered = taken, 0, set[int]()
 
-    @property
-    def completed(self) -> int:
-        return self._completed
+    class Ring:
+        def __init__(self) -> None:
+            self.slots = [_Slot() for _ in range(slots)]
 
-    @completed.setter
-    def completed(self, value: int) -> None:
-        self._tell("completed", int(value))
-        self._completed = int(value)
+        @property
+        def taken(self) -> int:
+            return taken
 
-    def fill(self) -> None:
+        @taken.setter
+        def taken(self, value: int) -> None:
+            nonlocal taken
+            tell("taken", int(value))
+            taken = int(value)
+            fill()
+
+        @property
+        def completed(self) -> int:
+            return completed
+
+        @completed.setter
+        def completed(self, value: int) -> None:
+            nonlocal completed
+            tell("completed", int(value))
+            completed = int(value)
+
+    ring = Ring()
+    of_kernel = list(ring.slots)
+
+    def fill() -> None:
         """Whatever has room and was pushed: in place, as a kernel does."""
-        for number in range(self._taken, min(self.head, self._taken + len(self.slots))):
-            slot = self.slots[number % len(self.slots)]
-            if number not in self.late and slot.number != number + 1:
-                slot.words[:] = [self._salt + number, 3 * number, number % 7]
-                slot.number = number + 1
+        for number in range(taken, min(head, taken + slots)):
+            slot = of_kernel[number % slots]
+            if slot.number != number + 1:
+                slot.words[:] = [salt + number, 3 * number, number % 7]
+                slot.number = slot.number if number in unnumbered else number + 1
+
+    def push(count: int, late: Sequence[int]) -> None:
+        nonlocal head
+        head += count
+        unnumbered.update(late)
+        fill()
+
+    def number(command: int) -> None:
+        unnumbered.discard(command)
+        fill()
+
+    return _Kernel(ring, push, number)
 
 
-class _Nic:
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self.room = 1 << 30
-        self._tell = tell
-        self._finished: list[int] = []
+class _Network(NamedTuple):
+    """The NIC as the proxy sees it; how many commands it still takes; what it has done."""
 
-    def post(self, number: int, words: Sequence[int]) -> bool:
-        if self.room == 0:
-            self._tell("full", int(number))
-            return False
-        self.room -= 1
-        self._tell("post", int(number), [int(word) for word in words])
-        return True
+    nic: Any
+    has_room: Callable[[int], None]
+    finish: Callable[[Sequence[int]], None]
 
-    def finish(self, numbers: Sequence[int]) -> None:
-        self._finished += numbers
 
-    def poll(self) -> list[int]:
-        finished, self._finished = self._finished, []
-        return finished
+def _network(tell: Callable[..., None]) -> _Network:
+    room, finished = 1 << 30, list[int]()
+
+    class Nic:
+        def post(self, number: int, words: Sequence[int]) -> bool:
+            nonlocal room
+            if room == 0:
+                tell("full", int(number))
+                return False
+            room -= 1
+            tell("post", int(number), [int(word) for word in words])
+            return True
+
+        def poll(self) -> list[int]:
+            nonlocal finished
+            told, finished = finished, []
+            return told
+
+    def has_room(count: int) -> None:
+        nonlocal room
+        room = count
+
+    return _Network(Nic(), has_room, lambda numbers: finished.extend(numbers))
 
 
 class Kept:
@@ -103,24 +139,22 @@ def run(
 ) -> None:
     """``batch``: numbers that were taken before. Steps: ("push", count, late), ("fill", number), ("room", count),
     ("finish", numbers), or a method of Proxy."""
-    tell = partial(ask, "happened")
-    ring, nic = _Ring(slots, salt, tell), _Nic(tell)
-    proxy = piece.Proxy(ring, nic, most)
-    ring.head = len(batch)
-    ring._taken = len(batch)
+
+    def tell(*event: Any) -> None:
+        ask("happened", *event)
+
+    kernel, network = _kernel(slots, len(batch), salt, tell), _network(tell)
+    proxy = piece.Proxy(kernel.ring, network.nic, most)
     proxy.batch = [(number, [salt + number, 3 * number, number % 7]) for number in batch]
     for what, *arguments in steps:
         if what == "push":
-            ring.head += arguments[0]
-            ring.late |= set(arguments[1])
-            ring.fill()
+            kernel.push(*arguments)
         elif what == "fill":
-            ring.late.discard(arguments[0])
-            ring.fill()
+            kernel.number(arguments[0])
         elif what == "room":
-            nic.room = arguments[0]
+            network.has_room(arguments[0])
         elif what == "finish":
-            nic.finish(arguments[0])
+            network.finish(arguments[0])
         else:
             returned = getattr(proxy, what)()
             left = [int(number) for number, _ in proxy.batch]
