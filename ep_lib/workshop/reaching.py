@@ -24,6 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from ep_lib.workshop.variables import Variables
+
 # As attributes of whatever has them.
 _CLOSED_MODULES = frozenset(
     (
@@ -31,8 +33,8 @@ _CLOSED_MODULES = frozenset(
         *("marshal", "multiprocessing", "sys", "copyreg"),
     )
 )
-# What a piece may import; a module that is an attribute of another one is none of its business. Those of the second
-# group no exercise shows, so an instructor is told of them.
+# What a piece may import; a module that is an attribute of another one is none of its business. Those of the last
+# group no exercise shows, and they go further than numbers and bytes, so an instructor is told of them.
 _SHOWN = frozenset(
     (
         *("__future__", "math", "dataclasses", "typing", "collections", "collections.abc", "enum", "functools"),
@@ -43,10 +45,21 @@ _SHOWN = frozenset(
         "ep_lib.reference",
     )
 )
-_UNUSUAL = frozenset(
-    ("bisect", "copy", "decimal", "fractions", "heapq", "operator", "random", "re", "statistics", "string", "time")
+_PLAIN = frozenset(
+    (
+        *("abc", "array", "binascii", "bisect", "cmath", "datetime", "decimal", "fractions", "graphlib", "hashlib"),
+        *("heapq", "io", "numbers", "queue", "statistics", "textwrap", "types"),
+    )
 )
-_MODULES = _SHOWN | _UNUSUAL
+_UNUSUAL = frozenset(("copy", "operator", "random", "re", "string", "time"))
+# Of these modules, only what is named here.
+_ONLY = {
+    "abc": frozenset(("ABC", "abstractmethod")),
+    "io": frozenset(("BytesIO", "StringIO")),
+    "queue": frozenset(("Empty", "Full", "LifoQueue", "PriorityQueue", "Queue", "SimpleQueue")),
+    "types": frozenset(("MappingProxyType", "SimpleNamespace")),
+}
+_MODULES = _SHOWN | _PLAIN | _UNUSUAL
 _LARGE = ("numpy", "torch", "ep_lib")  # of these, all that is public, no module, and not closed below
 _NO_MODULES = frozenset(("chunk", "select", "trace"))  # functions of torch with the names of modules of Python's
 # Of modules: what reads and writes files, runs text, or gets and sets attributes by names that are made at run time.
@@ -54,7 +67,7 @@ _CLOSED_OF_MODULES = frozenset(
     (
         *("load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt", "fromregex", "lookfor"),
         *("safe_eval", "from_file", "import_ir_module", "parse_ir", "parse_schema", "set_string_function"),
-        *("update_wrapper", "wraps", "partialmethod", "singledispatch", "singledispatchmethod", "cached_property"),
+        *("update_wrapper", "partialmethod", "singledispatch", "singledispatchmethod"),
         *("EnumType", "EnumMeta", "property", "redirect_stdout", "redirect_stderr", "chdir"),
         # modules of torch's that no file has the name of
         *("np", "ops", "classes", "cpp", "windows", "grad", "registry"),
@@ -64,7 +77,7 @@ _CLOSED_OF_MODULES = frozenset(
 _CLOSED_NAMES = frozenset(
     ("eval", "exec", "compile", "open", "__import__", "__builtins__", "globals", "locals", "vars", "breakpoint")
 )
-# Names of variables, attributes and arguments.
+# Names of attributes, and of what is imported. A variable may be called so.
 _CLOSED = frozenset(
     (
         # of frames and functions, and what lists all objects
@@ -73,16 +86,18 @@ _CLOSED = frozenset(
         *("exc_info", "TracebackException", "cell_contents"),
         *("modules", "settrace", "setprofile", "addaudithook", "monitoring", "FunctionType", "CodeType"),
         # names that are made at run time
-        *("attrgetter", "methodcaller", "get_field", "Formatter", "get_type_hints", "ForwardRef", "make_dataclass"),
-        "metaclass",
+        *("get_field", "Formatter", "get_type_hints", "ForwardRef", "make_dataclass"),
         # memory by its address, files, and code in data
         *("__array_interface__", "as_strided", "ctypeslib", "memmap", "open_memmap", "fromfile", "tofile"),
         *("FileIO", "DataSource"),
         *("from_source", "from_file", "library_kernel"),
-        *("f2py", "testing", "distutils", "allow_pickle", "runstring"),
+        *("f2py", "testing", "distutils", "runstring"),
         "workshop",
     )
 )
+_CLOSED_ARGUMENTS = frozenset(("allow_pickle", "metaclass"))
+# Words of these that are also somebody's own, if the piece itself has such an attribute or method; of modules, never.
+_MAY_BE_OWN = frozenset(("modules", "monitoring", "testing", "workshop", "inspect", "marshal", "pickle"))
 # Python's own names that a piece may say or define; others lead further, or are called for what is none of theirs.
 _OPERATORS = (
     *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "divmod", "lshift", "rshift", "and", "xor"),
@@ -103,7 +118,30 @@ _PYTHONS = frozenset(
 _CLOSED_OF_OTHERS = frozenset(("_backend", "_heap", "_ask", "_copies", "_note", "_target", "_args", "_kwargs"))
 _OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields", "_make")
 _BY_NAME = frozenset(("getattr", "setattr", "delattr", "hasattr"))
+_OF_OPERATOR = frozenset(("attrgetter", "methodcaller"))
+_DECORATORS = frozenset(("wraps", "cached_property"))  # of functools; called otherwise, they set and get names
 _WHY = "a piece works with what it is given, and this could reach the tests: leave it out"
+_FILES = "a piece reads and writes no files: work on the bytes that it is given (io.BytesIO is a stream of bytes)"
+_SAY_NAMES = "say the name itself, as in x.name or getattr(x, 'name'), or keep values in a dictionary of your own"
+_CODE = "write the code itself, not as text"
+_INSTEAD = {
+    **dict.fromkeys(
+        ("open", "load", "save", "savez", "loadtxt", "savetxt", "genfromtxt", "fromfile", "tofile"), _FILES
+    ),
+    **dict.fromkeys(("eval", "exec", "compile", "__import__"), _CODE),
+    **dict.fromkeys(("globals", "locals", "vars", *_BY_NAME, *_OF_OPERATOR), _SAY_NAMES),
+    **dict.fromkeys(_DECORATORS, "it is a decorator: @wraps(f) or @cached_property, above a function"),
+    "__dict__": _SAY_NAMES,
+    "breakpoint": "ep-lib check shows what a call gets and returns: leave it out",
+    "metaclass": "for an abstract class, inherit from abc.ABC",
+    "ABCMeta": "for an abstract class, inherit from abc.ABC",
+    "TypedDict": "take a dataclass or a NamedTuple",
+    "make_dataclass": "write the class itself, below @dataclass",
+    "singledispatch": "ask isinstance() and call the function that fits",
+    "allow_pickle": "no exercise needs pickled objects: leave it out",
+    "type": "type(x) is compared or printed; it makes no classes, and is no value: write the class itself",
+}
+_NESTED = "nested too deeply to be read: give its parts names, in lines of their own"
 _IMPORTS = f"a piece imports only {', '.join(sorted(_MODULES - {'__future__'}))}"
 _CLASSES = "a class of a class makes others at run time: compare type(x), print it, or name the class itself"
 _COMPARE = frozenset(("isinstance", "issubclass", "print", "str", "repr"))
@@ -116,11 +154,11 @@ class Reach(NamedTuple):
     line: int
     word: str
     refused: bool
-    why: str = _WHY
+    why: str = ""
 
     def __str__(self) -> str:
         if self.refused:
-            return f"{self.line}: `{self.word}`: {self.why}."
+            return f"{self.line}: `{self.word}`: {self.why or _INSTEAD.get(self.word, _WHY)}."
         return f"{self.line}: `{self.word}`: no exercise needs it; look whether it reaches for the tests"
 
 
@@ -131,58 +169,107 @@ def reaches(source: bytes) -> list[Reach]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []  # then it does not run either
+    try:
+        variables = Variables(tree)
+    except RecursionError:
+        return [Reach(1, "...", refused=True, why=_NESTED)]
     found: dict[str, Reach] = {}
-    for reach in _all(tree):
+    for reach in _all(tree, variables):
         if reach.word not in found or reach.line < found[reach.word].line:
             found[reach.word] = reach
     return sorted(found.values())
 
 
-def _all(tree: ast.AST) -> Iterator[Reach]:
-    called_by_name = set()
-    own = _own_names(tree)
+def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
+    own = _Own(tree, variables)
     modules = _names_of_modules(tree)
+    imported = {each.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names}
+    said_rightly = _said_rightly(tree, own)
     looked_into = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    may_be_classes = looked_into | set(_compared(tree))
-
-    def is_of_others(name: str) -> bool:
-        return name in _CLOSED_MODULES or (_is_private(name) and name not in own)
+    may_be_classes = looked_into | set(_compared(tree, own))
 
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
-            name = node.args[1] if len(node.args) > 1 else None
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                called_by_name.add(node.func)
-                yield from _words(line, name.value)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type":
-            called_by_name |= {node.func} if len(node.args) == 1 and not node.keywords else set()
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            called_by_name.add(node.value)  # type[int]
-        if isinstance(node, ast.MatchClass):
-            if node.patterns and not _is_builtin(node.cls):
-                yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
-            for attribute in filter(is_of_others, node.kwd_attrs):
-                yield Reach(line, attribute, refused=True)
+        for name in (*_names_in_text(node), *(node.kwd_attrs if isinstance(node, ast.MatchClass) else ())):
+            if name == "__class__":
+                yield Reach(line, name, refused=True, why=_CLASSES)
+            elif own.is_of_others(name):
+                yield Reach(line, name, refused=True)
+        if isinstance(node, ast.MatchClass) and node.patterns and not own.is_taken_apart(node.cls):
+            yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
         for word in _said(node):
-            yield from _words(line, word)
+            if _is_closed_by_python(word) or (isinstance(node, ast.keyword) and word in _CLOSED_ARGUMENTS):
+                yield Reach(line, word, refused=True)
         yield from _imports(node, line)
         if isinstance(node, ast.Attribute):
-            of = node.value.id if isinstance(node.value, ast.Name) else ""
-            is_own = of in ("self", "cls") and node.attr not in _CLOSED_MODULES
             module = _module_at(node.value, modules)
-            if (not is_own and is_of_others(node.attr)) or (module and not _is_open(module, node.attr)):
+            if (module and not _is_open(module, node.attr)) or (
+                own.is_of_others(node.attr) and (module or not own.is_of_its_object(node))
+            ):
+                yield Reach(line, node.attr, refused=True)
+            if node.attr in _OF_OPERATOR | _DECORATORS and id(node) not in said_rightly:
                 yield Reach(line, node.attr, refused=True)
         if _is_class_of(node) and id(node) not in may_be_classes:
             yield Reach(line, "type" if isinstance(node, ast.Call) else "__class__", refused=True, why=_CLASSES)
         is_value = isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
         if is_value and id(node) not in looked_into and _module_at(node, modules):
             yield Reach(line, ast.unparse(node), refused=True, why=_AS_A_VALUE)
+        if isinstance(node, ast.Name) and is_value:
+            is_builtin = id(node) not in variables.of_functions
+            may_not = node.id in (_OF_OPERATOR | _DECORATORS) & imported
+            may_not |= node.id in (*_BY_NAME, "type") and is_builtin
+            if (node.id in _CLOSED_NAMES and is_builtin) or (may_not and id(node) not in said_rightly):
+                yield Reach(line, node.id, refused=True)
+
+
+def _said_rightly(tree: ast.AST, own: _Own) -> set[int]:
+    """By id(), where a piece says getattr, type, attrgetter or wraps as it may: with names that stand there, in an
+    annotation, or as a decorator."""
+    found = set()
+    # with this nothing of an annotation is evaluated
+    future = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in ast.walk(tree))
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Name):
-            continue
-        if node.id in _CLOSED_NAMES or (node.id in (*_BY_NAME, "type") and node not in called_by_name):
-            yield Reach(node.lineno, node.id, refused=True)
+        annotations = [getattr(node, "returns", None), getattr(node, "annotation", None)]
+        if future:
+            found |= {id(each) for annotation in filter(None, annotations) for each in ast.walk(annotation)}
+        elif isinstance(node, (ast.FunctionDef, ast.arg)):  # dataclasses show those of a class
+            found |= set(map(id, annotations))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            called = [each.func for each in node.decorator_list if isinstance(each, ast.Call) and _is_plain_call(each)]
+            found |= {id(each) for each in (*node.decorator_list, *called) if _word(each) in _DECORATORS}
+        if isinstance(node, ast.Subscript):
+            found.add(id(node.value))  # type[int]
+        if isinstance(node, ast.Call):
+            word = _word(node.func)
+            if (word == "type" and _is_plain_call(node)) or next(_names_in_text(node), None) is not None:
+                found.add(id(node.func))
+            if word == "isinstance" and len(node.args) == 2 and own.is_pythons(word):
+                kinds = node.args[1]
+                found |= set(map(id, kinds.elts if isinstance(kinds, ast.Tuple) else (kinds,)))
+    return found
+
+
+def _is_plain_call(node: ast.Call) -> bool:
+    """Whether it has one argument."""
+    return len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], ast.Starred)
+
+
+def _word(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _names_in_text(node: ast.AST) -> Iterator[str]:
+    """The names that getattr, attrgetter and their like are given as text; none if one is made at run time."""
+    if not isinstance(node, ast.Call) or node.keywords:
+        return
+    word = _word(node.func)
+    texts = node.args[1:2] if word in _BY_NAME else []
+    if word in _OF_OPERATOR:
+        texts = node.args if word == "attrgetter" else node.args[:1]
+    names = [each.value for each in texts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    if len(names) == len(texts):
+        for name in names:
+            yield from name.split(".")
 
 
 def _is_builtin(node: ast.expr) -> bool:
@@ -197,14 +284,14 @@ def _is_class_of(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "__class__"
 
 
-def _compared(tree: ast.AST) -> Iterator[int]:
+def _compared(tree: ast.AST, own: _Own) -> Iterator[int]:
     """What of the tree is only compared or printed, by id()."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             yield from map(id, (node.left, *node.comparators))
         elif isinstance(node, ast.FormattedValue):
             yield id(node.value)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _COMPARE:
+        elif isinstance(node, ast.Call) and _word(node.func) in _COMPARE and own.is_pythons(_word(node.func)):
             yield from map(id, node.args)
 
 
@@ -216,7 +303,12 @@ def _imports(node: ast.AST, line: int) -> Iterator[Reach]:
         elif module in _UNUSUAL:
             yield Reach(line, f"import {module}", refused=False)
         for word in module.split("."):
-            yield from _words(line, word)
+            if word in _CLOSED or _is_closed_by_python(word):
+                yield Reach(line, word, refused=True)
+    if isinstance(node, ast.ImportFrom):
+        for each in node.names:
+            if each.name in _CLOSED or (each.asname and each.name in (*_OF_OPERATOR, *_DECORATORS)):
+                yield Reach(line, each.name, refused=True)
     if isinstance(node, ast.ImportFrom) and node.module in _MODULES - {"__future__"}:
         for each in node.names:
             is_all = each.name == "*" and node.module in ("math", "itertools")
@@ -254,6 +346,8 @@ def _is_open(module: str, name: str) -> bool:
     """Whether a piece may use what a module calls ``name``: what is public, harmless, and no module."""
     if f"{module}.{name}" in _MODULES:
         return True
+    if name in _CLOSED or name not in _ONLY.get(module, (name,)):
+        return False
     if name == "*" or name in _CLOSED_OF_MODULES or (name.startswith("_") and name not in _PYTHONS):
         return False
     top, *inside = module.split(".")
@@ -279,25 +373,72 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
 
-def _own_names(tree: ast.AST) -> set[str]:
-    """The private names that a piece gives to parts of its own classes, and those that named tuples have."""
-    own = set(_OF_NAMED_TUPLES)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
-            own |= {node.attr} if node.value.id in ("self", "cls") else set()
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            own.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            for each in node.body:
-                targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
-                own |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return own - _CLOSED_OF_OTHERS
+class _Own:
+    """What a piece calls its own: attributes of its classes, and the objects that its methods are called on."""
+
+    def __init__(self, tree: ast.AST, variables: Variables) -> None:
+        self._objects = variables.own_object
+        self._names: set[str] = set()
+        self._named: list[str] = []  # all that is given a name, once for each time
+        classes: dict[str, set[str]] = {}  # and what they inherit from
+        loaded = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                self._names |= {node.attr} if _word(node.value) in ("self", "cls") else set()
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._names.add(node.name)
+                self._named.append(node.name)
+            elif isinstance(node, ast.ClassDef):
+                classes[node.name] = {_word(base) for base in (*node.bases, *(each.value for each in node.keywords))}
+                self._named.append(node.name)
+                for each in node.body:
+                    targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+                    self._names |= {target.id for target in targets if isinstance(target, ast.Name)}
+            elif isinstance(node, ast.Name):
+                if isinstance(node.ctx, ast.Load):
+                    loaded.add(node.id)
+                else:
+                    self._named.append(node.id)
+            elif isinstance(node, ast.arg):
+                self._named.append(node.arg)
+            elif isinstance(node, ast.alias) and (node.asname or node.name != "NamedTuple"):
+                self._named.append(node.asname or node.name)
+        # classes that no object of another one passes for, and no other meaning of their names
+        self._plain: set[str] = {each for each in ("NamedTuple", "object") if each not in self._named}
+        for name, bases in classes.items():
+            self._plain |= {name} if bases <= self._plain and self._named.count(name) == 1 else set()
+        # A.method of a class, not of its object, can be called on anything; and so can a method with another name
+        self._by_class = loaded | {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and (_word(node.value) in classes or _is_class_of(node.value))
+        }
+
+    def is_of_others(self, name: str) -> bool:
+        """Whether an attribute of this name, of something that may be anybody's, is closed."""
+        if name in _MAY_BE_OWN and name in self._names:
+            return False
+        if name in _CLOSED_MODULES or name in _CLOSED or _is_closed_by_python(name):
+            return True
+        is_own = name in _OF_NAMED_TUPLES or (name in self._names and name not in _CLOSED_OF_OTHERS)
+        return _is_private(name) and not is_own
+
+    def is_of_its_object(self, node: ast.Attribute) -> bool:
+        """Whether it is a private attribute of the object that a method of the piece's was called on."""
+        method = self._objects.get(id(node.value))
+        return method is not None and node.attr in self._names and method not in self._by_class
+
+    def is_pythons(self, name: str) -> bool:
+        """Whether a builtin's name means that."""
+        return name not in self._named
+
+    def is_taken_apart(self, node: ast.expr) -> bool:
+        """Whether a pattern of this class may look at parts by their places: nobody else's names are among them."""
+        return _is_builtin(node) or (isinstance(node, ast.Name) and node.id in self._plain)
 
 
-def _words(line: int, word: str) -> Iterator[Reach]:
-    is_pythons = word.startswith("__") and word.endswith("__") and len(word) > 4
-    if word in _CLOSED or (is_pythons and word not in _PYTHONS):
-        yield Reach(line, word, refused=True)
+def _is_closed_by_python(word: str) -> bool:
+    return word.startswith("__") and word.endswith("__") and len(word) > 4 and word not in _PYTHONS
 
 
 def _imported(node: ast.AST) -> list[str]:

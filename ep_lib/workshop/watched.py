@@ -86,6 +86,9 @@ _HARMLESS = {"epemu_host_only", "epemu_stack_damaged", "epemu_shared_base"}  # w
 _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
 
 
+_NOT_RUN = "Until that is mended the file is not run, and none of its tasks counts."
+
+
 def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
     """ "x.cuh:3: `asm`: ...": where a piece has what may hide it from the checker, or changes the tests; "" if nowhere.
 
@@ -99,7 +102,7 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
     for piece in exercise.pieces:
         if piece.endswith(".py"):
             if refused := next((each for each in reaches((mine / piece).read_bytes()) if each.refused), None):
-                return f"{piece}:{refused}"
+                return f"{piece}:{refused} {_NOT_RUN}"
             continue
         source = source_text(mine / piece)
         if doubtful := doubt(source):
