@@ -110,6 +110,16 @@ def test_a_rank_under_mpiexec_that_raises_is_named_at_once(tmp_path: Path) -> No
     assert isinstance(errors[1], RankFailed) and errors[1].rank == 0 and "finished" in str(errors[1]), errors
 
 
+@pytest.mark.parametrize("where", ["in its block", "unclosed"])
+def test_an_error_under_mpiexec_is_told_to_who_waits_in_kernels(where: str, tmp_path: Path) -> None:
+    found = launch(mpiexec(4), "works", tmp_path, 4, fails=True, arguments={"raises": where})
+    assert found[1] is None
+    for rank in (0, 2, 3):
+        error, named, text = found[rank]
+        assert (error, named) == ("RankFailed", 1), found
+        assert text.startswith("rank 1 has ended with ValueError: my own mistake: "), found
+
+
 def test_a_stopped_rank_under_mpiexec_is_named_and_all_end(tmp_path: Path) -> None:
     """mpiexec waits for every process, also for one that is stopped, and MPI_Finalize for every rank."""
     found = launch(mpiexec(4), "works", tmp_path, 4, fails=True, timeout=2, arguments={"stops": True})

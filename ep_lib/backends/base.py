@@ -212,6 +212,11 @@ class Backend(Protocol):
         rank itself: it comes back. Raises PeerTimeout if there is no such process."""
         ...
 
+    def abandon(self, error: BaseException) -> None:
+        """This rank is about to close because of ``error``, which may be its own: where the others can be told, none
+        waits for it."""
+        ...
+
     def close(self) -> None:
         """Give everything back. Calling it twice does no harm."""
         ...

@@ -332,6 +332,9 @@ class CudaBackend:
     def take_back(self, ranks: Collection[int]) -> None:
         """Their memory is where it was."""
 
+    def abandon(self, error: BaseException) -> None:
+        """Kernels of the others may be writing to this rank's memory, so it closes as if nothing were wrong."""
+
     def close(self) -> None:
         """Collective: a barrier before memory is freed that others have mapped. It waits for ``kernel_timeout`` seconds
         at most, and after a wait for another rank failed only as long as kernels of the others may still wait for this

@@ -365,6 +365,10 @@ class EmulatorBackend:
         """Reach them again."""
         self._world.take_back(ranks)
 
+    def abandon(self, error: BaseException) -> None:
+        """Other processes learn of it. Where ranks are threads, ``spawn`` tells them."""
+        self._world.abandon(error)
+
     def close(self) -> None:
         """Leave the world."""
         if self._closed:

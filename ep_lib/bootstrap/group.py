@@ -14,7 +14,7 @@ from ep_lib.require import show
 _worlds_made: Counter[str] = Counter()  # by the ranks of a group: keys of one world must not meet another's
 
 
-def make_group_bootstrap(group: Any) -> Bootstrap:
+def make_group_bootstrap(group: Any, patience: float | None = None) -> Bootstrap:
     """Collective among the members of ``group``, which may be fewer than all processes. Raises ArgumentError.
 
     Of a process group only its members and the default group's store are used: messages go through no backend of
@@ -23,7 +23,7 @@ def make_group_bootstrap(group: Any) -> Bootstrap:
     if type(group).__module__.partition(".")[0] == "mpi4py":
         from ep_lib.bootstrap.mpi import MpiBootstrap
 
-        return MpiBootstrap(communicator=group)
+        return MpiBootstrap(communicator=group, patience=patience)
     torch: Any = sys.modules.get("torch")
     dist = None if torch is None else torch.distributed
     if dist is None or not dist.is_available() or not isinstance(group, dist.ProcessGroup):

@@ -68,8 +68,13 @@ class MpiBootstrap:
     kind = "mpi"
 
     def __init__(
-        self, expected_world_size: int | None = None, local_rank: int | None = None, communicator: Any = None
+        self,
+        expected_world_size: int | None = None,
+        local_rank: int | None = None,
+        communicator: Any = None,
+        patience: float | None = None,
     ) -> None:
+        """``patience``: seconds that this process, when it ends without ``close``, waits for one that is stopped."""
         if "mpi4py.MPI" not in sys.modules:
             _require_shared_memory()
         with limited_start(DEFAULT_TIMEOUT):
@@ -101,7 +106,7 @@ class MpiBootstrap:
         self._operation = 0
         self._gone: set[int] = set()
         self._closed = False
-        self._patience = DEFAULT_TIMEOUT  # with ranks that are stopped when this one ends
+        self._patience = DEFAULT_TIMEOUT if patience is None else patience
         self._processes = [Identity(*each) for each in self.all_gather(tuple(Identity.of(os.getpid())))]
         atexit.register(self._prepare_finalize)
         atexit.register(self.close)  # first: the others learn that this rank has no part in collectives any more

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import copy
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -84,7 +85,7 @@ class ProcessWorld:
         self._closed = False
         self._thread = threading.Thread(target=self._run_kernels, name="ep_lib kernels", daemon=True)
         start_thread(self._thread)
-        atexit.register(self._end)  # a thread inside a kernel must not outlive Python's memory
+        atexit.register(self._abandon)  # a thread inside a kernel must not outlive Python's memory
 
     # ---- kernels -----------------------------------------------------------------------------------------------
     def launched(self, rank: int, ticket: int) -> None:
@@ -283,6 +284,16 @@ class ProcessWorld:
         self.heaps.close()
         self._bootstrap.close(max(0.0, deadline - time.monotonic()))
 
+    def abandon(self, error: BaseException | None) -> None:
+        """This rank ends by an error that may be its own. The others find it gone, and hear of the error."""
+        self._end()
+        self.gave_up = True
+        self.heaps.abandon(error)
+
+    def _abandon(self) -> None:
+        """When Python ends without :meth:`leave`."""
+        self.abandon(getattr(sys, "last_value", None))
+
     def _end(self) -> None:
         self._stop()
-        atexit.unregister(self._end)
+        atexit.unregister(self._abandon)

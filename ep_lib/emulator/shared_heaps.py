@@ -14,6 +14,7 @@ import os
 import secrets
 import struct
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ _PREFIX = f"ep_lib-{os.getuid()}-"
 _TAIL_BYTES = 4096  # behind the heap: the secret, then the seats
 _NOTE = 32  # there: whom this rank blames
 _LEAVES = 40  # there: whether this rank is leaving
+_ERROR, _ERROR_BYTES = 2048, 512  # there: what this rank has raised, as text
 _SEATS, _SEAT = 64, struct.Struct("<QQQ")  # a seat: process id, descriptor there, when it was taken
 _SEAT_SECONDS = 0.01  # between two looks at a seat
 
@@ -283,11 +285,24 @@ class SharedHeaps:
         blamed = {rank: self._note(rank) for rank in ended}
         for rank in ended:
             if not blamed[rank]:
-                return rank, ENDED
+                return rank, self._how_it_ended(rank)
         for rank, other in blamed.items():
             if other - 1 != self.rank:
                 return other - 1, f"did not respond to rank {rank}, which has ended"
-        return (ended[0], ENDED) if ended else None
+        return (ended[0], self._how_it_ended(ended[0])) if ended else None
+
+    def _how_it_ended(self, rank: int) -> str:
+        raised = os.pread(self._files[rank], _ERROR_BYTES, self._span + _ERROR).rstrip(b"\0")
+        return f"has ended with {raised.decode(errors='replace')}" if raised else ENDED
+
+    def abandon(self, error: BaseException | None) -> None:
+        """This process ends, with this error: for the others its rank has ended, though what it still has to do
+        (MPI_Finalize) waits for them."""
+        if (file := self._files.get(self.rank)) is not None:
+            if error is not None:
+                text = "".join(traceback.format_exception_only(error)).strip().encode()
+                os.pwrite(file, text[:_ERROR_BYTES], self._span + _ERROR)
+            fcntl.lockf(file, fcntl.LOCK_UN)
 
     def blame(self, rank: int) -> None:
         """This rank gives up because of that one."""

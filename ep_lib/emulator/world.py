@@ -149,6 +149,9 @@ class World(_Threads):
         self._give_up_turn(member)
         return [pickle.loads(payload) for payload in member.gathered]
 
+    def abandon(self, error: BaseException) -> None:
+        """Its spawn sees the error."""
+
     def leave(self, rank: int) -> None:
         """The rank is closed; the world goes on until its spawn ends."""
 
@@ -316,6 +319,9 @@ class SoloWorld(_Threads):
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """The one rank's object, copied as between processes."""
         return [pickle.loads(pickle.dumps(obj))]
+
+    def abandon(self, error: BaseException) -> None:
+        """There is nobody to tell."""
 
     def leave(self, rank: int) -> None:
         """The rank is closed, so the world ends."""

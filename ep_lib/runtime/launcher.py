@@ -80,9 +80,13 @@ def _detect(env: Mapping[str, str]) -> World:
 
 
 def make_bootstrap(
-    world: World, environ: Mapping[str, str] | None = None, timeout: float = DEFAULT_TIMEOUT
+    world: World,
+    environ: Mapping[str, str] | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    patience: float | None = None,
 ) -> Bootstrap:
-    """Join the other ranks; waits up to ``timeout`` seconds for them."""
+    """Join the other ranks; waits up to ``timeout`` seconds for them. At its end a rank under mpiexec waits
+    ``patience`` seconds for one that is stopped (None: 120)."""
     if world.world_size == 1:
         return SingleBootstrap()
     if world.launcher == "torchrun":
@@ -92,7 +96,7 @@ def make_bootstrap(
     if world.launcher == "mpi":
         from ep_lib.bootstrap.mpi import MpiBootstrap
 
-        return MpiBootstrap(world.world_size, world.local_rank)
+        return MpiBootstrap(world.world_size, world.local_rank, patience=patience)
     from ep_lib.bootstrap.srun import SrunBootstrap
 
     return SrunBootstrap(environ, timeout)
@@ -141,7 +145,7 @@ def init(
         arguments.limits(heap_bytes, None)
     _, timeout = arguments.limits(None, config.timeout_s if timeout is None else timeout)
     seed = arguments.a_seed(config.seed if seed is None else seed)
-    grouped = None if group is None else make_group_bootstrap(group)
+    grouped = None if group is None else make_group_bootstrap(group, timeout)
     world = detect() if grouped is None else World("torchrun", grouped.rank, grouped.world_size, grouped.local_rank)
     chosen = choose_backend(backend, config, world)
     if chosen == "emulator":
@@ -151,7 +155,10 @@ def init(
     else:
         transport = arguments.a_transport(config.transport if transport is None else transport)
     alone = chosen == "emulator" and world.world_size == 1
-    bootstrap = SingleBootstrap() if alone else make_bootstrap(world) if grouped is None else grouped
+    if alone:
+        bootstrap: Bootstrap = SingleBootstrap()
+    else:
+        bootstrap = make_bootstrap(world, patience=timeout) if grouped is None else grouped
     wanted = _of_ranks(heap_bytes, bootstrap.world_size) if callable(heap_bytes) else heap_bytes
     heap, _ = arguments.limits(config.heap_bytes if wanted is None else wanted, None)
     if chosen == "emulator":

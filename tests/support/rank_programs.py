@@ -103,6 +103,8 @@ def loses_its_proxy(rank: Rank) -> None:
     """Rank 0's native proxy ends before its kernel pushes; rank 1 lives."""
     by_nic, _, most = memory(rank)
     total, parts = rank.symmetric(1, np.uint64), rank.symmetric(1, np.float32)
+    kernel("atomics").compile()  # rank 1 waits for rank 0's end only as long as its time limit says
+    rank.barrier()
     if rank == 0:
         rank._backend._transport._proxy.stop()
         kernel("atomics").launch(rank, 1, 32, total, parts, most, by_nic)
@@ -232,8 +234,9 @@ def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> 
     return told, time.monotonic() - begin
 
 
-def works(rank: Rank, stops: bool = False) -> tuple[str, int, str]:
-    """Operations of all kinds until one fails: which error, the rank that it names, and its text. Rank 1 may stop."""
+def works(rank: Rank, stops: bool = False, raises: str = "") -> tuple[str, int, str]:
+    """Operations of all kinds until one fails: which error, the rank that it names, and its text. Rank 1 may stop, or
+    raise, in the block of its Rank or where nothing closes that."""
     with Buffer(rank, **mask_cases.BOTH) as buffer:
         for seed in itertools.count():
             try:
@@ -244,6 +247,9 @@ def works(rank: Rank, stops: bool = False) -> tuple[str, int, str]:
                 return type(error).__name__, named, str(error)
             if seed == 0:
                 (FOLDER / f"works-{rank.rank}").touch()
+                if raises and rank.rank == 1:
+                    rank.is_closed = raises == "unclosed"
+                    raise ValueError("my own mistake")
                 if stops and rank == 1:
                     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
                     signal.setitimer(signal.ITIMER_REAL, 0.1)
