@@ -145,6 +145,7 @@ _NESTED = "nested too deeply to be read: give its parts names, in lines of their
 _IMPORTS = f"a piece imports only {', '.join(sorted(_MODULES - {'__future__'}))}"
 _CLASSES = "a class of a class makes others at run time: compare type(x), print it, or name the class itself"
 _COMPARE = frozenset(("isinstance", "issubclass", "print", "str", "repr"))
+_CHANGES = "what is imported is not yours to change: keep values in variables, or in objects of your own"
 _AS_A_VALUE = "a module is used by what it has, as in math.sqrt, or imported by that name"
 
 
@@ -220,6 +221,8 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
             may_not |= node.id in (*_BY_NAME, "type") and is_builtin
             if (node.id in _CLOSED_NAMES and is_builtin) or (may_not and id(node) not in said_rightly):
                 yield Reach(line, node.id, refused=True)
+    for node, changed in _changed(tree):
+        yield Reach(getattr(node, "lineno", 1), changed, refused=True, why=_CHANGES)
 
 
 def _said_rightly(tree: ast.AST, own: _Own) -> set[int]:
@@ -295,6 +298,41 @@ def _compared(tree: ast.AST, own: _Own) -> Iterator[int]:
             yield from map(id, node.args)
 
 
+def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Where attributes or items are set of what was imported, or of a class that was not made here: ranks are threads,
+    and would find there what another one has put down."""
+    imported = {
+        (each.asname or each.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for each in node.names
+    } - {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+
+    def belongs_to_all(node: ast.AST) -> bool:
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            if isinstance(node, ast.Attribute) and node.attr == "__class__":
+                return not (isinstance(node.value, ast.Name) and node.value.id == "self")
+            node = node.value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and node.args:
+            return not (isinstance(node.args[0], ast.Name) and node.args[0].id == "self")
+        return isinstance(node, ast.Name) and node.id in imported
+
+    for node in ast.walk(tree):  # another name for it
+        value = node.value if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(value, (ast.Name, ast.Attribute)) and belongs_to_all(value):
+            imported |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Attribute, ast.Subscript)):
+            if not isinstance(node.ctx, ast.Load) and belongs_to_all(node.value):
+                yield node, ast.unparse(node)
+        elif (
+            isinstance(node, ast.Call)
+            and _word(node.func) in ("setattr", "delattr")
+            and belongs_to_all(next(iter(node.args), node))
+        ):
+            yield node, _word(node.func)
+
+
 # ---- modules ---------------------------------------------------------------------------------------------------------
 def _imports(node: ast.AST, line: int) -> Iterator[Reach]:
     for module in _imported(node):
@@ -335,6 +373,8 @@ def _module_at(node: ast.AST, modules: dict[str, str]) -> str:
     """The module that an expression stands for; "" if it is none."""
     if isinstance(node, ast.Name):
         return modules.get(node.id, "")
+    if isinstance(node, ast.Attribute) and node.attr == "xp":
+        return "numpy"  # of a Rank
     if isinstance(node, ast.Attribute) and (module := _module_at(node.value, modules)):
         inner = f"{module}.{node.attr}"
         return inner if inner in _MODULES else ""
