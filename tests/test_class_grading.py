@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import grader_answers
 import pytest
 from grader_answers import submission
 
@@ -25,7 +28,7 @@ from ep_lib.cli import main
 from ep_lib.errors import GradingError
 from ep_lib.workshop import class_grading, marking, similar
 from ep_lib.workshop.class_grading import collect, grade_class, left_to_do
-from ep_lib.workshop.exercises import find
+from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.gradebook import Book
 from ep_lib.workshop.gradebook_views import standings_of, write_all
 from ep_lib.workshop.grader import Grade
@@ -274,7 +277,7 @@ __device__ inline void store_all(int* target, int many) {
 """
 
 
-def test_renamed_and_rearranged_code_is_alike_and_right_answers_are_not() -> None:
+def test_renamed_and_rearranged_code_is_alike() -> None:
     def marks(text: str) -> frozenset[int]:
         return similar.marks_of(EXERCISE.name, {PIECE: text.encode()})
 
@@ -282,10 +285,78 @@ def test_renamed_and_rearranged_code_is_alike_and_right_answers_are_not() -> Non
     parts = first.split("__device__ inline void")
     second = f"__device__ inline void{parts[1]}{parts[0]}".replace("    ", "\t")
     assert similar._alike(marks(OWN), marks(second))
+    assert similar._alike(marks(OWN), marks("\n".join(f"{line}  // {n}" for n, line in enumerate(OWN.splitlines()))))
     assert not similar._alike(marks(OWN), marks(OWN.replace("for", "while").replace("total", "if (x) total")))
     assert marks(SOLUTION.decode()) == frozenset()
-    assert similar.is_the_solution(EXERCISE.name, {PIECE: SOLUTION + b"\n\n"})
-    assert similar.is_the_solution(EXERCISE.name, {PIECE: b"\xef\xbb\xbf" + SOLUTION.replace(b"\n", b"\r\n")})
+
+
+OWN_PYTHON = """
+def counted(values, many):
+    \"""Adds up what there is.\"""
+    total, extra = 0, [1 for _ in range(many)]
+    for place, value in enumerate(values[:many]):
+        total += value * 2 if extra[place] else -value
+    return total if total > 77 else [total, *extra]
+
+
+class Store:
+    def __init__(self, size):
+        self.words = {place: None for place in range(size)}
+
+    def put(self, at, word):
+        while (at := at - 1) >= 0 and self.words.get(at) is None:
+            self.words[at] = word ^ 0x5A
+"""
+
+
+def test_python_that_is_renamed_and_rearranged_is_alike() -> None:
+    def marks(text: str) -> frozenset[int]:
+        return similar.marks_of("10_plan", {"10_plan.py": text.encode()})
+
+    function, store = OWN_PYTHON.split("\n\n\n")
+    others = store.replace("words", "cells").replace("at", "i").replace("Store", "Kept") + "  # mine\n\n" + function
+    others = others.replace("Adds up what there is.", "The sum").replace("total", "s").replace("0x5A", "90")
+    assert similar._alike(marks(OWN_PYTHON), marks(others))
+    assert not similar._alike(marks(OWN_PYTHON), marks(function))
+
+
+@pytest.mark.parametrize("name", ["01_write_signal", "01_all_to_all", "10_plan"])
+def test_the_solution_is_known_in_other_clothes(name: str) -> None:
+    exercise = find(name)
+    (piece,) = exercise.pieces
+    text = (exercise.solution_dir / piece).read_text("utf-8")
+    mark, between = ("#", r"(?<=\n)(?=def )") if piece.endswith(".py") else ("//", r"(?<=\n}\n)")
+    head, *functions, last = re.split(between, text)
+    local = {"01_write_signal": "count", "01_all_to_all": "inbox", "10_plan": "found"}[name]
+    clothes = {
+        "a comment": f"{mark} 1\n{text}",
+        "comments of its own": "\n".join(f"{line}  {mark} {n}" for n, line in enumerate(text.splitlines())),
+        "empty lines": text.replace("\n", "\n\n"),
+        "Windows": f"\ufeff{text}".replace("\n", "\r\n"),
+        "another name": re.sub(rf"\b{local}\b", "ours", text),
+        "another order": "".join([head, *functions[::-1], last]),
+        "a list by its name": text.replace("received = []", "received = list()"),
+    }
+    for what, changed in clothes.items():
+        assert similar.is_the_solution(name, {piece: changed.encode()}), what
+    assert not similar.is_the_solution(name, {piece: (exercise.exercise_dir / piece).read_bytes()})
+
+
+def test_honest_answers_are_no_twins_and_not_the_solution(tmp_path: Path) -> None:
+    marks: dict[str, dict[str, frozenset[int]]] = {}
+    for exercise in map(find, names()):
+        for answer in sorted((grader_answers.FOLDER / exercise.name).glob("right_*.*")):
+            folder = grader_answers.submission(exercise, answer.stem, tmp_path / exercise.name / answer.stem)
+            files = {piece: (folder / piece).read_bytes() for piece in exercise.pieces}
+            assert not similar.is_the_solution(exercise.name, files), answer.name
+            marks.setdefault(exercise.name, {})[answer.stem] = similar.marks_of(exercise.name, files)
+    assert len(marks) == len(names())
+    for name, answers in marks.items():
+        for one, other in itertools.combinations(answers.values(), 2):
+            assert not similar._alike(one, other), name
+    # one idea in a short task is had twice; a whole answer, once
+    idea, whole = marks["06_arrivals"]["right_with_fences"], marks["00_first_kernel"]["right_backwards"]
+    assert not similar._alike(idea, idea) and similar._alike(whole, whole)
 
 
 def test_twins_are_named_in_the_views(tmp_path: Path) -> None:
