@@ -1,10 +1,11 @@
-"""A counted dispatch: what the host's wait for the counts costs, with and without arrays that are made before.
+"""A counted dispatch: what the host's wait for the counts costs, with arrays that are made before or behind it.
 
     python benchmarks/gpu_counted.py [--ranks 2] [--tokens 128,1000,4096] [--hidden 7168] [--rounds 5]
 
-Both ways take turns in one process, since hosts of the same kind differ by up to two. "event", "queued" and "host" are
+The ways take turns in one process, since hosts of the same kind differ by up to two. "event", "queued" and "host" are
 the clocks of gpu_compare.py; the slowest rank, medians. Behind them is where the host was: microseconds from the call
-to the launch of notify_dispatch, of dispatch_bulk, of the epilogue, to the counts, and to the end, of queued calls.
+to the launch of notify_dispatch, of dispatch_bulk, of the epilogue (or of all three, natively), to the counts, and to
+the end, of queued calls.
 --backend emulator tries the script on small sizes and times nothing.
 """
 
@@ -30,6 +31,7 @@ STAGES = {
     "_launch_notify": "counting",
     "_launch_dispatch": "rows",
     "_launch_copy_epilogue": "epilogue",
+    "_call_again": "all three",
     "_await_plan": "counts",
 }
 
@@ -39,6 +41,13 @@ class Forgets(dict[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
+
+
+class Declines(dict[Any, Any]):
+    """In the place of a mode's calls: each of them is one that cannot be made again."""
+
+    def __contains__(self, key: Any) -> bool:
+        return True
 
 
 class Stages:
@@ -117,8 +126,8 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, dict[str, flo
                     "FP8, by expert": functools.partial(given, fp8, sorted_by_expert=True),
                 }
                 for name, call in cases.items():
-                    for way, rooms in (("counts first", Forgets()), ("arrays first", {})):
-                        mode._rooms = rooms
+                    ways = {"counts first": (Forgets(), {}), "arrays first": ({}, Declines()), "natively": ({}, {})}
+                    for way, (mode._rooms, mode._calls) in ways.items():
                         for _ in range(3):
                             call()
                         results[f"{tokens} x {hidden}, {name}, {way}"] = measure(

@@ -1,6 +1,6 @@
 """What a call costs the host, and what a queue of calls costs the GPU: the clocks "host" and "queued".
 
-    python benchmarks/gpu_host.py [--ranks 2] [--tokens 128,1000,4096] [--default-device]
+    python benchmarks/gpu_host.py [--ranks 2] [--tokens 128,1000,4096] [--default-device] [--pin]
 
 "host": microseconds of the host per call, in a row of 300 calls of 64 tokens that the GPU keeps up with. "queued": 50
 calls one behind the other between two events, with ``--tokens`` tokens; the slowest rank's median of 5. Below them,
@@ -10,6 +10,7 @@ what a call is made of: the cost of an empty tensor, of a look at one, of a laun
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -132,6 +133,9 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, tuple[str, li
     import torch
 
     torch.cuda.set_device(rank.rank)
+    if args.pin:  # this thread alone
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank.rank * len(cores) // args.ranks]})
     if args.default_device:
         torch.set_default_device("cuda")
     shape = Shape(args.ranks, HOST_TOKENS, 7168, 256, 8)
@@ -159,6 +163,7 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", default="128,1000,4096", help="for the clock 'queued'")
     parser.add_argument("--areas", type=int, default=1, help="receive_areas of the Buffer")
     parser.add_argument("--default-device", action="store_true", help="as after torch.set_default_device('cuda')")
+    parser.add_argument("--pin", action="store_true", help="each rank's calls on a core of their own")
     parser.add_argument("--commit", default=git_commit(), help="of the tree, if git cannot tell")
     options = parser.parse_args()
     options.tokens = [int(number) for number in options.tokens.split(",")]
@@ -168,7 +173,7 @@ if __name__ == "__main__":
     heap += ep_lib.Buffer.symmetric_bytes(options.ranks, max_tokens=128, num_max_dispatch_tokens_per_rank=128, **sizes)
     results = ep_lib.spawn(main, options.ranks, "cuda", args=(options,), heap_bytes=heap + (4 << 20))
     device = ", default device cuda" if options.default_device else ""
-    print(f"commit {options.commit}, receive_areas={options.areas}{device}")
+    print(f"commit {options.commit}, receive_areas={options.areas}{device}{', pinned' if options.pin else ''}")
     for what, (unit, _) in results[0].items():
         slowest = [max(repeat) for repeat in zip(*(result[what][1] for result in results), strict=True)]
         print(f"{statistics.median(slowest):8.1f} {unit:10} {what}")

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import weakref
+from itertools import chain
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from ep_lib.cuda import native_host
+import ep_lib
+from ep_lib.backends.cuda import CudaBackend
+from ep_lib.cuda import native_host, tensors
 from ep_lib.cuda.module import LoadedKernel
 from ep_lib.errors import ArgumentError
+from ep_lib.jit.kernel import marshal
 from ep_lib.jit.signature import Param
 from ep_lib.memory import arrays
 from ep_lib.memory.arrays import describe
+from ep_lib.moe.agreement import FORM_SHIFT, WITH_WEIGHTS
+from ep_lib.moe.formats import CASTS, FP8_FLOAT32
 
 torch = pytest.importorskip("torch")
 
@@ -218,3 +225,166 @@ def test_a_lent_tensor_holds_its_owner(looking: Any) -> None:
     assert native_host.lend(memory.ctypes.data, (2, 8), eights, -1, None).dtype == torch.float8_e4m3fn
     assert native_host.lend(0, (0, 8), memory.dtype, -1, None).shape == (0, 8)
     assert native_host.lend(0, (1, 8), np.dtype("M8[s]"), -1, None) is None
+
+
+def test_a_replay_says_what_went_wrong(looking: Any) -> None:
+    driver, quick = FakeDriver(), torch._C._dynamo.guards._empty_strided_cpu
+    launch = _prepare(driver)
+    maker = (quick, ((2, 3), (3, 1), torch.float32))
+    params = ((bytes(20), 8, 1), (2, 4), (0, 0), (0, 8))  # the last is no pointer
+    with pytest.raises(ValueError, match="made again"):
+        looking.Replay(2, (maker,), ((launch, params),))
+    made_of = LoadedKernel("k", 1234, (*_PARAMS[:3], _PARAMS[2]), 1024, 0, 32, None, False)
+    launch = driver.launches.prepare(made_of, (5, 1, 1), (64, 1, 1), 48)
+    params = ((bytes(20), 8, 1), (2, 4), (0, 0), 4096)
+    replay = looking.Replay(2, (maker,), ((launch, params), (launch, params)))
+    (x,) = replay.run(9, (1 << 40, 77))
+    assert x.shape == (2, 3) and len(driver.seen) == 2 and driver.seen[0][:3] == (1234, (5, 1, 1, 64, 1, 1, 48), 9)
+    words = [number.to_bytes(8, "little") for number in (x.data_ptr() + 4, 1 << 40)]
+    assert driver.seen[0][3][:3] == [bytes(8) + (77).to_bytes(8, "little") + bytes(4), *words]
+    assert replay.run(9, (1,)) is None and replay.run(9, (1, -1)) is None and replay.run(9, [1, 2]) is None
+    driver.context = 78
+    assert replay.run(9, (1, 2)) is None, "another thread's context"
+    driver.context, driver.status = 77, 719
+    assert len(driver.seen) == 2 and replay.run(9, (1, 2)) == (0, 719)
+    with pytest.raises(RuntimeError):  # torch's own
+        looking.Replay(0, ((quick, (1,)),), ((launch, (bytes(20), 0, 0, 0)),)).run(9, ())
+    for wrong in (((bytes(20), 13, 1), 0, 0, 0), (bytes(19), 0, 0, 0), (bytes(20), (3, 0), 0, 0), (bytes(20), 0, 0)):
+        with pytest.raises(ValueError, match="made again"):
+            looking.Replay(2, (maker,), ((launch, wrong),))
+
+
+class QuietBackend:
+    """CudaBackend's launches by a driver that only notes them, over the emulator's backend for all else."""
+
+    device, _part, _closed, _lost = 0, None, False, None
+    _launch_again, replay = CudaBackend._launch_again, CudaBackend.replay
+
+    def __init__(self, emulated: Any) -> None:
+        self._emulated, self._own_streams = emulated, self
+        self.chosen, self.last = 7, 7
+        self._kernels: dict[Any, LoadedKernel] = {}
+        self._pending: dict[str, int] = {}
+        self._events = {7: 0}
+        self.seen: list[tuple[Any, ...]] = []
+        self._loaded: list[LoadedKernel] = []
+        self._functions = _LAUNCH(self._note), _CONTEXT(lambda out: 0)
+        addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._functions]
+        self._launches = native_host.Launches(addresses[0], addresses[1], "cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._emulated, name)
+
+    def begin(self, kind: str, async_finish: bool) -> Any:
+        return contextlib.nullcontext()
+
+    def is_capturing(self, stream: int) -> bool:
+        return False
+
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        return torch.empty(shape, dtype=getattr(torch, dtype.name))
+
+    def synchronize(self) -> None:
+        raise AssertionError("nothing was to be waited for")
+
+    def _note(self, function: int, *rest: int) -> int:
+        *shape, stream, params, _ = rest
+        loaded = self._loaded[function - 1]
+        places = (ctypes.c_void_p * len(loaded.params)).from_address(params)
+        args = [ctypes.string_at(place, p.size) for place, p in zip(places, loaded.params, strict=True)]
+        self.seen.append((loaded.name, tuple(shape), stream, args))
+        return 0
+
+    def launch(self, kernel: Any, grid: int, block: int, args: Any, shared_bytes: int = 0, uses: Any = ()) -> None:
+        shape, loaded = (grid, block, shared_bytes), self._kernels.get(kernel)
+        if loaded is None:
+            loaded = LoadedKernel(kernel.name, len(self._loaded) + 1, kernel.compile().params, 1024, 0, 32, None, True)
+            self._kernels[kernel] = loaded
+            self._loaded.append(loaded)
+        if shape not in loaded.again:
+            loaded.again[shape] = self._launches.prepare(loaded, (grid, 1, 1), (block, 1, 1), shared_bytes)
+            for position, value in enumerate(marshal(kernel.name, loaded.params, args)):
+                if value.array is not None:
+                    loaded.again[shape].learn(position, value.array.dtype)
+        assert self._launch_again(loaded, loaded.again[shape], shape, args, uses)  # type: ignore[arg-type]
+
+
+def _without_addresses(seen: list[tuple[Any, ...]], arrays: list[Any]) -> list[tuple[Any, ...]]:
+    """What was launched, with places in arrays instead of addresses."""
+
+    def place(word: int) -> Any:
+        for number, array in enumerate(arrays):
+            begin, size = array.untyped_storage().data_ptr(), array.untyped_storage().nbytes()
+            if size and begin <= word < begin + size:
+                return number, word - begin
+        return word
+
+    def words(data: bytes) -> list[Any]:
+        whole = len(data) // 8 * 8
+        return [*map(place, np.frombuffer(data[:whole], np.uint64).tolist()), data[whole:]]
+
+    return [(*launch[:3], list(map(words, launch[3]))) for launch in seen]
+
+
+def _again_and_by_python(rank: ep_lib.Rank, quantize: str | None, weighted: bool) -> None:
+    tokens, experts = 12, 4
+    with ep_lib.Buffer(rank, num_experts=experts, top_k=2, hidden=256, max_tokens=16) as buffer:
+        mode, quiet = buffer._mode, QuietBackend(rank._backend)
+        before = rank._backend, rank.backend
+        rank._backend = mode._backend = mode._streams = quiet
+        rank.backend, buffer._only_later, buffer._arrived = "cuda", True, None
+        report, notify = np.zeros(3 + experts, np.int32), mode._await_plan
+
+        def told(ids: Any, weights: Any) -> Any:
+            content = WITH_WEIGHTS * weighted | (CASTS[quantize][0] if quantize else FP8_FLOAT32) << FORM_SHIFT
+            report[1:3], report[3:] = [11, content], 5
+            mode._report[2:], mode._done[0] = report, 4 * mode._tickets
+            return notify(ids, weights)
+
+        mode._await_plan = told
+
+        def call() -> tuple[list[Any], Any]:
+            x, scales = torch.zeros(tokens, 256, dtype=torch.bfloat16), torch.zeros(tokens, 2)
+            given = [x if quantize else (x.to(torch.float8_e4m3fn), scales), torch.zeros(tokens, 2, dtype=torch.int64)]
+            given.append(torch.zeros(tokens, 2) if weighted else None)
+            quiet.seen.clear()
+            recv = buffer.dispatch(*given, quantize=quantize)
+            parts = [*(given[0] if isinstance(given[0], tuple) else given[:1]), *given[1:]]
+            parts += [
+                recv.handle._routing.ints,
+                *recv.x,
+                recv.topk_idx,
+                recv.topk_weights,
+                recv.src_rank,
+                recv.src_token,
+            ]
+            assert len(recv.x[0]) == len(recv.src_token) == 11 and recv.topk_idx.shape == (11, 2)
+            return _without_addresses(quiet.seen, [part for part in parts if part is not None]), mode._tickets
+
+        assert len(call()[0]) == 3 and mode._calls == {}, "nothing is known of what comes"
+        by_python, ticket = call()
+        (made_again,) = mode._calls.values()
+        assert made_again is not None and len(by_python) == 3
+        quiet._launch_again = lambda *_: False  # type: ignore[method-assign]
+        natively, next_ticket = call()
+        assert next_ticket == ticket + 1 and quiet._pending[natively[0][0]] == 3
+        differing = [
+            (mine, other)
+            for (*_, ours), (*_, theirs) in zip(by_python, natively, strict=True)
+            for mine, other in zip(chain.from_iterable(ours), chain.from_iterable(theirs), strict=True)
+            if mine != other
+        ]
+        assert differing == [(ticket, next_ticket)], "all but the ticket"
+        assert [launch[:3] for launch in by_python] == [launch[:3] for launch in natively]
+        rank._backend, rank.backend = before
+        mode._backend, mode._rank.backend = before
+
+
+@pytest.mark.parametrize(("quantize", "weighted"), [(None, True), ("mxfp8", False)])
+def test_a_call_made_again_launches_what_python_does(
+    looking: Any, monkeypatch: pytest.MonkeyPatch, quantize: str | None, weighted: bool
+) -> None:
+    quick = torch._C._dynamo.guards._empty_strided_cpu
+    monkeypatch.setattr(tensors, "_quick", lambda: quick)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    ep_lib.spawn(_again_and_by_python, 1, "emulator", args=(quantize, weighted))

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from ep_lib.errors import EpError
 from ep_lib.jit.kernel import Dim, Kernel
-from ep_lib.memory.arrays import Array
+from ep_lib.memory.arrays import Array, ArrayInfo
 
 MAX_SHARED_BYTES = 227 << 10  # of a block (CUDA C++ Programming Guide, Compute Capabilities, 9.0 and 10.0)
+
+
+class Launched(NamedTuple):
+    """One launch of a call that may be made again. ``args`` as for a launch; a struct of which one number differs from
+    call to call is ``(its bytes, at which of them, which of the numbers given)``."""
+
+    kernel: Kernel
+    grid: int
+    block: int
+    args: tuple[Any, ...]
+    shared_bytes: int
 
 
 class Streams(Protocol):
@@ -168,6 +179,18 @@ class Backend(Protocol):
 
         ``uses``: arrays (or what ``describe`` says of them) that the kernel reaches through addresses inside its
         arguments; kept alive until it is done.
+        """
+        ...
+
+    def replay(
+        self, launches: Sequence[Launched], given: Sequence[ArrayInfo | None], made: Sequence[Array]
+    ) -> Callable[[tuple[int, ...]], Sequence[Array] | None] | None:
+        """How to make a call again, natively, that has allocated ``made`` and launched these kernels. Their arguments
+        are arrays that were given or made, addresses in the latter, what is the same each time, and one number more.
+
+        What is returned takes the addresses of other arrays like those given (0 for None), and that number; it
+        allocates and launches in the stream that is chosen, and returns what it made; or None, and then it has launched
+        nothing. None instead of it, where this cannot be: everything by Python then.
         """
         ...
 

@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.backends.base import Streams
+from ep_lib.backends.base import Launched, Streams
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, meet, within
 from ep_lib.bootstrap.stopped import Watched
 from ep_lib.cuda import errors as cuda_errors
-from ep_lib.cuda import mps
+from ep_lib.cuda import mps, native_host
 from ep_lib.cuda.devices import device_for, import_cupy
 from ep_lib.cuda.faults import Hook, ShownFault
 from ep_lib.cuda.module import LoadedKernel, ModuleCache
 from ep_lib.cuda.native_host import launches, look_at_tensors
 from ep_lib.cuda.partition import Partition
 from ep_lib.cuda.streams import CudaStreams
-from ep_lib.cuda.tensors import torch_empty
+from ep_lib.cuda.tensors import maker, torch_empty
 from ep_lib.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -260,6 +260,47 @@ class CudaBackend:
             self._order(stream, cupys)
         self._pending[kernel.name] = self._pending.get(kernel.name, 0) + 1
         self._prepare(loaded, grid3, block3, shared_bytes, values)
+
+    def replay(
+        self, launches: Sequence[Launched], given: Sequence[ArrayInfo | None], made: Sequence[Array]
+    ) -> Callable[[tuple[int, ...]], Sequence[Array] | None] | None:
+        """By native code; not on a part of a GPU, and with tensors of torch's only."""
+        infos = list(map(describe, made))
+        if self._launches is None or self._part is not None or any(info.kind != "torch" for info in infos):
+            return None
+        kernels = [self._kernels.get(launched.kernel) for launched in launches]
+        shapes = [(launched.grid, launched.block, launched.shared_bytes) for launched in launches]
+        prepared = [None if k is None else k.again.get(s) for k, s in zip(kernels, shapes, strict=True)]
+        makers = tuple(maker(info.shape, info.dtype) for info in infos)
+        if None in prepared or None in makers:
+            return None
+        steps = [(launch, launched.args) for launch, launched in zip(prepared, launches, strict=True)]
+        native = native_host.replay(steps, given, infos, makers)
+        if native is None:
+            return None
+        names, run = [launched.kernel.name for launched in launches], native.run
+        current = sys.modules["torch"]._C._cuda_getDevice
+
+        def again(numbers: tuple[int, ...]) -> Sequence[Array] | None:
+            stream = self._own_streams.chosen
+            if self._closed or self._lost is not None or stream is None or current() != self.device:
+                return None
+            done = run(stream, numbers)
+            if type(done) is tuple:
+                step, status = done
+                (blocks, threads, shared_bytes), loaded = shapes[step], kernels[step]
+                assert loaded is not None
+                error = self._driver.CUDADriverError(status)
+                raise self._launch_error(loaded, (blocks, 1, 1), (threads, 1, 1), shared_bytes, error)
+            if done is None:
+                return None
+            if stream not in self._events:
+                self._remember(stream)
+            for name in names:
+                self._pending[name] = self._pending.get(name, 0) + 1
+            return done  # type: ignore[no-any-return]
+
+        return again
 
     def synchronize(self) -> None:
         """Wait for this rank's kernels.

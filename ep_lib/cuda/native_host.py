@@ -136,6 +136,43 @@ class Launches:
         )
 
 
+def replay(
+    steps: Sequence[tuple[Any, tuple[Any, ...]]],
+    given: Sequence[ArrayInfo | None],
+    made: Sequence[ArrayInfo],
+    makers: tuple[Any, ...],
+) -> Any:
+    """What makes a call again: ``run(stream, numbers)`` gives a list of arrays made, (step, the driver's error), or
+    None if it did nothing. ``steps``: prepared launches and their arguments, as Backend.replay describes them. The
+    numbers are the addresses of the arrays given and one more. None where it cannot be told what an address is of."""
+    native = load()
+    exact: dict[int, int] = {}
+    for slot, info in enumerate(given):
+        if info is not None and info.address:
+            if info.address in exact:
+                return None
+            exact[info.address] = slot
+
+    def param(arg: Any) -> Any:
+        if arg is None or type(arg) is bytes or type(arg) is tuple:
+            return 0 if arg is None else arg
+        address = arg if type(arg) is int else describe(arg).address
+        if address in exact:
+            return exact[address], 0
+        for slot, info in enumerate(made, len(given) + 1):
+            if info.address <= address < info.address + info.nbytes:
+                return slot, address - info.address
+        if type(arg) is int or address == 0:
+            return address
+        raise ValueError("an array that was neither given nor made")
+
+    try:
+        packed = tuple((launch, tuple(map(param, args))) for launch, args in steps)
+        return native.Replay(len(given) + 1, makers, packed)
+    except ValueError:
+        return None
+
+
 def launches(device: int) -> Launches | None:
     """For the context that is current in this thread; None without the driver or the extension."""
     if load() is None:

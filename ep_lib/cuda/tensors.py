@@ -29,8 +29,7 @@ def torch_empty(dtype: np.dtype[Any], device: int) -> Callable[[tuple[int, ...]]
     """
     torch = sys.modules["torch"]
     kind, place = getattr(torch, dtype.name), torch.device("cuda", device)
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    quick, current = getattr(guards, "_empty_strided_cuda", None), torch._C._cuda_getDevice
+    quick, current = _quick(), torch._C._cuda_getDevice
 
     def make(shape: tuple[int, ...]) -> Any:
         if quick is not None and current() == device:  # it takes no device
@@ -38,3 +37,16 @@ def torch_empty(dtype: np.dtype[Any], device: int) -> Callable[[tuple[int, ...]]
         return torch.empty(shape, dtype=kind, device=place)
 
     return make
+
+
+def _quick() -> Any:
+    """torch's function; None where it has none."""
+    guards = getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None)
+    return getattr(guards, "_empty_strided_cuda", None)
+
+
+def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, tuple[Any, ...]] | None:
+    """A function of torch's, and the arguments with which it makes such a tensor on the GPU that is current; None where
+    torch has none."""
+    quick = _quick()
+    return None if quick is None else (quick, (shape, _strides(shape), getattr(sys.modules["torch"], dtype.name)))

@@ -190,14 +190,19 @@ PyObject* lend(PyObject*, PyObject* args) {
     return static_cast<PyObject*>(made);
 }
 
-// A tensor of the first `rows` of one, in the same memory, by torch's own `share(base, sizes, strides, offset)`. Null
-// without an exception if it is not as usual: no dense tensor, or none of `rows` or more.
-PyObject* share_rows(PyObject* share, PyObject* object, int64_t rows) {
-    DLTensor tensor;
+// A torch tensor as it is; false, perhaps with an exception, if it is none, or not contiguous.
+bool look_at_dense(PyObject* object, DLTensor* tensor) {
     bool known = false;
     for (int i = 0; i < tensors.num_types; ++i) known |= Py_TYPE(object) == tensors.types[i];
-    if (!known || tensors.table->look(object, &tensor) != 0) return nullptr;
-    if (tensor.ndim < 1 || tensor.ndim > kMostDims || tensor.shape[0] < rows || !is_contiguous(tensor)) return nullptr;
+    if (!known || tensors.table->look(object, tensor) != 0) return false;
+    return tensor->ndim >= 1 && tensor->ndim <= kMostDims && is_contiguous(*tensor);
+}
+
+// A tensor of the first `rows` of one, in the same memory, by torch's own `share(base, sizes, strides, offset)`. Null
+// if it is not as usual, or has fewer.
+PyObject* share_rows(PyObject* share, PyObject* object, int64_t rows) {
+    DLTensor tensor;
+    if (!look_at_dense(object, &tensor) || tensor.shape[0] < rows) return nullptr;
     PyObject *const sizes = PyTuple_New(tensor.ndim), *const strides = PyTuple_New(tensor.ndim);
     PyObject* const zero = PyLong_FromLong(0);
     PyObject* result = nullptr;
@@ -454,6 +459,179 @@ PyMethodDef launch_methods[] = {
 
 PyTypeObject launch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
+// ---- A call made again: arrays and launches, at other addresses -----------------------------------------------------
+constexpr int kMostSlots = 32, kMostSteps = 8, kMostPatches = 32;
+
+struct Patch {  // of a step's arguments: the word at `offset` becomes that of `slot`, plus `add`
+    int offset, slot;
+    uint64_t add;
+};
+
+struct Step {
+    Launch* launch;
+    int num_patches;
+    Patch patches[kMostPatches];
+    char* arguments;
+    void* pointers[kMostParams];
+};
+
+struct Replay {
+    PyObject_HEAD PyObject* makers;  // (function, arguments) of each array
+    int num_given, num_steps;
+    Step steps[kMostSteps];
+};
+
+bool add_patch(Step* step, int offset, int slot, uint64_t add, int num_slots) {
+    if (slot < 0 || slot >= num_slots || step->num_patches == kMostPatches) return false;
+    step->patches[step->num_patches++] = {offset, slot, add};
+    return true;
+}
+
+// One parameter: bytes of a struct; (bytes, at, slot), a struct with the number of a slot at that byte; (slot, offset), an
+// address; an int, an address that stays.
+bool add_param(Step* step, const Param& param, PyObject* given, int num_slots) {
+    char* const to = step->arguments + param.offset;
+    if (PyLong_CheckExact(given)) return param.kind == 'p' && store_address(given, to);
+    PyObject* bytes = given;
+    int at = 0, slot = -1;
+    unsigned long long add = 0;
+    if (PyTuple_CheckExact(given)) {
+        if (PyTuple_GET_SIZE(given) == 2) {
+            return param.kind == 'p' && PyArg_ParseTuple(given, "iK", &slot, &add) &&
+                   add_patch(step, param.offset, slot, add, num_slots);
+        }
+        if (!PyArg_ParseTuple(given, "Sii", &bytes, &at, &slot)) return false;
+        if (at < 0 || at + 8 > param.size || !add_patch(step, param.offset + at, slot, 0, num_slots)) return false;
+    }
+    if (param.kind != 's' || !PyBytes_CheckExact(bytes) || PyBytes_GET_SIZE(bytes) != param.size) return false;
+    std::memcpy(to, PyBytes_AS_STRING(bytes), param.size);
+    return true;
+}
+
+bool add_step(Replay* self, PyObject* given, int num_slots) {
+    PyObject *launch, *params;
+    if (self->num_steps == kMostSteps) return false;
+    if (!PyArg_ParseTuple(given, "O!O!", &launch_type, &launch, &PyTuple_Type, &params)) return false;
+    Step& step = self->steps[self->num_steps++];
+    step.launch = reinterpret_cast<Launch*>(Py_NewRef(launch));
+    int bytes = 1;
+    for (int i = 0; i < step.launch->num_params; ++i) {
+        const Param& param = step.launch->params[i];
+        bytes = param.offset + param.size > bytes ? param.offset + param.size : bytes;
+    }
+    step.arguments = static_cast<char*>(PyMem_Calloc(1, bytes));
+    if (!step.arguments || PyTuple_GET_SIZE(params) != step.launch->num_params) return false;
+    for (int i = 0; i < step.launch->num_params; ++i) {
+        const Param& param = step.launch->params[i];
+        step.pointers[i] = step.arguments + param.offset;
+        if (!add_param(&step, param, PyTuple_GET_ITEM(params, i), num_slots)) return false;
+    }
+    return true;
+}
+
+// Replay(numbers given, makers, steps): a step is (Launch, parameters). A slot is a number given, or behind those the
+// address of an array made. Raises ValueError for what it cannot do.
+PyObject* replay_new(PyTypeObject* type, PyObject* args, PyObject*) {
+    int num_given;
+    PyObject *makers, *steps;
+    if (!PyArg_ParseTuple(args, "iO!O!", &num_given, &PyTuple_Type, &makers, &PyTuple_Type, &steps)) return nullptr;
+    Replay* const self = reinterpret_cast<Replay*>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    self->makers = Py_NewRef(makers);
+    self->num_given = num_given;
+    const Py_ssize_t slots = num_given + PyTuple_GET_SIZE(makers);
+    bool ok = num_given >= 0 && slots <= kMostSlots;
+    for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(makers); ++i) {
+        PyObject* const maker = PyTuple_GET_ITEM(makers, i);
+        ok =
+            PyTuple_CheckExact(maker) && PyTuple_GET_SIZE(maker) == 2 && PyTuple_CheckExact(PyTuple_GET_ITEM(maker, 1));
+    }
+    for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(steps); ++i) {
+        ok = add_step(self, PyTuple_GET_ITEM(steps, i), static_cast<int>(slots));
+    }
+    if (ok) return reinterpret_cast<PyObject*>(self);
+    PyErr_Clear();
+    Py_DECREF(self);
+    PyErr_SetString(PyExc_ValueError, "not a call that can be made again");
+    return nullptr;
+}
+
+void replay_dealloc(PyObject* object) {
+    Replay* const self = reinterpret_cast<Replay*>(object);
+    for (int i = 0; i < self->num_steps; ++i) {
+        Py_XDECREF(reinterpret_cast<PyObject*>(self->steps[i].launch));
+        PyMem_Free(self->steps[i].arguments);
+    }
+    Py_XDECREF(self->makers);
+    Py_TYPE(object)->tp_free(object);
+}
+
+// run(stream, numbers): a list of the arrays; (step, the driver's error); None: nothing was launched, since something is
+// not as usual. What a maker raises is raised.
+PyObject* replay_run(PyObject* object, PyObject* const* given, Py_ssize_t count) {
+    const Replay& self = *reinterpret_cast<Replay*>(object);
+    uint64_t slots[kMostSlots];
+    if (count != 2 || !PyTuple_CheckExact(given[1]) || PyTuple_GET_SIZE(given[1]) != self.num_given) Py_RETURN_NONE;
+    for (int i = 0; i < self.num_given; ++i) {
+        char word[sizeof(uint64_t)];
+        if (!store_address(PyTuple_GET_ITEM(given[1], i), word)) {
+            PyErr_Clear();
+            Py_RETURN_NONE;
+        }
+        std::memcpy(&slots[i], word, sizeof word);
+    }
+    const unsigned long long stream = PyLong_AsUnsignedLongLong(given[0]);
+    void* context = nullptr;
+    if (PyErr_Occurred() || self.num_steps == 0 || self.steps[0].launch->get_context(&context) != 0 ||
+        context != self.steps[0].launch->context) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    const Py_ssize_t arrays = PyTuple_GET_SIZE(self.makers);
+    PyObject* const made = PyList_New(arrays);
+    for (Py_ssize_t i = 0; made && i < arrays; ++i) {
+        PyObject* const maker = PyTuple_GET_ITEM(self.makers, i);
+        PyObject* const array = PyObject_Call(PyTuple_GET_ITEM(maker, 0), PyTuple_GET_ITEM(maker, 1), nullptr);
+        DLTensor tensor;
+        if (!array) {
+            Py_DECREF(made);
+            return nullptr;
+        }
+        PyList_SET_ITEM(made, i, array);
+        if (!look_at_dense(array, &tensor)) {
+            PyErr_Clear();
+            Py_DECREF(made);
+            Py_RETURN_NONE;
+        }
+        slots[self.num_given + i] = reinterpret_cast<uint64_t>(tensor.data) + tensor.byte_offset;
+    }
+    for (int i = 0; made && i < self.num_steps; ++i) {
+        const Step& step = self.steps[i];
+        for (int p = 0; p < step.num_patches; ++p) {
+            const uint64_t word = slots[step.patches[p].slot] + step.patches[p].add;
+            std::memcpy(step.arguments + step.patches[p].offset, &word, sizeof word);
+        }
+        int status;
+        const unsigned* const d = step.launch->dims;
+        void** const pointers = const_cast<void**>(step.pointers);
+        Py_BEGIN_ALLOW_THREADS;  // it waits where the queue is full
+        status = step.launch->launch(step.launch->function, d[0], d[1], d[2], d[3], d[4], d[5], step.launch->shared,
+                                     reinterpret_cast<void*>(stream), pointers, nullptr);
+        Py_END_ALLOW_THREADS;
+        if (status != 0) {
+            Py_DECREF(made);
+            return Py_BuildValue("(ii)", i, status);
+        }
+    }
+    return made;
+}
+
+PyMethodDef replay_methods[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(replay_run)), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyTypeObject replay_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
 PyMethodDef functions[] = {
     {"describe", describe_or_none, METH_O, nullptr},
     {"lend", lend, METH_VARARGS, nullptr},
@@ -474,7 +652,15 @@ PyMODINIT_FUNC PyInit_ep_host() {
     launch_type.tp_dealloc = launch_dealloc;
     launch_type.tp_methods = launch_methods;
     if (PyType_Ready(&launch_type) != 0) return nullptr;
+    replay_type.tp_name = "ep_host.Replay";
+    replay_type.tp_basicsize = sizeof(Replay);
+    replay_type.tp_flags = Py_TPFLAGS_DEFAULT;
+    replay_type.tp_new = replay_new;
+    replay_type.tp_dealloc = replay_dealloc;
+    replay_type.tp_methods = replay_methods;
+    if (PyType_Ready(&replay_type) != 0) return nullptr;
     PyObject* const made = PyModule_Create(&module);
     if (made && PyModule_AddObjectRef(made, "Launch", reinterpret_cast<PyObject*>(&launch_type)) != 0) return nullptr;
+    if (made && PyModule_AddObjectRef(made, "Replay", reinterpret_cast<PyObject*>(&replay_type)) != 0) return nullptr;
     return made;
 }

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ep_lib.backends.base import Launched
 from ep_lib.errors import BufferClosedError
+from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
@@ -36,6 +38,7 @@ _WARP = 32
 _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 _MOST_KNOWN = 1024  # launches and arguments that are remembered
+_TICKET = 4  # its place among the numbers of a counted dispatch that is made again
 # How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
 _WAYS = {
     "push": ("combine_push", ""),
@@ -71,6 +74,10 @@ class Planned(NamedTuple):
         self.kernel.launch(
             rank, self.blocks, self.threads, self.args, *arrays, shared_bytes=self.shared_bytes, uses=uses
         )
+
+    def with_arrays(self, *args: Any) -> Launched:
+        """What :meth:`ep_lib.backends.base.Backend.replay` takes."""
+        return Launched(self.kernel, self.blocks, self.threads, args, self.shared_bytes)
 
 
 class SideRows(NamedTuple):
@@ -265,6 +272,8 @@ class DirectMode:
         self._notifies: dict[Any, Planned] = {}  # of notify_dispatch, all but the ticket
         self._planned: dict[Any, Planned] = {}  # launches that belong to no handle
         self._rooms: dict[Any, _Room] = {}
+        self._calls: dict[Any, Callable[[tuple[int, ...]], Sequence[Any] | None] | None] = {}
+        self._launches: list[Launched] | None = None  # of a call that is being learnt
         self._streams = rank.streams.operations()
         self.epoch = 0
 
@@ -306,19 +315,29 @@ class DirectMode:
         config, kind, num_tokens = self._config, payload.x.kind, payload.x.shape[0]
         ranks, plan_ints = config.world_size, 3 * config.world_size + 2 * config.experts_per_rank + 1
         size = num_tokens * (config.top_k + ranks) + ranks + config.num_experts + plan_ints
-        ints = self._backend.empty(kind, (size,), INT32)
-        routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
+        room = self._room_of(num_tokens, options)
         with self._streams.begin(kind, options.async_finish):
-            lease = self._lend(options)
-            self._launch_notify(experts, weights, routing, content, options)
-            self._launch_dispatch(payload, weights, routing, 0, self._planned, lease, send_routing=True)
+            lease, ahead = self._lend(options), None
+            known = None if room is None else self._known_call(payload, experts, weights, content, options, room)
+            done = None if known is None else self._call_again(known, payload, experts, weights)
+            if done is not None:
+                routing, ahead = done
+            else:
+                routing = DirectRouting(config, self._backend.empty(kind, (size,), INT32), num_tokens, self._xp_kind)
+                self._launches = None if known is None or known in self._calls else []
+                self._launch_notify(experts, weights, routing, content, options)
+                self._launch_dispatch(payload, weights, routing, 0, self._planned, lease, send_routing=True)
             copied = functools.partial(self._copy_out, payload, weights, routing, options, lease, with_routing=True)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
                 grouped = most_rows(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
                 arrivals = copied(num_rows, grouped)
             else:
-                plan, arrivals = self._count(experts, weights, num_tokens, options, copied)
+                if room is not None and ahead is None:
+                    ahead = copied(room.rows, room.grouped, is_guess=True)
+                    if self._launches is not None:
+                        self._learn_call(known, payload, experts, weights, routing, ahead)
+                plan, arrivals = self._count(experts, weights, num_tokens, options, copied, room, ahead)
         self._finish(options.async_finish)
         return routing, plan, arrivals
 
@@ -403,6 +422,12 @@ class DirectMode:
             self._backend.synchronize()
 
     # ---- what the host learns ----------------------------------------------------------------------------------------
+    def _room_of(self, num_tokens: int, options: DispatchOptions) -> _Room | None:
+        """None where nothing is known of such a dispatch, or nothing is to be guessed."""
+        if options.num_worst_tokens or options.column_major_scales:
+            return None
+        return self._rooms.get((num_tokens, options.sorted_by_expert, options.expert_alignment))
+
     def _count(
         self,
         experts: ArrayInfo,
@@ -410,12 +435,11 @@ class DirectMode:
         num_tokens: int,
         options: DispatchOptions,
         copied: Callable[..., Arrivals],
+        room: _Room | None,
+        ahead: Arrivals | None,
     ) -> tuple[Plan, Arrivals]:
-        """What the ranks told each other, and what came, by ``copied(rows, grouped)``: launched before that is known
-        where it can be guessed."""
-        key = (num_tokens, options.sorted_by_expert, options.expert_alignment)
-        room = None if options.column_major_scales else self._rooms.get(key)
-        ahead = None if room is None else copied(room.rows, room.grouped, is_guess=True)
+        """What the ranks told each other, and what came: of ``ahead``, if there was ``room`` enough, else by
+        ``copied(rows, grouped)``."""
         plan = self._await_plan(experts, weights)
         rows = sum(plan.received.tolist())
         grouped = sum(plan.tokens_per_expert.tolist()) if options.sorted_by_expert else 0
@@ -425,8 +449,80 @@ class DirectMode:
             arrivals = ahead.first_rows(rows, grouped)
             if rows >= room.least_rows and grouped >= room.least_grouped:
                 return plan, arrivals
+        key = (num_tokens, options.sorted_by_expert, options.expert_alignment)
         self._remember(self._rooms, key, _Room.after(rows, grouped, self._config.max_rows))
         return plan, arrivals
+
+    # ---- counted dispatches that are as an earlier one, made again natively ------------------------------------------
+    def _known_call(
+        self,
+        payload: Payload,
+        experts: ArrayInfo,
+        weights: ArrayInfo | None,
+        content: int,
+        options: DispatchOptions,
+        room: _Room,
+    ) -> tuple[Any, ...] | None:
+        """What such calls have in common; None for those that are not made again: only torch's, whose rows are copied,
+        by the launches and allocations alone."""
+        x, scales = payload.x, payload.scales
+        if not (
+            self._config.receive_areas < 2
+            and x.kind == experts.kind == "torch"
+            and options.copy
+            and not options.sorted_by_expert
+            and not (payload.form or self._plain).has_row_scale
+            and not pieces.in_use
+        ):
+            return None
+        said = None if scales is None else (scales.dtype, scales.address % 4)
+        return x.shape, room.rows, content, payload.cast, said, experts.dtype, options.expert_alignment
+
+    def _learn_call(
+        self,
+        known: tuple[Any, ...] | None,
+        payload: Payload,
+        experts: ArrayInfo,
+        weights: ArrayInfo | None,
+        routing: DirectRouting,
+        ahead: Arrivals,
+    ) -> None:
+        """After a call by Python: how the backend makes it again, if it can."""
+        launches, self._launches = self._launches or [], None
+        given = [payload.x, payload.scales, experts, weights]
+        made = (routing.ints, ahead.x, ahead.scales, ahead.topk, ahead.weights, ahead.src_rank, ahead.src_token)
+        again = self._backend.replay(launches, given, [array for array in made if array is not None])
+        self._remember(self._calls, known, again)
+
+    def _call_again(
+        self, known: tuple[Any, ...], payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None
+    ) -> tuple[DirectRouting, Arrivals] | None:
+        """None where that cannot be, and nothing was launched."""
+        again, scales = self._calls.get(known), payload.scales
+        if again is None:
+            return None
+        self._tickets += 1
+        numbers = (
+            payload.x.address,
+            0 if scales is None else scales.address,
+            experts.address,
+            0 if weights is None else weights.address,
+            self._tickets,
+        )
+        arrays = again(numbers)
+        if arrays is None:
+            return None
+        routing = DirectRouting(self._config, arrays[0], payload.x.shape[0], self._xp_kind)
+        following = iter(arrays[1:])
+        x, scales_out = next(following), None if scales is None and not payload.cast else next(following)
+        topk, sent = next(following), None if weights is None else next(following)
+        return routing, Arrivals(x, scales_out, topk, sent, next(following), next(following))
+
+    def _start(self, planned: Planned, *arrays: Any, uses: Sequence[ArrayInfo]) -> None:
+        """Launch, and note it where a call is learnt."""
+        if self._launches is not None:
+            self._launches.append(planned.with_arrays(planned.args, *arrays))
+        planned.launch(self._rank, *arrays, uses=uses)
 
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
@@ -484,11 +580,7 @@ class DirectMode:
             )
             self._remember(self._notifies, key, planned)
         at, args = self._ticket_offset, planned.args
-        planned.kernel.launch(
-            self._rank,
-            planned.blocks,
-            planned.threads,
-            args[:at] + self._tickets.to_bytes(8, "little") + args[at + 8 :],
+        arrays = (
             experts,
             weights,
             routing.topk,
@@ -496,6 +588,15 @@ class DirectMode:
             routing.rank_counts,
             routing.choice_counts,
             routing.plan,
+        )
+        if self._launches is not None:
+            self._launches.append(planned.with_arrays((args, at, _TICKET), *arrays))
+        planned.kernel.launch(
+            self._rank,
+            planned.blocks,
+            planned.threads,
+            args[:at] + self._tickets.to_bytes(8, "little") + args[at + 8 :],
+            *arrays,
             shared_bytes=planned.shared_bytes,
             uses=(routing.info,),
         )
@@ -552,8 +653,8 @@ class DirectMode:
         uses: tuple[ArrayInfo, ...] = (routing.info,)
         if scales is not None and not form.is_apart:
             uses = (routing.info, scales)
-        planned.launch(
-            self._rank,
+        self._start(
+            planned,
             payload.x,
             scales if form.is_apart or scales is None else scales.address,
             routing.topk,
@@ -699,8 +800,8 @@ class DirectMode:
             uses = (routing.info, side_rows)
         if grouped is not None:
             uses = (*uses, *grouped.arrays())
-        planned.launch(
-            self._rank,
+        self._start(
+            planned,
             *(() if grouped is None else (grouped.args(config.experts_per_rank, side.padding),)),
             routing.plan,
             x,
