@@ -13,12 +13,13 @@ import pytest
 
 from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.workshop import grader, watched
-from ep_lib.workshop.exercises import find
+from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.grader import grade
 from ep_lib.workshop.hidden import load
 
 EXERCISE = find("01")
 PIECE = EXERCISE.pieces[0]
+HIDDEN = Path(grader.__file__).with_name("hidden")
 TESTS = grader._sources(load(EXERCISE.name, public=False))
 SOLUTION = (EXERCISE.solution_dir / PIECE).read_text("utf-8")
 
@@ -119,6 +120,7 @@ def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_pa
         "struct Own { int n; EP_DEVICE int operator()(int a) const { return a + n; } friend int own_friend(Own); };",
         "template <class T> struct Own { T n; EP_DEVICE Own operator*(Own b) const { return {n * b.n}; } };",
         "using u64 = uint64_t;",
+        'static_assert(sizeof(Pipe) < 100, "small");',
         "#define ALL(...) own(__VA_ARGS__)\ntemplate <class... T> EP_DEVICE int own(T... a) { return (0 + ... + a); }",
         "struct __align__(16) Own { int n[4]; };\nEP_DEVICE unsigned own_vote() { return __ballot_sync(~0u, 1); }",
     ],
@@ -192,6 +194,44 @@ def test_what_the_words_miss_is_seen_in_the_library_or_in_the_run(
     result = grade("01", submitted(tmp_path, top, WRITE, body))
     assert not result.tasks[0].passed
     assert any(part in result.tasks[0].message for part in says.split("|")), result.tasks[0].message
+
+
+GIVEN = re.compile(r"^struct (?:alignas\(16\) )?(\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
+FIELD = re.compile(r"^    [\w ]+\*? (\w+);", re.MULTILINE)
+
+
+def test_every_field_of_a_struct_that_is_given_is_held_by_the_tests() -> None:
+    looked_at = 0
+    for exercise in map(find, names()):
+        for piece in exercise.pieces:
+            text = (exercise.solution_dir / piece).read_text("utf-8")
+            if (test := Path(HIDDEN, f"ex{exercise.name}.cu")).is_file() and piece.endswith(".cuh"):
+                held = test.read_text("utf-8")
+                for name, body in GIVEN.findall(text):
+                    fields = FIELD.findall(body)
+                    assert fields and re.search(rf"^GRADER_STRUCT\((\w+::)?{name}, \d+\);", held, re.MULTILINE), name
+                    assert all(re.search(rf"FIELD\((\w+::)?{name}, {field}, ", held) for field in fields), name
+                    looked_at += len(fields)
+    assert looked_at > 30
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "int num_slots;",
+            "struct { int n; operator int() const { return n; } } num_slots;",
+            "leave num_slots as it",
+        ),
+        ("    size_t bytes;", "    size_t bytes; Write() {}", "the tests use it as well"),
+    ],
+)
+def test_a_struct_that_is_given_stays_as_it_is(old: str, new: str, says: str, tmp_path: Path) -> None:
+    result = grade("01", submitted(tmp_path, "", old, new), tasks=[1])
+    assert not result.points and result.problem is not None
+    assert says in result.problem and result.problem.endswith("as it is"), result.problem
 
 
 # How many functions of a library kernels may call: by value, or the end of the run. Those of libm that have a pointer

@@ -59,7 +59,12 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _DEFINES = re.compile(r"^\s*#\s*(define|undef)\s+(\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const\s*)?(?:noexcept\s*)?\{")
 _CALL = re.compile(r"\b(\w+)(?:\s*\(|<)")
-_NO_FUNCTIONS = frozenset("if for while switch catch return sizeof alignas __attribute__ template include".split())  # noqa: SIM905
+_NO_FUNCTIONS = frozenset(
+    (
+        *("if", "for", "while", "switch", "catch", "return", "sizeof", "alignas", "__attribute__", "template"),
+        *("include", "static_assert", "decltype"),
+    )
+)
 
 # What a kernel's library may leave undefined, beside what the emulator gives to kernels. A function of another library
 # is not instrumented: it reads and writes memory without a word to the checker. And a GPU has none, but for those that

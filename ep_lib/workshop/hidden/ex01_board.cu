@@ -3,6 +3,12 @@
 #include <01_board.cuh>
 #include <grader.cuh>
 
+GRADER_STRUCT(Board, 24);
+GRADER_FIELD(Board, edition, uint64_t*);
+GRADER_FIELD(Board, words, uint64_t*);
+GRADER_FIELD(Board, count, int);
+GRADER_FIELD(Board, home, int);
+
 namespace {
 
 enum Part { kBegin = 1, kPublish = 2, kRead = 4 };

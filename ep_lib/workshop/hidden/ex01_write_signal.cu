@@ -5,6 +5,17 @@
 #include <ep/write_signal.cuh>
 #include <grader.cuh>
 
+GRADER_STRUCT(ep::Write, 24);
+GRADER_FIELD(ep::Write, target, void*);
+GRADER_FIELD(ep::Write, source, const void*);
+GRADER_FIELD(ep::Write, bytes, size_t);
+GRADER_STRUCT(ep::Pipe, 40);
+GRADER_FIELD(ep::Pipe, slots, char*);
+GRADER_FIELD(ep::Pipe, slot_bytes, size_t);
+GRADER_FIELD(ep::Pipe, num_slots, int);
+GRADER_FIELD(ep::Pipe, arrived, uint64_t*);
+GRADER_FIELD(ep::Pipe, credits, uint64_t*);
+
 namespace {
 
 // Mirrors Job of ex01_write_signal.py.

@@ -4,6 +4,16 @@
 #include <ep/ring.cuh>
 #include <grader.cuh>
 
+GRADER_STRUCT(ep::Ring, 56);
+GRADER_FIELD(ep::Ring, peer, int);
+GRADER_FIELD(ep::Ring, queue_pair, int);
+GRADER_FIELD(ep::Ring, num_slots, int);
+GRADER_FIELD(ep::Ring, slot_bytes, size_t);
+GRADER_FIELD(ep::Ring, staging, char*);
+GRADER_FIELD(ep::Ring, slots, char*);
+GRADER_FIELD(ep::Ring, arrived, uint64_t*);
+GRADER_FIELD(ep::Ring, credits, uint64_t*);
+
 namespace {
 
 // Mirrors _Job of ex05_ring.py.

@@ -3,6 +3,12 @@
 #include <ep/all_ranks.cuh>
 #include <grader.cuh>
 
+GRADER_STRUCT(ep::Signals, 32);
+GRADER_FIELD(ep::Signals, flags, uint64_t*);
+GRADER_FIELD(ep::Signals, tags, uint64_t*);
+GRADER_FIELD(ep::Signals, epoch, uint64_t);
+GRADER_FIELD(ep::Signals, masked, uint64_t);
+
 namespace {
 
 // Mirrors _Job of ex06_arrivals.py.

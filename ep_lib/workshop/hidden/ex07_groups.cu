@@ -3,6 +3,10 @@
 #include <ep/groups.cuh>
 #include <grader.cuh>
 
+GRADER_STRUCT(ep::GroupItem, 8);
+GRADER_FIELD(ep::GroupItem, owner, int);
+GRADER_FIELD(ep::GroupItem, group, int);
+
 namespace {
 
 // Mirrors _Job of ex07_groups.py.

@@ -7,6 +7,10 @@
 // clang-format on
 #include <grader.cuh>
 
+GRADER_STRUCT(ep::TaggedWord, 16);
+GRADER_FIELD(ep::TaggedWord, data, uint64_t);
+GRADER_FIELD(ep::TaggedWord, tag, uint64_t);
+
 namespace {
 
 // Mirrors _Job of ex08_packets.py.

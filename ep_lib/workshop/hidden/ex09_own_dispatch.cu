@@ -3,6 +3,19 @@
 #include <09_own_dispatch.cuh>
 #include <grader.cuh>
 
+GRADER_STRUCT(own::Dispatch, 72);
+GRADER_FIELD(own::Dispatch, rows, int4*);
+GRADER_FIELD(own::Dispatch, arrived, uint64_t*);
+GRADER_FIELD(own::Dispatch, routes, ep::TaggedWord*);
+GRADER_FIELD(own::Dispatch, out, int4*);
+GRADER_FIELD(own::Dispatch, wanted, uint64_t*);
+GRADER_FIELD(own::Dispatch, epoch, uint64_t);
+GRADER_FIELD(own::Dispatch, num_tokens, int);
+GRADER_FIELD(own::Dispatch, max_tokens, int);
+GRADER_FIELD(own::Dispatch, row_vectors, int);
+GRADER_FIELD(own::Dispatch, top_k, int);
+GRADER_FIELD(own::Dispatch, experts_per_rank, int);
+
 namespace {
 
 using namespace ep;
