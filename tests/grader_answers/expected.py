@@ -89,6 +89,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
             {3},
             "a frame of MAX_BYTES that ends too early: it was refused when 20 bytes were read",
         ),
+        "wrong_first_letters": ({3}, "one bit of MAGIC changed was taken for a right one"),
+        "wrong_half_a_checksum": ({3}, "one bit of its checksum changed was taken for a right one"),
         "wrong_magic_afterwards": ({3}, "a frame of another program: it went on to read the body"),
         "wrong_says_what_is_missing": ({2}, "does not say how many bytes came: 50 of 60"),
     },
@@ -126,8 +128,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
     },
     "03_batches": {
         "wrong_reuses_staging": ({1}, "source reused"),
-        "wrong_lanes_stage_early": ({1}, "two barriers"),
-        "wrong_posts_half_staged": ({1}, "two barriers"),
+        "wrong_lanes_stage_early": ({1}, "Two barriers"),
+        "wrong_posts_half_staged": ({1}, "Two barriers"),
         "wrong_quiet_first": ({2}, "signal overtakes data"),
         "wrong_quiet_each": ({2, 4}, "one for the batch keeps the network busy"),
         "wrong_other_queue_pair": ({2}, "InfiniBand's quiet waits for one queue pair"),
@@ -140,6 +142,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_no_quiet_after_the_adds": ({3}, "some of its additions were not made yet"),
         "wrong_quiet_of_another_queue_pair": ({2}, "source reused|are wrong in the end"),
         "wrong_32_messages": ({2}, "are wrong in the end"),
+        "wrong_two_quiets": ({1}, "8 quiets for 4 messages, 1 at a time: 5 would do"),
     },
     "04_proxy_ring": {
         "wrong_one_credit_too_few": ({1, 3, 4}, "DeadlockError"),
@@ -320,6 +323,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_stores_behind_the_end": ({5}, "each stores what exists"),
         "wrong_one_round": ({5}, "scales of|elements of"),
         "wrong_vector_of_8_bits": ({5}, "elements of"),
+        "wrong_largest_float_is_none": ({1, 3}, "of numbers as large as kFp8LargestFloat are wrong"),
     },
     "08_packets": {
         "wrong_two_stores": ({1, 3}, "stores of 4 or 8 bytes): a packet is one store"),

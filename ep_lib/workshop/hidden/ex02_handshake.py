@@ -148,15 +148,22 @@ def _refused(what: str, make: Callable[[Rng], bytes], *, by_its_head: bool = Fal
     return cases
 
 
-def _changed(rng: Rng) -> bytes:
-    data = bytearray(_framed(rng.bytes(200)))
-    data[int(rng.integers(_HEAD.size, len(data)))] ^= 1 << int(rng.integers(8))
-    return bytes(data)
+def _changed(begin: int, end: int) -> Callable[[Rng], bytes]:
+    """A frame with one bit changed in its bytes from ``begin`` to ``end``."""
+
+    def make(rng: Rng) -> bytes:
+        data = bytearray(_framed(rng.bytes(200)))
+        data[int(rng.integers(begin, end))] ^= 1 << int(rng.integers(8))
+        return bytes(data)
+
+    return make
 
 
 _STRANGERS = (
     _refused("a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1"), by_its_head=True),
-    _refused("a frame with one bit of its body changed", _changed),
+    _refused("a frame with one bit of MAGIC changed", _changed(len(_MAGIC) - 1, len(_MAGIC)), by_its_head=True),
+    _refused("a frame with one bit of its body changed", _changed(_HEAD.size, _HEAD.size + 200)),
+    _refused("a frame with one bit of its checksum changed", _changed(len(_MAGIC) + 2, len(_MAGIC) + 4)),
     _refused(
         "a frame that announces 2**60 bytes", lambda rng: _framed(rng.bytes(10), length=1 << 60), by_its_head=True
     ),

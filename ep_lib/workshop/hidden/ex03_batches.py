@@ -82,7 +82,7 @@ def _send_case(task: int, rng: Rng, seed: int, job: _Job, route: Route, quiets: 
                     )
             if quiets is not None and int(out["noted"][me].max()) > quiets:
                 most, sent = int(out["noted"][me].max()), job.messages
-                return f"{most} quiets for {sent} messages in batches of {job.chunk}: {quiets} would do"
+                return f"{most} quiets for {sent} messages, {job.chunk} at a time: {quiets} would do"
         return None
 
     return Case(_scenario(task, seed, route, job, inboxes, data, counters), judge)
@@ -154,7 +154,7 @@ def _staged(*shapes: tuple[int, int]) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, (size, messages) in enumerate(shapes):
             job, route = _Job(bytes=size, messages=messages), RING if seed % 2 else PAIR
-            yield _send_case(1, rng, 100 + 10 * seed, job, route, None)
+            yield _send_case(1, rng, 100 + 10 * seed, job, route, messages + 1)
 
     return cases
 
@@ -190,7 +190,7 @@ def _counts(ranks: int) -> Cases:
 
 
 _EVERYWHERE = (_P2P, RC, SRD, NODES)
-_TWICE = "Quiet before the counter (the data is there) and before the staging buffer is filled again; two barriers."
+_TWICE = "One quiet between a put and its counter: the data is there, and the staging buffer is free. Two barriers."
 _ORDER = "On EFA only a quiet keeps the counter behind the data."
 _QUEUE_PAIR = "InfiniBand's quiet waits for one queue pair: the one that the puts went over."
 _OWN_COUNTER = "One kind of writer for each counter: the one that is this rank's own, at the target."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -65,6 +65,15 @@ def _broken(rng: Rng, groups: int) -> Floats:
     return x
 
 
+def _largest(rng: Rng, groups: int) -> Floats:
+    """One number of each group is the largest float32 or the smallest: finite, and beside infinities in some."""
+    x = _plain(rng, groups)
+    x[rng.random(x.shape) < 0.02] = np.inf
+    x[0] = 0.0
+    x[np.arange(groups), rng.integers(0, _GROUP, groups)] = rng.choice([-1, 1], groups) * np.finfo(np.float32).max
+    return x
+
+
 def _halfway(rng: Rng, groups: int) -> Floats:
     """Exactly in the middle between two E4M3 numbers, times a scale of 7 and powers of 2: all of them bfloat16 numbers.
 
@@ -87,6 +96,7 @@ _KINDS = {
     "infinities and NaN": _broken,
     "numbers half-way between two of E4M3": _halfway,
 }
+_OF_FLOAT32 = {**_KINDS, "numbers as large as kFp8LargestFloat": _largest}
 
 
 # ---- one function alone ---------------------------------------------------------------------------------------------
@@ -102,19 +112,21 @@ def _scale_of(largest: Floats) -> Floats:
 
 
 def _largest_case(rng: Rng, seed: int, kind: str, warps: int) -> Case:
-    x = _KINDS[kind](rng, 4 * warps)
+    x = _OF_FLOAT32[kind](rng, 4 * warps)
     want = np.repeat(_finite_largest(x), _GROUP // _ELEMENTS)
     return Case(_scenario(1, seed, x, lanes=want.size, scales=want.size), _floats_judge(want, f"of {kind}"))
 
 
 def _scale_case(rng: Rng, seed: int) -> Case:
-    edge = np.array([0, 448, _LEAST_SCALE, _LEAST_SCALE * 448, 5.2e-36, 5.3e-36, 1e-45, 3.4e38], np.float32)
+    edge = np.array(
+        [0, 448, _LEAST_SCALE, _LEAST_SCALE * 448, 5.2e-36, 5.3e-36, 1e-45, np.finfo(np.float32).max], np.float32
+    )
     x = np.concatenate([edge, 10 ** rng.uniform(-38, 38, 56)]).astype(np.float32)
     return Case(_scenario(2, seed, x, rows=x.size, lanes=64, scales=x.size), _floats_judge(_scale_of(x), "of a group"))
 
 
 def _pair_case(rng: Rng, seed: int, kind: str) -> Case:
-    groups = _KINDS[kind](rng, 2)
+    groups = _OF_FLOAT32[kind](rng, 2)
     pairs, scales = groups.reshape(-1, 2), np.repeat(_scale_of(_finite_largest(groups)), _GROUP // 2)
     x = np.column_stack([pairs, scales]).astype(np.float32)
     with np.errstate(invalid="ignore"):
@@ -234,9 +246,9 @@ def _scenario(
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-def _every_kind(case: Callable[[Rng, int, str, int], Case]) -> Cases:
+def _every_kind(case: Callable[[Rng, int, str, int], Case], kinds: Iterable[str] = _OF_FLOAT32) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
-        for seed, kind in enumerate(_KINDS):
+        for seed, kind in enumerate(kinds):
             yield case(rng, seed, kind, 1 + seed % 3)
 
     return cases
@@ -276,7 +288,7 @@ BEHAVIOURS = (
     Behaviour(1, "every kind of numbers, several warps", _every_kind(_largest_case), _LARGEST),
     Behaviour(2, "from nothing to the largest float32", one(lambda rng: _scale_case(rng, 1)), _SCALE),
     Behaviour(3, "every kind of numbers", _every_kind(lambda rng, seed, kind, _: _pair_case(rng, seed, kind)), _PAIR),
-    Behaviour(4, "every kind of numbers, several warps", _every_kind(_lanes_case), _ORDER),
+    Behaviour(4, "every kind of numbers, several warps", _every_kind(_lanes_case, _KINDS), _ORDER),
     Behaviour(5, "rows of every length, several warps and blocks", _rows, _ROW),
     Behaviour(5, "lanes do not write over each other", under_checker(_short_and_long, 3), _ROW),
 )
