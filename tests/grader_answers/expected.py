@@ -415,5 +415,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_slots_of_their_node": ({4}, "the slot of your node in the partner's back"),
         "wrong_slot_of_the_sum": ({4}, "the slot of your node in the partner's back"),
         "wrong_token_of_8_bits": ({1}, "labels in the slots for partners"),
+        "wrong_a_lane_per_node": ({1}, "One message per token and other node"),
+        "wrong_label_of_1": ({2}, "DeadlockError"),
     },
 }

@@ -45,12 +45,15 @@ class _Job:
 
 
 class _World:
-    """Who needs what, and what everything must hold then."""
+    """Who needs what, and what everything must hold then. ``few``: token 0 is for the first rank of each node alone,
+    which is the label 1, the last token for nobody, and the last rank has nothing for node 0."""
 
-    def __init__(self, rng: Rng, ranks: int, job: _Job) -> None:
+    def __init__(self, rng: Rng, ranks: int, job: _Job, *, few: bool = False) -> None:
         self.ranks, self.job, self.nodes = ranks, job, ranks // job.mates
         self.wants = rng.random((ranks, job.count, ranks)) < 0.4
-        self.wants[:, 0, :] = True  # there is always something to do
+        self.wants[:, 0, :] = np.arange(ranks) % job.mates == 0 if few else True  # there is always something to do
+        if few:
+            self.wants[:, -1] = self.wants[-1, :, : job.mates] = False
         self.rows = rng.standard_normal((ranks, job.count, job.words)).astype(np.float32)
         scale = 10.0 ** rng.integers(-3, 4, ranks)
         self.results = [(self.rows * scale[r] * (r + 1)).astype(np.float32) for r in range(ranks)]
@@ -221,6 +224,9 @@ def _cases(task: int, make: Any, *, checked: int = 0) -> Cases:
         if not checked:  # more tokens than 8 bits count, and more ranks than 32 bits name
             yield make(_World(rng, 4, _Job(270, 1)), 100 * task + 8, "rc")
             yield make(_World(rng, 36, _Job(2, 33, 18)), 100 * task + 9, "rc")
+            yield make(_World(rng, 6, _Job(4, 33, 2), few=True), 100 * task + 10, "srd")
+            if task == 1:  # more nodes than lanes
+                yield make(_World(rng, 36, _Job(2, 4, 1)), 100 * task + 11, "rc")
 
     return under_checker(cases, checked) if checked else cases
 
