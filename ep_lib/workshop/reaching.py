@@ -230,23 +230,27 @@ def _said_rightly(tree: ast.AST, own: _Own) -> set[int]:
     annotation, or as a decorator."""
     found = set()
     # with this nothing of an annotation is evaluated
-    future = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in ast.walk(tree))
+    future = "annotations" in {
+        each.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        for each in node.names
+    }
     for node in ast.walk(tree):
         annotations = [getattr(node, "returns", None), getattr(node, "annotation", None)]
         if future:
             found |= {id(each) for annotation in filter(None, annotations) for each in ast.walk(annotation)}
         elif isinstance(node, (ast.FunctionDef, ast.arg)):  # dataclasses show those of a class
-            found |= set(map(id, annotations))
+            found |= {id(each.value if isinstance(each, ast.Subscript) else each) for each in annotations}
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             called = [each.func for each in node.decorator_list if isinstance(each, ast.Call) and _is_plain_call(each)]
             found |= {id(each) for each in (*node.decorator_list, *called) if _word(each) in _DECORATORS}
-        if isinstance(node, ast.Subscript):
-            found.add(id(node.value))  # type[int]
         if isinstance(node, ast.Call):
             word = _word(node.func)
+            is_function = isinstance(node.func, ast.Name) and own.is_pythons(word)
             if (word == "type" and _is_plain_call(node)) or next(_names_in_text(node), None) is not None:
                 found.add(id(node.func))
-            if word == "isinstance" and len(node.args) == 2 and own.is_pythons(word):
+            if word == "isinstance" and len(node.args) == 2 and is_function:
                 kinds = node.args[1]
                 found |= set(map(id, kinds.elts if isinstance(kinds, ast.Tuple) else (kinds,)))
     return found
@@ -294,8 +298,8 @@ def _compared(tree: ast.AST, own: _Own) -> Iterator[int]:
             yield from map(id, (node.left, *node.comparators))
         elif isinstance(node, ast.FormattedValue):
             yield id(node.value)
-        elif isinstance(node, ast.Call) and _word(node.func) in _COMPARE and own.is_pythons(_word(node.func)):
-            yield from map(id, node.args)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _COMPARE:
+            yield from map(id, node.args if own.is_pythons(node.func.id) else ())
 
 
 def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
@@ -441,6 +445,8 @@ class _Own:
                     self._named.append(node.id)
             elif isinstance(node, ast.arg):
                 self._named.append(node.arg)
+            elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
+                self._named.append((node.rest if isinstance(node, ast.MatchMapping) else node.name) or "")
             elif isinstance(node, ast.alias) and (node.asname or node.name != "NamedTuple"):
                 self._named.append(node.asname or node.name)
         # classes that no object of another one passes for, and no other meaning of their names
