@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
+import random
 import re
+import threading
+import time
+import uuid
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -320,11 +327,24 @@ def test_a_resume_file_that_is_not_whole_or_of_other_kernels(tmp_path: Path) -> 
     for text, says in {
         b"{}": "no file of an exhaustive check",
         whole[: len(whole) // 2]: "its checksum is another one",
-        whole.replace(b"format 5", b"format 1"): "of another ep_lib: its format is 1",
+        re.sub(rb"format \d+", b"format 1", whole, count=1): "of another ep_lib: its format is 1",
     }.items():
         file.write_bytes(text)
         with pytest.raises(ep_lib.errors.ArgumentError, match=says):
             again()
+
+
+def test_it_goes_on_after_an_interrupt_before_the_first_run(tmp_path: Path) -> None:
+    file, turn = tmp_path / "check.resume", iter(range(100))
+
+    def main(rank: ep_lib.Rank) -> None:
+        if next(turn) == 0:
+            raise KeyboardInterrupt
+        one_rank(rank, "counter")
+
+    first = exhausted(main, resume=file)
+    assert "interrupt" in first.coverage.stopped and not first.coverage.schedules
+    assert exhausted(main, resume=file).proved
 
 
 def test_every_damage_to_a_resume_file_is_seen(tmp_path: Path) -> None:
@@ -352,6 +372,71 @@ def test_any_executor_makes_the_runs() -> None:
     assert report.ok and report.coverage.schedules == 7
     with pytest.raises(ep_lib.errors.KernelNotFoundError):
         exhausted(one_rank, args=("no_such_kernel",), executor=Here())
+
+
+GENERATOR = np.random.default_rng(5)
+SOURCES: dict[str, Callable[[], Any]] = {
+    "os.urandom": lambda: os.urandom(1)[0],
+    "perf_counter": lambda: int(time.perf_counter() * 1e6),
+    "time": lambda: int(time.time()) // 86_400,  # the same for all of the check
+    "now": lambda: datetime.datetime.now().year,
+    "random": lambda: random.randrange(1, 4),
+    "np.random": lambda: np.random.randint(1, 4),
+    "default_rng": lambda: np.random.default_rng().integers(1, 4),
+    "Random()": lambda: random.Random().getrandbits(2),
+    "uuid": lambda: uuid.uuid4().int % 3,
+    "a generator that goes on": lambda: GENERATOR.integers(1, 1 << 40),
+    "id": lambda: id(object()) & 1,
+    "a file": lambda: Path(__file__).stat().st_size + len(Path(__file__).read_text()),
+    "a thread": lambda: threading.Thread(target=print, args=("",)).start() or 1,
+}
+SEEDED: dict[str, Callable[[], Any]] = {
+    "random": lambda: (random.seed(3), random.randrange(3))[1],
+    "np.random": lambda: (np.random.seed(3), np.random.randint(3))[1],
+    "default_rng": lambda: np.random.default_rng(3).integers(3),
+    "Random": lambda: random.Random(3).random() > 0.5,
+    "own address": lambda: sum({1, 2, 3}),
+}
+
+
+def launching(asks: Callable[[], Any]) -> Callable[[ep_lib.Rank], None]:
+    def main(rank: ep_lib.Rank) -> None:
+        number = int(asks()) % 2**31
+        out = rank.to_device(np.array([number, 0, 0, 0], np.uint32))
+        kernel("counter").launch(rank, 1, 2, out, rank.to_device(np.zeros(8, np.uint32)))
+
+    return main
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_may_be_otherwise_in_another_run_is_not_proved(name: str) -> None:
+    try:
+        report = exhausted(launching(SOURCES[name]))
+    except ep_lib.errors.ArgumentError as error:
+        said = str(error)
+        assert "does not do the same in every run" in said
+    else:
+        assert report.ok and not report.proved
+        said = str(report)
+        assert said.startswith("NOT PROVED: ")
+    assert "test_exhaustive.py:" in said or "numpy.random" in said or "of random" in said or "goes on" in name
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_what_is_seeded_is_proved(name: str) -> None:
+    report = exhausted(launching(SEEDED[name]))
+    assert report.proved and not report.coverage.asked
+
+
+def test_two_launches_of_the_calm_run_that_differ_are_told() -> None:
+    turn = iter(range(100))
+
+    def main(rank: ep_lib.Rank) -> None:
+        x, out = (rank.to_device(np.zeros(8, np.uint32)) for _ in range(2))
+        kernel("counter").launch(rank, 1, 1 + next(turn), x, out)
+
+    with pytest.raises(ep_lib.errors.ArgumentError, match=r"rank 0 launched 'counter' with grid.*\(2, 1, 1\)"):
+        exhausted(main)
 
 
 def test_a_program_that_is_not_the_same_each_time() -> None:

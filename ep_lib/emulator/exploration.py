@@ -34,6 +34,7 @@ class Status:
     share: float
     equivalence: int
     outcome: int
+    inputs: int
 
 
 class Exploration:

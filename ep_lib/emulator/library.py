@@ -83,6 +83,7 @@ class ExplorationStatus(Structure):
         ("share", c_double),
         ("equivalence", c_uint64),
         ("outcome", c_int32),
+        ("inputs", c_uint64),
     ]
 
 

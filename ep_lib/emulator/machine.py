@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -168,6 +168,17 @@ def _nanoseconds(seconds: float) -> int:
     return 2**64 - 1 if seconds == math.inf else max(1, int(seconds * 1e9))
 
 
+class Launched(NamedTuple):
+    """What a host has launched."""
+
+    rank: int
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    args: tuple[bytes, ...]
+    parameters: str  # as :meth:`Machine.launch` takes them
+
+
 class Machine:
     """Owns a C++ machine. Not thread safe: the world's driver or the one rank that holds the baton calls it."""
 
@@ -237,6 +248,7 @@ class Machine:
         self.notes: recording.Notes | None = None  # while the run is recorded
         self.runs_in_virtual_time = False
         self._has_services = self._has_failed = False
+        self.launches: list[Launched] | None = None  # a list where they are to be kept
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 
     def begin_checks(self, plain_volatile: bool = False, weak_memory: bool = False) -> None:
@@ -407,6 +419,8 @@ class Machine:
         )
         start = self._lib.epemu_launch_service if is_service else self._lib.epemu_launch
         self._has_services |= is_service
+        if self.launches is not None:
+            self.launches.append(Launched(rank, name, tuple(grid), tuple(block), tuple(args), parameters))
         ticket = int(start(self.handle, loaded, entry, ctypes.byref(request)))
         if not ticket:
             library.require_memory(self._lib)

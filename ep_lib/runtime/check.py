@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ep_lib.bootstrap.base import dumps, loads
 from ep_lib.config import Config
 from ep_lib.emulator import exploration as runs
-from ep_lib.emulator.exploration import BUSY_TURNS, Exploration
+from ep_lib.emulator.exploration import BUSY_TURNS, Exploration, Status
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_spots
 from ep_lib.emulator.host_watch import HostAccess
@@ -40,14 +40,17 @@ from ep_lib.jit import pieces
 from ep_lib.require import at_least_one, brief, flag, index, one_of, several, text, whole_number
 from ep_lib.require import seconds as a_time
 from ep_lib.runtime import arguments
-from ep_lib.runtime.differences import describe_difference, digest
+from ep_lib.runtime.differences import describe_difference, describe_launches, digest
 from ep_lib.runtime.emulated import make_machine, run_program
 from ep_lib.runtime.exhaustion import RUNS, ExplorationFile, Explored, Parts
 from ep_lib.runtime.rank_process import RemoteError, encode, rebuilt
+from ep_lib.runtime.sources import Sources
 from ep_lib.version import __version__
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from ep_lib.emulator.machine import Launched
 
 _UNPROVEN = (
     "This proves nothing about other inputs, sizes and numbers of ranks, nor about schedules that were not tried; "
@@ -87,7 +90,8 @@ class Coverage:
     ``skipped``: places from which only runs with more preemptions go on. ``calm``: choices that were not tried, as they
     are between kernels that are not among ``kernels``. ``stopped``: why it ended early, or "".
     ``share``: of all schedules, as far as they are known. ``most_events``: of a run. ``clocks``: where kernels read a
-    clock, as file:line; what they do with it went one way only.
+    clock, as file:line; what they do with it went one way only. ``asked``: what main has asked that may
+    answer otherwise in another run, "a clock (perf_counter at x.py:12)".
     """
 
     schedules: int
@@ -104,6 +108,7 @@ class Coverage:
     kernels: tuple[str, ...]
     stopped: str
     clocks: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
 
     @property
     def ended_by_finding(self) -> bool:
@@ -113,7 +118,7 @@ class Coverage:
     @property
     def complete(self) -> bool:
         """Whether every schedule is equivalent to one that was made."""
-        return not (self.stopped or self.cut or self.counted or self.skipped or self.calm or self.clocks)
+        return not (self.stopped or self.cut or self.counted or self.skipped or self.calm or self.clocks or self.asked)
 
     def __str__(self) -> str:
         if self.stopped:
@@ -145,6 +150,11 @@ class Coverage:
             text += (
                 f"; a clock is read at {', '.join(self.clocks)}: time stands still here while anything can happen, so "
                 f"what a kernel does by the clock was followed one way only"
+            )
+        if self.asked:
+            text += (
+                f"; main asks for {', '.join(self.asked)}, which may be something else in another run: pass what "
+                f"changes in args=, or give a generator a seed"
             )
         return text
 
@@ -213,7 +223,8 @@ class CheckReport:
         if self.ok:
             one = "it is not wrong" if coverage.schedules == 1 else "none of them wrong"
             weaker = "" if self.memory == "ptx" else _WEAKER
-            head = "NOT PROVED: " if coverage.stopped or coverage.cut else "" if self.proved else "within bounds: "
+            is_open = coverage.stopped or coverage.cut or coverage.asked
+            head = "NOT PROVED: " if is_open else "" if self.proved else "within bounds: "
             return f"{head}{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
         return self._told(f"{_count(len(self.findings), 'finding')} in {coverage}{where}")
 
@@ -572,6 +583,7 @@ class _Run(NamedTuple):
     end: Finding | None
     out_of_time: bool
     is_whole: bool = True  # it was not given up before its end
+    launches: Sequence[Launched] = ()  # of exhaustive checks
 
 
 class _Calm(NamedTuple):
@@ -595,6 +607,7 @@ class _PartAnswer:
     polled: frozenset[str]
     kernels: frozenset[str]
     clocks: frozenset[str]
+    asked: frozenset[str]
     stopped: str
 
 
@@ -613,6 +626,7 @@ class _Search:
         self._polled: set[str] = set()  # lines
         self._kernels: set[str] = set()  # that were launched: Machine.kernels
         self.clocks: set[str] = set()  # lines that read one
+        self.sources = Sources()  # what main asks
         self.failed = self._has_values = False
         self.recorded: tuple[Any, dict[str, Any], Notes, list[tuple[int, Finding]]] | None = None
 
@@ -654,8 +668,10 @@ class _Search:
     def try_next(self, exploration: Exploration, recorded: bool = False) -> tuple[_Run, bool]:
         """Runs main as it has not been run. Returns the run, and whether there is another one to make."""
         number = len(self.tried)
+        self.sources.begin()
         run = self._run(number, recorded, self.program.weak_memory, exploration)
         more = exploration.next()
+        self.sources.take()
         if exploration.status.outcome != runs.REDUNDANT:
             self._take(run, number, exploration.schedule)
         return run, more
@@ -690,6 +706,7 @@ class _Search:
         self._polled |= part.polled
         self._kernels |= part.kernels
         self.clocks |= part.clocks
+        self.sources.asked |= part.asked
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: findings by the runs that have shown them."""
@@ -701,11 +718,15 @@ class _Search:
             "polled": sorted(self._polled),
             "kernels": sorted(self._kernels),
             "clocks": sorted(self.clocks),
+            "asked": sorted(self.sources.asked),
+            "seeded": None if self.sources.seeded is None else sorted(self.sources.seeded),
         }
 
     def load(self, known: dict[str, Any]) -> None:
         """The inverse of :meth:`to_dict`: the runs that have shown something are made again, and so is one other, which
         tells whether the kernels are still the same."""
+        if not known["runs"]:
+            return  # it was interrupted before it had made any
         self._kernels = set(known["kernels"])
         again = _Search(self.program, compare_values=True)
         again.try_next(_follower(known["calm"][0] if known["calm"] else ""))
@@ -734,6 +755,8 @@ class _Search:
         self.values_differ, self.failed, self._has_values = known["flags"]
         self._polled = set(known["polled"])
         self.clocks = set(known["clocks"])
+        self.sources.asked = set(known["asked"])
+        self.sources.seeded = None if known["seeded"] is None else frozenset(known["seeded"])
 
     def answer(self, explored: Explored, stopped: str) -> _PartAnswer:
         """What :meth:`take_over` takes."""
@@ -747,6 +770,7 @@ class _Search:
             frozenset(self._polled),
             frozenset(self._kernels),
             frozenset(self.clocks),
+            frozenset(self.sources.asked),
             stopped,
         )
 
@@ -769,13 +793,15 @@ class _Search:
         machine.begin_checks(program.plain_volatile, weak_memory)
         if exploration is not None:
             exploration.begin(machine)
+            machine.launches = []
         if recorded:
             machine.begin_recording()
         error: Exception | None = None
         result = None
         try:
             try:
-                result = run_program(program.main, machine, program.args, program.timeout, program.transport)
+                around = contextlib.nullcontext if exploration is None else self.sources.watched
+                result = run_program(program.main, machine, program.args, program.timeout, program.transport, around)
                 machine.drain_network()  # what was still under way may have come too late
             except BackendUnavailable:  # this machine lacks something, memory perhaps: that is no fault of main
                 raise
@@ -803,7 +829,7 @@ class _Search:
                 self._steps = machine.steps
             self._has_values |= result is not None and any(value is not None for value in result)
             end = None if error is None or not is_whole else from_error(error, seed, machine.standstill)
-            return _Run(result, found, end, isinstance(error, KernelTimeout), is_whole)
+            return _Run(result, found, end, isinstance(error, KernelTimeout), is_whole, machine.launches or [])
         finally:
             del error  # it and this frame refer to each other, and both to the machine
 
@@ -832,7 +858,7 @@ class _Search:
             if self._first is None:
                 run = self._run(0, weak_memory=self.program.weak_memory, exploration=_follower(self.calm.schedule))
                 if digest(run.result) != self.calm.digest:
-                    raise ArgumentError(_strays(self.program, "the calm schedule, run twice, gave two results"))
+                    raise ArgumentError(_strays(self.program, _TWO_RESULTS, self.sources.asked))
                 self._first = (0, run.result, self.calm.digest)
         elif self._first is None:
             self._first = (seed, result, found_digest)
@@ -890,10 +916,12 @@ def _follower(schedule: str, events: int | None = None) -> Exploration:
 _MOST_EVENTS = 1_000_000
 _FEW = 2  # preemptions
 _EVENTS_OF_STORY, _TURNS_OF_STORY = 2000, 3  # bounds of runs with few switches
+_CALM_RUNS, _CALM_SECONDS = 6, 1.0  # of an exhaustive check, to see whether main does the same in each; at least two
 _EVENTS_OF_CALM = 500_000  # of the calm run of a program that is too large for others: some seconds
 _LOST = 4  # runs that had been made before for each that had not: then runs with few preemptions come no more first
 _FIRST_FINDING = "stopped at the first finding"
 _INTERRUPT = "stopped by an interrupt"
+_TWO_RESULTS = "the calm schedule, run twice, gave two results"
 _OTHER_PROGRAM = (
     "the program does not do what it did when the file of resume= was written: has it, a kernel or an input changed? "
     "Begin again, with a new file"
@@ -924,6 +952,7 @@ class _PartJob:
     stop_at_first: bool
     bounds: dict[str, Any]
     calm: _Calm | None
+    seeded: frozenset[str] | None
     part: str
     ends_s: float | None
 
@@ -933,7 +962,7 @@ def _explore(job: _PartJob) -> _PartAnswer:
     time."""
     begin, stopped, more, made = time.perf_counter(), "", True, 0
     search = _Search(job.program, job.compare_values)
-    search.calm = job.calm
+    search.calm, search.sources.seeded = job.calm, job.seeded
     exploration = _exploration(job.bounds)
     exploration.load(job.part)
     try:
@@ -941,7 +970,7 @@ def _explore(job: _PartJob) -> _PartAnswer:
             run, more = search.try_next(exploration)
             made += 1
             if exploration.status.outcome == runs.STRAYED:
-                raise ArgumentError(_strays(job.program, exploration.strayed))
+                raise ArgumentError(_strays(job.program, exploration.strayed, search.sources.asked))
             if run.is_whole:
                 _require_launched(job.bounds["kernels"], exploration.launched)
             if run.out_of_time and run.is_whole:
@@ -1037,6 +1066,8 @@ class _Exhaustion:
         limit = None if seconds is None else a_time("seconds", seconds)
         jobs = at_least_one("jobs", jobs)
         begin, before, stopped = time.perf_counter(), self._seconds, ""
+        if not self._parts.totals.runs and len(self._search.tried) == 0:
+            stopped = self._look_at_calm_runs()
         shown = progress if progress is not None else sys.stderr.isatty()
         from tqdm import tqdm  # every start of ep_lib would wait for it
 
@@ -1070,6 +1101,32 @@ class _Exhaustion:
         self._save()
         return self._report("" if self._parts.is_done and stopped != _FIRST_FINDING else stopped)
 
+    def _look_at_calm_runs(self) -> str:
+        """Makes the calm run several times: main is to do the same in each. Why the check ends there, or ""."""
+        program, bounds = self._program, self._bounds
+        made: list[tuple[_Run, Status, str, Sources]] = []
+        begin, sources = time.perf_counter(), self._search.sources
+        try:
+            while len(made) < _CALM_RUNS and (len(made) < 2 or time.perf_counter() - begin < _CALM_SECONDS):
+                search, exploration = _Search(program, self._search.compares_values), _follower("", bounds["events"])
+                run, _ = search.try_next(exploration)
+                if search.told or run.out_of_time:
+                    return ""  # the search tells it
+                made.append((run, exploration.status, digest(run.result), search.sources))
+                sources.learn([each[3] for each in made])
+                first, now = made[0], made[-1]
+                how = ""
+                if first[1].inputs != now[1].inputs or first[1].decisions != now[1].decisions:
+                    how = describe_launches(first[0].launches, run.launches) or "its kernels read other values"
+                    how = f"in two runs of the calm schedule {how}"
+                elif search.compares_values and first[2] != now[2]:
+                    how = _TWO_RESULTS
+                if how:
+                    raise ArgumentError(_strays(program, how, sources.asked))
+        except KeyboardInterrupt:
+            return _INTERRUPT
+        return ""
+
     def _answers(self, seconds: float | None, executor: Executor | None) -> Iterator[tuple[int, _PartAnswer]]:
         """Of the parts of this round, in their order."""
         numbers = self._parts.round()
@@ -1081,6 +1138,7 @@ class _Exhaustion:
                 self._stop_at_first,
                 self._stages[0],
                 search.calm,
+                search.sources.seeded,
                 self._parts.text(number),
                 seconds,
             )
@@ -1139,6 +1197,7 @@ class _Exhaustion:
                 most_events=totals.most_events,
                 stopped=stopped,
                 clocks=tuple(sorted(self._search.clocks)),
+                asked=tuple(sorted(self._search.sources.asked)),
                 **bounds,
             ),
             resume=self.go_on,
@@ -1148,13 +1207,13 @@ class _Exhaustion:
         return reduce_schedule(self._program, finding)
 
 
-def _strays(program: _Program, how: str) -> str:
+def _strays(program: _Program, how: str, asked: Iterable[str]) -> str:
     code = getattr(program.main, "__code__", None)
-    names = sorted(filter(_DIFFERS_BY_ITSELF.match, code.co_names if code else ()))
-    said = f"main uses {', '.join(names)}: pass" if names else "is there a clock, a random number or a file? Pass"
+    names = sorted(asked) or sorted(filter(_DIFFERS_BY_ITSELF.match, code.co_names if code else ()))
+    said = f"Main asks for {', '.join(names)}: pass" if names else "Is there a clock, a random number or a file? Pass"
     return (
-        f"main does not do the same in every run, so its schedules cannot be counted ({how}). {said[0].upper()}"
-        f"{said[1:]} what changes in args=, or leave exhaustive out"
+        f"main does not do the same in every run, so its schedules cannot be counted ({how}). {said} what changes in "
+        "args=, or leave exhaustive out"
     )
 
 

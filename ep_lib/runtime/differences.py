@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from ep_lib.emulator.machine import Launched
+
 _ROUNDING = 1e-2  # of the largest value: more than this is no other order of additions, not even in bfloat16
+
+_WORD = 8
+_LEAST_ADDRESS, _MOST_ADDRESS = 1 << 32, 1 << 47
 
 _ORDER = "find what depends on the order of threads: a race, floating-point atomics, places taken by atomics"
 _SUMS = "add in a fixed order (floating-point atomics do not), or compare within a tolerance (compare_values=False)"
@@ -36,6 +43,28 @@ def describe_difference(first: list[Any], second: list[Any]) -> Difference:
             found = _of_value(one, other)
             return Difference(f": on rank {rank}{found.where}", found.remedy)
     return Difference()
+
+
+def describe_launches(first: Sequence[Launched], second: Sequence[Launched]) -> str:
+    """What two runs of one schedule launched differently, or "" if it is nothing but where arrays are."""
+    for one, other in zip_longest(first, second):
+        if one is None or other is None:
+            there = one or other
+            return f"rank {there.rank} launched '{there.kernel}' in one run only"
+        who = f"rank {one.rank} launched '{one.kernel}'"
+        if one[:2] != other[:2]:
+            return f"{who} in one run, and rank {other.rank} '{other.kernel}' in another"
+        if one[2:4] != other[2:4]:
+            return f"{who} with grid and block {one.grid}, {one.block}, and then {other.grid}, {other.block}"
+        names = [line.partition(" ")[2] for line in one.parameters.splitlines()]
+        for i, (a, b) in enumerate(zip(one.args, other.args, strict=True)):
+            values = [int.from_bytes(data, "little") for data in (a, b)]
+            if a == b or all(_LEAST_ADDRESS <= value < _MOST_ADDRESS for value in values):
+                continue
+            name = f"'{names[i]}'" if i < len(names) and names[i] else f"{i + 1}"
+            said = " and then ".join(map(str, values)) if len(a) <= _WORD else "another value"
+            return f"{who} with argument {name} {said}"
+    return ""
 
 
 def _of_value(one: Any, other: Any) -> Difference:

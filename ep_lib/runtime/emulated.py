@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,11 +64,14 @@ def run_program(
     args: Sequence[Any] = (),
     timeout: float | None = None,
     transport: str = "emulated",
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Any]:
     """Calls ``main(rank, *args)`` on every rank of the machine, a thread each, and returns the results in rank order.
 
     ``timeout``: seconds that kernels may run while every rank waits for them. ``transport``: one that is registered for
-    the emulator. Raises what the first rank raised. The machine takes no further program.
+    the emulator. ``around``: what main runs in, on each rank's thread.
+
+    Raises what the first rank raised. The machine takes no further program.
     """
     from ep_lib.backends.emulator import EmulatorBackend
     from ep_lib.emulator.world import World
@@ -76,7 +80,8 @@ def run_program(
 
     def body(number: int) -> Any:
         rank = Rank(EmulatorBackend(world, number, transport))
-        result = run_main(main, rank, args)
+        with around():
+            result = run_main(main, rank, args)
         if not rank.is_closed:
             rank.synchronize()
             rank.close()

@@ -25,7 +25,7 @@ from ep_lib.errors import ArgumentError
 
 RUNS = 16  # of a part in a round
 PARTS = 32  # in a round, at most
-_FORMAT = 5  # of files
+_FORMAT = 6  # of files
 
 Key = tuple[int, ...]
 _KEY_WORDS = 7
@@ -48,17 +48,22 @@ class _Node:
     done: list[tuple[int, list[int]]]
     touched: list[int]
     looks: list[int]
+    launched: int  # what this event had before it, and what it read: the same in all runs that come by
+    read: int
     data: list[int]  # options, value, options, value, ...
 
 
 @dataclass
 class _Place:
     """A choice that several parts share: what is tried there, in this order, and what each of them touches if it goes
-    first (None: not known yet). ``parent``: the place before it, where ``chosen`` and ``data`` lead here."""
+    first (None: not known yet). ``parent``: the place before it, where ``chosen`` and ``data`` lead here,
+    and ``read`` what is known of it."""
 
     parent: int
     chosen: int
+    read: int
     data: list[int]
+    launched: int
     last_thread: int
     preemptions: int
     enabled: list[int]
@@ -188,6 +193,8 @@ class Parts:
                     done=done,
                     touched=[],
                     looks=[],
+                    launched=place.launched,
+                    read=0 if next_place is None else next_place.read,
                     data=[] if next_place is None else next_place.data,
                 )
             )
@@ -287,7 +294,9 @@ class Parts:
             self._places[number] = _Place(
                 parent=path[-1] if path else -1,
                 chosen=-1 if before is None else before.chosen,
+                read=0 if before is None else before.read,
                 data=[] if before is None else list(before.data),
+                launched=node.launched,
                 last_thread=node.last_thread,
                 preemptions=node.preemptions,
                 enabled=node.enabled,
@@ -325,6 +334,7 @@ class Parts:
                     words += [process, len(touches) // _TOUCHED_WORDS, *touches]
             for touches in (node.touched, node.looks):
                 words += [len(touches) // _TOUCHED_WORDS, *touches]
+            words += [node.launched, node.read]
             words += [len(node.data) // 2, *node.data]
         return " ".join(map(str, words))
 
@@ -356,6 +366,8 @@ class Parts:
                 done=asleep(),
                 touched=several(_TOUCHED_WORDS),
                 looks=several(_TOUCHED_WORDS),
+                launched=next(words),
+                read=next(words),
                 data=several(2),
             )
             for _ in range(next(words))

@@ -664,7 +664,10 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
 
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
     if (on_stack(fiber, address) || !size) return;
-    if (!(flags & kWrites)) read_of_memory(*fiber->check, address, size, flags, pc);
+    if (!(flags & kWrites)) {
+        read_of_memory(*fiber->check, address, size, flags, pc);
+        if (m_.reads_matter) m_.schedule->met(address, size);
+    }
     touch(*fiber->check, address, size, flags, pc);
 }
 

@@ -2,6 +2,7 @@
 
 #include <setjmp.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unwind.h>
 
 #include <algorithm>
@@ -58,6 +59,11 @@ void join(std::vector<int>& clock, const std::vector<int>& other) {
     for (size_t i = 0; i < clock.size(); i++) clock[i] = std::max(clock[i], other[i]);
 }
 
+uint64_t mix(uint64_t hash, uint64_t more) {
+    hash = (hash ^ more) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 31;
+}
+
 bool contains(const std::vector<int>& all, int one) { return std::find(all.begin(), all.end(), one) != all.end(); }
 
 }  // namespace
@@ -69,7 +75,22 @@ void Exploration::begin() {
     made_.clear();
     decisions_ = 0;
     data_ = 0;
+    launched_ = 0;
     status.outcome = kWhole;
+}
+
+void Exploration::host_did(uint64_t what) { launched_ = mix(launched_, what); }
+
+// Whether this event of the run, so far the last, is what it was in the runs that came by here before.
+bool Exploration::is_as_before(size_t event) {
+    if (follows_ || event >= nodes_.size() || event >= events_.size()) return true;
+    Node& node = nodes_[event];
+    const uint64_t now = events_[event].read | 1;
+    const uint64_t known = std::exchange(node.read, now);
+    if (!known || known == now) return true;
+    strayed = "what step " + std::to_string(event + 1) + " read was not the same";
+    status.outcome = kStrayed;
+    return false;
 }
 
 int Exploration::process_of(const Key& key) {
@@ -99,6 +120,8 @@ bool Exploration::is_within_bound(const Node& node, int process) const {
 
 int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
     const size_t depth = events_.size();
+    const uint64_t launched = std::exchange(launched_, 0) | 1;
+    if (depth && !is_as_before(depth - 1)) return -1;
     if (depth >= bounds.events) {
         status.outcome = kCut;
         return -1;
@@ -116,12 +139,18 @@ int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
             status.outcome = kStrayed;
             return -1;
         }
+        if (node.launched != launched) {
+            strayed = "what was launched before step " + std::to_string(depth + 1) + " was not the same";
+            status.outcome = kStrayed;
+            return -1;
+        }
         index = static_cast<size_t>(std::find(enabled.begin(), enabled.end(), node.chosen) - enabled.begin());
     } else {
         Node node;
         node.enabled = enabled;
         node.last_thread = last_thread;
         node.preemptions = 0;
+        node.launched = launched;
         if (bounds.reduction == kNone) node.todo = enabled;
         if (depth && bounds.reduction != kNone) {
             const Node& before = nodes_[depth - 1];
@@ -147,6 +176,7 @@ int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
     }
     events_.emplace_back();
     events_.back().process = enabled[index];
+    events_.back().launched = launched;
     data_ = 0;
     return enabled[index];
 }
@@ -314,10 +344,6 @@ uint64_t Exploration::equivalence() const {
         for (size_t i = 0; i < events_.size(); i++)
             counted[q][i + 1] =
                 counted[q][i] + (static_cast<size_t>(events_[i].process) == q && !events_[i].touches.empty());
-    const auto mix = [](uint64_t hash, uint64_t more) {
-        hash = (hash ^ more) * 0x9e3779b97f4a7c15ull;
-        return hash ^ hash >> 31;
-    };
     std::vector<uint64_t> names;  // the same in every process
     for (const Key& key : keys_) names.push_back(std::accumulate(key.begin(), key.end(), uint64_t{1}, mix));
     uint64_t all = 0;
@@ -357,6 +383,9 @@ bool Exploration::next() {
     status.switches = made_.size();
     status.most_events = std::max<uint64_t>(status.most_events, events_.size());
     if (status.outcome == kCut) status.cut++;
+    status.inputs = launched_;
+    for (const Event& event : events_) status.inputs = mix(mix(status.inputs, event.launched), event.read);
+    if (status.outcome == kWhole && !events_.empty()) is_as_before(events_.size() - 1);
     if (follows_ || status.outcome == kStrayed) return false;
     compute_clocks();
     if (bounds.reduction != kNone)
@@ -386,6 +415,7 @@ bool Exploration::next() {
         while (!node.data.empty() && node.data.back().value + 1 == node.data.back().options) node.data.pop_back();
         if (!node.data.empty()) {
             node.data.back().value++;
+            node.read = 0;
             break;
         }
         if (node.shared.number >= 0) continue;
@@ -403,6 +433,7 @@ bool Exploration::next() {
         const auto chosen = std::find_if(node.todo.begin(), node.todo.end(), is_open);
         if (chosen != node.todo.end()) {
             node.chosen = *chosen;
+            node.read = 0;
             break;
         }
     }
@@ -442,6 +473,7 @@ class Exhaustive : public Schedule {
     Exhaustive(Machine& m, Exploration& exploration) : Schedule(m), all_(exploration), ranks_(m.num_ranks), laps_(m) {
         m.clean_stacks = true;
         all_.begin();
+        m.reads_matter = true;
     }
 
     bool step() override { return advance(true); }
@@ -469,6 +501,7 @@ class Exhaustive : public Schedule {
         const auto& grid = launch.grid;
         const int64_t number = block->index.x + int64_t{grid.x} * (block->index.y + int64_t{grid.y} * block->index.z);
         const bool is_calm = !launch.is_service && all_.is_calm(launch.kernel);
+        if (number == 0) launched(launch);
         for (size_t t = 0; t < block->fibers.size(); t++) {
             const int process = all_.process_of(
                 {0, launch.rank, launch.is_service ? -1 : launch.ticket, number, static_cast<int64_t>(t), 0, 0});
@@ -495,6 +528,7 @@ class Exhaustive : public Schedule {
                      warps_.end());
     }
     void hosts_met() override {
+        all_.host_did(0);
         for (RankState& rank : ranks_) rank.all_before = static_cast<int>(all_.events().size());
     }
 
@@ -551,8 +585,18 @@ class Exhaustive : public Schedule {
     uint32_t choose_lanes() override { return 0; }
     bool is_random() const override { return false; }
 
+    void met(uintptr_t address, size_t size) override {
+        if (!is_open_) return;
+        uint64_t& hash = all_.event().read;
+        for (size_t at = 0; at < std::min(size, kMostRead); at += 8) {
+            uint64_t word = 0;
+            memcpy(&word, reinterpret_cast<const void*>(address + at), std::min<size_t>(size - at, 8));
+            hash = mix(hash, meant(word));
+        }
+    }
     void touched(uintptr_t address, size_t size, Touch how) override {
         if (!is_open_) return;
+        if (address >= kFirstAddress && address < kQueues) met(address, size);
         Exploration::Touched touched = {address, address + size, kElsewhere, kSomewhere, how};
         const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
         if (in_heaps < m_.heaps_bytes) {
@@ -712,6 +756,8 @@ class Exhaustive : public Schedule {
     static constexpr double kLongLoopNs = 1e6;
     static constexpr uint64_t kRoundsOfStandstill = 300;
     static constexpr size_t kMaxQueuePairs = 1024;
+    static constexpr size_t kMostRead = 1 << 12;           // bytes of one access that are compared
+    static constexpr uintptr_t kFirstAddress = 1 << 12;  // below are names of what is not memory
 
     struct Turn {  // of a loop, as one of its looks sees it
         uintptr_t address, pc;
@@ -761,6 +807,29 @@ class Exhaustive : public Schedule {
     const Exploration::Key& key_of(const Warp* warp) const { return all_.key_of(process_of_.at(&warp->lanes[0])); }
     Thread& thread_of(const Fiber* fiber) { return threads_[process_of_.at(fiber)]; }
     size_t link(int source, int target) const { return static_cast<size_t>(source * m_.num_ranks + target); }
+
+    void launched(const Launch& launch) {
+        uint64_t hash = mix(launch.rank, std::hash<std::string>()(launch.kernel));
+        for (const auto& dim : {launch.grid, launch.block}) hash = mix(mix(mix(hash, dim.x), dim.y), dim.z);
+        hash = mix(hash, launch.dynamic_shared);
+        for (size_t at = 0; at < launch.arg_bytes.size(); at += 8) {
+            uint64_t word = 0;
+            memcpy(&word, launch.arg_bytes.data() + at, std::min<size_t>(launch.arg_bytes.size() - at, 8));
+            hash = mix(hash, meant(word));
+        }
+        all_.host_did(hash);
+    }
+
+    // What is the same in every run: heaps and arrays lie elsewhere each time. Other mapped memory is the libraries'.
+    uint64_t meant(uint64_t word) const {
+        constexpr uint64_t kFirst = 1ull << 32, kEnd = 1ull << 47;
+        if (word < kFirst || word >= kEnd) return word;
+        const uint64_t in_heaps = word - reinterpret_cast<uintptr_t>(m_.heaps);
+        if (in_heaps < m_.heaps_bytes) return kHeaps + in_heaps;
+        unsigned char is_there;
+        const uint64_t page = word & ~uint64_t{4095};
+        return mincore(reinterpret_cast<void*>(page), 1, &is_there) ? word : kElsewhere;
+    }
 
     // Of an array that a launch was given: it has another address in every run. 0: it is none. Launches that may run at
     // the same time have no array in common.

@@ -28,6 +28,9 @@
 // Where kernels are named, the others run as they do in the calm order: of two events of theirs that touch the same, none
 // is moved before the other. Those of a named kernel change places with all.
 //
+// The runs are those of one program only if it does the same in each: what hosts launch and the values that kernels read, up
+// to a place that several runs come by, is compared. An address counts as the array that it points to.
+//
 // Plain accesses do not end an event: where two of them can meet, the checker finds a race, in whatever order they come.
 #pragma once
 #include <array>
@@ -70,6 +73,7 @@ class Exploration {
         double share;                  // of the whole, as far as it is known, that has been explored
         uint64_t equivalence;          // of the last run: the same number for all that are equivalent to it
         int32_t outcome;               // of the last run
+        uint64_t inputs;               // of the last run: the same number for all in which hosts and kernels did the same
     };
     enum Outcome { kWhole, kRedundant, kCut, kStrayed };
 
@@ -89,6 +93,8 @@ class Exploration {
         int woken_by = -1;           // the store that ended its wait
         int all_before = 0;          // it cannot come before any of the first so many
         bool is_calm = false;        // of a kernel that was not named
+        uint64_t launched = 0;       // what hosts have done since the last event
+        uint64_t read = 0;           // the values that it met
     };
 
     explicit Exploration(const Bounds& bounds) : bounds(bounds), turns(bounds.turns) {}
@@ -110,6 +116,7 @@ class Exploration {
     uint32_t choose(uint32_t options);
     bool is_calm(const std::string& kernel);  // whether it was not named
     Event& event() { return events_.back(); }
+    void host_did(uint64_t what);
     void forget(int number);
     void sleep_again(int number);
     int last_event() const { return static_cast<int>(events_.size()) - 1; }
@@ -148,6 +155,7 @@ class Exploration {
         std::vector<Touched> touched;  // by the chosen one, in all runs
         std::vector<Touched> looks;    // that have not happened in one of them
         std::vector<Data> data;
+        uint64_t launched = 0, read = 0;  // of the event, in all runs; 0: not known yet
     };
 
     bool sleeps(const Node& node, int process) const;
@@ -160,6 +168,7 @@ class Exploration {
     void reverse(int i, int j);
     void add(Node& node, int process, const std::vector<int>& instead = {});
     void add_all(Node& node);
+    bool is_as_before(size_t event);
     bool happens_before(int i, int j) const { return clocks_[j][events_[i].process] > i; }
 
     std::map<Key, int> ids_;
@@ -179,6 +188,7 @@ class Exploration {
     size_t floor_ = 0;               // nodes that load() gave
     std::vector<Touched> first_;     // touched by the first event that is of this part alone
     size_t data_ = 0;
+    uint64_t launched_ = 0;  // what hosts have done since the last event
     std::map<uint64_t, uint32_t> script_;  // decisions that are not 0
     bool follows_ = false;
     uint64_t decisions_ = 0;

@@ -86,7 +86,7 @@ void Exploration::load(const std::string& text) {
             list->resize(asleep);
             for (Asleep& one : *list) in >> one.process >> one.touches;
         }
-        in >> node.touched >> node.looks;
+        in >> node.touched >> node.looks >> node.launched >> node.read;
         size_t data = 0;
         in >> data;
         node.data.resize(data);
@@ -111,7 +111,7 @@ std::string Exploration::save() const {
             out << list->size();
             for (const Asleep& one : *list) out << one.process << one.touches;
         }
-        out << node.touched << node.looks << node.data.size();
+        out << node.touched << node.looks << node.launched << node.read << node.data.size();
         for (const Data& one : node.data) out << one.options << one.value;
     }
     out << first_ << told_.size();

@@ -341,6 +341,7 @@ struct Machine {
     std::atomic<int> hosts_asking{0};
 
     volatile int stop_request = 0;
+    bool reads_matter = false;  // the schedule is told of plain reads
     std::mutex output_lock;
     std::string output;
 

@@ -73,6 +73,7 @@ class Schedule {
     virtual void stands_still() {}                      // only waits with a limit can still end
     virtual uint64_t rounds_of_standstill(uint64_t usual) const { return usual; }
     virtual void touched(uintptr_t, size_t, Touch) {}  // by the running thread, or by the event of the network
+    virtual void met(uintptr_t, size_t) {}             // plainly read; called where Machine::reads_matter
     virtual void join(Warp*, uint32_t) {}              // these threads have met
     virtual void join(Block*) {}
     virtual void join(const std::vector<Fiber*>&) {}
