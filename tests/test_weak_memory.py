@@ -345,3 +345,63 @@ def test_what_passes_with_one_memory_is_also_tried_under_weak_memory() -> None:
 def test_only_two_kinds_of_memory(memory: Any) -> None:
     with pytest.raises(ep_lib.errors.ArgumentError, match="memory"):
         ep_lib.check(packets, 2, memory=memory)
+
+
+# ---- C++'s volatile, which is relaxed with system scope for PTX ------------------------------------------------------
+
+VOLATILE = """
+#include <ep/memory.cuh>
+#if CPLUSPLUS
+#define LD(p) (*(volatile uint64_t*)(p))
+#define ST(p, v) (*(volatile uint64_t*)(p) = (v))
+#else
+#define LD(p) ep::ld_relaxed_sys_u64(p)
+#define ST(p, v) ep::st_relaxed_sys_u64(p, v)
+#endif
+#define LITMUS(name, first, second)                                             \\
+    extern "C" __global__ void name(uint64_t* x, uint64_t* y, uint64_t* r) {    \\
+        uint64_t a = 0, b = 0;                                                  \\
+        if (blockIdx.x == 0) { first; } else { second; }                        \\
+        r[2 * blockIdx.x] = a;                                                  \\
+        r[2 * blockIdx.x + 1] = b;                                              \\
+    }
+LITMUS(message_passing, ST(x, 1); ST(y, 1), a = LD(y); b = LD(x))
+LITMUS(waits_for_it, ST(x, 1); ST(y, 1), while (!LD(y)) {} b = LD(x))
+LITMUS(store_buffering, ST(x, 1); a = LD(y), ST(y, 1); a = LD(x))
+LITMUS(two_plus_two, ST(x, 1); ST(y, 2), ST(y, 1); ST(x, 2))
+LITMUS(coherence, ST(x, 1); ST(x, 2), a = LD(x); b = LD(x))
+LITMUS(fenced, ST(x, 1); __threadfence_system(); a = LD(y), ST(y, 1); __threadfence_system(); a = LD(x))
+"""
+
+
+def volatile_outcomes(name: str, is_cplusplus: bool) -> tuple[set[tuple[int, ...]], int]:
+    kernel = ep_lib.Kernel.from_source(f"#define CPLUSPLUS {int(is_cplusplus)}\n{VOLATILE}", name)
+    seen = set()
+
+    def main(rank: ep_lib.Rank) -> None:
+        x, y, r = (rank.to_device(np.zeros(n, np.uint64)) for n in (1, 1, 4))
+        kernel.launch(rank, 2, 1, x, y, r)
+        seen.add(tuple(int(n) for array in (r, x, y) for n in rank.to_host(array)))
+
+    report = ep_lib.check(main, 1, memory="ptx", exhaustive=True, heap_bytes=1 << 16)
+    assert report.proved, report
+    return seen, report.coverage.schedules
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("message_passing", (0, 0, 1, 0, 1, 1)),
+        ("waits_for_it", (0, 0, 0, 0, 1, 1)),
+        ("store_buffering", (0, 0, 0, 0, 1, 1)),
+        ("two_plus_two", (0, 0, 0, 0, 1, 1)),
+        ("coherence", None),
+        ("fenced", None),
+    ],
+)
+def test_volatile_of_cplusplus_is_as_weak_as_relaxed(name: str, shown: tuple[int, ...] | None) -> None:
+    outcomes = volatile_outcomes(name, is_cplusplus=True)
+    assert outcomes == volatile_outcomes(name, is_cplusplus=False)
+    assert shown is None or shown in outcomes[0]
+    assert (0, 0, 0, 0, 1, 1) not in outcomes[0] or name != "fenced"
+    assert (0, 0, 2, 1, 2, 0) not in outcomes[0]

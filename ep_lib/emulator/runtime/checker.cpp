@@ -994,7 +994,7 @@ bool Checker::store(Fiber* fiber, uintptr_t address, const uint64_t* value, int 
     release_into(w, l, t, order, scope);
     wrote_atomically(l, w, t, scope, t.rank, static_cast<uint32_t>(pc), false);
     if (weak) written(l, w, place, value, t, time, false);
-    if (recorder && !newest) recorder->has_value(*value);
+    if (recorder && !newest && value != &kLater) recorder->has_value(*value);
     return newest;
 }
 

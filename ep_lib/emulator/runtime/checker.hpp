@@ -150,6 +150,9 @@ class __attribute__((visibility("hidden"))) Checker {
     bool load(Fiber* fiber, uintptr_t address, uint64_t* value, int size, int order, int scope, uintptr_t pc);
     // False where weak memory puts it behind what is there already: memory keeps that. Null: the value is not known.
     bool store(Fiber* fiber, uintptr_t address, const uint64_t* value, int size, int order, int scope, uintptr_t pc);
+    // The value of the store that was the last: of one whose value was to come later. What memory is to hold now.
+    uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
+    static const uint64_t kLater;  // the value of a store that shows afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                 const Behind* behind = nullptr);

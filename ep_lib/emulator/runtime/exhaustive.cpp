@@ -756,7 +756,7 @@ class Exhaustive : public Schedule {
     static constexpr double kLongLoopNs = 1e6;
     static constexpr uint64_t kRoundsOfStandstill = 300;
     static constexpr size_t kMaxQueuePairs = 1024;
-    static constexpr size_t kMostRead = 1 << 12;           // bytes of one access that are compared
+    static constexpr size_t kMostRead = 1 << 12;         // bytes of one access that are compared
     static constexpr uintptr_t kFirstAddress = 1 << 12;  // below are names of what is not memory
 
     struct Turn {  // of a loop, as one of its looks sees it

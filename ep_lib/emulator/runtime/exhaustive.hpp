@@ -73,7 +73,7 @@ class Exploration {
         double share;                  // of the whole, as far as it is known, that has been explored
         uint64_t equivalence;          // of the last run: the same number for all that are equivalent to it
         int32_t outcome;               // of the last run
-        uint64_t inputs;               // of the last run: the same number for all in which hosts and kernels did the same
+        uint64_t inputs;  // of the last run: the same number for all in which hosts and kernels did the same
     };
     enum Outcome { kWhole, kRedundant, kCut, kStrayed };
 
@@ -188,7 +188,7 @@ class Exploration {
     size_t floor_ = 0;               // nodes that load() gave
     std::vector<Touched> first_;     // touched by the first event that is of this part alone
     size_t data_ = 0;
-    uint64_t launched_ = 0;  // what hosts have done since the last event
+    uint64_t launched_ = 0;                // what hosts have done since the last event
     std::map<uint64_t, uint32_t> script_;  // decisions that are not 0
     bool follows_ = false;
     uint64_t decisions_ = 0;

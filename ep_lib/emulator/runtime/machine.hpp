@@ -411,9 +411,18 @@ void write_raw(uintptr_t address, uint64_t value, int size);
 bool replace_raw(uintptr_t address, uint64_t old, uint64_t value, int size);  // false: it is not `old` any more
 void forget_polls();                           // the running fiber did something that others can see
 void note_store(uintptr_t address, int size);  // a plain store by a fiber that may be polling
+// C++'s volatile accesses under weak memory: the compiler's own instruction follows what it has told of it. A load finds
+// an older value in memory, just then; of a store the value shows afterwards, and memory may have to keep what it had.
+// Called before anything else looks at memory: at the thread's next access, or where it ends or another one goes on.
+extern bool is_unsettled;
+void settle_volatile();
+inline void settle() {
+    if (__builtin_expect(is_unsettled, 0)) settle_volatile();
+}
 void check_access_outside(uintptr_t address, size_t size, bool write, uintptr_t pc);
 // Raises a fault if the running thread may not touch this memory. Most accesses are to shared memory: that comes first.
 inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
+    settle();
     const Block* block = current->block;
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(block->shared);
     if (in_shared < block->shared_bytes && in_shared + size <= block->shared_bytes) return;

@@ -43,6 +43,30 @@ struct OutOfBounds {
 
 }  // namespace
 
+namespace epemu {
+
+bool is_unsettled = false;
+
+namespace {
+struct {
+    uintptr_t address;
+    uint64_t value;  // of a load: what memory is to hold again
+    int size;
+    bool is_store;
+} unsettled;
+}  // namespace
+
+void settle_volatile() {
+    is_unsettled = false;
+    uint64_t value = unsettled.value;
+    if (unsettled.is_store && current && checker)
+        value = checker->stored_now(current, unsettled.address, read_raw(unsettled.address, unsettled.size),
+                                    unsettled.size);
+    write_raw(unsettled.address, value, unsettled.size);
+}
+
+}  // namespace epemu
+
 extern "C" {
 
 void epemu_next_scope(int scope) { next_scope = scope; }
@@ -95,13 +119,24 @@ PLAIN(4)
 PLAIN(8)
 PLAIN(16)
 
+// Whether this volatile access has an order of its own under weak memory.
+static bool is_weak(uintptr_t address, int size) {
+    return checker && checker->weak && size <= 8 && address % static_cast<uintptr_t>(size) == 0;
+}
+
 static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
     if (!current) return;
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
     if (address - stack < machine->settings.stack_bytes) return;
     check_access(address, size, false, pc);
     if (size <= 8) poll(address, size, "a polling loop of volatile loads", pc);
-    if (checker) checker->load(current, address, nullptr, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
+    uint64_t older = 0;
+    uint64_t* const value = is_weak(address, size) ? &older : nullptr;
+    if (!checker || !checker->load(current, address, value, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc)) return;
+    if (machine->schedule->is_random()) forget_polls();  // the next look may see more
+    unsettled = {address, read_raw(address, size), size, false};
+    is_unsettled = true;
+    write_raw(address, older, size);
 }
 // The store itself follows in the kernel; polling fibers are woken now and run later, when it has happened.
 static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
@@ -111,8 +146,15 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     check_access(address, size, true, pc);
     before_signal(address, pc);
     maybe_preempt();
-    if (checker) checker->store(current, address, nullptr, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
+    if (is_weak(address, size)) {
+        unsettled = {address, 0, size, true};
+        is_unsettled = true;
+    }
+    const uint64_t* const value = is_unsettled ? &Checker::kLater : nullptr;
+    const bool is_newest =
+        !checker || checker->store(current, address, value, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
     forget_polls();
+    if (!is_newest) return;
     machine->progress++;
     wake(address);
 }

@@ -131,6 +131,16 @@ void Checker::written(Location& l, Write& w, size_t place, const uint64_t* value
     of.stored = l.address;
 }
 
+const uint64_t Checker::kLater = 0;
+
+uint64_t Checker::stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size) {
+    Location* l = known_location(*fiber->check, address, size);
+    if (!l || !l->history) return value;
+    for (Message& m : l->history->messages)
+        if (m.stamp == weak->writes) m.value = value;
+    return l->history->messages.back().value;
+}
+
 void Checker::saw(Location& l, size_t message, const ThreadCheck& t) {
     Message& m = l.history->messages[message];
     if (knows(t, m)) return;

@@ -11,8 +11,8 @@
 // later in its own future, and fences keep the order in which they run. That rule keeps thin air out, as RC11's does; load
 // buffering, which PTX allows without dependencies, is not shown.
 //
-// What else is left out, always to the side of fewer behaviours: accesses of other widths, plain and volatile ones of C++,
-// those of 16 bytes, NICs' data and the host's writes read and write memory, and end a location's history; a
+// What else is left out, always to the side of fewer behaviours: accesses of other widths, plain ones of C++, those of 16
+// bytes, NICs' data and the host's writes read and write memory, and end a location's history; a
 // compare-and-swap that fails reads the newest value; NICs' signals become the newest when they arrive. Races of plain
 // accesses, too narrow scopes, missing proxy fences and stale reads by the read-only path are findings of their own,
 // whatever value is read.
