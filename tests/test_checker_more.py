@@ -11,6 +11,7 @@ import pytest
 
 import ep_lib
 from ep_lib import Kernel, Rank
+from ep_lib.jit import toolkit
 from ep_lib.runtime import check
 from ep_lib.runtime.differences import describe_difference
 
@@ -181,3 +182,35 @@ def test_a_finding_needs_no_stack_of_its_thread() -> None:
     report = ep_lib.check(main, 1, seeds=1, compare_values=False)
     assert [finding.kind for finding in report.findings] == ["race"], str(report)
     assert "('tile')" in report.findings[0].where
+
+
+COPIES = """
+#include <ep/platform.cuh>
+struct Six {
+    int numbers[6];
+};
+__device__ __noinline__ int third(Six six) { return six.numbers[2]; }
+extern "C" __global__ void copies(int* x, int how) {
+    if (blockIdx.x == 0) { x[2] = 7; return; }
+    int sum = 0;
+    if (how == 0) { Six six = *(const Six*)x; sum = six.numbers[2]; }
+    if (how == 1) sum = third(*(const Six*)x);
+    if (how == 2) { Six six; six = *(const Six*)x; sum = six.numbers[2]; }
+    x[8] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize("how", range(3))
+def test_a_struct_is_read_where_it_is_copied(how: int) -> None:
+    if how == 1 and toolkit.find_compiler().is_clang:
+        pytest.skip("clang++'s sanitizer does not see what a call copies")
+    kernel = Kernel.from_source(COPIES, "copies")
+
+    def main(rank: Rank) -> None:
+        kernel.launch(rank, 2, 1, rank.to_device(np.zeros(9, np.int32)), how)
+        rank.synchronize()
+
+    (found,) = ep_lib.check(main, 1, seeds=2).findings
+    assert found.kind == "race" and found.first is not None and found.second is not None
+    assert f"how == {how}" in found.first.source + found.second.source

@@ -196,6 +196,28 @@ def test_what_the_words_miss_is_seen_in_the_library_or_in_the_run(
     assert any(part in result.tasks[0].message for part in says.split("|")), result.tasks[0].message
 
 
+TAKES = """
+struct Byte { char it; };
+__attribute__((noinline)) static void take(char* to, Byte byte) { *to = byte.it; }
+"""
+WAIT = "if (!wait_until_ge_warp(pipe.arrived, round + 1, {kPhaseSignal, peer, int64_t(slot)})) return false;"
+COPY = "copy_bytes<kWarpUnroll>(target, pipe.slots + slot * pipe.slot_bytes, pipe.slot_bytes, lane_id(), kWarpSize);"
+BY_VALUE = """while (ld_relaxed_sys_u64(pipe.arrived) < round + 1) sleep_ns(50);
+    const Byte* from = reinterpret_cast<const Byte*>(pipe.slots + slot * pipe.slot_bytes);
+    for (size_t i = lane_id(); i < pipe.slot_bytes; i += kWarpSize) take(static_cast<char*>(target) + i, from[i]);
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="clang++'s sanitizer does not see it")
+def test_what_a_call_copies_is_a_read(tmp_path: Path) -> None:
+    piece = submitted(tmp_path, TAKES, WAIT, BY_VALUE) / PIECE
+    assert COPY in piece.read_text("utf-8")
+    piece.write_text(piece.read_text("utf-8").replace(COPY, ""), "utf-8")
+    (result,) = grade("01", tmp_path, tasks=[5]).tasks
+    assert "race: rank" in (result.message or "") and "from[i]" in (result.message or ""), result.message
+
+
 GIVEN = re.compile(r"^struct (?:alignas\(16\) )?(\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^    [\w ]+\*? (\w+);", re.MULTILINE)
 

@@ -16,6 +16,7 @@ from ep_lib.jit.source import filename_of
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BUILTINS = _PACKAGE / "emulator"
 _HEADER = re.compile(r"(?:^|/)((?:ep|moe)/.*\.cuh)$")
+_STRUCT = re.compile(r"(?:template\b.*>\s*|typedef\s+)?(?:struct|class|union)\b")  # the line in which one begins
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ def find(image: str, offset: int) -> Place:
     if not offset:
         return Place()
     frames = [f for f in _frames(image, offset) if not _inside(f[0], _BUILTINS)]
+    while len(frames) > 1 and _STRUCT.match(_text_of(str(frames[0][0]), frames[0][1])):
+        del frames[0]  # a copy by a constructor that nobody has written
     if not frames:
         return Place()
     users = [f for f in frames if not _header_of_ours(f[0]) and not _is_installed(f[0])]

@@ -72,6 +72,9 @@ _GCC_LATE = (
 _GCC_FLAGS = [
     *("--param", "tsan-distinguish-volatile=1", "-fno-extern-tls-init", "-fmax-errors=20", "-pipe"),
     *(f"-fno-{step}" for step in _GCC_LATE),
+    # A struct that is passed by value is copied by its constructor, in loads that the sanitizer sees; else by the call,
+    # in loads that it does not see.
+    "-fno-elide-constructors",
 ]
 _CLANG_FLAGS = ["-mllvm", "-tsan-distinguish-volatile=1", "-ferror-limit=20", "-Wno-everything"]
 _RUNTIME_FLAGS = [
