@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.direct_cases import features
 from support.dispatch_combine_cases import (
+    BF16,
     Case,
     assert_received,
     assert_same,
@@ -22,6 +23,7 @@ from support.dispatch_combine_cases import (
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference
+from ep_lib.cuda import native_host
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, PeerTimeout, RankMismatchError
 
 Spmd = Callable[..., list[Any]]
@@ -128,6 +130,51 @@ def test_arrays_made_before_the_counts_are_known(
     last = twice if sorted_by_expert else ahead
     assert found[0][6:] == [ahead, last, ahead], "180 rows by expert, 360, and refused"
     assert found[1][1:5] == [ahead, twice, ahead, ahead], "none, 180, 180, none"
+
+
+def many_times(rank: Rank) -> None:
+    """The same calls with other rows, routings and handles: from the third of a kind on they are made natively."""
+    import torch
+
+    tokens, me, handles = 40, rank.rank, []
+    sizes = {"num_experts": 4, "top_k": 2, "hidden": 256, "max_tokens": 64, "num_max_dispatch_tokens_per_rank": 64}
+    with Buffer(rank, **sizes) as buffer:
+        mode: Any = buffer._mode
+        for turn in range(5):
+            rng = np.random.default_rng(turn)
+            xs = [rng.standard_normal((tokens, 256)).astype(np.float32).astype(BF16) for _ in range(2)]
+            fp8 = [rng.integers(0, 127, (tokens, 256), np.uint8) for _ in range(2)]
+            scales = [rng.random((tokens, 2)).astype(np.float32) for _ in range(2)]
+            idx = [np.add(rng.integers(0, 2, (tokens, 2)), (0, 2)) for _ in range(2)]  # as many rows each time
+            weights = [rng.random((tokens, 2)).astype(np.float32) for _ in range(2)]
+            x, ids, given, numbers, scale = (to_input(rank, a[me], "torch") for a in (xs, idx, weights, fp8, scales))
+            pair = numbers.view(torch.float8_e4m3fn), scale
+            recv = buffer.dispatch(x, ids, given)
+            rank.synchronize()
+            want = reference.dispatch(xs, idx, weights, num_experts=4)[me]
+            assert_received(unpack(recv, "bfloat16"), want, f"dispatch {turn}")
+            handles.append((recv.handle, want))
+            for handle, known in (handles[0], handles[-1]):
+                again, cast = buffer.dispatch(x, None, given, handle=handle), buffer.dispatch(pair, handle=handle)
+                rank.synchronize()
+                places = list(zip(known.src_rank, known.src_token, strict=True))
+                assert_same(to_numpy(again.x, "bfloat16"), np.stack([xs[r][t] for r, t in places]), "rows by handle")
+                assert_same(to_numpy(cast.x[0].view(torch.uint8)), np.stack([fp8[r][t] for r, t in places]), "FP8")
+                assert_same(to_numpy(cast.x[1]), np.stack([scales[r][t] for r, t in places]), "scales")
+            got = buffer.low_latency_dispatch(x, ids, use_fp8=False)
+            out = buffer.low_latency_combine(got.recv_x, ids, given, got.handle).out
+            rank.synchronize()
+            wanted = reference.low_latency_dispatch(xs, idx, num_experts=4, max_tokens=64, use_fp8=False)
+            assert to_numpy(got.recv_count).tolist() == wanted[me].counts.tolist()
+            sums = reference.low_latency_combine([w.x for w in wanted], wanted, weights)
+            assert_same(to_numpy(out, "bfloat16"), sums[me], f"low-latency combine {turn}")
+        natively = rank.backend == "cuda" and native_host.load() is not None and rank._backend._part is None
+        assert len(mode._calls) == 3 and all((again is not None) == natively for again in mode._calls.values())
+
+
+def test_calls_made_again_and_again(spmd: Spmd) -> None:
+    pytest.importorskip("torch")
+    spmd(many_times, 2)
 
 
 def test_arrays_made_before_the_counts_are_clean_under_the_checker() -> None:

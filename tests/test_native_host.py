@@ -22,7 +22,7 @@ from ep_lib.jit.kernel import marshal
 from ep_lib.jit.signature import Param
 from ep_lib.memory import arrays
 from ep_lib.memory.arrays import describe
-from ep_lib.moe.agreement import FORM_SHIFT, WITH_WEIGHTS
+from ep_lib.moe.agreement import FORM_SHIFT, WITH_WEIGHTS, Tag
 from ep_lib.moe.formats import CASTS, FP8_FLOAT32
 
 torch = pytest.importorskip("torch")
@@ -231,12 +231,12 @@ def test_a_replay_says_what_went_wrong(looking: Any) -> None:
     driver, quick = FakeDriver(), torch._C._dynamo.guards._empty_strided_cpu
     launch = _prepare(driver)
     maker = (quick, ((2, 3), (3, 1), torch.float32))
-    params = ((bytes(20), 8, 1), (2, 4), (0, 0), (0, 8))  # the last is no pointer
+    params = ((bytes(20), (8, 1, 0)), (2, 4), (0, 0), (0, 8))  # the last is no pointer
     with pytest.raises(ValueError, match="made again"):
         looking.Replay(2, (maker,), ((launch, params),))
     made_of = LoadedKernel("k", 1234, (*_PARAMS[:3], _PARAMS[2]), 1024, 0, 32, None, False)
     launch = driver.launches.prepare(made_of, (5, 1, 1), (64, 1, 1), 48)
-    params = ((bytes(20), 8, 1), (2, 4), (0, 0), 4096)
+    params = ((bytes(20), (8, 1, 0)), (2, 4), (0, 0), 4096)
     replay = looking.Replay(2, (maker,), ((launch, params), (launch, params)))
     (x,) = replay.run(9, (1 << 40, 77))
     assert x.shape == (2, 3) and len(driver.seen) == 2 and driver.seen[0][:3] == (1234, (5, 1, 1, 64, 1, 1, 48), 9)
@@ -249,7 +249,13 @@ def test_a_replay_says_what_went_wrong(looking: Any) -> None:
     assert len(driver.seen) == 2 and replay.run(9, (1, 2)) == (0, 719)
     with pytest.raises(RuntimeError):  # torch's own
         looking.Replay(0, ((quick, (1,)),), ((launch, (bytes(20), 0, 0, 0)),)).run(9, ())
-    for wrong in (((bytes(20), 13, 1), 0, 0, 0), (bytes(19), 0, 0, 0), (bytes(20), (3, 0), 0, 0), (bytes(20), 0, 0)):
+    for wrong in (
+        ((bytes(20), (13, 1, 0)), 0, 0, 0),
+        ((bytes(20), (8, 1)), 0, 0, 0),
+        (bytes(19), 0, 0, 0),
+        (bytes(20), (3, 0), 0, 0),
+        (bytes(20), 0, 0),
+    ):
         with pytest.raises(ValueError, match="made again"):
             looking.Replay(2, (maker,), ((launch, wrong),))
 
@@ -359,15 +365,19 @@ def _again_and_by_python(rank: ep_lib.Rank, quantize: str | None, weighted: bool
                 recv.src_token,
             ]
             assert len(recv.x[0]) == len(recv.src_token) == 11 and recv.topk_idx.shape == (11, 2)
+            call.kept.append(recv)  # type: ignore[attr-defined]
             return _without_addresses(quiet.seen, [part for part in parts if part is not None]), mode._tickets
 
+        call.kept = []  # type: ignore[attr-defined]
+
         assert len(call()[0]) == 3 and mode._calls == {}, "nothing is known of what comes"
+        assert len(call()[0]) == 3 and mode._calls == {}, "it comes for the first time"
         by_python, ticket = call()
         (made_again,) = mode._calls.values()
         assert made_again is not None and len(by_python) == 3
         quiet._launch_again = lambda *_: False  # type: ignore[method-assign]
         natively, next_ticket = call()
-        assert next_ticket == ticket + 1 and quiet._pending[natively[0][0]] == 3
+        assert next_ticket == ticket + 1 and quiet._pending[natively[0][0]] == 4
         differing = [
             (mine, other)
             for (*_, ours), (*_, theirs) in zip(by_python, natively, strict=True)
@@ -376,8 +386,35 @@ def _again_and_by_python(rank: ep_lib.Rank, quantize: str | None, weighted: bool
         ]
         assert differing == [(ticket, next_ticket)], "all but the ticket"
         assert [launch[:3] for launch in by_python] == [launch[:3] for launch in natively]
+        _by_handles(quiet, mode, buffer, call, quantize, weighted)
         rank._backend, rank.backend = before
         mode._backend, mode._rank.backend = before
+
+
+def _by_handles(quiet: Any, mode: Any, buffer: Any, call: Any, quantize: str | None, weighted: bool) -> None:
+    """Sends rows once more by two handles: Python by the first, and natively by the second."""
+    quiet._launch_again, found = CudaBackend._launch_again.__get__(quiet), []
+    handles = call.kept[1].handle, call.kept[-1].handle, call.kept[0].handle  # met, learnt, native
+    rows = torch.zeros(12, 256, dtype=torch.bfloat16), torch.zeros(12, 2)
+    x = rows[0] if quantize else (rows[0].to(torch.float8_e4m3fn), rows[1])
+    for handle in handles:
+        weights = torch.zeros(12, 2) if weighted else None
+        quiet.seen.clear()
+        recv = buffer.dispatch(x, None, weights, handle=handle, quantize=quantize)
+        arrays = [*recv.x, *((x,) if quantize else x), handle._routing.ints, recv.topk_weights, weights]
+        found.append(_without_addresses(quiet.seen, [array for array in arrays if array is not None]))
+        if len(found) == 2:
+            quiet._launch_again = lambda *_: False
+    (by_python, natively), tags = found[1:], [handle._epoch for handle in handles[1:]]
+    assert len(by_python) == len(natively) == 2 and tags[0] != tags[1]
+    differing = [
+        (mine, other)
+        for (*_, ours), (*_, theirs) in zip(by_python, natively, strict=True)
+        for mine, other in zip(chain.from_iterable(ours), chain.from_iterable(theirs), strict=True)
+        if mine != other
+    ]
+    content = WITH_WEIGHTS * weighted | (CASTS[quantize][0] if quantize else FP8_FLOAT32) << FORM_SHIFT
+    assert differing == [tuple(Tag(tag, content).number for tag in tags)], "all but the handle's name"
 
 
 @pytest.mark.parametrize(("quantize", "weighted"), [(None, True), ("mxfp8", False)])
@@ -388,3 +425,42 @@ def test_a_call_made_again_launches_what_python_does(
     monkeypatch.setattr(tensors, "_quick", lambda: quick)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     ep_lib.spawn(_again_and_by_python, 1, "emulator", args=(quantize, weighted))
+
+
+def _low_latency_again(rank: ep_lib.Rank, fp8: bool, weighted: bool) -> None:
+    sizes = {"num_experts": 4, "top_k": 2, "hidden": 256, "max_tokens": 16, "num_max_dispatch_tokens_per_rank": 16}
+    with ep_lib.Buffer(rank, **sizes) as buffer:
+        mode: Any = buffer._low_latency
+        quiet, before = QuietBackend(rank._backend), (rank._backend, rank.backend)
+        rank._backend = mode._streams = quiet
+        rank.backend, mode._arrived, mode._empty = "cuda", None, quiet.empty
+
+        def call() -> list[Any]:
+            given = [torch.zeros(12, 256, dtype=torch.bfloat16), torch.zeros(12, 2, dtype=torch.int64)]
+            weights = torch.zeros(12, 2) if weighted else None
+            quiet.seen.clear()
+            got = buffer.low_latency_dispatch(*given, use_fp8=fp8, topk_weights=weights)
+            came = got.handle._arrivals
+            assert got.recv_count.shape == (4,) and came.recv_index.shape == (1, 16, 2) and len(came.token_counts) == 1
+            assert got.recv_count.data_ptr() == came.ints.data_ptr()
+            rows = got.recv_x if fp8 else (got.recv_x,)
+            assert rows[0].shape == (4, 16, 256) and len(rows) == 1 + fp8
+            arrays = [*given, weights, *rows, came.ints, came.weights]
+            return _without_addresses(quiet.seen, [array for array in arrays if array is not None])
+
+        by_python = call()
+        (made_again,) = mode._calls.values()
+        assert made_again is not None and len(by_python) == 1
+        quiet._launch_again = lambda *_: False  # type: ignore[method-assign]
+        assert call() == by_python
+        rank._backend, rank.backend = before
+
+
+@pytest.mark.parametrize(("fp8", "weighted"), [(True, False), (False, True)])
+def test_a_low_latency_dispatch_made_again(
+    looking: Any, monkeypatch: pytest.MonkeyPatch, fp8: bool, weighted: bool
+) -> None:
+    quick = torch._C._dynamo.guards._empty_strided_cpu
+    monkeypatch.setattr(tensors, "_quick", lambda: quick)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    ep_lib.spawn(_low_latency_again, 1, "emulator", args=(fp8, weighted))

@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ep_lib.errors import EpError
-from ep_lib.jit.kernel import Dim, Kernel
+from ep_lib.jit.kernel import Dim, Kernel, Launched
 from ep_lib.memory.arrays import Array, ArrayInfo
 
 MAX_SHARED_BYTES = 227 << 10  # of a block (CUDA C++ Programming Guide, Compute Capabilities, 9.0 and 10.0)
-
-
-class Launched(NamedTuple):
-    """One launch of a call that may be made again. ``args`` as for a launch; a struct of which one number differs from
-    call to call is ``(its bytes, at which of them, which of the numbers given)``."""
-
-    kernel: Kernel
-    grid: int
-    block: int
-    args: tuple[Any, ...]
-    shared_bytes: int
 
 
 class Streams(Protocol):

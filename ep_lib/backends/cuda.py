@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.backends.base import Launched, Streams
+from ep_lib.backends.base import Streams
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, meet, within
 from ep_lib.bootstrap.stopped import Watched
@@ -39,7 +39,16 @@ from ep_lib.errors import (
     KernelTimeout,
     PeerTimeout,
 )
-from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
+from ep_lib.jit.kernel import (
+    Dim,
+    Kernel,
+    Launched,
+    MarshalledArg,
+    dynamic_shared,
+    launch_dimensions,
+    marshal,
+    used_arrays,
+)
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.transports import registry

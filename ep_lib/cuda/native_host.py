@@ -10,6 +10,7 @@ import ctypes
 import functools
 import importlib.machinery
 import importlib.util
+import itertools
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ import numpy as np
 from ep_lib.cuda.module import LoadedKernel
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.gxx import build_host_library
+from ep_lib.jit.kernel import Differing
 from ep_lib.memory import arrays
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe
 
@@ -146,25 +148,31 @@ def replay(
     None if it did nothing. ``steps``: prepared launches and their arguments, as Backend.replay describes them. The
     numbers are the addresses of the arrays given and one more. None where it cannot be told what an address is of."""
     native = load()
-    exact: dict[int, int] = {}
-    for slot, info in enumerate(given):
-        if info is not None and info.address:
-            if info.address in exact:
-                return None
-            exact[info.address] = slot
+    slots = [*range(len(given)), *range(len(given) + 1, len(given) + 1 + len(made))]
+    arrays = [(i.address, i.address + i.nbytes, slot) for slot, i in zip(slots, (*given, *made), strict=True) if i]
+    arrays = sorted(array for array in arrays if array[0] < array[1])
+    if any(end > begin for (_, end, _), (begin, _, _) in itertools.pairwise(arrays)):
+        return None  # an address would belong to two of them
+
+    def place(address: int) -> tuple[int, int] | None:
+        return next(((slot, address - begin) for begin, end, slot in arrays if begin <= address < end), None)
 
     def param(arg: Any) -> Any:
-        if arg is None or type(arg) is bytes or type(arg) is tuple:
-            return 0 if arg is None else arg
+        if arg is None or type(arg) is bytes:
+            return arg or 0
+        if type(arg) is Differing:
+            found = [(at, place(address)) for at, address in arg.addresses if address]
+            if any(where is None for _, where in found):
+                raise ValueError("an address in a struct that is in no array given or made")
+            words = [(at, *where) for at, where in found if where is not None]
+            if arg.number_at >= 0:
+                words.append((arg.number_at, len(given), 0))
+            return (arg.data, *words)
         address = arg if type(arg) is int else describe(arg).address
-        if address in exact:
-            return exact[address], 0
-        for slot, info in enumerate(made, len(given) + 1):
-            if info.address <= address < info.address + info.nbytes:
-                return slot, address - info.address
-        if type(arg) is int or address == 0:
-            return address
-        raise ValueError("an array that was neither given nor made")
+        where = place(address)
+        if where is None and type(arg) is not int and address:
+            raise ValueError("an array that was neither given nor made")
+        return address if where is None else where
 
     try:
         packed = tuple((launch, tuple(map(param, args))) for launch, args in steps)

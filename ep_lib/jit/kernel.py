@@ -201,6 +201,24 @@ class MarshalledArg(NamedTuple):
     arrays: tuple[ArrayInfo, ...] = ()
 
 
+class Differing(NamedTuple):
+    """A struct by value of which some words differ from call to call."""
+
+    data: bytes
+    addresses: tuple[tuple[int, int], ...] = ()  # at which byte, and an address in an array that was given or made
+    number_at: int = -1  # at which byte the number is that is given; -1: nowhere
+
+
+class Launched(NamedTuple):
+    """One launch of a call that may be made again. ``args`` as for a launch, and :class:`Differing` structs."""
+
+    kernel: Kernel
+    grid: int
+    block: int
+    args: tuple[Any, ...]
+    shared_bytes: int
+
+
 def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[Any]) -> list[MarshalledArg]:
     """Converts the arguments of a launch, one for each parameter.
 

@@ -487,21 +487,26 @@ bool add_patch(Step* step, int offset, int slot, uint64_t add, int num_slots) {
     return true;
 }
 
-// One parameter: bytes of a struct; (bytes, at, slot), a struct with the number of a slot at that byte; (slot, offset), an
-// address; an int, an address that stays.
+// One parameter: bytes of a struct; (bytes, (at, slot, offset), ...), a struct with words that are as below; (slot,
+// offset), the number of a slot and so much more; an int, an address that stays.
 bool add_param(Step* step, const Param& param, PyObject* given, int num_slots) {
     char* const to = step->arguments + param.offset;
     if (PyLong_CheckExact(given)) return param.kind == 'p' && store_address(given, to);
     PyObject* bytes = given;
     int at = 0, slot = -1;
     unsigned long long add = 0;
-    if (PyTuple_CheckExact(given)) {
-        if (PyTuple_GET_SIZE(given) == 2) {
+    if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) > 0) {
+        bytes = PyTuple_GET_ITEM(given, 0);
+        if (!PyBytes_CheckExact(bytes)) {
             return param.kind == 'p' && PyArg_ParseTuple(given, "iK", &slot, &add) &&
                    add_patch(step, param.offset, slot, add, num_slots);
         }
-        if (!PyArg_ParseTuple(given, "Sii", &bytes, &at, &slot)) return false;
-        if (at < 0 || at + 8 > param.size || !add_patch(step, param.offset + at, slot, 0, num_slots)) return false;
+        for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(given); ++i) {
+            PyObject* const word = PyTuple_GET_ITEM(given, i);
+            if (!PyTuple_CheckExact(word) || !PyArg_ParseTuple(word, "iiK", &at, &slot, &add)) return false;
+            if (at < 0 || at + 8 > param.size || !add_patch(step, param.offset + at, slot, add, num_slots))
+                return false;
+        }
     }
     if (param.kind != 's' || !PyBytes_CheckExact(bytes) || PyBytes_GET_SIZE(bytes) != param.size) return false;
     std::memcpy(to, PyBytes_AS_STRING(bytes), param.size);

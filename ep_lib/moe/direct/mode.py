@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ep_lib.backends.base import Launched
 from ep_lib.errors import BufferClosedError
 from ep_lib.jit import pieces
-from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit.kernel import Differing, Kernel, Launched, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, require_same_everywhere
@@ -38,7 +37,6 @@ _WARP = 32
 _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 _MOST_KNOWN = 1024  # launches and arguments that are remembered
-_TICKET = 4  # its place among the numbers of a counted dispatch that is made again
 # How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
 _WAYS = {
     "push": ("combine_push", ""),
@@ -76,7 +74,7 @@ class Planned(NamedTuple):
         )
 
     def with_arrays(self, *args: Any) -> Launched:
-        """What :meth:`ep_lib.backends.base.Backend.replay` takes."""
+        """What Backend.replay takes."""
         return Launched(self.kernel, self.blocks, self.threads, args, self.shared_bytes)
 
 
@@ -189,9 +187,12 @@ class _Room(NamedTuple):
 
     @classmethod
     def after(cls, rows: int, grouped: int, most: int) -> _Room:
-        """3 % more than what came, and what is little anyway, up to ``most`` rows."""
+        """3 to 5 % more than what came, and what is little anyway, up to ``most`` rows. Of few sizes, since each takes
+        its time to learn."""
         spare = [count + count // 32 + 64 for count in (rows, grouped)]
-        return cls(min(spare[0], most), spare[1], *[count - count // 32 - 64 for count in (rows, grouped)])
+        steps = [max(64, 1 << count.bit_length() >> 7) for count in spare]
+        room = [-(-count // step) * step for count, step in zip(spare, steps, strict=True)]
+        return cls(min(room[0], most), room[1], *[count - count // 32 - 64 for count in (rows, grouped)])
 
 
 class DirectRouting:
@@ -267,12 +268,14 @@ class DirectMode:
         self._report_address, self._differs_address = (describe(a).address for a in (self._report, self._differs))
         self._tickets = 0
         self._ticket_offset = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").offsets["ticket"]
+        self._tag_offset = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs").offsets["tag"]
         self._areas = ReceiveAreas(self._memory, config)
         self._views: dict[Any, Array] = {}
         self._notifies: dict[Any, Planned] = {}  # of notify_dispatch, all but the ticket
         self._planned: dict[Any, Planned] = {}  # launches that belong to no handle
         self._rooms: dict[Any, _Room] = {}
         self._calls: dict[Any, Callable[[tuple[int, ...]], Sequence[Any] | None] | None] = {}
+        self._met: dict[Any, bool] = {}  # calls that came once
         self._launches: list[Launched] | None = None  # of a call that is being learnt
         self._streams = rank.streams.operations()
         self.epoch = 0
@@ -318,13 +321,21 @@ class DirectMode:
         room = self._room_of(num_tokens, options)
         with self._streams.begin(kind, options.async_finish):
             lease, ahead = self._lend(options), None
-            known = None if room is None else self._known_call(payload, experts, weights, content, options, room)
-            done = None if known is None else self._call_again(known, payload, experts, weights)
+            known = None if room is None else self._repeatable(payload, options, experts, weights)
+            done = None
+            if known is not None and room is not None:
+                known = (*known, content, experts.dtype, options.expert_alignment, room.rows)
+                self._tickets += 1
+                done = self._call_again(known, self._tickets, payload.x, payload.scales, experts, weights)
             if done is not None:
-                routing, ahead = done
+                made = iter(done)
+                routing, x = DirectRouting(config, next(made), num_tokens, self._xp_kind), next(made)
+                scales = None if payload.scales is None and not payload.cast else next(made)
+                topk, sent = next(made), None if weights is None else next(made)
+                ahead = Arrivals(x, scales, topk, sent, next(made), next(made))
             else:
                 routing = DirectRouting(config, self._backend.empty(kind, (size,), INT32), num_tokens, self._xp_kind)
-                self._launches = None if known is None or known in self._calls else []
+                self._note_launches(known)
                 self._launch_notify(experts, weights, routing, content, options)
                 self._launch_dispatch(payload, weights, routing, 0, self._planned, lease, send_routing=True)
             copied = functools.partial(self._copy_out, payload, weights, routing, options, lease, with_routing=True)
@@ -335,8 +346,10 @@ class DirectMode:
             else:
                 if room is not None and ahead is None:
                     ahead = copied(room.rows, room.grouped, is_guess=True)
-                    if self._launches is not None:
-                        self._learn_call(known, payload, experts, weights, routing, ahead)
+                    if self._launches is not None and known is not None:
+                        made_here = (ahead.x, ahead.scales, ahead.topk, ahead.weights, ahead.src_rank, ahead.src_token)
+                        given = (payload.x, payload.scales, experts, weights)
+                        self._learn_call(known, given, (routing.ints, *made_here))
                 plan, arrivals = self._count(experts, weights, num_tokens, options, copied, room, ahead)
         self._finish(options.async_finish)
         return routing, plan, arrivals
@@ -354,12 +367,24 @@ class DirectMode:
         """Send as an earlier dispatch did; then ask :meth:`mismatched_ranks`. ``by_expert``: what the earlier one
         made, if rows are to be grouped."""
         with self._streams.begin(payload.x.kind, options.async_finish):
-            lease = self._lend(options)
-            self._launch_dispatch(payload, weights, routing, tag, routing.planned, lease, send_routing=False)
-            grouped = 0 if by_expert is None else len(by_expert.row)
-            arrivals = self._copy_out(
-                payload, weights, routing, options, lease, num_rows, grouped, by_expert, with_routing=False
-            )
+            lease, known, done = self._lend(options), self._repeatable(payload, options, weights, routing.info), None
+            given = (payload.x, payload.scales, weights, routing.info)
+            if known is not None:
+                known = (*known, num_rows, weights is None)
+                done = self._call_again(known, tag, *given)
+            if done is not None:
+                made = iter(done)
+                x, scales = next(made), None if payload.scales is None and not payload.cast else next(made)
+                arrivals = Arrivals(x, scales, None, next(made, None), None, None)
+            else:
+                self._note_launches(known)
+                self._launch_dispatch(payload, weights, routing, tag, routing.planned, lease, send_routing=False)
+                grouped = 0 if by_expert is None else len(by_expert.row)
+                arrivals = self._copy_out(
+                    payload, weights, routing, options, lease, num_rows, grouped, by_expert, with_routing=False
+                )
+                if self._launches is not None and known is not None:
+                    self._learn_call(known, given, (arrivals.x, arrivals.scales, arrivals.weights))
         self._finish(options.async_finish)
         return arrivals
 
@@ -453,75 +478,56 @@ class DirectMode:
         self._remember(self._rooms, key, _Room.after(rows, grouped, self._config.max_rows))
         return plan, arrivals
 
-    # ---- counted dispatches that are as an earlier one, made again natively ------------------------------------------
-    def _known_call(
-        self,
-        payload: Payload,
-        experts: ArrayInfo,
-        weights: ArrayInfo | None,
-        content: int,
-        options: DispatchOptions,
-        room: _Room,
+    # ---- dispatches that are as an earlier one, made again natively --------------------------------------------------
+    def _repeatable(
+        self, payload: Payload, options: DispatchOptions, *more: ArrayInfo | None
     ) -> tuple[Any, ...] | None:
-        """What such calls have in common; None for those that are not made again: only torch's, whose rows are copied,
-        by the launches and allocations alone."""
-        x, scales = payload.x, payload.scales
-        if not (
-            self._config.receive_areas < 2
-            and x.kind == experts.kind == "torch"
-            and options.copy
-            and not options.sorted_by_expert
-            and not (payload.form or self._plain).has_row_scale
-            and not pieces.in_use
+        """What says how rows like these are sent; None for what is not made again: only torch's, that are copied."""
+        x, scales, form = payload.x, payload.scales, payload.form or self._plain
+        if (
+            self._config.receive_areas > 1
+            or not options.copy
+            or options.sorted_by_expert
+            or options.column_major_scales
+            or form.has_row_scale
+            or pieces.in_use
+            or any(array is not None and array.kind != "torch" for array in (x, scales, *more))
         ):
             return None
         said = None if scales is None else (scales.dtype, scales.address % 4)
-        return x.shape, room.rows, content, payload.cast, said, experts.dtype, options.expert_alignment
+        return x.shape, form.code, payload.cast, said
+
+    def _call_again(self, known: tuple[Any, ...], number: int, *given: ArrayInfo | None) -> Sequence[Any] | None:
+        """The arrays that it made; None where that cannot be, and nothing was launched."""
+        again = self._calls.get(known)
+        if again is None:
+            return None
+        return again((*[0 if array is None else array.address for array in given], number))
+
+    def _note_launches(self, known: tuple[Any, ...] | None) -> None:
+        """From now on, where such a call came before and was not learnt: that takes as long as a few calls."""
+        self._launches = None
+        if known is None or known in self._calls:
+            return
+        if known in self._met:
+            self._launches = []
+        else:
+            self._remember(self._met, known, True)
 
     def _learn_call(
-        self,
-        known: tuple[Any, ...] | None,
-        payload: Payload,
-        experts: ArrayInfo,
-        weights: ArrayInfo | None,
-        routing: DirectRouting,
-        ahead: Arrivals,
+        self, known: tuple[Any, ...], given: Sequence[ArrayInfo | None], made: Sequence[Array | None]
     ) -> None:
         """After a call by Python: how the backend makes it again, if it can."""
         launches, self._launches = self._launches or [], None
-        given = [payload.x, payload.scales, experts, weights]
-        made = (routing.ints, ahead.x, ahead.scales, ahead.topk, ahead.weights, ahead.src_rank, ahead.src_token)
-        again = self._backend.replay(launches, given, [array for array in made if array is not None])
-        self._remember(self._calls, known, again)
-
-    def _call_again(
-        self, known: tuple[Any, ...], payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None
-    ) -> tuple[DirectRouting, Arrivals] | None:
-        """None where that cannot be, and nothing was launched."""
-        again, scales = self._calls.get(known), payload.scales
-        if again is None:
-            return None
-        self._tickets += 1
-        numbers = (
-            payload.x.address,
-            0 if scales is None else scales.address,
-            experts.address,
-            0 if weights is None else weights.address,
-            self._tickets,
+        self._remember(
+            self._calls, known, self._backend.replay(launches, given, [array for array in made if array is not None])
         )
-        arrays = again(numbers)
-        if arrays is None:
-            return None
-        routing = DirectRouting(self._config, arrays[0], payload.x.shape[0], self._xp_kind)
-        following = iter(arrays[1:])
-        x, scales_out = next(following), None if scales is None and not payload.cast else next(following)
-        topk, sent = next(following), None if weights is None else next(following)
-        return routing, Arrivals(x, scales_out, topk, sent, next(following), next(following))
 
-    def _start(self, planned: Planned, *arrays: Any, uses: Sequence[ArrayInfo]) -> None:
-        """Launch, and note it where a call is learnt."""
+    def _start(self, planned: Planned, *arrays: Any, uses: Sequence[ArrayInfo], number_at: int = -1) -> None:
+        """Launch, and note it where a call is learnt. ``number_at``: where its arguments have a number that differs."""
         if self._launches is not None:
-            self._launches.append(planned.with_arrays(planned.args, *arrays))
+            args = planned.args if number_at < 0 else Differing(planned.args, number_at=number_at)
+            self._launches.append(planned.with_arrays(args, *arrays))
         planned.launch(self._rank, *arrays, uses=uses)
 
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
@@ -590,7 +596,7 @@ class DirectMode:
             routing.plan,
         )
         if self._launches is not None:
-            self._launches.append(planned.with_arrays((args, at, _TICKET), *arrays))
+            self._launches.append(planned.with_arrays(Differing(args, number_at=at), *arrays))
         planned.kernel.launch(
             self._rank,
             planned.blocks,
@@ -664,6 +670,7 @@ class DirectMode:
             self._differs_address,
             payload.row_scale,
             uses=uses,
+            number_at=-1 if send_routing else self._tag_offset,
         )
 
     def _launch_combine(

@@ -17,7 +17,8 @@ import numpy as np
 
 from ep_lib.cuda.native_host import first_rows
 from ep_lib.errors import ArgumentError, HandleError
-from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit import pieces
+from ep_lib.jit.kernel import Differing, Kernel, Launched, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
@@ -160,6 +161,8 @@ class LowLatencyMode:
         # What stays the same from call to call, by what it depends on: of dispatches all, of combines the common part.
         self._dispatches: dict[tuple[int, bool, Halves, np.dtype[Any]], _Known] = {}
         self._commons: dict[tuple[int, LaunchShape], bytes] = {}
+        self._calls: dict[Any, Callable[[tuple[int, ...]], Any] | None] = {}  # that were learnt
+        self._choices = (config.world_size, config.num_max_dispatch_tokens_per_rank, config.top_k)
         self._arrivals = header_struct("moe/low_latency/dispatch.cu", "Arrivals")
         self._at, self._device = self._memory.at, self._memory.device
         self.address = self._at["credits"]
@@ -203,13 +206,21 @@ class LowLatencyMode:
                 "not a multiple; pass use_fp8=False"
             )
         self._require_order("dispatch", async_finish, return_recv_hook)
-        arrivals = self.empty_arrivals(kind, use_fp8, topk_weights is not None)
+        call = (num_tokens, use_fp8, choices.dtype, weights is None)
+        arrivals = None if return_recv_hook else self._call_again(call, kind, tokens, choices, weights, async_finish)
+        event = hook = None
+        if arrivals is None:
+            arrivals = self.empty_arrivals(kind, use_fp8, topk_weights is not None)
+            launch = functools.partial(
+                self.launch_dispatch, fp8=use_fp8, x=tokens, topk_idx=choices, arrivals=arrivals, topk_weights=weights
+            )
+            keep = (x, topk_idx, arrivals, topk_weights)
+            event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, keep)
+            if hook is None and call not in self._calls:
+                self._learn_call(call, tokens, choices, weights, arrivals)
+        elif async_finish:
+            event = Event(self.rank, self._streams.last or 0, kind, (x, topk_idx, arrivals, topk_weights))
         handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]))
-        launch = functools.partial(
-            self.launch_dispatch, fp8=use_fp8, x=tokens, topk_idx=choices, arrivals=arrivals, topk_weights=weights
-        )
-        keep = (x, topk_idx, arrivals, topk_weights)
-        event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, keep)
         if hook is not None:
             self._without_rows.append(handle)
         if self._arrived is not None:
@@ -262,6 +273,50 @@ class LowLatencyMode:
         keep = (rows, topk_idx, topk_weights, handle, out)
         event, hook = self._run("combine", launch, kind, async_finish, return_recv_hook, keep)
         return LowLatencyCombined(out, event, hook)
+
+    def _call_again(
+        self,
+        call: tuple[Any, ...],
+        kind: str,
+        tokens: ArrayInfo,
+        choices: ArrayInfo,
+        weights: ArrayInfo | None,
+        async_finish: bool,
+    ) -> LowLatencyArrivals | None:
+        """A whole dispatch like an earlier one, natively. None where that cannot be, and nothing was launched."""
+        again = self._calls.get(call)
+        if again is None or self.shapes or pieces.in_use or not kind == choices.kind == "torch":
+            return None
+        with self._streams.begin(kind, async_finish):
+            arrays = again((tokens.address, choices.address, 0 if weights is None else weights.address, 0))
+        if arrays is None:
+            return None
+        made = iter(arrays)
+        rows, scales, ints = next(made), next(made) if call[1] else None, next(made)
+        return LowLatencyArrivals(rows, scales, ints, next(made, None), self.config.experts_per_rank, self._choices)
+
+    def _learn_call(
+        self,
+        call: tuple[Any, ...],
+        tokens: ArrayInfo,
+        choices: ArrayInfo,
+        weights: ArrayInfo | None,
+        arrivals: LowLatencyArrivals,
+    ) -> None:
+        """After a call by Python: how the backend makes it again, if it can."""
+        num_tokens, fp8, index, _ = call
+        known = self._dispatches.get((num_tokens, fp8, BOTH, index))
+        if known is None or self.shapes:
+            return
+        packed, offsets = self._pack_arrivals(arrivals), self._arrivals.offsets
+        words = [offsets[name] for name in ("rows", "scales", "counts", "recv_index", "token_counts", "weights")]
+        addresses = tuple((at, int.from_bytes(packed[at : at + 8], "little")) for at in words)
+        args = (known.args, Differing(packed, addresses), tokens, choices, weights)
+        launched = Launched(
+            known.kernel, known.shape.blocks, known.shape.threads, args, 4 * self.config.experts_per_rank
+        )
+        made = [array for array in arrivals[:4] if array is not None]
+        self._calls[call] = self.rank._backend.replay([launched], [tokens, choices, weights], made)
 
     def _require_same_rows(self, handle: LowLatencyHandle, other: LowLatencyHandle) -> None:
         """Rows of another dispatch may be combined by a handle if they came from the same tokens."""
@@ -412,7 +467,7 @@ class LowLatencyMode:
         """Memory for what a dispatch brings. Nothing waits for the GPU."""
         c, empty = self.config, self._empty
         experts, capacity = c.experts_per_rank, capacity_of(c)
-        choices = (c.world_size, c.num_max_dispatch_tokens_per_rank, c.top_k)
+        choices = self._choices
         return LowLatencyArrivals(
             empty(kind, (experts, capacity, c.hidden), FP8 if fp8 else BFLOAT16),
             empty(kind, (experts, capacity, c.hidden // FP8_GROUP), FLOAT32) if fp8 else None,
@@ -449,27 +504,25 @@ class LowLatencyMode:
             known = _Known(which, shape, args)
             if not self.shapes:
                 self._dispatches[key] = known
-        came = [None if array is None else describe(array) for array in arrivals[:4]]
-        rows_at, scales_at, ints_at, weights_at = [0 if info is None else info.address for info in came]
-        counts, index, token_counts = arrivals.addresses(ints_at)
         known.kernel.launch(
             self.rank,
             known.shape.blocks,
             known.shape.threads,
             known.args,
-            self._arrivals.pack(
-                rows=rows_at,
-                scales=scales_at,
-                counts=counts,
-                recv_index=index,
-                token_counts=token_counts,
-                weights=weights_at,
-            ),
+            self._pack_arrivals(arrivals),
             rows,
             choices,
             topk_weights,
             shared_bytes=4 * self.config.experts_per_rank,
-            uses=(*[info for info in came if info is not None], *self._own),
+            uses=(*[array for array in arrivals[:4] if array is not None], *self._own),
+        )
+
+    def _pack_arrivals(self, arrivals: LowLatencyArrivals) -> bytes:
+        """As the kernel takes it."""
+        rows, scales, ints, weights = [0 if array is None else describe(array).address for array in arrivals[:4]]
+        counts, index, token_counts = arrivals.addresses(ints)
+        return self._arrivals.pack(
+            rows=rows, scales=scales, counts=counts, recv_index=index, token_counts=token_counts, weights=weights
         )
 
     def launch_combine(
