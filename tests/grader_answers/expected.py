@@ -185,6 +185,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_says_the_highest": ({4, 5}, "left ring.completed at 3; 0 is right"),
         "wrong_takes_too_early": ({5}, "left ring.taken at 8; 4 is right"),
         "wrong_next_round": ({5}, "step() posted the commands []"),
+        "wrong_looks_at_the_words": ({1, 2}, "ready() returned"),
         "wrong_batch_of_255": ({1, 2}, "ready() returned 255"),
         "wrong_posts_first": ({5}, "complete() comes first"),
         "wrong_completes_last": ({5}, "complete() comes first"),
