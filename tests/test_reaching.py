@@ -298,6 +298,10 @@ def test_what_is_nested_too_deeply_to_be_read_is_refused() -> None:
         ("from typing import TypedDict", "a dataclass or a NamedTuple"),
         ("x = type(y)(3)", "name the class itself"),
         ("import os", "a piece imports only"),
+        ("import numpy as np\nx = np.lib.arraysetops", "no modules inside of it"),
+        ("from numpy import lib", "no modules inside of it"),
+        ("class A:\n    def __getattr__(self, name): return 1", "give it a plain method"),
+        ("object.__setattr__(self, 'x', 1)", "dataclasses.replace()"),
     ],
 )
 def test_what_is_refused_says_what_to_write_instead(code: str, instead: str) -> None:

@@ -132,6 +132,7 @@ _INSTEAD = {
     **dict.fromkeys(("globals", "locals", "vars", *_BY_NAME, *_OF_OPERATOR), _SAY_NAMES),
     **dict.fromkeys(_DECORATORS, "it is a decorator: @wraps(f) or @cached_property, above a function"),
     "__dict__": _SAY_NAMES,
+    "__setattr__": "a frozen dataclass is made anew by dataclasses.replace(), or it is not frozen",
     "breakpoint": "ep-lib check shows what a call gets and returns: leave it out",
     "metaclass": "for an abstract class, inherit from abc.ABC",
     "ABCMeta": "for an abstract class, inherit from abc.ABC",
@@ -141,6 +142,8 @@ _INSTEAD = {
     "allow_pickle": "no exercise needs pickled objects: leave it out",
     "type": "type(x) is compared or printed; it makes no classes, and is no value: write the class itself",
 }
+_PYTHONS_OWN = "of Python's own names a piece says those of operators, containers and contexts: give it a plain method"
+_INSIDE = "of a module a piece uses public functions and classes: no modules inside of it, no files and no code in text"
 _NESTED = "nested too deeply to be read: give its parts names, in lines of their own"
 _IMPORTS = f"a piece imports only {', '.join(sorted(_MODULES - {'__future__'}))}"
 _CLASSES = "a class of a class makes others at run time: compare type(x), print it, or name the class itself"
@@ -200,13 +203,14 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
             yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
         for word in _said(node):
             if _is_closed_by_python(word) or (isinstance(node, ast.keyword) and word in _CLOSED_ARGUMENTS):
-                yield Reach(line, word, refused=True)
+                why = _PYTHONS_OWN if isinstance(node, ast.FunctionDef) else ""
+                yield Reach(line, word, refused=True, why=why)
         yield from _imports(node, line)
         if isinstance(node, ast.Attribute):
             module = _module_at(node.value, modules)
-            if (module and not _is_open(module, node.attr)) or (
-                own.is_of_others(node.attr) and (module or not own.is_of_its_object(node))
-            ):
+            if module and not _is_open(module, node.attr):
+                yield Reach(line, node.attr, refused=True, why=_INSTEAD.get(node.attr, _INSIDE))
+            elif own.is_of_others(node.attr) and (module or not own.is_of_its_object(node)):
                 yield Reach(line, node.attr, refused=True)
             if node.attr in _OF_OPERATOR | _DECORATORS and id(node) not in said_rightly:
                 yield Reach(line, node.attr, refused=True)
@@ -355,7 +359,7 @@ def _imports(node: ast.AST, line: int) -> Iterator[Reach]:
         for each in node.names:
             is_all = each.name == "*" and node.module in ("math", "itertools")
             if not is_all and f"{node.module}.{each.name}" not in _MODULES and not _is_open(node.module, each.name):
-                yield Reach(line, each.name, refused=True)
+                yield Reach(line, each.name, refused=True, why=_INSTEAD.get(each.name, _INSIDE))
 
 
 def _names_of_modules(tree: ast.AST) -> dict[str, str]:
