@@ -296,7 +296,7 @@ def test_the_command_of_a_finding_writes_its_page(tmp_path: Path) -> None:
 
     checked = run("check", "race.py", "--fabric", "rc", "--ranks-per-node", "2", "--seeds", "2", "--first-seed", "3")
     line = checked.stdout.strip().split("\n")[-1]
-    assert line.startswith('    replay  "" (seen with 2 schedules): ep-lib replay race.py')
+    assert line.startswith('    replay  "" (seen in 2 runs): ep-lib replay race.py')
     replayed = run(*shlex.split(line.partition(": ep-lib ")[2]))
     assert replayed.returncode == 0 and replayed.stdout.startswith("1. race: "), replayed.stderr
     data = data_of((tmp_path / "replay.html").read_text())

@@ -31,7 +31,7 @@ class Status:
     most_events: int
     switches: int
     decisions: int
-    share: float
+    whole: float
     equivalence: int
     outcome: int
     inputs: int
@@ -80,6 +80,11 @@ class Exploration:
     def follow(self, schedule: str) -> None:
         """Each run from here on is this one."""
         self._lib.epemu_explore_follow(self._handle, schedule.encode())
+
+    def draw(self, seed: int) -> None:
+        """The next run is a random one: ``status.whole`` is then an estimate of how many there are that are not
+        equivalent to each other, right on average; -1 where that is too hard to tell."""
+        self._lib.epemu_explore_draw(self._handle, seed)
 
     @property
     def launched(self) -> list[str]:

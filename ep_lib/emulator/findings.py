@@ -146,8 +146,11 @@ class Finding:
         if others := self._elsewhere():
             lines.append(f"    also    {others}")
         seeds = self.seeds or (self.seed,)
-        what, name = ("seeds", f"seed={self.seed}") if self.schedule is None else ("schedules", f'"{self.schedule}"')
-        more = f" (seen with {len(seeds)} {what})" if len(seeds) > 1 else ""
+        # Several runs may be of one schedule, and only what its loads read differs.
+        seen, name = (
+            ("with {} seeds", f"seed={self.seed}") if self.schedule is None else ("in {} runs", f'"{self.schedule}"')
+        )
+        more = f" (seen {seen.format(len(seeds))})" if len(seeds) > 1 else ""
         lines.append(f"    replay  {name}{more}" + (f": {self.replay}" if self.replay else ""))
         return "\n".join(lines)
 

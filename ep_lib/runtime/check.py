@@ -42,7 +42,7 @@ from ep_lib.require import seconds as a_time
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, describe_launches, digest
 from ep_lib.runtime.emulated import make_machine, run_program
-from ep_lib.runtime.exhaustion import RUNS, ExplorationFile, Explored, Parts
+from ep_lib.runtime.exhaustion import RUNS, Estimate, ExplorationFile, Explored, Parts
 from ep_lib.runtime.rank_process import RemoteError, encode, rebuilt
 from ep_lib.runtime.sources import Sources
 from ep_lib.version import __version__
@@ -89,9 +89,9 @@ class Coverage:
     a wait that counts went round more than ``turns`` times. ``preemptions``: of a run at most; None: any number.
     ``skipped``: places from which only runs with more preemptions go on. ``calm``: choices that were not tried, as they
     are between kernels that are not among ``kernels``. ``stopped``: why it ended early, or "".
-    ``share``: of all schedules, as far as they are known. ``most_events``: of a run. ``clocks``: where kernels read a
-    clock, as file:line; what they do with it went one way only. ``asked``: what main has asked that may
-    answer otherwise in another run, "a clock (perf_counter at x.py:12)".
+    ``share``: of all schedules, by an estimate; 0 if nothing can be said of that, and 1 only if there are no more.
+    ``most_events``: of a run. ``clocks``: where kernels read a clock, as file:line; what they do with it went one way
+    only. ``asked``: what main has asked that may answer otherwise in another run, "a clock (perf_counter at x.py:12)".
     """
 
     schedules: int
@@ -162,7 +162,7 @@ class Coverage:
         """As far as is known."""
         if not 0 < self.share < 1:
             return ""
-        whole = float(f"{self.schedules / self.share:.1e}")  # two digits: it is a guess
+        whole = float(f"{self.schedules / self.share:.0e}")  # one digit: it is a guess
         return f" of perhaps {whole:,.0f}" if whole < 1e9 else f" of perhaps {whole:.0e}"
 
 
@@ -226,6 +226,8 @@ class CheckReport:
             is_open = coverage.stopped or coverage.cut or coverage.asked
             head = "NOT PROVED: " if is_open else "" if self.proved else "within bounds: "
             return f"{head}{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
+        made = _count(coverage.schedules + coverage.redundant, "run")
+        where = f" ({_count(self.ranks, 'rank')} on {self.fabric.kind}; {made}, {self.seconds:.1f} s)"
         return self._told(f"{_count(len(self.findings), 'finding')} in {coverage}{where}")
 
     def _told(self, head: str) -> str:
@@ -917,6 +919,11 @@ _MOST_EVENTS = 1_000_000
 _FEW = 2  # preemptions
 _EVENTS_OF_STORY, _TURNS_OF_STORY = 2000, 3  # bounds of runs with few switches
 _CALM_RUNS, _CALM_SECONDS = 6, 1.0  # of an exhaustive check, to see whether main does the same in each; at least two
+_ALONE_SECONDS, _DRAWN_SHARE = (
+    0.5,
+    0.1,
+)  # of the time of an exhaustive check: before the first random runs, and for them
+_MOST_SHARE = 0.95  # of all schedules: more is not said before the end
 _EVENTS_OF_CALM = 500_000  # of the calm run of a program that is too large for others: some seconds
 _LOST = 4  # runs that had been made before for each that had not: then runs with few preemptions come no more first
 _FIRST_FINDING = "stopped at the first finding"
@@ -992,7 +999,6 @@ def _explore(job: _PartJob) -> _PartAnswer:
         skipped=status.skipped,
         calm=status.calm,
         most_events=status.most_events,
-        share=status.share,
     )
     return search.answer(explored, stopped)
 
@@ -1037,6 +1043,7 @@ class _Exhaustion:
         self._stages = [few, bounds] if bounds["preemptions"] is None else [bounds]
         self._parts = Parts(self._stages[0]["preemptions"])
         self._seconds = 0.0
+        self._estimate = Estimate()
         if file is not None and (known := file.read()) is not None:
             self._load(known)
 
@@ -1045,13 +1052,14 @@ class _Exhaustion:
         search = self._search
         del self._stages[: -known["stages"]]
         self._parts = Parts.from_dict(known["parts"], self._stages[0]["preemptions"])
-        self._seconds = known["seconds"]
+        self._seconds, self._estimate = known["seconds"], Estimate(**known["estimate"])
         search.load(known["search"])
 
     def _save(self) -> None:
         if self._file is not None:
             parts, search = self._parts.to_dict(), self._search.to_dict()
-            self._file.write({"stages": len(self._stages), "parts": parts, "seconds": self._seconds, "search": search})
+            state = {"parts": parts, "search": search, "estimate": dataclasses.asdict(self._estimate)}
+            self._file.write({"stages": len(self._stages), "seconds": self._seconds, **state})
 
     def go_on(
         self,
@@ -1087,13 +1095,15 @@ class _Exhaustion:
                         self._parts.take(number, answer.explored)
                         self._search.take_over(answer)
                         bar.update(answer.explored.runs)
-                        bar.set_postfix_str(f"{self._parts.share:.1%} of what is known", refresh=False)
+                        share = self._share()
+                        bar.set_postfix_str(f"about {share:.1%}" if share else "", refresh=False)
                         stopped = answer.stopped
                         if not stopped and limit is not None and time.perf_counter() - begin > limit:
                             stopped = f"stopped after {limit:g} s"
                         if self._goes_on_without_bound() or stopped:
                             break
                     self._seconds = before + time.perf_counter() - begin
+                    self._estimate_whole()
                     self._save()
             except KeyboardInterrupt:
                 stopped = _INTERRUPT
@@ -1126,6 +1136,28 @@ class _Exhaustion:
         except KeyboardInterrupt:
             return _INTERRUPT
         return ""
+
+    def _estimate_whole(self) -> None:
+        """Makes random runs, in a small part of the time so far, until they tell how many runs there are. Not of weak
+        memory, whose classes do not say which store a load has read, nor where a bound leaves some out."""
+        program, bounds, estimate = self._program, self._bounds, self._estimate
+        has_bound = bounds["preemptions"] is not None or bounds["kernels"]
+        if has_bound or program.weak_memory or self._seconds < _ALONE_SECONDS:
+            return
+        while not (estimate.is_hopeless or estimate.is_good) and estimate.seconds < _DRAWN_SHARE * self._seconds:
+            begin = time.perf_counter()
+            exploration = Exploration(events=bounds["events"], turns=bounds["turns"])
+            exploration.draw(estimate.runs)
+            _Search(program, compare_values=False).try_next(exploration)
+            estimate.add(exploration.status.whole)
+            estimate.seconds += time.perf_counter() - begin
+
+    def _share(self) -> float:
+        """Of all schedules, that was explored; 0: not known."""
+        if self._parts.is_done:
+            return 1.0
+        whole = self._estimate.whole
+        return 0.0 if not whole else min(self._parts.explored / whole, _MOST_SHARE)
 
     def _answers(self, seconds: float | None, executor: Executor | None) -> Iterator[tuple[int, _PartAnswer]]:
         """Of the parts of this round, in their order."""
@@ -1193,7 +1225,7 @@ class _Exhaustion:
                 counted=totals.counted,
                 skipped=totals.skipped,
                 calm=totals.calm,
-                share=self._parts.share,
+                share=self._share(),
                 most_events=totals.most_events,
                 stopped=stopped,
                 clocks=tuple(sorted(self._search.clocks)),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ from ep_lib.errors import ArgumentError
 
 RUNS = 16  # of a part in a round
 PARTS = 32  # in a round, at most
-_FORMAT = 6  # of files
+_FORMAT = 7  # of files
+
+_FEWEST_DRAWN, _MOST_ERROR, _GOOD_ERROR = 20, 0.35, 0.1
 
 Key = tuple[int, ...]
 _KEY_WORDS = 7
@@ -75,13 +78,11 @@ class _Place:
 
 @dataclass
 class _Part:
-    """``text``: None before its first run, in which ``process`` goes on from ``place``. ``weight``: of the whole."""
+    """``text``: None before its first run, in which ``process`` goes on from ``place``."""
 
     place: int
     process: int
     text: str | None
-    weight: float
-    share: float = 0.0  # of it that is done
     places: list[int] = field(default_factory=list)  # in which it has been
 
 
@@ -98,7 +99,6 @@ class Explored:
     skipped: int
     calm: int
     most_events: int
-    share: float
 
 
 @dataclass
@@ -112,7 +112,41 @@ class Totals:
     skipped: int = 0
     calm: int = 0
     most_events: int = 0
-    done: float = 0.0  # the weight of parts that are done
+
+
+@dataclass
+class Estimate:
+    """How many schedules there are that are not equivalent to each other, by random runs: each tells a number, which is
+    right on average (runtime/exhaustive.hpp)."""
+
+    runs: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    seconds: float = 0.0  # that they took
+    is_hopeless: bool = False
+
+    def add(self, told: float) -> None:
+        """What a run has told."""
+        self.is_hopeless |= told < 0
+        self.runs, self.total, self.squares = self.runs + 1, self.total + told, self.squares + told * told
+
+    @property
+    def error(self) -> float:
+        """The standard error, as a part of the estimate."""
+        if self.runs < _FEWEST_DRAWN or not self.total:
+            return math.inf
+        mean = self.total / self.runs
+        return math.sqrt(max(0.0, self.squares / self.runs - mean * mean) / self.runs) / mean
+
+    @property
+    def whole(self) -> float | None:
+        """None while nothing can be said."""
+        return None if self.is_hopeless or self.error > _MOST_ERROR else self.total / self.runs
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it would not get much better."""
+        return self.error < _GOOD_ERROR
 
 
 class Parts:
@@ -123,7 +157,7 @@ class Parts:
         self._keys: list[Key] = []
         self._numbers: dict[Key, int] = {}
         self._places: dict[int, _Place] = {}
-        self._parts: dict[int, _Part] = {0: _Part(-1, -1, "0 0", 1.0)}
+        self._parts: dict[int, _Part] = {0: _Part(-1, -1, "0 0")}
         self._next = 1  # number of a place or part
         self._classes: set[int] = set()
         self._round: list[int] = []
@@ -138,11 +172,6 @@ class Parts:
     def is_done(self) -> bool:
         """Whether nothing is left."""
         return not self._parts
-
-    @property
-    def share(self) -> float:
-        """Of the whole, as far as it is known, that has been explored."""
-        return self.totals.done + sum(part.weight * part.share for part in self._parts.values())
 
     def round(self) -> list[int]:
         """The parts that are to be explored now, all of them before the next round; to be taken in this order."""
@@ -220,11 +249,9 @@ class Parts:
         if part.text is None:
             order = self._places[part.place].order
             order[[process for process, _ in order].index(part.process)] = (part.process, first)
-        part.share = 1.0 if told.is_done else told.share
         for place_number, processes in asked:
-            self._ask(part, place_number, processes)
+            self._ask(place_number, processes)
         if told.is_done:
-            totals.done += part.weight
             del self._parts[number]
             for place_number in part.places:
                 self._places[place_number].parts -= 1
@@ -235,15 +262,13 @@ class Parts:
             self._split(part, nodes)
         part.text = self._written(nodes)
 
-    def _ask(self, asking: _Part, place_number: int, processes: list[int]) -> None:
+    def _ask(self, place_number: int, processes: list[int]) -> None:
         """The first of these is to go on from a place, unless one of them does so anyway."""
         place = self._places[place_number]
         tried = {*place.refused, *(process for process, _ in place.order)}
         if not tried.isdisjoint(processes):
             return
-        weight = asking.weight * (1 - asking.share) / 2
-        if self._add(place_number, processes[0], weight):
-            asking.weight -= weight
+        self._add(place_number, processes[0])
 
     def _path(self, place_number: int) -> list[int]:
         path: list[int] = []
@@ -252,19 +277,18 @@ class Parts:
             place_number = self._places[place_number].parent
         return path
 
-    def _add(self, place_number: int, process: int, weight: float) -> bool:
+    def _add(self, place_number: int, process: int) -> None:
         place = self._places[place_number]
         if not self._is_within_bound(place, process):
             place.refused.append(process)
             self.totals.skipped += 1
-            return False
+            return
         place.order.append((process, None))
         own_path = self._path(place_number)
-        self._parts[self._next] = _Part(place_number, process, None, weight, places=own_path)
+        self._parts[self._next] = _Part(place_number, process, None, own_path)
         self._next += 1
         for each in own_path:
             self._places[each].parts += 1
-        return True
 
     def _is_within_bound(self, place: _Place, process: int) -> bool:
         if self._preemptions is None:
@@ -279,9 +303,6 @@ class Parts:
 
     def _split(self, part: _Part, nodes: list[_Node]) -> None:
         """Shares the places of a part down to the one by which there are enough parts, or to the last."""
-        self.totals.done += part.weight * part.share
-        part.weight *= 1 - part.share
-        part.share = 0.0
         path = [node.shared for node in nodes if node.shared >= 0]
         last_open = next((at for at in reversed(range(len(nodes))) if _open(nodes[at])), -1)
         for at in range(len(path), min(len(nodes) - 1, last_open + 1)):  # what is chosen at the last is yet to run
@@ -289,8 +310,7 @@ class Parts:
                 break
             node, before = nodes[at], nodes[at - 1] if at else None
             number, self._next = self._next, self._next + 1
-            left = _open(node)
-            first = [*node.touched, *node.looks]
+            left, first = _open(node), [*node.touched, *node.looks]
             self._places[number] = _Place(
                 parent=path[-1] if path else -1,
                 chosen=-1 if before is None else before.chosen,
@@ -307,10 +327,8 @@ class Parts:
             path.append(number)
             part.places.append(number)
             node.shared = number
-            weight = part.weight / (len(left) + 1)
             for process in left:
-                if self._add(number, process, weight):
-                    part.weight -= weight
+                self._add(number, process)
 
     # ---- text -----------------------------------------------------------------------------------------------------
     def _number(self, key: Key) -> int:

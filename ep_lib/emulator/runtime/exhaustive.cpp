@@ -76,6 +76,7 @@ void Exploration::begin() {
     decisions_ = 0;
     data_ = 0;
     launched_ = 0;
+    inverse_ = 1;
     status.outcome = kWhole;
 }
 
@@ -128,7 +129,9 @@ int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
     }
     size_t index = 0;
     if (follows_) {
-        if (enabled.size() > 1) {
+        if (draws_) {
+            index = drawn(enabled.size());
+        } else if (enabled.size() > 1) {
             const auto at = script_.find(decisions_);
             if (at != script_.end()) index = std::min<size_t>(at->second, enabled.size() - 1);
         }
@@ -190,7 +193,9 @@ bool Exploration::is_calm(const std::string& kernel) {
 uint32_t Exploration::choose(uint32_t options) {
     if (options <= 1 || events_.empty()) return 0;
     uint32_t value = 0;
-    if (follows_) {
+    if (draws_) {
+        value = drawn(options);
+    } else if (follows_) {
         const auto at = script_.find(decisions_);
         if (at != script_.end()) value = std::min(at->second, options - 1);
     } else if (events_.back().is_calm) {
@@ -327,8 +332,9 @@ void Exploration::reverse(int i, int j) {
 }
 
 bool Exploration::give_up() {
-    if (!follows_) status.outcome = kRedundant;
-    return !follows_;
+    if (follows_ && !draws_) return false;
+    status.outcome = kRedundant;
+    return true;
 }
 
 // What comes later in other runs may come in each of these places: here the run ends before it can be seen.
@@ -358,24 +364,61 @@ uint64_t Exploration::equivalence() const {
     return all;
 }
 
-double Exploration::share() const {
-    double done = 0, weight = 1;
-    for (const Node& node : nodes_) {
-        size_t left = 1;
-        for (const int process : node.shared.number < 0 ? node.todo : std::vector<int>{})
-            if (process != node.chosen && !sleeps(node, process) &&
-                std::none_of(node.done.begin(), node.done.end(), [&](const Asleep& d) { return d.process == process; }))
-                left++;
-        double gone = node.shared.number < 0 ? static_cast<double>(node.done.size()) : 0;
-        double options = gone + static_cast<double>(left);
-        for (const Data& data : node.shared.is_given ? std::vector<Data>{} : node.data) {
-            gone = gone * data.options + data.value;
-            options *= data.options;
-        }
-        done += weight * gone / options;
-        weight /= options;
+void Exploration::draw(uint64_t seed) {
+    follow("");
+    turns = bounds.turns;
+    draws_ = true;
+    random_ = seed;
+}
+
+uint32_t Exploration::drawn(size_t options) {
+    inverse_ *= static_cast<long double>(options);
+    random_ += 0x9e3779b97f4a7c15ull;
+    return static_cast<uint32_t>((mix(mix(1, random_), 1) >> 32) * options >> 32);
+}
+
+// In how many orders these events can come, of which each is what it is: by the sets of those that can be the first so
+// many, each as the number of events of each process. -1: there are too many such sets.
+double Exploration::orders() const {
+    constexpr size_t kMost = 50000;
+    using Set = std::vector<uint16_t>;
+    std::vector<std::vector<int>> of(keys_.size());  // by process: its events
+    std::vector<int> number(events_.size());         // of an event among its process's
+    for (size_t i = 0; i < events_.size(); i++) {
+        number[i] = static_cast<int>(of[events_[i].process].size());
+        of[events_[i].process].push_back(static_cast<int>(i));
     }
-    return done;
+    std::map<Set, long double> ways = {{Set(keys_.size()), 1}};
+    size_t sets = 0;
+    for (size_t n = 0; n < events_.size(); n++) {
+        std::map<Set, long double> longer;
+        for (const auto& [set, orders] : ways)
+            for (size_t p = 0; p < of.size(); p++) {
+                if (set[p] == of[p].size()) continue;
+                const int next = of[p][set[p]];
+                bool can = true;
+                for (size_t q = 0; q < of.size() && can; q++) {
+                    if (q == p || set[q] == of[q].size()) continue;
+                    can = of[q][set[q]] >= clocks_[next][q];  // none that comes before it is left
+                }
+                if (!can) continue;
+                Set more = set;
+                more[p]++;
+                longer[std::move(more)] += orders;
+            }
+        ways = std::move(longer);
+        if ((sets += ways.size()) > kMost) return -1;
+    }
+    return static_cast<double>(ways.begin()->second);
+}
+
+double Exploration::whole() {
+    if (status.outcome != kWhole || events_.empty()) return 0;
+    for (const Event& event : events_)
+        if (event.touches.empty() && !event.looks.empty()) return 0;
+    compute_clocks();
+    const double all = orders();
+    return all < 0 ? -1 : static_cast<double>(inverse_ / all);
 }
 
 bool Exploration::next() {
@@ -386,6 +429,7 @@ bool Exploration::next() {
     status.inputs = launched_;
     for (const Event& event : events_) status.inputs = mix(mix(status.inputs, event.launched), event.read);
     if (status.outcome == kWhole && !events_.empty()) is_as_before(events_.size() - 1);
+    if (draws_) status.whole = whole();
     if (follows_ || status.outcome == kStrayed) return false;
     compute_clocks();
     if (bounds.reduction != kNone)
@@ -438,12 +482,12 @@ bool Exploration::next() {
         }
     }
     settled_ = nodes_.size();
-    status.share = nodes_.empty() ? 1 : share();
     return !nodes_.empty();
 }
 
 void Exploration::follow(const std::string& text) {
     follows_ = true;
+    draws_ = false;
     script_.clear();
     std::istringstream words(text);
     uint64_t number;
@@ -617,6 +661,7 @@ class Exhaustive : public Schedule {
                 touched.length = size;
             }
         }
+        if (all_.draws() && how == Touch::kWrite && current && current->polls) ends_its_wait(address);
         all_.event().touches.push_back(touched);
         pcs_.resize(all_.events().size());
         if (current) {
@@ -807,6 +852,14 @@ class Exhaustive : public Schedule {
     const Exploration::Key& key_of(const Warp* warp) const { return all_.key_of(process_of_.at(&warp->lanes[0])); }
     Thread& thread_of(const Fiber* fiber) { return threads_[process_of_.at(fiber)]; }
     size_t link(int source, int target) const { return static_cast<size_t>(source * m_.num_ranks + target); }
+
+    // An atomic that changes something, in a loop that waits for that: what it has seen before was fruitless.
+    __attribute__((noinline)) void ends_its_wait(uintptr_t address) {
+        const PollSet& seen = *current->polls;
+        for (int i = 0; i < seen.num_loads; i++)
+            if (seen.loads[i].address == address && seen.loads[i].state == state_of(*current, m_.settings.stack_bytes))
+                all_.give_up();
+    }
 
     void launched(const Launch& launch) {
         uint64_t hash = mix(launch.rank, std::hash<std::string>()(launch.kernel));
@@ -1185,6 +1238,8 @@ const char* epemu_explore_launched(Exploration* exploration) {
 void epemu_explore_follow(Exploration* exploration, const char* schedule) {
     with_memory([&] { exploration->follow(schedule); });
 }
+// The next run is a random one.
+void epemu_explore_draw(Exploration* exploration, uint64_t seed) { exploration->draw(seed); }
 const char* epemu_explore_schedule(Exploration* exploration) {
     return with_memory([&]() -> const char* {
         exploration->line = exploration->schedule();

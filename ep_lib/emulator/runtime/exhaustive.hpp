@@ -25,6 +25,11 @@
 // ep_lib/runtime/exhaustion.py), each a path whose end one of them explores. A place of the path that others explore too
 // is shared: what is to be made from there is told, not made.
 //
+// How many classes there are is not known before the end, but it can be estimated by runs whose choices are random: one
+// of probability p, whose class has n orders, stands for 1 / (p n) classes, and the mean of that is their number (Knuth,
+// "Estimating the efficiency of backtrack programs", 1975). A run with a fruitless look counts as none: the same orders can
+// be had without it.
+//
 // Where kernels are named, the others run as they do in the calm order: of two events of theirs that touch the same, none
 // is moved before the other. Those of a named kernel change places with all.
 //
@@ -70,7 +75,7 @@ class Exploration {
         uint64_t calm;       // choices that were not tried, as they are between kernels that were not named
         uint64_t most_events;
         uint64_t switches, decisions;  // of the last run: those that are not the calm ones, and all
-        double share;                  // of the whole, as far as it is known, that has been explored
+        double whole;                  // of the last run, if it was drawn: on average, how many classes there are
         uint64_t equivalence;          // of the last run: the same number for all that are equivalent to it
         int32_t outcome;               // of the last run
         uint64_t inputs;  // of the last run: the same number for all in which hosts and kernels did the same
@@ -124,13 +129,14 @@ class Exploration {
     // ---- between two runs
     bool next();                           // whether there is another one; call it after each
     void follow(const std::string& text);  // the next run is this one
-    bool give_up();                        // the run that is made, as others do as well; false: it is followed
-    void came_back(int event);             // the run that is made is now where it was before this event
-    std::string schedule() const;          // the last run, as one line
+    void draw(uint64_t seed);              // the next run is any of all
+    bool draws() const { return draws_; }
+    bool give_up();                // the run that is made, as others do as well; false: it is followed
+    void came_back(int event);     // the run that is made is now where it was before this event
+    std::string schedule() const;  // the last run, as one line
     // ---- parts
     void load(const std::string& text);  // explore this part, and nothing else
     std::string save() const;            // what is left of it, and what others have to know
-    double share() const;                // of the part
 
   private:
     struct Asleep {
@@ -165,6 +171,9 @@ class Exploration {
     bool is_within_bound(const Node& node, int process) const;
     void compute_clocks();
     uint64_t equivalence() const;
+    uint32_t drawn(size_t options);
+    double orders() const;
+    double whole();
     void reverse(int i, int j);
     void add(Node& node, int process, const std::vector<int>& instead = {});
     void add_all(Node& node);
@@ -191,6 +200,9 @@ class Exploration {
     uint64_t launched_ = 0;                // what hosts have done since the last event
     std::map<uint64_t, uint32_t> script_;  // decisions that are not 0
     bool follows_ = false;
+    bool draws_ = false;  // and its choices are random
+    uint64_t random_ = 0;
+    long double inverse_ = 1;  // of the probability of the run so far
     uint64_t decisions_ = 0;
     std::vector<std::pair<uint64_t, uint32_t>> made_;  // decisions that were not 0, by their number
 };
