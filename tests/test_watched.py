@@ -73,6 +73,8 @@ CHEATS = {
     "CUDA's function by using": "using own::atomicOr;",
     "a better match than CUDA's": "} EP_DEVICE int __syncthreads_or(bool) { return 1; } namespace ep {",
     "reads that are no loads": "inline bool f(const int* p) { int g = 5; return __builtin_memcmp(p, &g, 4) == 0; }",
+    "a copy that is no loads": "inline void f(const void* p, char* t) { __builtin___memcpy_chk(t, p, 7, -1); }",
+    "a copy by its old name": "inline void f(const void* p, char* t) { __builtin_bcopy(p, t, 7); }",
     "the compiler's atomics": "inline void f(uint64_t* p) { __atomic_store_n(p, 1, __ATOMIC_RELEASE); }",
     "the C++ library's atomics": "inline void f(std::atomic_uint* p) { p->store(1); }",
     "another meaning of the emulator's words": "#define EPEMU_SCOPE_DEVICE EPEMU_SCOPE_SYSTEM",

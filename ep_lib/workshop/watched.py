@@ -49,7 +49,7 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "GPUs have no functions of any number of arguments: name each argument, or write a template",
         ),
         (
-            r"\b__builtin_(?:mem|str)\w+|\b(?:memcmp|strlen|strcmp|strncmp)\b",
+            r"\b__builtin_\w*(?:mem|str|bc|bz|cpy|_chk)\w*|\b(?:memcmp|strlen|strcmp|strncmp)\b",
             "the checker does not see what it reads: read by loads of your own",
         ),
         (r"\b__(?:atomic|sync)_\w+|\bstd\s*::\s*atomic\w*|<atomic>", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),

@@ -5,6 +5,14 @@
 // the keywords get the emulator's meaning last, just before the user's first line.
 #pragma once
 
+#include <string.h>
+
+// Calls, which the runtime sees: of short copies g++ makes moves when the sanitizer has been told of all accesses. Before
+// the headers whose templates copy by these: std::copy, std::char_traits.
+#define __builtin_memcpy(...) memcpy(__VA_ARGS__)
+#define __builtin_memmove(...) memmove(__VA_ARGS__)
+#define __builtin_memset(...) memset(__VA_ARGS__)
+
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
@@ -12,7 +20,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include <cassert>
@@ -111,10 +118,6 @@ using ::epemu_printf;  // std::printf(...)
 // In a kernel these are the device's own heap. `new` and `delete` come to it as well (ep_lib/jit/gxx.py).
 #define malloc(...) epemu_malloc(__VA_ARGS__)
 #define free(...) epemu_free(__VA_ARGS__)
-// Calls, which the runtime sees: of short copies g++ makes moves when the sanitizer has been told of all accesses.
-#define __builtin_memcpy(...) memcpy(__VA_ARGS__)
-#define __builtin_memmove(...) memmove(__VA_ARGS__)
-#define __builtin_memset(...) memset(__VA_ARGS__)
 
 // CUDA lets alignas follow __shared__, C++ does not let it follow thread_local; a GNU attribute may stand anywhere.
 // The template takes what alignas takes: a type or a constant.
