@@ -61,7 +61,7 @@ def describe_launches(first: Sequence[Launched], second: Sequence[Launched]) -> 
             values = [int.from_bytes(data, "little") for data in (a, b)]
             if a == b or all(_LEAST_ADDRESS <= value < _MOST_ADDRESS for value in values):
                 continue
-            name = f"'{names[i]}'" if i < len(names) and names[i] else f"{i + 1}"
+            name = f"'{names[i]}'" if i < len(names) and names[i] not in ("", "-") else f"{i + 1}"
             said = " and then ".join(map(str, values)) if len(a) <= _WORD else "another value"
             return f"{who} with argument {name} {said}"
     return ""
