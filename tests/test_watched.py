@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ep_lib.errors import KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.workshop import grader, watched
 from ep_lib.workshop.exercises import find, names
@@ -218,6 +219,16 @@ def test_what_a_call_copies_is_a_read(tmp_path: Path) -> None:
     piece.write_text(piece.read_text("utf-8").replace(COPY, ""), "utf-8")
     (result,) = grade("01", tmp_path, tasks=[5]).tasks
     assert "race: rank" in (result.message or "") and "from[i]" in (result.message or ""), result.message
+
+
+def test_a_sentence_names_some_functions_and_says_how_many_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = ["_ZSt11_Hash_bytesPKvmm", "memcmp", *(f"f{number}" for number in range(40))]
+    monkeypatch.setattr(watched, "strangers", lambda _: named)
+    with pytest.raises(KernelCompileError) as raised:
+        watched.require_kernels_own(Path("kernel.so"))
+    assert "std::_Hash_bytes(void const*, unsigned long, unsigned long), memcmp(), f0() and 39 more," in str(
+        raised.value
+    )
 
 
 GIVEN = re.compile(r"^struct (?:alignas\(16\) )?(\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)

@@ -87,6 +87,7 @@ _MATHEMATICS = frozenset(
         *("frexp", "modf", "remquo", "sincos"),  # write through a pointer, and read nothing: unseen_bytes() sees it
     )
 )
+_MOST_NAMED, _MOST_SPELLED = 3, 200  # functions that a sentence names, and letters of each
 _HARMLESS = {"epemu_host_only", "epemu_stack_damaged", "epemu_shared_base"}  # what gxx.py links into every kernel
 _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
 
@@ -193,7 +194,8 @@ def strangers(library: Path) -> list[str]:
 def require_kernels_own(library: Path) -> None:
     """Raises KernelCompileError, as for any code that cannot be run, if there are :func:`strangers`."""
     if names := strangers(library):
-        listed = ", ".join(map(_spelled, names))
+        listed = ", ".join(_spelled(name)[:_MOST_SPELLED] for name in names[:_MOST_NAMED])
+        listed += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         raise KernelCompileError(f"your code calls or defines {listed}, which kernels do not have", log="")
 
 
