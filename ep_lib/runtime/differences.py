@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-2  # of the largest value: more than this is no other order of additions, not even in bfloat16
 
 _WORD = 8
-_LEAST_ADDRESS, _MOST_ADDRESS = 1 << 32, 1 << 47
+_LEAST_ADDRESS, _MOST_ADDRESS = 1 << 40, 1 << 48
 
 _ORDER = "find what depends on the order of threads: a race, floating-point atomics, places taken by atomics"
 _SUMS = "add in a fixed order (floating-point atomics do not), or compare within a tolerance (compare_values=False)"

@@ -9,6 +9,7 @@ constants.
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import contextlib
 import datetime
@@ -18,7 +19,6 @@ import os
 import random
 import sys
 import sysconfig
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
@@ -51,7 +51,11 @@ _ANY: dict[Any, str] = {
     os.urandom: _RANDOM,
     io.open: _FILE,
     os.open: _FILE,
-    threading._start_new_thread: _OTHERS,  # type: ignore[attr-defined]
+    **{
+        getattr(_thread, name): _OTHERS
+        for name in ("start_new_thread", "start_joinable_thread")
+        if hasattr(_thread, name)
+    },
     **({os.getrandom: _RANDOM} if hasattr(os, "getrandom") else {}),
     **({os.fork: "other processes"} if hasattr(os, "fork") else {}),
 }

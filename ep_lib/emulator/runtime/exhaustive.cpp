@@ -875,7 +875,7 @@ class Exhaustive : public Schedule {
 
     // What is the same in every run: heaps and arrays lie elsewhere each time. Other mapped memory is the libraries'.
     uint64_t meant(uint64_t word) const {
-        constexpr uint64_t kFirst = 1ull << 32, kEnd = 1ull << 47;
+        constexpr uint64_t kFirst = 1ull << 40, kEnd = 1ull << 48;  // what can be one
         if (word < kFirst || word >= kEnd) return word;
         const uint64_t in_heaps = word - reinterpret_cast<uintptr_t>(m_.heaps);
         if (in_heaps < m_.heaps_bytes) return kHeaps + in_heaps;
