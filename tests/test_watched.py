@@ -13,6 +13,7 @@ import pytest
 
 from ep_lib.errors import KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
+from ep_lib.jit.toolkit import Compiler
 from ep_lib.workshop import grader, watched
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.grader import grade
@@ -229,6 +230,13 @@ def test_a_sentence_names_some_functions_and_says_how_many_more(monkeypatch: pyt
     assert "std::_Hash_bytes(void const*, unsigned long, unsigned long), memcmp(), f0() and 39 more," in str(
         raised.value
     )
+
+
+def test_what_a_compiler_does_not_show_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "find_compiler", lambda: Compiler("clang++", "clang++ 14", is_clang=True))
+    assert "take g++" in watched.unwatched()[0]
+    monkeypatch.setattr(watched, "find_compiler", lambda: Compiler("g++", "g++ 12", is_clang=False))
+    assert watched.unwatched() == ()
 
 
 GIVEN = re.compile(r"^struct (?:alignas\(16\) )?(\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)

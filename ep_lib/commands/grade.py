@@ -8,7 +8,7 @@ Exit codes: 0 for full marks, 1 for fewer, 2 if the grader itself could not work
      "problem": null,                       why nothing could run at all (a compile error), else null
      "flags": [],                           what an instructor should look at: a file of another version of the
                                             exercise, files that a piece has reached for
-     "not_enforced": [],                    which walls this machine does not have, a sentence each
+     "not_enforced": [],                    what this machine cannot keep from submissions, a sentence each
      "tasks": [{"task": 1, "title": "...", "points": 2, "of": 2, "passed": true,
                 "failed_behaviour": null, "message": null, "timed_out": false}, ...]}
 
@@ -58,6 +58,7 @@ from ep_lib.workshop.handed_in import readable
 from ep_lib.workshop.marking import Result
 from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.walls import missing
+from ep_lib.workshop.watched import unwatched
 
 _PUZZLES = "puzzles"  # in the place of an exercise
 _STDOUT = "-"
@@ -238,7 +239,7 @@ def _grade_what_is_new(
 ) -> None:
     left = class_grading.left_to_do(book, entries, options.regrade)
     if left:
-        for line in missing():
+        for line in (*missing(), *unwatched()):
             _say(f"ep-lib grade: {line}")
     if done := len(entries) - len(left):
         _say(f"{done} of {len(entries)} submissions are in {options.book} already")

@@ -35,7 +35,7 @@ from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Ou
 from ep_lib.workshop.seal import Tampered
 from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
 from ep_lib.workshop.walls import beneath, missing
-from ep_lib.workshop.watched import unwatchable, worth_a_look
+from ep_lib.workshop.watched import unwatchable, unwatched, worth_a_look
 
 SCHEMA = 1  # of Grade.as_json
 SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
@@ -133,7 +133,7 @@ class Grade:
             "seed": self.seed,
             "problem": self.problem or None,
             "flags": list(self.flags),
-            "not_enforced": list(missing()),
+            "not_enforced": [*missing(), *unwatched()],
             "tasks": [
                 {
                     "task": each.task.number,
