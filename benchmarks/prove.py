@@ -90,25 +90,20 @@ def with_mistake(mistake: Mistake, place: Path) -> Iterator[None]:
 def in_a_process(place: Path, case: Case, seconds: float, *words: str) -> list[dict[str, Any]]:
     """What this program says of a case there, in lines of JSON; or what went wrong with it."""
     limit = START_S + 4 * seconds * len(case.fabrics) * len(case.memory)
-    run = subprocess.run(
-        [
-            sys.executable,
-            str(place / "benchmarks" / "prove.py"),
-            "--seconds",
-            str(seconds),
-            "--rows",
-            case.name,
-            *words,
-        ],
-        env={**os.environ, "PYTHONPATH": str(place)},
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        check=False,
-    )
-    rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
-    return [*rows, {"case": case.name, "error": run.stderr[-3000:]}] if run.returncode else rows
+    program = [sys.executable, str(place / "benchmarks" / "prove.py"), "--seconds", str(seconds), "--rows", case.name]
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as told:
+        try:
+            run = subprocess.run(
+                [*program, *words], env=environment, cwd=place, stdout=out, stderr=told, timeout=limit, check=False
+            )
+            wrong = f"ended with {run.returncode}" if run.returncode else ""
+        except subprocess.TimeoutExpired:
+            wrong = f"not done after {limit:g} s"
+        out.seek(0)
+        told.seek(0)
+        rows = [json.loads(line) for line in out if line.startswith("{")]
+        return [*rows, {"case": case.name, "error": f"{wrong}: {told.read()[-3000:]}"}] if wrong else rows
 
 
 def rows_of(case: Case, seconds: float, places: Queue[Path]) -> list[dict[str, Any]]:
@@ -139,10 +134,8 @@ def main() -> int:
         if args.mistake:
             print(json.dumps(found(case, args.seconds)), flush=True)
             return 0
-        for fabric in case.fabrics:  # compiles all
-            ep_lib.spawn(
-                case.main, case.ranks, "emulator", fabric=case.fabric(fabric), args=case.args, transport=case.transport
-            )
+        launched = sorted({name for fabric in case.fabrics for name in case.launched(fabric)})
+        print(json.dumps({"case": case.name, "kernels": launched}), flush=True)
         for memory in case.memory:
             for fabric in case.fabrics:
                 print(json.dumps(covered(case, fabric, memory, args.seconds)), flush=True)

@@ -11,6 +11,7 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ import numpy as np
 
 import ep_lib
 from ep_lib import Fabric, Kernel, Rank
+from ep_lib.jit.kernel import library_kernel
+from ep_lib.jit.names import find_global_functions
+from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import describe
 from ep_lib.moe.agreement import Tag
 from ep_lib.moe.config import make_config
@@ -64,9 +68,21 @@ class Case:
     memory: tuple[str, ...] = ("sc", "ptx")
     transport: str = "emulated"
     ranks_per_node: int = 1
+    queue_pairs: int = 4
+    beside: tuple[str, ...] = ()  # kernels that never end, which no timeline has
 
     def fabric(self, kind: str) -> Fabric:
-        return Fabric(kind) if kind == "p2p" else Fabric(kind, ranks_per_node=self.ranks_per_node)
+        if kind == "p2p":
+            return Fabric(kind)
+        return Fabric(kind, ranks_per_node=self.ranks_per_node, queue_pairs=self.queue_pairs)
+
+    def launched(self, fabric: str) -> list[str]:
+        """The kernels of one run, all of which are compiled then, but for those whose schedules are not explored."""
+        run = ep_lib.simulate(
+            self.main, self.ranks, self.fabric(fabric), args=self.args, transport=self.transport, heap_bytes=HEAP_BYTES
+        )
+        seen = {span.name.split("<")[0] for span in run.spans if span.kind == "kernel"} | {*self.beside}
+        return sorted(seen & {*self.kernels} if self.kernels else seen)
 
     def check(self, fabric: str, memory: str, **how: Any) -> ep_lib.CheckReport:
         """Every schedule, within the bounds that ``how`` says."""
@@ -172,6 +188,28 @@ def piece(rank: Rank, name: str, threads: int) -> None:
     assert got.tolist() == want[name]
 
 
+# ---- 00: the first kernels -------------------------------------------------------------------------------------------
+def greet(rank: Rank) -> None:
+    box, flag, heard = rank.symmetric(1, np.int32), rank.symmetric(1, np.uint64), rank.to_device(np.zeros(1, np.int32))
+    tutorial("greet", "00_start_here").launch(rank, 1, 1, box, flag, heard)
+    assert rank.to_host(heard).tolist() == [100 + 1 - rank.rank]
+
+
+def take_a_number(rank: Rank) -> None:
+    counter, who = rank.symmetric(1, np.uint32), rank.symmetric(4, np.int32)
+    tutorial("take_a_number", "00_start_here").launch(rank, 1, 2, counter, who)
+    rank.barrier()
+    assert rank.rank or (counter.tolist() == [4] and sorted(who.tolist()) == [0, 0, 1, 1])
+
+
+def pass_on(rank: Rank) -> None:
+    peer, box, flag = 1 - rank.rank, rank.symmetric(3, np.int32), rank.symmetric(1, np.uint64)
+    numbers, out = words_of(rank.rank, 3).astype(np.int32), rank.to_device(np.zeros(3, np.int32))
+    args = (box, rank.to_device(numbers), 3, flag, out, peer, peer)
+    tutorial("pass_on", "00_start_here").launch(rank, 1, 32, *args)
+    assert np.array_equal(rank.to_host(out), words_of(peer, 3))
+
+
 # ---- 01: write and signal --------------------------------------------------------------------------------------------
 def write_signal(rank: Rank, name: str) -> None:
     peer, size = 1 - rank.rank, 40
@@ -192,14 +230,18 @@ def several_writes(rank: Rank) -> None:
     assert np.array_equal(rank.to_host(out), words_of(peer, 5).view(np.uint8))
 
 
-def pipeline(rank: Rank) -> None:
-    """Three rounds through two slots."""
+def pipeline(rank: Rank, traced: bool) -> None:
+    """Three rounds through two slots, with a note of each step or without."""
     peer, slots = 1 - rank.rank, rank.symmetric(2 * 16, np.uint8)
     arrived, credits = rank.symmetric(1, np.uint64), rank.symmetric(1, np.uint64)
     data = words_of(0, 6).view(np.uint8)
     mine = rank.to_device(data if rank.rank == 0 else np.zeros_like(data))
-    name = "pipelined_send" if rank.rank == 0 else "pipelined_receive"
-    tutorial(name, "01_write_signal").launch(rank, 1, 32, slots, 16, 2, arrived, credits, mine, 3, peer)
+    name, file, notes = "pipelined_send" if rank.rank == 0 else "pipelined_receive", "01_write_signal", ()
+    if traced:
+        name, file = f"{name}_traced", f"{file}_traced"
+        notes = (rank.symmetric(1, np.uint64), rank.to_device(np.zeros(6, np.uint64)))
+        notes = (1, *notes) if rank.rank == 0 else notes  # whether to wait for credits
+    tutorial(name, file).launch(rank, 1, 32, slots, 16, 2, arrived, credits, mine, 3, peer, *notes)
     assert np.array_equal(rank.to_host(mine), data)
 
 
@@ -217,6 +259,27 @@ def look_at_board(rank: Rank) -> None:
     out = rank.to_device(np.zeros(3, np.uint64))
     tutorial("write_and_look", "01_board").launch(rank, 1, 1, edition, words, out)
     assert len(set(rank.to_host(out).tolist()[1:])) == 1
+
+
+# ---- 02: NIXL's device API -------------------------------------------------------------------------------------------
+def nixl(rank: Rank, post: str) -> None:
+    """The guide's write and signal, from rank 0 to rank 1."""
+    from ep_lib.compat.nixl import DeviceHost
+
+    data, signal, host = rank.symmetric(16, np.uint8), rank.symmetric(1, np.uint64), DeviceHost(rank)
+    host.register(data)
+    host.register(signal)
+    if rank.rank == 1:
+        out = rank.to_device(np.zeros(16, np.uint8))
+        tutorial("wait_and_copy", "02_signal_first").launch(rank, 1, 32, signal, data, out, 16)
+        assert np.array_equal(rank.to_host(out), words_of(0, 2).view(np.uint8))
+        return
+    source = rank.to_device(words_of(0, 2).view(np.uint8))
+    host.register(source)
+    requests = [host.create_write_req(source, 1, remote=data), host.create_signal_req(signal, 1)]
+    kernel = Kernel.from_file(ROOT / "tests" / "kernels" / "nixl_guide.cu", post)
+    kernel.launch(rank, 1, 32, *map(host.create_gpu_req, requests), 16)
+    host.close()
 
 
 # ---- 03: the shim ----------------------------------------------------------------------------------------------------
@@ -238,6 +301,17 @@ def shim(rank: Rank, send: str, receive: str) -> None:
         run(send).launch(rank, 1, 32, inbox, *sources, size, messages, flags, peer)
         run(receive).launch(rank, 1, 32, flags, messages, inbox, size, out, peer)
     assert np.array_equal(rank.to_host(out), words_of(peer, messages * size // 8).view(np.uint8))
+
+
+def put_message(rank: Rank) -> None:
+    """The host tells the peer, after the kernel."""
+    peer, inbox, outbox = 1 - rank.rank, rank.symmetric(16, np.uint8), rank.symmetric(16, np.uint8)
+    outbox[:] = words_of(rank.rank, 2).view(np.uint8)
+    ep_lib.ibgda.init_efa_device_state(rank)
+    tutorial("put_message", "03_ibgda_shim").launch(rank, 1, 32, inbox, outbox, 16, peer)
+    rank.synchronize()
+    rank.barrier()
+    assert np.array_equal(rank.to_host(inbox), words_of(peer, 2).view(np.uint8))
 
 
 def count_by_source(rank: Rank) -> None:
@@ -262,6 +336,14 @@ def to_proxy(rank: Rank, name: str) -> None:
     )
 
 
+def traced_ring(rank: Rank) -> None:
+    """Two messages through a ring of one slot: filled before it is taken, and taken before it is filled again."""
+    kernel = tutorial("ring_traced", "04_ring_and_proxy_traced")
+    filled, taken = ring_and_proxy.traced(rank, kernel, 2, slots=1, ahead=1)
+    assert sorted([*filled.ravel(), *taken.ravel()]) == list(range(8))
+    assert (filled[:, 1] < taken[:, 0]).all() and taken[0, 1] < filled[1, 0]
+
+
 def bounce(rank: Rank, name: str) -> None:
     """Rank 0 has two rows for rank 1 and none for itself; a slot takes one."""
     counts, slots = np.array([[0, 2], [0, 0]], np.int32), 0 if name == "exchange_unbounded" else 1
@@ -270,8 +352,8 @@ def bounce(rank: Rank, name: str) -> None:
     assert bounce_buffers.exchange(rank, program, counts, slots, 1, blocks, max_rows=2, row_bytes=16)
 
 
-# ---- 06 to 08, and 10 ------------------------------------------------------------------------------------------------
-ONE_TOKEN = exchange.Shape(tokens=1, hidden=4, blocks=1, threads=32)
+# ---- 06 to 10 ------------------------------------------------------------------------------------------------
+ONE_TOKEN = exchange.Shape(tokens=1, hidden=4, blocks=1, threads=32, ranks=2, top_k=2)
 
 
 def rung_of_dispatch(rank: Rank, name: str) -> None:
@@ -282,6 +364,13 @@ def rung_of_dispatch(rank: Rank, name: str) -> None:
     got, want = there.received(), exchange.arrivals(ONE_TOKEN)[rank.rank]
     order = np.lexsort(got["source"].T[::-1])
     assert np.array_equal(got["x"][order], want.x) and np.array_equal(got["topk_weights"][order], want.topk_weights)
+
+
+def enter(rank: Rank) -> None:
+    """The barrier of a dispatch that knows all counts already."""
+    there = exchange.Exchange(Memory(rank), TUTORIALS / "06_dispatch.cu", ONE_TOKEN)
+    rank.barrier()
+    assert not rank.to_host(there.enter(7)).any()
 
 
 def rung_of_combine(rank: Rank, name: str) -> None:
@@ -339,6 +428,39 @@ def to_experts(rank: Rank, send: str, receive: str) -> None:
     assert (combined == 0.75 * (1 + rank.rank)).all()
 
 
+def rounds(rank: Rank) -> None:
+    """Three rounds of a word through two buffers."""
+    peer, inbox, flag = 1 - rank.rank, rank.symmetric((2, 1), np.uint64), rank.symmetric(1, np.uint64)
+    out = rank.to_device(np.zeros(3, np.uint64))
+    args = (inbox, 2, flag, rank.to_device(words_of(rank.rank, 3)), out, 1, 3, peer)
+    tutorial("exchange_rounds", "08_fp8_and_low_latency").launch(rank, 1, 32, *args)
+    assert np.array_equal(rank.to_host(out), words_of(peer, 3))
+
+
+# ---- 09: a dispatch in one kernel ------------------------------------------------------------------------------------
+def own(rank: Rank, kernel: str) -> None:
+    """One token of each rank with both experts, one on each rank, and back as a sum."""
+    symmetric, me, hidden, file = rank.symmetric, rank.rank, 4, "09_own_dispatch"
+    rows, made = symmetric((2, hidden), np.float32), symmetric((2, hidden), np.float32)
+    arrived, routes = symmetric(2, np.uint64), symmetric((2, 2), np.uint64)
+    out, wanted = rank.to_device(np.zeros((2, hidden), np.float32)), rank.to_device(np.zeros(2, np.uint64))
+    arrays = {"rows": rows, "arrived": arrived, "routes": routes, "out": out, "wanted": wanted}
+    sizes = {"num_tokens": 1, "max_tokens": 1, "row_vectors": 1, "top_k": 2, "experts_per_rank": 1}
+    addresses = {name: describe(array).address for name, array in arrays.items()}
+    struct = header_struct(str(TUTORIALS / f"{file}.cuh"), "Dispatch").pack(**addresses, epoch=1, **sizes)
+    x, idx = np.full((1, hidden), me + 1, np.float32), rank.to_device(np.array([[0, 1]], np.int32))
+    rank.barrier()
+    tutorial(kernel, file).launch(rank, 1, 32, struct, rank.to_device(x), idx, uses=(*arrays.values(),))
+    assert rank.to_host(out)[:, 0].tolist() == [1, 2] and rank.to_host(wanted).tolist() == [1, 1]
+    made[...] = out * (me + 2)
+    rank.barrier()
+    weights, sums = (rank.to_device(np.array(rows, np.float32)) for rows in ([[0.25, 0.5]], [[0.0] * hidden]))
+    more = (made, idx, weights, sums, hidden)
+    tutorial("own_combine", file).launch(rank, 1, 32, struct, *more, uses=(*arrays.values(),))
+    assert (rank.to_host(sums) == 2 * (me + 1)).all()
+    rank.barrier()
+
+
 WANTS = two_levels.draw_wants(4, tokens=1, top_k=3)
 
 
@@ -379,7 +501,71 @@ def direct(rank: Rank, way: str = "", again: bool = False, tma: bool = False) ->
     mode.close()
 
 
-def buffer(rank: Rank, combines: bool, **more: Any) -> None:
+def by_expert(rank: Rank, combines: bool) -> None:
+    """One token to both experts of the other rank, grouped by expert, and back."""
+    config = make_config(2, num_experts=4, top_k=2, hidden=4, max_tokens=1, dtype="float32", num_sms=1)
+    mode = DirectMode(rank, config, ONE_WARP)
+    x, idx = np.full((1, 4), rank.rank + 1, np.float32), np.array([[2, 3]], np.int32) - 2 * rank.rank
+    options = DispatchOptions(describe(idx), sorted_by_expert=True)
+    weights = describe(np.full((1, 2), 0.5, np.float32))
+    routing, _, arrivals = mode.dispatch(Payload(describe(x), None), options.ids, weights, 0, options)
+    assert arrivals is not None and arrivals.by_expert is not None
+    rows = arrivals.by_expert
+    assert rows.row.tolist() == [0, 0] and (rows.x == 2 - rank.rank).all() and rows.weights.tolist() == [0.5, 0.5]
+    if combines:
+        more = {"bias": (), "async_finish": False, "by_expert": rows}
+        out = mode.combine(describe(rows.x), None, routing, Tag(5), **more)
+        assert (rank.to_host(out) == 2 * x).all()
+    mode.close()
+
+
+def scales_by_column(rank: Rank) -> None:
+    """One token as FP8 with a scale to the other rank, which gets its scales by columns."""
+    x = np.full((1, 128), rank.rank + 1, np.float32)
+    shape = {"num_experts": 2, "top_k": 1, "hidden": 128, "max_tokens": 1, "dtype": "float32", "num_sms": 1}
+    with ep_lib.Buffer(rank, **shape) as made:
+        given, idx = (x.astype(ml_dtypes.float8_e4m3fn), x[:, :1]), np.array([[1 - rank.rank]], np.int64)
+        recv = made.dispatch(given, idx, np.ones((1, 1), np.float32), column_major_scales=True)
+        assert (recv.x[0].astype(np.float32) == 2 - rank.rank).all() and (recv.x[1] == 2 - rank.rank).all()
+
+
+def meet(rank: Rank) -> None:
+    """Both ranks say hello to each other, as those that go on without a third one do."""
+    file, hello = "moe/common/regroup.cu", header_struct("moe/common/regroup.cu", "Hello")
+    hellos, said = rank.symmetric((2, hello.size // 8), np.uint64), rank.host_array((2, 2), np.uint64)
+    rank.barrier()
+    args = header_struct(file, "RegroupArgs").pack(
+        hellos=describe(hellos).address,
+        mine=hello.pack(nonce=5 + rank.rank, members=3, buffer=7, answer=0),
+        said=describe(said).address,
+    )
+    library_kernel(file, "ep_regroup").launch(rank, 1, 64, args)
+    rank.synchronize()
+    assert said[1 - rank.rank].tolist() == [3, 7]
+
+
+def hand_on(rank: Rank) -> None:
+    """Each rank copies 40 bytes to the other one, in chunks of 32, once a counter says that they are there."""
+    peer, source, target = 1 - rank.rank, rank.symmetric(40, np.uint8), rank.symmetric(40, np.uint8)
+    arrived, done = rank.symmetric(1, np.uint64), rank.symmetric(1, np.uint64)
+    out, given = rank.to_device(np.zeros(40, np.uint8)), rank.to_device(words_of(rank.rank, 5).view(np.uint8))
+    tutorial("write_signal_warp", "01_write_signal").launch(rank, 1, 32, source, given, 40, arrived, peer)
+    addresses = {"target": target, "source": source, "arrived": arrived, "done": done}
+    task = header_struct("ep/peer_copy.cuh", "CopyTask").pack(
+        **{name: describe(array).address for name, array in addresses.items()},
+        bytes=40,
+        expected=1,
+        peer=peer,
+        reserved=0,
+    )
+    tasks = rank.to_device(np.frombuffer(task, np.uint8))
+    kernel = library_kernel("transports/proxy/peer_copy.cu", "ep_peer_copy")
+    kernel.launch(rank, 2, 32, tasks, 1, 32, uses=(*addresses.values(),))
+    tutorial("wait_and_read", "01_write_signal").launch(rank, 1, 32, done, 2, target, 40, out, peer)
+    assert np.array_equal(rank.to_host(out), words_of(rank.rank, 5).view(np.uint8))
+
+
+def buffer(rank: Rank, combines: bool, weighted: bool = False, **more: Any) -> None:
     """One token from each rank to the next one, by a Buffer."""
     ranks = rank.world_size
     x, idx = np.full((1, 8), rank.rank + 1, np.float32), np.array([[(rank.rank + 1) % ranks]], np.int64)
@@ -387,7 +573,9 @@ def buffer(rank: Rank, combines: bool, **more: Any) -> None:
     with ep_lib.Buffer(rank, **{**shape, **more}) as made:
         recv = made.dispatch(x, idx, np.ones((1, 1), np.float32))
         assert (recv.x == (rank.rank - 1) % ranks + 1).all()
-        if combines:
+        if weighted:
+            assert (made.combine(recv.x, recv.handle, np.full((1, 1), 0.5, np.float32)) == x / 2).all()
+        elif combines:
             assert (made.combine(recv.x, recv.handle) == x).all()
 
 
@@ -395,8 +583,9 @@ def pcie(rank: Rank, combines: bool) -> None:
     buffer(rank, combines, allow_nvlink_for_normal_mode=False)
 
 
-def hierarchical(rank: Rank, combines: bool) -> None:
-    buffer(rank, combines, hierarchical=True, ranks_per_node=2)
+def hierarchical(rank: Rank, combines: bool, weighted: bool = False) -> None:
+    """Two nodes."""
+    buffer(rank, combines, weighted, hierarchical=True, ranks_per_node=rank.world_size // 2, num_sms=3)
 
 
 def low_latency(rank: Rank, combines: bool) -> None:
@@ -417,7 +606,11 @@ def proxy(rank: Rank) -> None:
     """A write and a signal behind it, which the host's proxy posts."""
     from support import proxy_cases
 
-    assert proxy_cases.exchange(rank, proxy_cases.RIGHT)[1:] == list(range(2, proxy_cases.WORDS + 1))
+    inbox, outbox, signal = rank.symmetric(2, np.uint64), rank.symmetric(2, np.uint64), rank.symmetric(1, np.uint64)
+    out, peer = rank.to_device(np.zeros(2, np.uint64)), 1 - rank.rank
+    proxy_cases.kernel("send").launch(rank, 1, 32, inbox, outbox, 2, signal, peer, proxy_cases.RIGHT)
+    proxy_cases.kernel("receive").launch(rank, 1, 32, inbox, 2, signal, out, peer)
+    assert rank.to_host(out).tolist() == [1, 2]
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
@@ -427,6 +620,14 @@ _WRITE, _SHIM, _PROXY, _BOUNCE = (
     "tutorial_kernels/04_ring_and_proxy.cu",
     "tutorial_kernels/05_bounce_buffer.cu",
 )
+_NIXL, _START, _PIPE_TRACED, _RING_TRACED, _OWN = (
+    "ep_lib/device/ep/nixl_device.cuh",
+    "tutorial_kernels/00_start_here.cu",
+    "tutorial_kernels/01_write_signal_traced.cu",
+    "tutorial_kernels/04_ring_and_proxy_traced.cu",
+    "tutorial_kernels/09_own_dispatch.cuh",
+)
+_OWN_COVERED = "__syncwarp();  // a lane's release covers the other lanes' stores only if they come before it"
 _ROWS, _LEVELS = "tutorial_kernels/08_fp8_and_low_latency.cu", "tutorial_kernels/10_two_levels.cu"
 _ALL_RANKS = "ep_lib/device/ep/all_ranks.cuh"
 
@@ -452,6 +653,12 @@ _TWO_STORES = (
 )
 _WARP_COVERED = "__syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it"
 _EDITION = "if (ep::lane_id() == 0) ep::st_release_sys_u64("
+_SLOTS_READ = "__syncthreads();  // slots are read by all warps; of_thread is written again"
+_FILLED = "__syncwarp();  // all lanes have filled in their part, and have read the chunk"
+_NODE_SIGNAL = "signal_set(signals + kind * ranks_of_node + me, epoch, first + i);"
+_BETWEEN_NODES, _EACH_NODE = "ep_lib/moe/hierarchical/exchange_nodes.cu", "for (int node = thread; node < nodes;"
+_POINTERS = "__syncwarp();  // all lanes may read the pointers"
+_NODE_SIGNAL_RELAXED = "st_relaxed_sys_u64(peer_ptr(signals + kind * ranks_of_node + me, first + i), epoch);"
 _LISTED = "__syncwarp();  // all lanes may read the pointers, and the messages that one lane acquired"
 _TOLD = "const size_t bytes"
 _LABEL = "ep::wait_until_ge_warp(relay.labels + slot, "
@@ -488,6 +695,12 @@ CASES = (
          Mistake("ep_lib/device/ep/packet.cuh", _PACKET, _TWO_STORES)),
     Case("barrier", "two barriers", piece, ("barrier", 1), ALL,
          Mistake("benchmarks/prove_cases.py", f"{_ROUND}round, peer)", f"{_ROUND}round - 1, peer)")),
+    Case("00 greet", "a number and a signal each way, a thread", greet, (), P2P,
+         without(_START, "if (!ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, peer, -1})) return;")),
+    Case("00 take_a_number", "two threads of each rank count", take_a_number, (), P2P,
+         Mistake(_START, "ep::atom_add_relaxed_sys_u32(ep::peer_ptr(counter, 0), 1)", "(*ep::peer_ptr(counter, 0))++")),
+    Case("00 pass_on", "three numbers and a signal each way, a warp", pass_on, (), P2P,
+         without(_START, "if (!ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, from, -1})) return;")),
     Case("01 write_signal_bare", "40 bytes and a signal each way, a thread", write_signal, ("write_signal_bare",), P2P,
          relaxed("tutorial_kernels/01_write_signal.cu", "ep::red_add_release_sys_u64(their_signal, 1)")),
     Case("01 write_signal_thread", "the same by the library's thread", write_signal, ("write_signal_thread",), P2P,
@@ -497,13 +710,22 @@ CASES = (
          without(_WRITE, _WARP_COVERED)),
     Case("01 multi_write_one_signal", "two writes under one signal, each way", several_writes, (), P2P,
          without(_WRITE, "__syncwarp();  // once, for all writes")),
-    Case("01 pipelined_send", "three rounds through two slots with credits", pipeline, (), P2P,
+    Case("01 pipelined_send", "three rounds through two slots with credits", pipeline, (False,), P2P,
          Mistake(_WRITE, "round - slots + 1, {kPhaseCredit", "round - slots, {kPhaseCredit")),
+    Case("01 pipelined_send_traced", "the same, with a note of each step", pipeline, (True,), P2P,
+         Mistake(_PIPE_TRACED, "round - num_slots + 1, {", "round - num_slots, {")),
     Case("01 publish_words", "two words and their edition, each way", publish_words, (), P2P,
          Mistake("tutorial_kernels/01_write_signal.cu", f"__syncwarp();\n    {_EDITION}", _EDITION)),
     Case("01 write_and_look", "a sequence lock: one writes, one looks once", look_at_board, (), P2P,
          without("tutorial_kernels/01_board.cuh", "ep::fence_sys();  // the second look comes after the words",
                  memory="ptx")),
+    Case("02 thread_level_kernel", "NIXL's device API: a write and a signal one way, a thread", nixl,
+         ("thread_level_kernel",), P2P,
+         Mistake(_NIXL, "return ep::read_signal(signal);", "return ep::ld_relaxed_sys_u64(signal);")),
+    Case("02 warp_level_kernel", "the same, a warp", nixl, ("warp_level_kernel",), P2P,
+         without(_NIXL, "if constexpr (LEVEL == nixl_gpu_level_t::WARP) __syncwarp();")),
+    Case("03 put_message", "a message each way, and the hosts' barrier", put_message, (), ALL,
+         without(_SHIM, "if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);\n}", "rc")),
     Case("03 send_staged", "two messages each way, put, quiet, signal", shim, ("send_staged", "receive_messages"), ALL,
          Mistake(_SHIM, _STAGED_QUIET, _second_line(_STAGED_QUIET), "srd")),
     Case("03 send_batched", "two messages each way, one quiet", shim, ("send_batched", "receive_messages"), ALL,
@@ -525,6 +747,8 @@ CASES = (
     Case("04 completions", "three messages each way by a proxy, through one row", to_proxy, ("completions",), ALL,
          Mistake(_PROXY, "ep::net_quiet();\n        ep::st_release_sys_u64(&ring.credits->completed",
                  "ep::st_release_sys_u64(&ring.credits->completed", "rc")),
+    Case("04 ring_traced", "two messages each way through one slot, with a note of each step", traced_ring, (), ALL,
+         relaxed(_RING_TRACED, "ep::st_release_sys_u64(&slot_of(ring, i)->number, i + 1)", "rc")),
     Case("05 exchange_unbounded", "two rows one way, room for all", bounce, ("exchange_unbounded",), ALL,
          Mistake(_BOUNCE, f"{_ARRIVED}1,", f"{_ARRIVED}0,", "rc")),
     Case("05 exchange_with_credits", "two rows one way, through one slot", bounce, ("exchange_with_credits",), ALL,
@@ -537,16 +761,17 @@ CASES = (
     Case("05 exchange_by_rings", "the same by the library's ring", bounce, ("exchange_by_rings",), ALL,
          without(_BOUNCE, "if (is_lane_0) ep::ring_return_credit(ring);", "rc")),
     *(
-        Case(f"06 {name}", "a token of each of four ranks to four experts", rung_of_dispatch, (name,), P2P,
-             _NO_ATOMIC if name == "dispatch_atomics" else _EVERY_SIGNAL, ranks=4, kernels=(name,))
+        Case(f"06 {name}", "a token each way, to two experts of two ranks", rung_of_dispatch, (name,), P2P,
+             _NO_ATOMIC if name == "dispatch_atomics" else _EVERY_SIGNAL)
         for name in ("dispatch_atomics", "dispatch_counted", "dispatch_exact", "dispatch_warp", "dispatch",
                      "dispatch_tma")
     ),
+    Case("06 enter", "the barrier of a dispatch with a handle", enter, (), P2P, _EVERY_SIGNAL),
     *(
-        Case(f"07 {name}", "back to the four ranks, and added up", rung_of_combine, (name,), P2P,
+        Case(f"07 {name}", "back, and added up", rung_of_combine, (name,), P2P,
              relaxed("ep_lib/device/ep/groups.cuh", "st_release_sys_u64(peer_ptr(flag, owner), epoch)")
              if name == "experts_and_combine" else _NO_SUM if name == "combine_atomics" else _EVERY_SIGNAL,
-             ranks=4, kernels=kernels)
+             kernels=kernels)
         for name, kernels in (
             ("combine_atomics", ("combine_atomics",)), ("combine_thread", ("stage", "combine_thread")),
             ("combine_warp", ("stage", "combine_warp")), ("combine", ("stage", "combine")),
@@ -561,10 +786,18 @@ CASES = (
          relaxed(_ROWS, "ep::st_release_sys_u64(ep::peer_ptr(flag, peer), round + 1)")),
     Case("08 ping_pong_packets", "the same in packets", ping_pong, ("ping_pong_packets",), P2P,
          Mistake("ep_lib/device/ep/packet.cuh", _PACKET, _TWO_STORES)),
-    Case("08 dispatch_to_experts", "a token to two experts and back as sums", to_experts,
-         ("dispatch_to_experts", "receive_at_experts"), P2P, _EXPERT_FLAG),
-    Case("08 dispatch_to_ranks", "a token to two ranks and back as sums", to_experts,
-         ("dispatch_to_ranks", "receive_and_scatter"), P2P, _EXPERT_FLAG),
+    Case("08 dispatch_to_experts", "a token to two experts", to_experts, ("dispatch_to_experts", "receive_at_experts"),
+         P2P, _EXPERT_FLAG, kernels=("dispatch_to_experts", "receive_at_experts")),
+    Case("08 dispatch_to_ranks", "a token to two ranks", to_experts, ("dispatch_to_ranks", "receive_and_scatter"), P2P,
+         _EXPERT_FLAG, kernels=("dispatch_to_ranks", "receive_and_scatter")),
+    Case("08 combine_sums", "and back as sums", to_experts, ("dispatch_to_ranks", "receive_and_scatter"), P2P,
+         relaxed(_ROWS, "ep::st_release_sys_u64(ep::peer_ptr(flags + me * batch.tokens + token, owner), 1)"),
+         kernels=("combine_sums",)),
+    Case("08 exchange_rounds", "a word each way, three times through two buffers", rounds, (), P2P,
+         relaxed(_ROWS, "ep::st_release_sys_u64(ep::peer_ptr(flag, peer), round + 1)")),
+    Case("09 dispatch_one_warp", "a token of each rank to both, and back as sums", own, ("dispatch_one_warp",), P2P,
+         without(_OWN, _OWN_COVERED)),
+    Case("09 own_dispatch", "the same", own, ("own_dispatch",), P2P, without(_OWN, _OWN_COVERED)),
     Case("10 dispatch_one_level", "a token of each of four ranks to three, two nodes", levels, (False,), NICS,
          Mistake("tutorial_kernels/10_two_levels.cuh", "t.expects[source], {ep", "t.expects[source] - 1, {ep", "rc"),
          ranks=4, ranks_per_node=2, memory=ONE),
@@ -583,29 +816,87 @@ CASES = (
     Case("direct combine, staged", "back by loads, copied meanwhile", direct, ("stage",), P2P,
          Mistake("ep_lib/moe/direct/combine_send.cuh", "ld_acquire_sys_u64(complete_ + r)",
                  "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",), memory=ONE),
+    Case("direct dispatch by expert", "a token to both experts of the other rank, grouped by expert", by_expert,
+         (False,), P2P, without("ep_lib/moe/direct/expert_rows.cuh", _SLOTS_READ)),
+    Case("direct combine by expert", "back to the other rank, and added up", by_expert, (True,), P2P,
+         Mistake("ep_lib/moe/direct/combine_send.cuh", "ld_acquire_sys_u64(complete_ + r)",
+                 "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",), memory=ONE),
+    Case("direct, scales by column", "a token each way as FP8, with scales by columns", scales_by_column, (), P2P,
+         without("ep_lib/moe/direct/scales_by_column.cu", "__syncthreads();  // all have read the tile")),
+    Case("regroup", "both ranks say hello and answer", meet, (), P2P,
+         relaxed("ep_lib/moe/common/regroup.cu", "st_release_sys_u64(&there->nonce, args.mine.nonce)")),
+    Case("peer copy", "40 bytes on to the other rank in two chunks, when they have come", hand_on, (), P2P,
+         without("ep_lib/device/ep/peer_copy.cuh", "__syncthreads();  // all threads have stored their part")),
     Case("PCIe dispatch", "a token each way through rings", pcie, (False,), NICS,
-         without("ep_lib/moe/pcie/rings.cuh",
-                 "__syncwarp();  // all lanes have filled in their part, and have read the chunk", "rc"),
+         without("ep_lib/moe/pcie/rings.cuh", _FILLED, "rc"),
          kernels=("ep_pcie_dispatch",), memory=ONE),
     Case("PCIe counts", "the counts before it", pcie, (False,), NICS,
          Mistake("ep_lib/moe/pcie/exchange_counts.cu", f"__syncthreads();\n\n    {_TOLD}", _TOLD, "rc"),
-         kernels=("ep_pcie_exchange_counts",), memory=ONE),
+         kernels=("ep_get_dispatch_layout", "ep_pcie_exchange_counts", "ep_pcie_finish"), memory=ONE),
     Case("PCIe combine", "back through rings", pcie, (True,), NICS,
          without("ep_lib/moe/pcie/combine.cu", _LISTED, "rc"), kernels=("ep_pcie_combine",), memory=ONE),
     Case("low-latency dispatch", "a token each way", low_latency, (False,), P2P,
          relaxed("ep_lib/moe/low_latency/dispatch.cu", "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), epoch)"),
          kernels=("ep_low_latency_dispatch",), memory=ONE),
+    Case("low-latency end", "the last meeting of a Buffer's ranks", low_latency, (False,), P2P,
+         relaxed("ep_lib/moe/low_latency/common.cuh", "st_release_sys_u64(peer_ptr(ends + rank(), r), 1)"),
+         kernels=("ep_low_latency_finish",), memory=ONE),
     Case("low-latency combine", "and back", low_latency, (True,), P2P,
          relaxed("ep_lib/moe/low_latency/combine.cu",
                  "st_release_sys_u64(peer_ptr(args.row_flags + slot, source), epoch)"),
          kernels=("ep_low_latency_combine",), memory=ONE),
-    Case("hierarchical dispatch", "a token of each of four ranks, two nodes", hierarchical, (False,), NICS,
-         without("ep_lib/moe/hierarchical/dispatch.cu", "__syncwarp();  // all lanes may read the pointers", "rc"),
-         ranks=4, ranks_per_node=2, kernels=("ep_hierarchical_dispatch",), memory=ONE),
-    Case("hierarchical combine", "and back", hierarchical, (True,), NICS,
-         without("ep_lib/moe/hierarchical/combine.cu", _LISTED, "rc"),
-         ranks=4, ranks_per_node=2, kernels=("ep_hierarchical_combine",), memory=ONE),
-    Case("proxy", "40 words and a signal each way, by a proxy beside the kernels", proxy, (), NICS,
+    *(
+        replace(case, name=f"{case.name}{name}", what=f"{case.what}{what}", ranks=2 * mates, ranks_per_node=mates)
+        for name, what, mates in (("", ", two nodes of a rank", 1), (", four ranks", ", two nodes of two ranks", 2))
+        for case in (
+            Case("hierarchical counts", "the counts before a dispatch", hierarchical, (False,), NICS,
+                 Mistake(_BETWEEN_NODES, f"__syncthreads();\n\n    {_EACH_NODE}", _EACH_NODE, "rc"), memory=ONE,
+                 kernels=("ep_hierarchical_layout", "ep_hierarchical_exchange_nodes")),
+            Case("hierarchical dispatch", "a token of each rank", hierarchical, (False,), NICS,
+                 without("ep_lib/moe/hierarchical/dispatch.cu", _POINTERS, "rc"), memory=ONE,
+                 kernels=("ep_hierarchical_dispatch",)),
+            Case("hierarchical weights", "the weights before the rows come back", hierarchical, (True, True), NICS,
+                 without("ep_lib/moe/pcie/rings.cuh", _FILLED, "rc"), memory=ONE,
+                 kernels=("ep_hierarchical_send_weights",)),
+            Case("hierarchical combine", "and back", hierarchical, (True,), NICS,
+                 without("ep_lib/moe/hierarchical/combine.cu", _LISTED, "rc"), memory=ONE,
+                 kernels=("ep_hierarchical_combine",)),
+        )
+    ),
+    Case("hierarchical meetings", "of a node's ranks, behind a dispatch and before a combine", hierarchical, (True,),
+         NICS, Mistake("ep_lib/moe/hierarchical/nodes.cuh", _NODE_SIGNAL, _NODE_SIGNAL_RELAXED, "rc"), memory=ONE,
+         ranks=4, ranks_per_node=2, kernels=("ep_hierarchical_stored", "ep_hierarchical_staged")),
+    Case("proxy", "two words and a signal each way, by a proxy beside the kernels", proxy, (), NICS,
          without("tests/kernels/proxy_ring.cu", _FENCE, "srd"),
-         transport="proxy", memory=ONE),
+         transport="proxy", queue_pairs=1, beside=("ep_proxy",)),
 )  # fmt: skip
+
+
+# ---- what is in no row -----------------------------------------------------------------------------------------------
+NOT_PROVED = {  # by file, or by file and kernel
+    "tutorial_kernels/*_broken.cu": "wrong on purpose: the checker must find it (tests/test_checker.py and others)",
+    "tutorial_kernels/02_signal_first.cu:signal_first": "wrong on purpose, as its name says",
+    "tutorial_kernels/00_start_here.cu:wait_for_ever": "wrong on purpose, as its name says",
+    "tutorial_kernels/00_start_here.cu:write_past_the_end": "wrong on purpose, as its name says",
+    "tutorial_kernels/00_start_here.cu:sum_every": "one thread and no peer; with step 0 wrong on purpose",
+    "tutorial_kernels/03_ibgda_shim_before.cu": "what `ep-lib migrate` reads; it is not run",
+    "tutorial_kernels/03_ibgda_shim_debug.cu": "prints what it finds, and takes times: it reads a clock",
+    "tutorial_kernels/06_dispatch.cu:read_rows": "reads rows for their time only, behind a dispatch",
+    "ep_lib/commands/bench/*": "takes times: it reads a clock, or its result is not used",
+    "ep_lib/transports/nixl/mapped_addresses.cu": "asks UCX on a GPU, which the emulator has not",
+    "ep_lib/transports/proxy/signal.cu": "one release by one thread, behind a copy of CUDA's copy engine",
+    "ep_lib/workshop/hidden/*": "calls what learners wrote: their pieces are checked when they are graded",
+}
+
+
+def kernels_of_the_house() -> dict[str, list[str]]:
+    """The names of the kernels in each file of ep_lib and of the tutorials."""
+    files = sorted(file for place in (ROOT / "ep_lib", TUTORIALS) for file in place.rglob("*.cu*"))
+    named = {str(file.relative_to(ROOT)): find_global_functions([file.read_text()]).names for file in files}
+    return {file: [*names] for file, names in named.items() if names}
+
+
+def reason_not_proved(file: str, kernel: str) -> str | None:
+    """Why a kernel is in no row, where it has to be in none."""
+    names = (file, f"{file}:{kernel}")
+    return next((why for what, why in NOT_PROVED.items() if any(fnmatch(name, what) for name in names)), None)

@@ -1,9 +1,11 @@
-"""The table of what was proved in docs/checker.md, made from benchmarks/results/prove.json.
+"""The tables of docs/checker.md: of what was proved, made from benchmarks/results/prove.json, and of the kernels in no
+row of it, from prove_cases.py.
 
     python benchmarks/prove_docs.py [--check]
 
-It goes between `<!-- table: proved -->` and `<!-- end of table -->`. --check changes nothing and exits with 1 if the
-document differs from the JSON, which prove.py wrote; tests/test_prove_docs.py does the same.
+They go between `<!-- table: proved -->` or `<!-- table: in no row -->` and `<!-- end of table -->`. --check changes
+nothing and exits with 1 if the document differs from the JSON, which prove.py wrote; tests/test_prove_docs.py does the
+same.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from prove_cases import CASES, NOT_PROVED
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT, RESULTS = ROOT / "docs" / "checker.md", ROOT / "benchmarks" / "results" / "prove.json"
-BLOCK = re.compile(r"(<!-- table: proved -->\n).*?(<!-- end of table -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 HEAD = "| kernel | what it does here | fabric | one memory for all | PTX's memory | the mistake was found in schedule |"
 
 
@@ -44,9 +48,6 @@ def told(row: dict[str, Any]) -> str:
 
 def table(known: dict[str, Any]) -> str:
     """The whole table, in Markdown."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from prove_cases import CASES
-
     by_case: dict[str, list[dict[str, Any]]] = {}
     for row in known["rows"]:
         by_case.setdefault(row["case"], []).append(row)
@@ -66,12 +67,18 @@ def table(known: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def in_no_row() -> str:
+    """The table of kernels that no case has, and why."""
+    lines = [f"| `{what}` | {why} |" for what, why in NOT_PROVED.items()]
+    return "\n".join(["| kernels | why |", "| --- | --- |", *lines]) + "\n"
+
+
 def filled(document: str) -> str:
-    """The document with the table of the JSON."""
-    text = table(json.loads(RESULTS.read_text()))
-    new, count = BLOCK.subn(lambda block: block[1] + text + block[2], document)
-    assert count == 1, f"{DOCUMENT.name} has {count} places for the table"
-    return new
+    """The document with its tables."""
+    tables = {"proved": table(json.loads(RESULTS.read_text())), "in no row": in_no_row()}
+    places = sorted(block[2] for block in BLOCK.finditer(document))
+    assert places == sorted(tables), f"{DOCUMENT.name} has places for these tables: {places}"
+    return BLOCK.sub(lambda block: block[1] + tables[block[2]] + block[3], document)
 
 
 def main() -> int:

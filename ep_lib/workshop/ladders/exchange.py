@@ -15,10 +15,8 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import describe
 from ep_lib.workshop.ladders import Memory
 
-RANKS, EXPERTS, TOP_K = 4, 8, 4
-EXPERTS_PER_RANK = EXPERTS // RANKS
+RANKS, EXPERTS_PER_RANK = 4, 2
 WORK_NS = 3000  # of an expert, for a group of four rows
-_FACTORS = tuple(np.float32(1 + rank / 3) for rank in range(RANKS))  # what each rank's experts multiply by
 _LAYOUT, _NOTIFY, _DISPATCH = "moe/common/layout.cuh", "moe/common/notify.cuh", "moe/common/dispatch.cuh"
 _VECTOR_BYTES = 16
 _BROKEN = ("dispatch_without_atomics", "dispatch_block_0_signals", "combine_fused", "signal_before_rows")
@@ -26,12 +24,19 @@ _BROKEN = ("dispatch_without_atomics", "dispatch_block_0_signals", "combine_fuse
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a run is: tokens of each rank, numbers of a token (a multiple of 4), and the grid of its kernels."""
+    """How large a run is: tokens of each rank, numbers of a token (a multiple of 4), the grid of its kernels, and how
+    many ranks and choices of a token there are."""
 
     tokens: int = 64
     hidden: int = 1792
     blocks: int = 8
     threads: int = 128
+    ranks: int = RANKS
+    top_k: int = 4
+
+    @property
+    def experts(self) -> int:
+        return self.ranks * EXPERTS_PER_RANK
 
     @property
     def row_vectors(self) -> int:
@@ -56,30 +61,31 @@ class Routed:
 def inputs(shape: Shape) -> Routed:
     """The same on every call: experts of different popularity, a few choices that are -1."""
     rng = np.random.default_rng(6)
-    popularity = rng.random(EXPERTS) + 0.3
+    popularity = rng.random(shape.experts) + 0.3
     xs, idx, weights = [], [], []
-    for _ in range(RANKS):
-        chosen = np.argsort(-rng.random((shape.tokens, EXPERTS)) * popularity, axis=1)[:, :TOP_K].astype(np.int32)
+    for _ in range(shape.ranks):
+        order = np.argsort(-rng.random((shape.tokens, shape.experts)) * popularity, axis=1)
+        chosen = order[:, : shape.top_k].astype(np.int32)
         chosen[rng.random(chosen.shape) < 0.05] = -1
-        share = rng.random((shape.tokens, TOP_K)).astype(np.float32)
+        share = rng.random((shape.tokens, shape.top_k)).astype(np.float32)
         xs.append(rng.standard_normal((shape.tokens, shape.hidden)).astype(np.float32))
         idx.append(chosen)
         weights.append(share / share.sum(axis=1, keepdims=True))
-    return Routed(EXPERTS, xs, idx, weights)
+    return Routed(shape.experts, xs, idx, weights)
 
 
 @functools.cache
 def arrivals(shape: Shape) -> list[reference.Received]:
     """What every rank receives, by the NumPy oracle."""
     routed = inputs(shape)
-    return reference.dispatch(routed.xs, routed.topk_idx, routed.topk_weights, num_experts=EXPERTS)
+    return reference.dispatch(routed.xs, routed.topk_idx, routed.topk_weights, num_experts=shape.experts)
 
 
 def combined(shape: Shape) -> list[Any]:
     """What every rank's tokens become, by the NumPy oracle."""
     routed = inputs(shape)
-    ys = [each.x * factor for each, factor in zip(arrivals(shape), _FACTORS, strict=True)]
-    return list(reference.combine(ys, routed.topk_idx, routed.topk_weights, num_experts=EXPERTS))
+    ys = [each.x * _factor(rank) for rank, each in enumerate(arrivals(shape))]
+    return list(reference.combine(ys, routed.topk_idx, routed.topk_weights, num_experts=shape.experts))
 
 
 class Exchange:
@@ -88,23 +94,23 @@ class Exchange:
     def __init__(self, memory: Memory, file: Path, shape: Shape = FULL) -> None:
         self._memory, self._rank, self._file, self._shape = memory, memory.rank, file, shape
         self._shared = str(file.with_suffix(".cuh"))  # of 07_combine.cu
-        routed, me, rows = inputs(shape), memory.rank.rank, RANKS * shape.tokens
+        routed, me, rows = inputs(shape), memory.rank.rank, shape.ranks * shape.tokens
         self._x = memory.own(routed.xs[me])
         self._idx, self._weights = memory.own(routed.topk_idx[me]), memory.own(routed.topk_weights[me])
         kinds = header_constant(_NOTIFY, "kNumSignals")
-        self._flags, self._tags = (memory.symmetric(np.zeros((kinds, RANKS), np.uint64)) for _ in range(2))
+        self._flags, self._tags = (memory.symmetric(np.zeros((kinds, shape.ranks), np.uint64)) for _ in range(2))
         self._finished = memory.own(np.zeros(1, np.uint32))
         self._rows = memory.symmetric(np.zeros((rows, shape.hidden), np.float32))
-        self._recv_idx = memory.symmetric(np.zeros((rows, TOP_K), np.int32))
-        self._recv_weights = memory.symmetric(np.zeros((rows, TOP_K), np.float32))
+        self._recv_idx = memory.symmetric(np.zeros((rows, shape.top_k), np.int32))
+        self._recv_weights = memory.symmetric(np.zeros((rows, shape.top_k), np.float32))
         self._recv_source = memory.symmetric(np.zeros((rows, 2), np.int32))
         self._next_row = memory.symmetric(np.zeros(1, np.uint32))
-        self._next_of_mine = memory.own(np.zeros(RANKS, np.int32))
-        self._counts = memory.symmetric(np.zeros((RANKS, RANKS + 1), np.int32))
-        self._expert_counts = memory.symmetric(np.zeros((RANKS, EXPERTS_PER_RANK), np.int32))
-        self._send_index = memory.own(np.zeros((shape.tokens, RANKS), np.int32))
-        self._rank_counts, self._choices = (memory.own(np.zeros(n, np.int32)) for n in (RANKS, EXPERTS))
-        self._plan = memory.own(np.zeros(3 * RANKS + EXPERTS_PER_RANK, np.int32))
+        self._next_of_mine = memory.own(np.zeros(shape.ranks, np.int32))
+        self._counts = memory.symmetric(np.zeros((shape.ranks, shape.ranks + 1), np.int32))
+        self._expert_counts = memory.symmetric(np.zeros((shape.ranks, EXPERTS_PER_RANK), np.int32))
+        self._send_index = memory.own(np.zeros((shape.tokens, shape.ranks), np.int32))
+        self._rank_counts, self._choices = (memory.own(np.zeros(n, np.int32)) for n in (shape.ranks, shape.experts))
+        self._plan = memory.own(np.zeros(3 * shape.ranks + EXPERTS_PER_RANK, np.int32))
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
     def dispatch(self, name: str) -> None:
@@ -138,13 +144,20 @@ class Exchange:
         arrays |= {"topk_weights": self._recv_weights, "source": self._recv_source}
         return {name: self._rank.to_host(array)[:rows] for name, array in arrays.items()}
 
+    def enter(self, tag: int) -> Any:
+        """The barrier of a dispatch whose handle knows all counts; int32 [ranks]: who has another ``tag``."""
+        differs = self._rank.to_device(np.zeros(self._shape.ranks, np.int32))
+        self._launch("enter", self._signals(1), tag, differs, grid=1)
+        return differs
+
     def _lay_out(self) -> None:
         layout = library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout")
-        tokens = self._shape.tokens
-        args = _pack(_LAYOUT, "LayoutArgs", num_tokens=tokens, top_k=TOP_K, experts_per_rank=EXPERTS_PER_RANK)
+        shape = self._shape
+        choices = {"num_tokens": shape.tokens, "top_k": shape.top_k, "experts_per_rank": EXPERTS_PER_RANK}
+        args = _pack(_LAYOUT, "LayoutArgs", **choices)
         shared = 4 * (header_constant(_LAYOUT, "kMaxWarps") + EXPERTS_PER_RANK)
         counted = (self._send_index, self._rank_counts, self._choices)
-        layout.launch(self._rank, RANKS, self._shape.threads, args, self._idx, *counted, shared_bytes=shared)
+        layout.launch(self._rank, shape.ranks, shape.threads, args, self._idx, *counted, shared_bytes=shared)
 
     def _exchange_counts(self) -> None:
         args = _pack(
@@ -162,7 +175,8 @@ class Exchange:
     def prepare_combine(self) -> Any:
         """What a dispatch leaves behind, by the oracle, so that a combine runs alone. Returns the array of sums."""
         memory, me, shape = self._memory, self._rank.rank, self._shape
-        layouts = [reference.layout(idx, num_experts=EXPERTS, world_size=RANKS) for idx in inputs(shape).topk_idx]
+        sizes = {"num_experts": shape.experts, "world_size": shape.ranks}
+        layouts = [reference.layout(idx, **sizes) for idx in inputs(shape).topk_idx]
         sent = np.array([layout.tokens_per_rank for layout in layouts], np.int32)  # [source, destination]
         here = arrivals(shape)[me]
         self._send_index = memory.own(layouts[me].slot.astype(np.int32))
@@ -174,8 +188,8 @@ class Exchange:
         self._y = memory.own(np.zeros_like(here.x))
         self._sums = memory.symmetric(np.zeros((shape.tokens, shape.hidden), np.float32))
         groups = -(-shape.tokens // header_constant(self._shared, "kGroupRows"))
-        self._arrived = memory.symmetric(np.zeros((RANKS, groups), np.uint64))
-        self._differs = memory.own(np.zeros(RANKS, np.int32))
+        self._arrived = memory.symmetric(np.zeros((shape.ranks, groups), np.uint64))
+        self._differs = memory.own(np.zeros(shape.ranks, np.int32))
         return self._sums
 
     def experts_and_combine(self, name: str) -> None:
@@ -188,7 +202,7 @@ class Exchange:
             max_tokens=self._shape.tokens,
             row_vectors=self._shape.row_vectors,
             work_ns=WORK_NS,
-            factor=float(_FACTORS[self._rank.rank]),
+            factor=float(_factor(self._rank.rank)),
         )
         choices = (self._idx, self._weights)
         if name in ("experts_and_combine", "signal_before_rows"):
@@ -200,7 +214,7 @@ class Exchange:
                 epoch=1,
                 expert_blocks=self._shape.blocks,
                 num_tokens=self._shape.tokens,
-                top_k=TOP_K,
+                top_k=self._shape.top_k,
                 experts_per_rank=EXPERTS_PER_RANK,
             )
             args = (experts, overlap, self._sums, *choices, self._send_index)
@@ -208,8 +222,9 @@ class Exchange:
             return
         self._launch("experts", experts, self._y)
         if name == "combine_atomics":
-            arrived = (self._y, self._arrived_source, self._arrived_weights, self._row_count, self._shape.hidden, TOP_K)
-            self._launch(name, self._signals(1), self._finished, self._sums, *arrived)
+            arrived = (self._y, self._arrived_source, self._arrived_weights)
+            sizes = (self._row_count, self._shape.hidden, self._shape.top_k)
+            self._launch(name, self._signals(1), self._finished, self._sums, *arrived, *sizes)
             return
         self._launch("stage", self._stage_args(), self._y, self._differs)
         places = (self._send_index, self._first_row)
@@ -239,7 +254,7 @@ class Exchange:
             finished_blocks=_at(self._finished),
             num_tokens=self._shape.tokens,
             row_vectors=self._shape.row_vectors,
-            top_k=TOP_K,
+            top_k=self._shape.top_k,
             experts_per_rank=EXPERTS_PER_RANK,
         )
 
@@ -262,7 +277,7 @@ class Exchange:
             recv_source=_at(self._recv_source),
             num_tokens=self._shape.tokens,
             row_vectors=self._shape.row_vectors,
-            top_k=TOP_K,
+            top_k=self._shape.top_k,
             experts_per_rank=EXPERTS_PER_RANK,
             send_routing=1,
         )
@@ -270,13 +285,18 @@ class Exchange:
     def _shared_bytes(self, name: str) -> int:
         """Dynamic shared memory of a block: row pointers, and the rows that TMA has under way."""
         warps = self._shape.threads // 32
-        pointers = warps * RANKS * header_struct(_LAYOUT, "RowPtr").size
+        pointers = warps * self._shape.ranks * header_struct(_LAYOUT, "RowPtr").size
         if name in ("dispatch_exact", "combine_thread", "combine_fused"):
             return 0
         if name == "dispatch_tma":
             stages = header_constant(str(self._file), "kTmaStages")
             return pointers + warps * stages * (self._shape.hidden * 4 + 8)
         return pointers
+
+
+def _factor(rank: int) -> np.float32:
+    """What a rank's experts multiply by."""
+    return np.float32(1 + rank / 3)
 
 
 def _pack(header: str, name: str, **fields: Any) -> bytes:
