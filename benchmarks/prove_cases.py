@@ -266,19 +266,19 @@ def nixl(rank: Rank, post: str) -> None:
     """The guide's write and signal, from rank 0 to rank 1."""
     from ep_lib.compat.nixl import DeviceHost
 
-    data, signal, host = rank.symmetric(16, np.uint8), rank.symmetric(1, np.uint64), DeviceHost(rank)
+    data, signal, host = rank.symmetric(64, np.uint8), rank.symmetric(1, np.uint64), DeviceHost(rank)
     host.register(data)
     host.register(signal)
     if rank.rank == 1:
-        out = rank.to_device(np.zeros(16, np.uint8))
-        tutorial("wait_and_copy", "02_signal_first").launch(rank, 1, 32, signal, data, out, 16)
-        assert np.array_equal(rank.to_host(out), words_of(0, 2).view(np.uint8))
+        out = rank.to_device(np.zeros(64, np.uint8))
+        tutorial("wait_and_copy", "02_signal_first").launch(rank, 1, 32, signal, data, out, 64)
+        assert np.array_equal(rank.to_host(out), words_of(0, 8).view(np.uint8))
         return
-    source = rank.to_device(words_of(0, 2).view(np.uint8))
+    source = rank.to_device(words_of(0, 8).view(np.uint8))
     host.register(source)
     requests = [host.create_write_req(source, 1, remote=data), host.create_signal_req(signal, 1)]
     kernel = Kernel.from_file(ROOT / "tests" / "kernels" / "nixl_guide.cu", post)
-    kernel.launch(rank, 1, 32, *map(host.create_gpu_req, requests), 16)
+    kernel.launch(rank, 1, 32, *map(host.create_gpu_req, requests), 64)
     host.close()
 
 
@@ -304,14 +304,16 @@ def shim(rank: Rank, send: str, receive: str) -> None:
 
 
 def put_message(rank: Rank) -> None:
-    """The host tells the peer, after the kernel."""
+    """A put, and in the next kernel a signal of its own."""
     peer, inbox, outbox = 1 - rank.rank, rank.symmetric(16, np.uint8), rank.symmetric(16, np.uint8)
+    counters, out = rank.symmetric(2, np.uint32), rank.to_device(np.zeros(16, np.uint8))
     outbox[:] = words_of(rank.rank, 2).view(np.uint8)
     ep_lib.ibgda.init_efa_device_state(rank)
-    tutorial("put_message", "03_ibgda_shim").launch(rank, 1, 32, inbox, outbox, 16, peer)
-    rank.synchronize()
-    rank.barrier()
-    assert np.array_equal(rank.to_host(inbox), words_of(peer, 2).view(np.uint8))
+    run = functools.partial(tutorial, file="03_ibgda_shim")
+    run("put_message").launch(rank, 1, 32, inbox, outbox, 16, peer)
+    run("count_by_source").launch(rank, 1, 32, counters, 1, peer)
+    run("receive_messages").launch(rank, 1, 32, counters[peer:], 1, inbox, 16, out, peer)
+    assert np.array_equal(rank.to_host(out), words_of(peer, 2).view(np.uint8))
 
 
 def count_by_source(rank: Rank) -> None:
@@ -520,11 +522,11 @@ def by_expert(rank: Rank, combines: bool) -> None:
 
 
 def scales_by_column(rank: Rank) -> None:
-    """One token as FP8 with a scale to the other rank, which gets its scales by columns."""
-    x = np.full((1, 128), rank.rank + 1, np.float32)
-    shape = {"num_experts": 2, "top_k": 1, "hidden": 128, "max_tokens": 1, "dtype": "float32", "num_sms": 1}
+    """One token as FP8 with two scales to the other rank, which gets them by columns."""
+    x = np.full((1, 256), rank.rank + 1, np.float32)
+    shape = {"num_experts": 2, "top_k": 1, "hidden": 256, "max_tokens": 1, "dtype": "float32", "num_sms": 1}
     with ep_lib.Buffer(rank, **shape) as made:
-        given, idx = (x.astype(ml_dtypes.float8_e4m3fn), x[:, :1]), np.array([[1 - rank.rank]], np.int64)
+        given, idx = (x.astype(ml_dtypes.float8_e4m3fn), x[:, :2]), np.array([[1 - rank.rank]], np.int64)
         recv = made.dispatch(given, idx, np.ones((1, 1), np.float32), column_major_scales=True)
         assert (recv.x[0].astype(np.float32) == 2 - rank.rank).all() and (recv.x[1] == 2 - rank.rank).all()
 
@@ -600,6 +602,8 @@ def low_latency(rank: Rank, combines: bool) -> None:
             back = made.low_latency_combine(sent.recv_x, idx, np.ones((1, 1), np.float32), sent.handle)
             rank.synchronize()
             assert (back.out == x).all()
+        mask = made._low_latency.mask
+    assert not rank.to_host(mask).any()  # of ranks that did not come to the last barrier
 
 
 def proxy(rank: Rank) -> None:
@@ -632,9 +636,9 @@ _ROWS, _LEVELS = "tutorial_kernels/08_fp8_and_low_latency.cu", "tutorial_kernels
 _ALL_RANKS = "ep_lib/device/ep/all_ranks.cuh"
 
 
-def relaxed(file: str, store: str, fabric: str = "p2p") -> Mistake:
+def relaxed(file: str, store: str, fabric: str = "p2p", memory: str = "sc") -> Mistake:
     """A store without its release."""
-    return Mistake(file, store, store.replace("release", "relaxed"), fabric)
+    return Mistake(file, store, store.replace("release", "relaxed"), fabric, memory)
 
 
 def without(file: str, line: str, fabric: str = "p2p", memory: str = "sc") -> Mistake:
@@ -653,12 +657,14 @@ _TWO_STORES = (
 )
 _WARP_COVERED = "__syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it"
 _EDITION = "if (ep::lane_id() == 0) ep::st_release_sys_u64("
-_SLOTS_READ = "__syncthreads();  // slots are read by all warps; of_thread is written again"
+_LAST_BEGIN = "if (lane_id() == 0) begins[experts] = before;\n    }"
+_EACH_LINE = "for (int i = warp_id(); i < kTile; i += warps_in_block()) {"
 _FILLED = "__syncwarp();  // all lanes have filled in their part, and have read the chunk"
 _NODE_SIGNAL = "signal_set(signals + kind * ranks_of_node + me, epoch, first + i);"
 _BETWEEN_NODES, _EACH_NODE = "ep_lib/moe/hierarchical/exchange_nodes.cu", "for (int node = thread; node < nodes;"
 _POINTERS = "__syncwarp();  // all lanes may read the pointers"
 _NODE_SIGNAL_RELAXED = "st_relaxed_sys_u64(peer_ptr(signals + kind * ranks_of_node + me, first + i), epoch);"
+_TOKENS_WEIGHTS = "weights + static_cast<int64_t>(first_token + first"
 _LISTED = "__syncwarp();  // all lanes may read the pointers, and the messages that one lane acquired"
 _TOLD = "const size_t bytes"
 _LABEL = "ep::wait_until_ge_warp(relay.labels + slot, "
@@ -724,8 +730,8 @@ CASES = (
          Mistake(_NIXL, "return ep::read_signal(signal);", "return ep::ld_relaxed_sys_u64(signal);")),
     Case("02 warp_level_kernel", "the same, a warp", nixl, ("warp_level_kernel",), P2P,
          without(_NIXL, "if constexpr (LEVEL == nixl_gpu_level_t::WARP) __syncwarp();")),
-    Case("03 put_message", "a message each way, and the hosts' barrier", put_message, (), ALL,
-         without(_SHIM, "if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);\n}", "rc")),
+    Case("03 put_message", "a message each way, and a signal by the next kernel", put_message, (), ALL,
+         Mistake(_SHIM, "if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);\n}", "}", "srd")),
     Case("03 send_staged", "two messages each way, put, quiet, signal", shim, ("send_staged", "receive_messages"), ALL,
          Mistake(_SHIM, _STAGED_QUIET, _second_line(_STAGED_QUIET), "srd")),
     Case("03 send_batched", "two messages each way, one quiet", shim, ("send_batched", "receive_messages"), ALL,
@@ -748,7 +754,7 @@ CASES = (
          Mistake(_PROXY, "ep::net_quiet();\n        ep::st_release_sys_u64(&ring.credits->completed",
                  "ep::st_release_sys_u64(&ring.credits->completed", "rc")),
     Case("04 ring_traced", "two messages each way through one slot, with a note of each step", traced_ring, (), ALL,
-         relaxed(_RING_TRACED, "ep::st_release_sys_u64(&slot_of(ring, i)->number, i + 1)", "rc")),
+         Mistake(_RING_TRACED, "i - ahead + 1, {", "i - ahead, {", "rc")),
     Case("05 exchange_unbounded", "two rows one way, room for all", bounce, ("exchange_unbounded",), ALL,
          Mistake(_BOUNCE, f"{_ARRIVED}1,", f"{_ARRIVED}0,", "rc")),
     Case("05 exchange_with_credits", "two rows one way, through one slot", bounce, ("exchange_with_credits",), ALL,
@@ -817,14 +823,15 @@ CASES = (
          Mistake("ep_lib/moe/direct/combine_send.cuh", "ld_acquire_sys_u64(complete_ + r)",
                  "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",), memory=ONE),
     Case("direct dispatch by expert", "a token to both experts of the other rank, grouped by expert", by_expert,
-         (False,), P2P, without("ep_lib/moe/direct/expert_rows.cuh", _SLOTS_READ)),
+         (False,), P2P,
+         Mistake("ep_lib/moe/direct/expert_rows.cuh", f"{_LAST_BEGIN}\n    __syncthreads();", _LAST_BEGIN)),
     Case("direct combine by expert", "back to the other rank, and added up", by_expert, (True,), P2P,
          Mistake("ep_lib/moe/direct/combine_send.cuh", "ld_acquire_sys_u64(complete_ + r)",
                  "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",), memory=ONE),
     Case("direct, scales by column", "a token each way as FP8, with scales by columns", scales_by_column, (), P2P,
-         without("ep_lib/moe/direct/scales_by_column.cu", "__syncthreads();  // all have read the tile")),
+         Mistake("ep_lib/moe/direct/scales_by_column.cu", f"__syncthreads();\n        {_EACH_LINE}", _EACH_LINE)),
     Case("regroup", "both ranks say hello and answer", meet, (), P2P,
-         relaxed("ep_lib/moe/common/regroup.cu", "st_release_sys_u64(&there->nonce, args.mine.nonce)")),
+         relaxed("ep_lib/moe/common/regroup.cu", "st_release_sys_u64(&there->nonce, args.mine.nonce)", memory="ptx")),
     Case("peer copy", "40 bytes on to the other rank in two chunks, when they have come", hand_on, (), P2P,
          without("ep_lib/device/ep/peer_copy.cuh", "__syncthreads();  // all threads have stored their part")),
     Case("PCIe dispatch", "a token each way through rings", pcie, (False,), NICS,
@@ -832,14 +839,15 @@ CASES = (
          kernels=("ep_pcie_dispatch",), memory=ONE),
     Case("PCIe counts", "the counts before it", pcie, (False,), NICS,
          Mistake("ep_lib/moe/pcie/exchange_counts.cu", f"__syncthreads();\n\n    {_TOLD}", _TOLD, "rc"),
-         kernels=("ep_get_dispatch_layout", "ep_pcie_exchange_counts", "ep_pcie_finish"), memory=ONE),
+         kernels=("ep_get_dispatch_layout", "ep_pcie_exchange_counts"), memory=ONE),
     Case("PCIe combine", "back through rings", pcie, (True,), NICS,
          without("ep_lib/moe/pcie/combine.cu", _LISTED, "rc"), kernels=("ep_pcie_combine",), memory=ONE),
     Case("low-latency dispatch", "a token each way", low_latency, (False,), P2P,
          relaxed("ep_lib/moe/low_latency/dispatch.cu", "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), epoch)"),
          kernels=("ep_low_latency_dispatch",), memory=ONE),
     Case("low-latency end", "the last meeting of a Buffer's ranks", low_latency, (False,), P2P,
-         relaxed("ep_lib/moe/low_latency/common.cuh", "st_release_sys_u64(peer_ptr(ends + rank(), r), 1)"),
+         without("ep_lib/moe/low_latency/common.cuh",
+                 "if (!is_masked(args, r)) st_release_sys_u64(peer_ptr(ends + rank(), r), 1);"),
          kernels=("ep_low_latency_finish",), memory=ONE),
     Case("low-latency combine", "and back", low_latency, (True,), P2P,
          relaxed("ep_lib/moe/low_latency/combine.cu",
@@ -856,8 +864,8 @@ CASES = (
                  without("ep_lib/moe/hierarchical/dispatch.cu", _POINTERS, "rc"), memory=ONE,
                  kernels=("ep_hierarchical_dispatch",)),
             Case("hierarchical weights", "the weights before the rows come back", hierarchical, (True, True), NICS,
-                 without("ep_lib/moe/pcie/rings.cuh", _FILLED, "rc"), memory=ONE,
-                 kernels=("ep_hierarchical_send_weights",)),
+                 Mistake("ep_lib/moe/hierarchical/combine.cu", _TOKENS_WEIGHTS, f"{_TOKENS_WEIGHTS} + 1", "rc"),
+                 kernels=("ep_hierarchical_send_weights",), memory=ONE),
             Case("hierarchical combine", "and back", hierarchical, (True,), NICS,
                  without("ep_lib/moe/hierarchical/combine.cu", _LISTED, "rc"), memory=ONE,
                  kernels=("ep_hierarchical_combine",)),
@@ -882,6 +890,7 @@ NOT_PROVED = {  # by file, or by file and kernel
     "tutorial_kernels/03_ibgda_shim_before.cu": "what `ep-lib migrate` reads; it is not run",
     "tutorial_kernels/03_ibgda_shim_debug.cu": "prints what it finds, and takes times: it reads a clock",
     "tutorial_kernels/06_dispatch.cu:read_rows": "reads rows for their time only, behind a dispatch",
+    "ep_lib/moe/pcie/exchange_counts.cu:ep_pcie_finish": "one thread waits for its NIC, before the host frees memory",
     "ep_lib/commands/bench/*": "takes times: it reads a clock, or its result is not used",
     "ep_lib/transports/nixl/mapped_addresses.cu": "asks UCX on a GPU, which the emulator has not",
     "ep_lib/transports/proxy/signal.cu": "one release by one thread, behind a copy of CUDA's copy engine",
