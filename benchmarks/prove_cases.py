@@ -30,7 +30,7 @@ from ep_lib.moe.direct.mode import DirectMode
 from ep_lib.moe.direct.tuning import EMULATED
 from ep_lib.moe.mode import DispatchOptions, Payload
 from ep_lib.workshop.ladders import Memory, exchange
-from ep_lib.workshop.lessons import bounce_buffers, ring_and_proxy, two_levels
+from ep_lib.workshop.lessons import bounce_buffers, pack, ring_and_proxy, two_levels
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "tutorial_kernels"
@@ -39,7 +39,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 P2P, NICS = ("p2p",), ("rc", "srd")
 ALL = (*P2P, *NICS)
 HEAP_BYTES = 1 << 20
-ONE = ("sc",)  # kinds of memory: under PTX's these are out of reach
+ONE = ("sc",)  # kinds of memory: under PTX's these do not come far
 
 
 class Mistake(NamedTuple):
@@ -326,16 +326,19 @@ def count_by_source(rank: Rank) -> None:
 
 # ---- 04 and 05: a ring to a proxy, bounce buffers --------------------------------------------------------------------
 def to_proxy(rank: Rank, name: str) -> None:
-    """Three messages of a word, through a ring of two slots."""
-    assert ring_and_proxy.send(
-        rank,
-        tutorial(name, "04_ring_and_proxy"),
-        count=3,
-        words=1,
-        slots=4 if name == "batches" else 2,
-        threads=32,
-        outbox_rows=1 if name == "completions" else 0,
-    )
+    """Three messages of a word from rank 0 to rank 1, through a ring of two slots."""
+    count, slots, rows = 3, 4 if name == "batches" else 2, 1 if name == "completions" else 3
+    outbox, inbox = rank.symmetric((rows, 1), np.uint64), rank.symmetric((count, 1), np.uint64)
+    ring, sent = ring_and_proxy.new_ring(rank, slots), words_of(0, count).reshape(count, 1)
+    source = rank.to_device(sent)
+    rank.barrier()
+    if rank.rank == 0:
+        messages = pack(ring_and_proxy.MESSAGES, source, outbox, inbox, count, 1, rows, 1)
+        kernel = tutorial(name, "04_ring_and_proxy")
+        kernel.launch(rank, ring_and_proxy.BLOCKS, 32, ring, messages)
+        rank.synchronize()
+    rank.barrier()
+    assert rank.rank == 0 or np.array_equal(rank.to_host(inbox), sent)
 
 
 def traced_ring(rank: Rank) -> None:
@@ -742,15 +745,15 @@ CASES = (
          Mistake(_SHIM, _CHUNK_QUIET, _second_line(_CHUNK_QUIET), "srd")),
     Case("03 count_by_source", "two additions of each rank", count_by_source, (), ALL,
          Mistake(_SHIM, "counters + ep::rank(), 1, target", "counters, 1, target", "srd")),
-    Case("04 mailbox", "three messages each way by a proxy, one slot", to_proxy, ("mailbox",), ALL,
+    Case("04 mailbox", "three messages one way by a proxy, one slot", to_proxy, ("mailbox",), ALL,
          relaxed(_PROXY, "ep::st_release_sys_u64(&slot->number, i + 1)", "rc")),
-    Case("04 ring_of_slots", "three messages each way by a proxy, two slots", to_proxy, ("ring_of_slots",), ALL,
+    Case("04 ring_of_slots", "three messages one way by a proxy, two slots", to_proxy, ("ring_of_slots",), ALL,
          Mistake(_PROXY, "number - ring.num_slots + 1, {", "number - ring.num_slots, {", "rc")),
     Case("04 many_producers", "the same from three threads", to_proxy, ("many_producers",), ALL,
          Mistake(_PROXY, "number - ring.num_slots + 1, {", "number - ring.num_slots, {", "rc")),
-    Case("04 batches", "three messages each way by a proxy, in batches", to_proxy, ("batches",), ALL,
+    Case("04 batches", "three messages one way by a proxy, in batches", to_proxy, ("batches",), ALL,
          Mistake(_PROXY, "while (n < kBatch && ep::ld_acquire", "while (n < kBatch && ep::ld_relaxed", "rc")),
-    Case("04 completions", "three messages each way by a proxy, through one row", to_proxy, ("completions",), ALL,
+    Case("04 completions", "three messages one way by a proxy, through one row", to_proxy, ("completions",), ALL,
          Mistake(_PROXY, "ep::net_quiet();\n        ep::st_release_sys_u64(&ring.credits->completed",
                  "ep::st_release_sys_u64(&ring.credits->completed", "rc")),
     Case("04 ring_traced", "two messages each way through one slot, with a note of each step", traced_ring, (), ALL,
@@ -806,28 +809,28 @@ CASES = (
     Case("09 own_dispatch", "the same", own, ("own_dispatch",), P2P, without(_OWN, _OWN_COVERED)),
     Case("10 dispatch_one_level", "a token of each of four ranks to three, two nodes", levels, (False,), NICS,
          Mistake("tutorial_kernels/10_two_levels.cuh", "t.expects[source], {ep", "t.expects[source] - 1, {ep", "rc"),
-         ranks=4, ranks_per_node=2, memory=ONE),
+         ranks=4, ranks_per_node=2),
     Case("10 dispatch_two_levels", "the same in two levels, and back as sums", levels, (True,), NICS,
-         Mistake(_LEVELS, f"{_LABEL}1,", f"{_LABEL}0,", "rc"), ranks=4, ranks_per_node=2, memory=ONE),
+         Mistake(_LEVELS, f"{_LABEL}1,", f"{_LABEL}0,", "rc"), ranks=4, ranks_per_node=2),
     Case("direct dispatch", "a token each way, direct writes", direct, (), P2P, _EVERY_SIGNAL),
     Case("direct dispatch by TMA", "the same by bulk copies", direct, ("", False, True), P2P, _EVERY_SIGNAL),
     Case("direct dispatch, again", "with a handle, behind the first", direct, ("", True), P2P, _EVERY_SIGNAL,
-         kernels=("ep_dispatch_bulk",), memory=ONE),
+         kernels=("ep_dispatch_bulk",)),
     Case("direct combine, pushed", "back by the experts' blocks", direct, ("push",), P2P,
          relaxed("ep_lib/device/ep/groups.cuh", "st_release_sys_u64(peer_ptr(flag, owner), epoch)"),
-         kernels=("ep_combine_push",), memory=ONE),
+         kernels=("ep_combine_push",)),
     Case("direct combine, pulled", "back by loads", direct, ("pull",), P2P,
          Mistake("ep_lib/moe/direct/combine_add.cuh", "wait_until_ge(signals.flags + entry, signals.epoch,",
-                 "wait_until_ge(signals.flags + entry, 0,"), kernels=("ep_combine_pull",), memory=ONE),
+                 "wait_until_ge(signals.flags + entry, 0,"), kernels=("ep_combine_pull",)),
     Case("direct combine, staged", "back by loads, copied meanwhile", direct, ("stage",), P2P,
          Mistake("ep_lib/moe/direct/combine_send.cuh", "ld_acquire_sys_u64(complete_ + r)",
-                 "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",), memory=ONE),
+                 "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",)),
     Case("direct dispatch by expert", "a token to both experts of the other rank, grouped by expert", by_expert,
          (False,), P2P,
          Mistake("ep_lib/moe/direct/expert_rows.cuh", f"{_LAST_BEGIN}\n    __syncthreads();", _LAST_BEGIN)),
     Case("direct combine by expert", "back to the other rank, and added up", by_expert, (True,), P2P,
          Mistake("ep_lib/moe/direct/combine_send.cuh", "ld_acquire_sys_u64(complete_ + r)",
-                 "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",), memory=ONE),
+                 "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",)),
     Case("direct, scales by column", "a token each way as FP8, with scales by columns", scales_by_column, (), P2P,
          Mistake("ep_lib/moe/direct/scales_by_column.cu", f"__syncthreads();\n        {_EACH_LINE}", _EACH_LINE)),
     Case("regroup", "both ranks say hello and answer", meet, (), P2P,
@@ -836,29 +839,29 @@ CASES = (
          without("ep_lib/device/ep/peer_copy.cuh", "__syncthreads();  // all threads have stored their part")),
     Case("PCIe dispatch", "a token each way through rings", pcie, (False,), NICS,
          without("ep_lib/moe/pcie/rings.cuh", _FILLED, "rc"),
-         kernels=("ep_pcie_dispatch",), memory=ONE),
+         kernels=("ep_pcie_dispatch",)),
     Case("PCIe counts", "the counts before it", pcie, (False,), NICS,
          Mistake("ep_lib/moe/pcie/exchange_counts.cu", f"__syncthreads();\n\n    {_TOLD}", _TOLD, "rc"),
-         kernels=("ep_get_dispatch_layout", "ep_pcie_exchange_counts"), memory=ONE),
+         kernels=("ep_get_dispatch_layout", "ep_pcie_exchange_counts")),
     Case("PCIe combine", "back through rings", pcie, (True,), NICS,
-         without("ep_lib/moe/pcie/combine.cu", _LISTED, "rc"), kernels=("ep_pcie_combine",), memory=ONE),
+         without("ep_lib/moe/pcie/combine.cu", _LISTED, "rc"), kernels=("ep_pcie_combine",)),
     Case("low-latency dispatch", "a token each way", low_latency, (False,), P2P,
          relaxed("ep_lib/moe/low_latency/dispatch.cu", "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), epoch)"),
-         kernels=("ep_low_latency_dispatch",), memory=ONE),
+         kernels=("ep_low_latency_dispatch",)),
     Case("low-latency end", "the last meeting of a Buffer's ranks", low_latency, (False,), P2P,
          without("ep_lib/moe/low_latency/common.cuh",
                  "if (!is_masked(args, r)) st_release_sys_u64(peer_ptr(ends + rank(), r), 1);"),
-         kernels=("ep_low_latency_finish",), memory=ONE),
+         kernels=("ep_low_latency_finish",)),
     Case("low-latency combine", "and back", low_latency, (True,), P2P,
          relaxed("ep_lib/moe/low_latency/combine.cu",
                  "st_release_sys_u64(peer_ptr(args.row_flags + slot, source), epoch)"),
-         kernels=("ep_low_latency_combine",), memory=ONE),
+         kernels=("ep_low_latency_combine",)),
     *(
         replace(case, name=f"{case.name}{name}", what=f"{case.what}{what}", ranks=2 * mates, ranks_per_node=mates)
         for name, what, mates in (("", ", two nodes of a rank", 1), (", four ranks", ", two nodes of two ranks", 2))
         for case in (
             Case("hierarchical counts", "the counts before a dispatch", hierarchical, (False,), NICS,
-                 Mistake(_BETWEEN_NODES, f"__syncthreads();\n\n    {_EACH_NODE}", _EACH_NODE, "rc"), memory=ONE,
+                 Mistake(_BETWEEN_NODES, f"__syncthreads();\n\n    {_EACH_NODE}", _EACH_NODE, "rc"),
                  kernels=("ep_hierarchical_layout", "ep_hierarchical_exchange_nodes")),
             Case("hierarchical dispatch", "a token of each rank", hierarchical, (False,), NICS,
                  without("ep_lib/moe/hierarchical/dispatch.cu", _POINTERS, "rc"), memory=ONE,
@@ -872,7 +875,7 @@ CASES = (
         )
     ),
     Case("hierarchical meetings", "of a node's ranks, behind a dispatch and before a combine", hierarchical, (True,),
-         NICS, Mistake("ep_lib/moe/hierarchical/nodes.cuh", _NODE_SIGNAL, _NODE_SIGNAL_RELAXED, "rc"), memory=ONE,
+         NICS, Mistake("ep_lib/moe/hierarchical/nodes.cuh", _NODE_SIGNAL, _NODE_SIGNAL_RELAXED, "rc"),
          ranks=4, ranks_per_node=2, kernels=("ep_hierarchical_stored", "ep_hierarchical_staged")),
     Case("proxy", "two words and a signal each way, by a proxy beside the kernels", proxy, (), NICS,
          without("tests/kernels/proxy_ring.cu", _FENCE, "srd"),

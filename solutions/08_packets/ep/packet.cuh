@@ -31,7 +31,7 @@ EP_DEVICE void send_packet(TaggedWord* mine, uint64_t data, uint64_t tag, int pe
 EP_DEVICE bool wait_packet(const TaggedWord* packet, uint64_t tag, uint64_t* data, const WaitInfo& info) {
     // EXERCISE-BEGIN 2
     uint64_t seen = 0;
-    return poll_until(
+    return look_until(
         [&] {
             ld_relaxed_sys_u64x2(&packet->data, data, &seen);
             return seen == tag;
