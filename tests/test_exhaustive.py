@@ -199,6 +199,30 @@ def test_older_values_that_a_wait_sees_make_no_schedules(name: str) -> None:
     assert seen == {(1, 0), (1, 5), (2, 0), (2, 5)}
 
 
+def test_lanes_that_wait_for_one_packet_make_no_schedules_by_looks_in_vain() -> None:
+    """With a schedule for each lane that has looked before the packet came there would be 2^32."""
+    source = """
+#include <ep/packet.cuh>
+extern "C" __global__ void tell_all(ep::TaggedWord* box, uint64_t* out) {
+    uint64_t data = 0;
+    if (blockIdx.x == 0) {
+        if (threadIdx.x == 0) ep::send_packet(box, 7, 1, 0);
+    } else if (ep::wait_packet(box, 1, &data, {ep::kPhaseSignal, 0, 0})) {
+        out[threadIdx.x] = data;
+    }
+}
+"""
+
+    def main(rank: ep_lib.Rank) -> None:
+        box, out = rank.symmetric(2, np.uint64), rank.to_device(np.zeros(32, np.uint64))
+        ep_lib.Kernel.from_source(source, "tell_all").launch(rank, 2, 32, box, out)
+        assert (rank.to_host(out) == 7).all()
+
+    for memory in ("sc", "ptx"):
+        report = ep_lib.check(main, 1, exhaustive=True, memory=memory)
+        assert report.proved and report.coverage.schedules == 1, memory
+
+
 @pytest.mark.parametrize(("name", "memory"), [("step_aside", "sc"), ("step_aside", "ptx"), ("two_locks", "sc")])
 def test_two_that_step_aside_for_ever_are_named(name: str, memory: str) -> None:
     report = exhausted(one_rank, args=(name,), stop_at_first=True, memory=memory)
