@@ -117,7 +117,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_last_lane_forgotten": ({2}, "bytes of the message are wrong"),
         "wrong_all_lanes_post": ({3}, "One lane posts, once"),
         "wrong_lanes_run_ahead": ({3}, "the others do not go on before it has"),
-        "wrong_queue_pair": ({3, 4}, "signal overtakes data|Which queue pair does qp_id mean?"),
+        "wrong_queue_pair": ({3, 4}, "signal overtakes data"),
         "wrong_queue_pair_too_large": ({3}, "posts on queue pair"),
         "wrong_waits": ({3}, "Waiting is the work of quiet"),
         "wrong_relaxed_add": ({4}, "release at system scope"),

@@ -448,8 +448,11 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
         waited = &sibling;
         if (sibling.id / kWarpSize == t.id / kWarpSize) break;
     }
-    // (In memory that was written before, it may rightly be a round ahead.)
-    if (waited && !(c.slot.flags & kAgain)) {
+    // (In memory that was written before, it may rightly be a round ahead. And where this thread has itself had a signal
+    // from behind the post of a put, that has overtaken the put, whatever others have had since.)
+    const bool overtaken = op && op->kind == NetKind::kPut && op->poster.rank != t.rank &&
+                           happens_before(op->poster_id, op->poster_time, t.clock);
+    if (waited && !overtaken && !(c.slot.flags & kAgain)) {
         bool warp = waited->id / kWarpSize == t.id / kWarpSize;
         uint32_t wait_pc = waited->waited_pc;
         const Fiber* polls = warp ? nullptr : polling_sibling(t);
