@@ -660,7 +660,6 @@ _TWO_STORES = (
 )
 _WARP_COVERED = "__syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it"
 _EDITION = "if (ep::lane_id() == 0) ep::st_release_sys_u64("
-_LAST_BEGIN = "if (lane_id() == 0) begins[experts] = before;\n    }"
 _EACH_LINE = "for (int i = warp_id(); i < kTile; i += warps_in_block()) {"
 _FILLED = "__syncwarp();  // all lanes have filled in their part, and have read the chunk"
 _NODE_SIGNAL = "signal_set(signals + kind * ranks_of_node + me, epoch, first + i);"
@@ -827,7 +826,7 @@ CASES = (
                  "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",)),
     Case("direct dispatch by expert", "a token to both experts of the other rank, grouped by expert", by_expert,
          (False,), P2P,
-         Mistake("ep_lib/moe/direct/expert_rows.cuh", f"{_LAST_BEGIN}\n    __syncthreads();", _LAST_BEGIN)),
+         Mistake("ep_lib/moe/direct/expert_rows.cuh", "by.row[slot] = choice / top_k;", "by.row[slot] = choice;")),
     Case("direct combine by expert", "back to the other rank, and added up", by_expert, (True,), P2P,
          Mistake("ep_lib/moe/direct/combine_send.cuh", "ld_acquire_sys_u64(complete_ + r)",
                  "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",)),
