@@ -781,7 +781,7 @@ CASES = (
              if name == "experts_and_combine" else _NO_SUM if name == "combine_atomics" else _EVERY_SIGNAL,
              kernels=kernels)
         for name, kernels in (
-            ("combine_atomics", ("combine_atomics",)), ("combine_thread", ("stage", "combine_thread")),
+            ("combine_atomics", ("experts", "combine_atomics")), ("combine_thread", ("stage", "combine_thread")),
             ("combine_warp", ("stage", "combine_warp")), ("combine", ("stage", "combine")),
             ("experts_and_combine", ("experts_and_combine",)),
         )
