@@ -318,6 +318,8 @@ def test_an_estimate_is_said_from_the_first_tenth_on(monkeypatch: pytest.MonkeyP
     true = report.coverage.schedules / 576
     assert true / 3 < report.coverage.share < 3 * true < 1
     assert re.match(r"NOT PROVED: \d+ inequivalent schedules of perhaps [567]00; stopped", str(report))
+    wrong = exhausted(program, args=("lost_update", 4), seconds=1e-6)  # the search has not come to it yet
+    assert wrong.coverage.stopped and [f.kind for f in wrong.findings] == ["values differ"] and wrong.values_differ
 
 
 def shown(report: Any) -> dict[str, Any]:

@@ -1044,6 +1044,7 @@ class _Exhaustion:
         self._parts = Parts(self._stages[0]["preemptions"])
         self._seconds = 0.0
         self._estimate = Estimate()
+        self._drawn: list[Finding] = []  # what the first of its runs that was wrong has shown
         if file is not None and (known := file.read()) is not None:
             self._load(known)
 
@@ -1148,7 +1149,11 @@ class _Exhaustion:
             begin = time.perf_counter()
             exploration = Exploration(events=bounds["events"], turns=bounds["turns"])
             exploration.draw(estimate.runs)
-            _Search(program, compare_values=False).try_next(exploration)
+            search = _Search(program, self._search.compares_values)
+            search.calm, search.sources.seeded = self._search.calm, self._search.sources.seeded
+            search.try_next(exploration)
+            self._search.sources.asked |= search.sources.asked
+            self._drawn = self._drawn or search.told
             estimate.add(exploration.status.whole)
             estimate.seconds += time.perf_counter() - begin
 
@@ -1204,13 +1209,14 @@ class _Exhaustion:
 
     def _report(self, stopped: str) -> CheckReport:
         totals, program, bounds = self._parts.totals, self._program, self._stages[0]
+        told = self._search.told or (self._drawn if stopped else [])  # the search would come to it
         return CheckReport(
             findings=tuple(
                 dataclasses.replace(finding, replay=program.replay(finding.schedule or ""))
-                for finding in map(self._reduced, merge_findings(self._search.told))
+                for finding in map(self._reduced, merge_findings(told))
             ),
             seeds=(),
-            values_differ=self._search.values_differ,
+            values_differ=self._search.values_differ or any(finding.kind == "values differ" for finding in told),
             ranks=program.ranks,
             fabric=program.network,
             seconds=self._seconds,
