@@ -22,6 +22,8 @@ from support.small_programs import KERNELS, PROGRAMS, kernel, program
 import ep_lib
 from ep_lib.emulator.exploration import CUT, NONE, SLEEPING, WHOLE, Exploration
 from ep_lib.emulator.fabric import make_fabric
+from ep_lib.emulator.machine import Launched
+from ep_lib.runtime.differences import describe_launches
 from ep_lib.runtime.emulated import make_machine, run_program
 from ep_lib.runtime.exhaustion import RUNS, Estimate, ExplorationFile, Explored, Parts
 
@@ -580,3 +582,33 @@ def test_bad_bounds(options: dict[str, Any], says: str) -> None:
 def test_a_schedule_that_is_none() -> None:
     with pytest.raises(ep_lib.errors.ArgumentError, match="take the line that a finding"):
         ep_lib.runtime.check.record(one_rank, 1, args=("dekker",), schedule="5")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "one", "other", "differs"),
+    [
+        ("4 data\n8 -", (139900640880736, 7), (833041696, 7), ""),  # behind a program that is not moved about
+        ("4 data\n8 -", (139900640880736, 7), (0, 7), "argument 'data'"),
+        ("4 data\n8 -", (139900640880736, 7), (139900640880736, 8), "argument 2 7 and then 8"),
+        ("8 -\n8 -", (0x7F0011112222, 7), (0x7F0033334444, 7), ""),
+    ],
+)
+def test_a_launch_differs_by_more_than_where_arrays_are(
+    parameters: str, one: tuple[int, ...], other: tuple[int, ...], differs: str
+) -> None:
+    runs = [
+        [Launched(0, "k", (1, 1, 1), (1, 1, 1), tuple(a.to_bytes(8, "little") for a in args), parameters)]
+        for args in (one, other)
+    ]
+    said = describe_launches(*runs)
+    assert differs in said and bool(said) == bool(differs)
+
+
+@pytest.mark.parametrize(("second", "differs"), [(833041696, False), (3, True)])
+def test_a_struct_with_an_array_in_it_may_lie_elsewhere(second: int, differs: bool) -> None:
+    first, count = 139900640880736, (5).to_bytes(8, "little")
+    runs = [
+        [Launched(0, "k", (1, 1, 1), (1, 1, 1), (word.to_bytes(8, "little") + count,), "16 -")]
+        for word in (first, second)
+    ]
+    assert bool(describe_launches(*runs)) == differs

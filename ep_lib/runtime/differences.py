@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-2  # of the largest value: more than this is no other order of additions, not even in bfloat16
 
 _WORD = 8
-_LEAST_ADDRESS, _MOST_ADDRESS = 1 << 40, 1 << 48
+_LEAST_ADDRESS, _LEAST_ADDRESS_IN_A_STRUCT, _MOST_ADDRESS = 1 << 40, 1 << 22, 1 << 48
 
 _ORDER = "find what depends on the order of threads: a race, floating-point atomics, places taken by atomics"
 _SUMS = "add in a fixed order (floating-point atomics do not), or compare within a tolerance (compare_values=False)"
@@ -58,13 +58,31 @@ def describe_launches(first: Sequence[Launched], second: Sequence[Launched]) -> 
             return f"{who} with grid and block {one.grid}, {one.block}, and then {other.grid}, {other.block}"
         names = [line.partition(" ")[2] for line in one.parameters.splitlines()]
         for i, (a, b) in enumerate(zip(one.args, other.args, strict=True)):
-            values = [int.from_bytes(data, "little") for data in (a, b)]
-            if a == b or all(_LEAST_ADDRESS <= value < _MOST_ADDRESS for value in values):
+            is_pointer = i < len(names) and names[i] not in ("", "-")
+            if _is_alike(a, b, is_pointer):
                 continue
-            name = f"'{names[i]}'" if i < len(names) and names[i] not in ("", "-") else f"{i + 1}"
-            said = " and then ".join(map(str, values)) if len(a) <= _WORD else "another value"
+            name = f"'{names[i]}'" if is_pointer else f"{i + 1}"
+            numbers = (str(int.from_bytes(data, "little")) for data in (a, b))
+            said = " and then ".join(numbers) if len(a) <= _WORD else "another value"
             return f"{who} with argument {name} {said}"
     return ""
+
+
+def _is_alike(one: bytes, other: bytes, is_pointer: bool) -> bool:
+    """Whether two arguments differ in nothing but where memory is. An array may be anywhere, also just behind the
+    program, where its first memory is; a word of a struct, or an integer, is an address if it looks like one."""
+    if one == other:
+        return True
+    if is_pointer:
+        return any(one) == any(other)
+    if len(one) != len(other) or len(one) < _WORD:
+        return False
+    least = _LEAST_ADDRESS if len(one) == _WORD else _LEAST_ADDRESS_IN_A_STRUCT
+    for at in range(0, len(one), _WORD):
+        words = [int.from_bytes(data[at : at + _WORD], "little") for data in (one, other)]
+        if words[0] != words[1] and not all(least <= word < _MOST_ADDRESS for word in words):
+            return False
+    return True
 
 
 def _of_value(one: Any, other: Any) -> Difference:

@@ -124,7 +124,8 @@ def megatron(group: Any) -> None:
             assert torch.equal(out, x), "the probabilities of a token sum to 1, and halves are exact"
             steps.append((x, probs, out))
         for x, probs, out in reversed(steps):
-            out.sum().backward()
+            # In one piece: a copy that makes it so comes behind the event that Megatron's backward has captured.
+            out.backward(torch.ones_like(out))
             assert torch.equal(x.grad, torch.ones_like(x))
             # Of each choice: the token's row times the gradient of the sum, which is 1 everywhere.
             wanted = x.detach().float().sum(1, keepdim=True).expand_as(probs)
