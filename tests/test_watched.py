@@ -76,6 +76,16 @@ CHEATS = {
     "a better match than CUDA's": "} EP_DEVICE int __syncthreads_or(bool) { return 1; } namespace ep {",
     "reads that are no loads": "inline bool f(const int* p) { int g = 5; return __builtin_memcmp(p, &g, 4) == 0; }",
     "a copy that is no loads": "inline void f(const void* p, char* t) { __builtin___memcpy_chk(t, p, 7, -1); }",
+    "stores by an old name": "inline void f(void* p) { __builtin_bzero(p, 8); }",
+    "stores with a size to check": "inline void f(void* p) { __builtin___memset_chk(p, 0, 8, -1); }",
+    "stores of a text": 'inline void f(char* p) { strcpy(p, "1234567"); }',
+    "stores of a text by a format": 'inline void f(char* p) { snprintf(p, 4, "123"); }',
+    "a copy that returns its end": "inline void f(const void* p, void* t) { mempcpy(t, p, 8); }",
+    "the thread's own memory": "inline void* f() { return __builtin_thread_pointer(); }",
+    "the caller's frame by its layout": "inline void* f() { return __builtin_dwarf_cfa(); }",
+    "a jump over frames": "inline void f(void** p) { __builtin_longjmp(p, 1); }",
+    "the compiler's function of tomorrow": "inline void f(void* p) { __builtin_zero_non_value_bits(p); }",
+    "atomics of clang++": "inline void f(_Atomic(int)* p) { __c11_atomic_store(p, 1, 0); }",
     "a copy by its old name": "inline void f(const void* p, char* t) { __builtin_bcopy(p, t, 7); }",
     "the compiler's atomics": "inline void f(uint64_t* p) { __atomic_store_n(p, 1, __ATOMIC_RELEASE); }",
     "the C++ library's atomics": "inline void f(std::atomic_uint* p) { p->store(1); }",
@@ -126,11 +136,29 @@ def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_pa
         "using u64 = uint64_t;",
         'static_assert(sizeof(Pipe) < 100, "small");',
         "#define ALL(...) own(__VA_ARGS__)\ntemplate <class... T> EP_DEVICE int own(T... a) { return (0 + ... + a); }",
+        "EP_DEVICE int own_bits(unsigned a) { return __builtin_popcount(a) + __builtin_clzll(a) + __builtin_ffs(a); }",
+        "EP_DEVICE int own_hint(int a) { if (__builtin_expect(a == 1, 0)) __builtin_unreachable(); return 3; }",
+        "EP_DEVICE float own_value(float a) { return __builtin_isnan(a) ? __builtin_fabsf(a) : __builtin_inff(); }",
+        "EP_DEVICE bool own_sum(int a, int* b) { return __builtin_add_overflow(a, 1, b); }",
         "struct __align__(16) Own { int n[4]; };\nEP_DEVICE unsigned own_vote() { return __ballot_sync(~0u, 1); }",
     ],
 )
 def test_plain_code_is_not_refused(code: str, tmp_path: Path) -> None:
     assert watched.unwatchable(EXERCISE, submitted(tmp_path, code), TESTS) == ""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+def test_few_of_the_functions_that_a_compiler_has_are_free() -> None:
+    place = subprocess.run(["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True, check=True).stdout
+    data = Path(place.strip()).read_bytes()
+    known = {name.decode() for name in re.findall(rb"\0(__(?:builtin|sync|atomic)_\w+)(?=\0)", data)}
+    assert len(known) > 1000
+    free = {name for name in known if not any(pattern.search(f"{name}(a)") for pattern, _ in watched._HIDES)}
+    assert {"__builtin_popcountll", "__builtin_expect", "__builtin_sqrtf"} <= free and len(free) < 200, sorted(free)
+    reach = re.compile(
+        "mem|str|cpy|zero|copy(?!sign)|print|put|get|alloc|pointer|frame|return|jmp|stack|chk|cfa|va_|exec|chr"
+    )
+    assert not {name for name in free if reach.search(name)}
 
 
 def test_bytes_count_as_seen_where_a_write_was() -> None:

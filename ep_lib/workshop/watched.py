@@ -27,6 +27,31 @@ from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.submission import source_text
 
 _IN_PLAIN_CUDA = "write it in plain CUDA C++"
+_WRITE_THROUGH_POINTERS = ("frexp", "modf", "remquo", "sincos")  # and read nothing: unseen_bytes() sees it
+_MATHEMATICS = frozenset(
+    f"{name}{suffix}"
+    for suffix in ("", "f")
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf"),
+        *("erfc", "exp", "exp10", "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "hypot"),
+        *("ilogb", "j0", "j1", "jn", "ldexp", "lgamma", "llrint", "llround", "log", "log10", "log1p", "log2", "logb"),
+        *("lrint", "lround", "nearbyint", "nextafter", "pow", "remainder", "rint", "round", "scalbln", "scalbn"),
+        *("sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc", "y0", "y1", "yn"),
+        *_WRITE_THROUGH_POINTERS,
+    )
+)
+# Of the compiler's own functions those that work on values, or whose accesses the sanitizer sees. Many of the others
+# become moves after the sanitizer has been told of all accesses.
+_BUILTINS_OF_VALUES = "|".join(
+    (
+        *(r"(?:popcount|parity|clz|ctz|ffs|clrsb)(?:l|ll)?", r"bswap(?:16|32|64|128)", r"(?:l|ll)?abs"),
+        *("expect(?:_with_probability)?", "unreachable", "trap", "assume(?:_aligned)?", "prefetch"),
+        *("constant_p", "is_constant_evaluated", "offsetof", "addressof", "launder", "bit_cast"),
+        *(r"(?:add|sub|mul)_overflow(?:_p)?", r"[su](?:add|sub|mul)(?:l|ll)?_overflow"),
+        *(r"(?:inf|nan|huge_val)f?", "is(?:nan|inf|finite|normal)f?", "signbitf?"),
+        *sorted(each for each in _MATHEMATICS if not each.startswith(_WRITE_THROUGH_POINTERS)),
+    )
+)
 _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.MULTILINE), why)
     for pattern, why in (
@@ -49,11 +74,19 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "GPUs have no functions of any number of arguments: name each argument, or write a template",
         ),
         (
-            r"\b__builtin_\w*(?:mem|str|bc|bz|cpy|_chk)\w*|\b(?:memcmp|strlen|strcmp|strncmp)\b",
-            "the checker does not see what it reads: read by loads of your own",
+            r"\b__builtin_\w*(?:mem|str|stp|bc|bz|cpy|_chk)\w*"
+            r"|\b(?:__)?(?:v?sn?printf|b(?:cmp|copy|zero)|mem(?:cmp|pcpy|ccpy|r?chr)|st[rp]n?(?:case)?(?:cmp|cpy|cat|len|dup|r?chr|c?spn|pbrk|str))(?:_chk)?\b",
+            "the checker does not see what it reads and writes: read and write by loads and stores of your own",
         ),
-        (r"\b__(?:atomic|sync)_\w+|\bstd\s*::\s*atomic\w*|<atomic>", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
+        (
+            r"\b__(?:c11_|scoped_|hip_|opencl_)?(?:atomic|sync)_\w+|\bstd\s*::\s*atomic\w*|<atomic>",
+            f"GPUs do not have it: {_IN_PLAIN_CUDA}",
+        ),
         (r"\b_mm\d*_\w+|\b__builtin_ia32_\w+|\b\w*intrin\.h\b", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
+        (
+            rf"\b__builtin_(?!(?:{_BUILTINS_OF_VALUES})\b)\w+",
+            f"of the compiler's own functions a piece has those on values, as __builtin_clz: {_IN_PLAIN_CUDA}",
+        ),
     )
 )
 _DEFINES = re.compile(r"^\s*#\s*(define|undef)\s+(\w+)", re.MULTILINE)
@@ -75,18 +108,6 @@ _COMPILERS = re.compile(
     r"|__cxa_pure_virtual|__assert_fail|_ZSt\d+__throw_\w+"  # the end of the run
 )
 _ARITHMETIC = re.compile(r"__[a-z]+?(?:[qhsdtxbo][ifc])+[2-4]?@+GCC_.*")  # by GCC's names of types: __udivti3
-_MATHEMATICS = frozenset(
-    f"{name}{suffix}"
-    for suffix in ("", "f")
-    for name in (
-        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf"),
-        *("erfc", "exp", "exp10", "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "hypot"),
-        *("ilogb", "j0", "j1", "jn", "ldexp", "lgamma", "llrint", "llround", "log", "log10", "log1p", "log2", "logb"),
-        *("lrint", "lround", "nearbyint", "nextafter", "pow", "remainder", "rint", "round", "scalbln", "scalbn"),
-        *("sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc", "y0", "y1", "yn"),
-        *("frexp", "modf", "remquo", "sincos"),  # write through a pointer, and read nothing: unseen_bytes() sees it
-    )
-)
 _MOST_NAMED, _MOST_SPELLED = 3, 200  # functions that a sentence names, and letters of each
 _HARMLESS = {"epemu_host_only", "epemu_stack_damaged", "epemu_shared_base"}  # what gxx.py links into every kernel
 _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
