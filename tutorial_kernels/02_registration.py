@@ -51,7 +51,8 @@ class RegistrationCache:
         return None
 
     def acquire(self, address: int, nbytes: int) -> Registration:
-        """A registration that holds these bytes, which has one more user now."""
+        """A registration that holds these bytes, which has one more user now. Where ``register`` raises, so does this,
+        and ``known`` is what it was."""
         found = self.find(address, nbytes)
         if found is None:
             found = Registration(self.register(address, nbytes), address, nbytes)

@@ -53,7 +53,8 @@ class RegistrationCache:
         # end of TASK 1
 
     def acquire(self, address: int, nbytes: int) -> Registration:
-        """A registration that holds these bytes, which has one more user now."""
+        """A registration that holds these bytes, which has one more user now. Where ``register`` raises, so does this,
+        and ``known`` is what it was."""
         # TASK 2 (3 points): acquire: share one, or make one
         # find() first; only without a result call self.register(address, nbytes), make a Registration of the
         # number it returns, and append it to self.known. One more user in either case.

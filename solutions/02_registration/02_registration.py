@@ -53,7 +53,8 @@ class RegistrationCache:
         # EXERCISE-END 1
 
     def acquire(self, address: int, nbytes: int) -> Registration:
-        """A registration that holds these bytes, which has one more user now."""
+        """A registration that holds these bytes, which has one more user now. Where ``register`` raises, so does this,
+        and ``known`` is what it was."""
         # EXERCISE-BEGIN 2
         found = self.find(address, nbytes)
         if found is None:

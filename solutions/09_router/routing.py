@@ -73,7 +73,8 @@ def load_balancing_loss(routing: Routing) -> Tensor:
 
 
 def limit_load(routing: Routing, capacity: int) -> Routing:
-    """The same routing with at most ``capacity`` choices for each expert, those of the first tokens.
+    """The same routing with at most ``capacity`` choices for each expert, those of the first tokens. ``routing`` itself
+    stays as it is.
 
     Of a token, choices in the order of k. Those that an expert has no room for become -1 with weight 0; the other
     weights of the token sum to 1 again, or are all 0 if it has none left.

@@ -108,6 +108,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_forgets_what_is_inside": ({4}, "is still registered, and a part of it will be freed"),
         "wrong_forgets_those_in_use": ({4}, "touches a registration in use, and was not refused"),
         "wrong_forgets_half": ({4}, "but has ended 1 registrations before"),
+        "wrong_idle_once": ({3}, "not the one let go of longest ago"),
+        "wrong_known_too_early": ({2}, "returned a registration that register() never made"),
     },
     "03_shim": {
         "wrong_pointer_for_all": ({1}, "cannot be reached"),
@@ -191,6 +193,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_completes_last": ({5}, "complete() comes first"),
         "wrong_writes_what_is": ({2, 5}, "take() wrote ring.taken, which stays 0"),
         "wrong_asks_on": ({3}, "went on asking the NIC"),
+        "wrong_other_list": ({2, 5}, "the words of a slot are the kernel's"),
+        "wrong_done_for_ever": ({4, 5}, "self.done still holds"),
     },
     "05_ring": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "message 1 needs 0 credits: too few"),
@@ -380,6 +384,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_weights_stay": ({4}, "do not sum to 1"),
         "wrong_not_finite": ({4}, "not finite"),
         "wrong_loads_of_8_bits": ({2}, "loads are wrong"),
+        "wrong_rounds_the_softmax": ({1}, "are no softmax"),
+        "wrong_overflows": ({1}, "the first token sum to nan|no softmax over all experts"),
+        "wrong_changes_what_is_given": ({4}, "the routing that it was given has other choices"),
+        "wrong_last_choice_first": ({4}, "in the order of tokens and of k"),
     },
     "10_plan": {
         "wrong_no_expert_is_the_last": ({1}, "-1 is no expert"),

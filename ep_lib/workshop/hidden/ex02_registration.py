@@ -15,6 +15,7 @@ KERNELS = ()
 Held = tuple[int, int, int]  # address, bytes, users
 Step = tuple[Any, ...]
 _FIRST_NUMBER = 101  # as in the program
+_OF_THE_TEST = ("use", "refuse")  # steps that are no call of the learner's
 
 
 class _Model:
@@ -24,6 +25,15 @@ class _Model:
         self.known = {number: list(each) for number, each in enumerate(held, _FIRST_NUMBER)}
         self.idle = [number for number, each in self.known.items() if not each[2]]
         self.idle_bytes = idle_bytes
+        self.refuses = False
+
+    def use(self, number: int) -> None:
+        self.known[number][2] += 1
+        if number in self.idle:
+            self.idle.remove(number)
+
+    def refuse(self) -> None:
+        self.refuses = True
 
     def holding(self, address: int, nbytes: int) -> set[int]:
         return {n for n, (a, b, _) in self.known.items() if a <= address and address + nbytes <= a + b}
@@ -62,6 +72,13 @@ class _Model:
         address, nbytes = arguments
         asked, good = f"acquire({address}, {nbytes})", self.holding(address, nbytes)
         got = seen["returned"]
+        if self.refuses and not good:
+            self.refuses = False
+            if seen["error"] == "NotSupportedError" and not made and not ended:
+                return None
+            return f"{asked}: register() raised NotSupportedError, and acquire() did not"
+        if got is not None and got not in self.known and not made:
+            return f"{asked} returned a registration that register() never made: before it, register() has raised"
         if seen["error"] or got is None or ended:
             return f"{asked} raised {seen['error']}, returned nothing, or deregistered something"
         if good and made:
@@ -75,9 +92,7 @@ class _Model:
             good = {number}
         if got not in good:
             return f"{asked} returned {self.shown(got)}, which does not hold all of these bytes"
-        self.known[got][2] += 1
-        if got in self.idle:
-            self.idle.remove(got)
+        self.use(got)
         if seen["users"] != self.known[got][2]:
             return f"{asked}: the registration has {seen['users']} users where it should have {self.known[got][2]}"
         return None
@@ -133,12 +148,14 @@ class _Model:
 
 def _case(held: Sequence[Held], steps: Sequence[Step], idle_bytes: int = 0) -> Case:
     def judge(outputs: Outputs) -> str | None:
-        model = _Model(held, idle_bytes)
+        model, answers = _Model(held, idle_bytes), iter(outputs.seen or ())
         try:
-            for step, seen in zip(steps, outputs.seen, strict=True):
-                if found := model.wrong(step, seen):
+            for step in steps:
+                if step[0] in _OF_THE_TEST:
+                    getattr(model, step[0])(*step[1:])
+                elif found := model.wrong(step, next(answers)):
                     return found
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, StopIteration):
             return "the cache returned something of another shape than it should"
         return None
 
@@ -177,6 +194,12 @@ def _acquires(rng: Rng) -> Iterator[Case]:
     yield _case(_BESIDE, [("acquire", *each) for each in rng.permutation(_lookups(rng)).tolist()], 1000)
 
 
+def _register_raises(rng: Rng) -> Case:
+    held = _apart(rng, int(rng.integers(2, 5)))
+    address, nbytes, _ = held.pop()
+    return _case(held, [("refuse",), *[("acquire", address, nbytes)] * 3], 1000)
+
+
 # ---- task 3 ----------------------------------------------------------------------------------------------------------
 def _releases(rng: Rng) -> Iterator[Case]:
     held = _apart(rng, 5)
@@ -191,6 +214,15 @@ def _releases(rng: Rng) -> Iterator[Case]:
 def _shared(rng: Rng) -> Iterator[Case]:
     numbers = [_FIRST_NUMBER] * 3 + [_FIRST_NUMBER + 1] * 3
     yield _case(_apart(rng, 2, users=3), [("release", int(each)) for each in rng.permutation(numbers)])
+
+
+def _idle_again(rng: Rng) -> Case:
+    """One that was idle, is used again and let go is the last in the order; one in use has none."""
+    held = _apart(rng, 4)
+    first, second, third, last = (_FIRST_NUMBER + int(each) for each in rng.permutation(4))
+    total = sum(nbytes for _, nbytes, _ in held)
+    used_again = [("release", first), ("release", second), ("use", first), ("release", third)]
+    return _case(held, [*used_again, ("release", first), ("release", last)], total - 1)
 
 
 def _in_use_stays(rng: Rng) -> Case:
@@ -225,6 +257,7 @@ def _forget_in_use(rng: Rng) -> Iterator[Case]:
 
 _ALL_BYTES = "Every byte, from the first to the last, is to be inside of one registration."
 _SHARE = "find() first; register only what no registration holds; one more user in either case."
+_RAISES = "Append it to self.known once register() has returned a number."
 _IDLE = "Idle from the last release on, to the end of the list; while idle ones take too much, end the first idle one."
 _TOUCH = "Touching is enough here, and nothing is ended if one of them is in use."
 
@@ -232,7 +265,8 @@ _TOUCH = "Touching is enough here, and nothing is ended if one of them is in use
 BEHAVIOURS = (
     Behaviour(1, "it finds what holds all bytes, and nothing else", one(_finds), _ALL_BYTES),
     Behaviour(2, "registrations are shared", _acquires, _SHARE),
-    Behaviour(3, "idle ones stay within the limit", _releases, _IDLE),
+    Behaviour(2, "what could not be registered is not known", one(_register_raises), _RAISES),
+    Behaviour(3, "idle ones stay within the limit", all_of(_releases, one(_idle_again)), _IDLE),
     Behaviour(3, "shared ones stay until the last release", all_of(_shared, one(_in_use_stays)), _IDLE),
     Behaviour(3, "a release too many is refused", one(_twice), "ArgumentError, if it has no users."),
     Behaviour(4, "what touches freed memory ends", _forgets, _TOUCH),

@@ -111,6 +111,8 @@ def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int, *, silent:
         return found
     if seen["left"] != model.batch:
         return f"after {what}() the batch holds the commands {seen['left']}; {model.batch} are right"
+    if over := [number for number in seen["done"] if number < model.completed]:
+        return f"after {what}() self.done still holds {len(over)} commands that were published: it would grow for ever"
     if not silent and (seen["returned"] is None or seen["returned"] != int(wanted)):
         return f"{what}() returned {seen['returned']}; {wanted} is right"
     return None

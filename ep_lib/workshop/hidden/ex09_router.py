@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
@@ -15,6 +16,12 @@ _PROGRAM = str(Path(__file__).with_name("play09_router.py"))
 KERNELS = ()
 IMPORTS = ("torch",)
 _CLOSE = 1e-5
+_TYPES: Mapping[str, Any] = {
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float32": np.float32,
+    "float64": np.float64,
+}
 
 
 def _case(function: str, arguments: Mapping[str, Any], judge: Callable[[Any], str | None]) -> Case:
@@ -44,8 +51,11 @@ def _ids(rng: Rng, tokens: int, top_k: int, experts: int, missing: float = 0.2) 
 
 
 # ---- task 1 ----------------------------------------------------------------------------------------------------------
-def _routes(rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float32") -> Case:
-    logits = rng.permuted(np.tile(np.linspace(-4, 4, experts), (tokens, 1)), axis=1).astype(np.float32)
+def _routes(rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float32", far: float = 0) -> Case:
+    """Logits from -4 to 4; ``far``: as far apart, but up to so much above or below 0, each token's elsewhere."""
+    steps = rng.permuted(np.tile(np.linspace(-4, 4, experts), (tokens, 1)), axis=1)
+    away = rng.uniform(far / 4, far, (tokens, 1)) * rng.choice([-1, 1], (tokens, 1))
+    logits = (steps + away).astype(np.float32).astype(_TYPES[dtype]).astype(np.float64)
     order = np.argsort(-logits, axis=1)[:, :top_k]
 
     def judge(seen: Any) -> str | None:
@@ -122,6 +132,8 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
             left[expert] -= 1
         else:
             want_idx[token, k], want_weights[token, k] = -1, 0
+    logits = rng.standard_normal((len(idx), experts)).astype(np.float32)
+    probabilities = _softmax(logits.astype(np.float64))
     total = want_weights.sum(axis=1, keepdims=True)
     want_weights = np.where(total > 0, want_weights / np.where(total > 0, total, 1), 0)
 
@@ -136,10 +148,24 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
             return "a token that keeps no expert has a weight that is not finite"
         if _differs(seen["weights"]["values"], want_weights):
             return "the weights that stay of a token do not sum to 1, or those that go are not 0"
-        return None if seen["same_probabilities"] is True else "the probabilities of the routing are not what they were"
+        if _differs(seen["probabilities"]["values"], probabilities):
+            return "the probabilities of the routing are not what they were"
+        given_idx = np.array(seen["given_idx"]["values"])
+        if np.any(given_idx != idx) or _differs(seen["given_weights"]["values"], weights):
+            return "the routing that it was given has other choices or weights than before: return tensors of your own"
+        if _differs(seen["given_probabilities"]["values"], probabilities):
+            return "the routing that it was given has other probabilities than before"
+        return None
 
     arguments = {"idx": idx.tolist(), "weights": weights.tolist(), "capacity": capacity}
-    return _case("limits", {"logits": np.zeros((len(idx), experts)).tolist(), **arguments}, judge)
+    return _case("limits", {"logits": logits.tolist(), **arguments}, judge)
+
+
+def _expert_twice(rng: Rng) -> Case:
+    """Each token names one expert twice, and room ends between the two."""
+    tokens, experts = int(rng.integers(4, 9)), int(rng.integers(3, 7))
+    twice, once = rng.permutation(experts)[:2]
+    return _limited(rng, np.tile([twice, once, twice], (tokens, 1)), experts, 2 * int(rng.integers(1, tokens)) - 1)
 
 
 def _limits(rng: Rng) -> Case:
@@ -152,6 +178,7 @@ def _several(*made: Callable[[Rng], Case]) -> Cases:
 
 
 _CHOOSE = "topk of the logits; a softmax over those chosen; a softmax over all."
+_LARGE = "The softmax of logits of 1000 is finite, and exp(1000) is not: torch's softmax takes care of it."
 _COUNT = "Leave the choices of -1 out, and give every expert its place with minlength."
 _EVEN = "Experts times the sum of share * mean probability; the gradient goes through the probabilities."
 _FULL = "Number each expert's choices in order; divide what a token keeps by its sum."
@@ -160,7 +187,7 @@ BEHAVIOURS = (
     Behaviour(
         1,
         "the largest logits and their softmax",
-        _several(lambda r: _routes(r, 12, 9, 3), lambda r: _routes(r, 3, 300, 8)),
+        _several(lambda r: _routes(r, int(r.integers(9, 20)), 9, 3), lambda r: _routes(r, 3, 300, 8)),
         _CHOOSE,
     ),
     Behaviour(
@@ -172,9 +199,13 @@ BEHAVIOURS = (
     Behaviour(
         1,
         "logits of another type, and a single token",
-        _several(lambda r: _routes(r, 6, 4, 2, "float64"), lambda r: _routes(r, 1, 4, 2)),
+        _several(
+            *(lambda r, dtype=dtype: _routes(r, int(r.integers(5, 12)), 9, 4, dtype) for dtype in _TYPES),
+            lambda r: _routes(r, 1, 4, 2),
+        ),
         _CHOOSE,
     ),
+    Behaviour(1, "logits far from 0", one(lambda r: _routes(r, 8, int(r.integers(5, 12)), 3, far=1000)), _LARGE),
     Behaviour(
         2,
         "every choice counts once",
@@ -202,7 +233,7 @@ BEHAVIOURS = (
     Behaviour(
         4,
         "the first choices of an expert stay",
-        _several(_limits, lambda r: _limited(r, _ids(r, 500, 2, 3), 3, 260)),
+        _several(_limits, lambda r: _limited(r, _ids(r, 270, 2, 2, 0), 2, int(r.integers(256, 265))), _expert_twice),
         _FULL,
     ),
     Behaviour(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ep_lib.errors import EpError
+from ep_lib.errors import EpError, NotSupportedError
 
 FIRST_NUMBER = 101  # of the registrations that are there at the beginning
 
@@ -43,21 +43,33 @@ def run(
     steps: Sequence[tuple[Any, ...]],
 ) -> None:
     """``held``: (address, bytes, users) of what is registered at the beginning, numbered from 101; then ``steps``:
-    ("find" | "acquire" | "forget", address, bytes) or ("release", number). New registrations are numbered on."""
+    ("find" | "acquire" | "forget", address, bytes) or ("release", number). New registrations are numbered on. Steps of
+    the test's own: ("use", number), one user more; ("refuse",), the next register() raises."""
 
     def register(address: int, nbytes: int) -> int:
+        nonlocal refuses
+        if refuses:
+            refuses = False
+            raise NotSupportedError("no memory can be registered now")
         number: int = ask("register", int(address), int(nbytes))
         return number
 
     def deregister(number: int) -> None:
         ask("deregister", int(number))
 
+    refuses = False
     cache = piece.RegistrationCache(register, deregister, idle_bytes)
     known = {}
     for number, (address, nbytes, users) in enumerate(held, FIRST_NUMBER):
         known[number] = piece.Registration(number, address, nbytes, users)
         cache.known.append(known[number])
     for what, *arguments in steps:
+        if what == "use":
+            known[arguments[0]].users += 1
+            continue
+        if what == "refuse":
+            refuses = True
+            continue
         returned: int | None = None
         used_by: int | None = None
         error: str | None = None

@@ -6,14 +6,33 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 
-class _Slot:
-    def __init__(self) -> None:
-        self.words = [0, 0, 0]
-        self.number = 0
-
-
 # The ring and the NIC have what the piece's description says, and no attribute that a real one does not have: what the
 # test knows about them is in variables of functions.
+def _slot() -> tuple[Any, Callable[[list[int], int], None]]:
+    """A slot, which the proxy can only look at, and what writes a command into it, in place."""
+    words, number = [0, 0, 0], 0
+
+    class Slot:
+        @property
+        def words(self) -> list[int]:
+            return words
+
+        @words.setter
+        def words(self, _: Any) -> None:
+            raise AttributeError("the words of a slot are the kernel's, which overwrites them in place: copy them")
+
+        @property
+        def number(self) -> int:
+            return number
+
+    def write(command: list[int], its_number: int) -> None:
+        nonlocal number
+        words[:] = command
+        number = its_number
+
+    return Slot(), write
+
+
 class _Kernel(NamedTuple):
     """The ring as the proxy sees it, and what the kernel does there."""
 
@@ -26,10 +45,11 @@ def _kernel(slots: int, taken: int, salt: int, tell: Callable[..., None]) -> _Ke
     """``push(count, late)``: so many commands more. It fills a slot the moment it may, but the numbers of those in
     ``late`` come when ``number`` says so, as the words of a command are there before its number."""
     head, completed, unnumbered = taken, 0, set[int]()
+    all_slots, write = zip(*(_slot() for _ in range(slots)), strict=True)
 
     class Ring:
         def __init__(self) -> None:
-            self.slots = [_Slot() for _ in range(slots)]
+            self.slots = all_slots
 
         @property
         def taken(self) -> int:
@@ -53,15 +73,13 @@ def _kernel(slots: int, taken: int, salt: int, tell: Callable[..., None]) -> _Ke
             completed = int(value)
 
     ring = Ring()
-    of_kernel = list(ring.slots)
 
     def fill() -> None:
         """Whatever has room and was pushed: in place, as a kernel does."""
         for number in range(taken, min(head, taken + slots)):
-            slot = of_kernel[number % slots]
-            if slot.number != number + 1:
-                slot.words[:] = [salt + number, 3 * number, number % 7]
-                slot.number = slot.number if number in unnumbered else number + 1
+            at = number % slots
+            if (was := all_slots[at].number) != number + 1:
+                write[at]([salt + number, 3 * number, number % 7], was if number in unnumbered else number + 1)
 
     def push(count: int, late: Sequence[int]) -> None:
         nonlocal head
@@ -119,12 +137,13 @@ class Kept:
     def happened(self, *event: Any) -> None:
         self._events.append(list(event))
 
-    def ended(self, returned: int | None, left: list[int]) -> None:
-        self._seen.append({"returned": returned, "events": self._events, "left": left})
+    def ended(self, returned: int | None, left: list[int], done: list[int]) -> None:
+        self._seen.append({"returned": returned, "events": self._events, "left": left, "done": done})
         self._events = []
 
     def seen(self, _: Any) -> list[dict[str, Any]]:
-        """For each method that was called: what it returned, what happened, the numbers in the batch after it."""
+        """For each method that was called: what it returned, what happened, the numbers in the batch and in done
+        after it."""
         return self._seen
 
 
@@ -158,4 +177,5 @@ def run(
         else:
             returned = getattr(proxy, what)()
             left = [int(number) for number, _ in proxy.batch]
-            ask("ended", None if returned is None else int(returned), left)
+            done = sorted(int(number) for number in proxy.done)
+            ask("ended", None if returned is None else int(returned), left, done)

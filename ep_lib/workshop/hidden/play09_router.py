@@ -8,7 +8,10 @@ import torch
 
 
 def _shown(tensor: Any) -> dict[str, Any]:
-    return {"type": str(tensor.dtype).removeprefix("torch."), "values": tensor.detach().tolist()}
+    values = tensor.detach()
+    if values.is_floating_point():
+        values = values.double().round(decimals=6)  # a reply has room for so many digits
+    return {"type": str(tensor.dtype).removeprefix("torch."), "values": values.tolist()}
 
 
 def _routing(piece: Any, logits: torch.Tensor, idx: Any, weights: Any = None) -> Any:
@@ -38,7 +41,9 @@ def balance(piece: Any, logits: Any, idx: Any) -> dict[str, Any]:
 
 
 def limits(piece: Any, logits: Any, idx: Any, weights: Any, capacity: int) -> dict[str, Any]:
+    """What limit_load() returned, and what the routing that it was given holds afterwards."""
     given = _routing(piece, torch.tensor(logits), idx, weights)
     limited = piece.limit_load(given, capacity)
-    same = bool(torch.equal(limited[2], given[2]))
-    return {"idx": _shown(limited[0]), "weights": _shown(limited[1]), "same_probabilities": same}
+    names = ("idx", "weights", "probabilities")
+    after = {f"given_{name}": _shown(part) for name, part in zip(names, given, strict=True)}
+    return {name: _shown(part) for name, part in zip(names, limited, strict=True)} | after
