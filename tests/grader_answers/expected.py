@@ -20,6 +20,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_own_memory": ({2, 3}, "KernelFault"),
         "wrong_returns_its_own": ({2, 3}, "it should be those of the rank 1 before it"),
         "wrong_one_hop": ({3}, "it should be those of the rank 2 before it|got those of rank"),
+        "wrong_waits_for_the_next": ({2, 3}, "told the kernel to wait for rank"),
+        "wrong_for_known_sizes": ({1}, "0 is not before 0"),
     },
     "01_all_to_all": {
         "wrong_row_of_the_peer": ({1, 3}, "has other bytes than rank"),
@@ -39,6 +41,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_reads_while_odd": ({3}, "try_read while somebody writes returned 1"),
         "wrong_plain_words": ({3}, "uses a plain access"),
         "wrong_eight_words": ({3}, "try_read gave as word"),
+        "wrong_leaves_a_number": ({1}, "a try_begin that returned false"),
     },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),
@@ -92,7 +95,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_first_letters": ({3}, "one bit of MAGIC changed was taken for a right one"),
         "wrong_half_a_checksum": ({3}, "one bit of its checksum changed was taken for a right one"),
         "wrong_magic_afterwards": ({3}, "a frame of another program: it went on to read the body"),
-        "wrong_says_what_is_missing": ({2}, "does not say how many bytes came: 50 of 60"),
+        "wrong_says_what_is_missing": ({2}, "does not say how many bytes came"),
+        "wrong_half_of_magic": ({3}, "one bit of MAGIC changed was taken for a right one"),
+        "wrong_nothing_to_check": ({3}, "without a body, with the checksum of another was taken"),
     },
     "02_registration": {
         "wrong_touching": ({1, 2}, "does not hold all of these bytes"),

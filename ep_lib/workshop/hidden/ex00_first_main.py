@@ -34,7 +34,7 @@ def _case(
 
 
 def _neighbours(rng: Rng) -> Iterator[Case]:
-    for ranks in (2, 3, 5, 300):
+    for ranks in (2, 3, *map(int, (rng.integers(4, 30), rng.integers(257, 400)))):
 
         def judge(seen: Any, ranks: int = ranks) -> str | None:
             for rank, (before, behind) in enumerate(seen):
@@ -72,6 +72,11 @@ def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
             if _bytes(seen[at]) not in ways:
                 return (
                     f"rank {at} of {ranks} returned numbers that no kernel brought: return what the kernel has written"
+                )
+        for rank, source in outputs["waits_for"]:
+            if source != (before := (rank - 1) % ranks):
+                return (
+                    f"rank {rank} of {ranks} told the kernel to wait for rank {source}: the numbers come from {before}"
                 )
         if others := outputs["met"].keys() - {"barrier", "symmetric"}:
             return f"rank.{min(others)}() was called: numbers are to travel by the kernel, from rank to rank"

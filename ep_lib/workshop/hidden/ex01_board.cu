@@ -15,7 +15,9 @@ enum Part { kBegin = 1, kPublish = 2, kRead = 4 };
 
 // What a run tells, and what is wrong in it; of several runs, the largest of each counts.
 enum Told { kBegan, kReads };
-enum Wrong { kTogether, kTorn, kNoEdition };
+enum Wrong { kTogether, kTorn, kNoEdition, kTrace };
+
+constexpr uint64_t kBefore = 7;  // what a number holds before a call
 
 constexpr uint64_t kStep = 1 << 20;  // word i of the edition that ends with number n is n * kStep + i
 
@@ -32,8 +34,9 @@ EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {
     if (job.learners & kBegin) return try_begin(board, number);
     uint64_t* const edition = ep::peer_ptr(board.edition, board.home);
     const uint64_t now = ep::ld_relaxed_sys_u64(edition);
+    if (now % 2 != 0 || ep::atom_cas_relaxed_sys_u64(edition, now, now + 1) != now) return false;
     *number = now + 1;
-    return now % 2 == 0 && ep::atom_cas_relaxed_sys_u64(edition, now, now + 1) == now;
+    return true;
 }
 
 EP_DEVICE void end(const Job& job, const Board& board, const uint64_t* words, uint64_t number) {
@@ -63,9 +66,12 @@ EP_DEVICE void words_of(uint64_t number, int count, uint64_t* words) {
 // All at the same time: a rank writes an edition, or looks once.
 EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uint64_t* mine, uint64_t* told,
                        uint64_t* wrong) {
-    uint64_t number = 0;
+    uint64_t number = kBefore;
     if (ep::rank() < job.writers) {
-        if (!begin(job, board, &number)) return;
+        if (!begin(job, board, &number)) {
+            wrong[kTrace] = number != kBefore;
+            return;
+        }
         told[kBegan] = 1;
         if (job.writers > 1) {
             uint64_t* const count = ep::peer_ptr(inside, 0);
@@ -84,7 +90,7 @@ EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uin
 
 // One rank alone, in turn: what each call answers.
 EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint64_t* noted) {
-    uint64_t number = 7, again = 7;
+    uint64_t number = kBefore, again;
     for (int round = 0; round < 2; ++round) {
         *noted++ = read(job, board, mine, &number);
         *noted++ = number;
@@ -92,7 +98,9 @@ EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint6
         *noted++ = begin(job, board, &number);
         *noted++ = number;
         *noted++ = ep::ld_relaxed_sys_u64(ep::peer_ptr(board.edition, board.home));
+        again = kBefore;
         *noted++ = begin(job, board, &again);
+        *noted++ = again;
         *noted++ = read(job, board, mine, &again);
         words_of(number + 1, board.count, mine);
         end(job, board, mine, number);

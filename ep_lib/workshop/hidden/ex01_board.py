@@ -17,7 +17,8 @@ KERNELS = ((_SOURCE, "examine"),)
 # Mirrors constants of the .cu file.
 _BEGIN, _PUBLISH, _READ = (1 << bit for bit in range(3))
 _BEGAN, _READS = range(2)
-_TOGETHER, _TORN, _NO_EDITION = range(3)
+_TOGETHER, _TORN, _NO_EDITION, _TRACE = range(4)
+_BEFORE = 7
 _STEP, _ROUNDS, _GUARD = 1 << 20, 2, 1
 _HEAP_BYTES = 1 << 16  # small, as it is made for every schedule
 
@@ -56,7 +57,8 @@ def _in_turn(task: int, rng: Rng, seed: int, learners: int, count: int, ranks: i
             ("try_begin gave the number", edition + 1),
         ]
         expected += [("after try_begin the edition on the board was", edition + 1)]
-        expected += [("a second try_begin returned", 0), ("try_read while somebody writes returned", 0)]
+        expected += [("a second try_begin returned", 0), ("a try_begin that returned false left as *number", _BEFORE)]
+        expected += [("try_read while somebody writes returned", 0)]
 
     def judge(out: Outputs) -> str | None:
         noted = out["noted"][job.actor]
@@ -94,6 +96,8 @@ def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Cas
         board, edition = out["board"][job.home][_GUARD:-_GUARD], int(out["edition"][job.home][0])
         if wrong[_TOGETHER]:
             return "in some schedule two writers had begun at the same time"
+        if wrong[_TRACE]:
+            return "in some schedule a try_begin that returned false has changed *number"
         if wrong[_TORN]:
             return (
                 "in some schedule a reader was told that all is well, and had words of two editions, or of another one"
@@ -117,7 +121,7 @@ def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Cas
 def _scenario(task: int, rng: Rng, seed: int, job: _Job, first: int, ranks: int) -> Scenario:
     everybody = range(ranks)
     names = ("edition", "board", "inside", "mine", "told", "wrong", "noted", "seen", "numbers")
-    notes = _ROUNDS * (7 + job.count)
+    notes = _ROUNDS * (8 + job.count)
     return Scenario(
         source=_SOURCE,
         ranks=ranks,
@@ -132,7 +136,7 @@ def _scenario(task: int, rng: Rng, seed: int, job: _Job, first: int, ranks: int)
         local={
             "mine": [_guarded(np.zeros(job.count, np.uint64), rng) for _ in everybody],
             "told": [np.zeros(2, np.uint64) for _ in everybody],
-            "wrong": [np.zeros(3, np.uint64) for _ in everybody],
+            "wrong": [np.zeros(4, np.uint64) for _ in everybody],
             "noted": [np.zeros(notes, np.uint64) for _ in everybody],
             "seen": [np.zeros(1, np.uint8) for _ in everybody],
             "numbers": [job_numbers(job) for _ in everybody],

@@ -55,7 +55,7 @@ def _cut(rng: Rng, data: bytes, most: int) -> list[str]:
 
 # ---- task 1 ----------------------------------------------------------------------------------------------------------
 def _frames(rng: Rng) -> Case:
-    bodies = [b"", b"x", rng.bytes(300), rng.bytes(2000)]
+    bodies = [b"", b"x", *map(rng.bytes, map(int, rng.integers(257, 3000, 2)))]
 
     def judge(seen: Any) -> str | None:
         for body, got in zip(bodies, map(bytes.fromhex, seen), strict=True):
@@ -74,7 +74,8 @@ def _frames(rng: Rng) -> Case:
 # ---- task 2 ----------------------------------------------------------------------------------------------------------
 def _reads(most: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
-        data, sizes = rng.bytes(400), [8, 1, 0, 291, 100]
+        sizes = [int(rng.integers(2, 30)), 1, 0, *map(int, rng.integers(60, 300, 2))]
+        data = rng.bytes(sum(sizes))
 
         def judge(seen: Any) -> str | None:
             at = 0
@@ -93,23 +94,26 @@ def _reads(most: int) -> Cases:
 
 
 def _ends_early(rng: Rng) -> Iterator[Case]:
-    for came in (50, 0):
+    asked = int(rng.integers(40, 90))
+    for came in (asked - int(rng.integers(1, 20)), 0):
 
         def judge(seen: Any, came: int = came) -> str | None:
             (outcome,) = seen["outcomes"]
             if outcome.get("error") != _STRANGER:
                 did = f"returned {len(outcome['got']) // 2} bytes" if "got" in outcome else f"raised {outcome['error']}"
-                return f"60 bytes of a stream that ended after {came}: it {did} instead of raising Stranger"
+                return f"{asked} bytes of a stream that ended after {came}: it {did} instead of raising Stranger"
             told = re.findall(r"\d+", outcome["message"])
-            wanted = f"{came} of 60"
-            return None if {str(came), "60"} <= {*told} else f"Stranger does not say how many bytes came: {wanted}"
+            wanted = f"{came} of {asked}"
+            return (
+                None if {str(came), str(asked)} <= {*told} else f"Stranger does not say how many bytes came: {wanted}"
+            )
 
-        yield _case("reads", {"sizes": [60]}, judge, {"pieces": _cut(rng, rng.bytes(came), 20)})
+        yield _case("reads", {"sizes": [asked]}, judge, {"pieces": _cut(rng, rng.bytes(came), 20)})
 
 
 # ---- task 3 ----------------------------------------------------------------------------------------------------------
 def _good_frames(rng: Rng) -> Case:
-    bodies = [rng.bytes(700), b"", rng.bytes(33)]
+    bodies = [rng.bytes(int(rng.integers(257, 900))), b"", rng.bytes(int(rng.integers(1, 60)))]
     stream = b"".join(map(_framed, bodies))
 
     def judge(seen: Any) -> str | None:
@@ -159,11 +163,24 @@ def _changed(begin: int, end: int) -> Callable[[Rng], bytes]:
     return make
 
 
+def _other_crc(rng: Rng) -> int:
+    return int(rng.integers(1, 1 << 32))  # that of no bytes is 0
+
+
 _STRANGERS = (
     _refused("a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1"), by_its_head=True),
-    _refused("a frame with one bit of MAGIC changed", _changed(len(_MAGIC) - 1, len(_MAGIC)), by_its_head=True),
+    *(
+        _refused("a frame with one bit of MAGIC changed", _changed(at, at + 1), by_its_head=True)
+        for at in range(len(_MAGIC))
+    ),
     _refused("a frame with one bit of its body changed", _changed(_HEAD.size, _HEAD.size + 200)),
-    _refused("a frame with one bit of its checksum changed", _changed(len(_MAGIC) + 2, len(_MAGIC) + 4)),
+    *(
+        _refused("a frame with one bit of its checksum changed", _changed(len(_MAGIC) + at, len(_MAGIC) + at + 1))
+        for at in range(4)
+    ),
+    _refused(
+        "a frame without a body, with the checksum of another", lambda rng: _framed(b"", checksum=_other_crc(rng))
+    ),
     _refused(
         "a frame that announces 2**60 bytes", lambda rng: _framed(rng.bytes(10), length=1 << 60), by_its_head=True
     ),

@@ -7,16 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib import Rank, spawn
+from ep_lib import Kernel, Rank, spawn
+from ep_lib.require import index
 from ep_lib.workshop.pieces import of_a_rank
 from ep_lib.workshop.seal import Followed, Sends, Travels, findings_of
+
+_FROM = 6  # which argument of the kernel it is
 
 
 def neighbours(piece: Any, ranks: int) -> list[list[int]]:
     return [list(map(int, piece.neighbours(rank, ranks))) for rank in range(ranks)]
 
 
-Kept = Travels
+class Kept(Travels):
+    """And whom the kernels were told to wait for, which only the words of a failed wait show otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waits_for: list[tuple[int, int | None]] = []
+
+    def waits_for(self, rank: int, source: int | None) -> None:
+        self._waits_for.append((rank, source))
+
+    def seen(self, told: Any) -> dict[str, Any]:
+        return {**super().seen(told), "waits_for": self._waits_for}
 
 
 def passes(
@@ -33,6 +47,16 @@ def passes(
         own: Any = of_a_rank(piece, rank.rank)
         rank.barrier()  # from now on, no rank finds the numbers of others here
         (launched,) = followed.follow(rank)
+        followed_launch = rank._backend.launch
+
+        def launch(
+            kernel: Kernel, grid: Any, block: Any, args: Sequence[Any], shared_bytes: int = 0, uses: Sequence[Any] = ()
+        ) -> None:
+            if kernel is launched and len(args) > _FROM and not is_over:
+                ask("waits_for", rank.rank, index(args[_FROM]))
+            followed_launch(kernel, grid, block, args, shared_bytes, uses)
+
+        rank._backend.launch = launch  # type: ignore[method-assign]
         if hops < 0:
             own.neighbours = lambda me, ranks: ((me - 1) % ranks, (me + 1) % ranks)  # this task is not about them
             got = own.pass_on(rank, launched, mine)
@@ -45,10 +69,12 @@ def passes(
         waiting[rank.rank] = others[rank.rank].tolist()  # of these runs only the checker's words count
         main(rank)
 
+    is_over = False
     others = np.random.default_rng().integers(-(1 << 31), 1 << 31, np.shape(numbers))
     numbers = [[0] * len(mine) for mine in numbers]
     got = spawn(main, ranks=ranks, backend="emulator", seed=seed, heap_bytes=1 << 20, timeout=5)
     followed.over()
+    is_over = True
     if hops < 0:
         got += findings_of(with_others, ranks, kernel, seeds=2, heap_bytes=1 << 20)[:1]
     return got

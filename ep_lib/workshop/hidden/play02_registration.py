@@ -46,6 +46,8 @@ def run(
     ("find" | "acquire" | "forget", address, bytes) or ("release", number). New registrations are numbered on. Steps of
     the test's own: ("use", number), one user more; ("refuse",), the next register() raises."""
 
+    refuses = False
+
     def register(address: int, nbytes: int) -> int:
         nonlocal refuses
         if refuses:
@@ -57,7 +59,6 @@ def run(
     def deregister(number: int) -> None:
         ask("deregister", int(number))
 
-    refuses = False
     cache = piece.RegistrationCache(register, deregister, idle_bytes)
     known = {}
     for number, (address, nbytes, users) in enumerate(held, FIRST_NUMBER):
