@@ -91,12 +91,12 @@ commit=${COMMIT:-$("$PYTHON" -c 'from gpu_machine import git_commit; print(git_c
 nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader 2>/dev/null
 nvidia-smi topo -m 2>/dev/null | sed -n "1,$((gpus + 1))p"
 LINES_SHOWN=3 step doctor 30 "$PYTHON" -m ep_lib doctor
-# Notebooks first: they take longest. With -v, a run that is stopped has shown what failed until then.
-LINES_SHOWN=30 step tests 165 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
-    --durations=5 tests/test_notebooks.py tests
+# With -v, a run that is stopped has shown what failed until then.
+LINES_SHOWN=30 step tests 240 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
+    --durations=5 tests
 LINES_SHOWN=60 step sanitizer 60 "$PYTHON" benchmarks/gpu_sanitize.py
 # A rank is killed, stopped or late in each way of calling, FAULTS times each.
-LINES_SHOWN=60 step faults 270 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-20}" --seconds 240 --json "$RESULTS/faults.json"
+LINES_SHOWN=60 step faults 220 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-14}" --seconds 190 --json "$RESULTS/faults.json"
 measure="$PYTHON benchmarks/gpu_measure.py --commit $commit"
 figures ceilings 20 $measure --ranks "$gpus" --parts ceilings
 figures normal 30 $measure --ranks "$gpus" --parts normal
