@@ -106,6 +106,9 @@ _doors = {
     "_getframe of a map": lambda: list(map(sys._getframe, [0])),
     "tb_frame": lambda: list(_frames()),
     "gi_frame": lambda: _generator().gi_frame,
+    "memory by its address": lambda: type(np.zeros(1).ctypes.shape).from_address(np.zeros(1).ctypes.data),
+    "memory by a map": lambda: list(map(type(np.zeros(1).ctypes.shape).from_address, [np.zeros(1).ctypes.data])),
+    "memory of an array": lambda: type(np.zeros(1).ctypes.shape).from_buffer(np.zeros(1)),
 }
 _open = []
 def _try_doors():

@@ -7,14 +7,15 @@ of a module what is public and no module itself, and never holds a module as a v
 shows are flagged, and an instructor looks at them.
 
 Words stop a piece in plain Python; they are no wall, and somebody who searches long enough may find a way around them.
-Beneath them an audit hook refuses frames and code made of text (:mod:`ep_lib.workshop.seal`). What a piece could gain
-is its own points: the walls around the process are the kernel's. Memory by its address is not watched: NumPy's doors
-to it are closed words.
+Beneath them an audit hook refuses frames, code made of text and memory by its address through ctypes
+(:mod:`ep_lib.workshop.seal`). NumPy tells nobody whose memory it takes: its doors are closed by words alone. What a
+piece could gain is its own points: the walls around the process are the kernel's.
 """
 
 from __future__ import annotations
 
 import ast
+import string
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -89,7 +90,10 @@ _CLOSED = frozenset(
         *("get_field", "Formatter", "get_type_hints", "ForwardRef", "make_dataclass"),
         # memory by its address, files, and code in data
         *("__array_interface__", "as_strided", "ctypeslib", "memmap", "open_memmap", "fromfile", "tofile"),
-        *("FileIO", "DataSource"),
+        *("FileIO", "DataSource", "data_as", "in_dll", "from_address", "from_buffer", "from_buffer_copy"),
+        *("UntypedStorage", "TypedStorage", "set_"),
+        "mro",  # a class as a value
+        "ParameterDict",  # has attributes by names that are made at run time
         *("from_source", "from_file", "library_kernel"),
         *("f2py", "testing", "distutils", "runstring"),
         "workshop",
@@ -97,7 +101,12 @@ _CLOSED = frozenset(
 )
 _CLOSED_ARGUMENTS = frozenset(("allow_pickle", "metaclass"))
 # Words of these that are also somebody's own, if the piece itself has such an attribute or method; of modules, never.
-_MAY_BE_OWN = frozenset(("modules", "monitoring", "testing", "workshop", "inspect", "marshal", "pickle"))
+_MAY_BE_OWN = frozenset(
+    (
+        *("modules", "monitoring", "testing", "workshop", "inspect", "marshal", "pickle", "from_buffer"),
+        *("from_address", "from_buffer_copy", "set_"),
+    )
+)
 # Python's own names that a piece may say or define; others lead further, or are called for what is none of theirs.
 _OPERATORS = (
     *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "divmod", "lshift", "rshift", "and", "xor"),
@@ -120,6 +129,11 @@ _OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields", "_make")
 _BY_NAME = frozenset(("getattr", "setattr", "delattr", "hasattr"))
 _OF_OPERATOR = frozenset(("attrgetter", "methodcaller"))
 _DECORATORS = frozenset(("wraps", "cached_property"))  # of functools; called otherwise, they set and get names
+_FORMATS = frozenset(("format", "format_map"))
+_ENUMS = frozenset(("Enum", "IntEnum", "StrEnum", "ReprEnum", "Flag", "IntFlag"))
+# Called otherwise than with names that stand there, they make attributes of any name.
+_MAKE_ATTRIBUTES = _ENUMS | {"SimpleNamespace"}
+_ONLY_SO = _OF_OPERATOR | _DECORATORS | _MAKE_ATTRIBUTES
 _WHY = "a piece works with what it is given, and this could reach the tests: leave it out"
 _FILES = "a piece reads and writes no files: work on the bytes that it is given (io.BytesIO is a stream of bytes)"
 _SAY_NAMES = "say the name itself, as in x.name or getattr(x, 'name'), or keep values in a dictionary of your own"
@@ -131,6 +145,12 @@ _INSTEAD = {
     **dict.fromkeys(("eval", "exec", "compile", "__import__"), _CODE),
     **dict.fromkeys(("globals", "locals", "vars", *_BY_NAME, *_OF_OPERATOR), _SAY_NAMES),
     **dict.fromkeys(_DECORATORS, "it is a decorator: @wraps(f) or @cached_property, above a function"),
+    **dict.fromkeys(
+        _FORMATS, "it follows the attributes that its text names: write f'{x}', or '{}'.format(x) of plain text"
+    ),
+    **dict.fromkeys(_ENUMS, "write the class itself, as in class State(Enum)"),
+    "SimpleNamespace": "say what it has by name, as in SimpleNamespace(x=1), or keep values in a dictionary",
+    "ctypes": "of array.ctypes a piece uses array.ctypes.data, the address",
     "__dict__": _SAY_NAMES,
     "__setattr__": "a frozen dataclass is made anew by dataclasses.replace(), or it is not frozen",
     "breakpoint": "ep-lib check shows what a call gets and returns: leave it out",
@@ -190,14 +210,16 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
     imported = {each.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names}
     said_rightly = _said_rightly(tree, own)
     looked_into = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    may_be_classes = looked_into | set(_compared(tree, own))
+    addresses = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "data"}
+    compared = set(_compared(tree, own))
+    may_be_classes = looked_into | compared
 
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)
         for name in (*_names_in_text(node), *(node.kwd_attrs if isinstance(node, ast.MatchClass) else ())):
             if name == "__class__":
                 yield Reach(line, name, refused=True, why=_CLASSES)
-            elif own.is_of_others(name):
+            elif own.is_of_others(name) or name in _FORMATS | {"ctypes"}:
                 yield Reach(line, name, refused=True)
         if isinstance(node, ast.MatchClass) and node.patterns and not own.is_taken_apart(node.cls):
             yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
@@ -212,7 +234,11 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
                 yield Reach(line, node.attr, refused=True, why=_INSTEAD.get(node.attr, _INSIDE))
             elif own.is_of_others(node.attr) and (module or not own.is_of_its_object(node)):
                 yield Reach(line, node.attr, refused=True)
-            if node.attr in _OF_OPERATOR | _DECORATORS and id(node) not in said_rightly:
+            said_otherwise = node.attr in _ONLY_SO and id(node) not in said_rightly
+            if said_otherwise or (node.attr == "ctypes" and id(node) not in addresses):
+                yield Reach(line, node.attr, refused=True)
+            is_format = node.attr in _FORMATS and isinstance(node.ctx, ast.Load) and id(node) not in compared
+            if is_format and not own.is_of_its_object(node) and not own.is_plain_template(node.value):
                 yield Reach(line, node.attr, refused=True)
         if _is_class_of(node) and id(node) not in may_be_classes:
             yield Reach(line, "type" if isinstance(node, ast.Call) else "__class__", refused=True, why=_CLASSES)
@@ -221,7 +247,7 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
             yield Reach(line, ast.unparse(node), refused=True, why=_AS_A_VALUE)
         if isinstance(node, ast.Name) and is_value:
             is_builtin = id(node) not in variables.of_functions
-            may_not = node.id in (_OF_OPERATOR | _DECORATORS) & imported
+            may_not = node.id in _ONLY_SO & imported
             may_not |= node.id in (*_BY_NAME, "type") and is_builtin
             if (node.id in _CLOSED_NAMES and is_builtin) or (may_not and id(node) not in said_rightly):
                 yield Reach(line, node.id, refused=True)
@@ -249,10 +275,14 @@ def _said_rightly(tree: ast.AST, own: _Own) -> set[int]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             called = [each.func for each in node.decorator_list if isinstance(each, ast.Call) and _is_plain_call(each)]
             found |= {id(each) for each in (*node.decorator_list, *called) if _word(each) in _DECORATORS}
+        if isinstance(node, ast.ClassDef):
+            found |= {id(each) for each in node.bases if _word(each) in _ENUMS}
         if isinstance(node, ast.Call):
             word = _word(node.func)
             is_function = isinstance(node.func, ast.Name) and own.is_pythons(word)
             if (word == "type" and _is_plain_call(node)) or next(_names_in_text(node), None) is not None:
+                found.add(id(node.func))
+            if word == "SimpleNamespace" and not node.args and all(each.arg for each in node.keywords):
                 found.add(id(node.func))
             if word == "isinstance" and len(node.args) == 2 and is_function:
                 kinds = node.args[1]
@@ -353,7 +383,7 @@ def _imports(node: ast.AST, line: int) -> Iterator[Reach]:
                 yield Reach(line, word, refused=True)
     if isinstance(node, ast.ImportFrom):
         for each in node.names:
-            if each.name in _CLOSED or (each.asname and each.name in (*_OF_OPERATOR, *_DECORATORS)):
+            if each.name in _CLOSED or (each.asname and each.name in _ONLY_SO):
                 yield Reach(line, each.name, refused=True)
     if isinstance(node, ast.ImportFrom) and node.module in _MODULES - {"__future__"}:
         for each in node.names:
@@ -430,7 +460,10 @@ class _Own:
         self._named: list[str] = []  # all that is given a name, once for each time
         classes: dict[str, set[str]] = {}  # and what they inherit from
         loaded = set()
+        texts: dict[str, ast.expr] = {}  # of variables, what is assigned to them
         for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                texts[node.targets[0].id] = node.value
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 self._names |= {node.attr} if _word(node.value) in ("self", "cls") else set()
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -453,6 +486,7 @@ class _Own:
                 self._named.append((node.rest if isinstance(node, ast.MatchMapping) else node.name) or "")
             elif isinstance(node, ast.alias) and (node.asname or node.name != "NamedTuple"):
                 self._named.append(node.asname or node.name)
+        self._texts = {name: text for name, text in texts.items() if self._named.count(name) == 1}
         # classes that no object of another one passes for, and no other meaning of their names
         self._plain: set[str] = {each for each in ("NamedTuple", "object") if each not in self._named}
         for name, bases in classes.items():
@@ -482,9 +516,24 @@ class _Own:
         """Whether a builtin's name means that."""
         return name not in self._named
 
+    def is_plain_template(self, node: ast.expr) -> bool:
+        """Whether it is text that stands there, and its format() looks at no attributes and items."""
+        text = self._texts.get(node.id) if isinstance(node, ast.Name) else node
+        return isinstance(text, ast.Constant) and isinstance(text.value, str) and _is_plain_template(text.value)
+
     def is_taken_apart(self, node: ast.expr) -> bool:
         """Whether a pattern of this class may look at parts by their places: nobody else's names are among them."""
         return _is_builtin(node) or (isinstance(node, ast.Name) and node.id in self._plain)
+
+
+def _is_plain_template(text: str) -> bool:
+    try:
+        fields = list(string.Formatter().parse(text))
+    except ValueError:
+        return False  # it is no template
+    return all(
+        not {".", "["} & set(name or "") and (not inner or _is_plain_template(inner)) for _, name, inner, _ in fields
+    )
 
 
 def _is_closed_by_python(word: str) -> bool:

@@ -3,8 +3,9 @@
 A piece in Python is called by a function of the grader's in the same interpreter, and could put another function in
 the place of the library's. :func:`noted` notes, before any piece is imported, what each name of the process's modules
 stands for; the function that :func:`put_on` returns raises :class:`Tampered` once a name stands for something else.
-What looks through the whole process, as ``gc.get_objects()`` does, what reads frames, and what makes code of text or
-data is refused from then on, by an audit hook (PEP 578), which nothing in Python takes off again.
+What looks through the whole process, as ``gc.get_objects()`` does, what reads frames, what makes code of text or
+data, and what reads and writes memory by its address through ctypes is refused from then on, by an audit hook
+(PEP 578), which nothing in Python takes off again.
 
 The words for reaching further are refused in a piece's text before it runs (:mod:`ep_lib.workshop.reaching`). Where
 one is missing there, the hook still stands between a piece and the frames with the grader's records.
@@ -100,7 +101,8 @@ def put_on(before: Sequence[Noted], *, may_trace: bool = False) -> Callable[[], 
         if event not in refuses and getattr(looking, "now", False):
             return
         reads_frame = event == "sys._getframe" or (event == "object.__getattr__" and given[1] in _FRAMES_OF)
-        if event not in refuses and (not (reads_frame or event in _MAKES_CODE) or is_known(event)):
+        asks = reads_frame or event in _MAKES_CODE or event.startswith("ctypes.")
+        if event not in refuses and (not asks or is_known(event)):
             return
         refused.append(f"{event}()" if event != "object.__getattr__" else given[1])
         raise _tampered(refused[-1], "looks through the process that grades it")
