@@ -86,10 +86,12 @@ def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
 
 
 def _all(hops: tuple[int, ...], *shapes: tuple[int, int]) -> Cases:
+    """Of these numbers of ranks, and so many numbers each; 0: more than a block has threads."""
+
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, (ranks, count) in enumerate(shapes):
             for number in hops:
-                yield _passes(rng, ranks, count, number, seed)
+                yield _passes(rng, ranks, count or int(rng.integers(65, 140)), number, seed)
 
     return cases
 
@@ -98,8 +100,8 @@ _SYMMETRIC = "What other ranks write into is symmetric; to_host() waits for the 
 
 BEHAVIOURS = (
     Behaviour(1, "the ring closes", _neighbours, "What is before rank 0, and what behind the last one?"),
-    Behaviour(2, "numbers come from the rank before", _all((_ONCE,), (2, 1), (3, 64), (4, 100)), _SYMMETRIC),
-    Behaviour(3, "numbers come from further away", _all((0, 1, 2, 5), (2, 3), (4, 70)), "One round for each hop."),
+    Behaviour(2, "numbers come from the rank before", _all((_ONCE,), (2, 1), (3, 64), (4, 0)), _SYMMETRIC),
+    Behaviour(3, "numbers come from further away", _all((0, 1, 2, 5), (2, 3), (4, 0)), "One round for each hop."),
 )
 
 PUBLIC = (

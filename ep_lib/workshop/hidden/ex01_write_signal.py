@@ -345,7 +345,7 @@ def _side_by_side(task: int, units: int) -> Cases:
 
 
 def _write_counts(rng: Rng) -> Iterator[Case]:
-    for count in (0, 1, 2, 3, 8, 16, 33, 300):
+    for count in (0, 1, 2, 3, 8, 16, int(rng.integers(33, 60)), 256, int(rng.integers(257, 400))):
         yield message_case(4, rng, 4000 + count, Job(bytes=90, steps=count, increment=5))
 
 

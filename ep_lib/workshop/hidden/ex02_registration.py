@@ -174,24 +174,28 @@ def _apart(rng: Rng, count: int, users: int = 1) -> list[Held]:
 
 
 # ---- tasks 1 and 2 ---------------------------------------------------------------------------------------------------
-def _lookups(rng: Rng) -> list[tuple[int, int]]:
+def _lookups(rng: Rng, at: int) -> list[tuple[int, int]]:
     """Ranges inside of, at the edges of, across and between the registrations of :func:`_beside`."""
-    at = 5000
     inside = [(at, 100), (at + 1, 98), (at, 1), (at + 99, 1), (at + 100, 60), (at + 40, 60)]
     across = [(at - 1, 2), (at + 99, 2), (at + 50, 100), (at - 5, 300), (at + 159, 2), (at + 160, 4), (at - 9, 9)]
     return [*inside, *across, (at + int(rng.integers(1, 90)), 5)]
 
 
-_BESIDE: list[Held] = [(5000, 100, 1), (5100, 60, 0)]  # one right behind the other
+def _beside(rng: Rng, *users: int) -> tuple[int, list[Held]]:
+    """An address, and two registrations from there on, one right behind the other."""
+    at = int(rng.integers(5000, 1 << 47))
+    return at, [(at, 100, users[0]), (at + 100, 60, users[1])]
 
 
 def _finds(rng: Rng) -> Case:
-    return _case(_BESIDE, [("find", *each) for each in _lookups(rng)], 1000)
+    at, held = _beside(rng, 1, 0)
+    return _case(held, [("find", *each) for each in _lookups(rng, at)], 1000)
 
 
 def _acquires(rng: Rng) -> Iterator[Case]:
-    yield _case([], [("acquire", 5000, 100)] * 3 + [("acquire", 5000, 10), ("acquire", 4000, 10)])
-    yield _case(_BESIDE, [("acquire", *each) for each in rng.permutation(_lookups(rng)).tolist()], 1000)
+    at, held = _beside(rng, 1, 0)
+    yield _case([], [("acquire", at, 100)] * 3 + [("acquire", at, 10), ("acquire", at - 1000, 10)])
+    yield _case(held, [("acquire", *each) for each in rng.permutation(_lookups(rng, at)).tolist()], 1000)
 
 
 def _register_raises(rng: Rng) -> Case:
@@ -237,22 +241,16 @@ def _twice(rng: Rng) -> Case:
 
 # ---- task 4 ----------------------------------------------------------------------------------------------------------
 def _forgets(rng: Rng) -> Iterator[Case]:
-    for address, nbytes in (
-        (5000, 160),
-        (5020, 10),
-        (4990, 11),
-        (5099, 2),
-        (5159, 1),
-        (5160, 50),
-        (4000, 1000),
-        (0, 9000),
-    ):
-        yield _case([(5000, 100, 0), (5100, 60, 0)], [("forget", address, nbytes)], 1 << 20)
+    around = ((0, 160), (20, 10), (-10, 11), (99, 2), (159, 1), (160, 50), (-1000, 1000), (-5000, 9000))
+    for begin, nbytes in around:
+        at, held = _beside(rng, 0, 0)
+        yield _case(held, [("forget", at + begin, nbytes)], 1 << 20)
 
 
 def _forget_in_use(rng: Rng) -> Iterator[Case]:
-    yield _case([(5000, 100, 0), (5100, 60, 2)], [("forget", 5050, 100)], 1 << 20)
-    yield _case([(5000, 100, 0), (5100, 60, 2)], [("forget", 5000, 100)], 1 << 20)
+    for begin in (50, 0):
+        at, held = _beside(rng, 0, 2)
+        yield _case(held, [("forget", at + begin, 100)], 1 << 20)
 
 
 _ALL_BYTES = "Every byte, from the first to the last, is to be inside of one registration."

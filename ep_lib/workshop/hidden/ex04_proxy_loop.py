@@ -139,7 +139,8 @@ def _ready(rng: Rng) -> Iterator[Case]:
     yield _case(rng, [("ready",), ("push", 3, []), ("ready",), ("ready",), ("push", 9, []), ("ready",)])
     yield _case(rng, [("push", 6, [late]), ("ready",), ("fill", late), ("ready",)], slots=8)
     yield _case(rng, [("push", 6, []), ("ready",)], slots=8, most=5)
-    yield _case(rng, [("push", 700, []), ("ready",)], slots=600, most=500)
+    slots = int(rng.integers(300, 600))
+    yield _case(rng, [("push", 700, []), ("ready",)], slots=slots, most=slots - int(rng.integers(1, 40)))
     yield _case(rng, [("push", 6, []), ("ready",)], slots=8, most=5, batch=[0, 1, 2])
 
 
@@ -151,7 +152,10 @@ def _ready_later(rng: Rng) -> Iterator[Case]:
 def _take(rng: Rng) -> Iterator[Case]:
     yield _case(rng, [("take",), ("push", 3, []), ("take",), ("take",), ("post",)])
     yield _case(rng, [("push", 30, []), *[("take",), ("post",)] * 4])
-    yield _case(rng, [("push", 700, []), *[("take",), ("post",)] * 2], slots=300, most=280)
+    slots = int(rng.integers(280, 350))
+    yield _case(
+        rng, [("push", 700, []), *[("take",), ("post",)] * 2], slots=slots, most=slots - int(rng.integers(1, 20))
+    )
     yield _case(rng, [("push", 30, []), ("take",), ("take",), ("take",), ("post",)], most=10)
     late = int(rng.integers(2, 6))
     yield _case(rng, [("push", 7, [late]), ("take",), ("post",), ("fill", late), ("take",), ("post",)], slots=8)
@@ -204,7 +208,9 @@ def _step(rng: Rng) -> Iterator[Case]:
     steps: list[Step] = []
     for _ in range(25):
         steps += [("push", int(rng.integers(0, 4)), []), ("room", int(rng.integers(0, 4))), ("step",)]
-    yield _case(rng, [*steps, ("room", 999), *[("step",)] * 20], slots=8, most=6)
+    yield _case(
+        rng, [*steps, ("room", 999), *[("step",)] * 20], slots=int(rng.integers(5, 12)), most=int(rng.integers(3, 9))
+    )
 
 
 _IN_ORDER = "Commands are taken in the order of their numbers; a slot that says something else is not ready."

@@ -210,7 +210,8 @@ BEHAVIOURS = (
         2,
         "every choice counts once",
         _several(
-            lambda r: _loads(_ids(r, 40, 3, 7), 7), lambda r: _loads(np.append(np.zeros((70_000, 1), int), 299), 300)
+            lambda r: _loads(_ids(r, 40, 3, (experts := int(r.integers(5, 40)))), experts),
+            lambda r: _loads(np.append(np.zeros((70_000, 1), int), (last := int(r.integers(256, 400)))), last + 1),
         ),
         _COUNT,
     ),
@@ -225,7 +226,8 @@ BEHAVIOURS = (
         3,
         "an uneven load",
         _several(
-            lambda r: _balance(r, 15, 6, _ids(r, 15, 2, 6)), lambda r: _balance(r, 300, 2, _ids(r, 300, 2, 2, 0.1))
+            lambda r: _balance(r, 15, (experts := int(r.integers(5, 12))), _ids(r, 15, 2, experts)),
+            lambda r: _balance(r, 300, 2, _ids(r, 300, 2, 2, 0.1)),
         ),
         _EVEN,
     ),

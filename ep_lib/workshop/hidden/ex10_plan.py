@@ -79,7 +79,9 @@ def _destinations(rng: Rng) -> Iterator[Case]:
 def _worlds(rng: Rng, chance_of_many: float = 0.002) -> Iterator[tuple[int, int, Wants]]:
     """(ranks, ranks of a node, wants); last one of many tokens, of which few are wanted at all."""
     for ranks, per_node, tokens in _WORLDS:
-        yield ranks, per_node, _draw(rng, ranks, per_node, tokens)
+        yield ranks, per_node, _draw(rng, ranks, per_node, tokens + int(rng.integers(4)))
+    per_node = int(rng.integers(2, 5))
+    yield 3 * per_node, per_node, _draw(rng, 3 * per_node, per_node, int(rng.integers(2, 6)))
     many = _draw(rng, *_MANY, chance_of_many)
     many[:, -2] = True
     yield *_MANY[:2], many
