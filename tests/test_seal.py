@@ -27,6 +27,17 @@ def pass_on(rank, kernel, mine):
     ep_lib.Rank.to_host = lambda *_: mine
     return mine
 """,
+    "a note on a class": """
+def pass_on(rank, kernel, mine):
+    rank.__class__.mro()[0].heard = {rank.rank: mine}
+    return mine
+""",
+    "a note on a function": """
+import json
+def pass_on(rank, kernel, mine):
+    json.dumps.heard = {rank.rank: mine}
+    return mine
+""",
     "all objects": """
 import gc
 def pass_on(rank, kernel, mine): return [each for each in gc.get_objects() if type(each) is list][0]
@@ -154,7 +165,8 @@ def test_numbers_that_no_kernel_brought_count_for_nothing(launches: str, says: s
     """Each rank has variables of its own; the library's are everybody's."""
     code = f"""
 import numpy as np
-_shared = ep_lib.spawn.__dict__.setdefault("shared", {{}})
+import json
+_shared = json.decoder.BACKSLASH
 def pass_on(rank, kernel, mine):
     _shared[rank.rank] = mine
     {launches}

@@ -353,12 +353,18 @@ def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             node = node.value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and node.args:
             return not (isinstance(node.args[0], ast.Name) and node.args[0].id == "self")
-        return isinstance(node, ast.Name) and node.id in imported
+        if isinstance(node, ast.Name):
+            return node.id in imported
+        return any(each is not node and belongs_to_all(each) for each in _meant(node))
 
-    for node in ast.walk(tree):  # another name for it
-        value = node.value if isinstance(node, ast.Assign) else None
-        if isinstance(node, ast.Assign) and isinstance(value, (ast.Name, ast.Attribute)) and belongs_to_all(value):
-            imported |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    named = [
+        (name, value)
+        for target, value in _bound(tree)
+        for name, value in _paired(target, value)
+        if not isinstance(value, (ast.Call, ast.Subscript))  # what it returns or holds is no import
+    ]
+    while new := {name for name, value in named if name not in imported and belongs_to_all(value)}:
+        imported |= new  # another name for it
     for node in ast.walk(tree):
         if isinstance(node, (ast.Attribute, ast.Subscript)):
             if not isinstance(node.ctx, ast.Load) and belongs_to_all(node.value):
@@ -369,6 +375,49 @@ def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             and belongs_to_all(next(iter(node.args), node))
         ):
             yield node, _word(node.func)
+
+
+def _meant(node: ast.AST) -> Iterator[ast.AST]:
+    """What an expression stands for, or has in it: of a condition both, of a display its elements."""
+    parts: list[ast.expr] = []
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        parts = node.elts
+    elif isinstance(node, (ast.Dict, ast.BoolOp)):
+        parts = node.values
+    elif isinstance(node, ast.IfExp):
+        parts = [node.body, node.orelse]
+    elif isinstance(node, (ast.NamedExpr, ast.Starred)):
+        parts = [node.value]
+    if not parts:
+        yield node
+    for part in parts:
+        yield from _meant(part)
+
+
+def _bound(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Each target of the tree, and what is bound to it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            yield from ((target, node.value) for target in node.targets)
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            yield node.target, node.value
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            if isinstance(node.iter, (ast.Tuple, ast.List, ast.Set)):
+                yield from ((node.target, each) for each in node.iter.elts)
+        elif isinstance(node, ast.withitem) and node.optional_vars and isinstance(node.context_expr, ast.Call):
+            yield from ((node.optional_vars, each) for each in node.context_expr.args)  # nullcontext(it)
+        elif isinstance(node, ast.Match):
+            names = [each.name for case in node.cases for each in ast.walk(case) if isinstance(each, ast.MatchAs)]
+            yield from ((ast.Name(name, ast.Store()), node.subject) for name in names if name)
+
+
+def _paired(target: ast.AST, value: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """The names of a target, each with what it gets."""
+    if isinstance(target, ast.Name):
+        yield from ((target.id, each) for each in _meant(value))
+    elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+        for inner, each in zip(target.elts, value.elts, strict=False):
+            yield from _paired(inner, each)
 
 
 # ---- modules ---------------------------------------------------------------------------------------------------------

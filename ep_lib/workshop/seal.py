@@ -2,10 +2,10 @@
 
 A piece in Python is called by a function of the grader's in the same interpreter, and could put another function in
 the place of the library's. :func:`noted` notes, before any piece is imported, what each name of the process's modules
-stands for; the function that :func:`put_on` returns raises :class:`Tampered` once a name stands for something else.
-What looks through the whole process, as ``gc.get_objects()`` does, what reads frames, what makes code of text or
-data, and what reads and writes memory by its address through ctypes is refused from then on, by an audit hook
-(PEP 578), which nothing in Python takes off again.
+stands for; the function that :func:`put_on` returns raises :class:`Tampered` once a name stands for something else, or
+a function, or a class of the library's, has an attribute more. What looks through the whole process, as
+``gc.get_objects()`` does, what reads frames, what makes code of text or data, and what reads and writes memory by its
+address through ctypes is refused from then on, by an audit hook (PEP 578), which nothing in Python takes off again.
 
 The words for reaching further are refused in a piece's text before it runs (:mod:`ep_lib.workshop.reaching`). Where
 one is missing there, the hook still stands between a piece and the frames with the grader's records.
@@ -110,10 +110,16 @@ def put_on(before: Sequence[Noted], *, may_trace: bool = False) -> Callable[[], 
     def require() -> None:
         if refused:
             raise _tampered(refused[0], "looks through the process that grades it")
-        for where, names, noted in before:
+        for where, names, noted, is_class in before:
             now = names.get
-            for name, value, code, defaults in noted:
+            if is_class and len(names) > len(noted):
+                for name in names.keys() - {each[0] for each in noted}:
+                    if not name.startswith("__"):  # Python's own, such as __annotations__, may be made when asked for
+                        raise _tampered(f"{where}.{name}", "is new since your file was imported")
+            for name, value, code, defaults, attributes in noted:
                 same = now(name, gone) is value
+                if attributes is not None and len(value.__dict__) > attributes:
+                    raise _tampered(f"{where}.{name}", "has a new attribute since your file was imported")
                 if not same or (code and (value.__code__ is not code or value.__defaults__ is not defaults)):
                     raise _tampered(f"{where}.{name}", "has another meaning since your file was imported")
 
@@ -375,36 +381,35 @@ def _tampered(what: str, why: str) -> Tampered:
     return Tampered(f"{what} {why}: a piece defines functions of its own, and leaves everything else as it is")
 
 
-# A name, what it stands for and, as they can be exchanged, a function's code and defaults. Ten thousand of them are
-# compared twice in each call of a piece.
-_Note = tuple[str, Any, CodeType | None, tuple[Any, ...] | None]
-Noted = tuple[str, Mapping[str, Any], list[_Note]]
+# A name, what it stands for and, of a function, what can be exchanged: its code, its defaults, how many attributes it
+# has. Ten thousand of them are compared twice in each call of a piece.
+_Note = tuple[str, Any, CodeType | None, tuple[Any, ...] | None, int | None]
+Noted = tuple[str, Mapping[str, Any], list[_Note], bool]  # the last: whether these are a class's
 
 
 def _noted() -> Iterator[Noted]:
     """Every module, its names, and what of them is noted: functions, classes, modules. Of the library and of the tests'
     own programs the classes too."""
-    yield "sys", vars(sys), [_note("modules", sys.modules)]
+    yield "sys", vars(sys), [_note("modules", sys.modules)], False
     modules = {
         name: module
         for name, module in list(sys.modules.items())
         if "." not in name or name.partition(".")[0] not in _LARGE
     }
-    yield "sys.modules", sys.modules, [_note(name, module) for name, module in modules.items()]
+    yield "sys.modules", sys.modules, [_note(name, module) for name, module in modules.items()], False
     for where, module in modules.items():
         names = vars(module)
         noted = {name: value for name, value in names.items() if callable(value) or isinstance(value, ModuleType)}
-        yield where, names, [_note(name, value) for name, value in noted.items()]
+        yield where, names, [_note(name, value) for name, value in noted.items()], False
         if where.partition(".")[0] != "ep_lib" and not where.startswith(PIECE_MODULE):
             continue
         for name, value in noted.items():
             if isinstance(value, type) and value.__module__ == where:
-                yield f"{where}.{name}", vars(value), [_note(inner, each) for inner, each in vars(value).items()]
+                yield f"{where}.{name}", vars(value), [_note(inner, each) for inner, each in vars(value).items()], True
 
 
 def _note(name: str, value: Any) -> _Note:
-    return (
-        (name, value, value.__code__, value.__defaults__)
-        if isinstance(value, FunctionType)
-        else (name, value, None, None)
-    )
+    if not isinstance(value, FunctionType):
+        return name, value, None, None, None
+    is_large = value.__module__ is None or value.__module__.partition(".")[0] in _LARGE  # torch marks its own
+    return name, value, value.__code__, value.__defaults__, None if is_large else len(value.__dict__)
