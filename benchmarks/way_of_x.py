@@ -2,8 +2,9 @@
 
     python benchmarks/way_of_x.py
 
-It counts on the emulator, on the second dispatch of a Buffer (the first one compiles and remembers), and on a dispatch
-with a handle. A call is a function of ep_lib entered in the rank's own thread. tests/test_way_of_x.py holds the limits.
+It counts on the emulator, on the third dispatch of a Buffer (the first one compiles and remembers; the second makes the
+launch for as many rows as came the first time), and on a dispatch with a handle. A call is a function of ep_lib entered
+in the rank's own thread. tests/test_way_of_x.py holds the limits.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def _measure(rank: Rank) -> tuple[Way, Way]:
     with Buffer(
         rank, num_experts=EXPERTS, top_k=TOP_K, hidden=HIDDEN, max_tokens=TOKENS, dtype="float32", num_sms=2
     ) as buffer:
+        buffer.dispatch(x, topk_idx, weights)
         handle = buffer.dispatch(x, topk_idx, weights).handle
         buffer.dispatch(x, None, weights, handle=handle)
         for arguments in ((x, topk_idx, weights), (x, None, weights)):

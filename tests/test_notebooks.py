@@ -237,7 +237,7 @@ SHOWN = [
     ("05_pcie_bounce_buffers", "in-turn-run", "waited too long for rank"),
     ("05_pcie_bounce_buffers", "in-turn-run", "everybody waits for ever"),
     ("05_pcie_bounce_buffers", "in-turn-small", "[True, True]"),
-    ("05_pcie_bounce_buffers", "checker-run", "credit before reuse"),
+    ("05_pcie_bounce_buffers", "checker-run", "between the read and its credit"),
     ("05_pcie_bounce_buffers", "pipelined-run", "2 to 4 times"),
     ("05_pcie_bounce_buffers", "one-counter-run", "on RC only"),
     ("05_pcie_bounce_buffers", "fabrics-check", "signal overtakes data"),
