@@ -54,6 +54,14 @@ REFUSED = {
     "names at run time by another class": "from types import SimpleNamespace\nclass A(SimpleNamespace): pass",
     "names at run time by an enumeration": "import enum\nx = enum.Enum('E', {name: 5})",
     "names at run time by another enumeration": "from enum import IntEnum as E\nx = E('E', {name: 5})",
+    "names at run time by one of its own": "import enum\nclass E(enum.Enum):\n    pass\nx = E('E', {name: 5})",
+    "an enumeration without a member": "from enum import Enum\nclass E(Enum):\n    f = lambda self: 0",
+    "flags without a bit": "from enum import Flag\nclass E(Flag):\n    A = 0\n    B = 3",
+    "an enumeration that ignores its members": "from enum import Enum\nclass E(Enum):\n    _ignore_ = ['A']\n    A = 1",
+    "a text's format() behind one's own": (
+        "class B:\n    def format_map(self, x): return x\n"
+        "class A(str):\n    def show(self, x): return self.format_map(x)"
+    ),
     "names at run time by torch": "import torch\nx = torch.nn.ParameterDict({name: 5})",
     "a class in a list": "box = rank.__class__.mro()[0]",
     "annotations": 'import typing\ntyping.get_type_hints(f, {"x": "y.z"})',
@@ -172,6 +180,8 @@ PLAIN = {
     "a message of a buffer": "class A:\n    def from_buffer(data): pass\nx = A.from_buffer(3)",
     "names that stand there": "from types import SimpleNamespace\nx = SimpleNamespace(a=1)",
     "enumerations": "import enum\nclass A(enum.Enum):\n    X = 1\nfound = isinstance(A(1), enum.Enum)",
+    "flags": "import enum\nclass A(enum.IntFlag):\n    X = enum.auto()\n    Y = 2\n    XY = 3\nboth = A.X | A.Y",
+    "an enumeration of pairs": "from enum import Enum\nclass A(Enum):\n    X = (1, 'one')\n    Y = -1",
     "its own private names": "class Own:\n    def __init__(self): self._seen = 0\n    def f(self): return self._seen",
     "collections": "from collections import namedtuple\nPair = namedtuple('Pair', 'x y')\np = Pair(1, 2)._replace(x=3)",
     "numbers of the machine": "import numpy as np\nlargest = np.iinfo(np.int32).max",

@@ -131,8 +131,10 @@ _OF_OPERATOR = frozenset(("attrgetter", "methodcaller"))
 _DECORATORS = frozenset(("wraps", "cached_property"))  # of functools; called otherwise, they set and get names
 _FORMATS = frozenset(("format", "format_map"))
 _ENUMS = frozenset(("Enum", "IntEnum", "StrEnum", "ReprEnum", "Flag", "IntFlag"))
+_FLAGS = frozenset(("Flag", "IntFlag"))
 # Called otherwise than with names that stand there, they make attributes of any name.
 _MAKE_ATTRIBUTES = _ENUMS | {"SimpleNamespace"}
+_TEXTS = frozenset(("str", "StrEnum", "UserString", "Template"))  # their objects have Python's own format()
 _ONLY_SO = _OF_OPERATOR | _DECORATORS | _MAKE_ATTRIBUTES
 _WHY = "a piece works with what it is given, and this could reach the tests: leave it out"
 _FILES = "a piece reads and writes no files: work on the bytes that it is given (io.BytesIO is a stream of bytes)"
@@ -162,6 +164,7 @@ _INSTEAD = {
     "allow_pickle": "no exercise needs pickled objects: leave it out",
     "type": "type(x) is compared or printed; it makes no classes, and is no value: write the class itself",
 }
+_MEMBERS = "give the enumeration a member in its own body, as in RED = 1 (of flags: one bit), and leave _ignore_ out"
 _PYTHONS_OWN = "of Python's own names a piece says those of operators, containers and contexts: give it a plain method"
 _INSIDE = "of a module a piece uses public functions and classes: no modules inside of it, no files and no code in text"
 _NESTED = "nested too deeply to be read: give its parts names, in lines of their own"
@@ -213,6 +216,8 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
     addresses = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "data"}
     compared = set(_compared(tree, own))
     may_be_classes = looked_into | compared
+    bases = [_word(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
+    has_texts = not _TEXTS.isdisjoint(bases)
 
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)
@@ -238,8 +243,11 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
             if said_otherwise or (node.attr == "ctypes" and id(node) not in addresses):
                 yield Reach(line, node.attr, refused=True)
             is_format = node.attr in _FORMATS and isinstance(node.ctx, ast.Load) and id(node) not in compared
-            if is_format and not own.is_of_its_object(node) and not own.is_plain_template(node.value):
+            is_own = own.is_of_its_object(node) and not has_texts
+            if is_format and not is_own and not own.is_plain_template(node.value):
                 yield Reach(line, node.attr, refused=True)
+        if isinstance(node, ast.ClassDef) and _may_make_classes(node):
+            yield Reach(line, node.name, refused=True, why=_MEMBERS)
         if _is_class_of(node) and id(node) not in may_be_classes:
             yield Reach(line, "type" if isinstance(node, ast.Call) else "__class__", refused=True, why=_CLASSES)
         is_value = isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
@@ -288,6 +296,32 @@ def _said_rightly(tree: ast.AST, own: _Own) -> set[int]:
                 kinds = node.args[1]
                 found |= set(map(id, kinds.elts if isinstance(kinds, ast.Tuple) else (kinds,)))
     return found
+
+
+def _may_make_classes(node: ast.ClassDef) -> bool:
+    """Whether it is an enumeration of which it cannot be seen that it has a member: without one it makes others, with
+    any names, when it is called."""
+    bases = {_word(base) for base in node.bases}
+    if bases.isdisjoint(_ENUMS):
+        return False
+    names = {each.id for line in node.body for each in ast.walk(line) if isinstance(each, ast.Name)}
+    return "_ignore_" in names or not any(_is_member(line, not bases.isdisjoint(_FLAGS)) for line in node.body)
+
+
+def _is_member(line: ast.stmt, is_flag: bool) -> bool:
+    """Whether this line of an enumeration makes a member for certain: of flags not 0, and not several at once."""
+    if not isinstance(line, ast.Assign) or not all(isinstance(each, ast.Name) for each in line.targets):
+        return False
+    if any(isinstance(each, ast.Name) and each.id.startswith("_") for each in line.targets):
+        return False
+    value = line.value
+    if isinstance(value, ast.Call):
+        return _word(value.func) == "auto" and not value.args
+    if not is_flag:
+        return isinstance(value, ast.Constant) or (
+            isinstance(value, (ast.Tuple, ast.UnaryOp)) and not any(isinstance(e, ast.Call) for e in ast.walk(value))
+        )
+    return isinstance(value, ast.Constant) and isinstance(value.value, int) and value.value.bit_count() == 1
 
 
 def _is_plain_call(node: ast.Call) -> bool:
