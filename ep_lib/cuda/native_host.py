@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from ep_lib.cuda.module import LoadedKernel
+from ep_lib.cuda.tensors import of_compiled_code
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.gxx import build_host_library
 from ep_lib.jit.kernel import Differing
@@ -105,11 +106,8 @@ def _first_rows(rows: int, array: Array) -> Array:
     return array[:rows]
 
 
-@functools.cache
 def _share_of_torch() -> Any:
-    """torch's function; None where it has none."""
-    guards = getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None)
-    return getattr(guards, "_reinterpret_tensor", None)
+    return of_compiled_code("_reinterpret_tensor")
 
 
 class Launches:

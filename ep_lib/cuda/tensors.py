@@ -39,10 +39,15 @@ def torch_empty(dtype: np.dtype[Any], device: int) -> Callable[[tuple[int, ...]]
     return make
 
 
-def _quick() -> Any:
-    """torch's function; None where it has none."""
+@functools.cache
+def of_compiled_code(name: str) -> Any:
+    """A function of torch's that its own compiled code calls; None where it has none."""
     guards = getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None)
-    return getattr(guards, "_empty_strided_cuda", None)
+    return getattr(guards, name, None)
+
+
+def _quick() -> Any:
+    return of_compiled_code("_empty_strided_cuda")
 
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, tuple[Any, ...]] | None:

@@ -109,6 +109,9 @@ class _Threads:
     def take_back(self, ranks: Collection[int]) -> None:
         """Their memory is where it was."""
 
+    def abandon(self, error: BaseException) -> None:
+        """Their spawn sees the error; a rank that is alone has nobody to tell."""
+
     def explained(self, error: EpError) -> EpError:
         """There is nothing more to say of what a kernel found."""
         return error
@@ -148,9 +151,6 @@ class World(_Threads):
         member.collective = _Collective(what, pickle.dumps(obj), *_caller())
         self._give_up_turn(member)
         return [pickle.loads(payload) for payload in member.gathered]
-
-    def abandon(self, error: BaseException) -> None:
-        """Its spawn sees the error."""
 
     def leave(self, rank: int) -> None:
         """The rank is closed; the world goes on until its spawn ends."""
@@ -319,9 +319,6 @@ class SoloWorld(_Threads):
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """The one rank's object, copied as between processes."""
         return [pickle.loads(pickle.dumps(obj))]
-
-    def abandon(self, error: BaseException) -> None:
-        """There is nobody to tell."""
 
     def leave(self, rank: int) -> None:
         """The rank is closed, so the world ends."""

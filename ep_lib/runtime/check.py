@@ -919,10 +919,8 @@ _MOST_EVENTS = 1_000_000
 _FEW = 2  # preemptions
 _EVENTS_OF_STORY, _TURNS_OF_STORY = 2000, 3  # bounds of runs with few switches
 _CALM_RUNS, _CALM_SECONDS = 6, 1.0  # of an exhaustive check, to see whether main does the same in each; at least two
-_ALONE_SECONDS, _DRAWN_SHARE = (
-    0.5,
-    0.1,
-)  # of the time of an exhaustive check: before the first random runs, and for them
+_ALONE_SECONDS = 0.5  # of an exhaustive check, before the first random runs
+_DRAWN_SHARE = 0.1  # of its time, for random runs
 _MOST_SHARE = 0.95  # of all schedules: more is not said before the end
 _EVENTS_OF_CALM = 500_000  # of the calm run of a program that is too large for others: some seconds
 _LOST = 4  # runs that had been made before for each that had not: then runs with few preemptions come no more first

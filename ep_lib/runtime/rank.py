@@ -300,7 +300,7 @@ class Rank:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ends_well = error is None or (isinstance(error, SystemExit) and not error.code)
+        ends_well = isinstance(error, SystemExit) and not error.code
         if error is not None and not ends_well and not self.is_closed:
             self._backend.abandon(error)
         self.close()

@@ -72,9 +72,8 @@ class Sources:
 
     def __init__(self) -> None:
         self.asked: set[str] = set()
-        self.seeded: frozenset[str] | None = (
-            None  # generators whose numbers are the same in each run; None: not known yet
-        )
+        # Generators whose numbers are the same in each run; None: not known yet.
+        self.seeded: frozenset[str] | None = None
         # Of the generators that all of a process share: the names of those that were used, and all of them after a run.
         self.drawn: set[str] = set()
         self.states: dict[str, Any] = {}

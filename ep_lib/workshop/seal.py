@@ -207,8 +207,8 @@ class Followed:
         self._kernels.append((Kernel.from_source(self._source, name), sends, receives))
 
     def follow(self, rank: Rank) -> list[Kernel]:
-        """From now on, notes what this rank's kernels carry and where it meets others, whoever asks for that. Returns
-        the kernels as this rank's own objects."""
+        """Notes from now on what this rank's kernels carry, and where it meets other ranks, by any call. Returns this
+        rank's own copies of the kernels."""
         backend = rank._backend
         real_launch, real_gather = backend.launch, backend.all_gather
         note = partial(real_launch, self._note, 1, 32)

@@ -185,6 +185,11 @@ class _Room(NamedTuple):
     least_rows: int  # for fewer it is too much
     least_grouped: int
 
+    @staticmethod
+    def key(num_tokens: int, options: DispatchOptions) -> tuple[int, bool, int]:
+        """Of dispatches that bring about as many rows."""
+        return num_tokens, options.sorted_by_expert, options.expert_alignment
+
     @classmethod
     def after(cls, rows: int, grouped: int, most: int) -> _Room:
         """3 to 5 % more than what came, and what is little anyway, up to ``most`` rows. Of few sizes, since each takes
@@ -346,10 +351,7 @@ class DirectMode:
             else:
                 if room is not None and ahead is None:
                     ahead = copied(room.rows, room.grouped, is_guess=True)
-                    if self._launches is not None and known is not None:
-                        made_here = (ahead.x, ahead.scales, ahead.topk, ahead.weights, ahead.src_rank, ahead.src_token)
-                        given = (payload.x, payload.scales, experts, weights)
-                        self._learn_call(known, given, (routing.ints, *made_here))
+                    self._learn_call(known, (payload.x, payload.scales, experts, weights), (routing.ints, *ahead[:6]))
                 plan, arrivals = self._count(experts, weights, num_tokens, options, copied, room, ahead)
         self._finish(options.async_finish)
         return routing, plan, arrivals
@@ -383,8 +385,7 @@ class DirectMode:
                 arrivals = self._copy_out(
                     payload, weights, routing, options, lease, num_rows, grouped, by_expert, with_routing=False
                 )
-                if self._launches is not None and known is not None:
-                    self._learn_call(known, given, (arrivals.x, arrivals.scales, arrivals.weights))
+                self._learn_call(known, given, (arrivals.x, arrivals.scales, arrivals.weights))
         self._finish(options.async_finish)
         return arrivals
 
@@ -451,7 +452,7 @@ class DirectMode:
         """None where nothing is known of such a dispatch, or nothing is to be guessed."""
         if options.num_worst_tokens or options.column_major_scales:
             return None
-        return self._rooms.get((num_tokens, options.sorted_by_expert, options.expert_alignment))
+        return self._rooms.get(_Room.key(num_tokens, options))
 
     def _count(
         self,
@@ -474,8 +475,7 @@ class DirectMode:
             arrivals = ahead.first_rows(rows, grouped)
             if rows >= room.least_rows and grouped >= room.least_grouped:
                 return plan, arrivals
-        key = (num_tokens, options.sorted_by_expert, options.expert_alignment)
-        self._remember(self._rooms, key, _Room.after(rows, grouped, self._config.max_rows))
+        self._remember(self._rooms, _Room.key(num_tokens, options), _Room.after(rows, grouped, self._config.max_rows))
         return plan, arrivals
 
     # ---- dispatches that are as an earlier one, made again natively --------------------------------------------------
@@ -515,10 +515,12 @@ class DirectMode:
             self._remember(self._met, known, True)
 
     def _learn_call(
-        self, known: tuple[Any, ...], given: Sequence[ArrayInfo | None], made: Sequence[Array | None]
+        self, known: tuple[Any, ...] | None, given: Sequence[ArrayInfo | None], made: Sequence[Array | None]
     ) -> None:
-        """After a call by Python: how the backend makes it again, if it can."""
-        launches, self._launches = self._launches or [], None
+        """After a call by Python whose launches were noted: how the backend makes it again, if it can."""
+        launches, self._launches = self._launches, None
+        if launches is None:
+            return
         self._remember(
             self._calls, known, self._backend.replay(launches, given, [array for array in made if array is not None])
         )
