@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -124,39 +124,54 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert LEVEL["moe"] > LEVEL["jit"]
 
 
-def module_imports(tree: ast.AST, path: Path, *, types: bool) -> Iterator[str]:
-    """The names that a module imports as it is loaded, not in functions; with ``types`` those for type checkers too."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types:
-            continue
+def every_import(tree: ast.AST, path: Path) -> Iterator[str]:
+    """The names that a file imports: as it is loaded, in functions, and for type checkers only."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from (name for _, name in imports(ast.Module(body=[node], type_ignores=[]), path))
-        else:
-            yield from module_imports(node, path, types=types)
 
 
-def circles(*, types: bool) -> list[list[str]]:
-    """Groups of modules each of which imports all others of its group, directly or through them."""
-    names = {".".join(("ep_lib", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in modules()}
-    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+def circles(files: Mapping[str, tuple[Path, str]]) -> list[list[str]]:
+    """Groups of modules each of which imports all others of its group, directly or through them.
+
+    ``files``: the path and the text of each module, by its dotted name.
+    """
     reached: dict[str, set[str]] = {}
-    for name, path in names.items():
-        found = set(module_imports(ast.parse(path.read_text(encoding="utf-8")), path, types=types))
-        reached[name] = ({n if n in names else n.rpartition(".")[0] for n in found} & names.keys()) - {name}
-    for middle in names:
-        for name in names:
+    for name, (path, text) in files.items():
+        found = set(every_import(ast.parse(text), path))
+        reached[name] = ({n if n in files else n.rpartition(".")[0] for n in found} & files.keys()) - {name}
+    for middle in files:
+        for name in files:
             if middle in reached[name]:
                 reached[name] |= reached[middle]
-    groups = {frozenset(m for m in names if m in reached[name] and name in reached[m]) for name in names}
+    groups = {frozenset(m for m in files if m in reached[name] and name in reached[m]) for name in files}
     return sorted(sorted(group) for group in groups if len(group) > 1)
 
 
+def dotted(path: Path) -> str:
+    return ".".join(("ep_lib", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
 def test_no_import_circles() -> None:
-    assert circles(types=False) == []
-    named = {"ep_lib.backends.base", "ep_lib.jit.kernel", "ep_lib.runtime.rank"}  # a rank launches kernels on a backend
-    assert all(set(group) <= named for group in circles(types=True)), "what only type checkers import"
+    """Not in functions either, and not for types alone: what two modules need of each other belongs below both."""
+    assert circles({dotted(path): (path, path.read_text(encoding="utf-8")) for path in modules()}) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from ep_lib.jit.first import a",
+        "def f():\n    from ep_lib.jit import first",
+        "class C:\n    def f(self):\n        if self:\n            from .first import a",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ep_lib.jit.first import a",
+    ],
+    ids=["as it is loaded", "in a function", "in a method", "for types"],
+)
+def test_a_circle_is_seen(back: str) -> None:
+    texts = {"first": "from ep_lib.jit import second", "second": "import ep_lib.jit.third", "third": back}
+    files = {f"ep_lib.jit.{name}": (PACKAGE / "jit" / f"{name}.py", text) for name, text in texts.items()}
+    assert circles(files) == [[f"ep_lib.jit.{name}" for name in ("first", "second", "third")]]
+    assert circles({**files, "ep_lib.jit.third": (PACKAGE / "jit" / "third.py", "import json")}) == []
 
 
 @pytest.mark.parametrize("module", ["ep_lib", "ep_lib.cli"])

@@ -17,7 +17,6 @@ import pickle
 import resource
 import select
 import signal
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,8 +25,7 @@ from ep_lib import processes
 from ep_lib.workshop import walls
 from ep_lib.workshop.guest import Walls
 from ep_lib.workshop.runner import Runner
-
-REQUEST_BYTES = struct.Struct("<Q")
+from ep_lib.workshop.scenario import REQUEST_BYTES
 
 
 def supervise(control: int, keep: Sequence[int]) -> None:

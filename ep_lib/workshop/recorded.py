@@ -11,14 +11,16 @@ from ep_lib.emulator.recording import Found
 from ep_lib.runtime.check import record
 from ep_lib.runtime.rank import Rank
 from ep_lib.viz.time_travel import data_of
+from ep_lib.workshop.checked import WEAK, exhausted
 from ep_lib.workshop.feedback import is_canary, without_test_places
-from ep_lib.workshop.runner import WEAK, Runner, exhausted
 from ep_lib.workshop.scenario import Array, Scenario
 
 
-def run_of(runner: Runner, mine: Path, scenario: Scenario) -> dict[str, Any]:
-    """What the page shows: the first seed with a finding, where the checker watched; or a schedule that is wrong."""
-    main, schedule, memory = runner.main(scenario), None, "sc"
+def run_of(main: Callable[[Rank], list[Array]], mine: Path, scenario: Scenario) -> dict[str, Any]:
+    """What the page shows: the first seed with a finding, where the checker watched; or a schedule that is wrong.
+
+    ``main``: what each rank does in the scenario (Runner.main)."""
+    schedule, memory = None, "sc"
     if scenario.exhaustive:
         main, memory = _alarmed(main, scenario), WEAK
         schedule = next((found.schedule for found in exhausted(main, scenario).findings), "")

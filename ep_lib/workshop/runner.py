@@ -13,20 +13,16 @@ from numpy.typing import NDArray
 
 import ep_lib
 from ep_lib.compat import ibgda
-from ep_lib.emulator.findings import Access, Finding
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.accesses import accesses_of
 from ep_lib.workshop import seal
-from ep_lib.workshop.guest import MAX_MESSAGE, Guest, Walls, failure_of
+from ep_lib.workshop.checked import checked, exhausted, told_of
+from ep_lib.workshop.guest import Guest, Walls, failure_of
 from ep_lib.workshop.pieces import load
 from ep_lib.workshop.scenario import ANSWERS, Array, Call, Ref, Scenario, pack
 from ep_lib.workshop.watched import require_kernels_own, unseen_bytes
 
-_MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
-_MAX_TEXT = 500
-WEAK = "ptx"  # memory of an exhaustive scenario
-_EXHAUSTED_S = 60.0  # for all schedules of a scenario; a right answer takes seconds
 
 
 class Runner:
@@ -72,9 +68,11 @@ class Runner:
         return self._kernels[key]
 
     def _answer_record(self, nonce: str, scenario: Scenario) -> bytes:
-        from ep_lib.workshop.recorded import run_of  # pages are for few, and it needs this module
+        from ep_lib.workshop.recorded import run_of  # pages are for few, and all of viz is slow to import
 
-        return pack({"nonce": nonce, "failure": None}, json.dumps(run_of(self, self._mine, scenario)).encode())
+        return pack(
+            {"nonce": nonce, "failure": None}, json.dumps(run_of(self.main(scenario), self._mine, scenario)).encode()
+        )
 
     def _program(self, path: str) -> ModuleType:
         if path not in self._programs:
@@ -143,8 +141,8 @@ class Runner:
                 fabric=scenario.fabric,
             )
             return pack({"nonce": nonce, "failure": None}, _body(results))
-        arrays, findings = _check(main, scenario)
-        failure, complaints = _told(findings)
+        arrays, findings = checked(main, scenario)
+        failure, complaints = told_of(findings)
         if failure is not None:
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
         results = [arrays[rank] for rank in range(scenario.ranks)]
@@ -160,7 +158,7 @@ class Runner:
             largest[rank.rank] = [np.maximum(*both) for both in zip(before, arrays, strict=True)]
 
         report = exhausted(keep, scenario)
-        failure, complaints = _told(report.findings)
+        failure, complaints = told_of(report.findings)
         if failure is None and not complaints and report.coverage and not report.coverage.complete:
             failure = {
                 "kind": "timeout",
@@ -237,85 +235,9 @@ class Runner:
         return main
 
 
-def _check(
-    main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario
-) -> tuple[dict[int, list[Array]], tuple[Finding, ...]]:
-    """Runs the scenario's seeds under the checker: the last run's arrays by rank, and the findings of all."""
-    arrays: dict[int, list[Array]] = {}
-
-    def keep(rank: ep_lib.Rank) -> None:
-        arrays[rank.rank] = main(rank)
-
-    report = ep_lib.check(
-        keep,
-        scenario.ranks,
-        scenario.fabric,
-        seeds=scenario.check_seeds,
-        heap_bytes=scenario.heap_bytes,
-        timeout=scenario.timeout_s,
-        compare_values=False,
-        reduce=False,
-        stop_at_failure=True,
-        volatile="plain",
-        memory="sc",  # a grade does not depend on what a rare older value shows
-    )
-    return arrays, report.findings
-
-
-def exhausted(main: Callable[[ep_lib.Rank], Any], scenario: Scenario) -> ep_lib.CheckReport:
-    """Every schedule of the scenario, up to the first finding."""
-    return ep_lib.check(
-        main,
-        scenario.ranks,
-        scenario.fabric,
-        heap_bytes=scenario.heap_bytes,
-        timeout=scenario.timeout_s,
-        compare_values=False,
-        stop_at_first=True,
-        memory=WEAK,
-        exhaustive=True,
-        seconds=_EXHAUSTED_S,
-        progress=False,
-    )
-
-
-def _told(findings: tuple[Finding, ...]) -> tuple[dict[str, str] | None, list[dict[str, Any]]]:
-    """What ended the runs, if anything did, and the complaints about two accesses."""
-    # A finding has two accesses; what ended the run has one (a fault of a kernel) or none.
-    complaints = [_as_json(finding) for finding in findings if finding.second is not None][:_MAX_FINDINGS]
-    end = next((finding for finding in findings if finding.second is None), None)
-    if end is None:
-        return None, complaints
-    return {"kind": end.kind, "message": _cut(_end_text(end)), "location": ""}, complaints
-
-
-def _end_text(end: Finding) -> str:
-    return end.message if end.first is None else f"{end.message}\n  at {end.first.location}: {end.first.source}"
-
-
-def _cut(text: str) -> str:
-    """No more than MAX_MESSAGE characters, and no half lines."""
-    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE].rpartition("\n")[0]
-
-
 def _body(results: list[list[Array]]) -> bytes:
     by_name = zip(*results, strict=True)
     return b"".join(np.ascontiguousarray(array).tobytes() for arrays in by_name for array in arrays)
-
-
-def _as_json(finding: Finding) -> dict[str, Any]:
-    words = {key: str(getattr(finding, key))[:_MAX_TEXT] for key in ("kind", "message", "remedy", "detail", "seed")}
-    sides = [_side(each) for each in (finding.first, finding.second) if each is not None]
-    return {**words, "sides": sides}
-
-
-def _side(access: Access) -> dict[str, str]:
-    operation = str(access.operation) if access.operation is not None else ""
-    return {
-        "location": access.location[:_MAX_TEXT],
-        "source": access.source[:_MAX_TEXT],
-        "operation": operation[:_MAX_TEXT],
-    }
 
 
 def _argument(arrays: Mapping[str, Any], arg: int | float | Ref) -> Any:

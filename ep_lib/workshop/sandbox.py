@@ -29,8 +29,7 @@ from typing import Any, Literal
 
 from ep_lib.errors import EpError
 from ep_lib.processes import OwnTime, TookTooLong, descendants
-from ep_lib.workshop.child import REQUEST_BYTES
-from ep_lib.workshop.scenario import FRAME, frame_sizes
+from ep_lib.workshop.scenario import FRAME, REQUEST_BYTES, frame_sizes
 from ep_lib.workshop.zygote import Child, Start, zygote
 
 _POLL_S = 0.02

@@ -21,7 +21,8 @@ from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import EpError
 
 MAGIC = b"EPG1"
-FRAME = struct.Struct("<4sIQ")  # magic, bytes of the header, bytes of the body
+REQUEST_BYTES = struct.Struct("<Q")  # before each request: the bytes of its pickle
+FRAME = struct.Struct("<4sIQ")  # of a reply: magic, bytes of the header, bytes of the body
 MAX_HEADER_BYTES = 64 * 1024
 ANSWERS = "answers.py"  # the piece with what was answered to the puzzles of a notebook
 CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"

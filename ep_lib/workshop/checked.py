@@ -1,0 +1,92 @@
+"""A scenario under the checker: a few seeds or all schedules of it, and what of the findings the parent is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ep_lib
+from ep_lib.emulator.findings import Access, Finding
+from ep_lib.workshop.guest import MAX_MESSAGE
+from ep_lib.workshop.scenario import Array, Scenario
+
+WEAK = "ptx"  # memory of an exhaustive scenario
+_EXHAUSTED_S = 60.0  # for all schedules of a scenario; a right answer takes seconds
+_MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
+_MAX_TEXT = 500
+
+
+def checked(
+    main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario
+) -> tuple[dict[int, list[Array]], tuple[Finding, ...]]:
+    """Runs the scenario's seeds under the checker: the last run's arrays by rank, and the findings of all."""
+    arrays: dict[int, list[Array]] = {}
+
+    def keep(rank: ep_lib.Rank) -> None:
+        arrays[rank.rank] = main(rank)
+
+    report = ep_lib.check(
+        keep,
+        scenario.ranks,
+        scenario.fabric,
+        seeds=scenario.check_seeds,
+        heap_bytes=scenario.heap_bytes,
+        timeout=scenario.timeout_s,
+        compare_values=False,
+        reduce=False,
+        stop_at_failure=True,
+        volatile="plain",
+        memory="sc",  # a grade does not depend on what a rare older value shows
+    )
+    return arrays, report.findings
+
+
+def exhausted(main: Callable[[ep_lib.Rank], Any], scenario: Scenario) -> ep_lib.CheckReport:
+    """Every schedule of the scenario, up to the first finding."""
+    return ep_lib.check(
+        main,
+        scenario.ranks,
+        scenario.fabric,
+        heap_bytes=scenario.heap_bytes,
+        timeout=scenario.timeout_s,
+        compare_values=False,
+        stop_at_first=True,
+        memory=WEAK,
+        exhaustive=True,
+        seconds=_EXHAUSTED_S,
+        progress=False,
+    )
+
+
+def told_of(findings: tuple[Finding, ...]) -> tuple[dict[str, str] | None, list[dict[str, Any]]]:
+    """What ended the runs, if anything did, and the complaints about two accesses."""
+    # A finding has two accesses; what ended the run has one (a fault of a kernel) or none.
+    complaints = [_as_json(finding) for finding in findings if finding.second is not None][:_MAX_FINDINGS]
+    end = next((finding for finding in findings if finding.second is None), None)
+    if end is None:
+        return None, complaints
+    return {"kind": end.kind, "message": _cut(_end_text(end)), "location": ""}, complaints
+
+
+def _end_text(end: Finding) -> str:
+    return end.message if end.first is None else f"{end.message}\n  at {end.first.location}: {end.first.source}"
+
+
+def _cut(text: str) -> str:
+    """No more than MAX_MESSAGE characters, and no half lines."""
+    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE].rpartition("\n")[0]
+
+
+def _as_json(finding: Finding) -> dict[str, Any]:
+    words = {key: str(getattr(finding, key))[:_MAX_TEXT] for key in ("kind", "message", "remedy", "detail", "seed")}
+    sides = [_side(each) for each in (finding.first, finding.second) if each is not None]
+    return {**words, "sides": sides}
+
+
+def _side(access: Access) -> dict[str, str]:
+    operation = str(access.operation) if access.operation is not None else ""
+    return {
+        "location": access.location[:_MAX_TEXT],
+        "source": access.source[:_MAX_TEXT],
+        "operation": operation[:_MAX_TEXT],
+    }
