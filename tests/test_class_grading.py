@@ -67,7 +67,9 @@ def by_its_comment(job: Job) -> Result:
 
 
 def graded_by(work: Callable[[Job], Result], book: Book, place: Path, **options: Any) -> list[str]:
-    entries = left_to_do(book, collect(place, [EXERCISE], puzzles=False), options.get("regrade", ()))
+    found = collect(place, [EXERCISE], puzzles=False)
+    entries = left_to_do(book, found, options.get("regrade", ()))
+    book.hand_in(each.handed_in for each in found)
     with ThreadPoolExecutor(2) as pool:
         return sorted(each.job.learner for each in grade_class(book, entries, pool, 2, work=work, **options))
 
@@ -89,6 +91,24 @@ def test_each_submission_is_graded_once_and_again_when_it_changes(tmp_path: Path
         assert [each.attempts for each in book.standings()] == [1, 2, 1]
 
 
+def test_what_is_handed_in_again_counts_though_it_was_graded_before_another(tmp_path: Path) -> None:
+    place = handed_in(tmp_path / "in", ada="// 2 2")
+    with Book(tmp_path / "class.db") as book:
+        for text, graded, points in (("// 2 2", ["ada"], 4), ("// 2 0", ["ada"], 2), ("// 2 2", [], 4)):
+            (place / "ada" / PIECE).write_text(text)
+            assert graded_by(by_its_comment, book, place) == graded
+            assert points_of(book) == {"ada": points}
+        (place / "ada" / "again" / PIECE).parent.mkdir(parents=True)
+        (place / "ada" / "again" / PIECE).write_text("// 0 0")  # two that may be meant
+        graded_by(by_its_comment, book, place)
+        (found,) = book.standings()
+        assert found.points == 4 and "a later one was not graded" in found.flags[-1]
+        shutil.rmtree(place / "ada" / "again")
+        graded_by(by_its_comment, book, place)
+        (found,) = book.standings()
+        assert (found.points, found.flags, found.attempts) == (4, (), 3)
+
+
 def test_what_no_wall_kept_out_and_what_was_refused_are_flags(tmp_path: Path) -> None:
     def without_walls(job: Job) -> Result:
         found = by_its_comment(job)
@@ -99,7 +119,9 @@ def test_what_no_wall_kept_out_and_what_was_refused_are_flags(tmp_path: Path) ->
     with Book() as book:
         graded_by(without_walls, book, place)
         (found,) = book.standings()
-        assert found.flags[0] == "x" and found.flags[-1] == "no Landlock" and "cannot be unpacked" in found.flags[1]
+        assert (
+            found.flags[0] == "x" and found.not_enforced == ("no Landlock",) and "cannot be unpacked" in found.flags[1]
+        )
 
 
 def test_regrading_is_for_those_who_are_named(tmp_path: Path) -> None:
@@ -372,13 +394,17 @@ def test_twins_are_named_in_the_views(tmp_path: Path) -> None:
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
-def test_the_command_keeps_writes_and_gives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def graded_by_comment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command, with a stand-in for the grader."""
     monkeypatch.setattr(
         class_grading.marking, "run", lambda jobs, pool, n, work: (by_its_comment(each) for each in jobs)
     )
     monkeypatch.setattr("ep_lib.commands.grade._ready", lambda exercise: None)
+
+
+@pytest.mark.usefixtures("graded_by_comment")
+def test_the_command_keeps_writes_and_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 0")
     book, out, table = str(tmp_path / "class.db"), tmp_path / "out", tmp_path / "grades.csv"
     words = ["grade", "--book", book, "--out", str(out), "--csv", str(table)]
@@ -399,6 +425,53 @@ def test_the_command_keeps_writes_and_gives(
     assert main(["grade", "--book", book, "--deadline", "2001-01-01", "--late", "100", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["points"] for each in found] == [0, 0] and found[0]["late"].endswith("days late")
+    assert main(["grade", "--book", book, "--deadline", "2001-01-02", "--json"]) == 0  # the rule stays
+    assert [each["points"] for each in json.loads(capsys.readouterr().out)] == [0, 0]
+    assert main(["grade", "--book", book, "--late", "0", "--json"]) == 0  # the deadline stays
+    assert [each["points"] for each in json.loads(capsys.readouterr().out)] == [4, 3]
+    assert main(["grade", "--book", str(tmp_path / "new.db"), "--late", "50/day"]) == 2
+    assert "--late 50/day needs a deadline" in capsys.readouterr().err
+    assert main(["grade", "--book", str(tmp_path / "new.db"), "--deadline", "2001-01-01"]) == 0
+    assert "no --late RULE: who is late is marked" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("graded_by_comment")
+def test_times_count_for_what_is_graded_already(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def rows(*words: str) -> dict[str, tuple[float, str | None]]:
+        capsys.readouterr()
+        main(["grade", "01", "--book", str(tmp_path / "class.db"), "--json", *words])
+        return {each["learner"]: (each["points"], each["late"]) for each in json.loads(capsys.readouterr().out)}
+
+    place = handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 2")
+    times = tmp_path / "times.csv"
+    times.write_text("learner,time\nada,2000-12-31\nnobody,2000-12-31\n")
+    late = ("--deadline", "2001-01-01", "--late", "100")
+    assert {points for points, _ in rows("--all", str(place), *late).values()} == {0}
+    assert rows("--all", str(place), "--times", str(times))["ada"] == (4, None)
+    assert rows("--all", str(place))["ada"] == (4, None)  # it stays, whatever the file's date
+    times.write_text("learner,time\nada,2001-02-01\nbob,2000-12-31\n")
+    assert rows("--times", str(times)) == {"ada": (0, "31.0 days late"), "bob": (4, None)}
+    times.write_text("learner,time\nnobody,2000-12-31\n")
+    main(["grade", "--book", str(tmp_path / "class.db"), "--times", str(times)])
+    assert "has nobody, of whom nothing was handed in" in capsys.readouterr().err
+    (place / "ada" / PIECE).write_text("// 2 0")  # something new has a date of its own
+    assert rows("--all", str(place))["ada"][1] != "31.0 days late"
+
+
+@pytest.mark.usefixtures("graded_by_comment")
+def test_points_by_hand_for_what_was_not_graded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in" / "ada").mkdir(parents=True)
+    out, book = tmp_path / "out", str(tmp_path / "class.db")
+    assert main(["grade", "01", "--all", str(tmp_path / "in"), "--book", book]) == 2
+    capsys.readouterr()
+    give = ["grade", "--book", book, "--note", "seen at the desk", "--out", str(out), "--give", "ada"]
+    assert main([*give, "01.1", "2"]) == 2
+    assert "of ada was not graded (no file" in capsys.readouterr().err
+    assert main([*give, "01", "3"]) == 0
+    text = (out / "ada" / "feedback.txt").read_text()
+    assert "01_write_signal: 3 of 12 points" in text and "no file" not in text
+    assert '<td class="n some"' in (out / "overview.html").read_text()
+    assert main(["grade", "01", "--all", str(tmp_path / "in"), "--book", book]) == 1, "3 of 12 is not all of it"
 
 
 def test_times_come_from_the_platform_where_dates_are_wrong(tmp_path: Path) -> None:
@@ -406,8 +479,12 @@ def test_times_come_from_the_platform_where_dates_are_wrong(tmp_path: Path) -> N
     file.write_text("learner,time,mail\nada,2026-01-01T10:00+00:00,a@b\nbob,,\n")
     assert class_grading.times_from(file) == {"ada": "2026-01-01T10:00:00+00:00"}
     place = handed_in(tmp_path / "in", ada="// 2 2")
-    (entry,) = collect(place, [EXERCISE], puzzles=False, times=class_grading.times_from(file))
-    assert entry.job.submitted == "2026-01-01T10:00:00+00:00"
+    found = collect(place, [EXERCISE], puzzles=False)
+    (entry,) = class_grading.with_times(found, class_grading.times_from(file))
+    assert entry.handed_in.submitted == "2026-01-01T10:00:00+00:00" and entry.handed_in.is_told
+    file.write_text("learner,time\nada,2026-01-01\nada,2026-01-02\n")
+    with pytest.raises(GradingError, match="two times for ada"):
+        class_grading.times_from(file)
     file.write_text("name\nada\n")
     with pytest.raises(GradingError, match="no columns learner and time"):
         class_grading.times_from(file)

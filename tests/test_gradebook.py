@@ -15,8 +15,9 @@ import pytest
 
 from ep_lib import processes
 from ep_lib.errors import GradingError
+from ep_lib.workshop import gradebook
 from ep_lib.workshop import gradebook_views as views
-from ep_lib.workshop.gradebook import ANY_EXERCISE, Book, LateRule, Standing, a_time
+from ep_lib.workshop.gradebook import ANY_EXERCISE, Book, HandedIn, LateRule, Standing, a_time
 
 
 def record(*points: float, problem: str = "", message: str = "the wait returned too early") -> dict[str, Any]:
@@ -69,8 +70,9 @@ def test_nothing_in_it_can_be_changed_or_deleted(book: Book, tmp_path: Path) -> 
     book.append("ada", "01", "d1", "v1", record(2, 0))
     book.give("ada", "01", 2, 1, "half right")
     book.set_deadline("01", a_time("2026-01-01"), LateRule(10, "day"))
+    book.hand_in([HandedIn("ada", "01", "d1")])
     other = sqlite3.connect(tmp_path / "class.db")
-    for table in ("attempts", "tasks", "by_hand", "deadlines", "marks"):
+    for table in ("attempts", "tasks", "by_hand", "deadlines", "marks", "handed_in"):
         for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET exercise = 'x'" if table != "tasks" else ""):
             if statement:
                 with pytest.raises(sqlite3.IntegrityError, match="only grows"):
@@ -108,6 +110,38 @@ def test_points_by_hand_survive_a_regrade_and_can_be_taken_back(book: Book) -> N
     book.give("ada", "01", None, None, "a mistake of mine")
     book.give("ada", "01", 2, None, "a mistake of mine")
     assert one(book).points == 0
+
+
+def test_a_book_of_the_version_before_is_used_on(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "old.db")
+    for statement in gradebook._TABLES.split(";\n"):
+        old.execute(statement)
+    for table in gradebook._KEPT:
+        old.execute(gradebook._TRIGGER.format(table=table, what="UPDATE"))
+    old.execute("PRAGMA user_version = 1")
+    for digest in ("d1", "d2"):
+        old.execute(
+            "INSERT INTO attempts (learner, exercise, digest, library, round, state, points, of, problem, flags, "
+            "source, submitted, graded_at, seconds, grader) VALUES ('ada', '01', ?, 'v1', 0, 'graded', 4, 4, '', '[]', "
+            "'in', '2026-03-03T12:00:00+00:00', '', 1, '')",
+            (digest,),
+        )
+    old.commit()
+    old.close()
+    for _ in range(2):
+        with Book(tmp_path / "old.db") as book:
+            assert (one(book).digest, one(book).not_enforced) == ("d2", ())
+            book.hand_in([HandedIn("ada", "01", "d2", "2026-09-09T00:00:00+00:00")])  # nothing new: its date stays
+            assert one(book).submitted.startswith("2026-03-03")
+    with Book(tmp_path / "old.db") as book:
+        book.hand_in([HandedIn("ada", "01", "d1", "2026-04-04T00:00:00+00:00")])
+        assert (one(book).digest, one(book).submitted[:10]) == ("d1", "2026-04-04")
+
+
+def test_late_by_the_platform_is_seen_where_no_date_says_it(book: Book) -> None:
+    book.append("ada", "01", "d1", "v1", {**record(2, 2), "flags": [gradebook.BY_THE_PLATFORM]})
+    assert (one(book).points, one(book).late) == (4, "late (the platform has marked it as late, not by how much)")
+    assert ">4!L<" in views.overview(book.standings())
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import runpy
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,42 +14,51 @@ from typing import Any
 import pytest
 import yaml
 
-from ep_lib import cli
+from ep_lib import cli, processes
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.grader import Grade, TaskGrade
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 GRADESCOPE = DOCS / "grading" / "gradescope"
-to_results = runpy.run_path(str(GRADESCOPE / "to_results.py"))["results"]
+EXERCISE = find("01")
 
 
-def a_record(**changes: Any) -> dict[str, Any]:
-    exercise = find("01")
-    tasks = [
-        TaskGrade(task, task.number != 5, "" if task.number != 5 else "it holds", "why") for task in exercise.tasks
-    ]
-    grade = Grade(exercise, Path("mine"), tuple(tasks), 3.2, seed=1)
-    return {**grade.as_json(), "not_enforced": [], **changes}
+def run_autograder(place: Path, submission: Path | None) -> dict[str, Any]:
+    """What the example's own script says of one submission; only its paths are of this machine."""
+    results, source = place / "autograder" / "results", place / "autograder" / "submission"
+    results.mkdir(parents=True)
+    shutil.copytree(submission, source) if submission else source.mkdir()
+    text = (GRADESCOPE / "run_autograder").read_text()
+    ep_lib = " ".join(map(shlex.quote, processes.python("-m", "ep_lib")))
+    paths = {
+        "/srv/venv/bin/ep-lib": ep_lib,
+        "/srv/venv/bin/python": shlex.quote(sys.executable),
+        "/srv/to_results.py": shlex.quote(str(GRADESCOPE / "to_results.py")),
+        "/autograder/": f"{place}/autograder/",
+        "/tmp/": f"{place}/",
+    }
+    text = re.sub("|".join(map(re.escape, paths)), lambda found: paths[found[0]], text)
+    subprocess.run(["sh", "-c", text], cwd=place)
+    found: dict[str, Any] = json.loads((results / "results.json").read_text())
+    return found
 
 
-def test_each_task_is_a_test_of_gradescope(tmp_path: Path) -> None:
-    (tmp_path / "grade.json").write_text(json.dumps([a_record(flags=["look at this"])]))
-    command = [sys.executable, str(GRADESCOPE / "to_results.py"), "grade.json", "results.json"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    found = json.loads((tmp_path / "results.json").read_text())
-    *tasks, hidden = found["tests"]
-    assert [each["score"] for each in tasks] == [2, 2, 2, 2, 0]
-    assert sum(each["max_score"] for each in tasks) == find("01").points
-    assert [each["status"] for each in tasks] == ["passed"] * 4 + ["failed"]
-    assert tasks[-1]["output"] == "it holds\nwhy" and {each["visibility"] for each in tasks} == {"visible"}
-    assert hidden["visibility"] == "hidden" and hidden["output"] == "look at this" and "score" not in hidden
-
-
-def test_what_was_not_graded_has_no_score() -> None:
-    found = to_results({"schema": 1, "exercise": "01_write_signal", "error": "not graded: machine too busy"})
-    assert found["tests"] == [] and "score" not in found and "machine too busy" in found["output"]
-    broken = to_results(a_record(problem="x.cuh:3: expected ;"))
-    assert broken["output"] == "x.cuh:3: expected ;"
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+def test_gradescopes_script_gives_what_the_grader_gives(tmp_path: Path) -> None:
+    right = run_autograder(tmp_path / "right", EXERCISE.solution_dir)
+    tasks = [each for each in right["tests"] if each["visibility"] == "visible"]
+    assert [each["score"] for each in tasks] == [each["max_score"] for each in tasks] == [2, 2, 2, 2, 4]
+    assert {each["status"] for each in tasks} == {"passed"} and right["output"] == ""
+    (for_instructors,) = (each for each in right["tests"] if each["visibility"] == "hidden")
+    assert "the course's own solution" in for_instructors["output"] and "score" not in for_instructors
+    skeleton = run_autograder(tmp_path / "skeleton", EXERCISE.exercise_dir)
+    tasks = [each for each in skeleton["tests"] if each["visibility"] == "visible"]
+    assert [(each["score"], each["status"]) for each in tasks] == [(0, "failed")] * 5
+    assert all("is still to do" in each["output"] for each in tasks)
+    nothing = run_autograder(tmp_path / "nothing", None)
+    (only,) = nothing["tests"]
+    assert (only["name"], only["status"], nothing["score"]) == ("NOT GRADED", "failed", 0)
+    assert "0 is no grade: no file ep/write_signal.cuh" in nothing["output"]
 
 
 @pytest.mark.parametrize("script", ["setup.sh", "run_autograder"])

@@ -28,7 +28,13 @@ the learner. Two graders may use one book at the same time. Without ``--all``, t
 
 A submission that cannot be graded has "error" in the place of points. Of a class, each object of ``--json`` has more:
 "learner", "same_as" (learners with a similar submission: look), "note" (of points given by hand), "late", "taken_off",
-"submitted", "graded_at", "attempts", "digest" and "library" (the version that graded it).
+"submitted", "graded_at", "attempts", "digest" and "library" (the version that graded it); its tasks have "note" in the
+place of "timed_out".
+
+What lies in SUBMISSIONS now is what counts (``--count best``: or what had more points), also where it was graded
+before something else. ``--times FILE`` counts at once for what is graded already: with ``--all`` for what is there,
+else for all that the book has. ``--deadline`` without ``--late`` keeps the rule, and the
+other way round.
 
     ep-lib grade --all handed_in.zip --book class.db --out feedback --deadline 2026-11-30 --late 10/day
     ep-lib grade --book class.db --give ada 01.2 2 --note "right, but for another signature" --out feedback
@@ -41,8 +47,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -99,10 +106,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--count", choices=("latest", "best"), default="latest", help="which attempt counts")
     group.add_argument("--deadline", metavar="TIME", help="2026-11-30 (its end) or 2026-11-30T18:00, of this machine")
     group.add_argument(
-        "--late", metavar="RULE", default="0", help="percent taken off: 10/day, 5/hour, 100 for no points"
+        "--late",
+        metavar="RULE",
+        help="percent taken off: 10/day, 5/hour, 100 for no points, 0 for none; kept until there is another",
     )
     group.add_argument(
-        "--times", type=Path, metavar="FILE", help="CSV with learner and time, if files' dates are wrong"
+        "--times",
+        type=Path,
+        metavar="FILE",
+        help="CSV with learner and time, if files' dates are wrong; counts for what is graded already, too",
     )
     group.add_argument(
         "--give",
@@ -164,6 +176,7 @@ def _class(options: argparse.Namespace) -> int:
     if not options.all and not options.mine:
         with Book(options.book) as book:
             _change(book, options)
+            book.set_times(_times(options, book.learners()), partial(_is_asked, options))
             _write(gradebook_views.standings_of(book, options.count), options)
         return 0
     with open_executor(options.executor, options.jobs) as place:
@@ -189,9 +202,8 @@ def _code(standing: Standing) -> int:
 
 def _change(book: Book, options: argparse.Namespace) -> None:
     """Deadlines and points by hand."""
-    if options.deadline:
-        exercise = _exercises(options)[0].name if options.exercise not in (None, _PUZZLES) else ANY_EXERCISE
-        book.set_deadline(exercise, a_time(options.deadline), LateRule.parse(options.late))
+    if options.deadline or options.late:
+        _set_deadline(book, options)
     if options.give:
         learner, of, points = options.give
         name, _, task = of.partition(".")
@@ -202,7 +214,40 @@ def _change(book: Book, options: argparse.Namespace) -> None:
             raise GradingError(f"--give is {of} {points}; write 01 or 01.2, and a number of points or -") from None
         if given is not None and not options.bonus:
             _require_no_more(name, number, given)
+        _require_graded(book, readable(learner), exercise, number)
         book.give(readable(learner), exercise, number, given, options.note)
+
+
+def _set_deadline(book: Book, options: argparse.Namespace) -> None:
+    """What is not named, the deadline or the rule, stays as it is in the book."""
+    exercise = _exercises(options)[0].name if options.exercise not in (None, _PUZZLES) else ANY_EXERCISE
+    known = book.deadline(exercise)
+    if options.deadline is None and known is None:
+        raise GradingError(f"--late {options.late} needs a deadline, and the book has none: add --deadline TIME")
+    if options.late is None and known is None:
+        _say("ep-lib grade: no --late RULE: who is late is marked, and nothing is taken off")
+    deadline = a_time(options.deadline) if options.deadline else known[0] if known else None
+    assert deadline is not None
+    rule = LateRule.parse(options.late) if options.late else known[1] if known else LateRule(0)
+    book.set_deadline(exercise, deadline, rule)
+
+
+def _times(options: argparse.Namespace, learners: Collection[str]) -> dict[str, str]:
+    """Those of --times; names that none of the learners has are said."""
+    times = class_grading.times_from(options.times) if options.times else {}
+    if unknown := sorted(set(times) - set(learners)):
+        _say(f"ep-lib grade: {options.times} has {', '.join(unknown)}, of whom nothing was handed in")
+    return times
+
+
+def _require_graded(book: Book, learner: str, exercise: str, task: int | None) -> None:
+    """Raises GradingError for a task of what was not graded: there are no points of the others that it could join."""
+    for each in book.standings():
+        if task is not None and (each.learner, each.exercise) == (learner, exercise) and not each.tasks:
+            raise GradingError(
+                f"{exercise} of {learner} was not graded ({each.problem}), so its tasks have no points: give points "
+                f"for the whole of it, --give {shlex.quote(learner)} {exercise} POINTS"
+            )
 
 
 def _require_no_more(name: str, task: int | None, points: float) -> None:
@@ -224,20 +269,27 @@ def _exercises(options: argparse.Namespace) -> list[Exercise]:
     return [find(options.exercise)] if options.exercise else [find(name) for name in names()]
 
 
+def _is_asked(options: argparse.Namespace, exercise: str) -> bool:
+    if options.exercise == _PUZZLES:
+        return graded.is_of_puzzles(exercise)
+    return options.exercise is None or find(options.exercise).name == exercise
+
+
 def _collect(options: argparse.Namespace) -> list[Entry]:
     exercises = _exercises(options)
     puzzles = options.exercise in (None, _PUZZLES)
-    times = class_grading.times_from(options.times) if options.times else {}
     found = class_grading.collect_folders([Path(each) for each in options.mine or []], exercises, puzzles=puzzles)
     if options.all:
-        found += class_grading.collect(options.all, exercises, puzzles=puzzles, times=times)
-    return found
+        found += class_grading.collect(options.all, exercises, puzzles=puzzles)
+    times = _times(options, {each.job.learner for each in found})
+    return class_grading.with_times(found, times)
 
 
 def _grade_what_is_new(
     book: Book, entries: Sequence[Entry], options: argparse.Namespace, executor: Executor, workers: int
 ) -> None:
     left = class_grading.left_to_do(book, entries, options.regrade)
+    book.hand_in(each.handed_in for each in entries)
     if left:
         for line in (*missing(), *unwatched()):
             _say(f"ep-lib grade: {line}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from ep_lib.errors import GradingError
 from ep_lib.workshop import handed_in, marking, similar
 from ep_lib.workshop.exercises import Exercise
-from ep_lib.workshop.gradebook import Book, a_time
+from ep_lib.workshop.gradebook import BY_THE_PLATFORM, Book, HandedIn, a_time
 from ep_lib.workshop.handed_in import Submission, notebooks_in, pieces_in, submissions
 from ep_lib.workshop.marking import Job, Result, Work
 from ep_lib.workshop.puzzles import graded
@@ -35,65 +35,73 @@ class Entry:
     job: Job
     problem: str = ""
     flags: tuple[str, ...] = ()
+    place: str = ""  # the learner's folder or archive
+    is_told: bool = False  # when it was handed in is known from `--times`
+
+    @property
+    def handed_in(self) -> HandedIn:
+        job = self.job
+        return HandedIn(job.learner, job.exercise, job.digest, job.submitted, self.place, self.is_told)
 
 
-def collect(
-    place: Path, exercises: Sequence[Exercise], *, puzzles: bool, times: Mapping[str, str] | None = None
-) -> list[Entry]:
+def collect(place: Path, exercises: Sequence[Exercise], *, puzzles: bool) -> list[Entry]:
     """What is to be graded of all submissions in ``place``, a folder or an archive.
 
-    ``puzzles``: those in notebooks, too. ``times``: by learner, when it was handed in, in place of the files' dates.
-    With one exercise, everybody has an entry for it. Raises GradingError if there is no such place.
+    ``puzzles``: those in notebooks, too. With one exercise, everybody has an entry for it. Raises GradingError if there
+    is no such place.
     """
-    return _collected(submissions(place, exercises), exercises, puzzles=puzzles, times=times or {})
+    return _collected(submissions(place, exercises), exercises, puzzles=puzzles)
 
 
 def collect_folders(folders: Iterable[Path], exercises: Sequence[Exercise], *, puzzles: bool) -> list[Entry]:
     """The same of single folders, whose names are those of the learners. Raises GradingError if one is not there."""
     found = [handed_in.folder(place, exercises) for place in folders]
-    return _collected(found, exercises, puzzles=puzzles, times={})
+    return _collected(found, exercises, puzzles=puzzles)
 
 
-def _collected(
-    found: Iterable[Submission], exercises: Sequence[Exercise], *, puzzles: bool, times: Mapping[str, str]
-) -> list[Entry]:
+def with_times(entries: Iterable[Entry], times: Mapping[str, str]) -> list[Entry]:
+    """The same, handed in when ``times`` says, by learner, in place of the files' dates."""
+    return [
+        dataclasses.replace(each, job=dataclasses.replace(each.job, submitted=time), is_told=True) if time else each
+        for each in entries
+        for time in [times.get(each.job.learner, "")]
+    ]
+
+
+def _collected(found: Iterable[Submission], exercises: Sequence[Exercise], *, puzzles: bool) -> list[Entry]:
     entries: list[Entry] = []
     for each in found:
-        submitted = times.get(each.learner, "")
-        of_this = list(_entries(each, exercises, puzzles=puzzles, submitted=submitted))
+        of_this = list(_entries(each, exercises, puzzles=puzzles))
         if not of_this:
             name = exercises[0].name if len(exercises) == 1 else NOTHING
             wanted = " or ".join(exercises[0].pieces) if len(exercises) == 1 else "of any exercise"
             why = "; ".join([f"no file {wanted} in {each.source}", *each.problems])
-            of_this = [Entry(Job(each.learner, name, {}, source=each.source, submitted=submitted), why)]
-        entries += of_this
+            of_this = [Entry(Job(each.learner, name, {}, source=each.source), why)]
+        entries += [dataclasses.replace(entry, place=each.source) for entry in of_this]
     return entries
 
 
-def _entries(
-    submission: Submission, exercises: Iterable[Exercise], *, puzzles: bool, submitted: str
-) -> Iterator[Entry]:
+def _entries(submission: Submission, exercises: Iterable[Exercise], *, puzzles: bool) -> Iterator[Entry]:
     for exercise in exercises:
         found = pieces_in(submission, exercise)
         if not found.files and not found.problem:
             continue
         source = ", ".join(f"{submission.source}: {path}" for path in found.paths) or submission.source
-        when = submitted or found.modified
         own: tuple[str, ...] = ()
         if found.files and similar.is_the_solution(exercise.name, found.files):
             own = (f"it is {similar.THE_SOLUTION}",)
-        job = Job(submission.learner, exercise.name, found.files, source=source, submitted=when)
+        job = Job(submission.learner, exercise.name, found.files, source=source, submitted=found.modified)
         yield Entry(job, found.problem, _flags(submission) + found.flags + own)
     if puzzles:
-        yield from _puzzles(submission, submitted)
+        yield from _puzzles(submission)
 
 
 def _flags(submission: Submission) -> tuple[str, ...]:
-    late = ("the platform has marked it as late",) if submission.is_late else ()
+    late = (BY_THE_PLATFORM,) if submission.is_late else ()
     return (*submission.problems, *late)
 
 
-def _puzzles(submission: Submission, submitted: str) -> Iterator[Entry]:
+def _puzzles(submission: Submission) -> Iterator[Entry]:
     """The notebooks' answers, if there are any beside what the cells say from the beginning."""
     answers: dict[str, dict[str, bytes]] = {}
     places: dict[str, list[str]] = {}
@@ -119,23 +127,27 @@ def _puzzles(submission: Submission, submitted: str) -> Iterator[Entry]:
             newest[name] = max(newest.get(name, ""), content.modified)
     for name, files in sorted(answers.items()):
         source = f"{submission.source}: {', '.join(places[name])}"
-        job = Job(submission.learner, name, files, source=source, submitted=submitted or newest[name])
+        job = Job(submission.learner, name, files, source=source, submitted=newest[name])
         yield Entry(job, problems.get(name, ""), _flags(submission))
 
 
 def times_from(file: Path) -> dict[str, str]:
-    """When learners handed in, from a CSV file with columns "learner" and "time". Raises GradingError."""
+    """When learners handed in, from a CSV file with columns "learner" and "time". Raises GradingError, also for a
+    learner with two times: which of them is meant?"""
     try:
         rows = list(csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise GradingError(f"{file} cannot be read: {error}") from error
     if not rows or not {"learner", "time"} <= set(rows[0]):
         raise GradingError(f"{file} has no columns learner and time: its first line names them")
-    return {
-        handed_in.readable(row["learner"]): a_time(row["time"]).isoformat(timespec="seconds")
-        for row in rows
-        if row["time"]
-    }
+    times: dict[str, str] = {}
+    for row in rows:
+        if not row["learner"] or not row["time"]:
+            continue
+        learner, time = handed_in.readable(row["learner"]), a_time(row["time"]).isoformat(timespec="seconds")
+        if times.setdefault(learner, time) != time:
+            raise GradingError(f"{file} has two times for {learner}: {times[learner]} and {time}; leave one of them")
+    return times
 
 
 def left_to_do(book: Book, entries: Iterable[Entry], regrade: Collection[str] = ()) -> list[Entry]:
@@ -184,7 +196,7 @@ def grade_class(
     }
 
     def keep(result: Result, job: Job) -> Result:
-        told = [*result.record.get("flags", []), *flags[id(job)], *result.record.get("not_enforced", [])]
+        told = [*result.record.get("flags", []), *flags[id(job)]]
         result = dataclasses.replace(result, record={**result.record, "flags": told})
         library = marking.version_of(job.exercise) if job.exercise else ""
         marks = similar.marks_of(job.exercise, job.files) if job.files else ()

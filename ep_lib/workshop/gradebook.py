@@ -1,9 +1,9 @@
 """The gradebook: one SQLite file that holds every attempt that was graded, and never forgets one.
 
-Attempts, points given by hand and deadlines are appended; triggers refuse to change or delete them. What counts is a
-view: the latest attempt (or the best), with what was given by hand in place of a task's points, less what is taken off
-for being late. Several graders may write at once, from processes of one machine: the file is in WAL mode, which network
-file systems do not carry.
+Attempts, points given by hand, deadlines and what was handed in when are appended; triggers refuse to change or delete
+them. What counts is a view: the attempt at what was handed in last (or the best one), with what was given by hand in
+place of a task's points, less what is taken off for being late. Several graders may write at once, from processes of
+one machine: the file is in WAL mode, which network file systems do not carry.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import math
 import os
 import platform
 import re
+import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ from ep_lib.require import one_of
 
 GRADED, NOT_GRADED = "graded", "not graded"
 ANY_EXERCISE = "*"  # of a deadline
-_SCHEMA = 1
+_SCHEMA = 2
 _BUSY_S = 60.0  # how long a grader waits for another one's writing, which takes milliseconds
 _TABLES = """
 CREATE TABLE attempts (
@@ -59,10 +60,19 @@ CREATE VIEW gradebook AS
     FROM attempts LEFT JOIN tasks ON tasks.attempt = attempts.id;
 """
 _KEPT = ("attempts", "tasks", "by_hand", "deadlines", "marks")
+_SINCE_2 = (
+    "ALTER TABLE attempts ADD COLUMN not_enforced TEXT NOT NULL DEFAULT '[]'",
+    # What lay there, each time that it was something else: also what was graded long ago. `place` names the folder or
+    # archive of the learner, `submitted` is "" if nobody knows.
+    "CREATE TABLE handed_in (id INTEGER PRIMARY KEY, learner TEXT NOT NULL, exercise TEXT NOT NULL, "
+    "digest TEXT NOT NULL, submitted TEXT NOT NULL, place TEXT NOT NULL, at TEXT NOT NULL)",
+)
+_KEPT_SINCE_2 = ("handed_in",)
 _TRIGGER = """
 CREATE TRIGGER {table}_{what} BEFORE {what} ON {table}
 BEGIN SELECT RAISE(ABORT, 'a gradebook only grows: nothing in it is changed or deleted'); END;
 """
+BY_THE_PLATFORM = "the platform has marked it as late"  # a flag
 _RULE = re.compile(r"(\d+(?:\.\d+)?)(?:/(hour|day))?")
 
 
@@ -94,6 +104,7 @@ class Standing:
     tasks: tuple[TaskStanding, ...] = ()
     problem: str = ""
     flags: tuple[str, ...] = ()
+    not_enforced: tuple[str, ...] = ()  # what the grader's machine could not keep from the submission
     attempt: int = 0
     attempts: int = 0
     digest: str = ""
@@ -104,7 +115,7 @@ class Standing:
     graded_at: str = ""
     seconds: float = 0.0
     taken_off: float = 0.0  # of the points, for being late
-    late: str = ""  # "2 days late"; "" if in time, or if nobody knows
+    late: str = ""  # "2 days late", or that the platform says so; "" if in time, or if nobody knows
     note: str = ""  # of points given by hand for the whole exercise
     same_as: tuple[str, ...] = field(default=())
 
@@ -113,8 +124,25 @@ class Standing:
         return NOT_GRADED if self.points is None else GRADED
 
     @property
+    def is_given(self) -> bool:
+        """All of it was given by hand: nothing was graded."""
+        return self.points is not None and not self.tasks
+
+    @property
     def full(self) -> bool:
-        return self.points is not None and self.points >= (self.of or 0)
+        return self.points is not None and self.of is not None and self.points >= self.of
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """What lies there of a learner: ``digest`` of the files for an exercise, ``place`` of their folder or archive."""
+
+    learner: str
+    exercise: str
+    digest: str
+    submitted: str = ""  # ISO 8601, UTC; "" if nobody knows
+    place: str = ""
+    is_told: bool = False  # the date was named by somebody (`--times`)
 
 
 @dataclass(frozen=True)
@@ -186,16 +214,22 @@ class Book:
         with self._writing():
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
-                for statement in _TABLES.split(";\n"):
-                    self._db.execute(statement)
-                for table in _KEPT:
-                    for what in ("UPDATE", "DELETE"):
-                        self._db.execute(_TRIGGER.format(table=table, what=what))
+                self._add(_TABLES.split(";\n"), _KEPT)
+                version = 1
+            if version == 1:  # of an earlier ep_lib, or new
+                self._add(_SINCE_2, _KEPT_SINCE_2)
                 self._db.execute(f"PRAGMA user_version = {_SCHEMA}")
             elif version != _SCHEMA:
                 raise GradingError(
                     f"{self.path} is a database, but no gradebook of this version of ep_lib: name another file"
                 )
+
+    def _add(self, statements: Iterable[str], kept: Iterable[str]) -> None:
+        for statement in statements:
+            self._db.execute(statement)
+        for table in kept:
+            for what in ("UPDATE", "DELETE"):
+                self._db.execute(_TRIGGER.format(table=table, what=what))
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -203,14 +237,23 @@ class Book:
         try:
             yield
         except sqlite3.Error as error:
-            what = {"SQLITE_FULL": "make room on its disk", "SQLITE_BUSY": "another program keeps it locked: end that"}
-            remedy = what.get(
-                getattr(error, "sqlite_errorname", ""), "look at the file and its folder, or name another"
-            )
+            remedy = self._remedy(getattr(error, "sqlite_errorname", ""))
             raise GradingError(
                 f"the gradebook {self.path} cannot be used ({error}): {remedy}. What is in it stays; the same command "
                 "goes on where it stopped"
             ) from error
+
+    def _remedy(self, error: str) -> str:
+        if error == "SQLITE_BUSY":
+            return "another program keeps it locked: end that"
+        if error == "SQLITE_FULL":
+            return "make room on its disk"
+        look = "look at the file and its folder, or name another"
+        if error.startswith("SQLITE_IOERR") and self.path is not None:  # a full disk too, of the files beside it
+            with contextlib.suppress(OSError):
+                free = shutil.disk_usage(self.path.parent).free
+                return f"its disk has {free >> 10} KiB left; make room there if that is little, or else {look}"
+        return look
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -236,6 +279,41 @@ class Book:
             *(learner, exercise, digest, library, GRADED),
         )
         return bool(found)
+
+    def hand_in(self, what: Iterable[HandedIn]) -> None:
+        """Says what learners have handed in now: it counts as the latest, also if it was graded before others.
+
+        What is there unchanged keeps its date, unless somebody has told one: a file's may be that of a download.
+        """
+        with self._writing():
+            graded, known = self._last("attempts"), self._last("handed_in")
+            for each in what:
+                key = (each.learner, each.exercise)
+                last = known.get(key) or graded.get(key)
+                submitted = each.submitted
+                if last is not None and last[0] == each.digest and not each.is_told:
+                    submitted = last[1]
+                if known.get(key) == (each.digest, submitted):
+                    continue
+                known[key] = (each.digest, submitted)
+                self._db.execute(
+                    "INSERT INTO handed_in (learner, exercise, digest, submitted, place, at) VALUES (?, ?, ?, ?, ?, ?)",
+                    (*key, each.digest, submitted, each.place, _now()),
+                )
+
+    def _last(self, table: str) -> dict[tuple[str, str], tuple[str, str]]:
+        """Digest and date of what is the last, by learner and exercise."""
+        rows = self._db.execute(f"SELECT learner, exercise, digest, submitted FROM {table} ORDER BY id")
+        return {(row["learner"], row["exercise"]): (row["digest"], row["submitted"]) for row in rows}
+
+    def set_times(self, times: Mapping[str, str], is_meant: Callable[[str], bool] = lambda exercise: True) -> None:
+        """When learners have handed in (ISO 8601) what the book has of them last, in the exercises that are meant."""
+        last = {**self._last("attempts"), **self._last("handed_in")}
+        self.hand_in(
+            HandedIn(*key, digest, times[key[0]], is_told=True)
+            for key, (digest, _) in last.items()
+            if key[0] in times and is_meant(key[1])
+        )
 
     def rounds(self, learner: str, exercise: str) -> int:
         """How many rounds of grading there were: 0 before the first."""
@@ -268,12 +346,12 @@ class Book:
                 return False
             added = self._db.execute(
                 "INSERT OR IGNORE INTO attempts (learner, exercise, digest, library, round, seed, state, points, of, "
-                "problem, flags, source, submitted, graded_at, seconds, grader) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "problem, flags, not_enforced, source, submitted, graded_at, seconds, grader) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(learner, exercise, digest, library, round, record.get("seed")),
                     *(GRADED if error is None else NOT_GRADED, record.get("points"), record.get("of")),
-                    *(error or record.get("problem") or "", json.dumps(record.get("flags", []), ensure_ascii=False)),
+                    *(error or record.get("problem") or "", _listed(record, "flags"), _listed(record, "not_enforced")),
                     *(record.get("mine", ""), submitted, _now(), record.get("seconds", 0.0), _this_grader()),
                 ),
             )
@@ -332,6 +410,10 @@ class Book:
                 "INSERT INTO deadlines (exercise, deadline, rule, at) VALUES (?, ?, ?, ?)", (*values, _now())
             )
 
+    def deadline(self, exercise: str) -> tuple[datetime, LateRule] | None:
+        """What is in force for an exercise: its own, or that of ANY_EXERCISE."""
+        return _deadline(self._deadlines(), exercise)
+
     # ---- views -----------------------------------------------------------------------------------------------------
     def learners(self) -> list[str]:
         return [row[0] for row in self._rows("SELECT DISTINCT learner FROM attempts ORDER BY learner")]
@@ -342,13 +424,22 @@ class Book:
         return {(row["digest"], row["exercise"]): frozenset(json.loads(row["marks"])) for row in rows}
 
     def standings(self, count: str = "latest") -> list[Standing]:
-        """What counts, by learner and exercise. ``count``: the "latest" attempt or the "best"; only graded ones, unless
-        there are none."""
+        """What counts, by learner and exercise. ``count``: the "latest" that was handed in or the "best"; only graded
+        ones, unless there are none."""
         best = one_of("count", count, ("latest", "best")) == "best"
         chosen: dict[tuple[str, str], sqlite3.Row] = {}
         newest: dict[tuple[str, str], sqlite3.Row] = {}
         numbers: dict[tuple[str, str], int] = {}
-        for row in self._rows("SELECT * FROM attempts ORDER BY id"):
+        handed_in = {
+            (row["learner"], row["exercise"], row["digest"]): row
+            for row in self._rows("SELECT * FROM handed_in ORDER BY id")
+        }
+
+        def latest(row: sqlite3.Row) -> tuple[int, int]:
+            at = handed_in.get((row["learner"], row["exercise"], row["digest"]))
+            return (0 if at is None else at["id"]), row["id"]
+
+        for row in sorted(self._rows("SELECT * FROM attempts"), key=latest):
             key = (row["learner"], row["exercise"])
             numbers[key] = numbers.get(key, 0) + 1
             newest[key] = row
@@ -360,7 +451,10 @@ class Book:
         for row in self._rows("SELECT * FROM tasks ORDER BY attempt, task"):
             tasks.setdefault(row["attempt"], []).append(row)
         return [
-            _standing(row, newest[key], tasks.get(row["id"], []), by_hand.get(key, {}), deadlines, numbers[key])
+            _standing(
+                *(row, handed_in.get((*key, row["digest"]), row)["submitted"], newest[key], tasks.get(row["id"], [])),
+                *(by_hand.get(key, {}), deadlines, numbers[key]),
+            )
             for key, row in sorted(chosen.items())
         ]
 
@@ -390,6 +484,7 @@ def _counts_more(row: sqlite3.Row, than: sqlite3.Row, *, best: bool) -> bool:
 
 def _standing(
     row: sqlite3.Row,
+    submitted: str,
     newest: sqlite3.Row,
     tasks: Sequence[sqlite3.Row],
     by_hand: Mapping[int | None, tuple[float, str]],
@@ -402,12 +497,14 @@ def _standing(
 
     found = tuple(map(task_of, tasks))
     raw = None if row["points"] is None else sum(task.points for task in found)
-    late, kept = _lateness(row["exercise"], row["submitted"], deadlines)
+    late, kept = _lateness(row["exercise"], submitted, deadlines)
     taken_off = 0.0 if raw is None else round(raw * (1 - kept), 2)
     points = None if raw is None else raw - taken_off
     flags = tuple(json.loads(row["flags"]))
     if newest["id"] != row["id"] and newest["state"] == NOT_GRADED:
         flags += (f"a later one was not graded: {newest['problem']}",)
+    if not late and BY_THE_PLATFORM in flags:
+        late = f"late ({BY_THE_PLATFORM}, not by how much)"
     note = ""
     if None in by_hand:  # for the whole exercise: as given, whatever the date
         (points, note), taken_off = by_hand[None], 0.0
@@ -419,13 +516,14 @@ def _standing(
         tasks=found,
         problem=row["problem"],
         flags=flags,
+        not_enforced=tuple(json.loads(row["not_enforced"])),
         attempt=row["id"],
         attempts=attempts,
         digest=row["digest"],
         library=row["library"],
         seed=row["seed"],
         source=row["source"],
-        submitted=row["submitted"],
+        submitted=submitted,
         graded_at=row["graded_at"],
         seconds=row["seconds"],
         taken_off=taken_off,
@@ -434,9 +532,13 @@ def _standing(
     )
 
 
+def _deadline(deadlines: Mapping[str, tuple[datetime, LateRule]], exercise: str) -> tuple[datetime, LateRule] | None:
+    return deadlines.get(exercise) or deadlines.get(ANY_EXERCISE)
+
+
 def _lateness(exercise: str, submitted: str, deadlines: Mapping[str, tuple[datetime, LateRule]]) -> tuple[str, float]:
     """ "2 days late", and the part of the points that stays."""
-    known = deadlines.get(exercise) or deadlines.get(ANY_EXERCISE)
+    known = _deadline(deadlines, exercise)
     if known is None or not submitted:
         return "", 1.0
     late = datetime.fromisoformat(submitted) - known[0]
@@ -444,6 +546,10 @@ def _lateness(exercise: str, submitted: str, deadlines: Mapping[str, tuple[datet
         return "", 1.0
     hours = late / timedelta(hours=1)
     return (f"{hours / 24:.1f} days late" if hours >= 48 else f"{hours:.1f} hours late"), known[1].kept(late)
+
+
+def _listed(record: Mapping[str, Any], key: str) -> str:
+    return json.dumps(record.get(key, []), ensure_ascii=False)
 
 
 def _storable(value: Any) -> Any:

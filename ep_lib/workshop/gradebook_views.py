@@ -22,8 +22,10 @@ from typing import Any
 from ep_lib.errors import GradingError
 from ep_lib.processes import temporary_folder
 from ep_lib.workshop import similar
+from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.gradebook import NOT_GRADED, Book, Standing, TaskStanding
 from ep_lib.workshop.grader import SCHEMA, printable
+from ep_lib.workshop.puzzles import graded
 
 _FILES = ("overview.html", "grades.csv", "totals.csv", "grades.json")  # beside the learners' folders
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for a formula
@@ -51,10 +53,20 @@ pre { background: var(--soft); padding: 0.5em 0.7em; overflow-x: auto; white-spa
 
 
 def standings_of(book: Book, count: str = "latest") -> list[Standing]:
-    """What counts, with ``same_as`` filled in."""
-    standings = book.standings(count)
+    """What counts, with ``same_as`` filled in, and what there is to have where all of it was given by hand."""
+    standings = [
+        dataclasses.replace(each, of=_possible(each.exercise)) if each.points is not None and each.of is None else each
+        for each in book.standings(count)
+    ]
     twins = similar.twins(standings, book.marks())
     return [dataclasses.replace(each, same_as=twins.get(each.attempt, ())) for each in standings]
+
+
+def _possible(exercise: str) -> float | None:
+    """The points that there are; None for an exercise that this version does not have."""
+    if exercise not in (*names(), *graded.names()):
+        return None
+    return (graded.as_exercise(exercise) if graded.is_of_puzzles(exercise) else find(exercise)).points
 
 
 def number(value: float | None) -> str:
@@ -78,7 +90,8 @@ def as_json(each: Standing) -> dict[str, Any]:
     else:
         record |= {"points": each.points, "of": each.of, "full": each.full, "seconds": each.seconds, "seed": each.seed}
         record |= {"problem": each.problem or None, "tasks": tasks}
-    told = {"flags": list(each.flags), "same_as": list(each.same_as), "note": each.note or None}
+    record |= {"flags": list(each.flags), "not_enforced": list(each.not_enforced)}
+    told = {"same_as": list(each.same_as), "note": each.note or None}
     dates = {"late": each.late or None, "taken_off": each.taken_off, "submitted": each.submitted or None}
     about = {"graded_at": each.graded_at, "attempts": each.attempts, "digest": each.digest, "library": each.library}
     return {**record, **told, **dates, **about}
@@ -98,7 +111,7 @@ def _csv_row(each: Standing, most: int) -> list[str]:
     notes = [each.note, *(f"task {task.task}: {task.note}" for task in each.tasks if task.note)]
     return [
         *(each.learner, each.exercise, number(each.points), number(each.of), *tasks, each.problem),
-        *("; ".join(each.flags), ", ".join(each.same_as), each.late, number(each.taken_off)),
+        *("; ".join((*each.flags, *each.not_enforced)), ", ".join(each.same_as), each.late, number(each.taken_off)),
         *("; ".join(filter(None, notes)), each.submitted, each.graded_at, str(each.attempts), each.digest[:12]),
         *(each.library, "" if each.seed is None else str(each.seed), each.source),
     ]
@@ -332,7 +345,7 @@ def _remarks(each: Standing) -> list[str]:
         lines.append(f"It was {each.late}: {number(each.taken_off)} points less." if each.taken_off else each.late)
     if each.note:
         lines.append(f"Your instructor: {each.note}")
-    return lines + ([each.problem] if each.problem else [])
+    return lines + ([each.problem] if each.problem and not each.is_given else [])
 
 
 def _task_line(task: TaskStanding) -> str:

@@ -12,9 +12,18 @@ from typing import Any
 
 
 def results(record: dict[str, Any]) -> dict[str, Any]:
-    """A test of Gradescope's for each task. What could not be graded has no score, so that nobody takes it for 0."""
+    """A test of Gradescope's for each task.
+
+    Gradescope shows no result without a score. So what could not be graded has 0, and says in the name of its only test
+    that this is no grade; find these by their output, "Not graded", and let the autograder run again.
+    """
+    for_instructors = "\n".join([*record["flags"], *record["not_enforced"]])
+    hidden = [{"name": "for the instructor", "output": for_instructors, "visibility": "hidden"}]
     if "error" in record:
-        return {"output": f"Not graded: {record['error']}", "tests": []}
+        said = f"Not graded, and this 0 is no grade: {record['error']}"
+        only = {"name": "NOT GRADED", "status": "failed", "output": said, "visibility": "visible"}
+        tests = [only, *(hidden if for_instructors else [])]
+        return {"score": 0, "output": said, "tests": tests, "extra_data": {"graded": False}}
     tests = [
         {
             "name": f"task {each['task']}: {each['title']}",
@@ -26,9 +35,7 @@ def results(record: dict[str, Any]) -> dict[str, Any]:
         }
         for each in record["tasks"]
     ]
-    for_instructors = [*record["flags"], *record["not_enforced"]]
-    if for_instructors:
-        tests.append({"name": "for the instructor", "output": "\n".join(for_instructors), "visibility": "hidden"})
+    tests += hidden if for_instructors else []
     return {"output": record["problem"] or "", "execution_time": record["seconds"], "tests": tests}
 
 
