@@ -72,8 +72,9 @@ def undue(handed: Any, secret: tuple[Any, ...], described: set[str]) -> Iterator
             yield f"{way}: a module"
         elif isinstance(thing, Rank) and {each for each in vars(thing) if not each.startswith("_")} != OF_A_RANK:
             yield f"{way}: a rank with {vars(thing).keys() - OF_A_RANK}"
-        elif isinstance(thing, Kernel) and type(thing) is not Kernel:
-            yield f"{way}: {type(thing)}"
+        elif isinstance(thing, Kernel):
+            if type(thing) is not seal.HandedKernel or vars(thing).keys() - {"name"}:
+                yield f"{way}: {type(thing)}"
         elif isinstance(thing, (FunctionType, MethodType)) and of_the_grader(thing) and "." in way:
             if name not in described:
                 yield f"{way}: a function of the grader's that no description has"

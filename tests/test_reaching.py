@@ -75,6 +75,8 @@ REFUSED = {
     "memory as a file": 'open("/proc/self/mem", "rb")',
     "files": "from pathlib import Path",
     "a kernel of its own": 'own = type(kernel).from_source("...", "own")',
+    "a kernel by its class": "import ep_lib\nown = ep_lib.Kernel('', 'own', path=None, filename='x.cu')",
+    "a kernel by its imported class": "from ep_lib import Kernel as K\nown = K('', 'own', path=None, filename='x.cu')",
     "what unpickles": "class A:\n    def __reduce__(self): return list, ()",
     "everything of a module": "from os.path import *",
     "a file by another name": "import io\nio.open('/proc/self/mem')",
@@ -161,6 +163,8 @@ REFUSED = {
     "names of patterns": "class A:\n    __match_args__ = (name,)",
 }
 PLAIN = {
+    "kernels in annotations": "import ep_lib as e\ndef f(kernel: e.Kernel | None) -> list[e.Kernel]: return [kernel]",
+    "a kernel of its own": "class Kernel: pass\nkernels = [Kernel()]",
     "modules inside of modules that are on the list": "import torch.nn\ny = torch.nn.functional.softmax(x, 0)",
     "random numbers": "import numpy as np\nx = np.random.default_rng(1).random(3)",
     "an abstract class": "import collections.abc\nclass A(collections.abc.Mapping): pass",

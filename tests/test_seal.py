@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ep_lib import Kernel
 from ep_lib.workshop import grader, seal
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
@@ -183,13 +185,88 @@ def test_each_rank_has_variables_and_kernels_of_its_own(tmp_path: Path) -> None:
 _shared = []
 def pass_on(rank, kernel, mine):
     _shared.append(rank.rank)
-    there = hasattr(kernel, "shared") or "SHARED" in kernel.defines
-    kernel.shared = kernel.defines["SHARED"] = "1"
+    there = "shared" in vars(kernel)
+    vars(kernel)["shared"] = rank.shared = 1
     rank.barrier()
     raise RuntimeError(f"another one's: {there}, {_shared != [rank.rank]}")
 """
     (result,) = grade("00_first_main", submitted(tmp_path, code), tasks=[2], seed=1).tasks
     assert "another one's: False, False" in result.message
+
+
+OWN_CODE = """
+import copy
+import os
+import subprocess
+import ep_lib.emulator.library, ep_lib.jit.gxx, ep_lib.jit.kernel
+TEXT = 'extern "C" __global__ void own(int* p) { *p = 7; }'
+def _own(): return ep_lib.Kernel(TEXT, "own", path=None, filename="k.cu")
+def _image(): return ep_lib.jit.gxx.EmulatorImage("/usr/lib/libc.so.6", "system", (), False, 0)
+def _launched(rank, kernel): kernel.launch(rank, 1, 1, rank.empty(1, "int32"))
+_ways = {
+    "launched": lambda rank, kernel: _launched(rank, _own()),
+    "in a world of its own": lambda rank, kernel: _launched(ep_lib.init(), _own()),
+    "in ranks of its own": lambda rank, kernel: ep_lib.spawn(lambda each: _launched(each, _own()), 2),
+    "one of the library's": lambda rank, kernel: ep_lib.jit.kernel.library_kernel("moe/layout.cu", "x").compile(),
+    "compiled": lambda rank, kernel: _own().compile(),
+    "for a GPU": lambda rank, kernel: _own().compile("sm_90"),
+    "compiled below": lambda rank, kernel: ep_lib.jit.gxx.build_emulator_kernel(_own()),
+    "the text replaced": lambda rank, kernel: setattr(kernel, "source", TEXT),
+    "a macro": lambda rank, kernel: kernel.defines.update(EP_WARP="1"),
+    "the handed one, compiled": lambda rank, kernel: kernel.compile(),
+    "the handed one elsewhere": lambda rank, kernel: _launched(ep_lib.init(), kernel),
+    "the handed one, copied": lambda rank, kernel: _launched(rank, copy.copy(kernel)),
+    "a library": lambda rank, kernel: rank._backend._machine.load(_image(), 0),
+    "a library by ctypes": lambda rank, kernel: ep_lib.emulator.library.ctypes.CDLL("libc.so.6"),
+    "a program": lambda rank, kernel: subprocess.run(["true"]),
+    "a compiler": lambda rank, kernel: ep_lib.jit.gxx._run(["g++", "--version"]),
+    "a shell": lambda rank, kernel: os.system("true"),
+    "a process": lambda rank, kernel: os._exit(0) if os.fork() == 0 else None,
+    "where programs are": lambda rank, kernel: os.putenv("PATH", "/tmp"),
+    "a file": lambda rank, kernel: open(os.environ["EP_LIB_CACHE_DIR"] + "/x", "w"),
+    "a file in its folder": lambda rank, kernel: open("x", "w"),
+}
+def pass_on(rank, kernel, mine):
+    done = []
+    for name, way in _ways.items():
+        try: way(rank, kernel)
+        except Exception: continue
+        done.append(name)
+    raise RuntimeError(f"done: {done}")
+"""
+
+
+@pytest.mark.slow
+def test_a_piece_has_no_native_code_but_the_tests(tmp_path: Path) -> None:
+    (result,) = grade("00_first_main", submitted(tmp_path, OWN_CODE), tasks=[2], seed=1).tasks
+    assert "done: []" in result.message
+
+
+@pytest.mark.slow
+def test_who_compiles_is_told_to_the_instructor(tmp_path: Path) -> None:
+    code = """
+try: ep_lib.Kernel('extern "C" __global__ void own() {}', "own", path=None, filename="k.cu").compile()
+except Exception: pass
+"""
+    found = grade("00_first_main", submitted(tmp_path, code), tasks=[1], seed=1)
+    assert not found.points and any("ep_lib.compile() compiles" in flag for flag in found.flags), found.tasks
+
+
+@pytest.mark.slow
+def test_what_a_piece_changes_of_its_rank_the_grader_does_not_see(tmp_path: Path) -> None:
+    code = (
+        (EXERCISE.solution_dir / PIECE).read_text("utf-8")
+        + """
+_pass_on = pass_on
+def pass_on(rank, kernel, mine):
+    got = _pass_on(rank, kernel, mine)
+    rank.rank, rank.to_device, rank.empty, rank.to_host = 1 - rank.rank, None, None, None
+    return got
+"""
+    )
+    (tmp_path / PIECE).write_text(code)
+    (result,) = grade("00_first_main", tmp_path, tasks=[2], seed=1).tasks
+    assert result.passed, result.message
 
 
 ONE_INBOX = """
@@ -272,7 +349,7 @@ def pass_far(rank, kernel, numbers, hops):
     assert "rank.all_gather() was called" in result.message
 
 
-def carried(*journeys: tuple[str, int, int, bytes, bytes, int, int]) -> seal.Carried:
+def carried(*journeys: tuple[Any, ...]) -> seal.Carried:
     return seal.Carried({"carried": [(*each[:3], each[3].hex(), each[4].hex(), *each[5:]) for each in journeys]})
 
 
@@ -291,9 +368,17 @@ def test_what_was_carried_in_parts_was_carried() -> None:
 
 @pytest.mark.parametrize(("at", "signal", "awaited"), [(64, 8, True), (68, 8, True), (72, 8, False), (64, 16, False)])
 def test_a_wait_is_one_for_the_signal_and_the_place_that_were_sent_to(at: int, signal: int, awaited: bool) -> None:
-    both = carried(("sent", 0, 1, b"abcdefgh", b"ABCDEFGH", 64, 8), ("received", 1, 0, b"EFGH", b"EFGH", at, signal))
+    came = ("received", 1, 0, b"EFGH", b"EFGH", at, signal, 1)
+    both = carried(("sent", 0, 1, b"abcdefgh", b"ABCDEFGH", 64, 8), came)
     assert both.was_awaited(1, 0, b"EFGH") == awaited
     assert not both.was_awaited(0, 1, b"EFGH")
+
+
+@pytest.mark.parametrize(("least", "awaited"), [(0, False), (1, False), (2, True), (3, True)])
+def test_a_wait_is_one_for_the_signal_that_was_sent_with_it(least: int, awaited: bool) -> None:
+    sent = [("sent", 0, 1, name, name.upper(), 64, 8) for name in (b"first", b"other")]
+    both = carried(*sent, ("received", 1, 0, b"OTHER", b"OTHER", 64, 8, least))
+    assert both.was_awaited(1, 0, b"OTHER") == awaited
 
 
 PROXY = find("04_proxy_loop")
@@ -332,5 +417,5 @@ def test_a_silent_checker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         findings = ()
 
     monkeypatch.setattr(seal, "check", lambda *_, **__: Silent)
-    kernel = 'extern "C" __global__ void canary(int* word) {}'
-    assert seal.findings_of(lambda rank: None, 2, kernel, seeds=1, heap_bytes=1 << 16) == [CHECKER_IS_OFF]
+    canary = Kernel.from_source('extern "C" __global__ void canary(int* word) {}', "canary")
+    assert seal.findings_of(lambda rank: None, 2, canary, seeds=1, heap_bytes=1 << 16) == [CHECKER_IS_OFF]

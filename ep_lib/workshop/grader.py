@@ -431,7 +431,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             *beneath(package, private),
             *tests.folder.glob("*.cuh"),
             *(Path(source) for source, _ in tests.kernels),
-            tests.folder / f"play{exercise.name}.py",
+            *(tests.folder / name for name in (f"play{exercise.name}.py", f"ex{exercise.name}.cu")),
             *(place / kind for place in compile_cache.places() for kind in _SHARED),
             *map(Path, _PROC),
             *tests.readable,

@@ -167,6 +167,7 @@ _INSTEAD = {
 _MEMBERS = "give the enumeration a member in its own body, as in RED = 1 (of flags: one bit), and leave _ignore_ out"
 _PYTHONS_OWN = "of Python's own names a piece says those of operators, containers and contexts: give it a plain method"
 _INSIDE = "of a module a piece uses public functions and classes: no modules inside of it, no files and no code in text"
+_HANDED = "a piece launches the kernels that it is handed, and makes none"
 _NESTED = "nested too deeply to be read: give its parts names, in lines of their own"
 _IMPORTS = f"a piece imports only {', '.join(sorted(_MODULES - {'__future__'}))}"
 _CLASSES = "a class of a class makes others at run time: compare type(x), print it, or name the class itself"
@@ -214,9 +215,17 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
     said_rightly = _said_rightly(tree, own)
     looked_into = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     addresses = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "data"}
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     compared = set(_compared(tree, own))
     may_be_classes = looked_into | compared
     bases = [_word(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
+    kernels = {
+        each.asname or each.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "ep_lib"
+        for each in node.names
+        if each.name == "Kernel"
+    }
     has_texts = not _TEXTS.isdisjoint(bases)
 
     for node in ast.walk(tree):
@@ -237,6 +246,8 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
             module = _module_at(node.value, modules)
             if module and not _is_open(module, node.attr):
                 yield Reach(line, node.attr, refused=True, why=_INSTEAD.get(node.attr, _INSIDE))
+            elif module == "ep_lib" and node.attr == "Kernel" and id(node) in called:
+                yield Reach(line, node.attr, refused=True, why=_HANDED)
             elif own.is_of_others(node.attr) and (module or not own.is_of_its_object(node)):
                 yield Reach(line, node.attr, refused=True)
             said_otherwise = node.attr in _ONLY_SO and id(node) not in said_rightly
@@ -248,6 +259,8 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
                 yield Reach(line, node.attr, refused=True)
         if isinstance(node, ast.ClassDef) and _may_make_classes(node):
             yield Reach(line, node.name, refused=True, why=_MEMBERS)
+        if isinstance(node, ast.Call) and _word(node.func) in kernels:  # there it is refused by what the process may
+            yield Reach(line, _word(node.func), refused=True, why=_HANDED)
         if _is_class_of(node) and id(node) not in may_be_classes:
             yield Reach(line, "type" if isinstance(node, ast.Call) else "__class__", refused=True, why=_CLASSES)
         is_value = isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)

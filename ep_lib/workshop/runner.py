@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -82,8 +83,14 @@ class Runner:
 
     def _new_guest(self, piece: str) -> Guest:
         self._before = self._before or seal.noted()
-        may_trace = piece == ANSWERS  # of puzzles, whose other half follows the learner's lines
-        return Guest(self._mine, piece, self._before, may_trace, self._around, self._shut)
+        if piece == ANSWERS:  # of puzzles, whose other half follows the learner's lines, and compiles them
+            return Guest(self._mine, piece, self._before, True, self._around, self._shut)
+        around = self._around and {
+            **self._around,
+            "readable": [*self._around["readable"], *self._around["writable"]],
+            "writable": [os.devnull],  # so no file of its own can be loaded as code
+        }
+        return Guest(self._mine, piece, self._before, False, around, self._shut)
 
     def _imported(self, request: Mapping[str, Any]) -> dict[str, Any]:
         for program in request["programs"]:

@@ -7,6 +7,10 @@ a function, or a class of the library's, has an attribute more. What looks throu
 ``gc.get_objects()`` does, what reads frames, what makes code of text or data, and what reads and writes memory by its
 address through ctypes is refused from then on, by an audit hook (PEP 578), which nothing in Python takes off again.
 
+So is all native code but the test's own: the kernels of a test are compiled and made known by :func:`kernels` before
+the learner's process is there, and in that process nothing more is compiled, loaded or started. What a piece is given
+are a :class:`HandedKernel` for each and :func:`theirs`, a rank of its own.
+
 The words for reaching further are refused in a piece's text before it runs (:mod:`ep_lib.workshop.reaching`). Where
 one is missing there, the hook still stands between a piece and the frames with the grader's records.
 """
@@ -25,15 +29,15 @@ import typing
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ep_lib.errors import EpError
+from ep_lib.emulator import library
+from ep_lib.errors import EpError, KernelLaunchError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.require import index
 from ep_lib.runtime.check import check
@@ -58,6 +62,15 @@ _MAKERS = frozenset(module.__file__ for module in (collections, dataclasses, enu
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
 _INSTALLED = ("<frozen ", *(sysconfig.get_path(which) + os.sep for which in ("stdlib", "purelib", "platlib")))
 _TRACES = frozenset(("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"))
+# What compiles, loads or starts code, and what tells programs where to look for it.
+_NATIVE = frozenset(
+    (
+        *("ep_lib.compile", "ctypes.dlopen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn"),
+        *("os.system", "os.putenv", "os.unsetenv"),
+    )
+)
+_OF_FINDINGS = "addr2line"  # the program that the checker asks for lines
+_known: set[str] = set()  # files of the tests' compiled kernels
 
 
 class Tampered(EpError):
@@ -67,9 +80,11 @@ class Tampered(EpError):
 def put_on(before: Sequence[Noted], *, may_trace: bool = False) -> Callable[[], None]:
     """Returns what raises Tampered if a name stands for something else than :func:`noted` has noted ``before``.
 
-    ``may_trace``: whether the grader's half follows the learner's lines itself, as that of the puzzles does."""
+    ``may_trace``: whether the grader's half follows the learner's lines itself, as that of the puzzles does, and
+    compiles them."""
     refuses = _LOOK_THROUGH if may_trace else _LOOK_THROUGH | _TRACES
-    refused: list[str] = []
+    loadable = frozenset(_known)
+    refused: list[tuple[str, str]] = []
     gone = object()
 
     looking = threading.local()
@@ -100,16 +115,24 @@ def put_on(before: Sequence[Noted], *, may_trace: bool = False) -> Callable[[], 
     def watch(event: str, given: Any) -> None:
         if event not in refuses and getattr(looking, "now", False):
             return
+        if not may_trace and (
+            event in _NATIVE
+            or (event == "ep_lib.load" and given[0] not in loadable)
+            or (event == "subprocess.Popen" and given[0] != _OF_FINDINGS)
+        ):
+            refused.append((f"{event}()", "compiles, loads or starts what the test has not made"))
+            raise _tampered(*refused[-1])
         reads_frame = event == "sys._getframe" or (event == "object.__getattr__" and given[1] in _FRAMES_OF)
         asks = reads_frame or event in _MAKES_CODE or event.startswith("ctypes.")
         if event not in refuses and (not asks or is_known(event)):
             return
-        refused.append(f"{event}()" if event != "object.__getattr__" else given[1])
-        raise _tampered(refused[-1], "looks through the process that grades it")
+        what = f"{event}()" if event != "object.__getattr__" else given[1]
+        refused.append((what, "looks through the process that grades it"))
+        raise _tampered(*refused[-1])
 
     def require() -> None:
         if refused:
-            raise _tampered(refused[0], "looks through the process that grades it")
+            raise _tampered(*refused[0])
         for where, names, noted, is_class in before:
             now = names.get
             if is_class and len(names) > len(noted):
@@ -132,14 +155,48 @@ def noted() -> list[Noted]:
     return list(_noted())
 
 
+def kernels(source: Path, *names: str) -> dict[str, Kernel]:
+    """A test's kernels by name, compiled: for its program to make when it is imported, before any piece is there. Of
+    the process in which a piece runs, these are all."""
+    found = {name: Kernel.from_source(source.read_text(encoding="utf-8"), name) for name in names}
+    _known.update(str(kernel.compile().path) for kernel in found.values())
+    library.load()
+    return found
+
+
+class HandedKernel(Kernel):
+    """What a piece has of a kernel: it is launched, and has a name. Which kernel it is, knows :class:`Followed` alone,
+    so whatever becomes of this one, that stays as it is."""
+
+    def __init__(self, name: str) -> None:
+        vars(self)["name"] = name
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{self!r} has no {name!r}: it was compiled before, for this rank, and is launched")
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{self!r} was compiled before, and stays as it is: {name!r} cannot be set")
+
+    def __repr__(self) -> str:
+        return f"<the kernel {vars(self).get('name')} of the test>"
+
+
+def theirs(rank: Rank) -> Rank:
+    """The rank once more, for the piece: what it changes there, the grader's half does not see."""
+    copied = Rank.__new__(Rank)
+    vars(copied).update(vars(rank))
+    return copied
+
+
 class Travels:
     """The half of a test's ``Kept`` that knows what kernels carried: what each of them was given to send to a peer, and
-    which bytes lay where it waited for those of a peer. And where ranks met."""
+    which bytes lay where it waited for those of a peer. And where ranks met, and how much symmetric memory they had."""
 
     def __init__(self) -> None:
         self._carried: list[list[Any]] = []
         self._met = Counter[str]()
         self._met_late: set[str] = set()
+        self._most_held = 0
 
     def carried(self, *journey: Any) -> None:
         self._carried.append(list(Journey(*journey)))
@@ -148,8 +205,12 @@ class Travels:
         self._met[name] += 1
         self._met_late |= {name} if late else set()
 
+    def holds(self, nbytes: int) -> None:
+        self._most_held = max(self._most_held, nbytes)
+
     def seen(self, told: Any) -> dict[str, Any]:
-        return {"told": told, "carried": self._carried, "met": self._met, "met_late": sorted(self._met_late)}
+        met = {"met": self._met, "met_late": sorted(self._met_late)}
+        return {"told": told, "carried": self._carried, "most_held": self._most_held, **met}
 
 
 class Journey(NamedTuple):
@@ -162,6 +223,7 @@ class Journey(NamedTuple):
     came: str  # hex, as it went and came
     at: int  # of the target, or of what was waited for: bytes from the beginning of the rank's heap
     signal: int
+    least: int = 0  # for which the signal was waited
 
 
 class Sends(NamedTuple):
@@ -191,32 +253,29 @@ class Followed:
 
     Ranks are threads of one process, and what one of them knows could reach the next by other ways than a kernel. So
     nobody knows what travels: a kernel sends what it is given plus random bits, and the right answer is what came. Who
-    hands on the numbers themselves has numbers that no kernel carried. ``source`` has a kernel ``note(from, bytes, key,
-    to)`` too, which copies with ``key`` in each byte (None: as it is).
+    hands on the numbers themselves has numbers that no kernel carried. Among ``kernels`` is one ``note(from, bytes,
+    key, to)`` too, which copies with ``key`` in each byte (None: as it is).
     """
 
-    def __init__(self, source: str, ask: Callable[..., Any]) -> None:
-        self._source, self._ask = source, ask
-        self._note = Kernel.from_source(source, "note")
+    def __init__(self, kernels: Mapping[str, Kernel], ask: Callable[..., Any]) -> None:
+        self._all, self._ask = kernels, ask
         self._kernels: list[tuple[Kernel, Sends | None, Receives | None]] = []
         self._noted: dict[int, list[Callable[[], Journey]]] = defaultdict(list)
         self._is_over = False
 
     def kernel(self, name: str, sends: Sends | None = None, receives: Receives | None = None) -> None:
         """A kernel to follow. What is received may be read otherwise as well, so all of its array is of interest."""
-        self._kernels.append((Kernel.from_source(self._source, name), sends, receives))
+        self._kernels.append((self._all[name], sends, receives))
 
-    def follow(self, rank: Rank) -> list[Kernel]:
-        """Notes from now on what this rank's kernels carry, and where it meets other ranks, by any call. Returns this
-        rank's own copies of the kernels."""
+    def follow(self, rank: Rank) -> list[HandedKernel]:
+        """Notes from now on what this rank's kernels carry, where it meets other ranks, by any call, and its symmetric
+        memory. Returns what the piece on this rank gets of the kernels; it launches no others. ``rank`` is the
+        grader's own: the piece gets :func:`theirs`."""
         backend = rank._backend
-        real_launch, real_gather = backend.launch, backend.all_gather
-        note = partial(real_launch, self._note, 1, 32)
-        followed: dict[Kernel, tuple[Sends | None, Receives | None]] = {}
-        for kernel, sends, receives in self._kernels:
-            own = copy(kernel)
-            own.defines = dict(kernel.defines)
-            followed[own] = sends, receives
+        real_launch, real_gather, real_in_use = backend.launch, backend.all_gather, backend.heap_in_use
+        note = partial(real_launch, self._all["note"], 1, 32)
+        handed = [HandedKernel(kernel.name) for kernel, _, _ in self._kernels]
+        followed = {id(each): which for each, which in zip(handed, self._kernels, strict=True)}
         has_launched = False
 
         def launch(
@@ -224,11 +283,13 @@ class Followed:
         ) -> None:
             nonlocal has_launched
             has_launched = True
-            sends, receives = followed.get(kernel, (None, None))
+            if id(kernel) not in followed:
+                raise KernelLaunchError("a piece launches the kernels that it is handed: this is none of them")
+            real, sends, receives = followed[id(kernel)]
             given = list(args)
             if sends is not None:
                 self._disguise(rank, note, given, sends)
-            real_launch(kernel, grid, block, given, shared_bytes, uses)
+            real_launch(real, grid, block, given, shared_bytes, uses)
             if receives is not None and not self._is_over:
                 self._look(rank, note, args, receives)
 
@@ -237,9 +298,15 @@ class Followed:
                 self._ask("met", what.removesuffix("()"), has_launched)
             return real_gather(obj, what)
 
+        def heap_in_use(arrays: Sequence[tuple[int, int]]) -> None:
+            if not self._is_over:
+                self._ask("holds", sum(end - begin for begin, end in arrays if begin))  # at 0 are the heap's own words
+            real_in_use(arrays)
+
         backend.launch = launch  # type: ignore[method-assign]
         backend.all_gather = all_gather  # type: ignore[method-assign]
-        return list(followed)
+        backend.heap_in_use = heap_in_use  # type: ignore[method-assign]
+        return handed
 
     def _disguise(self, rank: Rank, note: Callable[..., None], args: list[Any], sends: Sends) -> None:
         """Puts a copy with random bits in the place of what is to be sent. Not of what a rank sends to itself."""
@@ -283,7 +350,7 @@ class Followed:
 
             def journey() -> Journey:
                 came = rank.to_host(seen).tobytes().hex()
-                return Journey("received", rank.rank, peer, came, came, *places)
+                return Journey("received", rank.rank, peer, came, came, *places, expected)
 
             self._noted[rank.rank].append(journey)
 
@@ -323,13 +390,22 @@ class Carried:
         return found | ({bytes(came)} if all(left) else set())
 
     def was_awaited(self, rank: int, peer: int, came: bytes) -> bool:
-        """Whether a kernel of ``rank`` has waited for the signal of ``peer`` and found ``came`` where that has sent it,
-        at once or in parts."""
+        """Whether a kernel of ``rank`` has waited for the signal that ``peer`` sent with ``came``, the first one or the
+        tenth, and found it where that has sent it, at once or in parts."""
         left = bytearray(len(came))
-        sent = self._of("sent", peer, rank)
+        signals = Counter[int]()
+        sent = []
+        for it in self._of("sent", peer, rank):
+            signals[it.signal] += 1
+            went = bytes.fromhex(it.came)
+            if went in came or came in went:
+                sent.append((it, signals[it.signal]))
         for each in self._of("received", rank, peer):
             part = bytes.fromhex(each.came)
-            if not any(it.signal == each.signal and 0 <= each.at - it.at < len(it.came) // 2 for it in sent):
+            if not any(
+                it.signal == each.signal and number <= each.least and 0 <= each.at - it.at < len(it.came) // 2
+                for it, number in sent
+            ):
                 continue
             if came in part:
                 return True
@@ -356,15 +432,15 @@ def _places_of(wanted: bytes, data: bytes) -> Iterator[int]:
         at = data.find(wanted, at + 1)
 
 
-def findings_of(main: Callable[..., Any], ranks: int, kernels: str, seeds: int, heap_bytes: int) -> list[str]:
+def findings_of(main: Callable[..., Any], ranks: int, canary: Kernel, seeds: int, heap_bytes: int) -> list[str]:
     """What the checker says of ``main(rank)``, a sentence each. After it rank 0 runs the kernel ``canary``, a race: a
     checker that is silent about it was switched off."""
-    canary = Kernel.from_source(kernels, "canary")
 
     def watched(rank: Rank) -> None:
+        launch = rank._backend.launch  # before main() has it followed
         main(rank)
         if rank.rank == 0:
-            canary.launch(rank, 2, 32, rank.empty(1, np.int32))
+            launch(canary, 2, 32, [rank.empty(1, np.int32)])
             rank.synchronize()
 
     report = check(

@@ -39,7 +39,8 @@ def receive_from_all(rank: ep_lib.Rank, wait: ep_lib.Kernel, inbox: Any, signals
     # The kernel takes (signal, expected, data, bytes, out, peer), waits until the signal is at least
     # `expected`, and copies to `out`. Signals only grow, by 1 in each epoch: which value says that the chunk of
     # epoch 0 is there, and which that of epoch e? Launch it once for each sender, with one block of 64 threads,
-    # and give the result to the host at the end: to_host() waits.
+    # and give the result to the host at the end: to_host() waits. Of other ranks you wait for signals alone: no
+    # barrier, here or elsewhere.
     raise NotImplementedError("Task 2 is still to do: receive the chunks of an epoch")
     # end of TASK 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.require import index
 from ep_lib.workshop.pieces import of_a_rank
-from ep_lib.workshop.seal import Followed, Sends, Travels, findings_of
+from ep_lib.workshop.seal import Followed, Sends, Travels, findings_of, kernels, theirs
 
+KERNELS = kernels(Path(__file__).with_name("ex00_first_main.cu"), "pass_on", "note", "canary")
 _FROM = 6  # which argument of the kernel it is
 
 
@@ -33,11 +35,9 @@ class Kept(Travels):
         return {**super().seen(told), "waits_for": self._waits_for}
 
 
-def passes(
-    piece: Any, ask: Callable[..., Any], kernel: str, numbers: Sequence[Sequence[int]], hops: int, seed: int
-) -> list[Any]:
+def passes(piece: Any, ask: Callable[..., Any], numbers: Sequence[Sequence[int]], hops: int, seed: int) -> list[Any]:
     """What each rank got: after one pass_on() for ``hops`` -1, or by pass_far(). Then what the checker says."""
-    followed = Followed(kernel, ask)
+    followed = Followed(KERNELS, ask)
     followed.kernel("pass_on", sends=Sends(source=1, items=2, item_bytes=4, target=0, signal=3, peer=5))
     ranks = len(numbers)
     waiting = {number: list(mine) for number, mine in enumerate(numbers)}
@@ -59,9 +59,9 @@ def passes(
         rank._backend.launch = launch  # type: ignore[method-assign]
         if hops < 0:
             own.neighbours = lambda me, ranks: ((me - 1) % ranks, (me + 1) % ranks)  # this task is not about them
-            got = own.pass_on(rank, launched, mine)
+            got = own.pass_on(theirs(rank), launched, mine)
         else:
-            got = own.pass_far(rank, launched, mine, hops)
+            got = own.pass_far(theirs(rank), launched, mine, hops)
         followed.tell(rank)
         return [int(number) for number in got]
 
@@ -76,5 +76,5 @@ def passes(
     followed.over()
     is_over = True
     if hops < 0:
-        got += findings_of(with_others, ranks, kernel, seeds=2, heap_bytes=1 << 20)[:1]
+        got += findings_of(with_others, ranks, KERNELS["canary"], seeds=2, heap_bytes=1 << 20)[:1]
     return got

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.workshop.pieces import of_a_rank
-from ep_lib.workshop.seal import Followed, Receives, Sends, Travels, findings_of
+from ep_lib.workshop.seal import Followed, Receives, Sends, Travels, findings_of, kernels, theirs
+
+KERNELS = kernels(
+    Path(__file__).with_name("ex01_all_to_all.cu"), "write_signal_warp", "wait_and_read", "note", "canary"
+)
 
 
 def _send(rank: Rank, kernel: Kernel, inbox: Any, signals: Any, chunks: Any) -> None:
@@ -32,7 +37,6 @@ Kept = Travels
 def exchanges(
     piece: Any,
     ask: Callable[..., Any],
-    kernels: str,
     epochs: Sequence[Any],
     own: Sequence[str],
     seed: int,
@@ -41,7 +45,7 @@ def exchanges(
 ) -> dict[str, Any]:
     """``epochs[rank][e][peer]`` are lists of bytes. ``own``: which functions are the learner's. ``checks``: how many
     schedules to try under the checker besides one run for the values."""
-    followed = Followed(kernels, ask)
+    followed = Followed(KERNELS, ask)
     followed.kernel("write_signal_warp", sends=Sends(source=1, items=2, item_bytes=1, target=0, signal=3, peer=4))
     followed.kernel("wait_and_read", receives=Receives(data=2, items=3, item_bytes=1, signal=0, expected=1, peer=5))
     ranks, shape = len(epochs), np.shape(epochs)[1:]  # [ranks, epochs, peers, bytes]
@@ -62,13 +66,13 @@ def exchanges(
 
     def exchange(rank: Rank, functions: Any, send: Kernel, wait: Kernel, mine: list[Any]) -> list[Any]:
         if "all_to_all" in own:
-            return [np.asarray(got).tolist() for got in functions.all_to_all(rank, send, wait, mine)]
+            return [np.asarray(got).tolist() for got in functions.all_to_all(theirs(rank), send, wait, mine)]
         inboxes = [rank.symmetric(mine[0].shape, np.uint8) for _ in range(2)]
         signals = rank.symmetric(rank.world_size, np.uint64)
         received = []
         for epoch, chunks in enumerate(mine):
-            functions.send_to_all(rank, send, inboxes[epoch % 2], signals, rank.to_device(chunks))
-            got = functions.receive_from_all(rank, wait, inboxes[epoch % 2], signals, epoch)
+            functions.send_to_all(theirs(rank), send, inboxes[epoch % 2], signals, rank.to_device(chunks))
+            got = functions.receive_from_all(theirs(rank), wait, inboxes[epoch % 2], signals, epoch)
             received.append(np.asarray(got).tolist())
         return received
 
@@ -79,5 +83,5 @@ def exchanges(
     others = np.random.default_rng().integers(0, 256, (ranks, *shape), dtype=np.uint8)
     got = spawn(main, ranks, "emulator", seed=seed, heap_bytes=heap_bytes, timeout=5)
     followed.over()
-    findings = findings_of(with_others, ranks, kernels, checks, heap_bytes)[:2] if checks else []
+    findings = findings_of(with_others, ranks, KERNELS["canary"], checks, heap_bytes)[:2] if checks else []
     return {"got": got, "findings": findings}
