@@ -4,19 +4,34 @@
 #include <ep_emulator/builtins.h>
 
 namespace ep_emulator {
-// The bits of a value of up to 8 bytes, and back. Through registers: these copies touch no instrumented memory.
+// The bits of a value of up to 8 bytes, and back. Numbers are converted: a memcpy is a call that the runtime looks at
+// (prelude.h), and a kernel that adds up BF16 would make two for each value.
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 template <typename T>
 EPEMU_INLINE uint64_t to_bits(T value) {
     static_assert(sizeof(T) <= 8, "a warp or atomic operation takes at most 8 bytes");
-    uint64_t bits = 0;
-    __builtin_memcpy(&bits, static_cast<const void*>(&value), sizeof(T));
-    return bits;
+    if constexpr (std::is_floating_point_v<T>) {
+        return __builtin_bit_cast(BitsOf<T>, value);
+    } else if constexpr (std::is_integral_v<T>) {
+        return static_cast<uint64_t>(value) & ~uint64_t{0} >> (64 - 8 * sizeof(T));  // no sign above its own bits
+    } else {
+        uint64_t bits = 0;
+        __builtin_memcpy(&bits, static_cast<const void*>(&value), sizeof(T));
+        return bits;
+    }
 }
 template <typename T>
 EPEMU_INLINE T from_bits(uint64_t bits) {
-    T value;
-    __builtin_memcpy(static_cast<void*>(&value), &bits, sizeof(T));
-    return value;
+    if constexpr (std::is_floating_point_v<T>) {
+        return __builtin_bit_cast(T, static_cast<BitsOf<T>>(bits));
+    } else if constexpr (std::is_integral_v<T>) {
+        return static_cast<T>(bits);
+    } else {
+        T value;
+        __builtin_memcpy(static_cast<void*>(&value), &bits, sizeof(T));
+        return value;
+    }
 }
 template <typename T>
 EPEMU_INLINE T shuffle(epemu_warp_op op, unsigned mask, T value, int arg, int width) {
