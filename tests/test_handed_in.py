@@ -82,17 +82,86 @@ def test_moodles_and_canvas_exports_and_clones(tmp_path: Path) -> None:
     assert list(found) == ["doejane", "li"] and found["li"].is_late and not found["doejane"].is_late
     assert pieces_in(found["doejane"], EXERCISE).files and pieces_in(found["doejane"], RING).files
     for name in ("workshop-ada", "workshop-a-b"):
-        put(clones / name / "mine" / "01_write_signal" / PIECE)
-        (clones / name / ".git").mkdir()
-    assert list(collected(clones)) == ["a-b", "ada"]
-    assert pieces_in(collected(clones)["ada"], EXERCISE).modified == ""  # the date of a clone says nothing
+        put(clones / "workshop-submissions" / name / "mine" / "01_write_signal" / PIECE)
+        (clones / "workshop-submissions" / name / ".git").mkdir()
+    assert list(collected(clones / "workshop-submissions")) == ["a-b", "ada"]
+    ada = collected(clones / "workshop-submissions")["ada"]
+    assert pieces_in(ada, EXERCISE).modified == ""  # the date of a clone says nothing
+    (clones / "workshop-submissions").rename(clones / "all")
+    assert list(collected(clones / "all")) == ["workshop-a-b", "workshop-ada"]
+
+
+def test_moodles_files_without_folders_and_copies_of_a_browser(tmp_path: Path) -> None:
+    put(tmp_path / "Eve Li_4711_assignsubmission_file_write_signal.cuh")
+    put(tmp_path / "Eve Li_4711_assignsubmission_file_ring.cuh")
+    put(tmp_path / "Kim_12_assignsubmission_file_mine.zip", zipped(**{PIECE: b"// kim\n"}))
+    for name in ("ada_08_fp8_and_low_latency", "max_01_write_and_signal (1)", "x_12_y_01_write_and_signal"):
+        put(tmp_path / f"{name}.ipynb", b"{}")
+    put(tmp_path / "ada_ring (2).cuh")
+    found = collected(tmp_path)
+    assert list(found) == ["Eve Li", "Kim", "ada", "max", "x_12_y"]
+    assert pieces_in(found["Eve Li"], EXERCISE).files and pieces_in(found["Eve Li"], RING).files
+    assert pieces_in(found["Kim"], EXERCISE).files == {PIECE: b"// kim\n"} and pieces_in(found["ada"], RING).files
+    assert [each.problems for each in found.values()] == [[]] * 5  # several files of one learner are nothing to look at
+
+
+def test_what_a_learner_is_called_depends_on_nobody_else(tmp_path: Path) -> None:
+    ada, bob = f"ada/mine/01_write_signal/{PIECE}", f"bob/mine/01_write_signal/{PIECE}"
+    for paths, learners in (([ada], ["ada"]), ([ada, bob], ["ada", "bob"])):
+        put(tmp_path / "class.zip", zipped(**dict.fromkeys(paths, b"// mine\n")))
+        assert list(collected(tmp_path / "class.zip")) == learners
+        put(tmp_path / "class.zip", zipped(**{f"class/{name}": b"// mine\n" for name in paths}))
+        assert list(collected(tmp_path / "class.zip")) == learners
+    put(tmp_path / "class.zip", zipped(**{f"ada/homework/{PIECE}": b""}))
+    with pytest.raises(GradingError, match="nothing but the folder 'ada': is that a learner"):
+        collected(tmp_path / "class.zip")
+    put(tmp_path / "unpacked" / "mine" / "01_write_signal" / PIECE)
+    put(tmp_path / "unpacked" / "bob" / PIECE)
+    found = collected(tmp_path / "unpacked")
+    assert list(found) == ["bob", "(mine)"] and not found["(mine)"].files
+    assert "mine is a folder of the course, and nobody's name" in found["(mine)"].problems[0]
+
+
+def test_who_is_in_the_gradebook_keeps_the_name_that_is_there(tmp_path: Path) -> None:
+    put(tmp_path / "Ada_1_assignsubmission_file_" / PIECE)
+    (first,) = submissions(tmp_path, ALL)
+    known = {first.place: first.learner}
+    assert known == {"Ada_1": "Ada"}
+    put(tmp_path / "Ada_2_assignsubmission_file_" / PIECE)
+    assert list(collected(tmp_path)) == ["Ada (1)", "Ada (2)"]
+    both = {each.place: each.learner for each in submissions(tmp_path, ALL, known)}
+    assert both == {"Ada_1": "Ada", "Ada_2": "Ada (2)"}
+    put(tmp_path / "next" / "Ada_17_assignsubmission_file_" / PIECE)
+    assert [each.learner for each in submissions(tmp_path / "next", ALL, both)] == ["Ada (17)"]  # which of the two?
+
+
+def test_names_that_are_no_text_stay_those_of_different_learners(tmp_path: Path) -> None:
+    for name in (b"J\xf6rg", b"J\xfcrg"):
+        put(Path(os.fsdecode(os.fsencode(tmp_path / "class") + b"/" + name)) / PIECE)
+    put(tmp_path / "class" / "tab\t" / PIECE)
+    put(tmp_path / "class" / "tab\r" / PIECE)
+    members = [(tarfile.TarInfo(os.fsdecode(b"class/J" + byte + b"rg/x.cuh")), b"") for byte in (b"\xf6", b"\xfc")]
+    put(tmp_path / "class.tar.gz", tarred(*members))
+    assert list(collected(tmp_path / "class")) == ["J\\xf6rg", "J\\xfcrg", "tab\\x09", "tab\\x0d"]
+    assert list(collected(tmp_path / "class.tar.gz")) == ["J\\xf6rg", "J\\xfcrg"]
+    assert handed_in.readable("J\\xf6rg") == handed_in.readable("J\udcf6rg"), "as --regrade and --times name them"
+
+
+def test_two_places_of_one_learner_are_named(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / PIECE)
+    put(tmp_path / "ada.zip", zipped(**{"ring.cuh": b"// zip\n"}))
+    assert "2 places are taken for one learner's: ada, ada.zip" in collected(tmp_path)["ada"].problems
+    names = (f"jos\N{LATIN SMALL LETTER E WITH ACUTE}/{PIECE}", "jose\N{COMBINING ACUTE ACCENT}/ring.cuh")
+    put(tmp_path / "x.zip", zipped(**dict.fromkeys(names, b"// mine\n"), **{"bob/ring.cuh": b""}))
+    (said,) = collected(tmp_path / "x.zip")["jos\N{LATIN SMALL LETTER E WITH ACUTE}"].problems
+    assert "2 names that look alike are taken for one" in said
 
 
 def test_an_archive_of_all_submissions(tmp_path: Path) -> None:
     inner = zipped(**{PIECE: b"// inner\n"})
     whole = {"handed in/ada/work.zip": inner, f"handed in/bob/{PIECE}": b"// bob\n", "handed in/eve/notes.txt": b"?"}
-    put(tmp_path / "all.zip", zipped(**whole))
-    found = collected(tmp_path / "all.zip")
+    put(tmp_path / "Handed in (1).zip", zipped(**whole))
+    found = collected(tmp_path / "Handed in (1).zip")
     assert list(found) == ["ada", "bob", "eve"]
     assert pieces_in(found["ada"], EXERCISE).files == {PIECE: b"// inner\n"}
     assert not pieces_in(found["eve"], EXERCISE).files
@@ -208,7 +277,7 @@ def test_what_is_too_much_of_one_learner_is_nobody_elses(tmp_path: Path, monkeyp
     learners = {"aaron": zipped(a=b"", **{f"{n}.zip": many for n in range(3)}), "ab": bomb, "abe": right, "zoe": right}
     for name, whole in (
         ("class.zip", zipped(**{f"{learner}.zip": data for learner, data in learners.items()})),
-        ("class.tar.gz", tarred(*((member(f"all/{learner}/x.zip"), data) for learner, data in learners.items()))),
+        ("class.tar.gz", tarred(*((member(f"class/{learner}/x.zip"), data) for learner, data in learners.items()))),
     ):
         put(tmp_path / name, whole)
         found = collected(tmp_path / name)

@@ -20,7 +20,7 @@ import pytest
 from ep_lib.cli import main
 from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.jit import sealed
-from ep_lib.workshop import hidden, puzzles, release
+from ep_lib.workshop import class_grading, hidden, puzzles, release
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.generate import sealed_text, with_holes
 
@@ -120,6 +120,25 @@ def test_what_is_left_out(tree: Path) -> None:
     texts = [path.read_text() for path in (tree / "notebooks").glob("*.ipynb")]
     unfolding = [answer for text in texts for answer in re.findall(r"</summary>(.*?)</details>", text, re.DOTALL)]
     assert unfolding and all("The answer is with your instructor." in answer for answer in unfolding)
+
+
+def test_what_learners_of_a_git_classroom_write_is_pushed_and_collected(tree: Path, tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=ada", "-c", "user.email=ada@localhost")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    exercise = find("10_plan")
+    (tmp_path / "work" / "mine" / exercise.name).mkdir(parents=True)
+    shutil.copy(tree / ".gitignore", tmp_path / "work")
+    for piece in exercise.pieces:
+        (tmp_path / "work" / "mine" / exercise.name / piece).write_text("# mine\n")
+    git("init", "-q", "work")
+    git("-C", "work", "add", "-A")
+    git("-C", "work", "commit", "-qm", "mine")
+    git("clone", "-q", "work", "plan-submissions/plan-ada")
+    (found,) = class_grading.collect(tmp_path / "plan-submissions", [exercise], puzzles=False)
+    assert (found.job.learner, found.problem) == ("ada", "") and set(found.job.files) == set(exercise.pieces)
+    assert "/mine/" in (ROOT / ".gitignore").read_text(), "in a clone it stays out of what is committed"
 
 
 def test_a_check_has_what_it_needs_and_no_more(tree: Path, inside: None) -> None:

@@ -186,7 +186,7 @@ def _class(options: argparse.Namespace) -> int:
 def _grade(options: argparse.Namespace, executor: Executor, workers: int) -> int:
     with Book(options.book) as book:
         _change(book, options)
-        entries = _collect(options)
+        entries = _collect(book, options)
         try:
             _grade_what_is_new(book, entries, options, executor, workers)
         finally:
@@ -275,12 +275,12 @@ def _is_asked(options: argparse.Namespace, exercise: str) -> bool:
     return options.exercise is None or find(options.exercise).name == exercise
 
 
-def _collect(options: argparse.Namespace) -> list[Entry]:
+def _collect(book: Book, options: argparse.Namespace) -> list[Entry]:
     exercises = _exercises(options)
     puzzles = options.exercise in (None, _PUZZLES)
     found = class_grading.collect_folders([Path(each) for each in options.mine or []], exercises, puzzles=puzzles)
     if options.all:
-        found += class_grading.collect(options.all, exercises, puzzles=puzzles)
+        found += class_grading.collect(options.all, exercises, puzzles=puzzles, known=book.places())
     times = _times(options, {each.job.learner for each in found})
     return class_grading.with_times(found, times)
 
@@ -320,9 +320,13 @@ def _in_a_line(result: Result) -> str:
 
 
 def _write(standings: Sequence[Standing], options: argparse.Namespace) -> None:
+    failed: GradingError | None = None
     if options.out:
-        gradebook_views.write_all(standings, options.out)
-        _say(f"overview and feedback: {options.out / 'overview.html'}")
+        try:
+            gradebook_views.write_all(standings, options.out)
+            _say(f"overview and feedback: {options.out / 'overview.html'}")
+        except GradingError as error:  # the table and the JSON are written all the same
+            failed = error
     if options.csv == _STDOUT:
         sys.stdout.write(gradebook_views.grades_csv(standings))
     elif options.csv:
@@ -331,6 +335,8 @@ def _write(standings: Sequence[Standing], options: argparse.Namespace) -> None:
     if options.json:
         sys.stdout.write(json.dumps([gradebook_views.as_json(each) for each in standings], indent=2) + "\n")
     sys.stdout.flush()
+    if failed:
+        raise failed
 
 
 def _say(text: str) -> None:

@@ -35,7 +35,7 @@ class Entry:
     job: Job
     problem: str = ""
     flags: tuple[str, ...] = ()
-    place: str = ""  # the learner's folder or archive
+    place: str = ""  # of the submission
     is_told: bool = False  # when it was handed in is known from `--times`
 
     @property
@@ -44,13 +44,15 @@ class Entry:
         return HandedIn(job.learner, job.exercise, job.digest, job.submitted, self.place, self.is_told)
 
 
-def collect(place: Path, exercises: Sequence[Exercise], *, puzzles: bool) -> list[Entry]:
+def collect(
+    place: Path, exercises: Sequence[Exercise], *, puzzles: bool, known: Mapping[str, str] | None = None
+) -> list[Entry]:
     """What is to be graded of all submissions in ``place``, a folder or an archive.
 
     ``puzzles``: those in notebooks, too. With one exercise, everybody has an entry for it. Raises GradingError if there
-    is no such place.
+    is no such place. ``known``: :meth:`Book.places`, so that who is in the book keeps their name.
     """
-    return _collected(submissions(place, exercises), exercises, puzzles=puzzles)
+    return _collected(submissions(place, exercises, known), exercises, puzzles=puzzles)
 
 
 def collect_folders(folders: Iterable[Path], exercises: Sequence[Exercise], *, puzzles: bool) -> list[Entry]:
@@ -77,7 +79,7 @@ def _collected(found: Iterable[Submission], exercises: Sequence[Exercise], *, pu
             wanted = " or ".join(exercises[0].pieces) if len(exercises) == 1 else "of any exercise"
             why = "; ".join([f"no file {wanted} in {each.source}", *each.problems])
             of_this = [Entry(Job(each.learner, name, {}, source=each.source), why)]
-        entries += [dataclasses.replace(entry, place=each.source) for entry in of_this]
+        entries += [dataclasses.replace(entry, place=each.place) for entry in of_this]
     return entries
 
 

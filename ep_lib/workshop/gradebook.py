@@ -135,7 +135,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class HandedIn:
-    """What lies there of a learner: ``digest`` of the files for an exercise, ``place`` of their folder or archive."""
+    """What lies there of a learner: ``digest`` of the files for an exercise, ``place`` of the submission."""
 
     learner: str
     exercise: str
@@ -417,6 +417,11 @@ class Book:
     # ---- views -----------------------------------------------------------------------------------------------------
     def learners(self) -> list[str]:
         return [row[0] for row in self._rows("SELECT DISTINCT learner FROM attempts ORDER BY learner")]
+
+    def places(self) -> dict[str, str]:
+        """Learners by the place of what they handed in."""
+        rows = self._rows("SELECT learner, place FROM handed_in WHERE place != '' ORDER BY id")
+        return {row["place"]: row["learner"] for row in rows}
 
     def marks(self) -> dict[tuple[str, str], frozenset[int]]:
         """What similarity is seen by, by digest and exercise."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import hashlib
 import html
 import io
@@ -31,6 +32,7 @@ _FILES = ("overview.html", "grades.csv", "totals.csv", "grades.json")  # beside 
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for a formula
 _MOST_FAILED = 12  # tasks in the overview's list of what failed most
 _LONGEST_NAME = 60  # characters of a learner's name in the overview
+_LONGEST_FOLDER = 180  # bytes of a learner's folder's name: file systems take 255
 _NEEDS_HELP = 0.5  # of the points, below which a learner is in the list of those who need help
 _STYLE = """
 :root { --ink: #222; --paper: #fff; --soft: #f3f3f3; --line: #ccc; --full: #d8efe6; --some: #fdf1d0; --none: #fbe0d2;
@@ -383,7 +385,8 @@ def _json(standings: Iterable[Standing]) -> str:
 
 def folder_name(learner: str, learners: Sequence[str]) -> str:
     """A folder's name for a learner: theirs if a file system takes it, else something like it that is as unique."""
-    plain = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", learner).strip(" .")[:100]
+    plain = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", learner).strip(" .")
+    plain = plain.encode("utf-8", "replace")[:_LONGEST_FOLDER].decode("utf-8", "ignore")
     is_alone = sum(name.casefold() == learner.casefold() for name in [*learners, *_FILES]) == 1
     if learner and plain == learner and is_alone:
         return learner
@@ -393,17 +396,32 @@ def folder_name(learner: str, learners: Sequence[str]) -> str:
 def write(folder: Path, files: Mapping[str, str]) -> None:
     """Writes files into a folder, each as a whole or not at all; a killed process leaves no half of one.
 
-    Raises GradingError if they cannot be written.
+    What cannot be written keeps nothing else from it. Raises GradingError that says what it was.
     """
+    failed: list[OSError] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with temporary_folder(".ep_lib_", folder) as work:
             for name, text in files.items():
-                (work / "file").write_text(text, encoding="utf-8", errors="replace")
-                (folder / name).parent.mkdir(exist_ok=True)
-                (work / "file").replace(folder / name)
+                try:
+                    (work / "file").write_text(text, encoding="utf-8", errors="replace")
+                    (folder / name).parent.mkdir(exist_ok=True)
+                    (work / "file").replace(folder / name)
+                except OSError as error:
+                    failed.append(error)
     except OSError as error:
+        failed.append(error)
+    if failed:
+        which = f" (and {len(failed) - 1} others)" if len(failed) > 1 else ""
         raise GradingError(
-            f"{error.filename or folder} cannot be written ({error.strerror}): make room, or name another place. "
-            "Nothing that was kept so far is lost; the same command writes it again"
-        ) from error
+            f"{failed[0].filename2 or failed[0].filename or folder} cannot be written ({failed[0].strerror}){which}: "
+            f"{_remedy(failed[0])}. Nothing that was kept so far is lost; the same command writes it again"
+        ) from failed[0]
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room"
+    if error.errno == errno.ENAMETOOLONG:
+        return "name a place with a shorter path"
+    return "look at what is there, or name another place"

@@ -6,10 +6,14 @@ notebooks, are read, each up to a limit; links and names that lead out of an arc
 What is understood in the folder (or the archive) of all submissions:
 
 - a folder or an archive (.zip, .tar, .tar.gz, .tgz, .tar.bz2, .tar.xz) per learner, named after the learner;
-- Moodle's export: "Jane Doe_12345_assignsubmission_file_" folders, or the zip of them;
+- Moodle's export: "Jane Doe_12345_assignsubmission_file_" folders, or files that begin so, or the zip of them;
 - Canvas's export: "doejane_123_45678_mine.zip" or "doejane_LATE_123_45678_ring.cuh" files, or the zip of them;
-- clones of a git classroom: folders with a common beginning ("workshop-ada", "workshop-bob"), which is left out;
+- clones of a git classroom, by the names of their folders; in "workshop-submissions", which is how `gh classroom` calls
+  it, "workshop-ada" is ada;
 - single files named after the learner: "ada_ring.cuh", "ada_01_write_and_signal.ipynb".
+
+What a learner is called does not depend on who else is there. Of two learners of one name a platform's number tells
+them apart; who is in the gradebook already keeps the name that it has there.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import itertools
 import lzma
 import os
 import re
@@ -37,6 +40,7 @@ from typing import IO, Any
 
 from ep_lib.errors import GradingError
 from ep_lib.workshop.exercises import Exercise
+from ep_lib.workshop.exercises import names as exercise_names
 from ep_lib.workshop.submission import MAX_PIECE_BYTES, read_regular
 
 MAX_NOTEBOOK_BYTES = 16 << 20
@@ -53,10 +57,13 @@ _ARCHIVE = re.compile(r"\.(?:zip|tar|tgz|tar\.(?:gz|bz2|xz))$", re.IGNORECASE)
 _NOT_THEIRS = ("__MACOSX", "__pycache__", "node_modules")
 # The course's own folders, if somebody sends all.
 _COURSES = ("solutions", "ep_lib", "tutorial_kernels", "tests", "build")
+_OF_A_LEARNER = ("mine", "exercises", "notebooks")  # folders that learners have
 _AS_GIVEN, _OF_THE_COURSE = 3, 4  # the last ranks of a candidate
 _AGAIN = re.compile(r"(?: ?\(\d+\)|-\d+)(?=\.\w+$)")  # "ring (1).cuh" of a browser, "ring-1.cuh" of Canvas
-_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)_?$")
+_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)$")
 _CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<number>\d+)_\d+_(?P<file>.+)$")
+_NOTEBOOK = re.compile(r"(?:(?P<name>.+)_)?\d\d_[a-z][a-z0-9_]*\.ipynb")  # of the course
+_CLASSROOM = "submissions"  # "workshop-submissions" holds "workshop-ada", and so on
 _BROKEN = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -85,6 +92,7 @@ class Submission:
 
     learner: str
     source: str
+    place: str = ""  # what it is called among all submissions; with the platform's number, if it gives one
     files: dict[PurePosixPath, Content] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     is_late: bool = False  # the platform says so
@@ -250,7 +258,7 @@ def _is_theirs(at: PurePosixPath) -> bool:
 
 
 def _inside(name: str) -> PurePosixPath:
-    return PurePosixPath(readable(name).replace("\\", "/"))
+    return PurePosixPath(readable(name.replace("\\", "/")))
 
 
 def _leads_out(inside: PurePosixPath) -> bool:
@@ -325,10 +333,18 @@ def _require_short_list(file: IO[bytes], times: int) -> None:
 
 
 def readable(name: str) -> str:
-    """A file's name as text that can be written and shown: control characters and broken bytes become marks, and a
-    letter with its accent is one character, which a Mac writes as two."""
-    text = unicodedata.normalize("NFC", name.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    """A file's name as text that can be written and shown, and that stays another one than any other: bytes that are
+    no UTF-8 and control characters are written out, as in "J\\xf6rg". A letter with its accent is one character, which
+    a Mac writes as two."""
+    text = unicodedata.normalize("NFC", name)
+    return "".join(char if char.isprintable() else _written_out(ord(char)) for char in text)
+
+
+def _written_out(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:  # a byte, as Python keeps those that it cannot decode
+        code -= 0xDC00
+        return f"\\x{code:02x}"
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
 
 
 def _stamp(seconds: float) -> str:
@@ -346,8 +362,13 @@ def piece_of(name: str, pieces: Sequence[str]) -> str:
 
 
 # ---- who handed in what ----------------------------------------------------------------------------------------------
-def submissions(place: Path, exercises: Iterable[Exercise]) -> Iterator[Submission]:
-    """Each learner's files in a folder or an archive, by name. Raises GradingError if there is no such place."""
+def submissions(
+    place: Path, exercises: Iterable[Exercise], known: Mapping[str, str] | None = None
+) -> Iterator[Submission]:
+    """Each learner's files in a folder or an archive, by name. Raises GradingError if there is no such place.
+
+    ``known``: what learners are called, by :attr:`Submission.place`, of whom a gradebook has something.
+    """
     pieces = _names_of(exercises)
     if place.is_dir():
         found = _in_folder(place, pieces)
@@ -355,7 +376,7 @@ def submissions(place: Path, exercises: Iterable[Exercise]) -> Iterator[Submissi
         found = _in_archive(place, pieces)
     else:
         raise GradingError(f"no folder {place}, and no archive (.zip, .tar.gz): --all names what the class handed in")
-    yield from _named(found)
+    yield from _named(found, known or {})
 
 
 def folder(place: Path, exercises: Iterable[Exercise]) -> Submission:
@@ -364,7 +385,8 @@ def folder(place: Path, exercises: Iterable[Exercise]) -> Submission:
         raise GradingError(f"no folder {place}")
     reader = _Reader(_names_of(exercises))
     reader.within_limits(lambda: reader.folder(place, PurePosixPath()))
-    return Submission(readable(str(place)), readable(str(place)), reader.files, reader.problems)
+    name = readable(str(place))
+    return Submission(name, name, name, reader.files, reader.problems)
 
 
 def _names_of(exercises: Iterable[Exercise]) -> list[str]:
@@ -383,13 +405,19 @@ class _Part:
     source: str
     read: Callable[[], _Reader]
 
+    @property
+    def is_whole(self) -> bool:
+        """A folder or an archive of all that a learner has, and not one file of several."""
+        return not self.number and (self.learner == self.name or _ARCHIVE.search(self.name) is not None)
+
 
 def _in_folder(place: Path, pieces: Sequence[str]) -> list[_Part]:
     def reader_of(path: Path, name: str, *, dated: bool) -> Callable[[], _Reader]:
         def read() -> _Reader:
             reader = _Reader(pieces, dated=dated)
             if path.is_symlink():
-                reader.problems.append(f"it is a link to {path.readlink()}; a submission holds its files themselves")
+                to = readable(str(path.readlink()))
+                reader.problems.append(f"it is a link to {to}; a submission holds its files themselves")
             elif path.is_dir():
                 reader.within_limits(lambda: reader.folder(path, PurePosixPath()))
             else:
@@ -402,30 +430,34 @@ def _in_folder(place: Path, pieces: Sequence[str]) -> list[_Part]:
         path for path in sorted(place.iterdir()) if not path.name.startswith(".") and path.name not in _NOT_THEIRS
     ]
     clones = [path.name for path in entries if (path / ".git").exists() and not path.is_symlink()]
-    begin = _common_beginning(clones)
+    begin = place.resolve().name.removesuffix(_CLASSROOM) if place.resolve().name.endswith(f"-{_CLASSROOM}") else ""
     parts = []
     for path in entries:
         name = readable(path.name)
         learner, number, late = _who(name.removeprefix(begin) if path.name in clones else name, pieces)
         parts.append(
-            _Part(name, learner, number, late, str(path), reader_of(path, name, dated=path.name not in clones))
+            _Part(
+                name, learner, number, late, readable(str(path)), reader_of(path, name, dated=path.name not in clones)
+            )
         )
     return parts
 
 
 def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
-    """As a folder with the archive's entries; a single folder that holds all of them is gone through.
+    """As a folder with the archive's entries.
 
     Each learner has limits of their own, so that what one of them hands in takes no other's place.
     """
     try:
         with place.open("rb") as file:
-            names = [_inside(member.name) for member in _members(file, place.name, _MOST_LEARNERS)]
+            raw = [member.name for member in _members(file, place.name, _MOST_LEARNERS)]
+        names = [_inside(name) for name in raw]
         theirs = [name for name in names if name.parts and _is_theirs(name) and not _leads_out(name)]
-        tops = {name.parts[0] for name in theirs}
-        top = next(iter(tops)) if len(tops) == 1 else ""
-        base = 1 if top and not _MOODLE.match(top) and not _ARCHIVE.search(top) else 0
+        base = _beneath(place, theirs, pieces)
         readers = {name.parts[base]: _Reader(pieces) for name in theirs if len(name.parts) > base}
+        for name, spellings in _spellings(zip(names, raw, strict=True), base).items():
+            if name in readers and len(spellings) > 1:
+                readers[name].problems.append(f"{len(spellings)} names that look alike are taken for one: {name}")
         if outside := [str(name) for name in names if _leads_out(name)]:
             readers.setdefault(_NOBODYS, _Reader(pieces)).problems += [f"the name {outside[0]!r} leads out of {place}"]
         with place.open("rb") as file:
@@ -450,16 +482,53 @@ def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
 
         return read
 
-    return [_Part(top, *_who(top, pieces), f"{place}:{top}", reader_of(top)) for top in sorted(readers)]
+    return [_Part(top, *_who(top, pieces), f"{readable(str(place))}:{top}", reader_of(top)) for top in sorted(readers)]
 
 
-def _common_beginning(names: Sequence[str]) -> str:
-    """ "workshop-" of "workshop-ada" and "workshop-bob": up to a dash."""
-    if len(names) < 2:
-        return ""
-    pairs = zip(min(names), max(names), strict=False)
-    same = "".join(first for first, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return same[: same.rfind("-") + 1]
+def _spellings(names: Iterable[tuple[PurePosixPath, str]], base: int) -> dict[str, set[str]]:
+    """The names as they are in an archive of what is one name, once letters with accents are one character each."""
+    found: dict[str, set[str]] = {}
+    for inside, raw in names:
+        if len(inside.parts) > base:
+            own = PurePosixPath(raw.replace("\\", "/")).parts
+            found.setdefault(inside.parts[base], set()).add(own[base])
+    return found
+
+
+def _beneath(place: Path, names: Iterable[PurePosixPath], pieces: Sequence[str]) -> int:
+    """How many folders of an archive are above those of the learners: 1 if it was packed with the folder that holds
+    them, which has the archive's name. Raises GradingError for a single folder of another name: it may be a learner's.
+    """
+    names = list(names)
+    tops = {name.parts[0] for name in names}
+    of_one = {*_OF_A_LEARNER, *_COURSES, *exercise_names(), *pieces}
+    below = {name.parts[1] for name in names if len(name.parts) > 2}
+    below |= {name.parts[1] for name in names if len(name.parts) == 2 and _may_hold_answers(name.parts[1], pieces)}
+    is_one_learners = all(name in of_one or _is_notebook(name) for name in below)
+    if len(tops) != 1 or is_one_learners or _is_of_a_platform(*tops):
+        return 0
+    (top,) = tops
+    called = re.sub(r" ?\(\d+\)$", "", _ARCHIVE.sub("", place.name))
+    if readable(called).casefold() == top.casefold() or all(map(_is_of_a_platform, below)):
+        return 1
+    raise GradingError(
+        f"{place} holds nothing but the folder {top!r}: is that a learner, or does it hold those of learners? Unpack "
+        "it, and give --all the folder in which each learner has a folder"
+    )
+
+
+def _may_hold_answers(name: str, pieces: Sequence[str]) -> bool:
+    """Of a file: whether it is an archive, a piece or a notebook."""
+    return bool(_ARCHIVE.search(name) or name.endswith(".ipynb") or piece_of(name, pieces))
+
+
+def _is_of_a_platform(name: str) -> bool:
+    return bool(_MOODLE.match(name) or _CANVAS.match(name))
+
+
+def _is_notebook(name: str) -> bool:
+    match = _NOTEBOOK.fullmatch(name)
+    return match is not None and match["name"] is None
 
 
 def _who(name: str, pieces: Sequence[str]) -> tuple[str, str, bool]:
@@ -471,14 +540,16 @@ def _who(name: str, pieces: Sequence[str]) -> tuple[str, str, bool]:
     stem = _ARCHIVE.sub("", name)
     if stem != name:
         return stem, "", False
+    plain = _AGAIN.sub("", name)
     if piece := piece_of(name, pieces):
-        return _AGAIN.sub("", name).removesuffix(piece).rstrip("_") or name, "", False
+        return plain.removesuffix(piece).rstrip("_") or name, "", False
     if name.endswith(".ipynb"):
-        return re.sub(r"_\d\d_[a-z_]+$", "", name.removesuffix(".ipynb")), "", False
+        match = _NOTEBOOK.fullmatch(plain)
+        return (match and match["name"]) or plain.removesuffix(".ipynb"), "", False
     return name, "", False
 
 
-def _named(parts: Iterable[_Part]) -> Iterator[Submission]:
+def _named(parts: Iterable[_Part], known: Mapping[str, str]) -> Iterator[Submission]:
     """Parts of one learner together. Two learners of one name are told apart by the platform's numbers."""
     numbers: dict[str, set[str]] = {}
     groups: dict[tuple[str, str], list[_Part]] = {}
@@ -486,8 +557,20 @@ def _named(parts: Iterable[_Part]) -> Iterator[Submission]:
         numbers.setdefault(part.learner, set()).add(part.number)
         groups.setdefault((part.learner, part.number), []).append(part)
     for (learner, number), group in sorted(groups.items()):
-        name = f"{learner} ({number})" if len(numbers[learner]) > 1 and number else learner
-        found = Submission(name, group[0].source, is_late=any(part.late for part in group))
+        place = f"{learner}_{number}" if number else group[0].name
+        numbered = f"{learner} ({number})"
+        is_one_of_two = len(numbers[learner]) > 1 or any(name.startswith(f"{learner} (") for name in known.values())
+        name = known.get(place, numbered if is_one_of_two else learner) if number else learner
+        found = Submission(name, group[0].source, place, is_late=any(part.late for part in group))
+        if not number and (learner in _OF_A_LEARNER or learner in exercise_names()):
+            found.learner = f"({learner})"
+            found.problems.append(f"{learner} is a folder of the course, and nobody's name: name it after its learner")
+            yield found
+            continue
+        if len(group) > 1 and any(part.is_whole for part in group):
+            found.problems.append(
+                f"{len(group)} places are taken for one learner's: {', '.join(p.name for p in group)}"
+            )
         for part in group:
             reader = part.read()
             for path, content in reader.files.items():

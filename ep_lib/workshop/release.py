@@ -7,6 +7,7 @@ What a release leaves out, and what it changes:
 - the library's own copies of the pieces show the holes of the exercises; the code is sealed (ep_lib/jit/sealed.py), so
   that the demo and later notebooks run where a learner's piece is missing. With ``pieces="holed"`` it is not there at
   all: what needs an unfinished piece stops, and names the task.
+- .gitignore does not have mine/: where a release is the template of a git classroom, learners push what they write.
 - what plays around a learner's code in a check, the puzzles (without solutions) and the answers that unfold in the
   notebooks: sealed, or left out.
 
@@ -52,6 +53,9 @@ _UNFOLDS = re.compile(r"<details>\s*<summary>(.*?)</summary>.*?</details>", re.D
 _NOT_HERE = "The answer is with your instructor."
 _KEPT_OF_A_TEST = ("KERNELS", "PUBLIC")
 _LEAST = 20  # letters, digits and underscores of a line that tells something
+_NOT_IN_GIT = (
+    b"# what learners write (workshop.start)\n/mine/\n"  # of a clone; a release may be a template, and mine/ is pushed
+)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the date of what is in a .zip: equal trees give equal archives
 
 
@@ -128,6 +132,8 @@ def _files(root: Path, pieces: Pieces) -> Iterator[tuple[PurePosixPath, bytes]]:
             yield path, _tutorial(data.decode(), answers, python=path.suffix == ".py").encode()
         elif path.suffix == ".ipynb":
             yield path, _notebook(data)
+        elif path.name == ".gitignore":
+            yield path, data.replace(_NOT_IN_GIT, b"")
         else:
             yield path, data
     said = {"version": __version__, "pieces": pieces, "exercises": [exercise.name for exercise in exercises]}
