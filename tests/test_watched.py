@@ -49,7 +49,7 @@ CHEATS = {
     "behind a letter that compilers refuse": '#define A 1\N{SUPERSCRIPT TWO}\'"\' /*\nint f() { asm(""); } /* */',
     "a macro of the test's word": "#define look_at(...)",
     "a macro of a keyword": "#define while if",
-    "a macro taken away": "#undef st_relaxed_sys_u64",
+    "a macro taken away": "#undef GRADER_PART",
     "an overload of the test's call": "EP_DEVICE void let_others_run(int) {}",
     "an attribute with its namespace apart": '[[using gnu: no_sanitize("thread")]] inline void f(int* p) { *p = 1; }',
     "an attribute with a space": "[ [gnu::no_sanitize_thread] ] inline void f(int* p) { *p = 1; }",

@@ -25,10 +25,17 @@ _RECORD = np.dtype(
         ("rank", "i4"),
         ("block", "i4"),
         ("thread", "i4"),
-        ("also", "i4"),
+        ("details", "i4"),
     ]
 )
 _WRITES, _ATOMIC, _VOLATILE = 1, 2, 64
+_READS_TOO, _OF_PAIR, _FAILED = 1, 4, 8
+# The axes of what Accesses.kinds counts, after the ranks.
+LOADS, STORES, UPDATES = range(3)  # an update is an atomic that reads and may write, also one that changes nothing
+PLAIN, VOLATILE, ATOMIC, OF_PAIR, NIC = range(5)  # of a pair: two words in one access of 16 bytes, each counted
+WIDTHS = (1, 2, 4, 8, 16)  # bytes; a last column has all others
+COUNT, BYTES = range(2)
+KINDS = (3, 5, len(WIDTHS) + 1, 2)
 
 
 @dataclass(frozen=True)
@@ -64,14 +71,14 @@ class Accesses(Sequence[MemoryAccess]):
     def __getitem__(self, index: int | slice) -> MemoryAccess | Accesses:
         if isinstance(index, slice):
             return Accesses(self._rows[index])
-        where, size, flags, rank, block, thread, also = self._rows[index].item()
+        where, size, flags, rank, block, thread, details = self._rows[index].item()
         return MemoryAccess(
             rank,
             block,
             thread,
             where,
             size,
-            reads=not flags & _WRITES or bool(also),
+            reads=not flags & _WRITES or bool(details & _READS_TOO),
             writes=bool(flags & _WRITES),
             is_atomic=bool(flags & _ATOMIC) and not flags & _VOLATILE,
         )
@@ -80,6 +87,21 @@ class Accesses(Sequence[MemoryAccess]):
         """Address and number of bytes of each write."""
         rows = self._rows[self._rows["flags"] & _WRITES != 0]
         return np.stack([rows["address"], rows["size"]], axis=1).astype(np.int64)
+
+    def kinds(self, address: int, size: int, ranks: int) -> NDArray[np.int64]:
+        """[ranks, *KINDS]: how often, and with how many bytes in all, each rank accessed these bytes in which way."""
+        begins = self._rows["address"].astype(np.int64)
+        rows = self._rows[(begins < address + size) & (begins + self._rows["size"] > address)]
+        flags, details = rows["flags"], rows["details"]
+        updates = details & (_READS_TOO | _FAILED) != 0
+        what = np.where(updates, UPDATES, np.where(flags & _WRITES != 0, STORES, LOADS))
+        by = (rows["thread"] < 0, details & _OF_PAIR != 0, flags & _VOLATILE != 0, flags & _ATOMIC != 0)
+        how = np.select(by, (NIC, OF_PAIR, VOLATILE, ATOMIC), PLAIN)
+        width = np.select([rows["size"] == each for each in WIDTHS], range(len(WIDTHS)), len(WIDTHS))
+        found = np.zeros((ranks, *KINDS), np.int64)
+        for column, each in ((COUNT, np.ones(len(rows), np.int64)), (BYTES, rows["size"])):
+            np.add.at(found[..., column], (rows["rank"], what, how, width), each)
+        return found
 
 
 def keep(machine: Machine, most: int) -> None:

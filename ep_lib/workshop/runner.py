@@ -24,6 +24,8 @@ from ep_lib.workshop.scenario import ANSWERS, Array, Call, Ref, Scenario, pack
 from ep_lib.workshop.watched import require_kernels_own, unseen_bytes
 
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
+# By name and rank: an array's address, its bytes before and after.
+Changed = dict[tuple[str, int], tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]
 
 
 class Runner:
@@ -153,8 +155,9 @@ class Runner:
         if failure is not None:
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
         results = [arrays[rank] for rank in range(scenario.ranks)]
-        reply = {"nonce": nonce, "failure": None, "complaints": complaints, "unseen": self._unseen(scenario)}
-        return pack(reply, _body(results))
+        unseen, kinds = self._accesses(scenario)
+        reply = {"nonce": nonce, "failure": None, "complaints": complaints, "unseen": unseen}
+        return pack(reply, _body(results) + kinds)
 
     def _answer_exhausted(self, nonce: str, main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> bytes:
         largest: dict[int, list[Array]] = {}
@@ -179,9 +182,10 @@ class Runner:
             _body([largest[rank] for rank in range(scenario.ranks)]),
         )
 
-    def _unseen(self, scenario: Scenario) -> int:
-        """How many bytes change in a run under the checker although no write to them is seen."""
-        changed: list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]] = []
+    def _accesses(self, scenario: Scenario) -> tuple[int, bytes]:
+        """Of one run under the checker: how many bytes change although no write to them is seen, and how the scenario's
+        ``watched`` arrays were accessed."""
+        changed: Changed = {}
         main = self.main(scenario, changed)
         seed, limit = scenario.check_seeds[0], scenario.timeout_s
         accesses = accesses_of(
@@ -193,7 +197,12 @@ class Runner:
             heap_bytes=scenario.heap_bytes,
             most=_MOST_ACCESSES,
         )
-        return unseen_bytes(accesses.writes(), changed)
+        kinds = {name: scenario.no_accesses() for name in scenario.watched}
+        for (name, owner), (address, before, _) in changed.items():
+            if name in kinds:
+                kinds[name][owner] = accesses.kinds(address, before.size, scenario.ranks)
+        counted = b"".join(each.tobytes() for by_owner in kinds.values() for each in by_owner)
+        return unseen_bytes(accesses.writes(), changed.values()), counted
 
     def _inputs(self, scenario: Scenario, me: int) -> set[str]:
         """The arrays of a rank's own memory that none of its kernels writes."""
@@ -205,9 +214,7 @@ class Runner:
                     reads[param.is_const].add(arg.name)
         return (reads[True] - reads[False]) & scenario.local.keys()
 
-    def main(
-        self, scenario: Scenario, changed: list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]] | None = None
-    ) -> Callable[[ep_lib.Rank], list[Array]]:
+    def main(self, scenario: Scenario, changed: Changed | None = None) -> Callable[[ep_lib.Rank], list[Array]]:
         """What each rank does in a scenario. ``changed`` gets each array's address and its bytes before and after.
 
         Raises Tampered on a rank whose inputs have changed: a test's kernels read them through pointers to const."""
@@ -236,7 +243,7 @@ class Runner:
                 for name, held in arrays.items():
                     before = np.ascontiguousarray(scenario.arrays(name)[me]).reshape(-1).view(np.uint8)
                     after = rank.to_host(held).copy().reshape(-1).view(np.uint8)
-                    changed.append((describe(held).address, before, after))
+                    changed[name, me] = describe(held).address, before, after
             return [rank.to_host(arrays[name]).copy() for name in scenario.outputs]
 
         return main

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ep_lib.emulator.accesses import KINDS
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import EpError
 
@@ -76,6 +77,7 @@ class Scenario:
     check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, in place of one run with ``seed``
     exhaustive: bool = False  # every schedule, with weak memory: of each output, the largest values of any of the runs
     alarm: str = ""  # of an exhaustive one: the output of which every value but 0 is a mistake of its run
+    watched: tuple[str, ...] = ()  # with check_seeds: arrays of which the judge sees how they were accessed
     hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
 
     def arrays(self, name: str) -> Sequence[Array]:
@@ -83,7 +85,12 @@ class Scenario:
 
     def reply_bytes(self) -> int:
         """How long the body of the reply must be."""
-        return sum(array.nbytes for name in self.outputs for array in self.arrays(name))
+        counted = sum(kinds.nbytes for _ in self.watched for kinds in self.no_accesses()) if self.check_seeds else 0
+        return sum(array.nbytes for name in self.outputs for array in self.arrays(name)) + counted
+
+    def no_accesses(self) -> list[NDArray[np.int64]]:
+        """By the rank whose array it is: zeros of the shape of :meth:`ep_lib.emulator.accesses.Accesses.kinds`."""
+        return [np.zeros((self.ranks, *KINDS), np.int64) for _ in range(self.ranks)]
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,8 @@ class Outputs:
 
     Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too. ``nanoseconds``: of virtual time,
     from the beginning of the first kernel to the end of the last, where the scenario asks for it. ``unseen``: bytes
-    that changed although the checker saw no write to them.
+    that changed although the checker saw no write to them. ``accesses``: of the scenario's ``watched``, by name and by
+    the rank whose array it is, what :meth:`ep_lib.emulator.accesses.Accesses.kinds` counted.
     """
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
@@ -155,6 +163,7 @@ class Outputs:
     seen: Any = None
     nanoseconds: float = 0.0
     unseen: int = 0
+    accesses: Mapping[str, Sequence[NDArray[np.int64]]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Sequence[Array]:
         return self.arrays[name]
@@ -202,7 +211,13 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
             raw = np.frombuffer(body, dtype=like.dtype, count=like.size, offset=at)
             arrays[name].append(raw.reshape(like.shape))
             at += like.nbytes
-    return Outputs(arrays, complaints=complaints, nanoseconds=nanoseconds, unseen=unseen)
+    accesses: dict[str, list[NDArray[np.int64]]] = {}
+    for name in scenario.watched if scenario.check_seeds else ():
+        accesses[name] = []
+        for like in scenario.no_accesses():
+            accesses[name].append(np.frombuffer(body, like.dtype, like.size, at).reshape(like.shape))
+            at += like.nbytes
+    return Outputs(arrays, complaints=complaints, nanoseconds=nanoseconds, unseen=unseen, accesses=accesses)
 
 
 def _complaint(raw: Mapping[str, Any]) -> Complaint:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -246,7 +246,7 @@ def _spelled(symbol: str) -> str:
         free(text)
 
 
-def unseen_bytes(writes: NDArray[np.int64], changed: Sequence[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]) -> int:
+def unseen_bytes(writes: NDArray[np.int64], changed: Iterable[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]) -> int:
     """How many bytes changed without a write that was seen. ``writes``: address and number of bytes of each;
     ``changed``: address, bytes before and after, of arrays."""
     begins, sizes = writes.T

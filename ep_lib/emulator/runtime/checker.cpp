@@ -627,8 +627,9 @@ void Checker::keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t
                                  t.rank,
                                  block,
                                  ids.nic ? -1 : static_cast<int32_t>(t.id - ids.first),
-                                 details & kReadsToo};
-    for (size_t i = accesses.size(); i-- && i + kRepeats >= accesses.size();)
+                                 (details & kReadsToo) | t.details};
+    const bool may_poll = !(flags & kWrites) || (details & kReadsToo);
+    for (size_t i = accesses.size(); may_poll && i-- && i + kRepeats >= accesses.size();)
         if (!memcmp(&accesses[i], &record, sizeof record)) return;
     accesses.push_back(record);
 }

@@ -46,6 +46,8 @@ enum AccessFlags : uint8_t {
 enum AccessDetails : uint8_t {
     kReadsToo = 1,  // an atomic that writes what it has read
     kAsync = 2,     // by a bulk copy
+    kOfPair = 4,    // half of one access of 16 bytes
+    kFailed = 8,    // a compare-and-swap that found another value, and wrote nothing
 };
 
 struct BlockCheck;
@@ -89,6 +91,7 @@ struct ThreadCheck {
     uint32_t waited_pc = 0;                  // the last wait (acquire or quiet) that told it something new
     uint32_t stores_called = 0;              // how often it has called tma_store
     uint32_t called_at[4];                   // by its own count, when; of the latest calls
+    uint8_t details = 0;                     // AccessDetails of what it does now, for who keeps accesses
     uint32_t asked_again_pc = 0;             // the last tma_wait, if this thread had waited for that round before
 };
 
@@ -118,16 +121,17 @@ struct OpCheck {
     size_t record;
 };
 
-// An access of a kernel's thread or of a NIC, in the order in which they happened, without repeats soon after.
+// An access of a kernel's thread or of a NIC, in the order in which they happened; of what may poll without repeats soon
+// after.
 // What Python gets (ep_lib/emulator/accesses.py mirrors it).
 struct AccessRecord {
     uint64_t address;
     uint32_t size;
     uint32_t flags;  // AccessFlags
     int32_t rank;
-    int32_t block;   // blockIdx.x
-    int32_t thread;  // its number in the block; -1: a NIC
-    int32_t also_reads;
+    int32_t block;    // blockIdx.x
+    int32_t thread;   // its number in the block; -1: a NIC
+    int32_t details;  // AccessDetails
 };
 
 // Hidden: its functions call each other without a detour, and may be inlined.

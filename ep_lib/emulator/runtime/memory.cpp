@@ -125,6 +125,17 @@ uint64_t apply(int op, uint64_t old, uint64_t value, uint64_t compare, int size)
     return old;
 }
 
+// What the running thread's accesses are, until this ends.
+struct Doing {
+    ThreadCheck* const thread = checker && current ? current->check : nullptr;
+    explicit Doing(AccessDetails details) {
+        if (thread) thread->details = details;
+    }
+    ~Doing() {
+        if (thread) thread->details = 0;
+    }
+};
+
 uint64_t truncate(uint64_t value, int size) { return size == 8 ? value : value & ((1ull << 8 * size) - 1); }
 
 }  // namespace
@@ -209,6 +220,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
         now = updated(old);
         if (now == old) {
             if (checker && op == EPEMU_ATOMIC_CAS && old != compare) {
+                const Doing doing(kFailed);
                 checker->load(current, address, nullptr, size, order, scope, pc);
             } else if (checker) {
                 checker->update(current, address, now, size, order, scope, pc);
@@ -363,9 +375,16 @@ void epemu_store_pair(uint64_t* p, uint64_t first, uint64_t second) {
     const auto address = reinterpret_cast<uintptr_t>(p), pc = EPEMU_PC;
     const bool weak = current && checker && checker->weak;
     if (weak) checker->weak->of(current->check->id, current->check->block).pair = address;
+    const Doing doing(kOfPair);
     synchronising_store(address, first, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, pc);
     synchronising_store(address + 8, second, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, pc);
     if (weak) checker->weak->of(current->check->id, current->check->block).pair = 0;
+}
+void epemu_load_pair(const uint64_t* p, uint64_t* first, uint64_t* second) {
+    const auto address = reinterpret_cast<uintptr_t>(p), pc = EPEMU_PC;
+    const Doing doing(kOfPair);
+    *second = synchronising_load(address + 8, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, "a polling loop", pc);
+    *first = synchronising_load(address, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, "a polling loop", pc);
 }
 uint64_t epemu_atomic(int op, void* p, uint64_t value, uint64_t compare, int size, int order, int scope) {
     return atomic(op, reinterpret_cast<uintptr_t>(p), value, compare, size, order, scope, EPEMU_PC);
@@ -386,6 +405,7 @@ void epemu_atomic16(int op, void* p, const void* value, const void* compare, voi
     }
     memcpy(old, p, kBytes);
     if (op == EPEMU_ATOMIC_CAS && memcmp(old, compare, kBytes)) {
+        const Doing doing(kFailed);
         if (checker) checker->load(current, address, nullptr, kBytes, order, scope, pc);
         return;
     }

@@ -28,8 +28,9 @@ struct Job {
     int64_t steps;                   // signals (task 2), writes (task 4), rounds (task 5)
     int64_t slots;                   // of a pipe
     int64_t delay;                   // how often the grader's own side lets others run
-    int64_t own_send, own_receive;   // task 5: that side is the grader's; 2: there is nobody
-    int64_t first;                   // task 5: the first round
+    int64_t own_send,
+        own_receive;  // task 5: that side is the grader's; 2: there is nobody; 3: it takes from a full pipe
+    int64_t first;    // task 5: the first round
 };
 
 // Arrays of one rank. `area` and `counters` are symmetric.
@@ -137,10 +138,10 @@ GRADER_PART bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t r
     return true;
 }
 
-// Takes its time, and records how many rounds the sender is ahead.
-GRADER_PART bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, int peer, int64_t delay,
-                              uint64_t* ahead) {
-    while (ep::ld_acquire_sys_u64(pipe.arrived) < round + 1) {  // role: the receiver waits for your signal
+// Takes its time once so many rounds have come, and records how many rounds the sender is ahead.
+GRADER_PART bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, uint64_t arrived, int peer,
+                              int64_t delay, uint64_t* ahead) {
+    while (ep::ld_acquire_sys_u64(pipe.arrived) < arrived) {  // role: the receiver waits for your signal
     }
     let_others_run(delay);
     __syncwarp();
@@ -170,9 +171,11 @@ GRADER_PART void run_pipes(const Job& job, const Memory& my, bool sends) {
             ok = job.own_send ? eager_send(pipe, source, round, int(job.to))
                               : ep::pipe_send_warp(pipe, source, round, int(job.to));
         } else {
-            ok = job.own_receive
-                     ? slow_receive(pipe, target, round, int(job.from), job.delay, &my.noted[kNotes * unit + 2])
-                     : ep::pipe_receive_warp(pipe, target, round, int(job.from));
+            const int64_t full = min(round + job.slots, job.first + job.steps);
+            const uint64_t arrived = job.own_receive == 3 ? full : round + 1;
+            ok = job.own_receive ? slow_receive(pipe, target, round, arrived, int(job.from), job.delay,
+                                                &my.noted[kNotes * unit + 2])
+                                 : ep::pipe_receive_warp(pipe, target, round, int(job.from));
         }
     }
     if (ep::lane_id() == 0 && !ok) {

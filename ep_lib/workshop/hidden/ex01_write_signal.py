@@ -415,6 +415,12 @@ def _pipe_rounds(rng: Rng) -> Iterator[Case]:
         yield pipe_case(rng, 6500 + seed, Job(bytes=48, slots=slots, steps=rounds))
 
 
+def _pipe_is_full(rng: Rng) -> Iterator[Case]:
+    """A receiver that takes a round when no slot is free: a sender that waits for more than its slot never goes on."""
+    for seed, slots in enumerate((1, 2, 3, 5)):
+        yield pipe_case(rng, 6540 + seed, Job(bytes=48, slots=slots, steps=3 * slots + 1, own_receive=3))
+
+
 def _pipe_grows_old(rng: Rng) -> Iterator[Case]:
     for seed, own in enumerate(({}, {"own_send": 1}, {"own_receive": 1, "delay": 60})):
         yield pipe_case(rng, 6550 + seed, Job(bytes=48, slots=3, steps=7, first=(1 << 32) - 3, **own))
@@ -463,6 +469,7 @@ BEHAVIOURS = (
     Behaviour(4, "all writes are there when the signal arrives", _order(4, 10)),
     Behaviour(4, "several warps of a block send at once", _side_by_side(4, 4), "A lane is lane_id(), not threadIdx.x."),
     Behaviour(5, "any number of rounds goes through, whatever the number of slots", _pipe_rounds),
+    Behaviour(5, "the sender waits for its slot's credit, and for no other", _pipe_is_full, _CREDIT),
     Behaviour(5, "no slot is overwritten before it was taken", _pipes(5, own_receive=1), _CREDIT),
     Behaviour(5, "the sender waits for the credit, and signals last", _pipes_in_order(own_receive=1), _CREDIT),
     Behaviour(5, "the receiver waits for the data, and gives the credit last", _pipes_in_order(own_send=1), _LAST),

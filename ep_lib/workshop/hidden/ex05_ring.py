@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ KERNELS = ((_SOURCE, "examine"),)
 # Mirrors constants of the .cu file.
 _ROOM, _WAIT_FOR_ROOM, _POST, _WAIT, _CREDIT, _SEND, _RECEIVE, _STREAM = (1 << bit for bit in range(8))
 _GUARD, _NOTES = 2, 5
+_STAGED, _RECEIVED = 0x5A, 0xA5  # every byte of staging, and of the slots, before
 _OLD = (1 << 32) - 3  # the first message of a ring that has carried many
 
 _SHALLOW = Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=1)
@@ -114,6 +116,12 @@ def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR
                     return f"{int(wrong.sum())} received bytes are wrong, of message {message} and later ones"
             if problem := _counters_wrong(out, me, route, job, job.messages):
                 return problem
+            sent = [
+                sources[route.index(me)].reshape(used.shape)[m, used[m]]
+                for m in range(job.messages if me in route else 0)
+            ]
+            if problem := _slots_wrong(out, me, job, sent):
+                return problem
         return None
 
     return Case(_scenario(task, seed, route, job, sources), judge)
@@ -140,6 +148,11 @@ def _stream_case(rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
                 return f"after {messages} messages, the number of the next one is {got}: *message did not count them"
             if problem := _counters_wrong(out, me, route, job, messages):
                 return problem
+            data, starts = sources[route.index(me)][: job.bytes], range(first, job.bytes, job.slot_bytes)
+            cuts = [*range(0, first, job.slot_bytes), *starts, job.bytes]
+            sent = [data[begin:end] for begin, end in pairwise(cuts)]
+            if problem := _slots_wrong(out, me, job, sent):
+                return problem
         return None
 
     return Case(_scenario(5, seed, route, job, sources), judge)
@@ -156,10 +169,24 @@ def _counters_wrong(out: Outputs, me: int, route: Route, job: _Job, messages: in
             return f"the signal of slot {at - _GUARD - 1} is {a} in the end where it should be {b}"
         if a != b:
             return "a counter next to the ring's own changed"
-    for name in ("staging", "slots"):
-        if np.any(out[name][me][: job.slot_bytes]) or np.any(out[name][me][-job.slot_bytes :]):
+    for name, before in (("staging", _STAGED), ("slots", _RECEIVED)):
+        got = out[name][me]
+        if np.any(got[: job.slot_bytes] != before) or np.any(got[-job.slot_bytes :] != before):
             return f"memory outside the ring's {name} changed"
     return None
+
+
+def _slots_wrong(out: Outputs, me: int, job: _Job, sent: Sequence[Array]) -> str | None:
+    """Whether a slot holds anything but the bytes of the messages that went through it, one after the other."""
+    want = np.full((job.num_slots, job.slot_bytes), _RECEIVED, np.uint8)
+    for number, message in enumerate(sent, job.first):
+        want[number % job.num_slots, : message.size] = message
+    got = out["slots"][me][job.slot_bytes : -job.slot_bytes].reshape(want.shape)
+    wrong = np.flatnonzero((got != want).any(axis=1))
+    if not wrong.size:
+        return None
+    number = int((got != want).sum())
+    return f"behind the last byte of a message {number} more bytes came, the first in slot {wrong[0]}"
 
 
 def _counters(job: _Job, messages: int, receives: bool = True) -> NDArray[np.uint64]:
@@ -226,14 +253,15 @@ def _scenario(
     counters = _counters(job, 0)
     names = ("staging", "slots", "counters", "source", "seen", "noted", "numbers")
     launch = (Launch("examine", 2 + job.marked, 64, (task, *refs(*names))),)
-    memory = [np.zeros((job.num_slots + 2) * job.slot_bytes, np.uint8) for _ in ranks]
+    size = (job.num_slots + 2) * job.slot_bytes
+    staging, slots = ([np.full(size, before, np.uint8) for _ in ranks] for before in (_STAGED, _RECEIVED))
     return Scenario(
         source=_SOURCE,
         ranks=len(route),
         seed=seed,
         launches=(launch,) * len(route),
         outputs=("staging", "slots", "counters", "seen", "noted"),
-        symmetric={"staging": memory, "slots": memory, "counters": [counters] * len(route)},
+        symmetric={"staging": staging, "slots": slots, "counters": [counters] * len(route)},
         local={
             "source": sources,
             "seen": [np.zeros_like(source) for source in sources],

@@ -8,8 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
+from ep_lib.emulator.accesses import LOADS, UPDATES
 from ep_lib.memory.device_state import FAULT_TIMEOUT, PHASE_NAMES
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, job_numbers, one, refs, rehearsed, under_checker
+from ep_lib.workshop.hidden import (
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    job_numbers,
+    narrow,
+    not_sent_as_packets,
+    one,
+    refs,
+    rehearsed,
+    under_checker,
+)
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -43,12 +56,10 @@ def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Cas
     complete = job.rounds - (job.missing > 0)
 
     def judge(out: Outputs) -> str | None:
+        if problem := _not_packets(out, job):
+            return problem
         for me in everybody:
             noted = out["noted"][me].astype(np.int64)
-            if problem := _narrow(noted[_LANES + _ANSWERS :], job):
-                return problem
-            if problem := _sent_twice(int(noted[-1]), job):
-                return problem
             wrong = out["found"][me][:complete] != sources[me ^ 1][:complete]
             if np.any(wrong):
                 return f"{int(wrong.sum())} of {wrong.size} words are wrong, the first in round {_first_row(wrong)}"
@@ -66,20 +77,16 @@ def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Cas
     return Case(_scenario(task, seed, job, sources, before), judge)
 
 
-def _narrow(counts: Array, job: _Job) -> str | None:
-    loads, stores = (int(count) for count in counts[:2])
-    if stores and job.learners & (_SEND | _SEND_WARP):
-        return f"the packets' words were stored one by one ({stores} stores of 4 or 8 bytes): a packet is one store"
-    if loads and job.learners & (_WAIT | _WAIT_WARP):
-        how = f"({loads} loads of 4 or 8 bytes)"
-        return f"the packets' words were loaded one by one {how}: the data may be older than the tag"
-    return None
-
-
-def _sent_twice(stores: int, job: _Job) -> str | None:
-    words = job.words * job.rounds
-    if stores > words and job.learners & (_SEND | _SEND_WARP):
-        return f"for {words} words, {stores} packets were sent; each word once is right"
+def _not_packets(out: Outputs, job: _Job) -> str | None:
+    for owner, kinds in enumerate(out.accesses.get("packets", ())):
+        if job.learners & (_SEND | _SEND_WARP):
+            words = job.words * job.rounds - (job.missing if owner % 2 else 0)
+            if problem := not_sent_as_packets(kinds, words):
+                return problem
+        loads, updates = (int(narrow(kinds)[what]) for what in (LOADS, UPDATES))
+        if loads + updates and job.learners & (_WAIT | _WAIT_WARP):
+            how = f"({loads} loads and {updates} atomics of 8 bytes or less)"
+            return f"the packets' words were loaded one by one {how}: the data may be older than the tag"
     return None
 
 
@@ -118,12 +125,13 @@ def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Arr
         seed=seed,
         launches=(launch,) * len(sources),
         outputs=("packets", "found", "noted"),
+        watched=("packets",),
         symmetric={"packets": [before for _ in everybody]},
         local={
             "source": sources,
             "target": [np.zeros(job.words, np.uint64) for _ in everybody],
             "found": [np.zeros_like(source) for source in sources],
-            "noted": [np.zeros(_LANES + _ANSWERS + 3, np.uint64) for _ in everybody],
+            "noted": [np.zeros(_LANES + _ANSWERS, np.uint64) for _ in everybody],
             "seen": [np.zeros(1, np.uint8) for _ in everybody],
             "numbers": [job_numbers(job) for _ in everybody],
         },
@@ -166,6 +174,7 @@ BEHAVIOURS = (
     Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 8, 1), _LOAD),
     Behaviour(2, "it is right in every schedule", under_checker(_rounds(2, _WAIT, 8, seeds=1)), _LOAD),
     Behaviour(3, "any number of words", _rounds(3, _SEND_WARP, 1, 33, 70, 300), _STRIDE),
+    Behaviour(3, "each word once, in one store", under_checker(_rounds(3, _SEND_WARP, 33, seeds=1), 1), _STRIDE),
     Behaviour(4, "any number of words", _rounds(4, _WAIT_WARP, 1, 33, 70, 300), _VOTE),
     Behaviour(4, "some packets never come", _timeouts(4, _WAIT_WARP, 40, 1, 9), _VOTE),
     Behaviour(4, "all of the words may be read", under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1)), _VOTE),

@@ -8,8 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
+from ep_lib.emulator.accesses import BYTES, STORES
 from ep_lib.memory.device_state import FAULT_TIMEOUT
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, one, refs, rehearsed, under_checker
+from ep_lib.workshop.hidden import (
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    all_of,
+    job_numbers,
+    not_sent_as_packets,
+    one,
+    refs,
+    rehearsed,
+    under_checker,
+)
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -38,12 +51,11 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Shape:
-    """How an examination is launched. ``choices``: "any", or all of a token's are "one expert"."""
+    """How an examination is launched."""
 
     ranks: int = 4
     blocks: int = 1
     warps: int = 2
-    choices: str = "any"
     hardware: str = ""
 
 
@@ -51,8 +63,6 @@ def _routes(rng: Rng, job: _Job, shape: _Shape) -> Array:
     """int32 [rounds, max_tokens, top_k]: some choices are -1, some name an expert twice."""
     experts = job.experts_per_rank * shape.ranks
     size = (job.rounds, job.max_tokens, job.top_k)
-    if shape.choices == "one expert":
-        return np.repeat(rng.integers(0, experts, (*size[:2], 1), dtype=np.int32), job.top_k, axis=2)
     chosen = rng.integers(0, experts, size, dtype=np.int32)
     chosen[rng.random(size) < 0.2] = -1
     return chosen
@@ -85,6 +95,8 @@ def _dispatch(rng: Rng, seed: int, job: _Job, shape: _Shape) -> Case:
                 for e in range(job.experts_per_rank):
                     if bits >> e & 1:
                         rows[round_, e, slot] = x[source][round_, token]
+            if out.accesses and (problem := _sent_wrong(out, me, tokens, routes, job)):
+                return problem
             if np.any(out["rows"][me][np.all(wanted == 0, axis=0)]):
                 return f"rank {me} got the row of a token that none of its experts wants"
             if problem := _wrong(out["wanted"][me], wanted, out["out"][me], rows):
@@ -92,6 +104,20 @@ def _dispatch(rng: Rng, seed: int, job: _Job, shape: _Shape) -> Case:
         return None
 
     return Case(_scenario(seed, job, shape, tokens, x, routes, before), judge)
+
+
+def _sent_wrong(out: Outputs, me: int, tokens: list[int], routes: list[Array], job: _Job) -> str | None:
+    """Whether a rank sent more than one packet for a token, or its row more than once, to rank ``me``."""
+    if job.learners & (_TELL | _ALL):
+        packets = len(routes) * job.max_tokens * job.rounds
+        if problem := not_sent_as_packets(out.accesses["routes"][me], packets):
+            return problem
+    for source, chosen in enumerate(routes):
+        rows = sum(bool(_bits(each, me, job)) for round_ in chosen for each in round_[: tokens[source]])
+        got = int(out.accesses["rows"][me][source, STORES, ..., BYTES].sum())
+        if got > (most := rows * job.row_vectors * 16) and job.learners & (_SEND_ROW | _ALL):
+            return f"for {rows} rows, {most} bytes, rank {source} wrote {got} bytes on rank {me}: a row crosses once"
+    return None
 
 
 def _wrong(wanted: Array, right_bits: Array, out: Array, right_rows: Array) -> str | None:
@@ -174,6 +200,7 @@ def _scenario(
             "numbers": everywhere(job_numbers(job)),
         },
         hardware=shape.hardware,
+        watched=("routes", "rows"),
     )
 
 
@@ -184,7 +211,7 @@ def _whole(learners: int, *, seeds: int = 3) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed in range(seeds):
             experts, epoch = (2, 3, 40)[seed], 1 + 7 * seed + (seed % 2 << 32)
-            job = _Job(4 + 3 * seed, 17 - 16 * (seed % 2), 1 + seed, experts, epoch=epoch, learners=learners)
+            job = _Job(4 + 3 * seed, 17 - 16 * (seed % 2), 4 - seed, experts, epoch=epoch, learners=learners)
             yield _dispatch(rng, seed, job, _Shape(ranks=(4, 8, 2)[seed % 3], warps=1 + seed))
         if seeds == 3:  # more ranks than lanes, and more tokens than 8 bits count
             yield _dispatch(rng, 3, _Job(1, 1, 3, 2, rounds=1, learners=learners), _Shape(ranks=36, warps=1))
@@ -235,16 +262,6 @@ BEHAVIOURS = (
     Behaviour(2, "it is right in every schedule", under_checker(_whole(_TELL, seeds=1)), _PACKETS),
     Behaviour(3, "every row arrives", _whole(_SEND_ROW), _ROWS),
     Behaviour(3, "it is right in every schedule", under_checker(_whole(_SEND_ROW, seeds=1)), _ROWS),
-    Behaviour(
-        3,
-        "a row crosses once, however many of a token's choices are on a rank",
-        _in_time(
-            replace(_BUSY, learners=_SEND_ROW, top_k=8),
-            _Shape(warps=2, choices="one expert"),
-            "with 8 choices of one rank per token it",
-        ),
-        _ROWS,
-    ),
     Behaviour(4, "every expert gets its rows", _whole(_RECEIVE), _TAKE),
     Behaviour(4, "a packet that never comes", one(lambda rng: _missing(rng, 5)), _TAKE),
     Behaviour(4, "it is right in every schedule", under_checker(_whole(_RECEIVE, seeds=1)), _TAKE),

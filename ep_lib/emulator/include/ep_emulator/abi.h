@@ -61,6 +61,7 @@ uint64_t epemu_load(const volatile void* address, int size, int order, int scope
 void epemu_store(volatile void* address, uint64_t value, int size, int order, int scope);  // 1, 2, 4 or 8 bytes
 // 16 bytes as one relaxed access of the system's scope: whoever sees the second word sees the first one too.
 void epemu_store_pair(uint64_t* address, uint64_t first, uint64_t second);
+void epemu_load_pair(const uint64_t* address, uint64_t* first, uint64_t* second);  // both: on the caller's stack
 void epemu_read_only(const void* address, int size);  // a load through the read-only path follows
 void epemu_fence(int order, int scope);
 void epemu_next_scope(int scope);  // of the std::atomic operation that follows
