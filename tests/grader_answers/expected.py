@@ -43,6 +43,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_acquire_for_the_second_look": ({3}, "had words of two editions"),
         "wrong_reads_while_odd": ({3}, "try_read while somebody writes returned 1"),
         "wrong_plain_words": ({3}, "uses a plain access"),
+        "wrong_reads_by_atomics": ({3}, "a reader only loads"),
+        "wrong_publishes_twice": ({2}, "was changed again while the next writer was at work"),
         "wrong_eight_words": ({3}, "try_read gave as word"),
         "wrong_leaves_a_number": ({1}, "a try_begin that returned false"),
     },

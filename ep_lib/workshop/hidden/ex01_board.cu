@@ -15,7 +15,7 @@ enum Part { kBegin = 1, kPublish = 2, kRead = 4 };
 
 // What a run tells, and what is wrong in it; of several runs, the largest of each counts.
 enum Told { kBegan, kReads };
-enum Wrong { kTogether, kTorn, kNoEdition, kTrace };
+enum Wrong { kTogether, kTorn, kNoEdition, kTrace, kChanged };
 
 constexpr uint64_t kBefore = 7;  // what a number holds before a call
 
@@ -79,6 +79,9 @@ EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uin
             ep::atom_add_acq_rel_sys_u64(count, ~uint64_t(0));
         }
         words_of(number + 1, board.count, mine);
+        if (job.writers > 1) {  // nobody else changes the number now, also not who has published before
+            wrong[kChanged] = ep::ld_relaxed_sys_u64(ep::peer_ptr(board.edition, board.home)) != number;
+        }
         end(job, board, mine, number);
     } else {
         if (!read(job, board, mine, &number)) return;

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from ep_lib.emulator.accesses import COUNT, STORES, UPDATES
 from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, job_numbers, one, refs, rehearsed, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
@@ -17,7 +18,7 @@ KERNELS = ((_SOURCE, "examine"),)
 # Mirrors constants of the .cu file.
 _BEGIN, _PUBLISH, _READ = (1 << bit for bit in range(3))
 _BEGAN, _READS = range(2)
-_TOGETHER, _TORN, _NO_EDITION, _TRACE = range(4)
+_TOGETHER, _TORN, _NO_EDITION, _TRACE, _CHANGED = range(5)
 _BEFORE = 7
 _STEP, _ROUNDS, _GUARD = 1 << 20, 2, 1
 _HEAP_BYTES = 1 << 16  # small, as it is made for every schedule
@@ -96,6 +97,8 @@ def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Cas
         board, edition = out["board"][job.home][_GUARD:-_GUARD], int(out["edition"][job.home][0])
         if wrong[_TOGETHER]:
             return "in some schedule two writers had begun at the same time"
+        if wrong[_CHANGED]:
+            return "in some schedule the number was changed again while the next writer was at work"
         if wrong[_TRACE]:
             return "in some schedule a try_begin that returned false has changed *number"
         if wrong[_TORN]:
@@ -118,6 +121,25 @@ def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Cas
     return Case(scenario, judge)
 
 
+def _reading(task: int, rng: Rng, seed: int, learners: int, edition: int) -> Case:
+    """Two ranks that only read, of a board that nobody writes or that somebody has begun to write."""
+    job = _Job(learners, 3, home=1, writers=0)
+    first = 2 * int(rng.integers(1, 1 << 20)) + edition
+    scenario = _scenario(task, rng, seed, job, first, 2)
+
+    def judge(out: Outputs) -> str | None:
+        told, wrong = np.array(out["told"])[:, _READS], np.max(out["wrong"], axis=0)
+        if np.any(told != 1 - edition) or (not edition and wrong[_TORN]):
+            return "two readers were not given the words of a complete edition, or those of one that is being written"
+        for name, what in (("edition", "number"), ("board", "words")):
+            kinds = sum(each.sum(axis=(0, 2, 3))[:, COUNT] for each in out.accesses[name])
+            if writes := int(kinds[STORES] + kinds[UPDATES]):
+                return f"try_read made {writes} stores or atomics on the board's {what}: a reader only loads"
+        return None
+
+    return Case(replace(scenario, exhaustive=False, watched=("edition", "board")), judge)
+
+
 def _scenario(task: int, rng: Rng, seed: int, job: _Job, first: int, ranks: int) -> Scenario:
     everybody = range(ranks)
     names = ("edition", "board", "inside", "mine", "told", "wrong", "noted", "seen", "numbers")
@@ -136,7 +158,7 @@ def _scenario(task: int, rng: Rng, seed: int, job: _Job, first: int, ranks: int)
         local={
             "mine": [_guarded(np.zeros(job.count, np.uint64), rng) for _ in everybody],
             "told": [np.zeros(2, np.uint64) for _ in everybody],
-            "wrong": [np.zeros(4, np.uint64) for _ in everybody],
+            "wrong": [np.zeros(5, np.uint64) for _ in everybody],
             "noted": [np.zeros(notes, np.uint64) for _ in everybody],
             "seen": [np.zeros(1, np.uint8) for _ in everybody],
             "numbers": [job_numbers(job) for _ in everybody],
@@ -158,6 +180,11 @@ def _answers(task: int, learners: int) -> Cases:
     return cases
 
 
+def _traces(rng: Rng) -> Iterator[Case]:
+    for edition in (0, 1):
+        yield _reading(3, rng, 10 + edition, _READ, edition)
+
+
 def _all_schedules(task: int, learners: int, writers: int = 1) -> Cases:
     return one(lambda rng: _at_once(task, rng, task, learners, writers))
 
@@ -166,6 +193,7 @@ _CAS = (
     "Odd says that somebody writes. Of two who see the same even number one alone may make it odd: a compare-and-swap."
 )
 _FENCE = "A fence before the words keeps the odd number before them; a release keeps them before the even number."
+_LOADS = "An atomic that changes nothing writes all the same: the line goes to the reader, and others wait for it."
 _LOOKS = (
     "An acquire for the first look, and a fence between the words and the second: both looks must give one even number."
 )
@@ -177,6 +205,7 @@ BEHAVIOURS = (
     Behaviour(2, "two writers, in every schedule", _all_schedules(2, _PUBLISH, 2), _FENCE),
     Behaviour(2, "a writer and a reader, in every schedule", _all_schedules(2, _PUBLISH), _FENCE),
     Behaviour(3, "each call's answer", _answers(3, _READ), _LOOKS),
+    Behaviour(3, "readers leave no trace", under_checker(_traces, 1), _LOADS),
     Behaviour(3, "a writer and a reader, in every schedule", _all_schedules(3, _READ), _LOOKS),
     *(Behaviour(task, "nothing races", under_checker(_answers(task, 1 << task - 1), 1)) for task in (1, 2, 3)),
 )
