@@ -283,10 +283,32 @@ def test_csv_has_a_line_for_each_and_no_formula(book: Book) -> None:
 def test_the_overview_says_who_needs_help_and_what_failed(book: Book) -> None:
     page = views.overview(a_class(book))
     assert "4 learners, 2 exercises, 4 graded submissions, 1 not graded." in page
-    assert "01, task 1: title 1" in page and "2 of 3" in page and "it waits (2 of 2)" in page
+    assert "01, task 1</span>: title 1" in page and "2 of 3" in page and "it waits (2 of 2)" in page
     help_list = page[page.index("Who needs help") : page.index("What failed most")]
-    assert '<td>bob</td><td class="n">not graded</td><td></td>' in help_list and "ada" not in help_list
+    assert '<td class="name">bob</td><td class="n">not graded</td><td></td>' in help_list and "ada" not in help_list
     assert "<script" not in page and "\x1b" not in page and "&lt;script&gt;" in page
+    assert page.index("All points") < page.index("Who needs help") < page.index("To look at")
+
+
+def test_what_is_to_look_at_is_one_line_of_a_learner_and_says_each_reason_once(book: Book) -> None:
+    for exercise in range(10, 30):
+        book.append("ada", str(exercise), "d1", "v1", {**record(2), "flags": ["it reaches for a file"]})
+    book.append("bob", "10", "d1", "v1", ERROR)
+    book.append("cy", "10", "d1", "v1", record(2, 2))
+    page = views.overview(views.standings_of(book))
+    look = page[page.index("To look at") :]
+    assert look.count("<details>") == 2 and look.count("it reaches for a file") == 1
+    assert "<summary>ada: 1 reason, 20 exercises</summary>" in look and "10, 11, 12, 13, 14, 15, and 14 more" in look
+    assert '<a href="#look2">?</a>' in page and '<ul id="look2"><li>not graded: no file (10)' in look
+
+
+def test_what_could_not_run_is_one_failure_and_not_one_of_each_task(book: Book) -> None:
+    book.append("ada", "01", "d1", "v1", record(0, 0, 0, problem="x.cuh:3: error"))
+    book.append("bob", "01", "d2", "v1", record(2, 0, 2))
+    page = views.overview(views.standings_of(book))
+    failed = page[page.index("What failed most") :]
+    assert "1 of 2 could not run at all" in failed and failed.count("<tr><td>") == 1
+    assert '01, task 2</span>: title 2</td><td class="n">1 of 1</td>' in failed
 
 
 def test_a_long_name_is_cut_in_the_overview(book: Book) -> None:

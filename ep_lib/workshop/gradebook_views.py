@@ -31,6 +31,7 @@ from ep_lib.workshop.puzzles import graded
 _FILES = ("overview.html", "grades.csv", "totals.csv", "grades.json")  # beside the learners' folders
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for a formula
 _MOST_FAILED = 12  # tasks in the overview's list of what failed most
+_MOST_NAMED = 6  # exercises of a line in the overview
 _LONGEST_NAME = 60  # characters of a learner's name in the overview
 _LONGEST_FOLDER = 180  # bytes of a learner's folder's name: file systems take 255
 _NEEDS_HELP = 0.5  # of the points, below which a learner is in the list of those who need help
@@ -44,11 +45,13 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin: 1.6em 0 0.4em; }
 table { border-collapse: collapse; } th, td { border: 1px solid var(--line); padding: 0.2em 0.55em; text-align: left;
   vertical-align: top; overflow-wrap: anywhere; }
-td.n, thead th { overflow-wrap: normal; } td.w { white-space: nowrap; } td.n { text-align: right; white-space: nowrap; }
+td.n, thead th { overflow-wrap: normal; } .name, td.n { white-space: nowrap; } td.n { text-align: right; }
 thead th { background: var(--soft); position: sticky; top: 0; }
+tbody th.name { background: var(--paper); position: sticky; left: 0; font-weight: normal; }
+summary { cursor: pointer; } details { margin: 0.3em 0; overflow-wrap: anywhere; } details ul { margin: 0.2em 0 0.8em; }
 th.turned { writing-mode: vertical-rl; padding: 0.5em 0.2em; }
 .full { background: var(--full); } .some { background: var(--some); } .none { background: var(--none); }
-.quiet { opacity: 0.75; } .wide { overflow-x: auto; }
+.quiet { opacity: 0.75; } .wide { overflow-x: auto; } .wide td { min-width: 1.6em; }
 pre { background: var(--soft); padding: 0.5em 0.7em; overflow-x: auto; white-space: pre-wrap; margin: 0.3em 0; }
 @media print { * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
@@ -163,15 +166,15 @@ def overview(standings: Sequence[Standing], title: str = "Overview") -> str:
     exercises = _exercises(standings)
     of = {each.exercise: each.of for each in standings if each.of is not None}
     possible = sum(of.values())
-    graded = sum(each.points is not None for each in standings)
-    left = len(standings) - graded
-    said = f"{len(learners)} learners, {len(exercises)} exercises, {graded} graded submissions"
+    count = sum(each.points is not None for each in standings)
+    left = len(standings) - count
+    said = f"{len(learners)} learners, {len(exercises)} exercises, {count} graded submissions"
     parts = [
         f"<p>{said}{f', {left} not graded' if left else ''}.</p>",
-        _section("Who needs help", _help_list(learners, exercises, possible)),
-        _section("What failed most", _failed_table(standings)),
-        _section("To look at", _look_list(standings)),
         _section("All points", _points_table(learners, exercises, of, possible)),
+        _section("Who needs help", _help_list(learners, exercises, possible)),
+        _section("What failed most", _failed_table(standings, count)),
+        _section("To look at", _look_list(learners)),
     ]
     return page(title, "\n".join(parts))
 
@@ -184,29 +187,30 @@ def _points_table(
 ) -> str:
     head = "".join(f'<th scope="col" class="turned">{_text(e)} ({number(of.get(e))})</th>' for e in exercises)
     rows = []
-    for learner, own in learners:
-        cells = "".join(_points_cell(own.get(exercise)) for exercise in exercises)
+    for number_of_row, (learner, own) in enumerate(learners, 1):
+        cells = "".join(_points_cell(own.get(exercise), f"#look{number_of_row}") for exercise in exercises)
         link = f'<a href="{html.escape(folder_name(learner, [name for name, _ in learners]))}/feedback.html">'
         total = number(_total(own))
-        rows.append(f'<tr><th scope="row">{link}{_name(learner)}</a></th>{cells}<td class="n"><b>{total}</b></td></tr>')
+        cells += f'<td class="n"><b>{total}</b></td>'
+        rows.append(f'<tr><th scope="row" class="name">{link}{_name(learner)}</a></th>{cells}</tr>')
     means = "".join(f'<td class="n">{_mean([o[e] for _, o in learners if e in o])}</td>' for e in exercises)
     totals = [each for each in (_total(own) for _, own in learners) if each is not None]
     mean = number(round(sum(totals) / len(totals), 1)) if totals else ""
-    rows.append(f'<tr><th scope="row">mean</th>{means}<td class="n">{mean}</td></tr>')
+    rows.append(f'<tr><th scope="row" class="name">mean</th>{means}<td class="n">{mean}</td></tr>')
     return (
         f'<div class="wide"><table><thead><tr><th scope="col">learner</th>{head}<th scope="col">total of '
         f"{number(possible)}</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        '<p class="quiet">?: not graded. !: something to look at. *: points given by hand. L: late.</p>'
+        '<p class="quiet">?: not graded (why: click on it). !: to look at, below. *: given by hand. L: late.</p>'
     )
 
 
-def _points_cell(each: Standing | None) -> str:
+def _points_cell(each: Standing | None, reasons: str) -> str:
     if each is None:
         return "<td></td>"
     by_hand = each.note or any(task.note for task in each.tasks)
-    signs = "!" * bool(each.flags or each.same_as) + "*" * bool(by_hand) + "L" * bool(each.late)
+    signs = "!" * bool(_to_look_at(each)) + "*" * bool(by_hand) + "L" * bool(each.late)
     if each.points is None:
-        return f'<td class="n none" title="{_text(each.problem)}">?{signs}</td>'
+        return f'<td class="n none" title="{_text(each.problem)}"><a href="{reasons}">?</a>{signs}</td>'
     look = "full" if each.full else "some" if each.points > 0 else "none"
     return f'<td class="n {look}" title="{_text(_in_short(each))}">{number(each.points)}{signs}</td>'
 
@@ -221,12 +225,16 @@ def _mean(found: Sequence[Standing]) -> str:
     return number(round(sum(points) / len(points), 1)) if points else ""
 
 
-def _failed_table(standings: Sequence[Standing]) -> str:
+def _failed_table(standings: Sequence[Standing], count: int) -> str:
     tried: Counter[tuple[str, int]] = Counter()
     failed: Counter[tuple[str, int]] = Counter()
     behaviours: dict[tuple[str, int], Counter[str]] = {}
     titles: dict[tuple[str, int], str] = {}
+    did_not_run: list[str] = []
     for each in standings:
+        if each.problem and each.tasks and not any(task.full for task in each.tasks):
+            did_not_run.append(each.exercise)  # one failure, not one of each task
+            continue
         for task in each.tasks:
             key = (each.exercise, task.task)
             tried[key] += 1
@@ -234,15 +242,17 @@ def _failed_table(standings: Sequence[Standing]) -> str:
             if not task.full:
                 failed[key] += 1
                 behaviours.setdefault(key, Counter())[task.behaviour] += 1
+    many, where = len(did_not_run), _text(_shortened(sorted(set(did_not_run))))
+    above = f"<p>{many} of {count} could not run at all (they do not compile, or were refused), in {where}.</p>"
     if not failed:
-        return "<p>Nothing failed.</p>"
+        return above if many else "<p>Nothing failed.</p>"
     rows = []
     for key, times in failed.most_common(_MOST_FAILED):
         behaviour, often = behaviours[key].most_common(1)[0]
         most = f"{_text(behaviour)} ({often} of {times})" if behaviour else ""
-        what = f"{_text(key[0])}, task {key[1]}: {_text(titles[key])}"
+        what = f'<span class="name">{_text(key[0])}, task {key[1]}</span>: {_text(titles[key])}'
         rows.append(f'<tr><td>{what}</td><td class="n">{times} of {tried[key]}</td><td>{most}</td></tr>')
-    return _table(("task", "failed", "most often because this does not hold"), rows)
+    return (above if many else "") + _table(("task", "failed", "most often because this does not hold"), rows)
 
 
 def _help_list(learners: Sequence[tuple[str, dict[str, Standing]]], exercises: Sequence[str], possible: float) -> str:
@@ -251,32 +261,49 @@ def _help_list(learners: Sequence[tuple[str, dict[str, Standing]]], exercises: S
         total = _total(own)
         if possible and (total or 0) < _NEEDS_HELP * possible:
             nothing = [e for e in exercises if e not in own or own[e].points == 0]
-            where = ", ".join(nothing[:6]) + (" ..." if len(nothing) > 6 else "")
+            where = _shortened(nothing)
             points = NOT_GRADED if total is None else f"{number(total)} of {number(possible)}"
             cells = f'<td class="n">{points}</td><td>{_text("" if total is None else where)}</td>'
-            rows.append(f"<tr><td>{_name(learner)}</td>{cells}</tr>")
+            rows.append(f'<tr><td class="name">{_name(learner)}</td>{cells}</tr>')
     if not rows:
         return f"<p>Everybody has at least {_NEEDS_HELP:.0%} of the points.</p>"
     return _table(("learner", "points", "no points in"), rows)
 
 
-def _look_list(standings: Sequence[Standing]) -> str:
-    rows = []
-    for each in standings:
-        reasons = [f"not graded: {each.problem}"] if each.points is None else []
-        reasons += each.flags
-        if each.same_as:
-            reasons.append(f"like the submission of {', '.join(each.same_as)}")
-        rows += [
-            f"<tr><td>{_name(each.learner)}</td><td class=w>{_text(each.exercise)}</td><td>{_text(reason)}</td></tr>"
-            for reason in reasons
-        ]
-    return _table(("learner", "exercise", "why"), rows) if rows else "<p>Nothing.</p>"
+def _to_look_at(each: Standing) -> list[str]:
+    like = [f"like the submission of {', '.join(each.same_as)}"] if each.same_as else []
+    return [*each.flags, *each.not_enforced, *like]
+
+
+def _look_list(learners: Sequence[tuple[str, dict[str, Standing]]]) -> str:
+    """A line per learner that unfolds: each reason once, with the exercises that it is about."""
+    lines = []
+    for number_of_row, (learner, own) in enumerate(learners, 1):
+        about: dict[str, list[str]] = {}
+        for exercise, each in own.items():
+            not_graded = [f"not graded: {each.problem}"] if each.points is None else []
+            for reason in not_graded + _to_look_at(each):
+                about.setdefault(reason, []).append(exercise)
+        if about:
+            exercises = {exercise for each in about.values() for exercise in each}
+            many = f"{len(about)} reason{'s' * (len(about) > 1)}, {len(exercises)} exercise{'s' * (len(exercises) > 1)}"
+            items = "".join(
+                f"<li>{_text(reason)}{_text(f' ({_shortened(where)})' if any(where) else '')}</li>"
+                for reason, where in about.items()
+            )
+            head = f"<summary>{_name(learner)}: {many}</summary>"
+            lines.append(f'<details>{head}<ul id="look{number_of_row}">{items}</ul></details>')
+    return "".join(lines) or "<p>Nothing.</p>"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f", and {more} more" if more > 0 else "")
 
 
 def _table(head: Sequence[str], rows: Sequence[str]) -> str:
     cells = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in head)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def _section(title: str, body: str) -> str:
