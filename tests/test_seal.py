@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ep_lib import Kernel
@@ -192,6 +193,22 @@ def pass_on(rank, kernel, mine):
 """
     (result,) = grade("00_first_main", submitted(tmp_path, code), tasks=[2], seed=1).tasks
     assert "another one's: False, False" in result.message
+
+
+def test_a_number_is_one_number_however_often_it_is_asked() -> None:
+    class Shifty(int):
+        def __index__(self) -> int:
+            return 7
+
+    class Larger(np.ndarray[Any, Any]):
+        nbytes = 1 << 30
+
+    asked = iter(range(5))
+    shifty = type("Asked", (), {"__index__": lambda self: next(asked)})()
+    array, view = np.arange(3), np.arange(3).view(Larger)
+    settled = seal.settled((shifty, Shifty(3), np.int64(4), True, None, array, view))
+    assert settled[:5] == [0, 3, 4, True, None] and [type(each) for each in settled[:3]] == [int] * 3
+    assert [type(each) for each in settled[5:]] == [np.ndarray] * 2 and settled[6].nbytes == array.nbytes
 
 
 OWN_CODE = """

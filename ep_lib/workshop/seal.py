@@ -286,6 +286,7 @@ class Followed:
             if id(kernel) not in followed:
                 raise KernelLaunchError("a piece launches the kernels that it is handed: this is none of them")
             real, sends, receives = followed[id(kernel)]
+            args = settled(args)
             given = list(args)
             if sends is not None:
                 self._disguise(rank, note, given, sends)
@@ -362,6 +363,19 @@ class Followed:
     def over(self) -> None:
         """What is launched from now on is not noted."""
         self._is_over = True
+
+
+def settled(args: Sequence[Any]) -> list[Any]:
+    """The arguments of a launch as they are now: objects of a piece's own could be other numbers, or say otherwise of
+    themselves, each time they are asked."""
+    return [_settled(arg) for arg in list(args)]
+
+
+def _settled(arg: Any) -> Any:
+    if isinstance(arg, np.ndarray):
+        return np.ndarray.view(arg, np.ndarray)
+    number = index(arg)
+    return arg if number is None else int.__index__(number)
 
 
 def _place(rank: Rank, array: Any) -> int:

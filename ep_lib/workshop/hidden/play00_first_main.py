@@ -11,7 +11,7 @@ import numpy as np
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.require import index
 from ep_lib.workshop.pieces import of_a_rank
-from ep_lib.workshop.seal import Followed, Sends, Travels, findings_of, kernels, theirs
+from ep_lib.workshop.seal import Followed, Sends, Travels, findings_of, kernels, settled, theirs
 
 KERNELS = kernels(Path(__file__).with_name("ex00_first_main.cu"), "pass_on", "note", "canary")
 _FROM = 6  # which argument of the kernel it is
@@ -52,6 +52,7 @@ def passes(piece: Any, ask: Callable[..., Any], numbers: Sequence[Sequence[int]]
         def launch(
             kernel: Kernel, grid: Any, block: Any, args: Sequence[Any], shared_bytes: int = 0, uses: Sequence[Any] = ()
         ) -> None:
+            args = settled(args)
             if kernel is launched and len(args) > _FROM and not is_over:
                 ask("waits_for", rank.rank, index(args[_FROM]))
             followed_launch(kernel, grid, block, args, shared_bytes, uses)
