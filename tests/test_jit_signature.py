@@ -26,9 +26,9 @@ STRUCT = Param("struct", 12, 4)
 
 
 def data(param: Param, arg: object) -> bytes:
-    (result,) = marshal("k", [param], [arg])
-    assert len(result.data) == param.size
-    return result.data
+    ((words, _, _),) = marshal("k", [param], [arg])
+    assert len(words) == param.size
+    return words
 
 
 class Point(ctypes.Structure):
@@ -61,22 +61,22 @@ def test_numbers() -> None:
 
 def test_pointers() -> None:
     array = np.zeros((3, 4), np.float32)
-    (result,) = marshal("k", [POINTER], [array])
-    assert result.data == struct.pack("<Q", array.ctypes.data)
-    assert result.array is not None and result.array.owner is array
-    assert (result.array.shape, result.array.nbytes, result.array.device) == ((3, 4), 48, "cpu")
+    ((words, info, _),) = marshal("k", [POINTER], [array])
+    assert words == struct.pack("<Q", array.ctypes.data)
+    assert info is not None and info.owner is array
+    assert (info.shape, info.nbytes, info.device) == ((3, 4), 48, "cpu")
     assert data(POINTER, None) == bytes(8)
     assert data(POINTER, 0x1234) == data(POINTER, np.uint64(0x1234)) == struct.pack("<Q", 0x1234)
     assert data(CONST_POINTER, np.broadcast_to(np.float32(1), (1,)))  # read-only is fine for const
-    assert marshal("k", [POINTER], [np.zeros(0)])[0].array is not None
+    assert marshal("k", [POINTER], [np.zeros(0)])[0][1] is not None
 
 
 def test_torch_tensors_are_passed_without_a_copy() -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.zeros(8, dtype=torch.bfloat16)
-    (result,) = marshal("k", [POINTER], [tensor])
-    assert result.data == struct.pack("<Q", tensor.data_ptr())
-    assert result.array is not None and result.array.dtype == np.dtype(ml_dtypes.bfloat16)
+    ((words, info, _),) = marshal("k", [POINTER], [tensor])
+    assert words == struct.pack("<Q", tensor.data_ptr())
+    assert info is not None and info.dtype == np.dtype(ml_dtypes.bfloat16)
     with pytest.raises(KernelLaunchError, match=r"argument 1 of 'k' is a non-contiguous array .*strides"):
         marshal("k", [POINTER], [torch.zeros(4, 4).t()])
 
@@ -89,9 +89,9 @@ def test_structs() -> None:
     assert data(Param("struct", 2, 2), ml_dtypes.bfloat16(1)) == b"\x80\x3f"  # __nv_bfloat16 is a class
     assert data(Param("struct", 2, 2), np.float16(1)) == b"\x00\x3c"
     handle = Handle()
-    (result,) = marshal("k", [STRUCT], [handle])
-    assert result.data == handle.ep_kernel_arg()
-    assert [info.owner is handle.array for info in result.arrays] == [True]
+    ((words, _, inside),) = marshal("k", [STRUCT], [handle])
+    assert words == handle.ep_kernel_arg()
+    assert [info.owner is handle.array for info in inside] == [True]
 
 
 @pytest.mark.parametrize(

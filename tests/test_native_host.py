@@ -309,9 +309,9 @@ class QuietBackend:
             self._loaded.append(loaded)
         if shape not in loaded.again:
             loaded.again[shape] = self._launches.prepare(loaded, (grid, 1, 1), (block, 1, 1), shared_bytes)
-            for position, value in enumerate(marshal(kernel.name, loaded.params, args)):
-                if value.array is not None:
-                    loaded.again[shape].learn(position, value.array.dtype)
+            for position, (_, array, _) in enumerate(marshal(kernel.name, loaded.params, args)):
+                if array is not None:
+                    loaded.again[shape].learn(position, array.dtype)
         assert self._launch_again(loaded, loaded.again[shape], shape, args, uses)  # type: ignore[arg-type]
 
 

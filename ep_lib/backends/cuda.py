@@ -43,7 +43,7 @@ from ep_lib.jit.kernel import (
     Dim,
     Kernel,
     Launched,
-    MarshalledArg,
+    Marshalled,
     dynamic_shared,
     launch_dimensions,
     marshal,
@@ -253,8 +253,8 @@ class CudaBackend:
         values = marshal(kernel.name, loaded.params, args)
         reached = [
             (f"argument {position}", info)
-            for position, value in enumerate(values, 1)
-            for info in (value.array, *value.arrays)
+            for position, (_, array, inside) in enumerate(values, 1)
+            for info in (array, *inside)
             if info is not None
         ] + [("uses", array) for array in used_arrays(kernel.name, uses)]
         for place, info in reached:
@@ -439,14 +439,14 @@ class CudaBackend:
         return loaded
 
     def _enqueue(
-        self, loaded: LoadedKernel, grid: Dim3, block: Dim3, values: list[MarshalledArg], shared_bytes: int, stream: int
+        self, loaded: LoadedKernel, grid: Dim3, block: Dim3, values: list[Marshalled], shared_bytes: int, stream: int
     ) -> None:
         """cuLaunchKernel copies the arguments before it returns, so they live in a buffer of this call."""
         offsets, size = loaded.offsets
         buffer = ctypes.create_string_buffer(size)
         base = ctypes.addressof(buffer)
-        for offset, value in zip(offsets, values, strict=True):
-            ctypes.memmove(base + offset, value.data, len(value.data))
+        for offset, (data, _, _) in zip(offsets, values, strict=True):
+            ctypes.memmove(base + offset, data, len(data))
         pointers = (ctypes.c_void_p * max(1, len(offsets)))(*[base + offset for offset in offsets])
         place = stream
         if self._part is not None:
@@ -494,7 +494,7 @@ class CudaBackend:
         return True
 
     def _prepare(
-        self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int, values: list[MarshalledArg]
+        self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Marshalled]
     ) -> None:
         """The same launch with other addresses is to cost little."""
         if self._launches is None or self._part is not None or grid[1:] != (1, 1) or block[1:] != (1, 1):
@@ -507,9 +507,9 @@ class CudaBackend:
             if again is None:
                 return
             loaded.again[shape] = again
-        for position, value in enumerate(values):
-            if value.array is not None and value.array.nbytes:
-                again.learn(position, value.array.dtype)
+        for position, (_, array, _) in enumerate(values):
+            if array is not None and array.nbytes:
+                again.learn(position, array.dtype)
 
     def _check_resident(self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int) -> None:
         """On a part of a GPU, refuse a grid that cannot run as a whole at once, if its source knows other ranks."""

@@ -266,11 +266,11 @@ class EmulatorBackend:
         _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         arrays, data = [], []
         marshalled = marshal(kernel.name, image.params, args)
-        for arg in marshalled:
-            data.append(arg.data)
-            if arg.array is not None:
-                arrays.append(arg.array)
-            arrays.extend(arg.arrays)
+        for words, array, inside in marshalled:
+            data.append(words)
+            if array is not None:
+                arrays.append(array)
+            arrays.extend(inside)
         arrays.extend(used_arrays(kernel.name, uses))
         ranges = []
         for info in arrays:
@@ -294,7 +294,7 @@ class EmulatorBackend:
             self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes, parameters
         )
         if self._machine.notes is not None:
-            given = [[arg.array] if arg.array is not None else list(arg.arrays) for arg in marshalled]
+            given = [list(inside) if array is None else [array] for _, array, inside in marshalled]
             self._machine.notes.launched(self.rank, self._last_ticket, kernel.name, kernel.source, given)
         if self._world.runs_in_background:
             self._world.launched(self.rank, self._last_ticket)

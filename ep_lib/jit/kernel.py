@@ -143,6 +143,8 @@ def launch_dimensions(
     kernel: str, grid: int | Sequence[int], block: int | Sequence[int]
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Grid and block as three numbers each. Raises KernelLaunchError if a GPU would refuse them."""
+    if type(grid) is int and type(block) is int and 1 <= grid <= _MAX_GRID[0] and 1 <= block <= _MAX_THREADS:
+        return (grid, 1, 1), (block, 1, 1)  # as most launches have them
     grid3 = _dimensions(kernel, "grid", grid, _MAX_GRID)
     block3 = _dimensions(kernel, "block", block, _MAX_BLOCK)
     threads = block3[0] * block3[1] * block3[2]
@@ -189,16 +191,9 @@ def used_arrays(kernel: str, uses: Any) -> list[ArrayInfo]:
     return arrays
 
 
-class MarshalledArg(NamedTuple):
-    """The bytes of one argument, and the memory that it points to.
-
-    ``array`` is the array passed for a pointer, ``arrays`` those that a struct's ``ep_kernel_arrays()`` names. Keep
-    them until the kernel has ended.
-    """
-
-    data: bytes
-    array: ArrayInfo | None = None
-    arrays: tuple[ArrayInfo, ...] = ()
+# One argument: its bytes, the array that was passed for a pointer, and those that a struct's ``ep_kernel_arrays()``
+# names. Keep them until the kernel has ended.
+Marshalled = tuple[bytes, ArrayInfo | None, tuple[ArrayInfo, ...]]
 
 
 class Differing(NamedTuple):
@@ -219,7 +214,7 @@ class Launched(NamedTuple):
     shared_bytes: int
 
 
-def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[Any]) -> list[MarshalledArg]:
+def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[Any]) -> list[Marshalled]:
     """Converts the arguments of a launch, one for each parameter.
 
     Pointers take contiguous arrays (NumPy, CuPy, torch), what ``describe`` says of one, addresses as int, or None.
@@ -251,9 +246,9 @@ _FLOAT = {4: struct.Struct("<f"), 8: struct.Struct("<d")}
 _pack_address = _UINT[8].pack
 
 
-def _pointer(param: Param, arg: Any) -> MarshalledArg:
+def _pointer(param: Param, arg: Any) -> Marshalled:
     if arg is None:
-        return MarshalledArg(_pack_address(0))
+        return _pack_address(0), None, ()
     if not isinstance(arg, int) and (isinstance(arg, ArrayInfo) or is_array(arg)):
         try:
             info = arg if isinstance(arg, ArrayInfo) else describe(arg)
@@ -268,7 +263,7 @@ def _pointer(param: Param, arg: Any) -> MarshalledArg:
             raise _Refused("is a read-only array, but the kernel's pointer is not const")
         if param.element and not _is_element(param, info.dtype) and info.nbytes:
             raise _Refused(_wrong_elements(param, info))
-        return MarshalledArg(_pack_address(info.address), info)
+        return _pack_address(info.address), info, ()
     address = arg if type(arg) is int else index(arg)
     if address is None and not isinstance(arg, (bool, np.bool_)):
         hint = ""
@@ -277,7 +272,7 @@ def _pointer(param: Param, arg: Any) -> MarshalledArg:
         raise _Refused(f"is a pointer; got {show(arg)}{hint}")
     if address is None or not 0 <= address < 1 << 64:
         raise _Refused(f"is a pointer; got {show(arg)}, which is no address")
-    return MarshalledArg(_pack_address(address))
+    return _pack_address(address), None, ()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -307,10 +302,10 @@ def _wrong_elements(param: Param, info: ArrayInfo) -> str:
     )
 
 
-def _integer(param: Param, arg: Any) -> MarshalledArg:
+def _integer(param: Param, arg: Any) -> Marshalled:
     table = _INT if param.kind == "int" else _UINT
     try:
-        return MarshalledArg(table[param.size].pack(arg))
+        return table[param.size].pack(arg), None, ()
     except (struct.error, TypeError, ValueError):
         pass
     if is_array(arg):
@@ -323,25 +318,25 @@ def _integer(param: Param, arg: Any) -> MarshalledArg:
     high = (1 << (8 * param.size - (param.kind == "int"))) - 1
     if not low <= value <= high:
         raise _Refused(f"is {param} and takes {low} to {high}; got {value}")
-    return MarshalledArg(table[param.size].pack(value))
+    return table[param.size].pack(value), None, ()
 
 
-def _float(param: Param, arg: Any) -> MarshalledArg:
+def _float(param: Param, arg: Any) -> Marshalled:
     if is_array(arg) or isinstance(arg, (str, bytes)) or not hasattr(arg, "__float__"):
         raise _Refused(f"is {param}; got {show(arg)}")
     try:
-        return MarshalledArg(_FLOAT[param.size].pack(float(arg)))
+        return _FLOAT[param.size].pack(float(arg)), None, ()
     except (OverflowError, TypeError, ValueError) as error:
         raise _Refused(f"is {param}; {show(arg)} does not fit") from error
 
 
-def _bool(param: Param, arg: Any) -> MarshalledArg:
+def _bool(param: Param, arg: Any) -> Marshalled:
     if isinstance(arg, (bool, np.bool_)) or (isinstance(arg, (int, np.integer)) and arg in (0, 1)):
-        return MarshalledArg(b"\1" if arg else b"\0")
+        return b"\1" if arg else b"\0", None, ()
     raise _Refused(f"is bool; got {show(arg)}")
 
 
-def _struct(param: Param, arg: Any) -> MarshalledArg:
+def _struct(param: Param, arg: Any) -> Marshalled:
     arrays: tuple[ArrayInfo, ...] = ()
     if hasattr(arg, "ep_kernel_arg"):
         data = arg.ep_kernel_arg()
@@ -359,7 +354,7 @@ def _struct(param: Param, arg: Any) -> MarshalledArg:
         )
     if len(data) != param.size:
         raise _Refused(f"is a {param} by value; got {len(data)} bytes ({type(arg).__name__})")
-    return MarshalledArg(bytes(data), None, arrays)
+    return bytes(data), None, arrays
 
 
 _CONVERTERS = {

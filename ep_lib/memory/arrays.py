@@ -56,7 +56,8 @@ class ArrayInfo(NamedTuple):
 
 def is_array(obj: object) -> bool:
     """Whether :func:`describe` accepts ``obj``."""
-    return _kind_of(type(obj)) != ""
+    kind = _kinds.get(type(obj))
+    return (_kind_of(type(obj)) if kind is None else kind) != ""
 
 
 def describe(obj: Any) -> ArrayInfo:

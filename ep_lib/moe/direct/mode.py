@@ -8,6 +8,7 @@ Operations count themselves on the GPU (<moe/common/epoch.cuh>), so a CUDA graph
 from __future__ import annotations
 
 import functools
+import struct
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ import numpy as np
 from ep_lib.errors import BufferClosedError
 from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Differing, Kernel, Launched, library_kernel
-from ep_lib.jit.structs import header_constant, header_struct
+from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import refuse_choices, refuse_weights
@@ -59,13 +60,14 @@ def kernel(name: str, template: str = "", entry: str = "") -> Kernel:
 
 
 class Planned(NamedTuple):
-    """A launch whose shapes are known: all of it but the arrays."""
+    """A launch whose shapes are known: all of it but the arrays, and a few numbers."""
 
     kernel: Kernel
     blocks: int
     threads: int
     args: bytes
     shared_bytes: int
+    ints_at: tuple[int, ...] = ()  # at which bytes of args the ints are that differ from call to call: counts of rows
 
     def launch(self, rank: Rank, *arrays: Any, uses: Sequence[ArrayInfo]) -> None:
         """Where ``arrays`` are addresses, what ``describe`` says of arrays, or None."""
@@ -76,6 +78,15 @@ class Planned(NamedTuple):
     def with_arrays(self, *args: Any) -> Launched:
         """What Backend.replay takes."""
         return Launched(self.kernel, self.blocks, self.threads, args, self.shared_bytes)
+
+
+_pack_int, _pack_number = struct.Struct("<i").pack_into, struct.Struct("<Q").pack_into
+
+
+def _int_at(layout: HeaderStruct, name: str) -> int:
+    """At which byte of a struct its ``int`` of that name is."""
+    (at,) = (field.offset for field in layout.fields if field.name == name and field.dtype == INT32)
+    return at
 
 
 class SideRows(NamedTuple):
@@ -525,12 +536,35 @@ class DirectMode:
             self._calls, known, self._backend.replay(launches, given, [array for array in made if array is not None])
         )
 
-    def _start(self, planned: Planned, *arrays: Any, uses: Sequence[ArrayInfo], number_at: int = -1) -> None:
-        """Launch, and note it where a call is learnt. ``number_at``: where its arguments have a number that differs."""
+    def _start(
+        self,
+        planned: Planned,
+        ints: tuple[int, ...],
+        *arrays: Any,
+        uses: Sequence[ArrayInfo],
+        number_at: int = -1,
+        number: int | None = None,
+    ) -> None:
+        """Launch with ``ints`` where the plan has them, and note it where a call is learnt. ``number_at``: where its
+        arguments have a number that differs when the call is made again, which is ``number`` now, if not as planned."""
+        words = bytearray(planned.args)
+        for at, value in zip(planned.ints_at, ints, strict=True):
+            _pack_int(words, at, value)
         if self._launches is not None:
-            args = planned.args if number_at < 0 else Differing(planned.args, number_at=number_at)
+            noted = bytes(words)
+            args = noted if number_at < 0 else Differing(noted, number_at=number_at)
             self._launches.append(planned.with_arrays(args, *arrays))
-        planned.launch(self._rank, *arrays, uses=uses)
+        if number is not None:
+            _pack_number(words, number_at, number)
+        planned.kernel.launch(
+            self._rank,
+            planned.blocks,
+            planned.threads,
+            bytes(words),
+            *arrays,
+            shared_bytes=planned.shared_bytes,
+            uses=uses,
+        )
 
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
@@ -563,17 +597,18 @@ class DirectMode:
     ) -> None:
         self._tickets += 1
         is_int = experts.dtype == INT32
-        key = (routing.num_tokens, content, options.num_worst_tokens > 0, options.expert_alignment, is_int)
+        key = (content, options.num_worst_tokens > 0, options.expert_alignment, is_int)
         planned = self._notifies.get(key)
         if planned is None:
             config = self._config
-            args = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").pack(
+            layout = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs")
+            args = layout.pack(
                 workspace=self._workspace,
                 counts=self._at["counts"],
                 expert_counts=self._at["expert_counts"],
                 report=0 if options.num_worst_tokens else self._report_address,
                 ticket=0,
-                num_tokens=routing.num_tokens,
+                num_tokens=0,
                 top_k=config.top_k,
                 experts_per_rank=config.experts_per_rank,
                 options=content,
@@ -585,10 +620,12 @@ class DirectMode:
                 self._tuning_of(config.row_bytes).route_threads,
                 args,
                 4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
+                (_int_at(layout, "num_tokens"),),
             )
             self._remember(self._notifies, key, planned)
-        at, args = self._ticket_offset, planned.args
-        arrays = (
+        self._start(
+            planned,
+            (routing.num_tokens,),
             experts,
             weights,
             routing.topk,
@@ -596,17 +633,9 @@ class DirectMode:
             routing.rank_counts,
             routing.choice_counts,
             routing.plan,
-        )
-        if self._launches is not None:
-            self._launches.append(planned.with_arrays(Differing(args, number_at=at), *arrays))
-        planned.kernel.launch(
-            self._rank,
-            planned.blocks,
-            planned.threads,
-            args[:at] + self._tickets.to_bytes(8, "little") + args[at + 8 :],
-            *arrays,
-            shared_bytes=planned.shared_bytes,
             uses=(routing.info,),
+            number_at=self._ticket_offset,
+            number=self._tickets,
         )
 
     def _launch_dispatch(
@@ -623,7 +652,7 @@ class DirectMode:
         config, form, scales = self._config, payload.form or self._plain, payload.scales
         row_bytes, area = form.row_bytes, 0 if lease is None else lease.area
         misplaced = 0 if scales is None else scales.address % 4  # then they are sent by bytes
-        key = (routing.num_tokens, tag, form.code, payload.cast, misplaced, send_routing, area)
+        key = (tag, form.code, payload.cast, misplaced, send_routing, area)
         planned = known.get(key)
         if planned is None:
             side, row_vectors = _side_rows(form, misplaced), row_bytes // VECTOR_BYTES
@@ -631,18 +660,20 @@ class DirectMode:
             if payload.cast:  # it is loaded as it is, and its side row is made beside it
                 stage_vectors = config.row_vectors + _side_vectors(form)
             tuning = self._tuning_of(stage_vectors * VECTOR_BYTES)
-            to = header_struct("moe/common/dispatch.cuh", "DispatchArgs").pack(
+            inner = header_struct("moe/common/dispatch.cuh", "DispatchArgs")
+            layout = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs")
+            to = inner.pack(
                 rows=self._at["rows"],
                 recv_topk=self._at["recv_topk"],
                 recv_weights=self._at["recv_weights"],
                 recv_source=self._at["recv_source"],
-                num_tokens=routing.num_tokens,
+                num_tokens=0,
                 row_vectors=row_vectors,
                 top_k=config.top_k,
                 experts_per_rank=config.experts_per_rank,
                 send_routing=int(send_routing),
             )
-            args = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs").pack(
+            args = layout.pack(
                 workspace=self._workspace,
                 to=to,
                 recv_scales=self._side_address(form),
@@ -657,12 +688,15 @@ class DirectMode:
             shared_bytes = dispatch_shared(warps, stages, stage_vectors, config.world_size)
             rows = _rows_type(form, payload.cast, side)
             which = kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}{rows}>")
-            planned = self._remember(known, key, Planned(which, self.num_sms, warps * _WARP, args, shared_bytes))
+            ints_at = (layout.offsets["to"] + _int_at(inner, "num_tokens"),)
+            planned = Planned(which, self.num_sms, warps * _WARP, args, shared_bytes, ints_at)
+            self._remember(known, key, planned)
         uses: tuple[ArrayInfo, ...] = (routing.info,)
         if scales is not None and not form.is_apart:
             uses = (routing.info, scales)
         self._start(
             planned,
+            (routing.num_tokens,),
             payload.x,
             scales if form.is_apart or scales is None else scales.address,
             routing.topk,
@@ -778,22 +812,23 @@ class DirectMode:
         """Rows and side rows to the first two, if they are to be copied; the rest to ``to`` and ``grouped``."""
         config, is_int = self._config, to.topk is None or index.dtype == INT32
         area = 0 if lease is None else lease.area
-        key, side = (num_rows, form.code, is_int, grouped is None, area, is_guess), _side_rows(form, 0)
+        key, side = (form.code, is_int, grouped is None, area), _side_rows(form, 0)
         planned = self._planned.get(key)
         if planned is None:
-            args = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs").pack(
+            layout = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs")
+            args = layout.pack(
                 rows=self._areas.address(lease, "rows"),
                 scales=self._areas.address(lease, *self._side_place(form)),
                 topk=self._at["recv_topk"],
                 weights=self._at["recv_weights"],
                 source=self._at["recv_source"],
                 broken=self._broken_address,
-                capacity=num_rows,
+                capacity=0,
                 row_vectors=form.row_bytes // VECTOR_BYTES,
                 row_scales=side.numbers,
                 top_k=config.top_k,
                 experts_per_rank=config.experts_per_rank,
-                is_guess=int(is_guess),
+                is_guess=0,
             )
             element = "" if side.element == "float" else f", {side.element}"
             entry = "" if grouped is None else "copy_by_expert"
@@ -801,7 +836,8 @@ class DirectMode:
             threads = self._tuning_of(config.row_bytes).local_threads
             # expert_rows_shared of <moe/direct/expert_rows.cuh>
             shared_bytes = 0 if grouped is None else 4 * (config.experts_per_rank + 1 + threads)
-            planned = Planned(which, self._local_blocks, threads, args, shared_bytes)
+            ints_at = (_int_at(layout, "capacity"), _int_at(layout, "is_guess"))
+            planned = Planned(which, self._local_blocks, threads, args, shared_bytes, ints_at)
             self._remember(self._planned, key, planned)
         uses: tuple[Array, ...] = (routing.info,)
         if side_rows is not None and not form.is_apart:
@@ -811,6 +847,7 @@ class DirectMode:
             uses = (*uses, *grouped.arrays())
         self._start(
             planned,
+            (num_rows, int(is_guess)),
             *(() if grouped is None else (grouped.args(config.experts_per_rank, side.padding),)),
             routing.plan,
             x,
