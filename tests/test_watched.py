@@ -11,9 +11,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ep_lib
+from ep_lib.emulator.accesses import (
+    ATOMIC,
+    BYTES,
+    COUNT,
+    LOADS,
+    OF_PAIR,
+    PLAIN,
+    STORES,
+    UPDATES,
+    VOLATILE,
+    WIDTHS,
+)
 from ep_lib.errors import KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.toolkit import Compiler
+from ep_lib.memory.arrays import describe
+from ep_lib.runtime.accesses import accesses_of
 from ep_lib.workshop import grader, watched
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.grader import grade
@@ -168,6 +183,52 @@ def test_bytes_count_as_seen_where_a_write_was() -> None:
     assert watched.unseen_bytes(writes, [(100, before, after)]) == 2
     assert watched.unseen_bytes(np.vstack([writes, (102, 2)]), [(100, before, after)]) == 0
     assert watched.unseen_bytes(writes[:0], [(100, before, after)]) == 4
+
+
+LOOKS = """
+#include <ep/memory.cuh>
+#include <ep/peer.cuh>
+extern "C" __global__ void looks(uint64_t* packet, unsigned long long* word) {
+    uint64_t a, b;
+    if (ep::rank() == 0) {
+        for (int i = 0; i < 2; ++i) ep::st_relaxed_sys_u64x2(ep::peer_ptr(packet, 1), 5, 7);
+    } else {
+        ep::ld_relaxed_sys_u64x2(packet, &a, &b);
+    }
+    atomicCAS(word, 1ull, 2ull);  // finds 0
+    atomicAdd(word, 0ull);
+    *reinterpret_cast<volatile unsigned*>(word) = 3;
+    word[0] = word[0] + 1;
+}
+"""
+
+
+def test_accesses_are_counted_by_kind_and_width() -> None:
+    kernel = ep_lib.Kernel.from_source(LOOKS, "looks")
+    at: dict[str, int] = {}
+
+    def main(rank: ep_lib.Rank) -> None:
+        packet, word = rank.symmetric(2, np.uint64), rank.to_device(np.zeros(1, np.uint64))
+        kernel.launch(rank, 1, 1, packet, word)
+        rank.synchronize()
+        at.update({f"packet{rank.rank}": describe(packet).address, f"word{rank.rank}": describe(word).address})
+
+    seen = accesses_of(main, 2)
+
+    def kinds(name: str, size: int) -> dict[tuple[int, ...], int]:
+        found = seen.kinds(at[name], size, 2)
+        return {tuple(map(int, each)): int(found[tuple(each)]) for each in np.argwhere(found)}
+
+    pairs, words = WIDTHS.index(8), (WIDTHS.index(4), WIDTHS.index(8))
+    packet = kinds("packet1", 16)
+    assert packet[0, STORES, OF_PAIR, pairs, COUNT] == 4 and packet[0, STORES, OF_PAIR, pairs, BYTES] == 32
+    assert {each[:3] for each in packet} == {(0, STORES, OF_PAIR), (1, LOADS, OF_PAIR)}
+    assert {each: number for each, number in kinds("word0", 8).items() if each[-1] == COUNT} == {
+        (0, UPDATES, ATOMIC, words[1], COUNT): 2,
+        (0, STORES, VOLATILE, words[0], COUNT): 1,
+        (0, LOADS, PLAIN, words[1], COUNT): 1,
+        (0, STORES, PLAIN, words[1], COUNT): 1,
+    }
 
 
 SIGNAL = "signal_add(signal, increment, peer);  // a release: it publishes this thread's stores before it"

@@ -170,7 +170,7 @@ _TABLE = (
     "Entry [kind][rank()] of every rank that is not left out: the tag by a plain store, then the epoch with release."
 )
 _ALL = "Every rank that is not left out, entries that are at least the epoch; a barrier that also hands out the answer."
-_COUNT = "Barrier, fence_sys, one count per block with acquire and release; `last` is for all threads; back to 0."
+_COUNT = "Barrier, one count per block with acquire and release; `last` is for all threads; back to 0."
 
 BEHAVIOURS = (
     Behaviour(

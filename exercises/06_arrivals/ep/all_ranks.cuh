@@ -63,10 +63,11 @@ EP_DEVICE LastBlock last_block(uint32_t* finished_blocks, uint32_t blocks, bool 
     // TASK 3 (5 points): which block is the last
     // Every block adds 1 to *finished_blocks, once, by one thread, and 1 + kFailedBlock if `ok` was false in any
     // of its threads. Whoever sees the count reach `blocks` is the last. The barrier before the count puts the
-    // whole block's rows before it. Then two directions: the count must publish this block's rows, also those on
-    // peers (fence_sys), and the last block must see everybody's: which of the four orderings of
-    // atom_add_..._gpu_u32 does both? All threads of the block need the answer (`last` is shared memory), and
-    // the next kernel needs a zero.
+    // whole block's rows before it. Then two directions: the count must publish this block's rows, and the last
+    // block must see everybody's: which of the four orderings of atom_add_..._gpu_u32 does both? (It covers rows
+    // on peers, too: what the last block has seen in this way, its signal at system scope passes on. A fence_sys
+    // before the count does no harm, and PTX does not ask for it.) All threads of the block need the answer
+    // (`last` is shared memory), and the next kernel needs a zero.
     assert(!"Task 3 is still to do: which block is the last");
     return LastBlock::kNo;
     // end of TASK 3

@@ -63,7 +63,7 @@ EP_DEVICE LastBlock last_block(uint32_t* finished_blocks, uint32_t blocks, bool 
     // EXERCISE-BEGIN 3
     const uint32_t mine = __syncthreads_or(!ok) ? 1 + kFailedBlock : 1;
     if (thread_in_block() == 0) {
-        fence_sys();  // this block's rows, also those on peers, come before its count
+        fence_sys();  // to be safe: the count's release covers rows on peers, too, and the last block passes them on
         const uint32_t count = atom_add_acq_rel_gpu_u32(finished_blocks, mine) + mine;
         last = count % kFailedBlock != blocks ? LastBlock::kNo
                : count < kFailedBlock         ? LastBlock::kYes
