@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,9 @@ import pytest
 
 import ep_lib
 from ep_lib import Kernel, Rank
-from ep_lib.jit import toolkit
+from ep_lib.errors import KernelCompileError
+from ep_lib.jit import diagnostics, toolkit
+from ep_lib.jit.unseen import Unseen
 from ep_lib.runtime import check
 from ep_lib.runtime.differences import describe_difference
 
@@ -219,3 +222,68 @@ def test_what_is_copied_is_read_where_it_is_copied(how: int) -> None:
     (found,) = ep_lib.check(main, 1, seeds=2).findings
     assert found.kind == "race" and found.first is not None and found.second is not None
     assert f"how == {how}" in found.first.source + found.second.source
+
+
+WITH_CALLS = """
+#include <ep/platform.cuh>
+struct At {};
+EP_DEVICE void* operator new(size_t, At, void* at) noexcept { return at; }
+struct One { uint64_t it; };
+struct Big { uint64_t it[4]; int operator,(One) const; };
+struct Careful {
+    uint64_t it[4];
+    __device__ Careful() {}
+    __device__ Careful(const Careful& other) { it[0] = other.it[0]; }
+};
+struct Two { One one; Big big; __device__ Two(int x) : one(), big() { big.it[0] = x; } };
+__device__ __noinline__ uint64_t take(One one) { return one.it; }
+__device__ __noinline__ uint64_t take(Big big) { return big.it[2]; }
+__device__ __noinline__ One make_one(uint64_t it) { return {it}; }
+__device__ __noinline__ Big make(uint64_t it) { Big big = {}; big.it[1] = it; return big; }
+__device__ __noinline__ Careful make_careful() { Careful made; made.it[0] = 5; return made; }
+__device__ __noinline__ Careful hand_on() { return make_careful(); }
+__device__ __noinline__ Two both(uint64_t it) { Two two(3); two.big = make(it); return two; }
+__shared__ Big tile[4];
+__device__ Big all;
+extern "C" __global__ void k(uint64_t* x, Big* big, Two* two, const volatile uint64_t* v, Big (*made)(int), int i) {
+    Big tile[4] = {};
+    new (At{}, big) Careful(hand_on());
+    One one = __builtin_bit_cast(One, x[1]);
+    Big some = make(1);
+    *big = make(2);
+    new (At{}, big + 1) Big(some);
+    tile[i] = make(i);
+    x[0] = take(one) + take(*big) + take(two->big) + take(__builtin_bit_cast(Big, tile[i]));
+    printf("gimple_call <take, *p>, %s *p, \\"", "gimple_call <f, *p>\\n  gimple_call <f, *p>");
+    two->big = make(4);
+    *two = both(5);
+    x[1] = take(__builtin_bit_cast(One, *x));  // unseen
+    x[2] = take(__builtin_bit_cast(One, *v));  // unseen
+    x[3] = take(__builtin_bit_cast(Big, ::tile[i]));  // unseen
+    x[4] = take(__builtin_bit_cast(Big, all));  // unseen
+    x[5] = take(__builtin_bit_cast(Big, two->big));  // unseen
+    new (At{}, x) One(make_one(4));  // unseen
+    new (At{}, &two->big) Big(make(4));  // unseen
+    new (At{}, &::tile[1]) Big(i ? make(4) : make(5));  // unseen
+    new (At{}, big) Big(made(3));  // unseen
+    new (At{}, big + i) Big([](int x) __attribute__((noinline)) { return make(x); }(4));  // unseen
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="clang++'s sanitizer leaves out other accesses")
+def test_calls_that_move_structs_unseen_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CXX", "g++")
+    told: list[Unseen] = []
+    error = diagnostics.unseen_error
+
+    def listed(*args: Any, **options: Any) -> KernelCompileError:
+        told.extend(args[2])
+        return error(*args, **options)
+
+    monkeypatch.setattr(diagnostics, "unseen_error", listed)
+    with pytest.raises(KernelCompileError, match=r"^calls.cu:\d+: error: `take` is passed a struct here straight from"):
+        Kernel.from_source(WITH_CALLS, "k", filename="calls.cu").compile()
+    lines = WITH_CALLS.splitlines()
+    unseen = {n: " new (" in line for n, line in enumerate(lines, 1) if "// unseen" in line}
+    assert {each.line: each.is_write for each in told} == unseen

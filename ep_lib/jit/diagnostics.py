@@ -16,6 +16,7 @@ from ep_lib.jit import digest, headers, names, pieces, toolkit
 from ep_lib.jit.elf import AtLoad
 from ep_lib.jit.lexer import without_comments
 from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
+from ep_lib.jit.unseen import Unseen
 
 _ERRORS = (
     # k.cu:3:5: error: ... (g++, clang++)
@@ -109,6 +110,29 @@ def initialiser_error(kernel: KernelSource, obj: Path, functions: Sequence[AtLoa
     )
     if place:
         message += f"\n    {report.source_line(place)}"
+    file = report.display(place.file) if place else kernel.filename
+    return KernelCompileError(message, file=file, line=place.line if place else None)
+
+
+def unseen_error(
+    kernel: KernelSource, silent: Sequence[Unseen], with_lines: Sequence[Unseen], *, roots: Sequence[Path]
+) -> KernelCompileError:
+    """The error for accesses that the race checker would not see: ``silent``, and all that the same compilation
+    ``with_lines`` tells, where paths with brackets can be taken for accesses."""
+    report, first = _Report(kernel, "", roots), silent[0]
+    same = (each for each in with_lines if each[2:] == first[2:])
+    place = next((_Place(each.file, each.line) for each in same if each.file and each.line), None)
+    called = f"`{first.called}`" if first.called else "the function called"
+    if first.is_write:
+        what = (
+            f"{called} returns a struct here straight into memory, a write that the race checker does not see: put the"
+        )
+        what += " result in a variable first, and copy that"
+    else:
+        what = f"{called} is passed a struct here straight from memory, a read that the race checker does not see: copy"
+        what += " it to a variable first, and pass that"
+    message = f"{report.show(place) if place else kernel.filename}: error: {what}"
+    message += f"\n    {report.source_line(place)}" if place else f" (in `{first.function}`)"
     file = report.display(place.file) if place else kernel.filename
     return KernelCompileError(message, file=file, line=place.line if place else None)
 

@@ -17,7 +17,7 @@ from typing import TextIO
 from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, digest, names, sealed, toolkit
+from ep_lib.jit import cache, digest, names, sealed, toolkit, unseen
 from ep_lib.jit.elf import Elf, functions_at_load, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
@@ -194,9 +194,15 @@ class _Plan:
         return [*_kernel_flags(self.compiler, self.uses_cpp_library), *(["-fpermissive"] if cub else [])]
 
     @property
+    def looked_through(self) -> list[str]:
+        """What is asked of the compiler, so that no access is left out. clang++'s sanitizer leaves out reads of structs
+        of more than 16 bytes that a call copies, and says it nowhere."""
+        return [] if self.compiler.is_clang else [unseen.DUMP]
+
+    @property
     def key(self) -> str:
         parts = ["emulator", toolkit.library_version(), self.compiler.path, self.compiler.identity]
-        parts += [*self.flags, str(self.prelude), str(self.runtime)]
+        parts += [*self.flags, *self.looked_through, str(self.prelude), str(self.runtime)]
         return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
 
 
@@ -444,7 +450,14 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
 
     with sealed.open_includes(plan.unit, plan.roots) as first:
         opened = [f"-I{root}" for root in first]
-        step([compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)], obj)
+        command = [compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)]
+        dump = folder / "kernel.tsan"
+        step([*command, *(f"{option}={dump}" for option in plan.looked_through)], obj)
+        if plan.looked_through and (silent := _unseen(dump)):
+            from ep_lib.jit import diagnostics
+
+            step([*command, f"{unseen.DUMP}-lineno={dump}"], obj)
+            raise diagnostics.unseen_error(kernel, silent, _unseen(dump), roots=plan.roots)
     parts = Elf(obj.read_bytes())
     if initialisers := functions_at_load(parts):
         from ep_lib.jit import diagnostics
@@ -466,6 +479,16 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     for leftover in folder.glob("*.o"):
         leftover.unlink()
     (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _unseen(dump: Path) -> list[unseen.Unseen]:
+    """What the sanitizer was not told of, by the compiler's dump, which is deleted."""
+    try:
+        text = dump.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise BackendUnavailable(f"g++ does not know {unseen.DUMP}, or has written nothing; {_ANOTHER}") from None
+    dump.unlink()
+    return list(unseen.accesses(text))
 
 
 def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> list[str]:

@@ -171,7 +171,8 @@ def unwatched() -> tuple[str, ...]:
     except BackendUnavailable:
         return ()  # nothing is graded then
     line = (
-        "a submission can read memory unseen, by structs that a call copies: clang++'s sanitizer lacks them; take g++"
+        "a submission can read memory unseen, by structs of more than 16 bytes that a call copies: clang++'s sanitizer "
+        "lacks them; take g++"
     )
     return (line,) if is_clang else ()
 

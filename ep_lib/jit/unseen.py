@@ -1,0 +1,110 @@
+"""Accesses of memory that g++'s ThreadSanitizer pass leaves out, found in the compiler's own dump behind that pass.
+
+g++ tells the sanitizer of assignments, and not of what a call itself moves: a struct that a call passes on straight
+from memory (``f(__builtin_bit_cast(S, *p))``), or whose result it stores there (``new (p) S(make())``; in ``make`` the
+result is a variable of its own). Structs in variables of a function do no harm: no other thread has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# Of the pass, each statement as a list of its operands, variables with a number of their own.
+DUMP = "-fdump-tree-tsan1-raw-uid"
+
+# An operand that is no memory: a value with a number (_12, x_3(D)), a constant, an address. Calls of these alone, and
+# what the sanitizers added, are most calls; the rest is looked at.
+_PLAIN = r"(?:[\w.$]*_\d+(?:\(D\))?|NULL|-?\d[^,\n]*|&[\w.$<>]+)"
+_CALL = re.compile(
+    r"gimple_call <(?!\.[A-Z]|__builtin___tsan_)"
+    rf"(?![^,\n]*(?:, {_PLAIN})*>(?: \[[^\n]*)?\n)(?P<operands>[^\n]*)>(?: \[[^\n]*)?\n"
+)
+_BEFORE_CALL = re.compile(r"  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+\] )?")
+_FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
+_CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
+_PLACE = re.compile(r"\[[^\n\]]*:\d+:\d+\] ")  # before operands, where a dump is with lines
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NUMBER = re.compile(r"D\.(\d+)")
+_CONVERSION = re.compile(r"VIEW_CONVERT_EXPR<[^\n]*?>\(")
+_BASE = re.compile(r"<retval>|[^\s(\[]*?D\.(?P<uid>\d+)")
+_SSA_NAME = re.compile(r"[\w.$<>]*_\d+(?:\((?:D|ab)\))*")
+_BY_REFERENCE = re.compile(r"^  [^\n]* & _\d+\(D\);$", re.MULTILINE)
+
+
+class Unseen(NamedTuple):
+    """An access that the sanitizer is not told of. ``file`` and ``line`` are there in a dump with lines."""
+
+    file: str | None
+    line: int | None
+    called: str  # the function that the call is of; "" if a pointer says which
+    is_write: bool
+    function: str  # that makes the call
+
+
+def accesses(dump: str) -> Iterator[Unseen]:
+    """What g++ did not tell the sanitizer of, in a dump that it has made with :data:`DUMP`."""
+    for call in _CALL.finditer(dump):
+        place = _BEFORE_CALL.fullmatch(dump, dump.rfind("\n", 0, call.start()) + 1, call.start())
+        if place is None:  # in a text
+            continue
+        operands = _TEXT.sub('""', _PLACE.sub("", call["operands"]))
+        callee = _CALLEE.match(operands)
+        result, *arguments = _split(operands[callee.end() :] if callee else operands.partition(", ")[2])
+        begin = dump.rfind("\n;; Function ", 0, call.start())
+        own = _of_function(_head(dump, begin))
+        writes = _is_memory(result, own) and not (callee and _returns_by_address(dump, callee["uid"]))
+        if writes or any(_is_memory(each, own) for each in arguments):
+            function = _FUNCTION.match(dump, begin)
+            line = int(place["line"]) if place["line"] else None
+            yield Unseen(
+                place["file"], line, callee["name"] if callee else "", writes, function["name"] if function else ""
+            )
+
+
+def _head(dump: str, begin: int) -> str:
+    """A function's variables and parameters, as declared before its first statement."""
+    return dump[begin : dump.find("<bb ", begin)]
+
+
+def _returns_by_address(dump: str, uid: str) -> bool:
+    """Whether a function writes its result to where a pointer says, in accesses of its own: so it is with types that
+    have a copy constructor of their own."""
+    begin = dump.find(f"decl_uid={uid},")
+    return begin >= 0 and _BY_REFERENCE.search(_head(dump, begin)) is not None
+
+
+def _split(operands: str) -> list[str]:
+    """At commas outside of brackets."""
+    parts, depth, begin = [], 0, 0
+    for at, letter in enumerate(operands):
+        if letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            parts.append(operands[begin:at].strip())
+            begin = at + 1
+    return [*parts, operands[begin:].strip()]
+
+
+def _of_function(head: str) -> set[str]:
+    """The numbers of a function's own variables and parameters."""
+    lines = (line for line in head.splitlines() if not line.startswith(("  static ", "  extern ")))
+    return {number for line in lines for number in _NUMBER.findall(line)}
+
+
+def _is_memory(operand: str, own: set[str]) -> bool:
+    """Whether an operand lies in memory that other threads may have: not a value, and no variable of the function."""
+    if not operand or operand == "NULL" or operand[0] in '&{"-+0123456789' or _SSA_NAME.fullmatch(operand):
+        return False
+    if "MEM" in operand:  # MEM[(struct S *)&x + 8B]
+        address = re.search(r"&[^\s\])]*?D\.(\d+)", operand)
+        return address is None or address[1] not in own
+    if "*" in operand or "->" in operand:
+        return True
+    if operand.startswith("C."):  # a constant of the compiler's own
+        return False
+    base = _BASE.match(_CONVERSION.sub("", operand))
+    return base is None or (base["uid"] is not None and base["uid"] not in own)
