@@ -49,9 +49,9 @@ def handed_in(folder: Path, **pieces: str) -> Path:
     return folder
 
 
-def task(number: int, points: int, *, timed_out: bool = False) -> dict[str, Any]:
+def task(number: int, points: int, *, timed_out: bool = False, used_cpu: bool = False) -> dict[str, Any]:
     about = {"task": number, "title": "t", "of": 2, "failed_behaviour": None, "message": None}
-    return {**about, "points": points, "passed": points == 2, "timed_out": timed_out}
+    return {**about, "points": points, "passed": points == 2, "timed_out": timed_out or used_cpu, "used_cpu": used_cpu}
 
 
 def result(job: Job, *tasks: dict[str, Any]) -> Result:
@@ -159,6 +159,36 @@ def test_a_time_out_is_tried_again_alone_and_only_its_task(tmp_path: Path) -> No
         graded_by(slow_at_first, book, handed_in(tmp_path / "in", ada="// x"))
         assert asked == [(), (2,)]
         assert points_of(book) == {"ada": 4}
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_what_used_up_its_cpu_time_is_tried_once_if_the_solution_passes(tmp_path: Path, is_slow: bool) -> None:
+    asked: list[tuple[bool, tuple[int, ...]]] = []
+
+    def loops(job: Job) -> Result:
+        is_solution = job.files[PIECE] == SOLUTION
+        asked.append((is_solution, job.tasks))
+        if is_solution:
+            return result(job, task(2, 0, used_cpu=True) if is_slow else task(2, 2))
+        return result(job, *([] if job.tasks else [task(1, 2)]), task(2, 0, used_cpu=True))
+
+    with Book() as book:
+        graded_by(loops, book, handed_in(tmp_path / "in", ada="// x"))
+        (found,) = book.standings()
+        assert (found.points, found.problem) == ((None, marking.TOO_BUSY) if is_slow else (2, ""))
+        assert asked == [(False, ()), (True, (2,)), *([(False, (2,)), (True, (2,))] if is_slow else [])]
+
+
+def test_what_never_ends_waits_for_those_that_do() -> None:
+    jobs = [
+        class_grading.Entry(Job(learner, f"puzzles_{number:02}", {"x": b""}))
+        for number in range(9)
+        for learner in ("eve", *(f"learner{n}" for n in range(6)))
+    ]
+    slow = {"eve"}
+    with Book() as book:
+        order = [each.learner for each in class_grading._supply(book, jobs, ["all"], lambda exercise: None, slow)]
+    assert order[-9:] == ["eve"] * 9 and "eve" not in order[:-9]
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

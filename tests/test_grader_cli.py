@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 EXERCISE = find("01")
-TASK_KEYS = {"task", "title", "points", "of", "passed", "failed_behaviour", "message", "timed_out"}
+TASK_KEYS = {"task", "title", "points", "of", "passed", "failed_behaviour", "message", "timed_out", "used_cpu"}
 KEYS = {"flags", "not_enforced", "schema", "exercise", "mine", "points", "of", "full", "seconds", "seed", "problem"}
 KEYS |= {"tasks"}
 

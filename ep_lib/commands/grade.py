@@ -10,7 +10,7 @@ Exit codes: 0 for full marks, 1 for fewer, 2 if the grader itself could not work
                                             exercise, files that a piece has reached for
      "not_enforced": [],                    what this machine cannot keep from submissions, a sentence each
      "tasks": [{"task": 1, "title": "...", "points": 2, "of": 2, "passed": true,
-                "failed_behaviour": null, "message": null, "timed_out": false}, ...]}
+                "failed_behaviour": null, "message": null, "timed_out": false, "used_cpu": false}, ...]}
 
 The files run in a process with limits on time, memory, processes and output, and behind walls that Linux enforces: it
 reads the system, the library without answers and hidden tests, and its own files; it writes into its own folder; it
@@ -29,7 +29,7 @@ the learner. Two graders may use one book at the same time. Without ``--all``, t
 A submission that cannot be graded has "error" in the place of points. Of a class, each object of ``--json`` has more:
 "learner", "same_as" (learners with a similar submission: look), "note" (of points given by hand), "late", "taken_off",
 "submitted", "graded_at", "attempts", "digest" and "library" (the version that graded it); its tasks have "note" in the
-place of "timed_out".
+place of "timed_out" and "used_cpu".
 
 What lies in SUBMISSIONS now is what counts (``--count best``: or what had more points), also where it was graded
 before something else. ``--times FILE`` counts at once for what is graded already: with ``--all`` for what is there,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -197,6 +198,8 @@ def grade_class(
         for each in entries
     }
 
+    slow: set[str] = set()  # learners of whom something never ended
+
     def keep(result: Result, job: Job) -> Result:
         told = [*result.record.get("flags", []), *flags[id(job)]]
         result = dataclasses.replace(result, record={**result.record, "flags": told})
@@ -214,19 +217,38 @@ def grade_class(
         if each.problem:
             yield keep(marking.not_graded(each.job, each.problem), each.job)
     jobs = {(each.job.learner, each.job.exercise): each.job for each in entries if not each.problem}
-    with closing(marking.run(_supply(book, entries, regrade, ready), executor, workers, work)) as results:
+    with closing(marking.run(_supply(book, entries, regrade, ready, slow), executor, workers, work)) as results:
         for result in results:
+            if result.timed_out:
+                slow.add(result.job.learner)
             yield keep(result, jobs[result.job.learner, result.job.exercise])
 
 
 def _supply(
-    book: Book, entries: Iterable[Entry], regrade: Collection[str], ready: Callable[[str], None]
+    book: Book,
+    entries: Iterable[Entry],
+    regrade: Collection[str],
+    ready: Callable[[str], None],
+    slow: Collection[str],
 ) -> Iterator[Job]:
-    """Jobs exercise by exercise, and within one in any order: two graders at once then share the work."""
+    """Jobs exercise by exercise, and within one in any order: two graders at once then share the work.
+
+    What is left of learners in ``slow``, who may join it meanwhile, comes when all others are done.
+    """
     waiting = [each for each in entries if not each.problem]
     random.shuffle(waiting)
     last = None
-    for each in sorted(waiting, key=lambda entry: entry.job.exercise):
+    ordered = sorted(waiting, key=lambda entry: entry.job.exercise)
+    later: list[Entry] = []
+
+    def those_who_end() -> Iterator[Entry]:
+        for each in ordered:
+            if each.job.learner in slow:
+                later.append(each)
+            else:
+                yield each
+
+    for each in itertools.chain(those_who_end(), later):
         if each.job.exercise != last:
             ready(each.job.exercise)
             last = each.job.exercise

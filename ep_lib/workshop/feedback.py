@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ep_lib.emulator.findings import Access
-from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong
+from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Complaint, Failure, Outputs, Scenario, Side
 
 STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
@@ -49,7 +49,12 @@ _COPY = re.compile(r"\S*\bmine/(?=\S)")
 _A_LINE = "a line of the test"  # left out of a list of who waits where: they wait for a thread of their own warp
 _WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a polling loop.* at (?P<place>.*)")
 _LABEL = "{:<12}"
-_OF_THE_CHILD = (ChildFailed.__name__, ChildTookTooLong.__name__, BadReply.__name__)  # kinds whose message says all
+_OF_THE_CHILD = (
+    ChildFailed.__name__,
+    ChildTookTooLong.__name__,
+    ChildUsedItsTime.__name__,
+    BadReply.__name__,
+)  # kinds whose message says all
 
 
 def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: Sequence[str] = ()) -> str:

@@ -30,7 +30,7 @@ from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, what_failed
 from ep_lib.workshop.generate import another_version, version_of, without_version
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
-from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, Limits, Sandbox, Walls
+from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
 from ep_lib.workshop.seal import Tampered
 from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
@@ -40,8 +40,9 @@ from ep_lib.workshop.watched import unwatchable, unwatched, worth_a_look
 SCHEMA = 1  # of Grade.as_json
 SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
 # Kinds of failures that a machine without time, memory or disk brings about as well.
+_OF_CPU = ("KernelTimeout", "timeout", ChildUsedItsTime.__name__)  # limits of CPU time
 _MAY_BE_THE_MACHINES = (
-    *("KernelTimeout", "timeout", ChildTookTooLong.__name__, ChildKilled.__name__, "BackendUnavailable"),
+    *(*_OF_CPU, ChildTookTooLong.__name__, ChildKilled.__name__, "BackendUnavailable"),
     *("MemoryError", "_ArrayMemoryError", "OSError", "BlockingIOError"),
 )
 _MOST_RECORDED = 64 << 20  # bytes of a recording
@@ -79,6 +80,7 @@ class TaskGrade:
     behaviour: str = ""
     message: str = ""
     timed_out: bool = False  # no answer within its limits, perhaps because the machine had no time, memory or disk
+    used_cpu: bool = False  # all of that time was CPU time: trying it again alone would end the same
     scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
 
     @property
@@ -144,6 +146,7 @@ class Grade:
                     "failed_behaviour": each.behaviour or None,
                     "message": each.message or None,
                     "timed_out": each.timed_out,
+                    "used_cpu": each.used_cpu,
                 }
                 for each in self.tasks
             ],
@@ -504,8 +507,9 @@ def _grade_task(
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
                     advice = f"{advice_for(outputs)} {test.advice}".strip()
                     message += f"{'' if message.endswith('?') else '.'} {advice}"
-                timed_out = outputs.failure is not None and outputs.failure.kind in _MAY_BE_THE_MACHINES
-                return TaskGrade(task, False, test.title, message.strip(), timed_out, case.scenario)
+                kind = outputs.failure.kind if outputs.failure else ""
+                late = kind in _MAY_BE_THE_MACHINES, kind in _OF_CPU
+                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
     return TaskGrade(task, True)
 
 

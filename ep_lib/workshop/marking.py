@@ -5,7 +5,8 @@ A :class:`Job` and a :class:`Result` are plain data that pickle, and a job carri
 others, which have ep_lib and a compiler.
 
 What ran out of time, memory or disk is tried once more, alone, when all else is done. If the course's own solution does
-not pass then either, that was the machine, and the submission counts as not graded.
+not pass then either, that was the machine, and the submission counts as not graded. What has used up its CPU time is
+not tried again if the solution passes: it would end the same, and an endless loop costs its limits once.
 """
 
 from __future__ import annotations
@@ -79,6 +80,12 @@ class Result:
     def timed_out(self) -> tuple[int, ...]:
         """The tasks that had no answer within their limits."""
         return tuple(each["task"] for each in self.record.get("tasks", ()) if each["timed_out"])
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether something timed out, and all that did had all of its CPU time."""
+        late = [each for each in self.record.get("tasks", ()) if each["timed_out"]]
+        return bool(late) and all(each["used_cpu"] for each in late)
 
 
 Work = Callable[[Job], Result]
@@ -162,13 +169,14 @@ def version_of(exercise: str) -> str:
 
 
 def run(jobs: Iterable[Job], executor: Executor, workers: int, work: Work = work) -> Generator[Result]:
-    """The results of ``jobs`` as they come; those that ran out of time come last.
+    """The results of ``jobs`` as they come; those that are tried again come last.
 
     ``executor`` runs ``work`` in ``workers`` places at a time; ``jobs`` is asked for the next one as places get free.
     When the iteration ends early (Ctrl-C), what has not begun is not begun, and children of this process end at once.
     """
     again: list[Result] = []
     running: set[Future[Result]] = set()
+    solutions: dict[Future[Result], Result] = {}  # that run because of a submission which used up its time
     supply = iter(jobs)
     is_done = False
     try:
@@ -180,7 +188,16 @@ def run(jobs: Iterable[Job], executor: Executor, workers: int, work: Work = work
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 result = future.result()
-                if result.timed_out:
+                if (first := solutions.pop(future, None)) is not None:
+                    if _passes(result):
+                        yield first
+                    else:
+                        again.append(first)
+                elif result.is_endless:
+                    control = executor.submit(work, _solution_for(result))
+                    solutions[control] = result
+                    running.add(control)
+                elif result.timed_out:
                     again.append(result)
                 else:
                     yield result
@@ -202,10 +219,19 @@ def _once_more(first: Result, executor: Executor, work: Work) -> Result:
     if "error" in second.record:
         return dataclasses.replace(second, job=first.job)
     if second.timed_out:
-        own = executor.submit(work, dataclasses.replace(solution_of(job), tasks=second.timed_out)).result()
-        if "error" in own.record or own.timed_out or not all(each["passed"] for each in own.record["tasks"]):
+        own = executor.submit(work, _solution_for(second)).result()
+        if not _passes(own):
             return not_graded(first.job, TOO_BUSY)
     return Result(first.job, _merged(first.record, second.record))
+
+
+def _solution_for(late: Result) -> Job:
+    """The course's own solution of the tasks that ran out of time."""
+    return dataclasses.replace(solution_of(late.job), tasks=late.timed_out)
+
+
+def _passes(own: Result) -> bool:
+    return "error" not in own.record and not own.timed_out and all(each["passed"] for each in own.record["tasks"])
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

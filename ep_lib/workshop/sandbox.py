@@ -71,7 +71,11 @@ class ChildFailed(EpError):
 
 
 class ChildTookTooLong(ChildFailed):
-    """The child had its time."""
+    """The child had its time, and waited for something."""
+
+
+class ChildUsedItsTime(ChildFailed):
+    """The child had its time, and computed all of it: on a machine that is less busy it would do the same."""
 
 
 class ChildKilled(ChildFailed):
@@ -251,7 +255,8 @@ class Sandbox:
                 try:
                     own.require(cpu_s=seconds, idle_s=seconds)
                 except TookTooLong:
-                    raise ChildTookTooLong(
+                    kind = ChildUsedItsTime if own.cpu > seconds else ChildTookTooLong
+                    raise kind(
                         f"it did not end within {seconds:g} s and was stopped: is there an endless loop?"
                     ) from None
                 self._next_watch = time.monotonic() + max(_WATCH_S, took / _WATCH_SHARE)
