@@ -7,9 +7,9 @@ of a module what is public and no module itself, and never holds a module as a v
 shows are flagged, and an instructor looks at them.
 
 Words stop a piece in plain Python; they are no wall, and somebody who searches long enough may find a way around them.
-Beneath them an audit hook refuses frames, code made of text and memory by its address through ctypes
-(:mod:`ep_lib.workshop.seal`). NumPy tells nobody whose memory it takes: its doors are closed by words alone. What a
-piece could gain is its own points: the walls around the process are the kernel's.
+Beneath them an audit hook refuses frames, code made of text, memory by its address through ctypes, and native code that
+is not the test's (:mod:`ep_lib.workshop.seal`). NumPy tells nobody whose memory it takes: its doors are closed by words
+alone. What a piece could gain is its own points: the walls around the process are the kernel's.
 """
 
 from __future__ import annotations
