@@ -49,7 +49,7 @@ SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 DEMO_SHOWN := $(VENV)/.demo-shown
 
-.PHONY: help lab demo site pictures test quick nightly prove mutants coverage sanitize matrix lint .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize matrix lint .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -82,19 +82,22 @@ pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run 
 	"$(PY)" docs/site/pictures.py
 
 # One thread a process: the tests fill the cores, and NumPy's threads would spin beside them.
-test quick nightly coverage: export OPENBLAS_NUM_THREADS = 1
-test quick nightly coverage: export OMP_NUM_THREADS = 1
+test extended quick nightly coverage: export OPENBLAS_NUM_THREADS = 1
+test extended quick nightly coverage: export OMP_NUM_THREADS = 1
 # pytest takes seconds to rewrite the tests' assertions: their bytecode is kept for all workers, whatever the shell says.
-test quick nightly coverage: export PYTHONDONTWRITEBYTECODE =
+test extended quick nightly coverage: export PYTHONDONTWRITEBYTECODE =
 
-test: $(CORE_INSTALLED)  ## lint, types and the whole test suite, compile checks and notebooks included
+test: $(CORE_INSTALLED)  ## lint, types and the tests, compile checks and notebooks included
 	$(BOTH) $(TEST_INSTALLED) .emulator
 	$(BOTH) --output-sync=target lint $(TEST_BYTECODE)
-	"$(PY)" -m pytest $(PYTEST_FLAGS)
+	"$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended"
+
+extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs both
+	"$(PY)" -m pytest $(PYTEST_FLAGS) -m extended
 
 quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types, C++ formats, notebooks, grader, mistakes, whole commands)
 	"$(PY)" -m ruff check .
-	"$(PY)" -m pytest $(PYTEST_FLAGS) -q -m "not slow"
+	"$(PY)" -m pytest $(PYTEST_FLAGS) -q -m "not slow and not extended"
 
 nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the checker on every fabric, thousands of random inputs, 50 rounds of each fault, every notebook in a browser, the emulator by clang++ (about an hour)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/test_,$(addsuffix .py,right_kernels pcie pcie_checked \

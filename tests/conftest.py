@@ -38,9 +38,14 @@ def rounds(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--rounds"))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: the short ones fill the gaps at the end, however many workers there are."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Markers before ``-m`` looks at them. Slow tests first: the short ones fill the gaps at the end, however many
+    workers there are."""
+    from support import extended
+
+    extended.mark(items)
+    yield
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

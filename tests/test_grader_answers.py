@@ -43,7 +43,7 @@ def lost_by(exercise: str, answers: tuple[str, ...]) -> set[int]:
 
 
 def looked_at() -> Iterator[tuple[str, tuple[str, ...], set[int]]]:
-    """Exercise, wrong answers, and the tasks that `make test` looks at: those that lose their points and, until each of
+    """Exercise, wrong answers, and the tasks that are looked at: those that lose their points and, until each of
     the exercise's tasks has had its turn, one that must keep them. `make nightly` looks at all."""
     for exercise in WRONG:
         not_shown = {task.number for task in find(exercise).tasks}
@@ -55,7 +55,7 @@ def looked_at() -> Iterator[tuple[str, tuple[str, ...], set[int]]]:
 
 
 def right() -> Iterator[tuple[str, tuple[str, ...], list[int]]]:
-    """Exercise, right answers, together where they fill different holes, and the tasks that `make test` looks at: those
+    """Exercise, right answers, together where they fill different holes, and the tasks that are looked at: those
     of their holes, and those that stand on them. `make nightly` looks at all."""
     for exercise in map(find, names()):
         packed: list[tuple[tuple[str, ...], set[str]]] = []
@@ -72,6 +72,7 @@ def right() -> Iterator[tuple[str, tuple[str, ...], list[int]]]:
 
 SUBMISSIONS = list(looked_at())
 RIGHT = list(right())
+FIRST = {exercise: pack for exercise, pack, _ in reversed(SUBMISSIONS)}  # the packs that `make test` looks at
 
 
 Graded = Callable[..., Grade]
@@ -102,7 +103,11 @@ def test_every_exercise_has_answers_and_every_answer_file_is_graded_here() -> No
 
 
 @pytest.mark.parametrize(
-    ("exercise", "answers", "tasks"), SUBMISSIONS, ids=["-".join(pack) for _, pack, _ in SUBMISSIONS]
+    ("exercise", "answers", "tasks"),
+    [
+        pytest.param(*each, id="-".join(each[1]), marks=[pytest.mark.extended] if each[1] != FIRST[each[0]] else [])
+        for each in SUBMISSIONS
+    ],
 )
 def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
     exercise: str, answers: tuple[str, ...], tasks: set[int], tmp_path: Path, graded: Graded
@@ -120,6 +125,7 @@ def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
         assert "/hidden/" not in message
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("exercise", "answers", "tasks"), RIGHT, ids=["-".join((name, *pack)) for name, pack, _ in RIGHT]
 )
@@ -140,6 +146,7 @@ WRONG_LINES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "task"), WRONG_LINES)
 def test_check_is_as_strict_as_its_ok(name: str, task: int, tmp_path: Path) -> None:
     exercise = find(name)
@@ -151,6 +158,7 @@ def test_check_is_as_strict_as_its_ok(name: str, task: int, tmp_path: Path) -> N
     assert task in failed
 
 
+@pytest.mark.extended
 def test_whole_numbers_may_be_floats(tmp_path: Path) -> None:
     exercise = find("10_plan")
     text = (exercise.solution_dir / exercise.pieces[0]).read_text()
@@ -164,7 +172,9 @@ def test_whole_numbers_may_be_floats(tmp_path: Path) -> None:
 def test_the_solution_gets_full_marks(name: str, rounds: int) -> None:
     """What stands beside a wrong answer is the solution's: `make test` looks at what is left."""
     numbers = {task.number for task in find(name).tasks}
-    shown = {task for exercise, pack, tasks in SUBMISSIONS if exercise == name for task in tasks - lost_by(name, pack)}
+    shown = {
+        task for exercise, pack, tasks in SUBMISSIONS if pack == FIRST[name] for task in tasks - lost_by(name, pack)
+    }
     assert numbers > shown, "tasks=() would look at all"
     result = grade(name, find(name).solution_dir, tasks=sorted(numbers - shown) if rounds <= DRAWS_ANEW else ())
     assert all(each.passed for each in result.tasks), result.as_json()
