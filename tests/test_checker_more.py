@@ -103,6 +103,7 @@ def number_of(kernel: str, comment: str) -> str:
     return str(text[: text.index(comment, text.index(f"KERNEL({kernel})"))].count("\n") + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{m.kernel}-{m.fabric}" for m in MISTAKES])
 def test_it_is_called_by_its_name(mistake: Mistake) -> None:
     args = (mistake.kernel, mistake.blocks)

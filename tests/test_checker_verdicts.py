@@ -12,6 +12,8 @@ import pytest
 import ep_lib
 from ep_lib import Kernel, Rank
 
+pytestmark = pytest.mark.slow
+
 FILE = Path(__file__).parent / "kernels" / "verdicts.cu"
 NAMES = re.findall(r"one\((\w+)\)", FILE.read_text())
 SEEDS = 12

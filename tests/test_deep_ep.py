@@ -61,6 +61,7 @@ def test_low_latency_mode_returns_what_deep_ep_returns(spmd: Callable[..., Any])
     spmd(deep_ep_cases.low_latency_mode, ranks=4)
 
 
+@pytest.mark.slow
 def test_nodes_that_nics_connect_are_found_by_themselves() -> None:
     nodes = ep_lib.Fabric("rc", ranks_per_node=2)
     assert ep_lib.spawn(deep_ep_cases.several_nodes, ranks=4, backend="emulator", fabric=nodes) == [[192]] * 4

@@ -22,6 +22,7 @@ TARGETS = ("emulator", "sm_80", "sm_90", "sm_100")
 DIRECTIVE = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b.*", re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("header", HEADERS)
 def test_every_header_compiles_alone(header: str, target: str) -> None:
@@ -29,6 +30,7 @@ def test_every_header_compiles_alone(header: str, target: str) -> None:
     Kernel.from_source(source, "k").compile(target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "target"), [(1, "emulator"), (-1, "emulator"), (1, "sm_90")], ids=["forwards", "backwards", "for GPUs"]
 )

@@ -16,6 +16,7 @@ from ep_lib import Rank
 Spmd = Callable[..., list[Any]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", range(len(TUNINGS)))
 def test_every_shape_of_launch(which: int) -> None:
     for seed in range(which * 20, which * 20 + 8):

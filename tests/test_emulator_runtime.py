@@ -254,6 +254,7 @@ def test_time_passes_for_a_loop_that_looks_at_the_clock():
     assert one(main) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spin_without_memory", "spin_with_memory", "spin_with_atomics"])
 def test_an_infinite_kernel_ends_at_the_time_limit(name):
     def main(rank: ep_lib.Rank) -> None:

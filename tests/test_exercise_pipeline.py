@@ -18,7 +18,10 @@ from ep_lib.workshop.hidden import Case
 from ep_lib.workshop.runner import Runner
 from ep_lib.workshop.scenario import FRAME, Scenario, frame_sizes, unpack_outputs
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler"),
+]
 
 EXERCISE = find("05_pipeline")
 # Together in one file, so that there is less to compile: no test of the one runs code of the other.

@@ -348,6 +348,7 @@ def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
         exhausted(program, args=("counter", 3), resume=file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "compares"), [("lost_update", True), ("cas_loop", False)])
 def test_it_goes_on_from_files_of_any_length(tmp_path: Path, name: str, compares: bool) -> None:
     """However often it is interrupted: after each run, here."""

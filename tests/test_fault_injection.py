@@ -18,6 +18,7 @@ from ep_lib.moe import Buffer
 BOTH = pytest.mark.parametrize("kind", ["rc", "srd"])
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_rank_that_stops_is_named_by_the_next_and_the_others_go_on(kind: str) -> None:
     fabric = Fabric(kind, stopped_ranks={1: 3})
@@ -75,6 +76,7 @@ def test_a_link_that_stalls_for_a_while_only_costs_time(kind: str) -> None:
             assert results == [(6, None)] * 2
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("seconds", [40, math.inf])
 def test_a_link_that_stalls_for_too_long_is_a_timeout(kind: str, seconds: float) -> None:
@@ -130,6 +132,7 @@ def dispatch_and_combine(rank: ep_lib.Rank) -> Any:
     return done, None
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_rank_that_stops_inside_dispatch_and_combine(kind: str) -> None:
     reached = set()

@@ -33,6 +33,7 @@ def disagreements(program: Program, seeds: int) -> tuple[list[int], list[int]]:
     return sorted(racy - flagged), sorted(flagged - racy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_the_oracle_agrees(first: int) -> None:
     for number in range(first, first + 10):
@@ -156,6 +157,7 @@ def an_acquire_fence_is_no_release() -> Program:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

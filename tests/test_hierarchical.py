@@ -40,6 +40,7 @@ def fabric_of(kind: int, node: int) -> Fabric:
     return Fabric(("rc", "srd")[kind % 2], ranks_per_node=node)
 
 
+@pytest.mark.slow
 def test_seeds_against_the_oracle() -> None:
     """Each seed has its own shapes, routing, nodes and interleaving."""
     for seed in range(18):
@@ -287,6 +288,7 @@ def test_the_oracle_refuses_nodes_that_do_not_divide_the_ranks() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "template"), KERNELS)
 def test_kernels_compile_for_gpus(name: str, template: str) -> None:
     kernel(name, template).compile("sm_90")

@@ -28,6 +28,7 @@ from ep_lib.memory import device_state
 Spmd = Callable[..., list[Any]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target"),
     [("put_message", "sm_80"), ("count_together", "sm_90"), ("benchmark_put", "sm_90")],

@@ -20,6 +20,7 @@ from ep_lib.moe.low_latency.memory import packets_per_token
 Spmd = Callable[..., list[Any]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))  # every form with every number of SMs
 def test_against_the_oracle(seed: int) -> None:
     """Each seed has its own shapes, routing, blocks and interleaving. Three rounds use the double buffer again."""

@@ -54,6 +54,7 @@ def test_ranks_leave_and_return_on_gpus(ways: list[str]) -> None:
         assert ep_lib.spawn(leave_and_return, RANKS, "cuda", args=(ways, seed)) == [True] * RANKS
 
 
+@pytest.mark.slow
 def test_ranks_leave_and_return_without_a_race() -> None:
     report = ep_lib.check(leave_and_return, RANKS, args=(["low latency", "normal"], 0), seeds=2)
     assert report.ok, str(report)

@@ -163,6 +163,7 @@ HINTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("include", ["", "#include <ep/platform.cuh>\n"])
 @pytest.mark.parametrize("target", ["emulator", "sm_90"])
 @pytest.mark.parametrize(("code", "says"), HINTS, ids=[says.split()[0] for _, says in HINTS])

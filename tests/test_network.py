@@ -94,6 +94,7 @@ def run_pair(name: str, fabric: Fabric | str, seed: int) -> bool:
     return bool((found == 1000 + np.arange(WORDS)).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rc_is_right", "srd_is_right"),
     [

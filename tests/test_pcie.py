@@ -37,6 +37,7 @@ def test_many_seeds_against_the_oracle(fabric: Fabric | str, seeds: int) -> None
         check_case(case, spawn(run_case, case.world_size, "emulator", fabric=fabric, seed=seed, args=args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rc", "srd"])
 def test_each_pair_of_ranks_by_its_own_way(kind: str) -> None:
     """Inside a node no NIC is used (its links are broken), between nodes no store (it would be a fault)."""
@@ -165,6 +166,7 @@ def test_the_default_fits_where_the_published_table_was_measured() -> None:
 
 
 # ---- kernels -------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "template"), KERNELS)
 def test_kernels_compile_for_gpus(name: str, template: str) -> None:
     kernel(name, template).compile("sm_90")

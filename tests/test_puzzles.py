@@ -53,6 +53,7 @@ def compile_together(puzzle: Puzzle, answers: list[str]) -> list[Callable[[str],
     return [lambda name, number=number: kernel(f"{name}_{number}") for number in range(len(answers))]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @each_puzzle
 def test_the_solution_is_accepted_and_mistakes_are_told(number: str) -> None:
     puzzle = ALL[number]

@@ -238,6 +238,7 @@ def test_holed_pieces_are_not_there_at_all(tmp_path: Path) -> None:
                 assert " sealed: " not in text
 
 
+@pytest.mark.slow
 def test_the_same_tree_as_a_folder_and_as_an_archive(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

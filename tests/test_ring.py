@@ -108,6 +108,7 @@ def mistakes() -> Kernel:
     return Kernel.from_source(f"{program}{cases}    }}\n}}\n", "stream", filename="ring_mistakes.cu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[m.name for m in MISTAKES])
 def test_every_mistake_is_flagged(number: int) -> None:
     mistake, args = MISTAKES[number], (mistakes(), 2, 256, (1500,), number)

@@ -111,6 +111,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_by_direct_writes(form: str) -> None:
     for seed, way in enumerate(WAYS):
@@ -132,6 +133,7 @@ def test_side_rows_that_are_no_whole_words(form: str) -> None:
         spawn(send_form, 2, "emulator", args=(form_case(3, 2, 160, max_tokens=9), form, dict(way)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASTS)
 def test_rows_are_cast_on_their_way(name: str) -> None:
     ways: list[dict[str, Any]] = [*WAYS, {"tuning": BY_TMA}, {"mixed": True}]

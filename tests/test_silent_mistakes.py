@@ -500,6 +500,7 @@ def reads(rank: Rank, make: str, read: Callable[[Any], Any], when: str) -> None:
         assert when != "after" or int(x[3]) == step + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ["symmetric", "to_device", "empty"])
 @pytest.mark.parametrize("what", [*READS, *LOOKS])
 def test_the_host_reads_what_a_kernel_has_yet_to_write(make: str, what: str) -> None:

@@ -233,6 +233,7 @@ def message(rank: ep_lib.Rank, words: dict[str, str]) -> Any:
     return rank.to_host(out).copy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("store", "load", "says"),
     [
@@ -274,6 +275,7 @@ def dekker(rank: ep_lib.Rank, words: dict[str, str]) -> None:
     assert sum(both) < 2, "both ranks are in the critical section"
 
 
+@pytest.mark.slow
 def test_store_buffering_is_told_in_words() -> None:
     assert ep_lib.check(dekker, 2, seeds=40, args=({},), compare_values=False, memory="sc").ok
     for fence in ("", "ep::fence_acq_rel_sys()"):
@@ -320,6 +322,7 @@ def two_signals(rank: ep_lib.Rank, seen: list[tuple[int, ...]]) -> None:
         ep_lib.Kernel.from_source(_SIGNALS, "raise").launch(rank, 1, 1, signals)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fabric", ["rc", "srd"])
 def test_threads_may_see_signals_of_two_nics_in_different_orders(fabric: str) -> None:
     """IRIW: nothing orders the two signals."""
@@ -388,6 +391,7 @@ def volatile_outcomes(name: str, is_cplusplus: bool) -> tuple[set[tuple[int, ...
     return seen, report.coverage.schedules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
