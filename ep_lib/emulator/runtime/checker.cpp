@@ -624,11 +624,11 @@ void Checker::keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t
     const AccessRecord record = {address,
                                  static_cast<uint32_t>(size),
                                  flags,
-                                 t.rank,
+                                 ids.rank,  // of a NIC: who posted it
                                  block,
                                  ids.nic ? -1 : static_cast<int32_t>(t.id - ids.first),
                                  (details & kReadsToo) | t.details};
-    const bool may_poll = !(flags & kWrites) || (details & kReadsToo);
+    const bool may_poll = !ids.nic && (!(flags & kWrites) || (details & kReadsToo));
     for (size_t i = accesses.size(); may_poll && i-- && i + kRepeats >= accesses.size();)
         if (!memcmp(&accesses[i], &record, sizeof record)) return;
     accesses.push_back(record);

@@ -54,7 +54,21 @@ class _Model:
             if number not in self.known:
                 return f"{what}{tuple(arguments)} deregistered number {number}, which is not registered"
         found: str | None = getattr(self, f"_{what}")(arguments, seen, made, ended)
-        return found
+        return found or self._known_wrong(f"{what}{tuple(arguments)}", seen["known"])
+
+    def _known_wrong(self, after: str, known: Sequence[tuple[int, int]]) -> str | None:
+        numbers = [number for number, _ in known]
+        if sorted(numbers) != sorted(self.known):
+            return f"after {after}, known has the numbers {numbers}; registered are {sorted(self.known)}"
+        for number, users in known:
+            if users != self.known[number][2]:
+                return f"after {after}, number {number} has {users} users where it should have {self.known[number][2]}"
+        idle = [number for number in numbers if number in self.idle]
+        if idle != self.idle:
+            return (
+                f"after {after}, the idle ones in known are {idle}; in the order in which they were let go {self.idle}"
+            )
+        return None
 
     def _find(self, arguments: Any, seen: Any, made: Any, ended: Any) -> str | None:
         address, nbytes = arguments

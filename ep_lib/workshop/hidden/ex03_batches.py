@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ep_lib.emulator.accesses import COUNT, NIC, UPDATES
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import (
     BOTH,
@@ -67,6 +68,8 @@ def _send_case(task: int, rng: Rng, seed: int, job: _Job, route: Route, quiets: 
 
     def judge(out: Outputs) -> str | None:
         for me in range(ranks):
+            if out.accesses and me in route and (problem := _additions_wrong(task, out, me, job)):
+                return problem
             if problem := _counters_wrong(out["counters"][me], want_counters[me], counters[me]):
                 return problem
             wrong = out["inbox"][me] != want_inbox[me]
@@ -86,6 +89,18 @@ def _send_case(task: int, rng: Rng, seed: int, job: _Job, route: Route, quiets: 
         return None
 
     return Case(_scenario(task, seed, route, job, inboxes, data, counters), judge)
+
+
+def _additions_wrong(task: int, out: Outputs, me: int, job: _Job) -> str | None:
+    """Whether rank ``me`` hears of a message, batch or chunk with others only: its counter grew less often."""
+    each = "message" if task == 1 else "batch" if task == 2 else "chunk"
+    asked = job.channels * -(-job.messages // (1 if task == 1 else job.chunk))
+    updates = out.accesses["counters"][me][:, UPDATES, ..., COUNT].sum(axis=(0, 2))
+    got = int(updates[NIC])
+    if got >= asked or (not got and updates.any()):  # over P2P; of what may poll, repeats are not kept
+        return None
+    sent = job.channels * job.messages
+    return f"{got} additions to the counter for {sent} messages: one for each {each} is right, {asked}"
 
 
 def _counters_wrong(got: Array, want: Array, before: Array) -> str | None:
@@ -146,6 +161,7 @@ def _scenario(
             "numbers": [job_numbers(job, route[me], senders[me]) for me in ranks],
         },
         shim=True,
+        watched=("counters",),
     )
 
 

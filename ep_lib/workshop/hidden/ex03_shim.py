@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ep_lib.emulator.accesses import COUNT, NIC, STORES
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import (
     BOTH,
@@ -40,6 +41,7 @@ KERNELS = ((_SOURCE, "examine"),)
 # Mirrors constants of the .cu file.
 _COUNTERS, _ARRIVED = 8, 3
 _STORE, _QUIET, _SAME_QUEUE_PAIR, _NOTHING = range(4)
+_ONE_PIECE = 16  # bytes that a NIC writes at once: more may come in several pieces
 
 _P2P = Fabric()
 _NEIGHBOURS: Route = (1, 0, 3, 2)  # of the same node
@@ -116,6 +118,8 @@ def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR
             in_message[to : to + job.bytes] = True
 
     def judge(out: Outputs) -> str | None:
+        if out.accesses and (problem := _requests_wrong(task, out, route, job)):
+            return problem
         if job.then == _NOTHING:
             return None if out["noted"][0][0] == 1 else "the call did not return"
         for me in ranks:
@@ -130,6 +134,18 @@ def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR
         return None
 
     return Case(_scenario(task, seed, route, job, areas, sources, counters), judge)
+
+
+def _requests_wrong(task: int, out: Outputs, route: Route, job: _Job) -> str | None:
+    """Whether a put was more than one request, or an addition none that is atomic."""
+    for me in range(len(route)):
+        counts = out.accesses["area"][me].sum(axis=0)[STORES, :, :, COUNT]
+        if task == 3 and 0 < job.bytes <= _ONE_PIECE and me in route and (got := int(counts[NIC].sum())) != job.units:
+            return f"for {job.units} puts of {job.bytes} bytes, {got} requests were posted"
+        stores = out.accesses["counters"][me].sum(axis=0)[STORES, :, :, COUNT]
+        if task == 4 and (got := int(stores.sum() - stores[NIC].sum())):
+            return f"{got} stores were made to a counter: what others add between your load and your store is lost"
+    return None
 
 
 def _counter_wrong(got: Array, want: Array, before: Array) -> str | None:
@@ -165,6 +181,7 @@ def _scenario(
             "numbers": [job_numbers(job, route[me], senders[me]) for me in range(ranks)],
         },
         shim=True,
+        watched=("area", "counters"),
     )
 
 
@@ -191,6 +208,11 @@ def _messages(task: int, then: int, *finishers: int, routes: tuple[Route, ...] =
                 yield _message_case(task, rng, 200 + finisher, job, route)
 
     return under_checker(cases)
+
+
+def _one_request(rng: Rng) -> Iterator[Case]:
+    for size in (_ONE_PIECE, 2):
+        yield _message_case(3, rng, 250 + size, _Job(bytes=size, units=2, then=_QUIET))
 
 
 def _queue_pairs(task: int) -> Cases:
@@ -253,6 +275,7 @@ BEHAVIOURS = (
     Behaviour(
         3, "any lane may wait for the put after the call", on_fabrics(_messages(3, _QUIET, 0, 7, 31), RC, SRD), _POSTED
     ),
+    Behaviour(3, "a put is one request", on_fabrics(under_checker(_one_request, 1), RC), _POSTED),
     Behaviour(3, "the put goes over the queue pair that qp_id means", _queue_pairs(3), _PAIRS),
     Behaviour(3, "the call returns before the data has arrived", _stuck, "Waiting is the work of quiet."),
     Behaviour(
@@ -265,6 +288,14 @@ BEHAVIOURS = (
             on_fabrics(_adds(_OWN), RC),
             on_fabrics(_adds(PAIR, local=1), _P2P, SRD),
         ),
+    ),
+    Behaviour(
+        4,
+        "every addition is atomic",
+        all_of(
+            *(on_fabrics(under_checker(_adds(PAIR, local=local), 1), fabric) for local, fabric in ((0, _P2P), (1, RC)))
+        ),
+        "Others may add to the same counter at the same time, also where it is this rank's own.",
     ),
     Behaviour(
         4,

@@ -51,7 +51,8 @@ EP_DEVICE bool wait(const Job& job, uint64_t* arrived, int group, int from, uint
 //   returned  symmetric [2, ranks, rows, row_words]: by the parity of the epoch
 //   arrived   symmetric [ranks, max_groups]
 //   source    [epochs, rows, row_words]        out  [epochs, ranks, rows, row_words]
-//   noted     task 1: groups, and for each row whether it completes one   2: [items, 2] owner and group
+//   noted     task 1: groups, and for each row whether it completes one, and
+//   the groups of no rows; 2: [items, 2] owner and group
 extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arrived, const uint64_t* source,
                                    uint64_t* out, int* noted, char* seen, const int64_t* numbers, int epoch) {
     if (task == 0) return canary(seen);
@@ -60,6 +61,7 @@ extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arriv
     if (ep::thread_in_block() != 0) return;
     if (blockIdx.x == 0 && epoch == 1 && (job.learners & kGroups)) {
         noted[0] = groups_of(job);
+        noted[1 + rows] = ep::num_groups(0, static_cast<int>(job.group_rows));
         for (int i = 0; i < rows; ++i) noted[1 + i] = ep::completes_group(i, rows, static_cast<int>(job.group_rows));
     }
     if (blockIdx.x == 0 && epoch == 1 && (job.learners & kOrder)) {
@@ -86,7 +88,10 @@ extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arriv
                 tell(job, arrived, group, peer, epoch);
             } else {
                 if (!wait(job, arrived, group, peer, epoch)) {
+                    const ep::FaultRecord* const fault = ep::detail::fault_record();
                     noted[0] = 1;
+                    noted[1] = fault->code == ep::kFaultNone ||
+                               (fault->phase == ep::kPhaseCombine && fault->peer == peer && fault->slot == group);
                     return forget_fault();
                 }
                 // role: the receiver, which reads the rows after the signal

@@ -52,7 +52,9 @@ def _groups_case(rng: Rng, seed: int, rows: int, group_rows: int) -> Case:
     ends = [index + 1 == rows or (index + 1) % group_rows == 0 for index in range(rows)]
 
     def judge(out: Outputs) -> str | None:
-        groups, *completes = out["noted"][0].tolist()
+        groups, *completes, none = out["noted"][0].tolist()
+        if none != 0:
+            return f"no rows in groups of {group_rows} are {none} groups"
         if groups != -(-rows // group_rows):
             return f"{rows} rows in groups of {group_rows} are {groups} groups"
         for index, (got, want) in enumerate(zip(completes, ends, strict=True)):
@@ -61,7 +63,7 @@ def _groups_case(rng: Rng, seed: int, rows: int, group_rows: int) -> Case:
                 return f"of {rows} rows in groups of {group_rows}, row {index} {what} its group"
         return None
 
-    return Case(_scenario(1, seed, job, rng, 2, 1, notes=1 + rows), judge)
+    return Case(_scenario(1, seed, job, rng, 2, 1, notes=2 + rows), judge)
 
 
 def _order_case(rng: Rng, seed: int, ranks: int, groups: int) -> Case:
@@ -182,8 +184,13 @@ def _in_vain(rng: Rng) -> Iterator[Case]:
     case = _rows_case(4, rng, 490, _Job(learners=_WAIT, silent=1), ranks=2, epochs=1)
 
     def judge(out: Outputs) -> str | None:
-        gave_up = all(int(noted[0]) == 1 for noted in out["noted"])
-        return None if gave_up else "no group came, and the wait did not return false"
+        if not all(int(noted[0]) == 1 for noted in out["noted"]):
+            return "no group came, and the wait did not return false"
+        if not all(int(noted[1]) == 1 for noted in out["noted"]):
+            return (
+                "the recorded fault is not about a group of combine, the rank that it was to come from, and its number"
+            )
+        return None
 
     yield replace(case, judge=judge, endless=True)
 

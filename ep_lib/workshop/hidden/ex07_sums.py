@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,10 @@ _BF16 = ml_dtypes.bfloat16
 _THREADS = 64
 _ODD = np.array([0, -0.0, 1, -1, 1e-40, 3e38, np.inf, -np.inf], np.float32)  # what a sum may meet
 
+_ODD_HALVES = (0, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF80, 0x7FC0)  # zeros, denormals, the largest, infinity, NaN
+# The same of float32: what rounds to zero, to a denormal, to infinity; NaN that adding would make something else.
+_ODD_BITS = (0x80000000, 0x00008000, 0x80018000, 0x7F7FFFFF, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF)
+
 
 @dataclass(frozen=True)
 class _Job:
@@ -59,7 +64,9 @@ def _add(sums: Array, weight: Array | np.float32, values: Array) -> Array:
 
 
 def _product_case(rng: Rng, seed: int, count: int = 600) -> Case:
-    three = _floats(rng, count, 3)
+    every = np.array(list(itertools.product(_ODD, repeat=3)), np.float32)
+    three = np.concatenate([every, _floats(rng, count, 3)])
+    count = len(three)
     want = _add(three[:, 0], three[:, 1], three[:, 2])
     return _bits_case(1, seed, _Job(count), three, want, "add_weighted({0:.9g}, {1:.9g}, {2:.9g})")
 
@@ -68,6 +75,8 @@ def _halves_case(rng: Rng, seed: int, count: int = 300) -> Case:
     words = rng.integers(0, 1 << 32, count, dtype=np.uint32)
     words[: count // 4] &= 0xFFFF0000  # one half zero
     words[count // 4 : count // 2] &= 0xFFFF
+    pairs = list(itertools.product(_ODD_HALVES, repeat=2))
+    words[-len(pairs) :] = [low | high << 16 for low, high in pairs]
     halves = np.stack([words & 0xFFFF, words >> 16], axis=1).astype(np.uint16)
     want = halves.astype(np.uint32) << 16
     return _bits_case(2, seed, _Job(count), words, want.view(np.float32), "the two halves of word {0:#x}")
@@ -78,6 +87,8 @@ def _rounding_case(rng: Rng, seed: int, count: int = 400) -> Case:
     bits = two.view(np.uint32)
     bits[: count // 2] = bits[: count // 2] & 0xFFFF0000 | 0x8000  # exactly between two
     bits[count // 4 : count // 3] |= 1
+    odd = list(itertools.product(_ODD_BITS, repeat=2))
+    bits[-len(odd) :] = odd
     with np.errstate(invalid="ignore"):
         want = two.astype(_BF16).view(np.uint16).astype(np.uint32)
     words = (want[:, 0] | want[:, 1] << 16).astype(np.uint32)

@@ -73,7 +73,7 @@ def _destinations(rng: Rng) -> Iterator[Case]:
                 [int(any(e >= 0 and e * ranks // experts == r for e in row)) for r in range(ranks)] for row in ids
             ]
             about = f"experts {_short(ids.tolist())}, {experts} experts on {ranks} ranks"
-            yield _case("destinations", (ids, experts, ranks), wanted, about)
+            yield _case("destinations", (ids, experts, ranks), ["bool", wanted], about)
 
 
 def _worlds(rng: Rng, chance_of_many: float = 0.002) -> Iterator[tuple[int, int, Wants]]:

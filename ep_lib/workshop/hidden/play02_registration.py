@@ -26,12 +26,14 @@ class Kept:
     def deregister(self, number: int) -> None:
         self._events.append(("deregister", number))
 
-    def ended(self, returned: int | None, users: int | None, error: str | None) -> None:
-        self._seen.append({"returned": returned, "users": users, "error": error, "events": self._events})
+    def ended(self, returned: int | None, users: int | None, error: str | None, known: list[tuple[int, int]]) -> None:
+        step = {"returned": returned, "users": users, "error": error, "events": self._events, "known": known}
+        self._seen.append(step)
         self._events = []
 
     def seen(self, _: Any) -> list[dict[str, Any]]:
-        """For each step: what was registered and deregistered, the number returned (or None), the error if any."""
+        """For each step: what was registered and deregistered, the number returned (or None), the error if any,
+        and number and users of all that are known."""
         return self._seen
 
 
@@ -84,4 +86,5 @@ def run(
                 returned, used_by = int(found.number), int(found.users)
         except EpError as raised:
             error = type(raised).__name__
-        ask("ended", returned, used_by, error)
+        now = [(int(each.number), int(each.users)) for each in cache.known]
+        ask("ended", returned, used_by, error, now)
