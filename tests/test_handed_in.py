@@ -140,10 +140,14 @@ def test_names_that_are_no_text_stay_those_of_different_learners(tmp_path: Path)
         put(Path(os.fsdecode(os.fsencode(tmp_path / "class") + b"/" + name)) / PIECE)
     put(tmp_path / "class" / "tab\t" / PIECE)
     put(tmp_path / "class" / "tab\r" / PIECE)
-    members = [(tarfile.TarInfo(os.fsdecode(b"class/J" + byte + b"rg/x.cuh")), b"") for byte in (b"\xf6", b"\xfc")]
+    members = [
+        (tarfile.TarInfo(os.fsdecode(b"class/J" + byte + b"rg/" + PIECE.encode())), byte) for byte in (b"\xf6", b"\xfc")
+    ]
     put(tmp_path / "class.tar.gz", tarred(*members))
     assert list(collected(tmp_path / "class")) == ["J\\xf6rg", "J\\xfcrg", "tab\\x09", "tab\\x0d"]
-    assert list(collected(tmp_path / "class.tar.gz")) == ["J\\xf6rg", "J\\xfcrg"]
+    found = collected(tmp_path / "class.tar.gz")
+    assert list(found) == ["J\\xf6rg", "J\\xfcrg"]
+    assert [pieces_in(each, EXERCISE).files for each in found.values()] == [{PIECE: b"\xf6"}, {PIECE: b"\xfc"}]
     assert handed_in.readable("J\\xf6rg") == handed_in.readable("J\udcf6rg"), "as --regrade and --times name them"
 
 

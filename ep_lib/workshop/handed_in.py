@@ -111,7 +111,8 @@ class TooMuch(Refused):
 class _Member:
     """An entry of an archive."""
 
-    name: str
+    inside: PurePosixPath  # its name
+    parts: tuple[str, ...]  # of the name as the archive has it
     is_folder: bool
     is_regular: bool
     modified: str  # as the archive says; whoever made the archive can say anything
@@ -201,7 +202,7 @@ class _Reader:
 
     def member(self, archive: PurePosixPath, member: _Member, depth: int, modified: str) -> None:
         """An entry of an archive that the submission calls ``archive`` and that came at ``modified``."""
-        inside = _inside(member.name)
+        inside = member.inside
         if _leads_out(inside):
             self.problems.append(f"{archive}: the name {str(inside)!r} leads out of the archive; it is left out")
             return
@@ -257,8 +258,10 @@ def _is_theirs(at: PurePosixPath) -> bool:
     return not any(part.startswith(".") or part in _NOT_THEIRS for part in at.parts)
 
 
-def _inside(name: str) -> PurePosixPath:
-    return PurePosixPath(readable(name.replace("\\", "/")))
+def _inside(name: str) -> tuple[PurePosixPath, tuple[str, ...]]:
+    """The name of an archive's entry, readable, and its parts as they are."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    return PurePosixPath(*map(readable, path.parts)), path.parts
 
 
 def _leads_out(inside: PurePosixPath) -> bool:
@@ -277,7 +280,7 @@ def _members(file: IO[bytes], name: str, times: int) -> Iterator[_Member]:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 yield _Member(
-                    member.filename,
+                    *_inside(member.filename),
                     is_folder=member.is_dir(),
                     is_regular=stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG),
                     modified=_stamp(time.mktime((*member.date_time, 0, 0, -1))),
@@ -294,7 +297,7 @@ def _members(file: IO[bytes], name: str, times: int) -> Iterator[_Member]:
     with tarfile.open(fileobj=_Counted(plain, _MAX_UNPACKED_BYTES * times), mode="r|") as tar:
         for entry in tar:
             yield _Member(
-                entry.name,
+                *_inside(entry.name),
                 is_folder=entry.isdir(),
                 is_regular=entry.isreg(),
                 modified=_stamp(entry.mtime),
@@ -450,23 +453,27 @@ def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
     """
     try:
         with place.open("rb") as file:
-            raw = [member.name for member in _members(file, place.name, _MOST_LEARNERS)]
-        names = [_inside(name) for name in raw]
+            members = [(member.inside, member.parts) for member in _members(file, place.name, _MOST_LEARNERS)]
+        names = [inside for inside, _ in members]
         theirs = [name for name in names if name.parts and _is_theirs(name) and not _leads_out(name)]
         base = _beneath(place, theirs, pieces)
         readers = {name.parts[base]: _Reader(pieces) for name in theirs if len(name.parts) > base}
-        for name, spellings in _spellings(zip(names, raw, strict=True), base).items():
-            if name in readers and len(spellings) > 1:
-                readers[name].problems.append(f"{len(spellings)} names that look alike are taken for one: {name}")
+        spellings: dict[str, set[str]] = {}
+        for inside, parts in members:
+            if len(parts) > base:
+                spellings.setdefault(inside.parts[base], set()).add(parts[base])
+        for name, reader in readers.items():
+            if len(spellings[name]) > 1:
+                reader.problems.append(f"{len(spellings[name])} names that look alike are taken for one: {name}")
         if outside := [str(name) for name in names if _leads_out(name)]:
             readers.setdefault(_NOBODYS, _Reader(pieces)).problems += [f"the name {outside[0]!r} leads out of {place}"]
         with place.open("rb") as file:
             for member in _members(file, place.name, _MOST_LEARNERS):
-                inside = _inside(member.name)
+                inside = member.inside
                 if _leads_out(inside) or not _is_theirs(inside) or len(inside.parts) <= base:
                     continue
                 reader = readers[inside.parts[base]]
-                of_this = replace(member, name=str(PurePosixPath(*inside.parts[base:])))
+                of_this = replace(member, inside=PurePosixPath(*inside.parts[base:]))
                 reader.within_limits(partial(reader.member, PurePosixPath(), of_this, 0, member.modified))
     except (Refused, *_BROKEN) as error:
         raise GradingError(f"{place}: it cannot be unpacked ({str(error) or type(error).__name__})") from error
@@ -483,16 +490,6 @@ def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
         return read
 
     return [_Part(top, *_who(top, pieces), f"{readable(str(place))}:{top}", reader_of(top)) for top in sorted(readers)]
-
-
-def _spellings(names: Iterable[tuple[PurePosixPath, str]], base: int) -> dict[str, set[str]]:
-    """The names as they are in an archive of what is one name, once letters with accents are one character each."""
-    found: dict[str, set[str]] = {}
-    for inside, raw in names:
-        if len(inside.parts) > base:
-            own = PurePosixPath(raw.replace("\\", "/")).parts
-            found.setdefault(inside.parts[base], set()).add(own[base])
-    return found
 
 
 def _beneath(place: Path, names: Iterable[PurePosixPath], pieces: Sequence[str]) -> int:
