@@ -334,3 +334,21 @@ def test_a_kernel_that_only_looks_like_one_does_not_disturb_the_others() -> None
     )
     image = Kernel.from_source(source, "plain").compile()
     assert len(image.params) == 1
+
+
+def test_inlined_functions_may_call_themselves(any_compiler: str) -> None:
+    source = """
+#include <ep/platform.cuh>
+EP_DEVICE int odd_sum(const int* x, int n);
+__device__ __forceinline__ int even_sum(const int* x, int n) { return n < 0 ? 0 : x[n] + odd_sum(x, n - 1); }
+EP_DEVICE int odd_sum(const int* x, int n) { return n < 0 ? 0 : even_sum(x, n - 1) - x[n]; }
+extern "C" __global__ void k(int* x) { x[8] = even_sum(x, 7); }
+"""
+    kernel = Kernel.from_source(source, "k")
+
+    def main(rank: Rank) -> int:
+        x = rank.to_device(np.arange(9, dtype=np.int32))
+        kernel.launch(rank, 1, 1, x)
+        return int(rank.to_host(x)[8])
+
+    assert spawn(main, 1, backend="emulator") == [4]

@@ -76,6 +76,10 @@ _GCC_FLAGS = [
     # in loads that it does not see.
     "-fno-elide-constructors",
 ]
+# g++ refuses functions that are to be inlined and call themselves, or each other; GPUs and clang++ take them. Such a
+# source is compiled once more, and what is inlined is g++'s choice.
+_CANNOT_INLINE = "inlining failed in call to 'always_inline'"
+_UNFORCED = "#undef __forceinline__\n#define __forceinline__ inline\n"
 _CLANG_FLAGS = ["-mllvm", "-tsan-distinguish-volatile=1", "-ferror-limit=20", "-Wno-everything"]
 _RUNTIME_FLAGS = [
     "-std=c++17",
@@ -452,7 +456,16 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         opened = [f"-I{root}" for root in first]
         command = [compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)]
         dump = folder / "kernel.tsan"
-        step([*command, *(f"{option}={dump}" for option in plan.looked_through)], obj)
+        looked_through = [f"{option}={dump}" for option in plan.looked_through]
+        try:
+            step([*command, *looked_through], obj)
+        except KernelCompileError as error:
+            if _CANNOT_INLINE not in error.log:
+                raise
+            unforced = folder / "unforced.h"
+            unforced.write_text(_UNFORCED, encoding="utf-8")
+            command += ["-include", str(unforced)]
+            step([*command, *looked_through], obj)
         if plan.looked_through and (silent := _unseen(dump)):
             from ep_lib.jit import diagnostics
 
@@ -476,7 +489,7 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         "writable_globals": has_writable_globals(parts),
         "static_shared_bytes": image.tls_bytes(),
     }
-    for leftover in folder.glob("*.o"):
+    for leftover in (*folder.glob("*.o"), *folder.glob("*.h")):
         leftover.unlink()
     (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
 
