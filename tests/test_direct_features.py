@@ -234,7 +234,7 @@ def refused(rank: Rank) -> None:
                 call()
         assert len(buffer.dispatch(x, idx, num_worst_tokens=np.int64(6), expert_alignment=np.int32(2)).x) == 6
         assert len(buffer.dispatch(x, idx, num_worst_tokens=None).x) == len(y)
-    if rank.multiprocessors is not None:
+    if rank.sm_count is not None:
         with pytest.raises(ArgumentError, match="num_sms is 1000, and this GPU has"):
             Buffer(rank, **SHAPE, num_sms=1000)
 

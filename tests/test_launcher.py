@@ -9,7 +9,7 @@ from ep_lib.cuda import devices as cuda_devices
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime import launcher
-from ep_lib.runtime.launcher import World, detect, init
+from ep_lib.runtime.launcher import Placement, detect, init
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
@@ -21,19 +21,19 @@ SRUN = {**SLURM_BATCH, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM
 @pytest.mark.parametrize(
     ("environment", "world"),
     [
-        ({}, World("single", 0, 1, 0)),
-        (TORCHRUN, World("torchrun", 3, 4, 1)),
-        (OPEN_MPI, World("mpi", 2, 8, 0)),
-        (MPICH, World("mpi", 1, 2, 1)),
-        (SRUN, World("srun", 3, 4, 3)),
-        ({**SRUN, **TORCHRUN}, World("torchrun", 3, 4, 1)),  # torchrun inside srun
-        ({**SRUN, **OPEN_MPI}, World("mpi", 2, 8, 0)),  # mpirun inside a step
-        (SLURM_BATCH, World("single", 0, 1, 0)),  # the batch script itself: no srun
-        ({"RANK": "0", "WORLD_SIZE": "1"}, World("single", 0, 1, 0)),
-        ({**OPEN_MPI, "RANK": "3", "WORLD_SIZE": "4"}, World("mpi", 2, 8, 0)),  # without an address: not torchrun's
+        ({}, Placement("single", 0, 1, 0)),
+        (TORCHRUN, Placement("torchrun", 3, 4, 1)),
+        (OPEN_MPI, Placement("mpi", 2, 8, 0)),
+        (MPICH, Placement("mpi", 1, 2, 1)),
+        (SRUN, Placement("srun", 3, 4, 3)),
+        ({**SRUN, **TORCHRUN}, Placement("torchrun", 3, 4, 1)),  # torchrun inside srun
+        ({**SRUN, **OPEN_MPI}, Placement("mpi", 2, 8, 0)),  # mpirun inside a step
+        (SLURM_BATCH, Placement("single", 0, 1, 0)),  # the batch script itself: no srun
+        ({"RANK": "0", "WORLD_SIZE": "1"}, Placement("single", 0, 1, 0)),
+        ({**OPEN_MPI, "RANK": "3", "WORLD_SIZE": "4"}, Placement("mpi", 2, 8, 0)),  # without an address: not torchrun's
     ],
 )
-def test_the_environment_tells_the_launcher(environment: dict[str, str], world: World) -> None:
+def test_the_environment_tells_the_launcher(environment: dict[str, str], world: Placement) -> None:
     assert detect(environment) == world
 
 
@@ -73,7 +73,7 @@ def without_launcher(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_several_processes_take_the_emulator_with_a_warning(without_launcher: pytest.MonkeyPatch) -> None:
-    config, world = launcher.Config.from_environment({}), World("torchrun", 0, 4, 0)
+    config, world = launcher.Config.from_environment({}), Placement("torchrun", 0, 4, 0)
     without_launcher.setattr(cuda_devices, "unusable_reason", lambda wanted=1: "no GPU here")
     with pytest.warns(RuntimeWarning, match="run on the emulator, since there is no GPU to use here: no GPU here"):
         assert launcher.choose_backend(None, config, world) == "emulator"
@@ -97,7 +97,7 @@ def test_init_alone_runs_kernels_on_the_emulator(without_launcher: pytest.Monkey
 
 def test_the_backend_follows_the_variable_then_the_machine(without_launcher: pytest.MonkeyPatch) -> None:
     config = launcher.Config.from_environment({"EP_LIB_BACKEND": "cuda"})
-    alone = World("single", 0, 1, 0)
+    alone = Placement("single", 0, 1, 0)
     without_launcher.setattr(cuda_devices, "unusable_reason", lambda wanted=1: None)
     assert launcher.choose_backend(None, config, alone) == "cuda"
     assert launcher.choose_backend("emulator", config, alone) == "emulator"

@@ -27,3 +27,11 @@ def test_the_attribute_ibgda_stays_without_a_warning() -> None:
         warnings.simplefilter("error")
         from ep_lib import ibgda
     assert ibgda is ep_lib.ibgda is importlib.import_module("ep_lib.compat.ibgda")
+
+
+def test_multiprocessors_are_sms() -> None:
+    def main(rank: ep_lib.Rank) -> bool:
+        with pytest.warns(DeprecationWarning, match="rank.multiprocessors is now rank.sm_count"):
+            return rank.multiprocessors is rank.sm_count is None
+
+    assert ep_lib.spawn(main, 1, "emulator") == [True]

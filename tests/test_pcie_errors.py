@@ -61,7 +61,7 @@ def test_bad_buffers_are_refused() -> None:
 
 def test_more_blocks_than_sms_are_refused_before_anything_is_sent() -> None:
     """On a GPU of 78 SMs, that is not there: nothing else of the rank is touched."""
-    gpu = SimpleNamespace(backend="cuda", multiprocessors=78)
+    gpu = SimpleNamespace(backend="cuda", sm_count=78)
     for sms in (80, 256):
         config = make_config(2, dtype="bfloat16", **(SHAPE | PCIE | {"num_sms": sms}))
         pattern = f"num_sms is {sms}, but this GPU has 78 SMs; .* pass at most 78"
@@ -71,7 +71,7 @@ def test_more_blocks_than_sms_are_refused_before_anything_is_sent() -> None:
 
 
 def more_than_the_gpu_has(rank: Rank) -> tuple[str, str]:
-    count = rank.multiprocessors or 0
+    count = rank.sm_count or 0
     return refused(lambda: Buffer(rank, **(SHAPE | PCIE | {"num_sms": count + 2 - count % 2})))
 
 

@@ -45,7 +45,7 @@ def test_many_times_the_slots_of_a_ring(by_warps: bool) -> None:
 def fill_the_gpu(rank: Rank) -> tuple[int, int]:
     inbox, outbox = (rank.symmetric(WORDS, np.uint64) for _ in range(2))
     signal, wrong = rank.symmetric(1, np.uint64), rank.to_device(np.zeros(1, np.uint64))
-    sms = rank._backend.multiprocessors  # type: ignore[attr-defined]
+    sms = rank._backend.sm_count  # type: ignore[attr-defined]
     rank.barrier()
     kernel("all_wait").launch(rank, 4 * sms, 1024, inbox, outbox, WORDS, signal, 1 - rank.rank, wrong)
     rank.barrier()

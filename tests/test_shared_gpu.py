@@ -46,7 +46,7 @@ def kernel(name: str) -> Kernel:
 def everybody_meets(rank: Rank) -> int:
     """Blocks that leave no room for another on their SM, on all SMs of all ranks, wait for each other."""
     here = rank.symmetric(1, np.uint64)
-    sms = rank.multiprocessors or 0
+    sms = rank.sm_count or 0
     rank.barrier()
     kernel("all_meet").launch(rank, sms, 32, here, shared_bytes=rank._backend.shared_bytes - 1024)
     rank.barrier()
@@ -104,17 +104,17 @@ def in_a_graph(rank: Rank) -> bool:
     everybody = kernel("all_meet")
     shared = rank._backend.shared_bytes - 1024
     with stream:
-        everybody.launch(rank, rank.multiprocessors or 0, 32, here, shared_bytes=shared)
+        everybody.launch(rank, rank.sm_count or 0, 32, here, shared_bytes=shared)
         rank.barrier()
         here[:] = 0
         rank.barrier()
         stream.begin_capture()
-        everybody.launch(rank, rank.multiprocessors or 0, 32, here, shared_bytes=shared)
+        everybody.launch(rank, rank.sm_count or 0, 32, here, shared_bytes=shared)
         graph = stream.end_capture()
         rank.barrier()
         graph.launch(stream)
         rank.barrier()
-        return rank.rank != 0 or int(here[0]) == rank.world_size * (rank.multiprocessors or 0)
+        return rank.rank != 0 or int(here[0]) == rank.world_size * (rank.sm_count or 0)
 
 
 @pytest.mark.gpu

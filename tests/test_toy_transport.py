@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 from support import buffer_cases, ibgda_shim, pcie_cases, toy_transport
 from support.dispatch_combine_cases import make_case
-from support.toy_transport.heap import staged
+from support.toy_transport.heap import ToyHeap, staged
 
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.errors import ArgumentError
 from ep_lib.transports import registry
+from ep_lib.transports.base import Transport
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +63,16 @@ def test_it_is_small() -> None:
     folder = Path(toy_transport.__file__).parent
     files = [*folder.rglob("*.py"), *folder.rglob("*.cuh")]
     assert sum(len(file.read_text().splitlines()) for file in files) <= 200
+
+
+def test_it_has_the_methods_of_a_transport() -> None:
+    """It is the model for others: with the parameters of each."""
+    for name, method in vars(Transport).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            assert (
+                inspect.signature(getattr(ToyHeap, name)).parameters.keys()
+                == inspect.signature(method).parameters.keys()
+            )
 
 
 def test_a_put_stays_in_the_staging_area_until_it_is_carried_on() -> None:

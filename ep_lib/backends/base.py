@@ -81,7 +81,7 @@ class Backend(Protocol):
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
     record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_spread`` and ``heap_generations`` (how
-    arrays lie in it: see :class:`ep_lib.memory.symmetric.SymmetricHeap`), ``streams``, ``multiprocessors`` (of the GPU;
+    arrays lie in it: see :class:`ep_lib.memory.symmetric.SymmetricHeap`), ``streams``, ``sm_count`` (of the GPU;
     None: the emulator runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may have),
     ``checks`` (whether :func:`ep_lib.check` watches) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the moment at
     which a kernel of this rank gave up until that was raised; looking at it waits for nothing).
@@ -95,7 +95,7 @@ class Backend(Protocol):
     heap_spread: int
     heap_generations: int
     streams: Streams
-    multiprocessors: int | None
+    sm_count: int | None
     shared_bytes: int
     checks: bool
     fault_word: Array

@@ -151,10 +151,10 @@ class CudaBackend:
             int(self._runtime.deviceGetAttribute(which, self.device))
             for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MAX_SHARED_PER_BLOCK)
         )
-        self.multiprocessors: int | None = (
+        self.sm_count: int | None = (
             int(self._runtime.deviceGetAttribute(_MULTIPROCESSORS, self.device))
             if self._part is None
-            else self._part.multiprocessors
+            else self._part.sm_count
         )
         self.arch = f"sm_{major}{minor}"
         self._launches = launches(self.device)  # None: every launch goes through Python
@@ -513,15 +513,15 @@ class CudaBackend:
 
     def _check_resident(self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int) -> None:
         """On a part of a GPU, refuse a grid that cannot run as a whole at once, if its source knows other ranks."""
-        if self.multiprocessors is None or not loaded.knows_ranks:
+        if self.sm_count is None or not loaded.knows_ranks:
             return
         threads, blocks = math.prod(block), math.prod(grid)
         each = loaded.blocks_on_an_sm(threads, shared_bytes)
-        if blocks > each * self.multiprocessors:
-            room = each * self.multiprocessors
+        if blocks > each * self.sm_count:
+            room = each * self.sm_count
             raise KernelLaunchError(
                 f"{loaded.name}: {blocks} blocks of {threads} threads and {shared_bytes} bytes of shared memory, but "
-                f"rank {self.rank}'s part of the GPU runs {room} at once ({self.multiprocessors} SMs, {each} on each): "
+                f"rank {self.rank}'s part of the GPU runs {room} at once ({self.sm_count} SMs, {each} on each): "
                 "blocks that wait for other ranks must all run at once. Take a smaller grid with a loop, fewer ranks, "
                 "or larger gpus=; a kernel that waits for nobody can have any grid in a source without <ep/...>"
             )

@@ -141,7 +141,7 @@ class EmulatorBackend:
         self.checks = world.machine.checks
         self._watch = HostWatch(rank, world.machine.host_accesses) if self.checks else None
         self.streams: Streams = NoStreams()
-        self.multiprocessors: int | None = None
+        self.sm_count: int | None = None
         self.shared_bytes = MAX_SHARED_BYTES
         self._world = world
         self._thread = threading.get_ident()  # the rank's own

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _require_no_problem(world: launcher.World, problem: ArgumentError | None) -> None:
+def _require_no_problem(world: launcher.Placement, problem: ArgumentError | None) -> None:
     """Collective: raises ArgumentError on every rank if one has a problem with its command line."""
     if world.launcher == "single":
         if problem is not None:
@@ -125,7 +125,7 @@ def _require_no_problem(world: launcher.World, problem: ArgumentError | None) ->
             raise everywhere(ArgumentError(f"{whose}{text}"))
 
 
-def _config(args: argparse.Namespace, world: launcher.World, started: int | None) -> Config:
+def _config(args: argparse.Namespace, world: launcher.Placement, started: int | None) -> Config:
     """What the command line asks for. Raises ArgumentError."""
     size = world.world_size if started is None else whole_number("the number of ranks", started, 1, MAX_RANKS)
     if size is None:

@@ -25,7 +25,7 @@ _Resource = ctypes.c_ubyte * _RESOURCE_BYTES
 
 
 class Partition:
-    """Part number ``part`` of ``parts`` equal ones of a GPU, for as long as the process. ``multiprocessors``: its SMs.
+    """Part number ``part`` of ``parts`` equal ones of a GPU, for as long as the process. ``sm_count``: its SMs.
 
     Raises BackendUnavailable if the GPU cannot be divided so.
     """
@@ -40,7 +40,7 @@ class Partition:
                 f"GPU {device} has {total} SMs, which cannot be divided among {parts} ranks: take fewer ranks, or "
                 "larger gpus="
             )
-        self.multiprocessors = _count(groups[part])
+        self.sm_count = _count(groups[part])
         self._context = _green_context(groups[part], device)
         self._beside: dict[int, int] = {}  # any stream -> a stream of this part
 

@@ -106,13 +106,13 @@ class Config:
         """What all ranks must have alike."""
         return {name: value for name, value in asdict(self).items() if name != "rank"}
 
-    def buffer_arguments(self, backend: str, *, direct: bool, multiprocessors: int | None = None) -> dict[str, Any]:
+    def buffer_arguments(self, backend: str, *, direct: bool, sm_count: int | None = None) -> dict[str, Any]:
         """The arguments of the :class:`ep_lib.Buffer` that does the work: ``direct`` stores, or rings of bounce buffers
-        with credits. ``multiprocessors``: of the rank, where they are known. Raises ArgumentError if the window is too
+        with credits. ``sm_count``: of the rank, where they are known. Raises ArgumentError if the window is too
         small for a token."""
         num_sms = self.num_sms
         if num_sms is None:
-            num_sms = _EMULATED_SMS if backend == "emulator" else most_sms(multiprocessors)
+            num_sms = _EMULATED_SMS if backend == "emulator" else most_sms(sm_count)
         arguments: dict[str, Any] = {
             "num_experts": self.num_experts,
             "top_k": self.num_experts_per_token,

@@ -67,7 +67,7 @@ class DispatchCombineContext:
             self._ways = _find_ways(rank)
             all_ways = [way for ways in rank.all_gather(self._ways) for way in ways]
             direct = self.config.window_bytes is None and "network" not in all_ways
-            arguments = self.config.buffer_arguments(rank.backend, direct=direct, multiprocessors=rank.multiprocessors)
+            arguments = self.config.buffer_arguments(rank.backend, direct=direct, sm_count=rank.sm_count)
             if rank.backend == "emulator":
                 _require_memory(rank, Buffer.symmetric_bytes(rank.world_size, **arguments))
             self._buffer = Buffer(rank, **arguments)

@@ -436,9 +436,9 @@ class Machine:
         return int(self._lib.epemu_steps(self.handle))
 
     @property
-    def standstill(self) -> str:
+    def quiescence(self) -> str:
         """Under checks: the threads that waited when nothing but their limits could end it, as JSON; or empty."""
-        return str(self._lib.epemu_standstill(self.handle).decode())
+        return str(self._lib.epemu_quiescence(self.handle).decode())
 
     @property
     def polls(self) -> str:

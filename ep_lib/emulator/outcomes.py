@@ -8,7 +8,7 @@ from typing import Any
 
 from ep_lib.emulator import symbols
 from ep_lib.emulator.findings import Access, Finding
-from ep_lib.emulator.standstill import explain
+from ep_lib.emulator.quiescence import explain
 from ep_lib.errors import (
     DeadlockError,
     EpError,
@@ -133,10 +133,10 @@ _RESIDENT = "launch no more blocks than are resident at a time, or let no block 
 _TOGETHER = "every thread that a barrier or a mask names must reach it or return: no branch around it"
 
 
-def from_error(error: BaseException, seed: int, standstill: str = "") -> Finding:
+def from_error(error: BaseException, seed: int, quiescence: str = "") -> Finding:
     """The finding that an exception of a run is. Deadlocks carry the lines where threads wait, faults their access.
 
-    ``standstill``: of the machine (:attr:`ep_lib.emulator.machine.Machine.standstill`).
+    ``quiescence``: of the machine (:attr:`ep_lib.emulator.machine.Machine.quiescence`).
     """
     text = str(error)
     if isinstance(error, (DeadlockError, KernelTimeout)):
@@ -152,7 +152,7 @@ def from_error(error: BaseException, seed: int, standstill: str = "") -> Finding
         remedy = remedy or _missing(error.waiters)
         return Finding(kind, text, seed, remedy, seeds=(seed,), place=place, lines=lines, ranks=ranks)
     if isinstance(error, PeerTimeout):
-        return _from_timeout(error, text, seed, json.loads(standstill or "[]"))
+        return _from_timeout(error, text, seed, json.loads(quiescence or "[]"))
     if isinstance(error, AssertionError):
         return Finding("assertion", text or "an assertion in main failed", seed, seeds=(seed,))
     if not isinstance(error, KernelFault):

@@ -135,7 +135,7 @@ class Buffer:
         if on_fault is not None and not callable(on_fault):
             refuse("on_fault", on_fault, "None, or a function that takes the error")
         several_nodes = flag("hierarchical", hierarchical)
-        num_sms = most_sms(rank.multiprocessors) if num_sms is None else num_sms
+        num_sms = most_sms(rank.sm_count) if num_sms is None else num_sms
         self._config = make_config(
             rank.world_size,
             num_experts=num_experts,
@@ -155,9 +155,9 @@ class Buffer:
             receive_areas=receive_areas,
         )
         low_latency = has_low_latency(self._config)
-        if allow_nvlink_for_normal_mode and rank.multiprocessors is not None and num_sms > rank.multiprocessors:
+        if allow_nvlink_for_normal_mode and rank.sm_count is not None and num_sms > rank.sm_count:
             raise ArgumentError(
-                f"num_sms is {num_sms}, and this GPU has {rank.multiprocessors} SMs for rank {rank.rank}: blocks that "
+                f"num_sms is {num_sms}, and this GPU has {rank.sm_count} SMs for rank {rank.rank}: blocks that "
                 "wait for each other must all run at once; pass fewer"
             )
         self._rank = rank

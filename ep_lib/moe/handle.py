@@ -14,7 +14,7 @@ from ep_lib.errors import HandleError
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
-from ep_lib.moe.mode import Routing
+from ep_lib.moe.mode import DispatchRouting
 
 Record = TypeVar("Record")
 
@@ -41,7 +41,7 @@ class DispatchHandle:
     tokens_per_expert: Array  # int32 [experts_per_rank]; where recv_tokens_per_rank is
     _owner: object = field(repr=False)  # the Buffer's token
     _epoch: int = field(repr=False)  # of the dispatch: names the handle on every rank
-    _routing: Routing = field(repr=False)
+    _routing: DispatchRouting = field(repr=False)
     _recv_topk_idx: Array = field(repr=False)  # as Received has them
     _recv_src_rank: Array = field(repr=False)
     _recv_src_token: Array = field(repr=False)

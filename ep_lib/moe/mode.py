@@ -81,7 +81,7 @@ def with_scales(x: Array, scales: Array | None, row_scale: Array | None) -> Any:
     return (x, scales) if row_scale is None else (x, scales, row_scale)
 
 
-class Routing(Protocol):
+class DispatchRouting(Protocol):
     """Where this rank's tokens go, as a mode's kernels want to have it."""
 
     @property
@@ -108,7 +108,7 @@ class Mode(Protocol):
         content: int,
         options: DispatchOptions,
     ) -> tuple[Any, Plan, Arrivals | None]:
-        """Count and send. The first result is a Routing; no Arrivals if ``content`` differs between ranks."""
+        """Count and send. The first result is a DispatchRouting; no Arrivals if ``content`` differs between ranks."""
 
     def dispatch_again(
         self,

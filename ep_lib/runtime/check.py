@@ -830,7 +830,7 @@ class _Search:
             if seed == 0 and not self._steps:
                 self._steps = machine.steps
             self._has_values |= result is not None and any(value is not None for value in result)
-            end = None if error is None or not is_whole else from_error(error, seed, machine.standstill)
+            end = None if error is None or not is_whole else from_error(error, seed, machine.quiescence)
             return _Run(result, found, end, isinstance(error, KernelTimeout), is_whole, machine.launches or [])
         finally:
             del error  # it and this frame refer to each other, and both to the machine
@@ -1348,7 +1348,7 @@ def _same_sides(one: Finding, other: Finding) -> bool:
 
 
 def _same_place(known: Finding, finding: Finding) -> bool:
-    """The same standstill may hold more threads in one run than in another: a common line is enough."""
+    """The same deadlock may hold more threads in one run than in another: a common line is enough."""
     if known.kind == finding.kind and known.kind in ("deadlock", "livelock", "timeout"):
         return bool(set(known.lines) & set(finding.lines)) or known.lines == finding.lines
     return known.key == finding.key

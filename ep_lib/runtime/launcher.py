@@ -29,7 +29,7 @@ from ep_lib.runtime.rank import Rank
 Launcher = Literal["torchrun", "mpi", "srun", "single"]
 
 
-class World(NamedTuple):
+class Placement(NamedTuple):
     """What the environment says. ``world_size`` is None where only MPI knows (Slurm's PMIx); so is ``local_rank``."""
 
     launcher: Launcher
@@ -38,7 +38,7 @@ class World(NamedTuple):
     local_rank: int | None
 
 
-def detect(environ: Mapping[str, str] | None = None) -> World:
+def detect(environ: Mapping[str, str] | None = None) -> Placement:
     """Which launcher started this process.
 
     In this order, since launchers run inside one another: torchrun inside a Slurm job sets both sets of variables, and
@@ -54,21 +54,21 @@ def detect(environ: Mapping[str, str] | None = None) -> World:
     return world
 
 
-def _detect(env: Mapping[str, str]) -> World:
+def _detect(env: Mapping[str, str]) -> Placement:
     rank, size = read_int(env, "RANK"), read_int(env, "WORLD_SIZE")
     if rank is not None and size is not None and env.get("MASTER_ADDR") and env.get("MASTER_PORT"):
-        return World("torchrun", rank, size, read_int(env, "LOCAL_RANK"))
+        return Placement("torchrun", rank, size, read_int(env, "LOCAL_RANK"))
     size = read_int(env, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
     rank = read_int(env, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
     local = read_int(env, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK")
     if rank is not None and size is not None:
-        return World("mpi", rank, size, local)
+        return Placement("mpi", rank, size, local)
     tasks = read_int(env, "SLURM_STEP_NUM_TASKS")
     if (rank := read_int(env, "PMIX_RANK")) is not None and importlib.util.find_spec("mpi4py") is not None:
-        return World("mpi", rank, None, local)
+        return Placement("mpi", rank, None, local)
     rank = read_int(env, "SLURM_PROCID")
     if rank is not None and tasks is not None and env.get("SLURM_STEP_ID"):
-        return World("srun", rank, tasks, read_int(env, "SLURM_LOCALID"))
+        return Placement("srun", rank, tasks, read_int(env, "SLURM_LOCALID"))
     rank, size = read_int(env, "RANK"), read_int(env, "WORLD_SIZE")
     if rank is not None and (rank != 0 or size not in (None, 1)):  # alone, this rank would wait for nobody
         absent = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not env.get(name, "").strip()]
@@ -76,11 +76,11 @@ def _detect(env: Mapping[str, str]) -> World:
             f"RANK is set to {rank}, as torchrun does, and {', '.join(absent)} not: start the ranks by torchrun, which "
             f"sets all of them, or unset RANK for a world of one"
         )
-    return World("single", 0, 1, 0)
+    return Placement("single", 0, 1, 0)
 
 
 def make_bootstrap(
-    world: World,
+    world: Placement,
     environ: Mapping[str, str] | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     patience: float | None = None,
@@ -102,7 +102,7 @@ def make_bootstrap(
     return SrunBootstrap(environ, timeout)
 
 
-def decline(world: World) -> None:
+def decline(world: Placement) -> None:
     """Tell the other ranks that this one will not take part, since it failed before :func:`init`.
 
     They raise RankFailed. Without it they would wait until their time limit, and inside MPI for ever.
@@ -146,7 +146,7 @@ def init(
     _, timeout = arguments.limits(None, config.timeout_s if timeout is None else timeout)
     seed = arguments.a_seed(config.seed if seed is None else seed)
     grouped = None if group is None else make_group_bootstrap(group, timeout)
-    world = detect() if grouped is None else World("torchrun", grouped.rank, grouped.world_size, grouped.local_rank)
+    world = detect() if grouped is None else Placement("torchrun", grouped.rank, grouped.world_size, grouped.local_rank)
     chosen = choose_backend(backend, config, world)
     if chosen == "emulator":
         transport = arguments.emulator_transport(transport)
@@ -224,7 +224,7 @@ def rejoin(
     )
 
 
-def choose_backend(backend: str | None, config: Config, world: World) -> str:
+def choose_backend(backend: str | None, config: Config, world: Placement) -> str:
     """The backend to use. Rank 0 of several warns (RuntimeWarning) where nobody asked for the emulator."""
     from ep_lib.cuda.devices import unusable_reason
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import pickle
+import warnings
 from collections.abc import Iterator, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
@@ -94,9 +95,15 @@ class Rank:
         return self._backend.streams
 
     @property
+    def sm_count(self) -> int | None:
+        """SMs of this rank's GPU; None on the emulator, which runs any number of blocks at once."""
+        return self._backend.sm_count
+
+    @property
     def multiprocessors(self) -> int | None:
-        """Of this rank's GPU; None on the emulator, which runs any number of blocks at once."""
-        return self._backend.multiprocessors
+        """The old name of :attr:`sm_count`."""
+        warnings.warn("rank.multiprocessors is now rank.sm_count", DeprecationWarning, stacklevel=2)
+        return self.sm_count
 
     @property
     def shared_bytes(self) -> int:

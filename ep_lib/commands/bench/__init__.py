@@ -104,7 +104,7 @@ def add_world_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class World:
+class Testbed:
     """Where ranks run: ``backend``, ``network`` (a fabric's kind, or a transport of GPUs), ``hardware`` and the kind of
     ``clock``: "real", "modelled" or "virtual"."""
 
@@ -160,8 +160,8 @@ def choose_backend(args: argparse.Namespace) -> str:
     return backend
 
 
-def make_world(args: argparse.Namespace, backend: str, network: str) -> World:
+def make_world(args: argparse.Namespace, backend: str, network: str) -> Testbed:
     if backend == "cuda":
-        return World("cuda", network, None, "real")
+        return Testbed("cuda", network, None, "real")
     hardware = args.hardware or _USUAL[network]
-    return World("emulator", network, *((None, "virtual") if hardware == STEPS else (hardware, "modelled")))
+    return Testbed("emulator", network, *((None, "virtual") if hardware == STEPS else (hardware, "modelled")))

@@ -432,7 +432,7 @@ class Buffer:
             def arrive() -> None:
                 if sent.hook is not None:
                     sent.hook()
-                engine.settle()
+                engine.sync_emulated()
                 finish()
                 if stats is not None:
                     stats.add_(sent.recv_count)
@@ -482,7 +482,7 @@ class Buffer:
             def arrive() -> None:
                 if came.hook is not None:
                     came.hook()
-                engine.settle()
+                engine.sync_emulated()
 
             if not return_recv_hook:
                 arrive()

@@ -80,7 +80,7 @@ class Engine:
         """That a rank can send."""
         return self.buffer.config.max_tokens
 
-    def settle(self) -> None:
+    def sync_emulated(self) -> None:
         """On the emulator, what was launched is done now: a CPU tensor is read without asking anybody."""
         if self.shape.backend == "emulator":
             self.buffer.rank.synchronize()

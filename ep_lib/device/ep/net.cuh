@@ -35,7 +35,8 @@
 // keeps_order, net_put, net_put_block, net_get, net_put_signal, net_put_signal_block, net_add, net_fence, net_quiet.
 //
 //   emulated           the simulated NICs of spawn(fabric=...), also to peers of the same node and to this rank itself
-//   p2p                stores over NVLink or PCIe, which order more than a NIC does
+//   p2p                stores over NVLink or PCIe, which order more than a NIC does; nccl has them too, in memory that
+//                      NCCL has mapped, also on other hosts of an NVLink domain
 //   nvshmem            NVSHMEM's operations, which take whatever reaches the peer: P2P or a NIC
 //   proxy              commands to a thread of the host, which posts them (<ep/proxy_ring.cuh>)
 //   nixl               NIXL's device API, that is UCX's: stores over NVLink or PCIe, as its wheels are built today

@@ -17,14 +17,10 @@ struct CopyTask {
     uint64_t bytes;
     const uint64_t* arrived;  // the copy begins when this is at least `expected`; null: the data is there
     uint64_t expected;
-    uint64_t* done;  // grows by 1 with each chunk that has been copied; null: nobody asks
+    uint64_t* done;  // grows by 1 with each chunk that has been copied; null: it is not counted
     int32_t peer;
     int32_t reserved;
 };
-
-EP_HOST_DEVICE uint64_t chunks_of(uint64_t bytes, uint64_t chunk_bytes) {
-    return (bytes + chunk_bytes - 1) / chunk_bytes;
-}
 
 // All threads of all blocks call with the same arguments. `chunk_bytes`: a multiple of 16. False if a wait ran into its
 // limit.

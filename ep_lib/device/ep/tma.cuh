@@ -32,9 +32,7 @@
 
 namespace ep {
 
-constexpr int kTmaAlignment = 16;            // bytes: addresses and sizes
-constexpr int kTmaSharedAlignment = 1024;    // bytes: of rows in shared memory, for speed
-constexpr int kTmaSharedBytes = 227 * 1024;  // limit for a block of sm_90, static shared memory included
+constexpr int kTmaSharedAlignment = 1024;  // bytes: of rows in shared memory, for speed
 
 // What a warp needs to keep `stages` loads under way: a ring of barriers, and the phase that the next wait is for.
 struct TmaRing {

@@ -236,7 +236,7 @@ void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
 int epemu_run(Machine* m, const int64_t* awaited) {
     install_signal_handlers();
     const Outcome outcome = with_memory([&] { return run(*m, awaited); });
-    if (recorder) recorder->settle();
+    if (recorder) recorder->read_latest();
     recorder = nullptr;
     machine = nullptr;
     checker = nullptr;
@@ -252,7 +252,7 @@ void epemu_drain_network(Machine* m) {
         recorder = m->recorder.get();
         timed = m->time;
         m->schedule->drain();
-        if (recorder) recorder->settle();
+        if (recorder) recorder->read_latest();
     });
     recorder = nullptr;
     machine = nullptr;
@@ -329,7 +329,7 @@ void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
     });
 }
 // Who waited where when only a limit of time could end it; empty if that has not been.
-const char* epemu_standstill(Machine* m) { return m->standstill.c_str(); }
+const char* epemu_quiescence(Machine* m) { return m->quiescence.c_str(); }
 const char* epemu_polls(Machine* m) {
     return with_memory([&]() -> const char* {
         m->findings = m->checker ? m->checker->polls() : "[]";

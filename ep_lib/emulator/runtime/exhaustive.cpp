@@ -745,7 +745,7 @@ class Exhaustive : public Schedule {
         is_frozen_ = true;
         is_open_ = false;
     }
-    uint64_t rounds_of_standstill(uint64_t) const override { return kRoundsOfStandstill; }
+    uint64_t rounds_of_quiescence(uint64_t) const override { return kRoundsOfQuiescence; }
 
     // ---- NICs
     void posted(NetOp* op) override {
@@ -799,7 +799,7 @@ class Exhaustive : public Schedule {
   private:
     static constexpr int64_t kQuantum = 1 << 14;  // accesses
     static constexpr double kLongLoopNs = 1e6;
-    static constexpr uint64_t kRoundsOfStandstill = 300;
+    static constexpr uint64_t kRoundsOfQuiescence = 300;
     static constexpr size_t kMaxQueuePairs = 1024;
     static constexpr size_t kMostRead = 1 << 12;         // bytes of one access that are compared
     static constexpr uintptr_t kFirstAddress = 1 << 12;  // below are names of what is not memory

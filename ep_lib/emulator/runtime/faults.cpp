@@ -112,7 +112,7 @@ void on_stop(int, siginfo_t*, void* context) {
 void note_no_memory() { had_no_memory = true; }
 
 void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text) {
-    settle();
+    finish_volatile();
     machine->fault = kind;
     machine->faulting = current;
     machine->fault_pc = pc;

@@ -186,7 +186,7 @@ void run_fiber() {
     for (;;) {
         Launch* launch = current->block->launch;
         launch->entry(launch->args.data());
-        settle();
+        finish_volatile();
         Fiber* ended = current;
         ended->state = State::kDone;
         Fiber* next = machine->schedule->next_lane();
@@ -221,7 +221,7 @@ void prepare(Fiber* fiber) {
 
 // Goes straight to the next lane of the warp if the schedule has one, which halves the number of switches.
 inline __attribute__((always_inline)) void leave(Fiber* me) {
-    settle();
+    finish_volatile();
     Fiber* next = me->state == State::kPrinting ? nullptr : machine->schedule->next_lane();
     if (!next) return leave_to_scheduler();
     machine->switches++;

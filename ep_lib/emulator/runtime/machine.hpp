@@ -333,7 +333,7 @@ struct Machine {
     std::string fault_text;
     std::string report, findings;  // JSON for Python
     std::string livelock;          // JSON: whose steps come back to a state, if the schedule has found that
-    std::string standstill;        // who waited when only waits with a limit could go on any more; under checks
+    std::string quiescence;        // who waited when only waits with a limit could go on any more; under checks
     size_t most_waiting = 0;
 
     // In a world of several processes: who holds it may change this. A run gives it to those that ask.
@@ -414,15 +414,15 @@ void note_store(uintptr_t address, int size);  // a plain store by a fiber that 
 // C++'s volatile accesses under weak memory: the compiler's own instruction follows what it has told of it. A load finds
 // an older value in memory, just then; of a store the value shows afterwards, and memory may have to keep what it had.
 // Called before anything else looks at memory: at the thread's next access, or where it ends or another one goes on.
-extern bool is_unsettled;
-void settle_volatile();
-inline void settle() {
-    if (__builtin_expect(is_unsettled, 0)) settle_volatile();
+extern bool is_volatile_pending;
+void finish_last_volatile();
+inline void finish_volatile() {
+    if (__builtin_expect(is_volatile_pending, 0)) finish_last_volatile();
 }
 void check_access_outside(uintptr_t address, size_t size, bool write, uintptr_t pc);
 // Raises a fault if the running thread may not touch this memory. Most accesses are to shared memory: that comes first.
 inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
-    settle();
+    finish_volatile();
     const Block* block = current->block;
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(block->shared);
     if (in_shared < block->shared_bytes && in_shared + size <= block->shared_bytes) return;
@@ -461,7 +461,7 @@ std::string thread(const Fiber& f);
 std::string describe_address(const Machine& m, uintptr_t address, const Launch* seen_by = nullptr);
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes);
 void write_report(Machine& m, Outcome outcome);
-void note_standstill(Machine& m);  // before time passes; the one with the most waiting threads is kept
+void note_quiescence(Machine& m);  // before time passes; the one with the most waiting threads is kept
 
 #pragma GCC visibility pop
 

@@ -76,7 +76,7 @@ bool Recorder::merge(const Event& e) {
 }
 
 bool Recorder::add(Event e) {
-    settle();
+    read_latest();
     e.turn = static_cast<uint32_t>(m_.picks);
     if (merge(e)) return true;
     if (is_full()) return false;
@@ -85,10 +85,10 @@ bool Recorder::add(Event e) {
     return true;
 }
 
-void Recorder::settle() {
-    if (!unsettled_) return;
-    Event& e = events_[unsettled_ - 1];
-    unsettled_ = 0;
+void Recorder::read_latest() {
+    if (!unread_) return;
+    Event& e = events_[unread_ - 1];
+    unread_ = 0;
     if (e.bytes > kValueBytes) return;
     e.value = 0;
     for (uint32_t i = 0; i < e.bytes; i++)
@@ -97,9 +97,9 @@ void Recorder::settle() {
 }
 
 void Recorder::has_value(uint64_t value) {
-    if (!unsettled_) return;
-    Event& e = events_[unsettled_ - 1];
-    unsettled_ = 0;
+    if (!unread_) return;
+    Event& e = events_[unread_ - 1];
+    unread_ = 0;
     e.value = value;
     e.detail |= kHasValue;
 }
@@ -226,7 +226,7 @@ void Recorder::accessed(const ThreadCheck& t, uintptr_t address, size_t bytes, u
     if (updates) e.detail = kUpdates;
     if (!add(e)) return;
     event_of_[static_cast<uint64_t>(t.id) << 32 | e.pc] = static_cast<uint32_t>(latest_ - 1);
-    unsettled_ = latest_;  // a load is settled too: nothing changes what it sees before the next event
+    unread_ = latest_;  // a load is read too: nothing changes what it sees before the next event
     const int home = home_of(address, t.rank);
     if (home != t.rank && !(flags & kWrites)) learn(t.clock, home, t.id, address, bytes);
     if (flags & kWrites) written(home, t, address, bytes);
@@ -305,7 +305,7 @@ void Recorder::by_nic(EventKind kind, const NetOp& op, uintptr_t address, size_t
     if (!add(e) || kind == EventKind::kComplete) return;
     event_of_[static_cast<uint64_t>(t.id) << 32 | e.pc] = static_cast<uint32_t>(latest_ - 1);
     if (kind == EventKind::kNicRead) return;
-    unsettled_ = latest_;
+    unread_ = latest_;
     written(home_of(address, op.source_rank), t, address, bytes);
 }
 

@@ -98,7 +98,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     void found(size_t finding, uint32_t first_id, uint32_t first_pc, bool has_first);
     void reported();  // of all occurrences of that finding, the latest one
 
-    void settle();                                   // what the latest write has stored is read now
+    void read_latest();                              // what the latest write has stored is read now
     std::string info(const Checker& checker) const;  // JSON
     const std::vector<Event>& events() const { return events_; }
 
@@ -134,7 +134,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     std::vector<Event> events_;
     uint64_t dropped_ = 0;
     int order_ = 0, scope_ = 0;
-    size_t latest_ = 0, unsettled_ = 0;  // of the events: index + 1; 0: none
+    size_t latest_ = 0, unread_ = 0;  // of the events: index + 1; 0: none
     std::vector<BlockInfo> blocks_;
     std::vector<Message> messages_;
     std::unordered_map<const NetOp*, uint32_t> message_of_;

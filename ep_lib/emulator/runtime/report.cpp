@@ -370,10 +370,10 @@ std::string describe_range(const Machine& m, uintptr_t address, size_t bytes) {
     return text;
 }
 
-void note_standstill(Machine& m) {
+void note_quiescence(Machine& m) {
     if (m.num_parked < m.most_waiting) return;
     m.most_waiting = m.num_parked;
-    m.standstill = waiters(m);
+    m.quiescence = waiters(m);
 }
 
 void write_report(Machine& m, Outcome outcome) {

@@ -45,7 +45,7 @@ struct OutOfBounds {
 
 namespace epemu {
 
-bool is_unsettled = false;
+bool is_volatile_pending = false;
 
 namespace {
 struct {
@@ -53,16 +53,15 @@ struct {
     uint64_t value;  // of a load: what memory is to hold again
     int size;
     bool is_store;
-} unsettled;
+} pending;
 }  // namespace
 
-void settle_volatile() {
-    is_unsettled = false;
-    uint64_t value = unsettled.value;
-    if (unsettled.is_store && current && checker)
-        value = checker->stored_now(current, unsettled.address, read_raw(unsettled.address, unsettled.size),
-                                    unsettled.size);
-    write_raw(unsettled.address, value, unsettled.size);
+void finish_last_volatile() {
+    is_volatile_pending = false;
+    uint64_t value = pending.value;
+    if (pending.is_store && current && checker)
+        value = checker->stored_now(current, pending.address, read_raw(pending.address, pending.size), pending.size);
+    write_raw(pending.address, value, pending.size);
 }
 
 }  // namespace epemu
@@ -134,8 +133,8 @@ static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
     uint64_t* const value = is_weak(address, size) ? &older : nullptr;
     if (!checker || !checker->load(current, address, value, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc)) return;
     if (machine->schedule->is_random()) forget_polls();  // the next look may see more
-    unsettled = {address, read_raw(address, size), size, false};
-    is_unsettled = true;
+    pending = {address, read_raw(address, size), size, false};
+    is_volatile_pending = true;
     write_raw(address, older, size);
 }
 // The store itself follows in the kernel; polling fibers are woken now and run later, when it has happened.
@@ -147,10 +146,10 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     before_signal(address, pc);
     maybe_preempt();
     if (is_weak(address, size)) {
-        unsettled = {address, 0, size, true};
-        is_unsettled = true;
+        pending = {address, 0, size, true};
+        is_volatile_pending = true;
     }
-    const uint64_t* const value = is_unsettled ? &Checker::kLater : nullptr;
+    const uint64_t* const value = is_volatile_pending ? &Checker::kLater : nullptr;
     const bool is_newest =
         !checker || checker->store(current, address, value, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
     forget_polls();

@@ -71,7 +71,7 @@ class Schedule {
     virtual void only_looks(bool) {}  // the running thread, until it says no: ep::look_until of <ep/wait.cuh>
     virtual int polls_per_clock() const { return 64; }  // of ep::poll_until; on GPUs gpu/primitives.cuh says it
     virtual void stands_still() {}                      // only waits with a limit can still end
-    virtual uint64_t rounds_of_standstill(uint64_t usual) const { return usual; }
+    virtual uint64_t rounds_of_quiescence(uint64_t usual) const { return usual; }
     virtual void touched(uintptr_t, size_t, Touch) {}  // by the running thread, or by the event of the network
     virtual void met(uintptr_t, size_t) {}             // plainly read; called where Machine::reads_matter
     virtual void join(Warp*, uint32_t) {}              // these threads have met

@@ -320,10 +320,10 @@ bool Quiescence::resolve() {
     uint64_t fibers = 0;
     for (const auto& block : m_.resident) fibers += block->num_threads;
     m_.schedule->stands_still();
-    const uint64_t limit = m_.schedule->rounds_of_standstill(std::clamp<uint64_t>(kWork / fibers, 50, 100000));
+    const uint64_t limit = m_.schedule->rounds_of_quiescence(std::clamp<uint64_t>(kWork / fibers, 50, 100000));
     if (rounds_++ < limit) return unpark_if(m_, false, false) > 0;
     // Loops that look at the clock, perhaps every hundredth time, end when enough time has passed.
-    if (checker && rounds_ == limit + 1) note_standstill(m_);
+    if (checker && rounds_ == limit + 1) note_quiescence(m_);
     if (step_ns_ < kForeverNs) {
         if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
         const auto step = static_cast<double>(step_ns_ / kRoundsPerStep);

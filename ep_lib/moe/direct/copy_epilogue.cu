@@ -161,7 +161,7 @@ EP_DEVICE void copy_by_expert(const CopyEpilogueArgs& args, const ExpertRowsArgs
     __syncthreads();  // `next` counts on
     detail::place_choices(by, args.topk, args.weights, args.top_k, rows, next, next + experts + 1);
     if (!by.placed) fill_all(by.slot, -1, static_cast<int64_t>(count) * args.top_k, choices);
-    detail::spread_rows(by, rows, args.rows, side, x, scales, args.row_vectors, args.row_scales, args.top_k);
+    detail::scatter_rows(by, rows, args.rows, side, x, scales, args.row_vectors, args.row_scales, args.top_k);
 }
 
 }  // namespace ep::direct

@@ -177,8 +177,8 @@ EP_DEVICE void store_vectors(int4* row, const int4 (&vectors)[kExpertVectors], i
 // One block: its rows to their places, and to `x`, if that is not null. Warps share rows where there are few of them, since
 // else some would end much later than others.
 template <typename Side>
-EP_DEVICE void spread_rows(const ExpertRowsArgs& by, const BlockRows& rows, const int4* source, const Side* side,
-                           int4* x, Side* scales, int row_vectors, int row_scales, int top_k) {
+EP_DEVICE void scatter_rows(const ExpertRowsArgs& by, const BlockRows& rows, const int4* source, const Side* side,
+                            int4* x, Side* scales, int row_vectors, int row_scales, int top_k) {
     const int warps = warps_in_block(), lane = lane_id();
     const int count = rows.end - rows.first, parts = max(1, kWarpRounds * warps / max(1, count));
     Side* const by_scales = static_cast<Side*>(by.scales);

@@ -264,9 +264,9 @@ class DirectMode:
         assert plain is not None
         self._plain = plain
         # For what touches memory of this GPU alone, which is not what num_sms is for.
-        self._local_blocks = rank.multiprocessors or min(config.num_sms, 2)
+        self._local_blocks = rank.sm_count or min(config.num_sms, 2)
         # Beside num_sms blocks that may wait for them.
-        self._spare_blocks = (rank.multiprocessors or config.num_sms + 2) - config.num_sms
+        self._spare_blocks = (rank.sm_count or config.num_sms + 2) - config.num_sms
         self._memory = allocate(rank, config)
         self.device, self._xp_kind, self._at = self._memory.device, self._memory.kind, self._memory.at
         parts = {name: self._at[name] for name in ("flags", "tags", "state")}

@@ -27,7 +27,7 @@ from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan
 from ep_lib.moe.pcie.mode import (
     COMBINE,
     DISPATCH,
-    Exchange,
+    NicBarrier,
     RingsMode,
     get_dispatch_layout,
     pack_addresses,
@@ -70,7 +70,7 @@ class HierarchicalMode(RingsMode):
         sizes = make_hierarchical_sizes(config)
         require_same_everywhere(rank, config)
         memory = allocate(rank, config, sizes)
-        super().__init__(rank, config, sizes, memory, Exchange(rank, config, memory, 1), config.ranks_per_node)
+        super().__init__(rank, config, sizes, memory, NicBarrier(rank, config, memory, 1), config.ranks_per_node)
         self._mates = config.ranks_per_node
         self._broken = rank.to_device(np.zeros(1, np.uint32))
 
@@ -78,17 +78,17 @@ class HierarchicalMode(RingsMode):
         self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
     ) -> tuple[HierarchicalRouting, Plan, Arrivals | None]:
         """Count and send. No Arrivals if ``content`` differs between ranks: nothing was sent then."""
-        rank, config, exchange = self._rank, self._config, self._exchange
-        topk_idx, *counted = get_dispatch_layout(rank, config, exchange.threads, experts.owner)
-        ranks_plan = rank.empty(exchange.plan_length, np.int32)
-        tags = exchange.begin(DISPATCH, self.epoch, content, len(topk_idx), counted, ranks_plan)
-        plan = exchange.plan_of(tags, ranks_plan)
-        if not exchange.agreed():
-            exchange.in_step = True
+        rank, config, nic_barrier = self._rank, self._config, self._nic_barrier
+        topk_idx, *counted = get_dispatch_layout(rank, config, nic_barrier.threads, experts.owner)
+        ranks_plan = rank.empty(nic_barrier.plan_length, np.int32)
+        tags = nic_barrier.begin(DISPATCH, self.epoch, content, len(topk_idx), counted, ranks_plan)
+        plan = nic_barrier.plan_of(tags, ranks_plan)
+        if not nic_barrier.agreed():
+            nic_barrier.in_step = True
             nothing = [rank.empty(0, np.int32)] * (len(HierarchicalRouting._fields) - 2)
             return HierarchicalRouting._make([topk_idx, counted[0], *nothing]), plan, None
         node_index, node_counts = self._count_nodes(topk_idx)
-        told = self._exchange_nodes(node_index, node_counts, exchange.split_plan(ranks_plan)[2])
+        told = self._exchange_nodes(node_index, node_counts, nic_barrier.split_plan(ranks_plan)[2])
         host = rank.to_host(told[1]).reshape(config.nodes, -1)
         here = rank.rank // self._mates
         handed_on = int(host[:, -1].sum() - host[here, -1])
@@ -96,7 +96,7 @@ class HierarchicalMode(RingsMode):
         forwards = rank.empty((handed_on, self._mates), np.int32)
         routing = HierarchicalRouting._make([topk_idx, counted[0], node_index, *told, forwards, received])
         arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
-        exchange.in_step = True
+        nic_barrier.in_step = True
         return routing, plan, arrivals
 
     def combine(
@@ -113,9 +113,9 @@ class HierarchicalMode(RingsMode):
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
         config, rank = self._config, self._rank
-        self._exchange.begin(COMBINE, self.epoch, tag.number)
+        self._nic_barrier.begin(COMBINE, self.epoch, tag.number)
         out = None
-        if self._exchange.agreed():
+        if self._nic_barrier.agreed():
             columns = x.shape[1]
             vectors = columns * config.dtype.itemsize // VECTOR_BYTES
             to = (self._memory.array[self._memory.parts["rows"].offset :], *(None,) * 5)
@@ -139,7 +139,7 @@ class HierarchicalMode(RingsMode):
             template = "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"
             self._launch("combine", template, args, packed, out, theirs, weights, uses=routing)
             rank.synchronize()
-        self._exchange.in_step = True
+        self._nic_barrier.in_step = True
         return out
 
     # How it is done
@@ -152,7 +152,7 @@ class HierarchicalMode(RingsMode):
         kernel("layout").launch(
             rank,
             min(nodes, config.num_sms),
-            self._exchange.threads,
+            self._nic_barrier.threads,
             header_struct("moe/common/layout.cuh", "LayoutArgs").pack(
                 num_tokens=len(topk_idx), top_k=config.top_k, experts_per_rank=experts
             ),
@@ -182,7 +182,9 @@ class HierarchicalMode(RingsMode):
             message_bytes=self._memory.parts["partner_inbox"].shape[-1],
             num_tokens=len(node_index),
         )
-        kernel("exchange_nodes").launch(rank, 1, self._exchange.threads, args, node_index, node_counts, first_row, plan)
+        kernel("exchange_nodes").launch(
+            rank, 1, self._nic_barrier.threads, args, node_index, node_counts, first_row, plan
+        )
         return split(plan, *lengths)
 
     def _send(

@@ -613,8 +613,8 @@ def _num_sms(rank: Rank, chosen: int | None) -> int:
     """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
     if rank.backend == "emulator":
         return chosen or _EMULATED_SMS
-    assert rank.multiprocessors is not None
-    most = rank.multiprocessors
+    assert rank.sm_count is not None
+    most = rank.sm_count
     if chosen is not None and chosen > most:
         raise ArgumentError(f"num_low_latency_sms is {chosen}, and this GPU has {most} SMs: pass no more")
     return chosen or most

@@ -51,7 +51,7 @@ class PcieRouting(NamedTuple):
     first_row: Array  # [ranks]
 
 
-class Exchange:
+class NicBarrier:
     """The start of every operation: a barrier of all ranks through the NIC, in which they exchange tags, and before a
     dispatch how many rows each sends."""
 
@@ -153,12 +153,12 @@ class RingsMode(ABC):
         config: BufferConfig,
         sizes: PcieSizes,
         memory: ModeMemory,
-        exchange: Exchange,
+        nic_barrier: NicBarrier,
         stride: int = 1,
     ) -> None:
         """``stride``: rings lead to the ranks at a distance of 1, 2, ... times this."""
         self._rank, self._config, self._sizes, self._stride = rank, config, sizes, stride
-        self._memory, self._at, self._exchange = memory, memory.at, exchange
+        self._memory, self._at, self._nic_barrier = memory, memory.at, nic_barrier
         rings = (sizes.channels, config.world_size // stride - 1)
         self._sent = rank.to_device(np.zeros(rings, np.uint64))
         self._taken = rank.to_device(np.zeros(rings, np.uint64))
@@ -170,7 +170,7 @@ class RingsMode(ABC):
     def close(self) -> None:
         """Wait until all that this rank has posted is done, then free the symmetric memory."""
         if not self._rank.is_closed:
-            self._exchange.finish()
+            self._nic_barrier.finish()
             self._memory.free()
 
     def dispatch_again(
@@ -184,11 +184,11 @@ class RingsMode(ABC):
         by_expert: ExpertRows | None = None,
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
-        self._exchange.begin(DISPATCH_AGAIN, self.epoch, tag)
+        self._nic_barrier.begin(DISPATCH_AGAIN, self.epoch, tag)
         arrivals = None
-        if self._exchange.agreed():
+        if self._nic_barrier.agreed():
             arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
-        self._exchange.in_step = True
+        self._nic_barrier.in_step = True
         return arrivals
 
     def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
@@ -198,7 +198,7 @@ class RingsMode(ABC):
 
     def mismatched_ranks(self) -> list[tuple[int, int]]:
         """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
-        return self._exchange.mismatched_ranks()
+        return self._nic_barrier.mismatched_ranks()
 
     @abstractmethod
     def _send(
@@ -233,11 +233,11 @@ class PcieMode(RingsMode):
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
         """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
         sizes = make_pcie_sizes(config)
-        if rank.multiprocessors is not None:
-            check_resident(config.num_sms, rank.multiprocessors)
+        if rank.sm_count is not None:
+            check_resident(config.num_sms, rank.sm_count)
         require_same_everywhere(rank, config)
         memory = allocate(rank, config, sizes)
-        super().__init__(rank, config, sizes, memory, Exchange(rank, config, memory, sizes.channels))
+        super().__init__(rank, config, sizes, memory, NicBarrier(rank, config, memory, sizes.channels))
         readers = (sizes.channels, config.world_size - 1, sizes.num_slots)
         self._readers = rank.to_device(np.zeros(readers, np.uint32))
         is_bits = config.dtype == BFLOAT16 and self._memory.kind == "cupy"
@@ -247,16 +247,16 @@ class PcieMode(RingsMode):
         self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
     ) -> tuple[PcieRouting, Plan, Arrivals | None]:
         """Count and send. No Arrivals if ``content`` differs between ranks: nothing was sent then."""
-        config, exchange = self._config, self._exchange
-        topk_idx, *counted = get_dispatch_layout(self._rank, config, exchange.threads, experts.owner)
-        device_plan = self._rank.empty(exchange.plan_length, np.int32)
-        tags = exchange.begin(DISPATCH, self.epoch, content, len(topk_idx), counted, device_plan)
-        sends, receives, first_row, _ = exchange.split_plan(device_plan)
+        config, nic_barrier = self._config, self._nic_barrier
+        topk_idx, *counted = get_dispatch_layout(self._rank, config, nic_barrier.threads, experts.owner)
+        device_plan = self._rank.empty(nic_barrier.plan_length, np.int32)
+        tags = nic_barrier.begin(DISPATCH, self.epoch, content, len(topk_idx), counted, device_plan)
+        sends, receives, first_row, _ = nic_barrier.split_plan(device_plan)
         routing = PcieRouting(topk_idx, counted[0], sends, receives, first_row)
-        arrivals, plan = None, exchange.plan_of(tags, device_plan)
-        if exchange.agreed():
+        arrivals, plan = None, nic_barrier.plan_of(tags, device_plan)
+        if nic_barrier.agreed():
             arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
-        exchange.in_step = True
+        nic_barrier.in_step = True
         return routing, plan, arrivals
 
     def combine(
@@ -273,9 +273,9 @@ class PcieMode(RingsMode):
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
         config = self._config
-        self._exchange.begin(COMBINE, self.epoch, tag.number)
+        self._nic_barrier.begin(COMBINE, self.epoch, tag.number)
         out = None
-        if self._exchange.agreed():
+        if self._nic_barrier.agreed():
             width = x.shape[1]
             out = self._rank.empty((len(routing.send_index), width), self._storage_dtype)
             args = header_struct("moe/pcie/combine.cu", "CombineArgs").pack(
@@ -290,7 +290,7 @@ class PcieMode(RingsMode):
             most = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
             shared_bytes = most * header_struct("moe/common/layout.cuh", "RowPtr").size
             self._launch("combine", template, args, *arrays, shared_bytes=shared_bytes)
-        self._exchange.in_step = True
+        self._nic_barrier.in_step = True
         if out is None:
             return None
         self._rank.synchronize()

@@ -22,7 +22,8 @@ class Copy:
     """A piece: addresses in this rank's symmetric heap; ``target`` and ``done`` mean the copies of rank ``peer``.
 
     It waits until the 64-bit counter at ``arrived`` is at least ``expected`` (0: the data is there). The one at
-    ``done`` grows by 1 with every chunk that has been copied (0: nobody asks); :func:`chunks` says how many there are.
+    ``done`` grows by 1 with every chunk that has been copied (0: they are not counted); :func:`chunks` says how
+    many there are.
     """
 
     peer: int

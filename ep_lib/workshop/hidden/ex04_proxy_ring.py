@@ -191,7 +191,10 @@ _DONE = "Command 0 is done when completed is 1. What is taken may not be done ye
 _ROOM_JOBS = ((1, 4, 9), (1, 2, 5), (6, 4, 3), (12, 8, 4), (40, 512, 13))
 BEHAVIOURS = (
     Behaviour(
-        1, "no slot is filled before it is free, and none is waited for in vain", _pushes(1, _ROOM, *_ROOM_JOBS), _FREE
+        1,
+        "no slot is filled before it is free, and each wait for one ends",
+        _pushes(1, _ROOM, *_ROOM_JOBS),
+        _FREE,
     ),
     Behaviour(1, "a proxy that has gone", _given_up(1, _Job(2, 3, 0, _ROOM, served=0), 1), _GONE),
     Behaviour(1, "what the credit allows is ordered behind it", _pushes(1, _ROOM, (4, 2, 3), checked=4), _FREE),

@@ -37,6 +37,6 @@ class ToyHeap:
         if variable is not None:  # a kernel without network operations has none
             ctypes.c_uint64.from_address(variable).value = self._address
 
-    def close(self, *, orderly: bool) -> None:
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         staged[self._rank] = ctypes.c_uint64.from_address(self._address).value
         self._machine.unregister_later(self._rank, self._address, AREA_BYTES)

@@ -59,7 +59,7 @@ enum epemu_order { EPEMU_RELAXED, EPEMU_ACQUIRE, EPEMU_RELEASE, EPEMU_ACQ_REL, E
 enum epemu_scope { EPEMU_SCOPE_BLOCK, EPEMU_SCOPE_DEVICE, EPEMU_SCOPE_SYSTEM };
 uint64_t epemu_load(const volatile void* address, int size, int order, int scope);         // 1, 2, 4 or 8 bytes
 void epemu_store(volatile void* address, uint64_t value, int size, int order, int scope);  // 1, 2, 4 or 8 bytes
-// 16 bytes as one relaxed access of the system's scope: whoever sees the second word sees the first one too.
+// 16 bytes as one relaxed access of the system's scope: a thread that sees the second word sees the first one too.
 void epemu_store_pair(uint64_t* address, uint64_t first, uint64_t second);
 void epemu_load_pair(const uint64_t* address, uint64_t* first, uint64_t* second);  // both: on the caller's stack
 void epemu_read_only(const void* address, int size);  // a load through the read-only path follows

@@ -19,7 +19,7 @@ _EXACTLY = re.compile(r"!=\s*(\d+|\w+)|wait_until_eq")
 
 
 @dataclass(frozen=True)
-class Standstill:
+class Quiescence:
     """``lines`` explain it, ``remedy`` and ``place`` say what to change; all empty where nothing more is known."""
 
     lines: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Standstill:
     place: str = ""
 
 
-def explain(entries: Sequence[Mapping[str, Any]]) -> Standstill:
+def explain(entries: Sequence[Mapping[str, Any]]) -> Quiescence:
     """What the groups of waiting threads of a report (runtime/report.cpp) are waiting for."""
     groups = [_Group(entry) for entry in entries]
     if circle := _circle(groups):
@@ -99,20 +99,20 @@ def _circle(groups: Sequence[_Group]) -> list[int]:
     return []
 
 
-def _of_circle(circle: Sequence[_Group]) -> Standstill:
+def _of_circle(circle: Sequence[_Group]) -> Quiescence:
     lines = ["a circle, in which each waits for the next:"]
     for group, onward in zip(circle, [*circle[1:], circle[0]], strict=True):
         lines.append(f"  {group.who} ({group.place}) waits for {_awaited(group, onward)}")
     if all(group.holder for group in circle):
         if len(circle) == 1:
-            return Standstill(tuple(lines[1:]), "give the lock back before it is taken again", "")
+            return Quiescence(tuple(lines[1:]), "give the lock back before it is taken again", "")
         taken = " and ".join(sorted({f"line {g.holder.place.line}" for g in circle if g.holder}))
-        return Standstill(
+        return Quiescence(
             tuple(lines),
             "take locks in one order everywhere",
             f"take the locks of {taken} in the same order in all threads",
         )
-    return Standstill(
+    return Quiescence(
         tuple(lines), "every thread that a barrier or a mask names must reach it, without waiting for the others first"
     )
 
@@ -124,19 +124,19 @@ def _awaited(group: _Group, onward: _Group) -> str:
     return f"{onward.who}, which {'is' if onward.count == 1 else 'are'} in {onward.place}"
 
 
-def _kept_lock(group: _Group) -> Standstill | None:
+def _kept_lock(group: _Group) -> Quiescence | None:
     if not group.holder or group.waits_for:
         return None
     line = (
         f"{group.who} waits for a lock ({group.place}) that {group.holder.thread} took in {group.holder.place}, "
         "and that thread has ended without giving it back"
     )
-    return Standstill(
+    return Quiescence(
         (line,), "give the lock back on every way out of the kernel", f"give back what {group.holder.place} takes"
     )
 
 
-def _passed(group: _Group) -> Standstill | None:
+def _passed(group: _Group) -> Quiescence | None:
     exactly = _EXACTLY.search(group.place.source)
     if not exactly or not group.old:
         return None
@@ -149,14 +149,14 @@ def _passed(group: _Group) -> Standstill | None:
         f"{group.who} waits in {group.place} for one value: it was {value} until {place} made it {group.sees}, "
         "before this thread looked"
     )
-    return Standstill(
+    return Quiescence(
         (line,),
         "wait for >= what is needed: a value can be passed before anyone looks",
         f"compare with < (or wait_until_ge) in {group.place}",
     )
 
 
-def _before_the_barrier(group: _Group, groups: Sequence[_Group]) -> Standstill | None:
+def _before_the_barrier(group: _Group, groups: Sequence[_Group]) -> Quiescence | None:
     """One thread of a block polls, the others wait for it at a barrier, and nobody else has stored."""
     for polling in (groups[i] for i in group.waits_for if i < len(groups)):
         if polling.polls and polling.nobody and group.what.startswith("__sync"):
@@ -165,26 +165,26 @@ def _before_the_barrier(group: _Group, groups: Sequence[_Group]) -> Standstill |
                 f"{polling.place} for a value that nobody has stored: no line behind that barrier can store it"
             )
             remedy = "store it before that barrier, or wait for it behind: no thread passes while one is missing"
-            return Standstill((line,), remedy, f"signal before {group.place}, or wait after it")
+            return Quiescence((line,), remedy, f"signal before {group.place}, or wait after it")
     return None
 
 
-def _all_wait_first(groups: Sequence[_Group]) -> Standstill:
+def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
     lines = ["a circle: each waits for a signal before it sends its own, so nobody sends the first one"]
     lines += [f"  {g.who} waits in {g.place}, and would signal in line {g.sends_later.line} only then" for g in groups]
     first = groups[0]
-    return Standstill(
+    return Quiescence(
         tuple(lines),
         "signal first, then wait",
         f"put the signal (line {first.sends_later.line}) before the wait ({first.place})",
     )
 
 
-def _missing(groups: Sequence[_Group]) -> Standstill:
+def _missing(groups: Sequence[_Group]) -> Quiescence:
     lines = [f"nobody has stored to what {g.who} waits for in {g.place}" for g in groups if g.nobody and g.place]
     for g in groups:
         if g.polls and not g.nobody and g.last and g.last.place and g.last.place.line != g.place.line:
             lines.append(
                 f"what {g.who} waits for in {g.place} was last stored by {g.last.thread} in {g.last.place}: {g.sees}"
             )
-    return Standstill(tuple(lines))
+    return Quiescence(tuple(lines))
