@@ -4,8 +4,9 @@
 
 Times are wall clock for all ranks together, from the first rank's call to the last one's result, best and median of
 ``--repeats`` after one warm-up (which compiles, if the cache is empty). Memory is the peak of the whole process. What
-arrives is compared with the oracle before anything is printed. Targets on 2 cores: 0.5 s and 500 MB. ``--check`` runs
-the same once more under the checker and prints how many times as long it takes; target: at most 4 times.
+arrives is compared with the oracle before anything is printed. Targets on 2 idle cores: 0.5 s for dispatch, 1.5 s for
+combine, and 500 MB. ``--check`` runs the same once more under the checker and prints how many times as long it takes;
+target: at most 4 times.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from ep_lib import Rank, check, spawn
 from ep_lib.moe import Buffer
 
-EXPECTED_SECONDS = 0.5
+EXPECTED_SECONDS = {"dispatch": 0.5, "combine": 1.5}
 EXPECTED_MEGABYTES = 500
 EXPECTED_CHECK_FACTOR = 4
 
@@ -98,8 +99,10 @@ def main() -> None:
     report: dict[str, Any] = {**vars(args), "rows_received": sum(r["rows"] for r in results)}
     report.update(summary(results))
     report["peak_rss_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
-    report["target_dispatch_s"], report["target_peak_rss_mb"] = EXPECTED_SECONDS, EXPECTED_MEGABYTES
-    report["reached"] = report["dispatch_median_s"] <= EXPECTED_SECONDS and report["peak_rss_mb"] < EXPECTED_MEGABYTES
+    report.update({f"target_{operation}_s": seconds for operation, seconds in EXPECTED_SECONDS.items()})
+    report["target_peak_rss_mb"] = EXPECTED_MEGABYTES
+    in_time = all(report[f"{operation}_median_s"] <= seconds for operation, seconds in EXPECTED_SECONDS.items())
+    report["reached"] = in_time and report["peak_rss_mb"] < EXPECTED_MEGABYTES
     if args.check:
         report.update(measure_checked(args))
         report["check_factor"] = round(report["checked_dispatch_median_s"] / report["dispatch_median_s"], 2)
@@ -116,7 +119,8 @@ def main() -> None:
     for operation in ("dispatch", "combine"):
         print(f"  {operation:9} {report[f'{operation}_median_s']:.3f} s (best {report[f'{operation}_best_s']:.3f} s)")
     print(f"  peak memory of the process {report['peak_rss_mb']:.0f} MB")
-    print(f"  target {EXPECTED_SECONDS} s, {EXPECTED_MEGABYTES} MB: {'reached' if report['reached'] else 'MISSED'}")
+    limits = ", ".join(f"{operation} {seconds} s" for operation, seconds in EXPECTED_SECONDS.items())
+    print(f"  targets: {limits}, {EXPECTED_MEGABYTES} MB: {'reached' if report['reached'] else 'MISSED'}")
     if args.check:
         print(
             f"  checked   {report['checked_dispatch_median_s']:.3f} s for dispatch, {report['check_factor']} times the "

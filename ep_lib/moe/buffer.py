@@ -39,8 +39,7 @@ from ep_lib.moe.direct.memory import make_direct_map
 from ep_lib.moe.direct.mode import DirectMode
 from ep_lib.moe.handle import Arrived, DispatchHandle, Received, make_record, refuse_other_rows, require_owner
 from ep_lib.moe.hierarchical.memory import make_hierarchical_map, make_hierarchical_sizes
-from ep_lib.moe.hierarchical.mode import HierarchicalMode
-from ep_lib.moe.hierarchical.nodes import find_ranks_per_node
+from ep_lib.moe.hierarchical.mode import HierarchicalMode, find_ranks_per_node
 from ep_lib.moe.low_latency.memory import has_low_latency, make_low_latency_map
 from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched, LowLatencyHandle, LowLatencyMode
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, Payload

@@ -1,3 +1,4 @@
+// When a run has come back to a state that it was in, and what all threads have seen since: a lap (laps.hpp).
 #include "laps.hpp"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-// Adding up a token's rows, at full speed: the half that <moe/direct/combine_push.cu> and <moe/direct/combine_pull.cu> share.
+// Adding up a token's rows at full speed: what <moe/direct/combine_push.cu> and <moe/direct/combine_pull.cu> share.
 //
 // TMA (<ep/tma.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came before. So
 // bytes in flight need no registers, and a few SMs keep many of them. Rows may lie in this GPU's memory or in a peer's.
