@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ep_lib import Fabric, Rank, cli, spawn
-from ep_lib.commands.bench import Testbed
+from ep_lib.commands.bench import Platform
 from ep_lib.commands.bench import p2p as bench_p2p
 from ep_lib.commands.bench import p2p_gpu as bench_p2p_gpu
 from ep_lib.commands.bench.p2p_gpu import COPY, GOOD_LINES, PACKETS, STORES, WRITE, Plan
@@ -52,7 +52,7 @@ def test_large_messages_take_more_blocks_and_fewer_rounds() -> None:
     assert [plan.rounds_of(size) for size in (0, 64, 4 << 20, 256 << 20, 1 << 40)] == [500, 500, 256, 4, 3]
 
 
-class Answers(Testbed):
+class Answers(Platform):
     """A transport whose measurement is known beforehand."""
 
     def run(self, main: Any, ranks: int, *args: Any, **settings: Any) -> list[Any]:
@@ -72,7 +72,7 @@ def fake_row(how: str, size: int) -> dict[str, Any]:
     return row | {"gbytes_per_s": round(size / 1.5 / 1e3, 3)}
 
 
-def worlds(*names: str) -> list[Testbed]:
+def worlds(*names: str) -> list[Platform]:
     return [Answers("cuda", name, None, "real") for name in names]
 
 

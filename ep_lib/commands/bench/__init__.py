@@ -104,7 +104,7 @@ def add_world_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Testbed:
+class Platform:
     """Where ranks run: ``backend``, ``network`` (a fabric's kind, or a transport of GPUs), ``hardware`` and the kind of
     ``clock``: "real", "modelled" or "virtual"."""
 
@@ -160,8 +160,8 @@ def choose_backend(args: argparse.Namespace) -> str:
     return backend
 
 
-def make_world(args: argparse.Namespace, backend: str, network: str) -> Testbed:
+def make_world(args: argparse.Namespace, backend: str, network: str) -> Platform:
     if backend == "cuda":
-        return Testbed("cuda", network, None, "real")
+        return Platform("cuda", network, None, "real")
     hardware = args.hardware or _USUAL[network]
-    return Testbed("emulator", network, *((None, "virtual") if hardware == STEPS else (hardware, "modelled")))
+    return Platform("emulator", network, *((None, "virtual") if hardware == STEPS else (hardware, "modelled")))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench import Testbed
+from ep_lib.commands.bench import Platform
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.jit.kernel import Kernel
 from ep_lib.memory.arrays import Array
@@ -68,7 +68,7 @@ class Plan:
         return blocks, max(32, min(MAX_THREADS, -(-lanes // 32) * 32))
 
 
-def compare(worlds: list[Testbed], plan: Plan, *, quiet: bool) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def compare(worlds: list[Platform], plan: Plan, *, quiet: bool) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The rows of all transports that work here, and why others do not. Raises BackendUnavailable if none works."""
     rows: list[dict[str, Any]] = []
     missing: dict[str, str] = {}

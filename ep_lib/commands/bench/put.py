@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench import Testbed, add_world_arguments, choose_backend, make_world, sizes
+from ep_lib.commands.bench import Platform, add_world_arguments, choose_backend, make_world, sizes
 from ep_lib.compat import ibgda
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import KINDS
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _world(args: argparse.Namespace) -> Testbed:
+def _world(args: argparse.Namespace) -> Platform:
     backend = choose_backend(args)
     if backend == "emulator" and args.transport:
         raise ArgumentError(f"--transport {args.transport} is for GPUs; the emulator's networks are --fabric")
@@ -112,7 +112,7 @@ def measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool) 
     return rows
 
 
-def _table(world: Testbed, report: dict[str, Any]) -> str:
+def _table(world: Platform, report: dict[str, Any]) -> str:
     lines = [f"{report['puts']} puts of one warp on {world.place}; cycles per put:"]
     lines.append(f"  {'ranks':>8}  {'bytes':>9}  {'one quiet':>11}  {'quiet each':>12}   times")
     for row in report["results"]:
