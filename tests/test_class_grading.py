@@ -91,7 +91,7 @@ def test_each_submission_is_graded_once_and_again_when_it_changes(tmp_path: Path
         assert [each.attempts for each in book.standings()] == [1, 2, 1]
 
 
-def test_what_is_handed_in_again_counts_though_it_was_graded_before_another(tmp_path: Path) -> None:
+def test_what_is_handed_in_again_counts_though_graded_before_another(tmp_path: Path) -> None:
     place = handed_in(tmp_path / "in", ada="// 2 2")
     with Book(tmp_path / "class.db") as book:
         for text, graded, points in (("// 2 2", ["ada"], 4), ("// 2 0", ["ada"], 2), ("// 2 2", [], 4)):
