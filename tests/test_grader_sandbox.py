@@ -23,7 +23,7 @@ from ep_lib.workshop import grader, walls, zygote
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.feedback import failure_text
 from ep_lib.workshop.hidden import load
-from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandbox
+from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox
 from ep_lib.workshop.scenario import FRAME, BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
 
 pytestmark = pytest.mark.slow
@@ -194,6 +194,15 @@ def test_what_breaks_a_limit_ends_with_a_sentence(scripted, script: str, limits:
         ask(box, 3 if says == "did not end within" else 120)
     assert any(part in str(caught.value) for part in says.split("|")), caught.value
     assert not box.running
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"), [("import time; time.sleep(60)", ChildTookTooLong), ("while True: pass", ChildUsedItsTime)]
+)
+def test_time_that_was_computed_is_told_from_time_that_was_waited(scripted, script: str, kind: type) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ChildFailed, match=r"did not end within 1 s") as caught:
+        ask(scripted(script), 1)
+    assert type(caught.value) is kind
 
 
 def test_all_scenarios_together_have_a_limit(scripted) -> None:  # type: ignore[no-untyped-def]

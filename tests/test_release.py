@@ -122,7 +122,7 @@ def test_what_is_left_out(tree: Path) -> None:
     assert unfolding and all("The answer is with your instructor." in answer for answer in unfolding)
 
 
-def test_what_learners_of_a_git_classroom_write_is_pushed_and_collected(tree: Path, tmp_path: Path) -> None:
+def test_what_learners_of_a_git_classroom_write_is_pushed(tree: Path, tmp_path: Path) -> None:
     def git(*words: str) -> None:
         who = ("-c", "user.name=ada", "-c", "user.email=ada@localhost")
         subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)

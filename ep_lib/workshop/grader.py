@@ -286,15 +286,16 @@ def examine(
         notes = _versions(exercise, work / "mine", public)
         with _sandbox(exercise, tests, limits, work) as sandbox:
             problem = outside or hidden_away or not_text(exercise, work / "mine")
-            of_the_machine = False
+            late = False, False
             if not problem:
-                problem, of_the_machine = _compile(exercise, sandbox, tests, limits, work)
+                problem, kind = _compile(exercise, sandbox, tests, limits, work)
+                late = _out_of_time(kind)
             found = []
             for task in exercise.tasks:
                 if tasks and task.number not in tasks:
                     continue
                 if problem:
-                    found.append(TaskGrade(task, False, "the files compile", problem, of_the_machine))
+                    found.append(TaskGrade(task, False, "the files compile", problem, *late))
                     continue
                 progress(f"task {task.number}: {task.title}")
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed))
@@ -465,9 +466,9 @@ def _sources(tests: HiddenTests) -> list[Path]:
     return [*sources, *(tests.folder.glob("*.cuh") if sources else ())]
 
 
-def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> tuple[str, bool]:
-    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or "", and whether the
-    machine may be at fault."""
+def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> tuple[str, str]:
+    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or "", and of what kind that
+    was."""
     nonce = secrets.token_hex(16)
     python = [piece for piece in exercise.pieces if piece.endswith(".py")]
     program = tests.folder / f"play{exercise.name}.py"
@@ -476,10 +477,15 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
     seconds = limits.compile_s if tests.kernels else limits.request_s + limits.start_s
     outputs = _ask(sandbox, request, nonce, None, seconds)
     if outputs.failure is None:
-        return "", False
+        return "", ""
     if outputs.failure.kind == KernelCompileError.__name__ and exercise.solution_dir.is_dir():
         _compile_tests(exercise, tests)  # if this fails as well, it is not the submission's fault
-    return failure_text(outputs.failure, work), outputs.failure.kind in _MAY_BE_THE_MACHINES
+    return failure_text(outputs.failure, work), outputs.failure.kind
+
+
+def _out_of_time(kind: str) -> tuple[bool, bool]:
+    """Of a failure: whether it may be the machine's, and whether it is one of time that was all CPU time."""
+    return kind in _MAY_BE_THE_MACHINES, kind in _OF_CPU
 
 
 def _grade_task(
@@ -507,8 +513,7 @@ def _grade_task(
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
                     advice = f"{advice_for(outputs)} {test.advice}".strip()
                     message += f"{'' if message.endswith('?') else '.'} {advice}"
-                kind = outputs.failure.kind if outputs.failure else ""
-                late = kind in _MAY_BE_THE_MACHINES, kind in _OF_CPU
+                late = _out_of_time(outputs.failure.kind if outputs.failure else "")
                 return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
     return TaskGrade(task, True)
 

@@ -124,6 +124,7 @@ class Sandbox:
         self._stdin_fd = self._output_fd = self._control_fd = self._reply_fd = -1
         self._next_watch = 0.0
         self._spent_s = 0.0  # of Limits.total_s
+        self._idle_s = 0.0  # of these, without a wish for a CPU
         self._pids: list[int] = []  # the supervisor and all below it, when they were last looked at
         self.output = b""  # what the child printed, bounded
 
@@ -146,7 +147,8 @@ class Sandbox:
         """
         left = self._limits.total_s - self._spent_s
         if left <= 0:
-            raise ChildTookTooLong(f"it has used the {self._limits.total_s:g} s that all of its tests have together")
+            kind = ChildTookTooLong if self._idle_s > self._spent_s / 2 else ChildUsedItsTime
+            raise kind(f"it has used the {self._limits.total_s:g} s that all of its tests have together")
         if self._child is None:
             self._start()
         data = pickle.dumps(dict(request))
@@ -236,6 +238,7 @@ class Sandbox:
             if is_counted:
                 own.look()
                 self._spent_s += own.cpu + own.idle
+                self._idle_s += own.idle
 
     def _converse(self, request: bytes, reply_bytes: int, seconds: float, own: OwnTime) -> tuple[bytes, bytes]:
         child = self._child
