@@ -208,6 +208,7 @@ def test_a_full_disk_is_said_and_what_was_kept_stays(book: Book, tmp_path: Path)
     with pytest.raises(GradingError, match="make room on its disk"):
         book.append("bob", "01", "d2", "v1", record(2, 0, message="x" * 50_000))
     assert [each.learner for each in book.standings()] == ["ada"]
+    assert "KiB left; make room there" in book._remedy("SQLITE_IOERR_WRITE")  # of the files beside it, on a full disk
     book._db.execute("PRAGMA max_page_count = 100000")
     assert book.append("bob", "01", "d2", "v1", record(2, 0))  # the same command goes on
     with Book(tmp_path / "class.db") as again:
