@@ -17,6 +17,7 @@ from ep_lib.emulator.accesses import (
     BYTES,
     COUNT,
     LOADS,
+    NIC,
     OF_PAIR,
     PLAIN,
     STORES,
@@ -24,6 +25,7 @@ from ep_lib.emulator.accesses import (
     VOLATILE,
     WIDTHS,
 )
+from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.toolkit import Compiler
@@ -187,11 +189,13 @@ def test_bytes_count_as_seen_where_a_write_was() -> None:
 
 LOOKS = """
 #include <ep/memory.cuh>
-#include <ep/peer.cuh>
+#include <ep/net.cuh>
 extern "C" __global__ void looks(uint64_t* packet, unsigned long long* word) {
     uint64_t a, b;
     if (ep::rank() == 0) {
         for (int i = 0; i < 2; ++i) ep::st_relaxed_sys_u64x2(ep::peer_ptr(packet, 1), 5, 7);
+        for (int i = 0; i < 2; ++i) ep::net_atomic_add_u64_nbi(packet + 2, 1, 1, 0);
+        ep::net_quiet();
     } else {
         ep::ld_relaxed_sys_u64x2(packet, &a, &b);
     }
@@ -208,12 +212,12 @@ def test_accesses_are_counted_by_kind_and_width() -> None:
     at: dict[str, int] = {}
 
     def main(rank: ep_lib.Rank) -> None:
-        packet, word = rank.symmetric(2, np.uint64), rank.to_device(np.zeros(1, np.uint64))
+        packet, word = rank.symmetric(3, np.uint64), rank.to_device(np.zeros(1, np.uint64))
         kernel.launch(rank, 1, 1, packet, word)
         rank.synchronize()
         at.update({f"packet{rank.rank}": describe(packet).address, f"word{rank.rank}": describe(word).address})
 
-    seen = accesses_of(main, 2)
+    seen = accesses_of(main, 2, Fabric("rc", ranks_per_node=2))
 
     def kinds(name: str, size: int) -> dict[tuple[int, ...], int]:
         found = seen.kinds(at[name], size, 2)
@@ -223,6 +227,7 @@ def test_accesses_are_counted_by_kind_and_width() -> None:
     packet = kinds("packet1", 16)
     assert packet[0, STORES, OF_PAIR, pairs, COUNT] == 4 and packet[0, STORES, OF_PAIR, pairs, BYTES] == 32
     assert {each[:3] for each in packet} == {(0, STORES, OF_PAIR), (1, LOADS, OF_PAIR)}
+    assert kinds("packet1", 24)[0, UPDATES, NIC, pairs, COUNT] == 2  # those of a NIC are who posted them
     assert {each: number for each, number in kinds("word0", 8).items() if each[-1] == COUNT} == {
         (0, UPDATES, ATOMIC, words[1], COUNT): 2,
         (0, STORES, VOLATILE, words[0], COUNT): 1,

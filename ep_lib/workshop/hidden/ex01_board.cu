@@ -79,7 +79,7 @@ EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uin
             ep::atom_add_acq_rel_sys_u64(count, ~uint64_t(0));
         }
         words_of(number + 1, board.count, mine);
-        if (job.writers > 1) {  // nobody else changes the number now, also not who has published before
+        if (job.writers > 1 && (job.learners & kPublish)) {  // who was there before does not change the number now
             wrong[kChanged] = ep::ld_relaxed_sys_u64(ep::peer_ptr(board.edition, board.home)) != number;
         }
         end(job, board, mine, number);
