@@ -246,6 +246,9 @@ __device__ __noinline__ Careful hand_on() { return make_careful(); }
 __device__ __noinline__ Two both(uint64_t it) { Two two(3); two.big = make(it); return two; }
 __shared__ Big tile[4];
 __device__ Big all;
+struct Fixed { int it; constexpr __device__ Fixed() : it(0) {} };
+__shared__ const Fixed fixed[4];
+constexpr int kTable[] = {4, 5, 6};
 extern "C" __global__ void k(uint64_t* x, Big* big, Two* two, const volatile uint64_t* v, Big (*made)(int), int i) {
     Big tile[4] = {};
     new (At{}, big) Careful(hand_on());
@@ -258,6 +261,10 @@ extern "C" __global__ void k(uint64_t* x, Big* big, Two* two, const volatile uin
     printf("gimple_call <take, *p>, %s *p, \\"", "gimple_call <f, *p>\\n  gimple_call <f, *p>");
     two->big = make(4);
     *two = both(5);
+    __shared__ const Fixed own[2];
+    const_cast<Fixed*>(own)[i].it = kTable[i];
+    x[6] = own[i].it;  // unseen
+    x[7] = fixed[i].it;  // unseen
     x[1] = take(__builtin_bit_cast(One, *x));  // unseen
     x[2] = take(__builtin_bit_cast(One, *v));  // unseen
     x[3] = take(__builtin_bit_cast(Big, ::tile[i]));  // unseen

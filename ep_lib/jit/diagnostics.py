@@ -123,7 +123,12 @@ def unseen_error(
     same = (each for each in with_lines if each[2:] == first[2:])
     place = next((_Place(each.file, each.line) for each in same if each.file and each.line), None)
     called = f"`{first.called}`" if first.called else "the function called"
-    if first.is_write:
+    if first.is_constant:
+        what = (
+            f"{called} is constant and in shared memory, and the race checker does not see its reads: leave const out"
+        )
+        what += " (and have no constant of that name elsewhere)"
+    elif first.is_write:
         what = (
             f"{called} returns a struct here straight into memory, a write that the race checker does not see: put the"
         )

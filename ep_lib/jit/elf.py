@@ -118,6 +118,11 @@ def undefined_tls_symbols(obj: Elf) -> list[str]:
     return sorted({s.name for s in obj.symbols if s.section == SHN_UNDEF and s.type == STT_TLS})
 
 
+def defined_tls_symbols(obj: Elf) -> list[str]:
+    """Thread-local variables of an object file: its ``__shared__`` ones."""
+    return sorted({s.name for s in obj.symbols if s.section != SHN_UNDEF and s.type == STT_TLS})
+
+
 @dataclass(frozen=True)
 class AtLoad:
     """A function that the loader runs: the initialisers of an object file, or one that is marked as a constructor."""

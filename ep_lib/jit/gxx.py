@@ -18,7 +18,7 @@ from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
 from ep_lib.jit import cache, digest, names, sealed, toolkit, unseen
-from ep_lib.jit.elf import Elf, functions_at_load, has_writable_globals, undefined_tls_symbols
+from ep_lib.jit.elf import Elf, defined_tls_symbols, functions_at_load, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.toolkit import Compiler
@@ -466,12 +466,12 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
             unforced.write_text(_UNFORCED, encoding="utf-8")
             command += ["-include", str(unforced)]
             step([*command, *looked_through], obj)
-        if plan.looked_through and (silent := _unseen(dump)):
+        parts = Elf(obj.read_bytes())
+        if plan.looked_through and (silent := _unseen(dump, parts)):
             from ep_lib.jit import diagnostics
 
             step([*command, f"{unseen.DUMP}-lineno={dump}"], obj)
-            raise diagnostics.unseen_error(kernel, silent, _unseen(dump), roots=plan.roots)
-    parts = Elf(obj.read_bytes())
+            raise diagnostics.unseen_error(kernel, silent, _unseen(dump, parts), roots=plan.roots)
     if initialisers := functions_at_load(parts):
         from ep_lib.jit import diagnostics
 
@@ -494,14 +494,14 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
-def _unseen(dump: Path) -> list[unseen.Unseen]:
+def _unseen(dump: Path, obj: Elf) -> list[unseen.Unseen]:
     """What the sanitizer was not told of, by the compiler's dump, which is deleted."""
     try:
         text = dump.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise BackendUnavailable(f"g++ does not know {unseen.DUMP}, or has written nothing; {_ANOTHER}") from None
     dump.unlink()
-    return list(unseen.accesses(text))
+    return [*unseen.accesses(text), *unseen.constants(text, defined_tls_symbols(obj))]
 
 
 def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> list[str]:

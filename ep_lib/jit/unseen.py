@@ -3,12 +3,13 @@
 g++ tells the sanitizer of assignments, and not of what a call itself moves: a struct that a call passes on straight
 from memory (``f(__builtin_bit_cast(S, *p))``), or whose result it stores there (``new (p) S(make())``; in ``make`` the
 result is a variable of its own). Structs in variables of a function do no harm: no other thread has them.
+Reads of constants are left out as well, and those can lie in shared memory.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 # Of the pass, each statement as a list of its operands, variables with a number of their own.
@@ -22,6 +23,9 @@ _CALL = re.compile(
     rf"(?![^,\n]*(?:, {_PLAIN})*>(?: \[[^\n]*)?\n)(?P<operands>[^\n]*)>(?: \[[^\n]*)?\n"
 )
 _BEFORE_CALL = re.compile(r"  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+\] )?")
+_ASSIGNMENT = re.compile(
+    r"  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+\] )?gimple_assign <(?!addr_expr)\w+, (?P<operands>[^\n]*)>\n"
+)
 _FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
 _CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
 _PLACE = re.compile(r"\[[^\n\]]*:\d+:\d+\] ")  # before operands, where a dump is with lines
@@ -41,6 +45,7 @@ class Unseen(NamedTuple):
     called: str  # the function that the call is of; "" if a pointer says which
     is_write: bool
     function: str  # that makes the call
+    is_constant: bool = False  # a read of a constant in shared memory, by the name of `called`
 
 
 def accesses(dump: str) -> Iterator[Unseen]:
@@ -61,6 +66,49 @@ def accesses(dump: str) -> Iterator[Unseen]:
             yield Unseen(
                 place["file"], line, callee["name"] if callee else "", writes, function["name"] if function else ""
             )
+
+
+def constants(dump: str, symbols: Iterable[str]) -> Iterator[Unseen]:
+    """Reads that g++ did not tell the sanitizer of since what is read is constant, of variables with these symbols:
+    those in shared memory, which a kernel can write all the same."""
+    for name in sorted({name for symbol in symbols for name in _names_in(symbol)}):
+        variable = re.compile(rf"{re.escape(name)}D\.(?<![\w.$]{re.escape(name)}D\.)\d+")
+        lines = {dump.rfind("\n", 0, found.start()) + 1 for found in variable.finditer(dump)}
+        for begin in sorted(lines):
+            if (read := _ASSIGNMENT.match(dump, begin)) is None:
+                continue
+            operands = _split(_TEXT.sub('""', _PLACE.sub("", read["operands"])))[1:]
+            from_it = [each for each in operands if variable.search(each) and _is_memory(each, set())]
+            if not from_it or "_read" in _told_before(dump, begin):
+                continue
+            start = dump.rfind("\n;; Function ", 0, begin)
+            own = _of_function(_head(dump, start))
+            if any(_is_memory(each, own) for each in from_it):
+                function = _FUNCTION.match(dump, start)
+                line = int(read["line"]) if read["line"] else None
+                yield Unseen(read["file"], line, name, False, function["name"] if function else "", is_constant=True)
+
+
+def _told_before(dump: str, begin: int) -> str:
+    """What the sanitizer is told right before the statement that begins there."""
+    told = ""
+    while begin > 0:
+        line = dump[dump.rfind("\n", 0, begin - 1) + 1 : begin]
+        if "gimple_call <__builtin___tsan_" not in line and "gimple_assign <addr_expr, " not in line:
+            break
+        told += line if "gimple_call" in line else ""
+        begin -= len(line)
+    return told
+
+
+def _names_in(symbol: str) -> Iterator[str]:
+    """The names that a symbol is made of: ``_ZZ1hiE4tile`` of h and tile."""
+    if not symbol.startswith("_Z"):
+        yield symbol
+    for number in re.finditer(r"\d+", symbol):
+        name = symbol[number.end() : number.end() + int(number[0])]
+        if name.isidentifier():
+            yield name
 
 
 def _head(dump: str, begin: int) -> str:
