@@ -146,7 +146,9 @@ def test_a_damaged_emulator_heals(kind: str, own_cache: Path) -> None:
     current = {"prelude": gxx._prelude(toolkit.find_compiler(), False), "runtime": gxx.build_runtime().parent}
     if kind == "object":
         shutil.rmtree(own_cache / "runtime")
-        sources = toolkit.RUNTIME_SOURCES.glob("*.cpp")  # of today: a cache may hold pieces of older sources, too
+        sources = (
+            file.name for file in toolkit.RUNTIME_SOURCES.glob("*.cpp")
+        )  # of today: a cache may hold pieces of older sources, too
         pieces = [gxx._runtime_object(toolkit.find_compiler(), source) for source in sources]
         current["object"] = min(pieces, key=lambda file: file.stat().st_size).parent
     _garble(_unlinked(max((own_cache / kind / current[kind].name).iterdir(), key=lambda file: file.stat().st_size)))

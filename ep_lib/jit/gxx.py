@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -214,11 +215,12 @@ def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> _P
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
     roots, system = [*kernel.include_roots(transport), toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
     headers = digest.scan(unit, roots, system)
-    library = _uses_cpp_library(unit, headers, system)
+    library = _uses_cpp_library(unit, headers, tuple(system))
     return _Plan(compiler, _prelude(compiler, library), build_runtime(), kernels, unit, headers, roots, system, library)
 
 
-def _uses_cpp_library(unit: str, headers: digest.Headers, system: Sequence[Path]) -> bool:
+@functools.lru_cache(256)  # the headers' digest says what is in them
+def _uses_cpp_library(unit: str, headers: digest.Headers, system: tuple[Path, ...]) -> bool:
     """Whether a kernel may need more of the C++ library than :data:`_ALWAYS_INCLUDED`: too often does no harm."""
     if any(_CPP_HEADER.fullmatch(name) and name not in _ALWAYS_INCLUDED for name in headers.others):
         return True
@@ -264,7 +266,7 @@ def build_runtime() -> Path:
     by itself: after an interruption it goes on where it stopped, and a change of one file compiles that file only.
     """
     compiler = toolkit.find_compiler()
-    sources = sorted(toolkit.RUNTIME_SOURCES.glob("*.cpp"))
+    sources = sorted(name for name in os.listdir(toolkit.RUNTIME_SOURCES) if name.endswith(".cpp"))  # noqa: PTH208
     key = _runtime_key(compiler, sources)
     name = f"libepemu-{key[:12]}.so"
 
@@ -331,13 +333,13 @@ def _sanitizer() -> list[str]:
     return _SANITIZER_FLAGS
 
 
-def _runtime_key(compiler: Compiler, sources: Sequence[Path]) -> str:
-    headers = digest.scan("".join(f"#include <{s.name}>\n" for s in sources), _RUNTIME_ROOTS, home=toolkit.PACKAGE)
+def _runtime_key(compiler: Compiler, sources: Sequence[str]) -> str:
+    headers = digest.scan("".join(f"#include <{name}>\n" for name in sources), _RUNTIME_ROOTS, home=toolkit.PACKAGE)
     flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS, *_sanitizer()]
     return digest.key(headers, ["runtime", toolkit.library_version(), compiler.path, compiler.identity, *flags])
 
 
-def _runtime_object(compiler: Compiler, source: Path) -> Path:
+def _runtime_object(compiler: Compiler, source: str) -> Path:
     """One file of the runtime, compiled. The sources' folder does not show in it, so that checkouts can share it."""
     includes = [f"-I{root}" for root in _RUNTIME_ROOTS]
 
@@ -351,7 +353,7 @@ def _runtime_object(compiler: Compiler, source: Path) -> Path:
             same_everywhere,
             *includes,
             "-c",
-            str(source),
+            str(toolkit.RUNTIME_SOURCES / source),
             "-o",
             str(target),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ class Piece(NamedTuple):
     doubt: str = ""
 
 
+@functools.lru_cache(256)  # a source is asked about by every kernel of it, a header by every source that includes it
 def without_comments(text: str, *, keep_strings: bool = False) -> str:
     """The code with comments and literals as spaces, or with ``keep_strings`` only comments; nothing moves."""
     parts, at = [], 0

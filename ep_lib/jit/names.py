@@ -6,6 +6,7 @@ The compiler has the last word: whenever the text leaves room for doubt (kernels
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -97,11 +98,19 @@ def compiled_together(kernel: KernelSource) -> tuple[str, ...]:
 
     It is alone if it is a template, or if the preprocessor may leave some of them out.
     """
-    code = without_comments(kernel.source)
-    made = (re.compile(rf"^{maker[1]}\((\w+)\)", re.MULTILINE) for maker in _MAKER.finditer(kernel.source))
-    plain = [m for pattern in (_PLAIN, *made) for m in pattern.finditer(kernel.source) if code[m.start()] == m[0][0]]
-    found = tuple(dict.fromkeys(match[1] for match in plain))
-    return found if kernel.name in found and not _CONDITION.search(code) else (kernel.name,)
+    found = _plain_kernels(kernel.source)
+    return found if kernel.name in found else (kernel.name,)
+
+
+@functools.lru_cache(256)
+def _plain_kernels(source: str) -> tuple[str, ...]:
+    """Those that are extern "C"; none where there are conditions of the preprocessor."""
+    code = without_comments(source)
+    if _CONDITION.search(code):
+        return ()
+    made = (re.compile(rf"^{maker[1]}\((\w+)\)", re.MULTILINE) for maker in _MAKER.finditer(source))
+    plain = [m for pattern in (_PLAIN, *made) for m in pattern.finditer(source) if code[m.start()] == m[0][0]]
+    return tuple(dict.fromkeys(match[1] for match in plain))
 
 
 def _name_after(code: str, position: int) -> str | None:
