@@ -60,6 +60,12 @@ def _no_space() -> OSError:
     return OSError(28, "No space left on device")
 
 
+def _written(command: Sequence[str]) -> list[Path]:
+    """The files that the compiler writes: what it makes, and what it says of its own work."""
+    dumps = [word.partition("=")[2] for word in command if word.startswith("-fdump-")]
+    return [Path(command[command.index("-o") + 1]), *map(Path, dumps)]
+
+
 @pytest.fixture(scope="module")
 def recorded() -> dict[str, bytes]:
     """What the compiler made of the kernel, by the name of the file: it need not run a hundred times."""
@@ -68,8 +74,8 @@ def recorded() -> dict[str, bytes]:
 
     def record(command: Sequence[str]) -> tuple[int, str]:
         outcome = real(command)
-        target = Path(command[command.index("-o") + 1])
-        made[target.name] = target.read_bytes()
+        for target in _written(command):
+            made[target.name] = target.read_bytes()
         return outcome
 
     with pytest.MonkeyPatch.context() as patch:
@@ -87,8 +93,8 @@ def fresh(tmp_path: Path, recorded: dict[str, bytes], monkeypatch: pytest.Monkey
     number = iter(range(10_000))
 
     def replay(command: Sequence[str]) -> tuple[int, str]:
-        target = Path(command[command.index("-o") + 1])
-        target.write_bytes(support if target.name == "support.o" else recorded[target.name])
+        for target in _written(command):
+            target.write_bytes(support if target.name == "support.o" else recorded[target.name])
         return 0, ""
 
     def make() -> Path:

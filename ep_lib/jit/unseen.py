@@ -28,6 +28,7 @@ _ASSIGNMENT = re.compile(
 )
 _FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
 _CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
+_REGISTERS = {"__cxa_atexit", "__cxa_thread_atexit"}  # a destructor, which such a dump writes as if it were a struct
 _PLACE = re.compile(r"\[[^\n\]]*:\d+:\d+\] ")  # before operands, where a dump is with lines
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUMBER = re.compile(r"D\.(\d+)")
@@ -56,6 +57,8 @@ def accesses(dump: str) -> Iterator[Unseen]:
             continue
         operands = _TEXT.sub('""', _PLACE.sub("", call["operands"]))
         callee = _CALLEE.match(operands)
+        if callee and callee["name"] in _REGISTERS:
+            continue
         result, *arguments = _split(operands[callee.end() :] if callee else operands.partition(", ")[2])
         begin = dump.rfind("\n;; Function ", 0, call.start())
         own = _of_function(_head(dump, begin))
