@@ -1,7 +1,7 @@
 """The course in a real browser: JupyterLab as `make lab` starts it, in Debian's Chromium.
 
 Errors on the console fail a test. Set EP_LIB_SCREENSHOTS to a folder to keep what the pages looked like. `make nightly`
-runs every notebook here; `make test` only the quickest.
+runs every notebook here; `make extended` only the quickest.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ pytestmark = [
     ("name", "share"), [("killed (SIGKILL)", 1), ("stopped (SIGSTOP)", 10), ("killed, masked, replaced", 3)]
 )
 def test_who_remains_is_told_and_nothing_stays(name: str, share: int, rounds: int) -> None:
-    count = rounds // share if rounds > 3 else int(share <= rounds)  # in make test once, or not at all
+    count = rounds // share if rounds > 3 else int(share <= rounds)  # once, or not at all
     if count == 0:
         pytest.skip(f"takes long: from --rounds {share} on, as in make nightly")
     assert [each.wrong for each in rank_faults.run_rounds(name, count)] == [""] * count
