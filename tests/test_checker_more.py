@@ -113,6 +113,7 @@ def test_it_is_called_by_its_name(mistake: Mistake) -> None:
     assert mistake.place.format(*(number_of(mistake.kernel, c) for c in mistake.comments)) in finding.place, str(report)
 
 
+@pytest.mark.slow
 def test_a_story_of_many_switches_takes_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a finding needs all of its switches, that is not told by one run for each."""
     reduced: list[Any] = []
@@ -129,6 +130,7 @@ def test_a_story_of_many_switches_takes_few_runs(monkeypatch: pytest.MonkeyPatch
     assert reduce(program, shown_by_none, most).schedule == schedule and len(runs) == SEEDS + 2 * 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fabric", ["rc", "srd"])
 def test_a_right_kernel_that_looks_like_one_without_credits(fabric: str) -> None:
     report = ep_lib.check(main, 2, fabric, 50, ("each_other_is_the_credit", 1))

@@ -99,6 +99,7 @@ def check_case(case: Case, results: list[dict[str, Any]]) -> None:
         assert sum(result["rows"].values()) == len(arrived[rank].x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_batches_equal_the_oracle_by_every_way(seed: int) -> None:
     case = make_case(500 + seed, world_size=4)

@@ -68,6 +68,7 @@ def test_reference() -> None:
     check(try_some(hostile_calls.of_the_reference()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_A_RANK)
 def test_what_a_rank_has(name: str) -> None:
     [tally] = ep_lib.spawn(lambda rank: try_some(OF_A_RANK[name](rank)), 1, "emulator")

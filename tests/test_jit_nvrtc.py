@@ -69,6 +69,7 @@ def test_sources_may_include_the_c_library(monkeypatch: pytest.MonkeyPatch) -> N
     assert kernel.compile("sm_80").params == kernel.compile().params
 
 
+@pytest.mark.slow
 def test_sources_may_include_the_cpp_library() -> None:
     headers = ["algorithm", "array", "cmath", "limits", "tuple", "type_traits", "utility"]
     source = "".join(f"#include <{header}>\n" for header in headers) + (

@@ -36,6 +36,7 @@ def leave_and_return(rank: Rank, ways: list[str], seed: int, areas: int = 1) -> 
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ways", [["normal"], ["unwatched"], ["low latency"], ["low latency", "normal", "unwatched"]])
 def test_ranks_leave_and_return(ways: list[str]) -> None:
     for seed in range(3):

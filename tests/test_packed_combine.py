@@ -85,6 +85,7 @@ def test_on_both_backends(spmd: Spmd, hidden: int, kind: str) -> None:
         spmd(bring_back, 2, form_case(7, 2, hidden, max_tokens=30), way, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [0, 2, 4])
 def test_clean_under_the_checker(way: int) -> None:
     report = ep_lib.check(bring_back, 3, seeds=5, args=(form_case(5, 3, 640, max_tokens=5), WAYS[way]))

@@ -143,6 +143,7 @@ def test_rows_are_cast_on_their_way(name: str) -> None:
         spawn(send_form, case.world_size, "emulator", seed=seed, args=(case, name, {**way, "quantize": name}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize("name", CASTS)
 def test_casts_on_both_backends(spmd: Callable[..., list[Any]], name: str, kind: str) -> None:

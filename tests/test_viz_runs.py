@@ -103,6 +103,7 @@ def overlapping(figure: Figure) -> list[tuple[str, str]]:
 
 
 # ---- every picture ---------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import way_of_x
 
 MOST_FILES, MOST_CALLS = 8, 150
 
 
+@pytest.mark.slow
 def test_the_way_of_x_is_short() -> None:
     """Also of a second dispatch, and where the number of tokens is another one each time."""
     ways = way_of_x.measure()
