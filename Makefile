@@ -92,7 +92,7 @@ test: $(CORE_INSTALLED)  ## lint, types and the tests, compile checks and notebo
 	$(BOTH) --output-sync=target lint $(TEST_BYTECODE)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended"
 
-extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs both
+extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs them where its time allows
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -m extended
 
 quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types, C++ formats, notebooks, grader, mistakes, whole commands)
@@ -100,6 +100,7 @@ quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -q -m "not slow and not extended"
 
 nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the checker on every fabric, thousands of random inputs, 50 rounds of each fault, every notebook in a browser, the emulator by clang++ (about an hour)
+	"$(PY)" -m pytest $(PYTEST_FLAGS) -m extended
 	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/test_,$(addsuffix .py,right_kernels pcie pcie_checked \
 		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
 		grader_answers bounce_buffer weak_memory others_kernels))
