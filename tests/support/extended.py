@@ -3,8 +3,8 @@
 More seeds and shapes of the same question, whole programs under one more launcher, files that are broken in one more
 place, the rest of the wrong answers that the grader is tried with. CI runs both where its time allows, `make nightly`
 always. What is left out here runs hardly a line or branch of ep_lib that `make test` does not run (112 of 40,157 lines,
-nearly all of them hidden tests' words about wrong answers), and is no wrong variant of a kernel: of those the checker must
-find every one, always. Tests that need a GPU are in neither's count.
+nearly all of them hidden tests' words about wrong answers), and is no wrong variant of a kernel: the checker must
+find every one of those, always. Tests that need a GPU are in neither's count.
 
 ``{module::test: how many of its cases `make test` runs}``, the first ones in the order of their parameters.
 """
