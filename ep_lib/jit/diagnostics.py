@@ -125,17 +125,19 @@ def unseen_error(
     called = f"`{first.called}`" if first.called else "the function called"
     if first.is_constant:
         what = (
-            f"{called} is constant and in shared memory, and the race checker does not see its reads: leave const out"
+            f"{called} is constant and in shared memory, and the race checker does not see its reads: leave const out "
+            "(and have no constant of that name elsewhere)"
         )
-        what += " (and have no constant of that name elsewhere)"
     elif first.is_write:
         what = (
-            f"{called} returns a struct here straight into memory, a write that the race checker does not see: put the"
+            f"{called} returns a struct here straight into memory, a write that the race checker does not see: put the "
+            "result in a variable first, and copy that"
         )
-        what += " result in a variable first, and copy that"
     else:
-        what = f"{called} is passed a struct here straight from memory, a read that the race checker does not see: copy"
-        what += " it to a variable first, and pass that"
+        what = (
+            f"{called} is passed a struct here straight from memory, a read that the race checker does not see: copy "
+            "it to a variable first, and pass that"
+        )
     message = f"{report.show(place) if place else kernel.filename}: error: {what}"
     message += f"\n    {report.source_line(place)}" if place else f" (in `{first.function}`)"
     file = report.display(place.file) if place else kernel.filename

@@ -215,7 +215,7 @@ def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> _P
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
     roots, system = [*kernel.include_roots(transport), toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
     headers = digest.scan(unit, roots, system)
-    library = _uses_cpp_library(unit, headers, tuple(system))
+    library = _uses_cpp_library(unit, headers, system)
     return _Plan(compiler, _prelude(compiler, library), build_runtime(), kernels, unit, headers, roots, system, library)
 
 

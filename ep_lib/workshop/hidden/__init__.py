@@ -231,8 +231,8 @@ Kinds = NDArray[np.int64]  # of accesses to one rank's array: [ranks, *KINDS] of
 def narrow(kinds: Kinds) -> Array:
     """How many loads, stores and updates of kernels were not 16 bytes as one access."""
     counts: Array = kinds.sum(axis=0)[..., COUNT]
-    narrow: Array = counts.sum(axis=(1, 2)) - _wide(counts) - counts[:, NIC].sum(axis=-1)
-    return narrow
+    others: Array = counts.sum(axis=(1, 2)) - _wide(counts) - counts[:, NIC].sum(axis=-1)
+    return others
 
 
 def not_sent_as_packets(kinds: Kinds, words: int) -> str | None:
