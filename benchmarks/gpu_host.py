@@ -132,7 +132,7 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, tuple[str, li
     """One rank's figures, by what was timed: the unit, and one figure or those of the repeats."""
     import torch
 
-    torch.cuda.set_device(rank.rank)
+    torch.cuda.set_device(rank.rank % torch.cuda.device_count())  # with EP_LIB_GPUS=1 the host's times still count
     if args.pin:  # this thread alone
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank.rank * len(cores) // args.ranks]})

@@ -57,9 +57,13 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs. EP_LIB_GPUS=1
-    lets the ranks of all tests share one, over P2P; ``own=True``: not in this test, since NCCL lets none share."""
+    lets the ranks of all tests share one, over P2P; ``own=True``: not in this test, nor where ``transport`` is another
+    one, since other transports want a GPU for each rank."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
     for marker in item.iter_markers("gpu"):
-        _need_gpus(int(marker.kwargs.get("count", 1)), own=marker.kwargs.get("own", False))
+        _need_gpus(
+            int(marker.kwargs.get("count", 1)), own=marker.kwargs.get("own", params.get("transport", "p2p") != "p2p")
+        )
 
 
 def _need_gpus(count: int, own: bool = False) -> None:
@@ -67,7 +71,7 @@ def _need_gpus(count: int, own: bool = False) -> None:
 
     reason = unusable_reason(count)
     if reason is None and own and gpu_count() < count:
-        reason = "NCCL takes a GPU for one rank only"
+        reason = "each rank wants a GPU of its own"
     if reason is not None:
         pytest.skip(f"needs {count} GPU{'s' if count > 1 else ''}: {reason}")
 

@@ -208,7 +208,7 @@ def waits_in_vain(rank: Rank) -> str:
     return "nothing"
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 def test_a_wait_over_nvshmem_has_its_limit_and_the_world_closes() -> None:
     needs("nvshmem")
     assert spawn(waits_in_vain, 2, "cuda", timeout=2, transport="nvshmem") == ["1 0 3", "0 0 3"]
@@ -226,7 +226,7 @@ with ep_lib.init("cuda", heap_bytes=64 << 20, transport="nvshmem") as rank:
 """
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 def test_nvshmem_under_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     needs("nvshmem")

@@ -31,12 +31,12 @@ def test_the_kernels_compile_for_gpus(source: Path, name: str) -> None:
     assert nvrtc.compile_cubin(Kernel.from_file(source, name), "sm_90", Path(gpu_heap.__file__).parent).cubin
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 def test_write_and_signal() -> None:
     assert spawn(exchange, 2, "cuda", timeout=20, transport="proxy", args=(RIGHT,)) == [list(range(1, WORDS + 1))] * 2
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 @pytest.mark.parametrize("by_warps", [False, True])
 def test_many_times_the_slots_of_a_ring(by_warps: bool) -> None:
     assert spawn(add_many, 2, "cuda", timeout=20, transport="proxy", args=(9, by_warps)) == [3 * 9 * 64] * 2
@@ -52,7 +52,7 @@ def fill_the_gpu(rank: Rank) -> tuple[int, int]:
     return int(rank.to_host(signal)[0]), int(rank.to_host(wrong)[0])
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 def test_a_signal_is_set_while_kernels_fill_the_gpu() -> None:
     assert spawn(fill_the_gpu, 2, "cuda", timeout=20, transport="proxy") == [(1, 0)] * 2
 
@@ -80,7 +80,7 @@ def load_while_another_waits(rank: Rank) -> int:
     return int(rank.to_host(count)[0])
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 def test_a_kernel_is_loaded_while_another_one_waits_for_the_proxy() -> None:
     assert spawn(load_while_another_waits, 2, "cuda", timeout=10, transport="proxy") == [10, 10]
 
@@ -94,7 +94,7 @@ def ask_for_rank_7(rank: Rank) -> str:
     return "nothing"
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 def test_a_proxy_that_gave_up_is_a_timeout_that_says_why() -> None:
     for rank, told in enumerate(spawn(ask_for_rank_7, 2, "cuda", timeout=2, transport="proxy")):
         assert "waited too long for its proxy, which has dealt with 0 commands" in told
