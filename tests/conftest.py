@@ -58,7 +58,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs. EP_LIB_GPUS=1
     lets the ranks of all tests share one, over P2P; ``own=True``: not in this test, nor where ``transport`` is another
-    one, since other transports want a GPU for each rank."""
+    one or a launcher starts the ranks, since these want a GPU for each rank."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     for marker in item.iter_markers("gpu"):
         _need_gpus(

@@ -445,7 +445,7 @@ def _command(launcher: str) -> list[str]:
     return [mpiexec, "-n", "2", sys.executable]
 
 
-@two_gpus
+@pytest.mark.gpu(count=2, own=True)  # spawn starts what lets ranks share one, launchers do not
 @pytest.mark.parametrize("launcher", ["torchrun", "mpi"])
 def test_init_under_a_launcher(launcher: str, tmp_path: Path) -> None:
     pytest.importorskip("torch" if launcher == "torchrun" else "mpi4py")

@@ -58,7 +58,7 @@ print(json.dumps(found), flush=True)
 '''
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, own=True)
 def test_the_others_name_a_killed_rank_and_their_processes_go_on(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -333,7 +333,11 @@ def test_it_runs_from_start_to_end(path: Path, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.notebook
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=pytest.mark.gpu(count=GPUS.get(p.stem, 2)), id=p.stem) for p in NOTEBOOKS]
+    "path",
+    [
+        pytest.param(p, marks=pytest.mark.gpu(count=GPUS.get(p.stem, 2), own=p.stem.startswith("04")), id=p.stem)
+        for p in NOTEBOOKS
+    ],
 )
 def test_it_runs_on_gpus(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     execute(path, tmp_path, monkeypatch, backend="cuda")

@@ -53,7 +53,7 @@ def everybody_meets(rank: Rank) -> int:
     return sms
 
 
-ON_TWO = pytest.param(8, 2, marks=pytest.mark.gpu(count=2), id="8-on-2")
+ON_TWO = pytest.param(8, 2, marks=pytest.mark.gpu(count=2, own=True), id="8-on-2")
 
 
 @pytest.mark.gpu
