@@ -35,7 +35,7 @@ def own_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_in_memory", {})
+    monkeypatch.setattr(progress, "_unwritten", [])
     monkeypatch.setattr(prediction, "_outcomes", {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     (tmp_path / "ep_lib").symlink_to(ROOT / "ep_lib")
     monkeypatch.setenv("EP_LIB_WORKSHOP", str(tmp_path))
-    monkeypatch.setattr(progress, "_in_memory", {})
+    monkeypatch.setattr(progress, "_unwritten", [])
     return tmp_path
 
 
@@ -55,6 +56,22 @@ def test_it_goes_on_with_what_was_begun(root: Path) -> None:
     progress_page.keep(graded(exercise, 1, 2, 3))
     assert workshop.my_progress().points == 6
     assert "6 of 12  01_write_signal: graded; not passed yet: task 4, 5" in repr(workshop.my_progress())
+
+
+def test_points_stay_whatever_is_checked_later(root: Path) -> None:
+    exercise = find("01")
+    start("01")
+    progress_page.keep(graded(exercise, 1, 2, public=True))
+    of_a_terminal = {"exercises": {exercise.name: {"checked": [1, 2, 3], "points": 6, "passed": [1, 2, 3]}}}
+    progress.file().write_text(json.dumps(of_a_terminal))
+    assert workshop.my_progress().points == 6
+    progress_page.keep(graded(exercise, 1, 2, 3, 4, 5, public=True))
+    assert "6 of 12  01_write_signal: graded; not passed yet: task 4, 5\n" in repr(workshop.my_progress())
+    progress_page.keep(graded(exercise, 1))
+    said = "graded; not passed yet: task 4, 5; points of an earlier version: not right any more: task 2, 3"
+    assert f"6 of 12  01_write_signal: {said}" in repr(workshop.my_progress())
+    progress_page.keep(graded(exercise, 1, 2, 3, 4, 5))
+    assert "12 of 12  01_write_signal: graded\n" in repr(workshop.my_progress())
 
 
 def test_all_of_it_done_is_said(root: Path) -> None:

@@ -29,7 +29,7 @@ def own_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A workshop whose mine/ is the test's own."""
     (tmp_path / "solutions").mkdir()
     monkeypatch.setenv("EP_LIB_WORKSHOP", str(tmp_path))
-    monkeypatch.setattr(progress, "_in_memory", {})
+    monkeypatch.setattr(progress, "_unwritten", [])
     return tmp_path / "mine"
 
 
@@ -260,7 +260,7 @@ def test_an_endless_loop_in_python_is_ended() -> None:
 def test_progress_outlives_the_kernel(own_mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     progress.put(progress.PREDICTIONS, "a", "1")
     progress.put(progress.PUZZLES, "a", "2")
-    monkeypatch.setattr(progress, "_in_memory", {})
+    monkeypatch.setattr(progress, "_unwritten", [])
     assert (progress.get(progress.PREDICTIONS, "a"), progress.get(progress.PUZZLES, "a")) == ("1", "2")
     (own_mine / "progress.json").write_text("{ not json")
     assert progress.get(progress.PUZZLES, "a") is None
@@ -273,6 +273,10 @@ def test_progress_without_a_place_to_write(own_mine: Path) -> None:
     progress.put(progress.PUZZLES, "a", "2")
     assert progress.get(progress.PUZZLES, "a") == "2"
     assert "make the folder mine/ writable" in progress.problem()
+    own_mine.unlink()
+    progress.put(progress.PUZZLES, "b", "3")
+    assert json.loads((own_mine / "progress.json").read_text()) == {"puzzles": {"a": "2", "b": "3"}}
+    assert progress.problem() == ""
 
 
 # ---- the picture -----------------------------------------------------------------------------------------------------

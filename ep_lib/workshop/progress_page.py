@@ -122,10 +122,16 @@ def keep(result: Grade) -> None:
     """Remembers a check or a grading of the learner's own files; others, and single tasks, are not looked at."""
     if result.mine != default_mine(result.exercise) or len(result.tasks) != len(result.exercise.tasks):
         return
-    kept = _kept(result.exercise)
     done = [each.task.number for each in result.tasks if each.passed]
-    known = {"checked": done} if result.public else {"points": result.points, "passed": done}
-    progress.put(progress.EXERCISES, result.exercise.name, {**kept, **known})
+
+    def kept(before: Any) -> dict[str, Any]:
+        known = {**before, "checked": done} if isinstance(before, dict) else {"checked": done}
+        earned = known.get("points")
+        if result.public or (isinstance(earned, int) and result.points < earned):  # by an earlier version of the files
+            return known
+        return {**known, "points": result.points, "passed": done}
+
+    progress.update(progress.EXERCISES, result.exercise.name, kept)
 
 
 def my_progress() -> MyProgress:
@@ -164,8 +170,12 @@ def _exercise(exercise: Exercise) -> ExerciseProgress:
     tasks = [task.number for task in exercise.tasks]
     if isinstance(points, int):
         passed = kept.get("passed")
-        left = [task for task in tasks if isinstance(passed, list) and task not in passed]
+        passed = passed if isinstance(passed, list) else tasks
+        left = [task for task in tasks if task not in passed]
+        lost = [task for task in passed if isinstance(checked, list) and task not in checked]
         words = f"graded; not passed yet: task {', '.join(map(str, left))}" if left else "graded"
+        if lost:
+            words += f"; points of an earlier version: not right any more: task {', '.join(map(str, lost))}"
         return ExerciseProgress(exercise, points, words)
     if isinstance(checked, list):
         left = [task for task in tasks if task not in checked]
