@@ -296,6 +296,13 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_has_come_always": ({2}, "False after the limit, in all threads"),
         "wrong_mask_of_32_bits": ({1}, "DeadlockError|of rank"),
         "wrong_count_of_8_bits": ({3}, "were told to be the last"),
+        "wrong_blocks_of_the_grid": ({3}, "5 of the grid's 6 had called"),
+        "wrong_one_failure": ({3}, "`ok` was false in 3 of 5 blocks"),
+        "wrong_epoch_of_the_operation": ({2}, "at least the epoch of the call"),
+        "wrong_vote_then_nothing": ({2}, "has not handed that on through a barrier"),
+        "wrong_one_rank_for_each_thread": ({2}, "36 ranks"),
+        "wrong_tag_only_if_any": ({1}, "were not those that the ranks passed"),
+        "wrong_phase": ({2}, "not about {phase, peer, kind}"),
     },
     "07_sums": {
         "wrong_fused": ({1}, "Round the product, then the sum"),

@@ -18,7 +18,9 @@ struct Job {
     int64_t masked;    // ranks that are left out
     int64_t ahead;     // by how much the grader's signals are ahead: 0 or 1
     int64_t delay;     // how often block 0 lets others run before it writes
-    int64_t failing;   // of the last epoch's blocks, the one in which `ok` is false, and -1: none
+    int64_t late;      // from which rank on
+    int64_t blocks;    // that take part; those of the grid behind them do nothing
+    int64_t failing;   // bit b: in a thread of block b (modulo 64), `ok` is false
     int64_t learners;  // which functions are the learner's: bits of Part
     int64_t unit;      // by how much epochs and tags grow: 1, or more than 32 bits hold
     int64_t absent;    // a rank that is not left out, and does not come; -1: none
@@ -41,7 +43,9 @@ EP_DEVICE void signal_everybody(const Job& job, const ep::Signals& signals, uint
 
 EP_DEVICE bool wait_for_everybody(const Job& job, const ep::Signals& signals) {
     if (job.learners & kWait) {
-        return ep::wait_for_all(signals, static_cast<int>(job.kind), signals.epoch, ep::kPhaseDispatch);
+        ep::Signals before = signals;  // those of the operation before, which waits for this one's epoch
+        before.epoch -= 2 * job.unit;
+        return ep::wait_for_all(before, static_cast<int>(job.kind), signals.epoch, ep::kPhaseDispatch);
     }
     for (int peer = ep::thread_in_block(); peer < ep::num_ranks(); peer += ep::threads_in_block()) {
         if (signals.leave_out(peer)) continue;
@@ -54,16 +58,17 @@ EP_DEVICE bool wait_for_everybody(const Job& job, const ep::Signals& signals) {
 }
 
 EP_DEVICE ep::LastBlock which_is_last(const Job& job, uint32_t* finished, bool ok) {
-    if (job.learners & kLast) return ep::last_block(finished, gridDim.x, ok);
+    const uint32_t blocks = static_cast<uint32_t>(job.blocks);
+    if (job.learners & kLast) return ep::last_block(finished, blocks, ok);
     __shared__ uint32_t before;
     __syncthreads();
     if (ep::thread_in_block() == 0) {
         ep::fence_sys();
         before = ep::atom_add_acq_rel_gpu_u32(finished, 1);
-        if (before + 1 == gridDim.x) ep::st_relaxed_gpu_u32(finished, 0);
+        if (before + 1 == blocks) ep::st_relaxed_gpu_u32(finished, 0);
     }
     __syncthreads();
-    return before + 1 == gridDim.x ? ep::LastBlock::kYes : ep::LastBlock::kNo;
+    return before + 1 == blocks ? ep::LastBlock::kYes : ep::LastBlock::kNo;
 }
 
 }  // namespace
@@ -71,48 +76,51 @@ EP_DEVICE ep::LastBlock which_is_last(const Job& job, uint32_t* finished, bool o
 //   flags, tags   symmetric [kKinds, ranks], [2, kKinds, ranks]
 //   inbox         symmetric [2, ranks, words]: by the parity of the epoch
 //   source, out   [epochs, words], [epochs, ranks, words]
-//   noted         [epochs, 4]: blocks that were the last, their answer, threads that were told otherwise, tags that were
-//                 wrong
+//   noted         [epochs, 5]: blocks that were the last, their answer, threads that were told otherwise, tags that were
+//                 wrong, faults that are not about the absent rank
 extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, uint64_t* inbox, uint32_t* finished,
                                    const uint64_t* source, uint64_t* out, int* noted, char* seen,
                                    const int64_t* numbers, int epoch) {
     if (task == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
+    if (blockIdx.x >= job.blocks) return;
     const int ranks = ep::num_ranks(), me = ep::rank(), thread = ep::thread_in_block();
     const int64_t words = job.words;
     // Even epochs, so that a signal may be one ahead and still not be that of the next launch. Tags are kept twice.
     const ep::Signals signals = {flags, tags + epoch % 2 * kKinds * ranks, static_cast<uint64_t>(2 * epoch * job.unit),
                                  static_cast<uint64_t>(job.masked)};
     uint64_t* const area = inbox + epoch % 2 * ranks * words;
-    const int64_t first = blockIdx.x * blockDim.x + thread, step = gridDim.x * blockDim.x;
-    if (blockIdx.x == 0) let_others_run(job.delay);
+    const int64_t first = blockIdx.x * blockDim.x + thread, step = job.blocks * blockDim.x;
+    if (blockIdx.x == 0 && me >= job.late) let_others_run(job.delay);
     for (int64_t i = first; i < ranks * words; i += step) {
         const int to = static_cast<int>(i / words);
         if (signals.leave_out(to)) continue;
         // role: a thread of another block, which writes a row that your signal speaks for
         ep::peer_ptr(area + me * words, to)[i % words] = source[(epoch - 1) * words + i % words];
     }
-    const bool ok = job.failing != static_cast<int64_t>(blockIdx.x) || thread != 33;
+    const bool ok = (job.failing >> blockIdx.x % 64 & 1) == 0 || thread != 33;
     const ep::LastBlock last = which_is_last(job, finished, ok);
     __shared__ int answer;
     if (thread == 0) answer = static_cast<int>(last);
     __syncthreads();
-    int* const notes = noted + (epoch - 1) * 4;
+    int* const notes = noted + (epoch - 1) * 5;
     if (static_cast<int>(last) != answer) atomicAdd(notes + 2, 1);
     if (last == ep::LastBlock::kNo) return;
     if (thread == 0) {
         atomicAdd(notes, 1);
         notes[1] = answer;
     }
-    const uint64_t first_tag = 1000 * epoch * job.unit;
+    const uint64_t first_tag = 1000 * (epoch - 1) * job.unit;  // so one of them is 0, which is no other tag
     signal_everybody(job, signals, first_tag + me);
     const bool came = wait_for_everybody(job, signals);
     if (!came) atomicAdd(notes + 3, kGaveUp);
-    __syncthreads();
-    if (!came) {
-        if (job.absent >= 0) forget_fault();  // otherwise the host tells the learner who was waited for
-        return;
+    if (job.absent >= 0) {  // otherwise the host tells the learner who was waited for
+        __syncthreads();    // nobody is recording a fault any more
+        if (thread == 0) notes[4] = !blames({ep::kPhaseDispatch, static_cast<int>(job.absent), job.kind});
+        if (thread == 0) forget_fault();
     }
+    if (!came) return;
+    // No barrier here: that each thread may read what any rank wrote is up to the learner's function.
     for (int r = thread; r < ranks; r += ep::threads_in_block()) {
         if (signals.leave_out(r)) continue;
         // role: the receiver, which reads the tag after the signal

@@ -42,29 +42,34 @@ class _Job:
     masked: int = 0
     ahead: int = 0
     delay: int = 0
-    failing: int = -1
+    late: int = 0
+    blocks: int = 3
+    failing: int = 0
     learners: int = 0
     unit: int = 1
     absent: int = -1
 
 
 def _case(
-    task: int, rng: Rng, seed: int, job: _Job, *, ranks: int = 3, blocks: int = 3, epochs: int = 3, threads: int = 64
+    task: int, rng: Rng, seed: int, job: _Job, *, ranks: int = 3, idle: int = 0, epochs: int = 3, threads: int = 64
 ) -> Case:
-    """Judges what arrived, the table of signals, and which block was the last."""
+    """Judges what arrived, the table of signals, and which block was the last. ``idle``: blocks of the grid that take
+    no part."""
     sources = [rng.integers(1, 1 << 62, (epochs, job.words)).astype(np.uint64) for _ in range(ranks)]
     here = [rank for rank in range(ranks) if not job.masked >> rank & 1 and rank != job.absent]
 
     def judge(out: Outputs) -> str | None:
         for me in here:
-            for epoch, (number, answer, otherwise, wrong_tags) in enumerate(out["noted"][me].tolist(), start=1):
+            for epoch, (number, answer, otherwise, wrong_tags, _) in enumerate(out["noted"][me].tolist(), start=1):
+                failed = f"; `ok` was false in {job.failing.bit_count()} of {job.blocks} blocks" if job.failing else ""
                 if number != 1:
-                    return f"in epoch {epoch}, {number} blocks of rank {me} were told to be the last"
+                    called = f"; {job.blocks} of the grid's {job.blocks + idle} had called" if idle else ""
+                    return f"in epoch {epoch}, {number} blocks of rank {me} were told to be the last{called}{failed}"
                 if otherwise:
                     return f"in epoch {epoch}, {otherwise} threads of a block were told something else than thread 0"
-                if answer != (_AFTER_FAILURE if job.failing >= 0 else _YES):
+                if answer != (_AFTER_FAILURE if job.failing else _YES):
                     said = {_YES: "kYes", _AFTER_FAILURE: "kAfterFailure"}.get(answer, str(answer))
-                    return f"in epoch {epoch}, the last block of rank {me} was told {said}"
+                    return f"in epoch {epoch}, the last block of rank {me} was told {said}{failed}"
                 if wrong_tags >= _GAVE_UP:
                     return f"in epoch {epoch}, all ranks had come, and the wait on rank {me} did not return true"
                 if wrong_tags:
@@ -88,23 +93,25 @@ def _case(
                 return f"rank {me} is left out, and got a signal"
         return None
 
-    return Case(_scenario(task, seed, job, sources, here, ranks, blocks, epochs, threads), judge)
+    return Case(_scenario(task, rng, seed, job, sources, here, ranks, idle, epochs, threads), judge)
 
 
 def _scenario(
     task: int,
+    rng: Rng,
     seed: int,
     job: _Job,
     sources: list[Array],
     here: list[int],
     ranks: int,
-    blocks: int,
+    idle: int,
     epochs: int,
     threads: int,
 ) -> Scenario:
     everybody = range(ranks)
     names = ("flags", "tags", "inbox", "finished", "source", "out", "noted", "seen", "numbers")
-    launches = tuple(Launch("examine", blocks, threads, (task, *refs(*names), epoch)) for epoch in range(1, epochs + 1))
+    grid = job.blocks + idle
+    launches = tuple(Launch("examine", grid, threads, (task, *refs(*names), epoch)) for epoch in range(1, epochs + 1))
     return Scenario(
         source=_SOURCE,
         ranks=ranks,
@@ -113,14 +120,14 @@ def _scenario(
         outputs=("flags", "finished", "out", "noted"),
         symmetric={
             "flags": [np.zeros((_KINDS, ranks), np.uint64) for _ in everybody],
-            "tags": [np.zeros((2, _KINDS, ranks), np.uint64) for _ in everybody],
+            "tags": [rng.integers(1 << 62, 1 << 63, (2, _KINDS, ranks), np.uint64) for _ in everybody],
             "inbox": [np.zeros((2, ranks, job.words), np.uint64) for _ in everybody],
         },
         local={
             "finished": [np.zeros(1, np.uint32) for _ in everybody],
             "source": sources,
             "out": [np.zeros((epochs, ranks, job.words), np.uint64) for _ in everybody],
-            "noted": [np.zeros((epochs, 4), np.int32) for _ in everybody],
+            "noted": [np.zeros((epochs, 5), np.int32) for _ in everybody],
             "seen": [np.zeros(1, np.uint8) for _ in everybody],
             "numbers": [job_numbers(job) for _ in everybody],
         },
@@ -128,12 +135,13 @@ def _scenario(
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-def _epochs(task: int, learners: int, *ranks: int, **more: int) -> Cases:
+def _epochs(task: int, learners: int, *ranks: int, failing: tuple[int, ...] = (0,), **more: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, count in enumerate(ranks):
-            unit = 1 << 32 if seed % 2 else 1
-            job = _Job(kind=seed % _KINDS, learners=learners, delay=30 * (seed % 2), unit=unit, **more)
-            yield _case(task, rng, 100 * task + seed, job, ranks=count, blocks=1 + 2 * (seed + 1) % 5)
+            odd = seed % 2
+            job = _Job(kind=seed % _KINDS, learners=learners, delay=30 * odd, unit=1 << 32 * odd, **more)
+            job = replace(job, blocks=1 + 2 * (seed + 1) % 5, failing=failing[seed % len(failing)])
+            yield _case(task, rng, 100 * task + seed, job, ranks=count, idle=odd)
 
     return cases
 
@@ -144,12 +152,13 @@ def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
 
 
 def _more_ranks_than_threads(task: int, learners: int) -> Cases:
-    job = _Job(words=1, learners=learners, masked=1 << 34)  # rank 2 is none of them, though 34 % 32 is 2
-    return one(lambda rng: _case(task, rng, 7, job, ranks=36, blocks=1, epochs=1, threads=32))
+    # Rank 2 is not left out, though 34 % 32 is 2; ranks 32 and above come when all others have.
+    job = _Job(words=1, learners=learners, masked=1 << 34, late=32, delay=100, blocks=1)
+    return one(lambda rng: _case(task, rng, 7, job, ranks=36, epochs=1, threads=32))
 
 
 def _many_blocks(rng: Rng) -> Iterator[Case]:
-    yield _case(3, rng, 390, _Job(words=1, learners=_LAST), ranks=1, blocks=260, epochs=2, threads=32)
+    yield _case(3, rng, 390, _Job(words=1, learners=_LAST, blocks=260), ranks=1, epochs=2, threads=32)
 
 
 def _in_vain(rng: Rng) -> Iterator[Case]:
@@ -161,6 +170,8 @@ def _in_vain(rng: Rng) -> Iterator[Case]:
         for me in (0, 2):
             if int(out["noted"][me][0, 3]) != threads * _GAVE_UP:
                 return "a rank did not come, and not all threads were told so"
+            if int(out["noted"][me][0, 4]):
+                return "a rank did not come, and the recorded fault is not about {phase, peer, kind} of that wait"
         return None
 
     yield replace(case, judge=judge, endless=True)
@@ -169,7 +180,7 @@ def _in_vain(rng: Rng) -> Iterator[Case]:
 _TABLE = (
     "Entry [kind][rank()] of every rank that is not left out: the tag by a plain store, then the epoch with release."
 )
-_ALL = "Every rank that is not left out, entries that are at least the epoch; a barrier that also hands out the answer."
+_ALL = "Every rank that is not left out, entries that are at least the epoch of the call; a barrier that also hands out the answer."
 _COUNT = "Barrier, one count per block with acquire and release; `last` is for all threads; back to 0."
 
 BEHAVIOURS = (
@@ -200,7 +211,7 @@ BEHAVIOURS = (
         _COUNT,
     ),
     Behaviour(3, "more blocks than 8 bits count", _many_blocks, _COUNT),
-    Behaviour(3, "a failure in any block", _epochs(3, _LAST, 2, 2, failing=0), _COUNT),
+    Behaviour(3, "a failure in any block", _epochs(3, _LAST, 2, 2, failing=(0b1, 0b11010)), _COUNT),
     Behaviour(3, "the rows of all blocks are published", under_checker(_epochs(3, _LAST, 2, 2), 8), _COUNT),
 )
 

@@ -88,10 +88,8 @@ extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arriv
                 tell(job, arrived, group, peer, epoch);
             } else {
                 if (!wait(job, arrived, group, peer, epoch)) {
-                    const ep::FaultRecord* const fault = ep::detail::fault_record();
                     noted[0] = 1;
-                    noted[1] = fault->code == ep::kFaultNone ||
-                               (fault->phase == ep::kPhaseCombine && fault->peer == peer && fault->slot == group);
+                    noted[1] = blames({ep::kPhaseCombine, peer, group});
                     return forget_fault();
                 }
                 // role: the receiver, which reads the rows after the signal

@@ -23,6 +23,13 @@ EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
 // What the host would raise as PeerTimeout: for a test in which a wait should run into its limit.
 EP_DEVICE void forget_fault() { ep::detail::fault_record()->code = ep::kFaultNone; }
 
+// Whether what the host would raise names who was waited for. A wait that records nothing names nobody else.
+EP_DEVICE bool blames(const ep::WaitInfo& waited) {
+    const ep::FaultRecord* const fault = ep::detail::fault_record();
+    return fault->code == ep::kFaultNone ||
+           (fault->phase == waited.phase && fault->peer == waited.peer && fault->slot == waited.slot);
+}
+
 // A race on purpose, which changes nothing: if the checker does not report it, it was switched off. The read is volatile,
 // so that the compiler keeps the two; the write is plain, as volatile accesses are watched by other functions.
 EP_DEVICE void canary(char* seen) {

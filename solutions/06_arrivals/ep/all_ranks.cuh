@@ -38,8 +38,9 @@ EP_DEVICE void signal_all(const Signals& signals, int kind, uint64_t tag = 0) {
     // EXERCISE-END 1
 }
 
-// All threads of a block wait until every rank has signalled; then each of them may read what the ranks wrote before.
-// False, in all threads, if a rank did not come in time: return from the kernel then.
+// All threads of a block wait until every rank has signalled `epoch`, which need not be that of `signals`, or a later one;
+// then each of them may read what the ranks wrote before. False, in all threads, if a rank did not come in time: return
+// from the kernel then. The recorded fault is about {phase, that rank, kind}.
 EP_DEVICE bool wait_for_all(const Signals& signals, int kind, uint64_t epoch, Phase phase) {
     // EXERCISE-BEGIN 2
     int failed = 0;
