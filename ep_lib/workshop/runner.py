@@ -20,7 +20,7 @@ from ep_lib.workshop import seal
 from ep_lib.workshop.checked import checked, exhausted, told_of
 from ep_lib.workshop.guest import Guest, Walls, failure_of
 from ep_lib.workshop.pieces import load
-from ep_lib.workshop.scenario import ANSWERS, Array, Call, Ref, Scenario, pack
+from ep_lib.workshop.scenario import ANSWERS, Array, Call, Launch, Ref, Scenario, pack
 from ep_lib.workshop.watched import require_kernels_own, unseen_bytes
 
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
@@ -220,6 +220,13 @@ class Runner:
         Raises Tampered on a rank whose inputs have changed: a test's kernels read them through pointers to const."""
         inputs = [self._inputs(scenario, me) for me in range(scenario.ranks)]
 
+        def run(rank: ep_lib.Rank, arrays: Mapping[str, Any], launches: Sequence[Launch]) -> None:
+            for launch in launches:
+                args = [_argument(arrays, arg) for arg in launch.args]
+                self._kernel(scenario.source, launch.kernel).launch(rank, launch.grid, launch.block, *args)
+            rank.synchronize()
+            rank.barrier()
+
         def main(rank: ep_lib.Rank) -> list[Array]:
             me = rank.rank
             arrays: dict[str, Any] = {}
@@ -231,11 +238,9 @@ class Runner:
             if scenario.shim:
                 ibgda.init_efa_device_state(rank)
             rank.barrier()
-            for launch in scenario.launches[me]:
-                args = [_argument(arrays, arg) for arg in launch.args]
-                self._kernel(scenario.source, launch.kernel).launch(rank, launch.grid, launch.block, *args)
-            rank.synchronize()
-            rank.barrier()
+            run(rank, arrays, scenario.launches[me])
+            if scenario.afterwards:
+                run(rank, arrays, scenario.afterwards)
             for name in inputs[me]:
                 if arrays[name].tobytes() != scenario.local[name][me].tobytes():
                     raise seal.Tampered(f"your code has written into {name!r}, which the test gives to be read")

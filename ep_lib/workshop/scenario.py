@@ -68,6 +68,7 @@ class Scenario:
     seed: int
     launches: tuple[tuple[Launch, ...], ...]  # by rank
     outputs: tuple[str, ...]
+    afterwards: tuple[Launch, ...] = ()  # by every rank, when all ranks are done
     symmetric: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     local: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     heap_bytes: int = 16 << 20

@@ -47,6 +47,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_publishes_twice": ({2}, "was changed again while the next writer was at work"),
         "wrong_eight_words": ({3}, "try_read gave as word"),
         "wrong_leaves_a_number": ({1}, "a try_begin that returned false"),
+        "wrong_adds_and_undoes": ({1}, "was not 2 more for each writer that had begun"),
     },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),

@@ -15,7 +15,9 @@ enum Part { kBegin = 1, kPublish = 2, kRead = 4 };
 
 // What a run tells, and what is wrong in it; of several runs, the largest of each counts.
 enum Told { kBegan, kReads };
-enum Wrong { kTogether, kTorn, kNoEdition, kTrace, kChanged };
+enum Wrong { kTogether, kTorn, kNoEdition, kTrace, kChanged, kLeft, kLeftWords };
+
+constexpr int kAfterwards = -1;  // in place of a task
 
 constexpr uint64_t kBefore = 7;  // what a number holds before a call
 
@@ -28,6 +30,7 @@ struct Job {
     int64_t home;
     int64_t actor;    // the rank that does everything in turn; -1: all ranks do something at the same time
     int64_t writers;  // ranks 0 to writers - 1 write, all others read
+    int64_t first;    // the number of the edition at the beginning
 };
 
 EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {
@@ -91,6 +94,14 @@ EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uin
     }
 }
 
+// When all ranks are done: whether the board holds the edition of the last one who began.
+EP_DEVICE void afterwards(const Job& job, const Board& board, const uint64_t* told, uint64_t* wrong) {
+    uint64_t number = job.first;
+    for (int rank = 0; rank < ep::num_ranks(); ++rank) number += 2 * ep::peer_ptr(told, rank)[kBegan];
+    wrong[kLeft] = *board.edition != number;
+    for (int i = 0; i < board.count; ++i) wrong[kLeftWords] |= board.words[i] != number * kStep + i;
+}
+
 // One rank alone, in turn: what each call answers.
 EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint64_t* noted) {
     uint64_t number = kBefore, again;
@@ -113,14 +124,16 @@ EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint6
 }  // namespace
 
 //   board   symmetric [guard, words, guard]      edition, inside   symmetric [1]
-//   mine    [guard, words, guard]                told, wrong, noted   see above
+//   told    symmetric, see above                 mine    [guard, words, guard]      wrong, noted   see above
 extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board, uint64_t* inside, uint64_t* mine,
                                    uint64_t* told, uint64_t* wrong, uint64_t* noted, char* seen,
                                    const int64_t* numbers) {
     if (task == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Board the_board = {edition, board + 1, static_cast<int>(job.count), static_cast<int>(job.home)};
-    if (job.actor < 0) {
+    if (task == kAfterwards) {
+        if (ep::rank() == job.home) afterwards(job, the_board, told, wrong);
+    } else if (job.actor < 0) {
         at_once(job, the_board, inside, mine + 1, told, wrong);
     } else if (ep::rank() == job.actor) {
         in_turn(job, the_board, mine + 1, noted);

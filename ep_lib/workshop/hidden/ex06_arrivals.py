@@ -180,7 +180,10 @@ def _in_vain(rng: Rng) -> Iterator[Case]:
 _TABLE = (
     "Entry [kind][rank()] of every rank that is not left out: the tag by a plain store, then the epoch with release."
 )
-_ALL = "Every rank that is not left out, entries that are at least the epoch of the call; a barrier that also hands out the answer."
+_ALL = (
+    "Every rank that is not left out, entries that are at least the epoch of the call; "
+    "a barrier that also hands out the answer."
+)
 _COUNT = "Barrier, one count per block with acquire and release; `last` is for all threads; back to 0."
 
 BEHAVIOURS = (
