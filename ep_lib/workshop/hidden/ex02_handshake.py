@@ -20,7 +20,7 @@ KERNELS = ()
 _HEAD = struct.Struct("<8sIQ")
 _MAGIC, _MAX_BYTES = b"EPHELLO\n", 1 << 20
 _STRANGER = "Stranger"
-_SIZES = {"data": 4096, "signal": 8, "weights": 300}
+_SIZES = {"data": 4096, "signal": 8, "Weights": 300}
 
 
 def _case(
@@ -152,15 +152,31 @@ def _refused(what: str, make: Callable[[Rng], bytes], *, by_its_head: bool = Fal
     return cases
 
 
-def _changed(begin: int, end: int) -> Callable[[Rng], bytes]:
-    """A frame with one bit changed in its bytes from ``begin`` to ``end``."""
+def _changed(frame: bytes, bit: int) -> bytes:
+    data = bytearray(frame)
+    data[bit // 8] ^= 1 << bit % 8
+    return bytes(data)
 
-    def make(rng: Rng) -> bytes:
-        data = bytearray(_framed(rng.bytes(200)))
-        data[int(rng.integers(begin, end))] ^= 1 << int(rng.integers(8))
-        return bytes(data)
 
-    return make
+def _each_bit(what: str, begin: int, end: int, most: int) -> Cases:
+    """Frames of up to ``most`` bytes, one behind the other, each with another bit changed from byte ``begin`` to
+    ``end``. Each may be read to its end, so the next one is met where it begins."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        bits = range(8 * begin, 8 * end)
+        frames = [_changed(_framed(rng.bytes(int(rng.integers(most + 1)))), bit) for bit in bits]
+
+        def judge(seen: Any) -> str | None:
+            for outcome in seen["outcomes"]:
+                if "got" in outcome:
+                    return f"a frame with one bit of {what} changed was taken for a right one"
+                if outcome["error"] != _STRANGER:
+                    return f"a frame with one bit of {what} changed: it raised {outcome['error']} instead of Stranger"
+            return None
+
+        yield _case("read_frames", {"times": len(frames)}, judge, {"pieces": _cut(rng, b"".join(frames), 90)})
+
+    return cases
 
 
 def _other_crc(rng: Rng) -> int:
@@ -169,20 +185,19 @@ def _other_crc(rng: Rng) -> int:
 
 _STRANGERS = (
     _refused("a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1"), by_its_head=True),
-    *(
-        _refused("a frame with one bit of MAGIC changed", _changed(at, at + 1), by_its_head=True)
-        for at in range(len(_MAGIC))
+    _each_bit("MAGIC", 0, len(_MAGIC), 0),
+    _refused(
+        "a frame with one bit of its body changed",
+        lambda rng: _changed(_framed(rng.bytes(200)), 8 * _HEAD.size + int(rng.integers(8 * 200))),
     ),
-    _refused("a frame with one bit of its body changed", _changed(_HEAD.size, _HEAD.size + 200)),
-    *(
-        _refused("a frame with one bit of its checksum changed", _changed(len(_MAGIC) + at, len(_MAGIC) + at + 1))
-        for at in range(4)
-    ),
+    _each_bit("its checksum", len(_MAGIC), len(_MAGIC) + 4, 60),
     _refused(
         "a frame without a body, with the checksum of another", lambda rng: _framed(b"", checksum=_other_crc(rng))
     ),
     _refused(
-        "a frame that announces 2**60 bytes", lambda rng: _framed(rng.bytes(10), length=1 << 60), by_its_head=True
+        "a frame that announces 2**60 bytes and a few",
+        lambda rng: _framed(rng.bytes(10), length=(1 << 60) + 10),
+        by_its_head=True,
     ),
     _refused(
         "a frame of one byte more than MAX_BYTES",
@@ -196,26 +211,28 @@ _STRANGERS = (
 
 
 # ---- task 4 ----------------------------------------------------------------------------------------------------------
-def _hello(rng: Rng) -> Case:
+def _hello(rng: Rng, sizes: Mapping[str, int] = _SIZES) -> Case:
     tag = f"host{rng.integers(10**6)}"
 
     def judge(seen: Any) -> str | None:
         calls, body = seen["calls"], json.loads(bytes.fromhex(seen["body"]))
         if "register ?" in calls or "describe ?" in calls:
             return "it registers or describes what is none of the arrays: array.ctypes.data, and array.nbytes bytes"
-        if missing := [name for name in _SIZES if f"register {name}" not in calls]:
+        if missing := [name for name in sizes if f"register {name}" not in calls]:
             return f"{missing[0]!r} was never registered"
         metadata = base64.b64decode(body["metadata"]).decode()
-        if metadata != f"{tag} {' '.join(sorted(_SIZES))}":
+        if not metadata.startswith(f"{tag} "):
+            return f"the metadata in the hello of {len(sizes)} arrays are not what host.get_metadata() gives"
+        if metadata != f"{tag} {' '.join(sorted(sizes))}":
             known = metadata.split()[1:]
             return f"the metadata were taken when only {known} were registered, so peers do not know the rest"
         found = {name: base64.b64decode(text).decode() for name, text in body["descs"].items()}
         if "not registered" in found.values():
             return "descriptors were made of memory that was not registered yet"
-        wanted = {name: f"{tag}:{name}" for name in _SIZES}
+        wanted = {name: f"{tag}:{name}" for name in sizes}
         return None if found == wanted else f"the descriptors are of {found}; each name needs those of its own array"
 
-    return _case("says_hello", {"sizes": _SIZES}, judge, {"tag": tag})
+    return _case("says_hello", {"sizes": sizes}, judge, {"tag": tag})
 
 
 # ---- task 5 ----------------------------------------------------------------------------------------------------------
@@ -272,7 +289,7 @@ BEHAVIOURS = (
     _b(2, "a stream that ends is told", [_ends_early], 'receive() returns b"" at the end, for ever.'),
     _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
     _b(3, "strangers and accidents are refused", _STRANGERS, _TRUST),
-    _b(4, "a hello says what is registered", [one(_hello)], _REGISTER),
+    _b(4, "a hello says what is registered", [one(_hello), one(lambda rng: _hello(rng, {}))], _REGISTER),
     _b(5, "two that run it meet", [one(_meeting)], _BOTH),
     _b(5, "a stranger is refused", [one(_a_stranger_comes)], _BOTH),
 )

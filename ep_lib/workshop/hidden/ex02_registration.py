@@ -14,7 +14,7 @@ KERNELS = ()
 
 Held = tuple[int, int, int]  # address, bytes, users
 Step = tuple[Any, ...]
-_FIRST_NUMBER = 101  # as in the program
+_FIRST_NUMBER = 101  # as in the program, of what is held at the beginning; what it registers is 0, 1, ...
 _OF_THE_TEST = ("use", "refuse")  # steps that are no call of the learner's
 
 
@@ -174,7 +174,7 @@ def _case(held: Sequence[Held], steps: Sequence[Step], idle_bytes: int = 0) -> C
         return None
 
     arguments = {"idle_bytes": idle_bytes, "held": list(held), "steps": list(steps)}
-    return Case(Call(_PROGRAM, "run", "02_registration.py", arguments, {"first": _FIRST_NUMBER + len(held)}), judge)
+    return Case(Call(_PROGRAM, "run", "02_registration.py", arguments, {"first": 0}), judge)
 
 
 def _apart(rng: Rng, count: int, users: int = 1) -> list[Held]:
@@ -227,6 +227,11 @@ def _releases(rng: Rng) -> Iterator[Case]:
     # none, some, all may stay; all but one byte; all without the oldest, but one byte
     for limit in (0, total // 3, total, total - 1, total - oldest - 1):
         yield _case(held, [("release", number) for number in order], limit)
+    # the last one needs the room of all others
+    size, count = (int(each) for each in rng.integers(2, 40, 2))
+    small = [(1000 + 50 * each, size, 1) for each in range(count)]
+    steps = [("release", _FIRST_NUMBER + each) for each in range(count + 1)]
+    yield _case([*small, (5000, size * count, 1)], steps, size * count)
 
 
 def _shared(rng: Rng) -> Iterator[Case]:

@@ -23,6 +23,9 @@ enum Part { kRoom = 1, kFill = 2, kPush = 4, kPushWarp = 8, kWait = 16, kFlush =
 
 constexpr int kGuard = 1;  // slots before and behind the ring's own
 constexpr int kWords = 8;  // of a command
+constexpr int kPeers = 7, kQueuePairs = 5;
+constexpr int kWidePeer = 9361, kWideQueuePair = 13107;  // times these, the numbers have 16 bits
+constexpr int kNoNumber = 3;                             // of so many pushes by a thread, the last asks for no number
 
 struct Memory {
     ep::ProxyCommand* slots;  // guard, num_slots, guard
@@ -30,7 +33,8 @@ struct Memory {
     uint64_t* payload;        // [total]: what a push announces, written before it
     uint64_t* results;        // [total]: what the proxy writes before it completes a command
     uint64_t* taken;          // [total, kWords + 1]: each command as the proxy found it, and its payload
-    uint64_t* noted;          // [total, 2]: the number that a push told, and the result after the wait; + failed
+    uint64_t* noted;          // [total, 2]: the number that a push told, and the result after the wait; + failed, and
+                              // code, phase and peer of the fault that a wait left
 };
 
 EP_DEVICE ep::ProxyRing ring_of(const Job& job, const Memory& my) {
@@ -39,8 +43,9 @@ EP_DEVICE ep::ProxyRing ring_of(const Job& job, const Memory& my) {
             static_cast<uint64_t>(job.num_slots), 0};
 }
 
-// Every word differs from command to command; `source` is the place of its payload.
-EP_DEVICE ep::ProxyCommand command_of(const Memory& my, uint64_t index) {
+// Every word differs from command to command; `source` is the place of its payload. Waits name a rank's peer.
+EP_DEVICE ep::ProxyCommand command_of(const Job& job, const Memory& my, uint64_t index) {
+    const bool wide = job.learners == kFill;
     const uint64_t salt = my.payload[index];
     ep::ProxyCommand c = {};
     c.target = salt + 1;
@@ -49,8 +54,8 @@ EP_DEVICE ep::ProxyCommand command_of(const Memory& my, uint64_t index) {
     c.signal = salt * 5 + 3;
     c.value = salt * 7 + 4;
     c.op = ep::kProxyWrite;
-    c.peer = static_cast<uint16_t>(index % 7);
-    c.queue_pair = static_cast<uint16_t>(index % 5);
+    c.peer = static_cast<uint16_t>(index % kPeers * (wide ? kWidePeer : 1));
+    c.queue_pair = static_cast<uint16_t>(index % kQueuePairs * (wide ? kWideQueuePair : 1));
     return c;
 }
 
@@ -68,7 +73,9 @@ EP_DEVICE void fill(const ep::ProxyRing& ring, const ep::ProxyCommand& command, 
 }
 
 EP_DEVICE bool push(const Job& job, const ep::ProxyRing& ring, const ep::ProxyCommand& command, uint64_t* number) {
-    if (job.learners & kPush) return ep::proxy_push(ring, command, number);
+    if (job.learners & kPush) {
+        return ep::proxy_push(ring, command, command.source % kNoNumber == kNoNumber - 1 ? nullptr : number);
+    }
     *number = ep::atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
     if (job.learners & kRoom) {
         if (!ep::detail::proxy_wait_for_room(ring, *number, 0, command.peer)) return false;
@@ -96,7 +103,7 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
     const ep::ProxyRing ring = ring_of(job, my);
     const int thread = ep::thread_in_block();
     // Nothing to push: that has room at any time, and takes no number.
-    if (job.learners & kPushWarp && !ep::proxy_push_warp(ring, command_of(my, 0), 0)) {
+    if (job.learners & kPushWarp && !ep::proxy_push_warp(ring, command_of(job, my, 0), 0)) {
         atomicAdd(reinterpret_cast<unsigned long long*>(&my.noted[2 * job.total]), 1);
     }
     for (int64_t i = 0; i < job.each; ++i) {
@@ -109,7 +116,7 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
         } else {
             index = i * blockDim.x + thread;
         }
-        const ep::ProxyCommand command = command_of(my, index);
+        const ep::ProxyCommand command = command_of(job, my, index);
         uint64_t* const results = my.payload + job.total;  // what the push announces: a copy, made by this thread
         if (mine) results[index] = my.payload[index] ^ 1;  // role: the data that the push announces
         if (job.lanes > 0) {
@@ -129,6 +136,15 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
             return;
         }
     }
+}
+
+// What the host would raise as PeerTimeout: recorded and removed.
+EP_DEVICE void note_fault(uint64_t* noted) {
+    const ep::FaultRecord* const fault = ep::detail::fault_record();
+    noted[0] = fault->code;
+    noted[1] = fault->phase;
+    noted[2] = static_cast<uint64_t>(fault->peer);
+    forget_fault();
 }
 
 EP_DEVICE void serve(const Job& job, const Memory& mine) {
@@ -171,7 +187,8 @@ extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* 
     if (ep::rank() == 0) {
         produce(job, my);
         __syncthreads();
-        if (ep::thread_in_block() == 0 && noted[2 * job.total] != 0) forget_fault();
+        const bool gave_up = noted[2 * job.total] != 0 || job.served < job.total;
+        if (ep::thread_in_block() == 0 && gave_up) note_fault(noted + 2 * job.total + 1);
     } else if (ep::thread_in_block() == 0) {
         serve(job, my);
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ep_lib.memory.device_state import FAULT_NONE, PHASE_NAMES
 from ep_lib.transports.proxy.rings import CREDITS, PRODUCER, op
 from ep_lib.workshop.hidden import (
     Behaviour,
@@ -29,6 +30,9 @@ KERNELS = ((_SOURCE, "examine"),)
 # Mirrors constants of the .cu file.
 _ROOM, _FILL, _PUSH, _PUSH_WARP, _WAIT, _FLUSH = (1 << bit for bit in range(6))
 _GUARD, _WORDS, _LANES = 1, 8, 32
+_HEAD_AT, _ROOM_AT = ((CREDITS.size + PRODUCER.offsets[name]) // 8 for name in ("head", "room"))
+_PEERS, _QUEUE_PAIRS, _WIDE_PEER, _WIDE_QUEUE_PAIR = 7, 5, 9361, 13107
+_NO_NUMBER = 3  # of so many pushes by a thread, the last asks for no number
 _OLD = (1 << 32) - 3  # number of the first command of a ring that has served many
 
 
@@ -56,8 +60,7 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
     before = rng.integers(1, 1 << 60, (2 * _GUARD + job.num_slots, _WORDS)).astype(np.uint64)
     before[:, -1] = 0  # the numbers: all slots are empty
     counters = np.zeros((CREDITS.size + PRODUCER.size) // 8, np.uint64)
-    head_at = (CREDITS.size + PRODUCER.offsets["head"]) // 8
-    for at in (CREDITS.offsets["taken"] // 8, CREDITS.offsets["completed"] // 8, head_at):
+    for at in (CREDITS.offsets["taken"] // 8, CREDITS.offsets["completed"] // 8, _HEAD_AT):
         counters[at] = job.first
 
     def judge(out: Outputs) -> str | None:
@@ -65,10 +68,13 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
         if noted[2 * total]:
             return "a push or a wait gave up, although the proxy takes every command"
         told, came = noted[: 2 * total : 2], taken[:, 1].astype(np.int64)
-        if problem := _commands_wrong(taken, payload):
+        if problem := _commands_wrong(taken, payload, wide=job.learners == _FILL):
             return problem
-        if np.any(told[came] != np.arange(total)):
-            index = int(came[np.flatnonzero(told[came] != np.arange(total))[0]])
+        other = told[came] != np.arange(total)
+        if job.learners & _PUSH:
+            other &= came % _NO_NUMBER != _NO_NUMBER - 1
+        if np.any(other):
+            index = int(came[np.flatnonzero(other)[0]])
             return f"a push told its caller number {told[index]}; it is command {int(np.flatnonzero(came == index)[0])}"
         if job.lanes and np.any(np.diff(told.reshape(-1, job.lanes), axis=1) != 1):
             return "the commands of a warp's lanes do not follow each other in the order of the lanes"
@@ -77,8 +83,7 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
         slots = out["slots"][0]
         if np.any(slots[:_GUARD] != before[:_GUARD]) or np.any(slots[-_GUARD:] != before[-_GUARD:]):
             return "a slot before or behind the ring's own was overwritten"
-        head = int(out["counters"][0][head_at]) - job.first
-        return None if head == total else f"head has grown by {head} in the end; {total} commands were pushed"
+        return _head_wrong(out, job, total)
 
     names = ("slots", "counters", "payload", "results", "taken", "noted", "seen", "numbers")
     arguments: tuple[int | float | Ref, ...] = (task, *refs(*names))
@@ -91,7 +96,7 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
         "taken": np.zeros((total, _WORDS + 1), np.uint64),
     }
     local: dict[str, Array] = {
-        "noted": np.zeros(2 * total + 1, np.uint64),
+        "noted": np.zeros(2 * total + 4, np.uint64),
         "seen": np.zeros(1, np.uint8),
         "numbers": numbers,
     }
@@ -107,16 +112,21 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
     return Case(scenario, judge)
 
 
-def _commands_wrong(taken: Array, payload: Array) -> str | None:
+def _head_wrong(out: Outputs, job: _Job, total: int) -> str | None:
+    head = int(out["counters"][0][_HEAD_AT]) - job.first
+    return None if head == total else f"head has grown by {head} in the end; {total} commands were pushed"
+
+
+def _commands_wrong(taken: Array, payload: Array, *, wide: bool) -> str | None:
     total = len(payload)
     source = taken[:, 1]
     if np.any(source >= total) or len(np.unique(source)) != total:
         lost = total - len(np.unique(source[source < total]))
         return f"{lost} of {total} commands were lost: the proxy took others twice, or words of no command"
     salt = payload[source.astype(np.int64)]
-    what = (
-        np.uint64(op("kProxyWrite")) | (source % np.uint64(7)) << np.uint64(16) | source % np.uint64(5) << np.uint64(32)
-    )
+    peer = source % np.uint64(_PEERS) * np.uint64(_WIDE_PEER if wide else 1)
+    queue_pair = source % np.uint64(_QUEUE_PAIRS) * np.uint64(_WIDE_QUEUE_PAIR if wide else 1)
+    what = np.uint64(op("kProxyWrite")) | peer << np.uint64(16) | queue_pair << np.uint64(32)
     wanted = np.stack([salt + 1, source, salt * 3 + 2, salt * 5 + 3, salt * 7 + 4], axis=1).astype(np.uint64)
     wrong = np.any(taken[:, :5] != wanted, axis=1) | ((taken[:, 5] ^ what) << np.uint64(16) != 0)
     if np.any(wrong):
@@ -163,15 +173,27 @@ def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
 
 
 def _given_up(task: int, job: _Job, threads: int) -> Cases:
-    """The proxy leaves before all is done: what waits for it gives up, and touches nothing."""
+    """The proxy leaves before all is done: what waits for it gives up, touches nothing, and says whom it was for."""
 
     def cases(rng: Rng) -> Iterator[Case]:
         case = _case(task, rng, 100 * task + 90, job, threads)
         before = of_kernels(case).symmetric["slots"][0]
+        in_turn = job.lanes or threads
+        last = range((job.each - 1) * in_turn, job.each * in_turn)  # the commands of the last turn, which finds no room
+        peers = {index % _PEERS for index in last}
 
         def judge(out: Outputs) -> str | None:
-            if out["noted"][0][-1] == 0:
+            failed, code, phase, peer = (int(value) for value in out["noted"][0][-4:].astype(np.int64))
+            if failed == 0:
                 return "a proxy left, and nothing that waited for it said so"
+            if code != FAULT_NONE and phase != PHASE_NAMES.index("proxy"):
+                return "the wait for a proxy that left was not reported as one of kPhaseProxy"
+            if code != FAULT_NONE and not job.learners & (_WAIT | _FLUSH) and peer not in peers:
+                return f"the report of a wait for room names peer {peer}; the command that waited was for another one"
+            if (room := int(out["counters"][0][_ROOM_AT])) > job.first + job.served:
+                return f"producer->room is {room} after a wait that gave up; the proxy has taken {job.served} commands"
+            if problem := _head_wrong(out, job, job.each * in_turn):
+                return f"{problem}: a number that was reserved stays so, also where the wait for room gave up"
             told = out["slots"][0][_GUARD:-_GUARD, -1].astype(np.int64) - job.first
             if np.any(told > max(job.num_slots, job.served)):
                 return "a slot was filled that was not free, after the wait for it had given up"
@@ -218,6 +240,12 @@ BEHAVIOURS = (
     ),
     Behaviour(
         5, "a flush waits for all that was pushed", all_of(_waits(5, _FLUSH, 3), _waits(5, _FLUSH, 2, checked=3)), _DONE
+    ),
+    Behaviour(
+        5,
+        "a proxy that has gone",
+        all_of(*(_given_up(5, _Job(4, 2, learners=part, served=1), 1) for part in (_WAIT, _FLUSH))),
+        _GONE,
     ),
 )
 PUBLIC = (

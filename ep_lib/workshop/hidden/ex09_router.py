@@ -122,16 +122,20 @@ def _even(rng: Rng) -> Case:
 # ---- task 4 ----------------------------------------------------------------------------------------------------------
 def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
     weights = rng.random(idx.shape).astype(np.float32) + 0.1
-    weights = np.where(idx >= 0, weights, 0)
-    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
     left = np.full(experts, capacity)
-    want_idx, want_weights = idx.copy(), weights.astype(np.float64)
+    want_idx = idx.copy()
     for token, k in np.ndindex(*idx.shape):
         expert = idx[token, k]
         if expert >= 0 and left[expert] > 0:
             left[expert] -= 1
         else:
-            want_idx[token, k], want_weights[token, k] = -1, 0
+            want_idx[token, k] = -1
+    # A weight of 0, as the softmax of a logit far below the others is: of a token that keeps another choice.
+    stays = want_idx >= 0
+    weights[stays & (stays.cumsum(axis=1) > 1) & (rng.random(idx.shape) < 0.5)] = 0
+    weights = np.where(idx >= 0, weights, 0)
+    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
+    want_weights = np.where(stays, weights, 0).astype(np.float64)
     logits = rng.standard_normal((len(idx), experts)).astype(np.float32)
     probabilities = _softmax(logits.astype(np.float64))
     total = want_weights.sum(axis=1, keepdims=True)
@@ -143,7 +147,8 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
         if got.shape == want_idx.shape and loads.max(initial=0) > capacity:
             return f"an expert got {loads.max()} tokens, and the capacity is {capacity}"
         if got.shape != want_idx.shape or np.any(got != want_idx):
-            return "other choices stay than the first of each expert, in the order of tokens and of k"
+            which = "the first of each expert, whatever their weights, in the order of tokens and of k"
+            return f"other choices stay than {which}"
         if not np.all(np.isfinite(np.array(seen["weights"]["values"], dtype=np.float64))):
             return "a token that keeps no expert has a weight that is not finite"
         if _differs(seen["weights"]["values"], want_weights):

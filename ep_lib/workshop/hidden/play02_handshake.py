@@ -93,7 +93,7 @@ def _outcome(call: Callable[[], Any], show: Callable[[Any], Any] = _hex) -> dict
     try:
         return {"got": show(call())}
     except EpError as error:
-        return {"error": type(error).__name__, "message": str(error)[:300]}
+        return {"error": type(error).__name__, "message": str(error)[:200]}
 
 
 def frames(piece: Any, bodies: Sequence[str]) -> list[str]:

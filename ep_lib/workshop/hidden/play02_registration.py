@@ -11,7 +11,7 @@ FIRST_NUMBER = 101  # of the registrations that are there at the beginning
 
 
 class Kept:
-    """Gives the numbers of registrations, and notes what has happened, out of the learner's reach."""
+    """Gives registrations the numbers from ``first`` on, and notes what has happened, out of the learner's reach."""
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -45,7 +45,7 @@ def run(
     steps: Sequence[tuple[Any, ...]],
 ) -> None:
     """``held``: (address, bytes, users) of what is registered at the beginning, numbered from 101; then ``steps``:
-    ("find" | "acquire" | "forget", address, bytes) or ("release", number). New registrations are numbered on. Steps of
+    ("find" | "acquire" | "forget", address, bytes) or ("release", number). Steps of
     the test's own: ("use", number), one user more; ("refuse",), the next register() raises."""
 
     refuses = False
