@@ -10,9 +10,10 @@ import pytest
 
 from ep_lib import workshop
 from ep_lib.errors import GradingError
+from ep_lib.jit import sealed
 from ep_lib.workshop import progress, progress_page, puzzles
 from ep_lib.workshop.exercises import Exercise, find, names
-from ep_lib.workshop.grader import Grade, TaskGrade, default_mine, start
+from ep_lib.workshop.grader import Grade, TaskGrade, as_text, default_mine, start
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -45,7 +46,7 @@ def test_it_goes_on_with_what_was_begun(root: Path) -> None:
         progress.put(progress.PUZZLES, number, "lines")
     progress.put(progress.PREDICTIONS, "00.greet", "yes")
     assert workshop.my_progress().next.endswith("puzzle 00.2 is not solved yet.")
-    assert "2 of 4 puzzles, 1 predictions made" in repr(workshop.my_progress())
+    assert "2 of 4 puzzles, 1 prediction made" in repr(workshop.my_progress())
     exercise = find("01")
     start("01")
     own = {each.exercise.name: each for each in workshop.my_progress().stages[1].exercises}
@@ -83,6 +84,15 @@ def test_all_of_it_done_is_said(root: Path) -> None:
         progress_page.keep(graded(find(name), *range(1, 20)))
     found = workshop.my_progress()
     assert found.points == found.possible and found.next.startswith("You have done all of it")
+
+
+def test_without_a_grader_what_passes_the_checks_is_done(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed, "in_use", lambda: True)
+    progress_page.keep(graded(find("01"), *range(1, 6), public=True))
+    said = repr(workshop.my_progress())
+    assert said.startswith(f"1 of {len(names())} exercises pass all checks so far") and "grade" not in said
+    assert "12 points  01_write_signal: all checks pass: hand in mine/01_write_signal for points\n" in said
+    assert "Hand in mine/01_write_signal: " in as_text(graded(find("01"), *range(1, 6), public=True))
 
 
 def test_only_the_learners_own_whole_gradings_are_kept(root: Path) -> None:

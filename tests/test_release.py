@@ -122,6 +122,17 @@ def test_what_is_left_out(tree: Path) -> None:
     assert unfolding and all("The answer is with your instructor." in answer for answer in unfolding)
 
 
+def test_no_text_sends_a_learner_to_the_grader(tree: Path) -> None:
+    texts = [*(tree / "notebooks").glob("*.ipynb"), *(tree / "exercises").rglob("*.*")]
+    assert len(texts) > 40
+    told = [path for path in texts if re.search(r"ep-lib grade|workshop\.grade|library itself runs", path.read_text())]
+    assert not told
+    for path in (tree / "notebooks").glob("*.ipynb"):
+        assert "hand in your folder `mine/`" in path.read_text(), path.name
+    readme = (tree / "exercises" / "05_ring" / "README.md").read_text()
+    assert "\n\nThe tests that give points are with your instructor: hand in your folder `mine/`.\n\nFill" in readme
+
+
 def test_what_learners_of_a_git_classroom_write_is_pushed(tree: Path, tmp_path: Path) -> None:
     def git(*words: str) -> None:
         who = ("-c", "user.name=ada", "-c", "user.email=ada@localhost")

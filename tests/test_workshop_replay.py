@@ -31,6 +31,7 @@ def test_the_failing_run_is_shown_without_the_tests_code(tmp_path: Path) -> None
     own = (tmp_path / EXERCISE.pieces[0]).read_text()
     telling = [line.strip() for line in source.splitlines() if len(line.strip()) > 30 and line.strip() not in own]
     assert telling and not [line for line in telling if line in page]
+    assert '"name":"ep/write_signal.cuh"' in page and "mine/ep/" not in page and f"task 1, seed {result.seed}," in page
     assert "/hidden/" not in page and str(tmp_path) not in page and "canary" not in page
 
 

@@ -1,7 +1,6 @@
 """All to all: every rank sends a chunk to every rank, in epoch after epoch, with the kernels of notebook 01.
 
-Exercise 01_all_to_all replaces this file by the learner's. The source is solutions/01_all_to_all/;
-`python -m ep_lib.workshop.generate` makes the copies.
+Exercise 01_all_to_all replaces this file by the learner's.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ep_lib.callers import short_path
 from ep_lib.config import Config
+from ep_lib.jit import sealed
 
 _ROOTS, _COUNTS = "EP_LIB_MINE", "EP_LIB_MINE_COUNTS"
 _lock = threading.Lock()
@@ -73,7 +74,7 @@ def suspicion() -> str:
     return (
         f"Your own pieces were in use: {', '.join(files)}. A mistake in one of them shows in the library's lines as "
         "well: there, what is waited for may be what a piece has not sent, and what is read may be what it did not "
-        f"wait for. Each is tested alone: {', '.join(f'`ep-lib grade {root.name}`' for root in roots)}."
+        f"wait for. Each is tested alone: {', '.join(f'`{sealed.tested_by(root.name)}`' for root in roots)}."
     )
 
 

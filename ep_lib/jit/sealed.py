@@ -31,6 +31,11 @@ def in_use() -> bool:
     return MARK.is_file()
 
 
+def tested_by(exercise: str) -> str:
+    """What a learner runs for the most thorough tests of an exercise that are here."""
+    return f'workshop.check("{exercise}")' if in_use() else f"ep-lib grade {exercise}"
+
+
 def seal(text: str, shown: str, *, python: bool, whole: bool = False) -> str:
     """A file that shows ``shown`` and is ``text``. ``whole``: its lines are those of ``text``, and not of ``shown``."""
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()

@@ -117,23 +117,23 @@ def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
 
 
 def _keep(result: Grade) -> None:
-    """For :func:`watch` and :func:`my_progress`."""
+    """For :func:`watch`, also where it has nothing to show, and :func:`my_progress`."""
     global _watch
     from ep_lib.workshop import progress_page, replaying
 
     progress_page.keep(result)
+    _watch = functools.partial(replaying.page_of_grade, result)
     if task := replaying.to_watch(result):
         again = f"{result.exercise.short_name!r}, {task.task.number}, {result.seed}{', public=True' * result.public}"
         print(f"To see task {task.task.number} fail, step by step: workshop.watch(), or later workshop.replay({again})")
-        _watch = functools.partial(replaying.page_of_grade, result)
 
 
 def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None = None, *, public: bool = False) -> Page:
     """The run in which a task failed, step by step, with your lines and without the test's.
 
     ``seed`` is the number that :func:`check` (with ``public=True``) or :func:`grade` has told: the inputs are drawn as
-    they were then. Raises GradingError if the task passes by now, and where there is no run to look at: a piece in
-    Python, or one that does not compile.
+    they were then. A tree that an instructor has handed out has the public checks alone. Raises GradingError if the
+    task passes by now, and where there is no run to look at: a piece in Python, or one that does not compile.
     """
     from ep_lib.workshop import replaying
 

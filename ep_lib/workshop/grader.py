@@ -21,7 +21,7 @@ import numpy as np
 import ep_lib
 from ep_lib.errors import ArgumentError, GradingError, KernelCompileError
 from ep_lib.jit import cache as compile_cache
-from ep_lib.jit import pieces
+from ep_lib.jit import pieces, sealed
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import run, temporary_folder
@@ -169,12 +169,21 @@ def as_text(result: Grade) -> str:
     lines += [line for note in result.notes for line in ("", f"Note: {note}")]
     if result.output and not result.full:
         lines += ["", "Your code printed:", result.output[:_SHOWN].rstrip()]
+    if result.mine == result.exercise.exercise_dir:
+        begin = f'workshop.start("{result.exercise.short_name}")'
+        lines += [
+            "",
+            f"These are the exercise's own files, and none of yours: {begin} copies them to mine/, for you to edit.",
+        ]
     where = f"({result.seconds:.1f} s, files in {result.mine})"
     if result.public:
         done = sum(each.passed for each in result.tasks)
         number = result.exercise.short_name
         lines += ["", f"{done} of {len(result.tasks)} tasks pass the public checks {where}"]
-        lines += [f"`ep-lib grade {number}` runs all the tests and gives points."] if result.full else []
+        points = f"`ep-lib grade {number}` runs all the tests and gives points."
+        if sealed.in_use():
+            points = f"Hand in mine/{result.exercise.name}: your instructor has the tests that give points."
+        lines += [points] if result.full else []
     else:
         lines += ["", f"{result.points} of {result.exercise.points} points {where}"]
     return printable("\n".join(lines)) + "\n"

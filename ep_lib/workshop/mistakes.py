@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ep_lib.callers import short_path
 from ep_lib.errors import GradingError
+from ep_lib.jit import sealed
 from ep_lib.workshop.exercises import Exercise, Task
 
 _MOST_LINES = 8  # of what the quick tests say
@@ -21,7 +22,7 @@ def mistake_in(exercise: Exercise, folder: Path) -> str:
     from ep_lib.workshop.grader import grade  # takes its time
 
     files = ", ".join(short_path(folder / name) for name in exercise.pieces)
-    more = f"`ep-lib grade {exercise.short_name}` says more"
+    more = f"`{sealed.tested_by(exercise.short_name)}` says more"
     try:
         result = grade(exercise.name, folder, public=True, root=exercise.root)
     except GradingError as error:

@@ -7,6 +7,7 @@ What a release leaves out, and what it changes:
 - the library's own copies of the pieces show the holes of the exercises; the code is sealed (ep_lib/jit/sealed.py), so
   that the demo and later notebooks run where a learner's piece is missing. With ``pieces="holed"`` it is not there at
   all: what needs an unfinished piece stops, and names the task.
+- what tells learners how to get points says that they hand in their work.
 - .gitignore does not have mine/: where a release is the template of a git classroom, learners push what they write.
 - what plays around a learner's code in a check, the puzzles (without solutions) and the answers that unfold in the
   notebooks: sealed, or left out.
@@ -49,6 +50,8 @@ _FOR_INSTRUCTORS = (
 )
 _LEFT_BY_TOOLS = {"__pycache__", ".ipynb_checkpoints", ".virtual_documents", ".ruff_cache", ".mypy_cache"}
 _WORKSHOP = PurePosixPath("ep_lib/workshop")
+_FOR_POINTS = re.compile(r"For points\b|.*(?:\bep-lib grade \d|\bworkshop\.grade\()", re.DOTALL)  # a paragraph
+_HAND_IN = "The tests that give points are with your instructor: hand in your folder `mine/`."
 _UNFOLDS = re.compile(r"<details>\s*<summary>(.*?)</summary>.*?</details>", re.DOTALL)
 _NOT_HERE = "The answer is with your instructor."
 _KEPT_OF_A_TEST = ("KERNELS", "PUBLIC")
@@ -132,6 +135,8 @@ def _files(root: Path, pieces: Pieces) -> Iterator[tuple[PurePosixPath, bytes]]:
             yield path, _tutorial(data.decode(), answers, python=path.suffix == ".py").encode()
         elif path.suffix == ".ipynb":
             yield path, _notebook(data)
+        elif path.parts[0] == "exercises" and path.suffix == ".md":
+            yield path, _hand_in(data.decode()).encode()
         elif path.name == ".gitignore":
             yield path, data.replace(_NOT_IN_GIT, b"")
         else:
@@ -234,15 +239,25 @@ def _header(what: str, comment: str) -> str:
 
 
 def _notebook(data: bytes) -> bytes:
-    """Without outputs, and without answers that unfold."""
+    """Without outputs, without answers that unfold, and without the grader's commands."""
     notebook = json.loads(data)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
             continue
         text = _UNFOLDS.sub(rf"<details><summary>\1</summary>\n\n{_NOT_HERE}\n\n</details>", "".join(cell["source"]))
-        cell["source"] = text.splitlines(keepends=True)
+        cell["source"] = _hand_in(text).splitlines(keepends=True)
     return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _hand_in(text: str) -> str:
+    """A text in which the paragraphs about points, of which the grader is not here, say who gives them."""
+    parts: list[str] = []
+    for part in text.split("\n\n"):
+        said = _HAND_IN if _FOR_POINTS.match(part) else part
+        if [said] != parts[-1:] or said != _HAND_IN:
+            parts.append(said)
+    return "\n\n".join(parts)
 
 
 # ---- Python modules, cut ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ep_lib.errors import ArgumentError, GradingError
+from ep_lib.jit import sealed
 from ep_lib.runtime.arguments import a_seed
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import Grade, TaskGrade, grade, recorded
@@ -28,6 +29,7 @@ def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None, *
     """The failed run of a task, with the inputs of an earlier grading; see :func:`ep_lib.workshop.replay`."""
     found = find(exercise)
     found.task(task)
+    public = public or sealed.in_use()  # all the tests that a release has
     result = grade(found.name, mine, public=public, seed=a_seed(seed), tasks=(task,))
     if result.tasks[0].passed:
         raise GradingError(f"task {task} of {found.name} passes with seed {seed}: there is no failure to look at")
@@ -49,4 +51,5 @@ def page_of_grade(result: Grade) -> Page:
     if task is None or not isinstance(task.scenario, Scenario):
         raise ArgumentError(f"there is no run to look at: no task of {result.exercise.name} has failed in a kernel")
     run = recorded(result.exercise, result.mine, task.scenario)
-    return page_from(f"{result.exercise.name}, task {task.task.number}, seed {int(run['seed'])}", run["data"])
+    schedule = f", schedule {int(run['seed'])}" if not task.scenario.exhaustive else ""
+    return page_from(f"{result.exercise.name}, task {task.task.number}, seed {result.seed}{schedule}", run["data"])

@@ -1,8 +1,7 @@
 // Exercise 00_first_kernel, version 1. Leave this line: ep_lib reads it.
 // Numbers for a peer: the two functions that the kernel pass_on of 00_start_here.cu calls.
 //
-// Exercise 00_first_kernel replaces this file by the learner's. The source is solutions/00_first_kernel/;
-// `python -m ep_lib.workshop.generate` makes the copies.
+// Exercise 00_first_kernel replaces this file by the learner's.
 #pragma once
 #include <ep/peer.cuh>
 #include <ep/signal.cuh>

@@ -1,8 +1,7 @@
 # Exercise 00_first_main, version 1. Leave this line: ep_lib reads it.
 """The Python side of a program that every rank runs: numbers go around a ring of ranks.
 
-Exercise 00_first_main replaces this file by the learner's. The source is solutions/00_first_main/;
-`python -m ep_lib.workshop.generate` makes the copies.
+Exercise 00_first_main replaces this file by the learner's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The Python side of a program that every rank runs: numbers go around a ring of ranks.
 
-Exercise 00_first_main replaces this file by the learner's. The source is solutions/00_first_main/;
-`python -m ep_lib.workshop.generate` makes the copies.
+Exercise 00_first_main replaces this file by the learner's.
 """
 
 from __future__ import annotations

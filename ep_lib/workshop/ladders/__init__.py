@@ -37,7 +37,7 @@ NUMBERS = ("01", "03", "04", "05", "06", "07", "08", "10")
 _NO_LADDER = {
     "00": "its kernels are examples, none of which is better than another",
     "02": "it is about the host, and its kernels only show what the host has set up",
-    "09": "its kernel is the exercise 09_own_dispatch: `ep-lib grade 09_own_dispatch` checks and times yours",
+    "09": "its kernel is the exercise 09_own_dispatch, whose tests check and time yours",
 }
 USUAL_HARDWARE = {"p2p": "h100-cx7", "rc": "h100-cx7", "srd": "p5-efa"}  # by the kind of fabric
 

@@ -30,8 +30,7 @@
 //   * A look at `completed` crosses PCIe and back, 1.2 us, and the answer is never there at once. So the first look waits a
 //     little, else it would only hold up the second one.
 //
-// Exercise 04_proxy_ring replaces this file by the learner's. Its source is solutions/04_proxy_ring/: edit that, and
-// `python -m ep_lib.workshop.generate` makes the copies.
+// Exercise 04_proxy_ring replaces this file by the learner's.
 #pragma once
 #include <ep/peer.cuh>
 #include <ep/proxy_command.cuh>

@@ -10,8 +10,7 @@
 // `target`, `signal` and the arrays of a Pipe are symmetric: a kernel names its own copy, and ep::peer_ptr (inside
 // ep::put_* and ep::signal_add) finds the peer's. `source` is any memory of this rank.
 //
-// Exercise 01 replaces this file by the learner's, whose include root comes before the library's. The source is
-// solutions/01_write_signal/; `python -m ep_lib.workshop.generate` makes the copies.
+// Exercise 01 replaces this file by the learner's, whose include root comes before the library's.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>

@@ -1,7 +1,6 @@
 // The calls of <ep/ibgda_shim.cuh> that move data: by P2P where it reaches the peer, otherwise through the NIC.
 //
-// Exercise 03_shim replaces this file by the learner's. The source is solutions/03_shim/;
-// `python -m ep_lib.workshop.generate` makes the copies.
+// Exercise 03_shim replaces this file by the learner's.
 #pragma once
 #include <ep/ibgda_state.cuh>
 #include <ep/net.cuh>
