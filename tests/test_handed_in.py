@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
+import struct
 import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -255,10 +259,89 @@ def test_archives_cannot_lead_out_or_link(tmp_path: Path) -> None:
     assert not (tmp_path.parent / PIECE).exists()
 
 
-def test_bombs_are_refused_without_being_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def sized(size: int, name: str = "x", kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A header of a tar that says so, and nothing behind it."""
+    block = bytearray(member(name, kind).tobuf(tarfile.GNU_FORMAT))
+    block[124:136] = (size % (1 << 96) | (0 if size < 0 else 1 << 95)).to_bytes(12, "big")
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def with_pax(**headers: str) -> bytes:
+    info = member(PIECE)
+    info.pax_headers = headers
+    return info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+
+
+def long_list() -> bytes:
+    """A zip whose end says twice how long its list of files is: the second time, the truth."""
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 0, 20, *[0] * 15)
+    listed = entry * (handed_in._MAX_DIRECTORY_BYTES // len(entry) + 1)
+    end64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, len(listed), 0)
+    end64 += struct.pack("<4sLQL", b"PK\6\7", 0, len(listed), 1)
+    return zipped(**{"a.zip": listed + end64 + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(entry), 0, 0)})
+
+
+HALF = bytes(1 << 19)
+TARRED = sized(len(HALF)) + HALF + bytes(1024)
+COSTLY = {  # what one learner's archives ask for, by kind, and what is said of it
+    "tar.gz": (gzip.compress(sized(1 << 47)), "1 MiB"),  # reads behind its end
+    "2.tar.gz": (gzip.compress(sized(3 << 20) + bytes(3 << 20)), "1 MiB"),
+    "tar.bz2": (bz2.compress(sized(3 << 20) + bytes(3 << 20)), "1 MiB"),
+    "tar.xz": (lzma.compress(sized(3 << 20) + bytes(3 << 20)), "1 MiB"),
+    "zip": (zipped(**{f"{n}.tar.bz2": bz2.compress(TARRED) for n in range(3)}), "1 MiB"),  # what is skipped counts
+    "4.zip": (zipped(**{f"{n}.ipynb": HALF for n in range(3)}), "1 MiB"),
+    "5.zip": (zipped(**{"a.zip": zipped(**{f"{n}.tar": TARRED for n in range(3)})}), "1 MiB"),
+    "6.zip": (long_list(), "more than 50 files"),
+    "tar": (sized(2**62), "is said to have 4611686018427387904 bytes"),
+    "7.tar": (sized(-512), "is said to have -512 bytes"),
+    "8.tar": (with_pax(size=str(2**62)), "is said to have 4611686018427387904 bytes"),
+    "9.tar": (sized(1 << 30, kind=tarfile.XHDTYPE), "a header of it has 1073741824 bytes"),
+    "10.tar": (sized(1 << 30, kind=tarfile.GNUTYPE_LONGNAME), "a header of it has 1073741824 bytes"),
+    "11.tar": (sized(512, kind=tarfile.GNUTYPE_SPARSE) + bytes(1536), "is a sparse file"),
+    "12.tar": (with_pax(**{"GNU.sparse.map": "0,9", "GNU.sparse.size": "9"}), "is a sparse file"),
+}
+
+
+@pytest.mark.parametrize("kind", COSTLY)
+def test_what_costs_too_much_is_that_learners_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(handed_in, "_MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(handed_in, "_MAX_DIRECTORY_BYTES", 1 << 12)
     monkeypatch.setattr(handed_in, "_MAX_ENTRIES", 50)
-    put(tmp_path / "big.tar.gz", tarred((member("zeros"), bytes(2 << 20))))
+    data, said = COSTLY[kind]
+    put(tmp_path / f"eve.{kind.lstrip('0123456789.')}", data)
+    put(tmp_path / "zoe" / PIECE)
+    found = collected(tmp_path)
+    assert said in found["eve"].problems[0] and len(found["eve"].problems) == 1
+    assert pieces_in(found["zoe"], EXERCISE).files
+
+
+def test_methods_of_zip_that_unpack_at_once_are_not_read(tmp_path: Path) -> None:
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr(PIECE, b"// mine\n")
+    put(tmp_path / "eve.zip", memory.getvalue())
+    assert "packed by method 12 of zip; pack it anew" in of_one(tmp_path).problem
+
+
+@pytest.mark.parametrize("kind", ["entries", "empty parts"])
+def test_reading_takes_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(handed_in, "_MAX_CPU_S", -1.0)
+    data = zipped(x=b"") if kind == "entries" else gzip.compress(b"") * 9
+    put(tmp_path / ("eve.zip" if kind == "entries" else "eve.tar.gz"), data)
+    (eve,) = collected(tmp_path).values()
+    assert "s of CPU time" in eve.problems[0]
+
+
+def test_many_problems_of_one_learner_are_a_few_sentences(tmp_path: Path) -> None:
+    put(tmp_path / "eve.zip", zipped(**{f"../{number}{'x' * 999}": b"" for number in range(40)}))
+    (eve,) = collected(tmp_path).values()
+    assert len(eve.problems) == 21 and max(map(len, eve.problems)) < 500 and eve.problems[-1] == "and more of that kind"
+
+
+def test_bombs_are_refused_without_being_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed_in, "_MAX_ENTRIES", 50)
     put(tmp_path / "long.zip", zipped(**{PIECE: bytes(handed_in.MAX_PIECE_BYTES + 1)}))
     put(tmp_path / "many.zip", zipped(**{f"{number}.txt": b"" for number in range(60)}))
     nested = zipped(**{PIECE: b"// deep\n"})
@@ -266,7 +349,6 @@ def test_bombs_are_refused_without_being_unpacked(tmp_path: Path, monkeypatch: p
         nested = zipped(**{"inner.zip": nested})
     put(tmp_path / "nested.zip", nested)
     found = collected(tmp_path)
-    assert "unpacks to more than 1 MiB" in found["big"].problems[0]
     assert "more than 1048576 bytes" in pieces_in(found["long"], EXERCISE).problem
     assert "more than 50 files" in found["many"].problems[0]
     assert "are not opened" in found["nested"].problems[0]

@@ -19,9 +19,11 @@ them apart; who is in the gradebook already keeps the name that it has there.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
+import math
 import os
 import re
 import stat
@@ -36,7 +38,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from ep_lib.errors import GradingError
 from ep_lib.workshop.exercises import Exercise
@@ -45,15 +47,22 @@ from ep_lib.workshop.submission import MAX_PIECE_BYTES, read_regular
 
 MAX_NOTEBOOK_BYTES = 16 << 20
 _MAX_ARCHIVE_BYTES = 64 << 20  # of an archive inside of another one, or of one learner
-_MAX_UNPACKED_BYTES = 256 << 20  # of a compressed tar, which must be read to be searched
-_MAX_READ_BYTES = 128 << 20  # that one learner's archives unpack to, of what is looked at
+_MAX_UNPACKED_BYTES = 128 << 20  # of one learner's archives together, with what is skipped and what they hold
+_MAX_CPU_S = 4.0  # for reading one learner's files
+_BLOCK_BYTES = 10240  # what a read behind the end of an archive counts as: some headers ask for 2**62 bytes there
+_CHUNK_BYTES = 1 << 20  # read at a time
+_MAX_HEADER_BYTES = 1 << 14  # of an entry of a tar, beside its block: a long name, a date
 _MAX_KEPT_BYTES = 32 << 20  # of one learner's pieces and notebooks together
 _MAX_ENTRIES = 20_000  # of one learner
 _MAX_DIRECTORY_BYTES = 4 << 20  # of a zip's list of its files
 _MOST_LEARNERS = 100  # an archive of all submissions may be this many times as large
 _NOBODYS = "(names that lead out)"  # of an archive of all submissions, where they are said
 _MAX_DEPTH = 3  # archives inside of archives
+_MAX_PROBLEMS = 20  # of one learner; there may be one for each entry
+_MAX_SAID = 400  # characters of a problem, in which names may be long
 _ARCHIVE = re.compile(r"\.(?:zip|tar|tgz|tar\.(?:gz|bz2|xz))$", re.IGNORECASE)
+_NO_FILE = "is no regular file but a link or a device; it is not followed"
+_TAR_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _NOT_THEIRS = ("__MACOSX", "__pycache__", "node_modules")
 # The course's own folders, if somebody sends all.
 _COURSES = ("solutions", "ep_lib", "tutorial_kernels", "tests", "build")
@@ -69,8 +78,10 @@ _BROKEN = (
     tarfile.TarError,
     zlib.error,
     lzma.LZMAError,
+    struct.error,
     EOFError,
     OSError,
+    OverflowError,
     RuntimeError,
     ValueError,
 )
@@ -107,6 +118,98 @@ class TooMuch(Refused):
 
 
 # ---- reading folders and archives ------------------------------------------------------------------------------------
+class _Work:
+    """What reading costs, up to limits: bytes that come out of archives, also those that nobody looks at, and CPU time
+    while it is ``counted``."""
+
+    def __init__(self, bytes_: int, cpu_s: float) -> None:
+        self._bytes = self.left = bytes_
+        self._cpu_s = cpu_s
+        self._used = 0.0  # s
+        self._began: float | None = None
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        self._began = time.thread_time()
+        try:
+            yield
+        finally:
+            self._used += time.thread_time() - self._began
+            self._began = None
+
+    def take(self, size: int) -> None:
+        """``size`` bytes have come out of an archive, or will. Raises TooMuch."""
+        self.left -= size
+        if self.left < 0:
+            raise TooMuch(f"refused: it unpacks to more than {self._bytes >> 20} MiB, with what is in its archives")
+        self.look()
+
+    def look(self) -> None:
+        """Raises TooMuch if it takes too long."""
+        if self._began is not None and self._used + time.thread_time() - self._began > self._cpu_s:
+            raise TooMuch(f"refused: reading it takes more than {self._cpu_s:g} s of CPU time")
+
+
+class _Packed(io.RawIOBase):
+    """An archive as it is read by what unpacks it, which may ask for it in millions of empty parts, byte by byte, or
+    for a list of files of any length."""
+
+    def __init__(self, file: IO[bytes], work: _Work, most: int) -> None:
+        self._file, self._work, self._most = file, work, most
+
+    def read(self, size: int = -1) -> bytes:
+        self._work.look()
+        data = self._file.read(min(size, self._most + 1) if size >= 0 else self._most + 1)
+        if len(data) > self._most:
+            raise Refused(f"there are more than {_MAX_ENTRIES} files; hand in those of the exercise only")
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+
+class _Unpacked(io.RawIOBase):
+    """What comes out of an archive, which is counted."""
+
+    def __init__(self, file: IO[bytes], work: _Work) -> None:
+        self._file, self._work = file, work
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(min(size, _CHUNK_BYTES) if size >= 0 else _CHUNK_BYTES)
+        self._work.take(len(data) or _BLOCK_BYTES)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _TarHeader(tarfile.TarInfo):
+    """An entry of a tar whose header can be believed: what it says is checked before anything is read or skipped."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        header.require_sound()
+        is_of_another = header.type in (*_TAR_HEADERS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+        if is_of_another and header.size > _MAX_HEADER_BYTES:
+            raise Refused(f"a header of it has {header.size} bytes; it is packed in a way that is not read")
+        return header
+
+    def require_sound(self) -> None:
+        """Raises Refused for sizes that no file has, and for files that are mostly holes."""
+        if self.type == tarfile.GNUTYPE_SPARSE or self.issparse():
+            raise Refused(f"{readable(self.name)} is a sparse file, which is not read; pack it without --sparse")
+        if not 0 <= self.size < 1 << 48:
+            raise Refused(f"{readable(self.name)} is said to have {self.size} bytes")
+
+
 @dataclass(frozen=True)
 class _Member:
     """An entry of an archive."""
@@ -114,9 +217,9 @@ class _Member:
     inside: PurePosixPath  # its name
     parts: tuple[str, ...]  # of the name as the archive has it
     is_folder: bool
-    is_regular: bool
+    unread: str  # why it is not read; "" for a file that is
     modified: str  # as the archive says; whoever made the archive can say anything
-    opened: Callable[[], IO[bytes]]
+    opened: Callable[[], Any]  # a binary file
 
 
 class _Reader:
@@ -131,37 +234,46 @@ class _Reader:
         self.files: dict[PurePosixPath, Content] = {}
         self.problems: list[str] = []
         self.is_full = False
+        self.work = _Work(_MAX_UNPACKED_BYTES, _MAX_CPU_S)
         self._entries = 0
-        self._unpacked = self._kept = 0  # bytes
+        self._kept = 0  # bytes
 
     def within_limits(self, read: Callable[[], None]) -> None:
         """Calls ``read``; if that is too much, says so, and reads nothing more."""
         if self.is_full:
             return
         try:
-            read()
+            with self.work.counted():
+                read()
         except Refused as error:
             self.is_full = isinstance(error, TooMuch)
-            self.problems.append(str(error))
+            self.problems.append(_short(str(error)))
         except MemoryError:
             self.is_full = True
             self.problems.append("refused: it takes more memory than this machine has")
         except _BROKEN as error:
-            self.problems.append(f"it cannot be read ({str(error) or type(error).__name__})")
+            self.problems.append(_short(f"it cannot be read ({str(error) or type(error).__name__})"))
+
+    def _say(self, problem: str) -> None:
+        if len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(_short(problem))
+        elif len(self.problems) == _MAX_PROBLEMS:
+            self.problems.append("and more of that kind")
 
     def folder(self, folder: Path, at: PurePosixPath) -> None:
         """All of a folder, without following links."""
         try:
             names = sorted(entry.name for entry in os.scandir(folder))
         except OSError as error:
-            self.problems.append(f"{at}: {error.strerror}")
+            self._say(f"{at}: {error.strerror}")
             return
         for name in names:
             self.entry(folder / name, at / readable(name))
 
     def entry(self, path: Path, at: PurePosixPath) -> None:
         """A file or a folder on the disk, which the submission calls ``at``."""
-        if not self._counts(at):
+        self._count()
+        if not _is_theirs(at):
             return
         status = path.lstat()
         modified = _stamp(status.st_mtime) if self._dated else ""
@@ -182,7 +294,7 @@ class _Reader:
             with path.open("rb") as file:
                 self._archive(file, at, 1, modified)
         except OSError as error:
-            self.problems.append(f"{at}: {error.strerror}")
+            self._say(f"{at}: {error.strerror}")
 
     def _archive(self, file: IO[bytes], at: PurePosixPath, depth: int, modified: str) -> None:
         """All of an archive. What is wrong with it is a problem; what was read before stays.
@@ -191,37 +303,34 @@ class _Reader:
         try:
             if depth > _MAX_DEPTH:
                 raise Refused("archives inside of archives inside of archives are not opened")
-            for member in _members(file, at.name, 1):
+            for member in _members(file, at.name, self.work):
                 self.member(at, member, depth, modified)
         except TooMuch:
             raise
         except Refused as error:
-            self.problems.append(f"{at}: {error}")
+            self._say(f"{at}: {error}")
         except _BROKEN as error:
-            self.problems.append(f"{at}: it cannot be unpacked ({str(error) or type(error).__name__})")
+            self._say(f"{at}: it cannot be unpacked ({str(error) or type(error).__name__})")
 
     def member(self, archive: PurePosixPath, member: _Member, depth: int, modified: str) -> None:
         """An entry of an archive that the submission calls ``archive`` and that came at ``modified``."""
         inside = member.inside
+        self._count()
         if _leads_out(inside):
-            self.problems.append(f"{archive}: the name {str(inside)!r} leads out of the archive; it is left out")
+            self._say(f"{archive}: the name {str(inside)!r} leads out of the archive; it is left out")
             return
         at = archive / inside
-        if not inside.parts or not self._counts(at) or member.is_folder:
+        if not inside.parts or not _is_theirs(at) or member.is_folder:
             return
         is_archive = _ARCHIVE.search(at.name) is not None
         limit = _MAX_ARCHIVE_BYTES if is_archive else self._limit(at)
         if not limit:
             return
-        if not member.is_regular:
-            said = f"{at} is no regular file but a link or a device; it is not followed"
-            self._keep(at, Content(self._piece(at), problem=said))
+        if member.unread:
+            self._keep(at, Content(self._piece(at), problem=f"{at} {member.unread}"))
             return
         with member.opened() as file:
-            data = file.read(min(limit, _MAX_READ_BYTES - self._unpacked) + 1)
-        self._unpacked += len(data)
-        if self._unpacked > _MAX_READ_BYTES:
-            raise TooMuch(f"refused: what it unpacks to has more than {_MAX_READ_BYTES >> 20} MiB")
+            data = _read(file, limit + 1)
         if len(data) > limit:
             self._keep(at, Content(self._piece(at), problem=f"{at} has more than {limit} bytes"))
         elif is_archive:
@@ -237,12 +346,12 @@ class _Reader:
             content = Content(content.piece, problem=f"{at} is there twice, with different content")
         self.files[at] = content
 
-    def _counts(self, at: PurePosixPath) -> bool:
-        """Whether a name is to be looked at. Raises TooMuch if there are too many."""
+    def _count(self) -> None:
+        """One entry more. Raises TooMuch if there are too many, or if they take too long."""
         self._entries += 1
         if self._entries > _MAX_ENTRIES:
             raise TooMuch(f"there are more than {_MAX_ENTRIES} files; hand in those of the exercise only")
-        return _is_theirs(at)
+        self.work.look()
 
     def _limit(self, at: PurePosixPath) -> int:
         """How many bytes a wanted file may have; 0 if it is not wanted."""
@@ -268,71 +377,66 @@ def _leads_out(inside: PurePosixPath) -> bool:
     return inside.is_absolute() or ".." in inside.parts
 
 
-def _members(file: IO[bytes], name: str, times: int) -> Iterator[_Member]:
+def _members(file: IO[bytes], name: str, work: _Work, times: int = 1) -> Iterator[_Member]:
     """What is in an archive; ``times``: how many submissions it may hold. Raises Refused, and those of _BROKEN."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if size > _MAX_ARCHIVE_BYTES * times:
         raise Refused(f"it has {size >> 20} MiB; at most {_MAX_ARCHIVE_BYTES * times >> 20} are read")
     name = name.lower()
-    if name.endswith(".zip"):
-        _require_short_list(file, times)
-        with zipfile.ZipFile(file) as archive:
+    is_zip = name.endswith(".zip")  # whose list of files is read at once
+    packed: Any = _Packed(file, work, (_MAX_DIRECTORY_BYTES if is_zip else _MAX_ARCHIVE_BYTES) * times)
+    if is_zip:
+        with zipfile.ZipFile(packed) as archive:
             for member in archive.infolist():
+                is_plain = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
                 yield _Member(
                     *_inside(member.filename),
                     is_folder=member.is_dir(),
-                    is_regular=stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG),
+                    unread=_packed_by(member) if is_plain else _NO_FILE,
                     modified=_stamp(time.mktime((*member.date_time, 0, 0, -1))),
-                    opened=lambda member=member: archive.open(member),  # type: ignore[misc]
+                    opened=lambda member=member: _Unpacked(archive.open(member), work),  # type: ignore[misc]
                 )
         return
-    plain: Any = file
+    plain = packed
     if name.endswith(("gz", "tgz")):
-        plain = gzip.GzipFile(fileobj=file)
+        plain = gzip.GzipFile(fileobj=packed)
     elif name.endswith("bz2"):
-        plain = bz2.BZ2File(file)
+        plain = bz2.BZ2File(packed)
     elif name.endswith("xz"):
-        plain = lzma.LZMAFile(file)  # noqa: SIM115 - it closes nothing that is not closed by others
-    with tarfile.open(fileobj=_Counted(plain, _MAX_UNPACKED_BYTES * times), mode="r|") as tar:
+        plain = lzma.LZMAFile(packed)  # noqa: SIM115 - it closes nothing that is not closed by others
+    stream: Any = _Unpacked(plain, work)
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK_BYTES, tarinfo=_TarHeader) as tar:
         for entry in tar:
+            assert isinstance(entry, _TarHeader)
+            entry.require_sound()  # again: a header before it may have changed what it says
             yield _Member(
                 *_inside(entry.name),
                 is_folder=entry.isdir(),
-                is_regular=entry.isreg(),
+                unread="" if entry.isreg() else _NO_FILE,
                 modified=_stamp(entry.mtime),
-                opened=lambda entry=entry: tar.extractfile(entry),  # type: ignore[misc, arg-type]  # a regular file
+                opened=lambda entry=entry: tar.extractfile(entry),  # type: ignore[misc]
             )
 
 
-class _Counted(io.RawIOBase):
-    """What a compressed tar unpacks to, up to a limit."""
-
-    def __init__(self, file: IO[bytes], limit: int) -> None:
-        self._file = file
-        self._limit = limit
-        self._left = limit
-
-    def read(self, size: int = -1) -> bytes:
-        if size < 0 or size > self._left:
-            raise Refused(f"it unpacks to more than {self._limit >> 20} MiB")
-        data = self._file.read(size)
-        self._left -= len(data)
-        return data
+def _packed_by(member: zipfile.ZipInfo) -> str:
+    """Why a file of a zip is not read: Python unpacks other methods at once, to any length."""
+    if member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return ""
+    return f"is packed by method {member.compress_type} of zip; pack it anew, in the usual way (deflate)"
 
 
-def _require_short_list(file: IO[bytes], times: int) -> None:
-    """A zip's list of files is read as a whole: its length, which stands at the end, must be small."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - (1 << 16) - 22))
-    end = file.read()
-    file.seek(0)
-    found = end.rfind(b"PK\5\6")
-    if found < 0 or len(end) < found + 22:
-        raise zipfile.BadZipFile("it is no zip archive, or not all of one")
-    entries, length = struct.unpack_from("<HI", end, found + 10)
-    if length > _MAX_DIRECTORY_BYTES * times or entries == 0xFFFF:
-        raise Refused(f"there are more than {_MAX_ENTRIES} files; hand in those of the exercise only")
+def _read(file: IO[bytes], most: int) -> bytes:
+    """All of a file, or its first ``most`` bytes, in parts."""
+    parts = []
+    while most > 0 and (part := file.read(min(most, _CHUNK_BYTES))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SAID else f"{text[:_MAX_SAID]} ..."
 
 
 def readable(name: str) -> str:
@@ -453,7 +557,7 @@ def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
     """
     try:
         with place.open("rb") as file:
-            members = [(member.inside, member.parts) for member in _members(file, place.name, _MOST_LEARNERS)]
+            members = [(member.inside, member.parts) for member in _members_of_all(file, place.name)]
         names = [inside for inside, _ in members]
         theirs = [name for name in names if name.parts and _is_theirs(name) and not _leads_out(name)]
         base = _beneath(place, theirs, pieces)
@@ -468,12 +572,16 @@ def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
         if outside := [str(name) for name in names if _leads_out(name)]:
             readers.setdefault(_NOBODYS, _Reader(pieces)).problems += [f"the name {outside[0]!r} leads out of {place}"]
         with place.open("rb") as file:
-            for member in _members(file, place.name, _MOST_LEARNERS):
+            for member in _members_of_all(file, place.name):
                 inside = member.inside
                 if _leads_out(inside) or not _is_theirs(inside) or len(inside.parts) <= base:
                     continue
                 reader = readers[inside.parts[base]]
-                of_this = replace(member, inside=PurePosixPath(*inside.parts[base:]))
+                of_this = replace(
+                    member,
+                    inside=PurePosixPath(*inside.parts[base:]),
+                    opened=lambda member=member, work=reader.work: _Unpacked(member.opened(), work),  # type: ignore[misc]
+                )
                 reader.within_limits(partial(reader.member, PurePosixPath(), of_this, 0, member.modified))
     except (Refused, *_BROKEN) as error:
         raise GradingError(f"{place}: it cannot be unpacked ({str(error) or type(error).__name__})") from error
@@ -490,6 +598,11 @@ def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
         return read
 
     return [_Part(top, *_who(top, pieces), f"{readable(str(place))}:{top}", reader_of(top)) for top in sorted(readers)]
+
+
+def _members_of_all(file: IO[bytes], name: str) -> Iterator[_Member]:
+    work = _Work(_MAX_UNPACKED_BYTES * _MOST_LEARNERS, math.inf)  # what is read of a learner's counts as theirs, too
+    return _members(file, name, work, _MOST_LEARNERS)
 
 
 def _beneath(place: Path, names: Iterable[PurePosixPath], pieces: Sequence[str]) -> int:
