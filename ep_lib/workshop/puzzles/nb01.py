@@ -33,6 +33,12 @@ def _two_slots(bench: Bench) -> None:
     bench.rank.barrier()
     if bench.me == 1:
         bench.expect("heard", 10 * np.arange(_ROUNDS))
+    one = bench.symmetric("one credit", 1, np.uint64, fill=1)
+    if bench.me == 0:
+        with bench.ends(
+            "With one credit `send` must come through round 2: it waits for a credit that it does not need."
+        ):
+            bench.launch(1, 1, slots, arrived, one, heard, 3, kernel="send")
 
 
 def _again_and_again(bench: Bench) -> None:
@@ -154,8 +160,8 @@ loads. Take one link out of this chain, and the checker names it.
         title="When is the slot free?",
         task="""
 Rank 0 sends seven rounds through **two** slots of rank 1. Rank 1 adds 1 to rank 0's `credits` for each round that
-it has read. Write the wait that belongs before the store: round 0 and 1 need no credit; how many does round *r*
-need? Return if the wait fails. Two lines.
+it has read. Write the wait that belongs before the store: round 0 and 1 need no credit; how many does each later
+`round` need? Return if the wait fails. Two lines.
 """,
         template="""
 #include <ep/peer.cuh>
@@ -204,23 +210,24 @@ the phase, which rank is waited for, and which slot (-1: none in particular).
             "if (round >= 2) ep::wait_until_ge(credits, round - 1, {ep::kPhaseCredit, peer, -1});": "Return if the",
             "if (!ep::wait_until_ge(credits, round + 1 - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": "timeout",
             "if (round >= 2 && !ep::wait_until_ge(credits, round - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": (
-                "credit"
+                "line 2 of your cell waits for too little of `credits`"
             ),
-            "if (round >= 2 && !ep::wait_until_ge(credits, round + 1, {ep::kPhaseCredit, peer, -1}))\n    return;": (
-                "timeout"
+            "if (round >= 2 && !ep::wait_until_ge(credits, round, {ep::kPhaseCredit, peer, -1})) return;": (
+                "a credit that it does not need"
             ),
         },
         picture=("slots", "arrived", "credits"),
         flows=(Flow("credits", "reads", "own", "Nobody has looked at `credits`: wait for them."),),
         requires=_RETURNS,
+        frees="credits",
     ),
     Puzzle(
         number="01.4",
         title="The same again, without a reset",
         task="""
 Seven times in a row, each rank writes `value` into the peer's box, signals, waits and reads. Nothing is ever set
-back to 0, and `read` counts how often the peer has read **your** value. Write what comes before the store of epoch
-*e*: wait until the peer has read what you wrote in the epoch before. Return if the wait fails. One or two lines.
+back to 0, and `read` counts how often the peer has read **your** value. Write what comes before the store of each
+`epoch`: wait until the peer has read what you wrote in the epoch before. Return if the wait fails. One or two lines.
 """,
         template="""
 #include <ep/peer.cuh>
@@ -245,7 +252,7 @@ extern "C" __global__ void puzzle(uint64_t* box, uint64_t* flag, uint64_t* read,
         hints=(
             "The peer adds 1 to your `read` at the end of each epoch: the last line of the loop.",
             "In epoch 0 nothing was written before. In epoch 1 the peer must have read once. And no counter is reset, "
-            "so which number does epoch *e* wait for?",
+            "so which number does each `epoch` wait for?",
             "`if (!ep::wait_until_ge(read, ..., {ep::kPhaseCredit, peer, -1})) return;` with the number of the epoch.",
         ),
         solution="if (!ep::wait_until_ge(read, epoch, {ep::kPhaseCredit, peer, -1})) return;",
@@ -259,10 +266,11 @@ double buffer.
         wrong={
             "ep::wait_until_ge(read, epoch, {ep::kPhaseCredit, peer, -1});": "Return if the wait fails",
             "if (!ep::wait_until_ge(read, epoch + 1, {ep::kPhaseCredit, peer, -1})) return;": "timeout",
-            "if (!ep::wait_until_ge(flag, epoch, {ep::kPhaseCredit, peer, -1})) return;": "credit before reuse",
+            "if (!ep::wait_until_ge(flag, epoch, {ep::kPhaseCredit, peer, -1})) return;": "something else than `read`",
             "if (epoch > 1 && !ep::wait_until_ge(read, 1, {ep::kPhaseCredit, peer, -1})) return;": "credit",
         },
         picture=("box", "flag", "read"),
         requires=_RETURNS,
+        frees="read",
     ),
 )

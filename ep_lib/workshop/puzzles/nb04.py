@@ -138,9 +138,10 @@ comparison: it puts the stores into the slot behind the proxy's loads out of it.
         wrong={
             "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "waits in a polling loop",
             "while (ep::ld_relaxed_sys_u64(taken) + 4 < n + 1) continue;": "without acquire",
-            "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "waits in a polling loop",
+            "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "cell waits for too little of `taken`",
         },
         ranks=1,
+        frees="taken",
         flows=(Flow("taken", "reads", "own", "Nobody has looked at `taken`: wait for it."),),
     ),
     Puzzle(

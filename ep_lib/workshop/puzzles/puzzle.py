@@ -44,6 +44,12 @@ _MOST_SHOWN = 16  # numbers of an array in a message
 _INSIDE = re.compile(
     r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)| \(spawn's timeout=\)|, or less work, or a higher timeout="
 )
+_NO_CREDIT = "its writer does not wait for a credit"  # of what the checker says of a slot that is reused
+_WAIT = re.compile(r"\b(?:wait_until|ld_(?:acquire|relaxed)|atomic)\w*\s*\(")
+_PASSED = re.compile(
+    r"  (?P<who>[^\n]*) waits in (?P<at>line \d+ of the template) for one value: it was (?P<was>\d+) until "
+    r"(?P<by>line \d+ of the template) made it (?P<is>\d+), before this thread looked\n  remedy: [^\n]*"
+)
 _IN_HEAP = re.compile(r"(?:rank (\d+) )?heap\+0x([0-9a-f]+)")
 Kernels = Callable[[str], ep_lib.Kernel]  # by name
 # The types of what a Python answer returns; none of their subclasses.
@@ -124,6 +130,16 @@ class Bench:
         if not np.array_equal(got, wanted):
             # The run goes on: the checker may yet see the reason.
             self._attempt.reasons.append(f"{name} of rank {self.me} {_difference(got, wanted)}. {why}".strip())
+
+    @contextlib.contextmanager
+    def ends(self, otherwise: str) -> Iterator[None]:
+        """What is launched inside comes to its end. ``otherwise``: a sentence if not."""
+        try:
+            yield
+            self.rank.synchronize()
+        except EpError:
+            self._attempt.reasons.append(otherwise)
+            raise
 
     def require(self, condition: object, otherwise: str) -> None:
         """The attempt is wrong, for the reason ``otherwise``, unless ``condition`` is true."""
@@ -273,6 +289,7 @@ class Puzzle:
 
     Right values are not all that a task asks for: ``flows`` are what must be seen in the run. Where the run cannot
     tell, ``requires`` and ``forbids`` are regular expressions for the lines, with what is said if they do not hold.
+    ``frees``: the array that counts what readers are done with, where the learner writes the wait for it.
     """
 
     number: str
@@ -291,6 +308,7 @@ class Puzzle:
     flows: tuple[Flow, ...] = ()
     requires: Mapping[str, str] = field(default_factory=dict)
     forbids: Mapping[str, str] = field(default_factory=dict)
+    frees: str = ""
 
     @property
     def is_python(self) -> bool:
@@ -408,9 +426,29 @@ class Puzzle:
             missing, accesses = self._beside_the_task(lines, attempt)
             kind, headline, text = ("wrong", _NOT_AS_ASKED, missing) if missing else ("right", "Right", tried)
             return verdict(kind, headline, text, accesses, self._shown(attempt))
-        text = "\n".join([*attempt.reasons[:1], *told[:1]])
+        reasons = attempt.reasons[:1]
+        accesses, shown = self._look(attempt, wrong_at)
+        text = "\n".join([*reasons, *(self._reused(each, lines, attempt, accesses) for each in told[:1])])
         headline = f"Not right yet (seen with seed {wrong_at})"
-        return verdict("wrong", headline, text, *self._look(attempt, wrong_at), seed=wrong_at)
+        return verdict("wrong", headline, text, accesses, shown, seed=wrong_at)
+
+    def _reused(self, told: str, lines: str, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> str:
+        """A finding about a slot that is written too early, with what the answer waits for and in which line."""
+        waits = [n for n, line in enumerate(self._code(lines).split("\n"), start=2) if _WAIT.search(line)]
+        why = _NO_CREDIT
+        if self.frees and waits:
+            looks = Flow(self.frees, "reads", "own", "").is_seen(accesses, attempt.arrays)
+            what = (
+                f"too little of `{self.frees}`, or not every time" if looks else f"something else than `{self.frees}`"
+            )
+            why = f"line {waits[0]} of your cell waits for {what}"
+            if told.startswith("race: ") and "of your cell" not in told:  # within a rank it has no name of its own
+                return re.sub(r"  remedy: .*", f"  reason: {why}\n  remedy: credit before reuse", told)
+        passed = (
+            rf"  slot reused: \g<who> waits in \g<at> for \g<was>, which was there until \g<by> made it \g<is>: "
+            rf"{why}\n  remedy: credit before reuse"
+        )
+        return _PASSED.sub(passed, told).replace(_NO_CREDIT, why) if self.frees else told
 
     def _look(self, attempt: _Attempt, seed: int) -> tuple[Sequence[MemoryAccess], Sequence[NamedArray]]:
         """Runs it once more, for the picture."""
