@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 import unicodedata
@@ -21,7 +22,8 @@ _SUFFIX = re.compile(r"(?:[^\W0-9][\w$]*)?")
 _RAW_BEFORE = re.compile(r"(?<![\w$])(?:u8|[uUL])?R\Z")
 # What compilers do not read alike, or this file does not read: header names are no literals.
 _DOUBTFUL_LINE = re.compile(
-    r"""(?:(?:\#|%:)[\s\x01]*(?:include\w*|import|embed)\b[ \t\x01]*|__has_\w+[\s\x01]*\(?[\s\x01]*)<[^>\n]*[\x01"]"""
+    r"""(?:(?:\#|%:)[\s\x01]*+(?:include\w*+|import|embed)\b[ \t\x01]*+|__has_\w++[\s\x01]*+\(?[\s\x01]*+)"""
+    r"""<[^>\n\x01"]*+[\x01"]"""
 )
 
 
@@ -88,11 +90,11 @@ def _may_be_in_a_name(character: str) -> bool:
 
 
 def _pieces(text: str) -> Iterator[Piece]:
-    joined, places = _join(text)
+    joined, begins, gone = _join(text)
 
     def place(position: int) -> int:
         """Of a position in ``joined``, in ``text``."""
-        return position + sum(length for begin, length in places if begin <= position) if places else position
+        return position + gone[bisect.bisect_right(begins, position)]
 
     at = 0
     while found := _TOKEN.search(joined, at):
@@ -105,13 +107,13 @@ def _pieces(text: str) -> Iterator[Piece]:
             closing = f'){found["mark"]}"'
             end = text.find(closing, place(at - 1) + 1)
             end = len(text) if end < 0 else end + len(closing)
-            joined, places = _join(text, end)
+            joined, begins, gone = _join(text, end)
             at, why = _suffix(joined, end)
             yield Piece(begin, end, is_comment=False, doubt=why)
         elif found["literal"] is not None:
             end = place(at - 1) + 1
             at, why = _suffix(joined, at)
-            if found.group().startswith('"') and _RAW_BEFORE.search(joined[: found.start()][-5:]):
+            if found.group().startswith('"') and _RAW_BEFORE.search(joined[max(0, found.start() - 5) : found.start()]):
                 why = "a raw string with a mark that none may have"
             yield Piece(begin, end, is_comment=False, doubt=why)
         elif found["number"] is not None and joined[at : at + 1] == "'":
@@ -126,13 +128,11 @@ def _suffix(joined: str, at: int) -> tuple[int, str]:
     return found.end(), "a raw string directly behind another text" if is_raw else ""
 
 
-def _join(text: str, start: int = 0) -> tuple[str, list[tuple[int, int]]]:
-    """The text with lines that end in a backslash joined, from ``start`` on; and where how many characters went."""
-    if not _JOINED.search(text, start):
-        return text, []
-    places, gone = [], 0
+def _join(text: str, start: int = 0) -> tuple[str, list[int], list[int]]:
+    """The text with lines that end in a backslash joined, from ``start`` on; where in it characters went, and how many
+    had gone before the first of these places, behind it, behind the second..."""
+    begins, gone = [], [0]
     for found in _JOINED.finditer(text, start):
-        length = len(found.group())
-        places.append((found.start() - gone, length))
-        gone += length
-    return text[:start] + _JOINED.sub("", text[start:]), places
+        begins.append(found.start() - gone[-1])
+        gone.append(gone[-1] + len(found.group()))
+    return text[:start] + _JOINED.sub("", text[start:]) if begins else text, begins, gone

@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ep_lib.errors import GradingError
 from ep_lib.workshop import handed_in, marking, similar
@@ -24,6 +25,7 @@ from ep_lib.workshop.gradebook import BY_THE_PLATFORM, Book, HandedIn, a_time
 from ep_lib.workshop.handed_in import Submission, notebooks_in, pieces_in, submissions
 from ep_lib.workshop.marking import Job, Result, Work
 from ep_lib.workshop.puzzles import graded
+from ep_lib.workshop.reading import Unreadable, read
 
 EVERYBODY = "all"  # of whom to grade again
 NOTHING = ""  # in place of an exercise: a learner of whom nothing was found
@@ -91,12 +93,21 @@ def _entries(submission: Submission, exercises: Iterable[Exercise], *, puzzles: 
             continue
         source = ", ".join(f"{submission.source}: {path}" for path in found.paths) or submission.source
         own: tuple[str, ...] = ()
-        if found.files and similar.is_the_solution(exercise.name, found.files):
+        if found.files and _read(similar.is_the_solution, exercise.name, found.files, otherwise=False):
             own = (f"it is {similar.THE_SOLUTION}",)
         job = Job(submission.learner, exercise.name, found.files, source=source, submitted=found.modified)
         yield Entry(job, found.problem, _flags(submission) + found.flags + own)
     if puzzles:
         yield from _puzzles(submission)
+
+
+def _read(function: Callable[..., Any], exercise: str, files: Mapping[str, bytes], otherwise: Any) -> Any:
+    """What a function of :mod:`ep_lib.workshop.similar` says of files; ``otherwise`` of those that cannot be read,
+    which get no points."""
+    try:
+        return read(function, exercise, dict(files))
+    except Unreadable:
+        return otherwise
 
 
 def _flags(submission: Submission) -> tuple[str, ...]:
@@ -204,7 +215,7 @@ def grade_class(
         told = [*result.record.get("flags", []), *flags[id(job)]]
         result = dataclasses.replace(result, record={**result.record, "flags": told})
         library = marking.version_of(job.exercise) if job.exercise else ""
-        marks = similar.marks_of(job.exercise, job.files) if job.files else ()
+        marks = _read(similar.marks_of, job.exercise, job.files, otherwise=()) if job.files else ()
         book.append(
             *(job.learner, job.exercise, job.digest, library, result.record),
             round=rounds[id(job)],

@@ -30,8 +30,10 @@ _ATTRIBUTES = frozenset(
     )
 )
 _ATTRIBUTE = re.compile(
-    r"\[\s*\[(?P<cpp>.*?)\]\s*\]|\b__attribute(?:__)?\b(?P<gnu>\s*\(\s*\((?:[^()]|\([^()]*\))*\)\s*\))?", re.S
+    r"\[\s*\[(?:(?P<cpp>.{0,500}?)\]\s*\])?|\b__attribute(?:__)?\b(?P<gnu>\s*\(\s*\((?:[^()]|\([^()]*\))*\)\s*\))?",
+    re.S,
 )
+_NAME = re.compile(r"\s*+(?:\w++\s*+::)?+\s*+(\w++)\s*+")
 _ARGUMENTS = re.compile(r"\(\s*(?:\d+|\"\")?\s*\)")
 _KEYWORDS = frozenset(
     (
@@ -68,8 +70,9 @@ def attributes(code: str) -> Iterator[Found]:
         inside = found["cpp"] if found["cpp"] is not None else re.sub(r"^\s*\(\s*\(|\)\s*\)$", "", found["gnu"] or "?")
         inside = re.sub(r"^\s*using\s+\w+\s*:", "", inside)
         for each in _ARGUMENTS.sub("", inside).split(","):
-            name = re.sub(r"^\s*(?:\w+\s*::)?\s*_*(\w+?)_*\s*$", r"\1", each)
-            if name not in _ATTRIBUTES and name.strip():
+            named = _NAME.fullmatch(each)
+            name = named[1].strip("_") if named else each
+            if name not in _ATTRIBUTES and each.strip():
                 yield Found(
                     found.start(), found.group()[:40], "an attribute may hide code from the checker: leave it out"
                 )
@@ -80,6 +83,14 @@ class _Scope:
     kind: str  # "namespace", "class" or "body"
     is_ep: bool = False
     statement: list[str] = field(default_factory=list)
+    words: set[str] = field(default_factory=set)  # of the statement
+    macros: list[str] = field(default_factory=list)  # in the statement, and what they stand for
+    hidden: str = ""  # a word that is taken, in a statement with macros
+    looked_at: tuple[int, int, bool] = (0, 0, False)  # how much of both, and as if in namespace ep
+
+    def begin(self) -> None:
+        """Another statement."""
+        self.statement, self.words, self.macros, self.hidden, self.looked_at = [], set(), [], "", (0, 0, False)
 
 
 def declarations(code: str, called: Collection[str], library: Collection[str]) -> Iterator[Found]:
@@ -147,47 +158,57 @@ def _in_scopes(
         scope = scopes[-1]
         if token == "{":
             kind = _kind(scope, brackets)
-            names = scope.statement if kind == "namespace" else []
-            scopes.append(_Scope(kind, scope.is_ep or "ep" in names))
-            scopes[-1].statement = []
+            scopes.append(_Scope(kind, scope.is_ep or (kind == "namespace" and "ep" in scope.words)))
             continue
         if token == "}" and len(scopes) > 1:
             ended = scopes.pop()
             if ended.kind != "class" and brackets == 0:
-                scopes[-1].statement = []
+                scopes[-1].begin()
             continue
         if scope.kind == "body":
             continue
         brackets += (token in "([") - (token in ")]")
         if token == ";" and brackets == 0:
-            scope.statement = []
+            scope.begin()
             continue
-        said = scope.statement
-        is_ep = scope.is_ep or "ep" in said
+        said, words = scope.statement, scope.words
+        is_ep = scope.is_ep or "ep" in words
         said.append(token)
-        of_a_macro = [word for each in said if each in macros for word in (each, *macros[each])]
-        if scope.kind == "namespace" and of_a_macro:
-            hidden = [
-                word
-                for word in (*of_a_macro, *said)
-                if word == "operator" or is_taken(word, is_ep) or (word in of_a_macro and _is_cudas(word, is_ep))
-            ]
-            if hidden and "=" not in said:
-                yield Found(at, hidden[0], why)
+        if token in macros and token not in words:
+            scope.macros += (token, *macros[token])
+        words.add(token)
+        if scope.kind == "namespace" and scope.macros and "=" not in words:
+            if not scope.hidden:
+                scope.hidden = _hidden(scope, is_ep, is_taken)
+            if scope.hidden:
+                yield Found(at, scope.hidden, why)
         if is_ep and said[:2] == ["using", "namespace"] and token not in ("namespace", "::", "ep", "detail"):
             yield Found(at, token, "it would change which functions the tests call: leave it out")
-        if scope.kind == "namespace" and "operator" in said:
-            if (brackets == 0 and ("template" in said or said[0] == "using")) or (brackets and token == "auto"):
+        if scope.kind == "namespace" and "operator" in words:
+            if (brackets == 0 and ("template" in words or said[0] == "using")) or (brackets and token == "auto"):
                 yield Found(at, "operator", of_all_types)
-        elif _is_cudas(token, is_ep) and brackets == 0 and behind in _AFTER_A_NAME and "=" not in said:
+        elif _is_cudas(token, is_ep) and brackets == 0 and behind in _AFTER_A_NAME and "=" not in words:
             yield Found(at, token, of_cuda)
         if not is_taken(token, is_ep):
             continue
-        is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in said
-        if is_declared or (said[0] == "using" and "=" not in said) or "friend" in said:
+        is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in words
+        if is_declared or (said[0] == "using" and "=" not in words) or "friend" in words:
             yield Found(at, token, why)
     if brackets or len(scopes) > 1:
         yield Found(0, "", "not every bracket is closed, so nobody can tell where a function ends")
+
+
+def _hidden(scope: _Scope, is_ep: bool, is_taken: Callable[[str, bool], bool]) -> str:
+    """A taken word of a statement's macros, or else of itself; "" if there is none. Looks at what is new since it did
+    last."""
+    macros, said, as_ep = scope.looked_at
+    if as_ep != is_ep:
+        macros = said = 0
+    scope.looked_at = len(scope.macros), len(scope.statement), is_ep
+    for word in scope.macros[macros:]:
+        if word == "operator" or is_taken(word, is_ep) or _is_cudas(word, is_ep):
+            return word
+    return next((word for word in scope.statement[said:] if word == "operator" or is_taken(word, is_ep)), "")
 
 
 def _is_cudas(name: str, is_ep: bool) -> bool:
@@ -196,10 +217,10 @@ def _is_cudas(name: str, is_ep: bool) -> bool:
 
 def _kind(scope: _Scope, brackets: int) -> str:
     """Of the scope that a brace opens."""
-    said = scope.statement
+    words = scope.words
     if scope.kind == "body" or brackets:
         return "body"
-    if "namespace" in said or said == ["extern", '"', '"']:
+    if "namespace" in words or scope.statement == ["extern", '"', '"']:
         return "namespace"
-    is_class = any(word in said for word in ("class", "struct", "union")) and "(" not in said and "enum" not in said
+    is_class = not words.isdisjoint(("class", "struct", "union")) and "(" not in words and "enum" not in words
     return "class" if is_class else "body"

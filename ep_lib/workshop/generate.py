@@ -24,7 +24,7 @@ from ep_lib.errors import GradingError
 from ep_lib.workshop.exercises import Exercise, Hole, find, names, workshop_root
 
 _MARKER = re.compile(r"^(?P<indent>\s*)(?://|#)\s*EXERCISE-(?P<what>BEGIN|END)\s+(?P<at>\w+)\s*$")
-_VERSION = re.compile(r"^(?://|#) Exercise (\w+), version (\d+)\b", re.MULTILINE)
+_VERSION = re.compile(r"^(?://|#) Exercise (\w+), version (\d{1,9})\b", re.MULTILINE)
 _WIDTH = 110  # of hint lines
 
 

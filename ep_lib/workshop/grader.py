@@ -30,12 +30,13 @@ from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, what_failed
 from ep_lib.workshop.generate import another_version, version_of, without_version
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
+from ep_lib.workshop.reading import Unreadable, read
 from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
 from ep_lib.workshop.seal import Tampered
-from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
+from ep_lib.workshop.submission import copy_pieces, not_text
 from ep_lib.workshop.walls import beneath, missing
-from ep_lib.workshop.watched import unwatchable, unwatched, worth_a_look
+from ep_lib.workshop.watched import look_through, unwatched
 
 SCHEMA = 1  # of Grade.as_json
 SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
@@ -289,13 +290,14 @@ def examine(
     _compile_what_all_share()  # here: in the child it would count as the submission's time
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
-        outside = reaches_out(exercise, work / "mine")
-        hidden_away = unwatchable(exercise, work / "mine", _sources(tests))
-        looks = worth_a_look(exercise, work / "mine")
+        late = False, False
+        try:
+            refused, looks = read(look_through, exercise, work / "mine", _sources(tests))
+        except Unreadable as error:
+            refused, looks, late = str(error), (), _out_of_time(error.kind)
         notes = _versions(exercise, work / "mine", public)
         with _sandbox(exercise, tests, limits, work) as sandbox:
-            problem = outside or hidden_away or not_text(exercise, work / "mine")
-            late = False, False
+            problem = refused or not_text(exercise, work / "mine")
             if not problem:
                 problem, kind = _compile(exercise, sandbox, tests, limits, work)
                 late = _out_of_time(kind)
@@ -310,11 +312,9 @@ def examine(
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed))
             output = sandbox.output.decode(errors="replace")
     found = [task if problem else _blame(task, found) for task in found]
-    flags: tuple[str, ...] = (
-        (outside or hidden_away,) if outside or hidden_away else ((problem,) if _SHUT.search(problem) else ())
-    )
+    flags: tuple[str, ...] = (problem,) if refused or _SHUT.search(problem) else ()
     flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
-    flags += looks + notes
+    flags += (*looks, *notes)
     seconds = time.monotonic() - began
     return Grade(exercise, folder, tuple(found), seconds, problem, output, public, flags, seed, notes)
 

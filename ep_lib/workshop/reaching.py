@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import string
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -168,6 +169,8 @@ _MEMBERS = "give the enumeration a member in its own body, as in RED = 1 (of fla
 _PYTHONS_OWN = "of Python's own names a piece says those of operators, containers and contexts: give it a plain method"
 _INSIDE = "of a module a piece uses public functions and classes: no modules inside of it, no files and no code in text"
 _HANDED = "a piece launches the kernels that it is handed, and makes none"
+_DEEPEST = 250  # of a syntax tree: what looks at it calls itself, some times for each level
+_ANYBODYS = "type()"  # in place of a name that Python could read
 _NESTED = "nested too deeply to be read: give its parts names, in lines of their own"
 _IMPORTS = f"a piece imports only {', '.join(sorted(_MODULES - {'__future__'}))}"
 _CLASSES = "a class of a class makes others at run time: compare type(x), print it, or name the class itself"
@@ -195,17 +198,24 @@ def reaches(source: bytes) -> list[Reach]:
     is to read it."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError):
         return []  # then it does not run either
-    try:
-        variables = Variables(tree)
-    except RecursionError:
+    except (RecursionError, MemoryError):  # the parser's own limits: what runs it may have others
+        return [Reach(1, "...", refused=True, why=_NESTED)]
+    if _is_deeper_than(_DEEPEST, tree):
         return [Reach(1, "...", refused=True, why=_NESTED)]
     found: dict[str, Reach] = {}
-    for reach in _all(tree, variables):
+    for reach in _all(tree, Variables(tree)):
         if reach.word not in found or reach.line < found[reach.word].line:
             found[reach.word] = reach
     return sorted(found.values())
+
+
+def _is_deeper_than(most: int, tree: ast.AST) -> bool:
+    level = [tree]
+    for _ in range(most):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return bool(level)
 
 
 def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
@@ -394,15 +404,7 @@ def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     } - {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
 
     def belongs_to_all(node: ast.AST) -> bool:
-        while isinstance(node, (ast.Attribute, ast.Subscript)):
-            if isinstance(node, ast.Attribute) and node.attr == "__class__":
-                return not (isinstance(node.value, ast.Name) and node.value.id == "self")
-            node = node.value
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and node.args:
-            return not (isinstance(node.args[0], ast.Name) and node.args[0].id == "self")
-        if isinstance(node, ast.Name):
-            return node.id in imported
-        return any(each is not node and belongs_to_all(each) for each in _meant(node))
+        return any(name in imported for name in _roots(node))
 
     named = [
         (name, value)
@@ -410,8 +412,14 @@ def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         for name, value in _paired(target, value)
         if not isinstance(value, (ast.Call, ast.Subscript))  # what it returns or holds is no import
     ]
-    while new := {name for name, value in named if name not in imported and belongs_to_all(value)}:
-        imported |= new  # another name for it
+    imported.add(_ANYBODYS)
+    also: dict[str, set[str]] = {}  # by name, those that are other names for it
+    for name, value in named:
+        for root in _roots(value):
+            also.setdefault(root, set()).add(name)
+    new = imported
+    while new := {name for root in new for name in also.get(root, ())} - imported:
+        imported |= new
     for node in ast.walk(tree):
         if isinstance(node, (ast.Attribute, ast.Subscript)):
             if not isinstance(node.ctx, ast.Load) and belongs_to_all(node.value):
@@ -422,6 +430,22 @@ def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             and belongs_to_all(next(iter(node.args), node))
         ):
             yield node, _word(node.func)
+
+
+def _roots(node: ast.AST) -> Iterator[str]:
+    """The names at which an expression begins whose attributes and items are set; _ANYBODYS for somebody's class."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        if isinstance(node, ast.Attribute) and node.attr == "__class__":
+            yield from () if isinstance(node.value, ast.Name) and node.value.id == "self" else (_ANYBODYS,)
+            return
+        node = node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and node.args:
+        yield from () if isinstance(node.args[0], ast.Name) and node.args[0].id == "self" else (_ANYBODYS,)
+    elif isinstance(node, ast.Name):
+        yield node.id
+    else:
+        for each in _meant(node):
+            yield from _roots(each) if each is not node else ()
 
 
 def _meant(node: ast.AST) -> Iterator[ast.AST]:
@@ -582,11 +606,13 @@ class _Own:
                 self._named.append((node.rest if isinstance(node, ast.MatchMapping) else node.name) or "")
             elif isinstance(node, ast.alias) and (node.asname or node.name != "NamedTuple"):
                 self._named.append(node.asname or node.name)
-        self._texts = {name: text for name, text in texts.items() if self._named.count(name) == 1}
+        self._given_names = frozenset(self._named)
+        times = Counter(self._named)
+        self._texts = {name: text for name, text in texts.items() if times[name] == 1}
         # classes that no object of another one passes for, and no other meaning of their names
         self._plain: set[str] = {each for each in ("NamedTuple", "object") if each not in self._named}
         for name, bases in classes.items():
-            self._plain |= {name} if bases <= self._plain and self._named.count(name) == 1 else set()
+            self._plain |= {name} if bases <= self._plain and times[name] == 1 else set()
         # A.method of a class, not of its object, can be called on anything; and so can a method with another name
         self._by_class = loaded | {
             node.attr
@@ -610,7 +636,7 @@ class _Own:
 
     def is_pythons(self, name: str) -> bool:
         """Whether a builtin's name means that."""
-        return name not in self._named
+        return name not in self._given_names
 
     def is_plain_template(self, node: ast.expr) -> bool:
         """Whether it is text that stands there, and its format() looks at no attributes and items."""
@@ -622,13 +648,16 @@ class _Own:
         return _is_builtin(node) or (isinstance(node, ast.Name) and node.id in self._plain)
 
 
-def _is_plain_template(text: str) -> bool:
+def _is_plain_template(text: str, depth: int = 2) -> bool:
+    if depth == 0:
+        return False  # Python follows no more either
     try:
         fields = list(string.Formatter().parse(text))
     except ValueError:
         return False  # it is no template
     return all(
-        not {".", "["} & set(name or "") and (not inner or _is_plain_template(inner)) for _, name, inner, _ in fields
+        not {".", "["} & set(name or "") and (not inner or _is_plain_template(inner, depth - 1))
+        for _, name, inner, _ in fields
     )
 
 

@@ -39,8 +39,8 @@ _KEYWORDS = frozenset(keyword.kwlist) | frozenset(
     )
 )
 _TOKEN = re.compile(
-    r"""(?P<comment>//[^\n]*|/\*.*?\*/|\#(?!\s*(?:include|define|pragma|if|else|endif|undef|error|line))[^\n]*)
-        | (?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | (?P<name>[^\W\d]\w*)
+    r"""(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z)|\#(?!\s*(?:include|define|pragma|if|else|endif|undef|error|line))[^\n]*)
+        | (?P<text>"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])*+'?) | (?P<name>[^\W\d]\w*)
         | (?P<number>\d[\w.]*) | (?P<sign>\S)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -133,7 +133,7 @@ def _parts_of_python(text: str) -> list[str]:
         text = ast.unparse(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass  # no Python: as it is
-    return re.split(r"^(?=\s*(?:@|def\b|async\s+def\b|class\b))", text, flags=re.MULTILINE)
+    return re.split(r"^(?=[^\S\n]*(?:@|def\b|async\s+def\b|class\b))", text, flags=re.MULTILINE)
 
 
 def _parts_of_cpp(text: str) -> list[str]:

@@ -24,7 +24,7 @@ from ep_lib.jit.toolkit import DEVICE_INCLUDE, EMULATOR_INCLUDE, find_compiler
 from ep_lib.workshop.declared import attributes, code_of, declarations
 from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.reaching import reaches
-from ep_lib.workshop.submission import source_text
+from ep_lib.workshop.submission import reaches_out, source_text
 
 _IN_PLAIN_CUDA = "write it in plain CUDA C++"
 _WRITE_THROUGH_POINTERS = ("frexp", "modf", "remquo", "sincos")  # and read nothing: unseen_bytes() sees it
@@ -57,20 +57,20 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, why in (
         (r"\basm\b|\b__asm(?:__)?\b", f"the emulator cannot watch assembly: {_IN_PLAIN_CUDA}, with <ep/memory.cuh>"),
         (r"\b__declspec\b", "an attribute may hide code from the checker: leave it out"),
-        (r"\w*(?:no_sanitiz|disable_sanitizer|no_address_safety)\w*", "it switches the checker off: leave it out"),
+        (r"(?:no_sanitiz|disable_sanitizer|no_address_safety)\w*", "it switches the checker off: leave it out"),
         (
-            r"^\s*#\s*pragma\b(?!\s+(?:GCC\s+|clang\s+loop\s+)?(?:once|unroll|nounroll)\b)[^\n]*|\b_Pragma\b",
+            r"^[^\S\n]*#\s*pragma\b(?!\s+(?:GCC\s+|clang\s+loop\s+)?(?:once|unroll|nounroll)\b)[^\n]*|\b_Pragma\b",
             "a pragma may change how the tests are compiled: leave it out",
         ),
         (r"##|# #", "words that are pasted together cannot be read here: write them out"),
-        (r"^\s*#\s*(?:line\b|\d)[^\n]*", "reports would name another file: leave it out"),
+        (r"^[^\S\n]*#\s*(?:line\b|\d)[^\n]*", "reports would name another file: leave it out"),
         (r"\b(?:__tsan|__ubsan|__asan|epemu|EPEMU)_?\w*|\bep_emulator\b", "it belongs to the emulator: leave it out"),
         (
             r"\b__builtin_(?:frame|return|extract_return|apply)\w*",
             "it looks into the functions that call yours: leave it out",
         ),
         (
-            r"\b__builtin_va_\w+|\bva_(?:list|start|arg|copy|end)\b|^(?!\s*#)[^\n]*?[(,]\s*\.\.\.\s*\)",
+            r"\b__builtin_va_\w+|\bva_(?:list|start|arg|copy|end)\b|^(?![^\S\n]*#)[^\n]*?[(,]\s*\.\.\.\s*\)",
             "GPUs have no functions of any number of arguments: name each argument, or write a template",
         ),
         (
@@ -89,7 +89,7 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-_DEFINES = re.compile(r"^\s*#\s*(define|undef)\s+(\w+)", re.MULTILINE)
+_DEFINES = re.compile(r"^[^\S\n]*#\s*(define|undef)\s+(\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const\s*)?(?:noexcept\s*)?\{")
 _CALL = re.compile(r"\b(\w+)(?:\s*\(|<)")
 _NO_FUNCTIONS = frozenset(
@@ -114,6 +114,12 @@ _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
 
 
 _NOT_RUN = "Until that is mended the file is not run, and none of its tasks counts."
+
+
+def look_through(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> tuple[str, tuple[str, ...]]:
+    """Why the pieces in ``mine`` are not run, or "", and what of them is worth a look. Call it by
+    :func:`ep_lib.workshop.reading.read`: nobody knows how long it takes."""
+    return reaches_out(exercise, mine) or unwatchable(exercise, mine, tests), worth_a_look(exercise, mine)
 
 
 def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:

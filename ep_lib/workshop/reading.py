@@ -1,0 +1,94 @@
+"""Reads what somebody handed in, in a process of its own that can be stopped.
+
+Python's parser and its regular expressions listen to nobody while they work, and some text keeps them at it for hours,
+or takes all memory. So what looks at a submission's text does not run in the instructor's process: :func:`read` has it
+run in a child with the limits and walls of the grader's others, which changes no file and runs nothing of a submission.
+It is kept for the next text, since a new one takes longer than most texts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ep_lib.errors import EpError
+from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
+from ep_lib.workshop.scenario import REQUEST_BYTES, BadReply, pack
+
+SECONDS = 10.0  # of CPU for one text; those of the course take some hundredths
+_LIMITS = Limits(cpu_s=1 << 20, resident_bytes=1 << 30)  # its seconds are counted for each text
+_MOST_SAID = 16 << 20  # bytes of an answer
+_COMPILERS_LIBRARIES = "LD_LIBRARY_PATH"  # as the grader's children have it: all are forks of one process
+
+
+class Unreadable(EpError):
+    """A text that takes too long, or more memory than any piece does. ``kind``: the name of the child's error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"its text cannot be read ({error}): a piece is some hundred lines of plain code, without long lists and "
+            "without parts in parts in parts"
+        )
+        self.kind = type(error).__name__
+
+
+def read(function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of this library, by its name, returns in the other process, as JSON brings it. Raises Unreadable,
+    and sandbox.Stopped."""
+    try:
+        reader = _idle.pop()
+    except IndexError:  # none, or all are reading: an executor's workers are threads
+        reader = _Reader()
+    if not reader.is_ours():
+        reader.leave()
+        reader = _Reader()
+    try:
+        _, said = reader.ask({"call": (function, given)}, reply_bytes=_MOST_SAID, seconds=SECONDS)
+    except (ChildFailed, BadReply) as error:
+        raise Unreadable(error) from error
+    _idle.append(reader)
+    return json.loads(said)
+
+
+class _Reader(Sandbox):
+    def __init__(self) -> None:
+        environment = {name: os.environ[name] for name in (_COMPILERS_LIBRARIES,) if name in os.environ}
+        super().__init__(Path("/"), _LIMITS, Path("/"), environment, {"readable": [Path("/")], "writable": []})
+        self._owner = os.getpid()
+
+    def is_ours(self) -> bool:
+        """Whether this process made it, and was not forked from the one that did."""
+        return self._owner == os.getpid()
+
+    def leave(self) -> None:
+        """Lets go of one that is another process's."""
+        os.close(self._control_fd)
+        self._close()
+
+    def _program(self) -> str:
+        return "from ep_lib.workshop import reading; reading.serve(sys.stdin.buffer, reply)"
+
+
+_idle: list[_Reader] = []
+
+
+@atexit.register
+def _end() -> None:
+    for reader in _idle:
+        if reader.is_ours():
+            reader.end()
+
+
+# ---- the other process -----------------------------------------------------------------------------------------------
+def serve(requests: BinaryIO, reply: int) -> None:
+    """Calls what is asked for until the grader closes the pipe, or an error that no function expects ends it."""
+    while len(prefix := requests.read(REQUEST_BYTES.size)) == REQUEST_BYTES.size:
+        function, given = pickle.loads(requests.read(REQUEST_BYTES.unpack(prefix)[0]))["call"]
+        said = memoryview(pack({}, json.dumps(function(*given), default=list).encode()))
+        while said:
+            said = said[os.write(reply, said) :]
