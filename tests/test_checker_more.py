@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -297,3 +298,40 @@ def test_calls_that_move_structs_unseen_are_refused(monkeypatch: pytest.MonkeyPa
     lines = WITH_CALLS.splitlines()
     unseen = {n: " new (" in line for n, line in enumerate(lines, 1) if "// unseen" in line}
     assert {each.line: each.is_write for each in told} == unseen
+
+
+MACHINES = """
+#include "x86gprintrin.h"
+#include "xmmintrin.h"
+#include <cpuid.h>
+#define STORE _mm_stream_pi
+__attribute__((noinline)) void store(long long* to) { STORE((__m64*)to, __m64(to[1])); }  // unseen
+extern "C" __global__ void k(long long* x, unsigned a, unsigned b, unsigned c) {
+    asm volatile("" ::: "memory");
+    const char* volatile text = "gimple_call <__builtin_ia32_movntqD.1, NULL, 5>";
+    _fxsave64(x);  // unseen
+    _m_maskmovq(__m64(x[0]), __m64(x[1]), (char*)x);  // unseen
+    __cpuid(0, a, a, b, c);  // unseen, and assembly has its line
+    store(x + (a ^ text[0]));
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None or platform.machine() != "x86_64", reason="instructions of x86")
+def test_instructions_of_the_machine_are_refused_however_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CXX", "g++")
+    told: list[Unseen] = []
+    error = diagnostics.unseen_error
+
+    def listed(*args: Any, **options: Any) -> KernelCompileError:
+        told.extend(args[1])
+        return error(*args, **options)
+
+    monkeypatch.setattr(diagnostics, "unseen_error", listed)
+    with pytest.raises(
+        KernelCompileError, match=r"__builtin_ia32_.* GPUs do not have it, and the race checker does not"
+    ):
+        Kernel.from_source(MACHINES, "k", filename="machines.cu").compile()
+    of = {each.called: each.function for each in told if each.is_machines}
+    assert of.pop("asm") == "k" and of.pop("__builtin_ia32_fxsave64") == "k"
+    assert "store" in of.pop("__builtin_ia32_movntq") and any("maskmov" in each for each in of)

@@ -513,3 +513,40 @@ def test_the_time_limit_says_where_threads_were_last_seen():
         one(main, timeout=0.3)
     line = f"runtime_test.cu:{line_of('while (true) atomicAdd(x, 1u);')}"
     assert all(line in w.location for w in caught.value.waiters) and caught.value.waiters
+
+
+# What a kernel's library has in it beside constants and variables, and how a kernel gets there by its own names.
+PLACES = """
+struct Shape { virtual int sides() const = 0; };
+struct Square : Shape { int sides() const override { return 4; } };
+static const Square square;
+static const char* const names[] = {"a", "b"};
+__device__ long variable = 7;
+extern "C" __global__ void k(int place, const Shape** shapes, long* out) {
+    volatile int zero = 0;
+    if (place == 0) out[0] = variable + names[zero][0] + square.sides();
+    if (place == 1) for (volatile long* at = &variable;; --at) out[0] += *at;           // the table of addresses
+    if (place == 2) for (unsigned long long* at = (unsigned long long*)&variable;; --at) atomicAdd(at, 0ull);
+    if (place == 3) out[0] = *reinterpret_cast<const volatile char*>(&k);               // its code
+    if (place == 4) out[0] = *reinterpret_cast<const volatile char*>(&epemu_free);      // the emulator's
+    if (place == 5) const_cast<const char**>(names)[zero] = "c";                        // a constant
+    if (place == 6) **reinterpret_cast<volatile long**>(const_cast<Square*>(&square)) = 0;  // of the compiler's
+}
+"""
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_a_library_has_no_memory_for_kernels_but_its_variables(place: int) -> None:
+    def main(rank: ep_lib.Rank) -> int:
+        out = rank.to_device(np.zeros(1, np.int64))
+        ep_lib.Kernel.from_source(PLACES, "k", filename="places.cu").launch(rank, 1, 1, place, 0, out)
+        rank.synchronize()
+        return int(out[0])
+
+    if place == 0:
+        assert ep_lib.spawn(main, 1) == [7 + ord("a") + 4]
+        return
+    with pytest.raises(errors.KernelFault, match=r" bytes at |memory that does not exist") as caught:
+        ep_lib.spawn(main, 1)
+    line = next(n for n, line in enumerate(PLACES.splitlines(), 1) if f"place == {place}" in line)
+    assert f"places.cu:{line}" in str(caught.value)

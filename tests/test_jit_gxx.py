@@ -18,7 +18,7 @@ import pytest
 from support.clang import use_clang
 
 from ep_lib import Rank, processes, spawn
-from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.errors import ArgumentError, BackendUnavailable, KernelCompileError
 from ep_lib.jit import cache, gxx, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.gxx import EmulatorImage
@@ -352,3 +352,14 @@ extern "C" __global__ void k(int* x) { x[8] = even_sum(x, 7); }
         return int(rank.to_host(x)[8])
 
     assert spawn(main, 1, backend="emulator") == [4]
+
+
+def test_places_of_the_linker_are_no_variables() -> None:
+    text = """
+    extern "C" char _DYNAMIC[], __ehdr_start, _end, __TMC_END__;
+    extern "C" __global__ void k(long* out) { out[0] = (&_end - _DYNAMIC) + (&__TMC_END__ - &__ehdr_start); }
+    """
+    with pytest.raises(
+        KernelCompileError, match=r"^x.cu: error: nothing defines _DYNAMIC, __TMC_END__, __ehdr_start, _end"
+    ):
+        Kernel.from_source(text, "k", filename="x.cu").compile()

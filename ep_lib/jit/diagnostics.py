@@ -120,10 +120,18 @@ def unseen_error(
     """The error for accesses that the race checker would not see: ``silent``, and all that the same compilation
     ``with_lines`` tells, where paths with brackets can be taken for accesses."""
     report, first = _Report(kernel, "", roots), silent[0]
-    same = (each for each in with_lines if each[2:] == first[2:])
-    place = next((_Place(each.file, each.line) for each in same if each.file and each.line), None)
+    same = [each for each in with_lines if each[2:] == first[2:]]
+    places = [_Place(each.file, each.line) for each in same if each.file and each.line]
+    headers = [Path(each.file).name for each in places if first.is_machines and not report.is_own(each.file)]
+    place = next((each for each in places if Path(each.file).name not in headers), None)
     called = f"`{first.called}`" if first.called else "the function called"
-    if first.is_constant:
+    if first.is_machines:
+        of_header = f" of <{headers[0]}>" if headers else ""
+        what = (
+            f"{called}{of_header} is an instruction of this machine's processor: GPUs do not have it, and the race "
+            "checker does not see what it reads and writes: write it in plain CUDA C++"
+        )
+    elif first.is_constant:
         what = (
             f"{called} is constant and in shared memory, and the race checker does not see its reads: leave const out "
             "(and have no constant of that name elsewhere)"
@@ -139,7 +147,8 @@ def unseen_error(
             "it to a variable first, and pass that"
         )
     message = f"{report.show(place) if place else kernel.filename}: error: {what}"
-    message += f"\n    {report.source_line(place)}" if place else f" (in `{first.function}`)"
+    if place or not headers:
+        message += f"\n    {report.source_line(place)}" if place else f" (in `{first.function}`)"
     file = report.display(place.file) if place else kernel.filename
     return KernelCompileError(message, file=file, line=place.line if place else None)
 

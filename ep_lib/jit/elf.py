@@ -6,6 +6,7 @@ A small reader instead of ``readelf``: the cached path must not start a process,
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PT_TLS = 7
@@ -147,6 +148,14 @@ def functions_at_load(obj: Elf) -> list[AtLoad]:
             if not uses & _HARMLESS or uses - _HARMLESS - _BESIDE:
                 found.append(AtLoad(obj.sections[symbol.section].name, begin, end))
     return found
+
+
+def names_of_the_linker(obj: Elf, inputs: Sequence[Elf], linked: Elf) -> list[str]:
+    """What an object file uses and none of the linker's ``inputs`` defines, but what is ``linked`` has: ``_DYNAMIC``,
+    ``__ehdr_start``, ``end``. Without the two that compilers themselves use."""
+    used = {s.name for s in obj.symbols if s.section == SHN_UNDEF} - {"_GLOBAL_OFFSET_TABLE_", "__dso_handle", ""}
+    defined = {s.name for each in inputs for s in each.symbols if s.section != SHN_UNDEF}
+    return sorted((used - defined) & {s.name for s in linked.symbols if s.section != SHN_UNDEF})
 
 
 def has_writable_globals(obj: Elf) -> bool:

@@ -19,7 +19,14 @@ from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
 from ep_lib.jit import cache, digest, names, sealed, toolkit, unseen
-from ep_lib.jit.elf import Elf, defined_tls_symbols, functions_at_load, has_writable_globals, undefined_tls_symbols
+from ep_lib.jit.elf import (
+    Elf,
+    defined_tls_symbols,
+    functions_at_load,
+    has_writable_globals,
+    names_of_the_linker,
+    undefined_tls_symbols,
+)
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.toolkit import Compiler
@@ -93,6 +100,9 @@ _RUNTIME_FLAGS = [
     "-w",
     "-fdiagnostics-color=never",
 ]
+# -z defs: a function that neither the kernel nor the runtime has is reported here rather than by the loader.
+# -z relro, -z now: the addresses of the runtime's functions are read-only from the start.
+_KERNEL_LINK_FLAGS = ["-shared", "-Wl,-z,defs,-z,relro,-z,now,--as-needed"]
 _RUNTIME_LINK_FLAGS = ["-shared", "-pthread"]
 # The heap only: fibers leave their stacks without a word to the sanitizer.
 _SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--param=asan-stack=0", "-O1"]
@@ -207,7 +217,7 @@ class _Plan:
     @property
     def key(self) -> str:
         parts = ["emulator", toolkit.library_version(), self.compiler.path, self.compiler.identity]
-        parts += [*self.flags, *self.looked_through, str(self.prelude), str(self.runtime)]
+        parts += [*self.flags, *_KERNEL_LINK_FLAGS, *self.looked_through, str(self.prelude), str(self.runtime)]
         return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
 
 
@@ -479,10 +489,13 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
 
         raise diagnostics.initialiser_error(kernel, obj, initialisers)
     inputs = [str(obj), str(_support(compiler)), *_dynamic_shared(compiler, folder, undefined_tls_symbols(parts))]
-    # -z defs: a function that neither the kernel nor the runtime has is reported here rather than by the loader
-    link = [compiler.path, "-shared", *inputs, str(plan.runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)]
-    step(link, library)
+    step([compiler.path, *inputs, str(plan.runtime), *_KERNEL_LINK_FLAGS, "-o", str(library)], library)
     image = Elf(library.read_bytes())
+    if of_linker := names_of_the_linker(parts, [Elf(Path(file).read_bytes()) for file in inputs[1:]], image):
+        raise KernelCompileError(
+            f"{kernel.filename}: error: nothing defines {', '.join(of_linker)}, and the linker has places of its own "
+            "by such names: define what you declare, or name it otherwise"
+        )
     facts = {
         "params": [
             [list(param) for param in parse_table(image.symbol_bytes(_TABLE_SYMBOL.format(number)))]
@@ -503,7 +516,7 @@ def _unseen(dump: Path, obj: Elf) -> list[unseen.Unseen]:
     except FileNotFoundError:
         raise BackendUnavailable(f"g++ does not know {unseen.DUMP}, or has written nothing; {_ANOTHER}") from None
     dump.unlink()
-    return [*unseen.accesses(text), *unseen.constants(text, defined_tls_symbols(obj))]
+    return [*unseen.instructions(text), *unseen.accesses(text), *unseen.constants(text, defined_tls_symbols(obj))]
 
 
 def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> list[str]:

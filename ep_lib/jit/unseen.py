@@ -3,7 +3,8 @@
 g++ tells the sanitizer of assignments, and not of what a call itself moves: a struct that a call passes on straight
 from memory (``f(__builtin_bit_cast(S, *p))``), or whose result it stores there (``new (p) S(make())``; in ``make`` the
 result is a variable of its own). Structs in variables of a function do no harm: no other thread has them.
-Reads of constants are left out as well, and those can lie in shared memory.
+Reads of constants are left out as well, and those can lie in shared memory; and whatever instructions of this machine's
+own do, in assembly or by the compiler's functions for them, whichever header they came by.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ _BEFORE_CALL = re.compile(r"  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+\] )?")
 _ASSIGNMENT = re.compile(
     r"  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+\] )?gimple_assign <(?!addr_expr)\w+, (?P<operands>[^\n]*)>\n"
 )
+# Instructions of this machine's own. Assembly of nothing, which only keeps the compiler from moving code, does nothing.
+_MACHINES = re.compile(
+    r"gimple_(?:call <(?P<called>__builtin_(?:ia32|aarch64|neon|sve|arm|altivec|vsx|riscv)_\w+?)(?:D\.\d+)?,"
+    r"|asm <\s*STRING <(?!\s*>))"
+)
 _FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
 _CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
 _REGISTERS = {"__cxa_atexit", "__cxa_thread_atexit"}  # a destructor, which such a dump writes as if it were a struct
@@ -47,6 +53,7 @@ class Unseen(NamedTuple):
     is_write: bool
     function: str  # that makes the call
     is_constant: bool = False  # a read of a constant in shared memory, by the name of `called`
+    is_machines: bool = False  # an instruction of this machine's own: `called`, or assembly
 
 
 def accesses(dump: str) -> Iterator[Unseen]:
@@ -69,6 +76,18 @@ def accesses(dump: str) -> Iterator[Unseen]:
             yield Unseen(
                 place["file"], line, callee["name"] if callee else "", writes, function["name"] if function else ""
             )
+
+
+def instructions(dump: str) -> Iterator[Unseen]:
+    """Instructions of this machine's own, of which the sanitizer is told nothing."""
+    for found in _MACHINES.finditer(dump):
+        place = _BEFORE_CALL.fullmatch(dump, dump.rfind("\n", 0, found.start()) + 1, found.start())
+        if place is None:  # in a text
+            continue
+        function = _FUNCTION.match(dump, dump.rfind("\n;; Function ", 0, found.start()))
+        line = int(place["line"]) if place["line"] else None
+        named = function["name"] if function else ""
+        yield Unseen(place["file"], line, found["called"] or "asm", True, named, is_machines=True)
 
 
 def constants(dump: str, symbols: Iterable[str]) -> Iterator[Unseen]:

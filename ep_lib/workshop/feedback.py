@@ -27,6 +27,7 @@ _TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
 _TEST_LINE = re.compile(r"line \d+ of \S*/hidden/\w+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
 # Of a compiler that stopped in the test. What it says there is about the learner's functions.
 _IN_A_TEST = re.compile(r"<?\S*hidden/\w+\.cuh?>?:\d+: error: (?P<error>[^\n]*)")
+_OF_A_TEST = re.compile(r"\S*/hidden/\w+\.cuh?: (?=error: )")  # as a whole
 _ASSERTED = re.compile(r"static (?:assertion|_assert) failed[^:]*: \"?([^\n\"]*)")  # of a struct that is given
 _OF_A_NAME = re.compile(
     r"declared|not a member|no member|undefined|identifier|arguments?\b|matching|convert|ambiguous|type"
@@ -95,7 +96,7 @@ def failure_text(failure: Failure, work: Path) -> str:
             return said[1]
         advice = _RENAMED if _OF_A_NAME.search(compiled["error"]) else _UNFINISHED
         return f"{failure.kind}: {compiled['error']}\n{advice}"
-    lines = without_test_places(text).splitlines()
+    lines = without_test_places(_OF_A_TEST.sub("", text)).splitlines()
     text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
     named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"

@@ -177,8 +177,8 @@ def unwatched() -> tuple[str, ...]:
     except BackendUnavailable:
         return ()  # nothing is graded then
     line = (
-        "a submission can read memory unseen, by structs of more than 16 bytes that a call copies: clang++'s sanitizer "
-        "lacks them; take g++"
+        "a submission can read memory unseen, by structs of more than 16 bytes that a call copies, and write by the "
+        "processor's own instructions: clang++ does not say where they are; take g++"
     )
     return (line,) if is_clang else ()
 

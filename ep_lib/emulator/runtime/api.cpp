@@ -133,14 +133,14 @@ Image* epemu_load_image(Machine* m, const char* path, const char* name) {
                 if (info->dlpi_addr != image->base) return 0;
                 for (int i = 0; i < info->dlpi_phnum; i++) {
                     const auto& p = info->dlpi_phdr[i];
-                    if (p.p_type != PT_LOAD) continue;
-                    const uintptr_t begin = info->dlpi_addr + p.p_vaddr;
-                    image->segments.push_back(
-                        {begin, begin + p.p_memsz, (p.p_flags & PF_X) != 0, (p.p_flags & PF_W) != 0});
+                    const uintptr_t begin = info->dlpi_addr + p.p_vaddr, end = begin + p.p_memsz;
+                    if (p.p_type == PT_LOAD) image->segments.push_back({begin, end, (p.p_flags & PF_X) != 0});
+                    if (p.p_type == PT_GNU_RELRO) image->relocated = {begin, end, false};
                 }
                 return 1;
             },
             image.get());
+        image->memory = memory_of_kernel(path, image->base, image->relocated);
         HostTurn turn(*m);
         m->images.push_back(std::move(image));
         return m->images.back().get();

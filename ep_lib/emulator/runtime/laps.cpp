@@ -47,8 +47,8 @@ void each_range(const Machine& m, F what) {
     }
     for (const auto& block : m.resident) what(block->shared, block->shared + block->shared_bytes);
     for (const auto& image : m.images)
-        for (const Image::Segment& s : image->segments)
-            if (s.writable) what(reinterpret_cast<const char*>(s.begin), reinterpret_cast<const char*>(s.end));
+        for (const Range& own : image->memory)
+            if (own.writable) what(reinterpret_cast<const char*>(own.begin), reinterpret_cast<const char*>(own.end));
 }
 
 }  // namespace

@@ -162,15 +162,22 @@ struct Variable {
     std::string name;
 };
 
+struct Range {
+    uintptr_t begin, end;
+    bool writable;
+};
+
 struct Image {
     std::string path;
     void* handle;
     uintptr_t base;
     struct Segment {
         uintptr_t begin, end;
-        bool executable, writable;
+        bool executable;
     };
     std::vector<Segment> segments;
+    Range relocated{};                // what the loader has written, and nobody else may
+    std::vector<Range> memory;        // its constants and variables, which kernels may access
     std::vector<Variable> variables;  // read when a report first asks for a name
     bool has_read_variables = false;
     bool contains(uintptr_t address, bool executable) const {
@@ -181,11 +188,6 @@ struct Image {
 };
 
 using Entry = void (*)(void** args);
-
-struct Range {
-    uintptr_t begin, end;
-    bool writable;
-};
 
 // The arrays in a symmetric heap: their offsets, sorted. Never changed, so that launches may share them.
 using SymmetricArrays = std::shared_ptr<const std::vector<Range>>;
@@ -449,6 +451,8 @@ void install_signal_handlers();
 void restore_signal_handlers();
 
 // variables.cpp: the name of what lies there, and how far in; empty if nothing with a name does
+// Constants and variables of a loaded library; the loader has protected a range of it.
+std::vector<Range> memory_of_kernel(const char* path, uintptr_t base, Range protected_range);
 std::string variable_at(const Machine& m, uintptr_t address);
 std::string shared_variable_at(const Block& block, size_t offset);
 

@@ -50,8 +50,8 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     if (!write && address - args < launch->arg_bytes.size()) return;
     if (in_ranges(launch->ranges, address, size, write, &recent)) return;
     if (in_ranges(machine->ranks[launch->rank].ranges, address, size, write, &recent)) return;
-    for (const auto& segment : launch->image->segments)
-        if (address >= segment.begin && address + size <= segment.end && (segment.writable || !write)) return;
+    for (const Range& own : launch->image->memory)
+        if (address >= own.begin && address + size <= own.end && (own.writable || !write)) return;
     bad_address(address, size, write, pc);
 }
 

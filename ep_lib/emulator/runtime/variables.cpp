@@ -51,6 +51,16 @@ std::vector<Variable> read_variables(const std::string& path) {
     return found;
 }
 
+// Whether a kernel's own constants and variables lie in a section, and nothing of the linker's and the loader's, as the
+// table of the addresses of functions.
+bool is_the_kernels(const Elf64_Shdr& section, const char* name) {
+    if (section.sh_type != SHT_PROGBITS && section.sh_type != SHT_NOBITS) return false;
+    if (!(section.sh_flags & SHF_ALLOC) || section.sh_flags & (SHF_EXECINSTR | SHF_TLS)) return false;
+    for (const char* of_others : {".got", ".plt", ".eh_frame", ".gcc_except_table", ".interp", ".tm_clone_table"})
+        if (strncmp(name, of_others, strlen(of_others)) == 0) return false;
+    return true;
+}
+
 std::string name_at(Image& image, uint64_t offset, bool shared) {
     if (!image.has_read_variables) image.variables = read_variables(image.path);
     image.has_read_variables = true;
@@ -61,6 +71,30 @@ std::string name_at(Image& image, uint64_t offset, bool shared) {
 }
 
 }  // namespace
+
+std::vector<Range> memory_of_kernel(const char* path, uintptr_t base, Range protected_range) {
+    std::ifstream file(path, std::ios::binary);
+    const auto read = [&](void* to, size_t bytes, uint64_t offset) {
+        file.seekg(static_cast<std::streamoff>(offset));
+        file.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
+    };
+    Elf64_Ehdr head{};
+    read(&head, sizeof head, 0);
+    std::vector<Elf64_Shdr> sections(head.e_shnum);
+    read(sections.data(), sections.size() * sizeof(Elf64_Shdr), head.e_shoff);
+    if (!file || head.e_shstrndx >= sections.size()) return {};
+    std::string names(sections[head.e_shstrndx].sh_size, 0);
+    read(names.data(), names.size(), sections[head.e_shstrndx].sh_offset);
+    std::vector<Range> found;
+    for (const Elf64_Shdr& section : sections) {
+        if (!file || section.sh_name >= names.size() || !is_the_kernels(section, names.data() + section.sh_name))
+            continue;
+        const uintptr_t begin = base + section.sh_addr, end = begin + section.sh_size;
+        const bool is_protected = begin < protected_range.end && end > protected_range.begin;
+        found.push_back({begin, end, (section.sh_flags & SHF_WRITE) != 0 && !is_protected});
+    }
+    return found;
+}
 
 std::string variable_at(const Machine& m, uintptr_t address) {
     for (const auto& image : m.images)

@@ -30,10 +30,16 @@ EP_DEVICE bool blames(const ep::WaitInfo& waited) {
            (fault->phase == waited.phase && fault->peer == waited.peer && fault->slot == waited.slot);
 }
 
-// A race on purpose, which changes nothing: if the checker does not report it, it was switched off. The read is volatile,
-// so that the compiler keeps the two; the write is plain, as volatile accesses are watched by other functions.
+// A race on purpose, which changes nothing: if the checker does not report it, it was switched off. It is one between a
+// plain read and a plain write, so both have to be seen: volatile accesses are watched by other functions.
 EP_DEVICE void canary(char* seen) {
-    if (ep::thread_in_block() == 0) *seen = *reinterpret_cast<volatile char*>(seen);  // canary
+    if (ep::thread_in_block() != 0) return;
+    volatile char read = 0;  // so that the compiler keeps the read
+    if (blockIdx.x == 0) {
+        read = *seen;  // canary
+    } else {
+        *seen = *reinterpret_cast<volatile char*>(seen);  // canary
+    }
 }
 
 // A struct that a piece is given and both halves use: it stays as it is. One with other types inside could run code of the
