@@ -165,7 +165,9 @@ class Waiter:
     address: int | None = None
 
     def __str__(self) -> str:
-        who = str(self.thread) + (f" and {self.count - 1} more threads" if self.count > 1 else "")
+        who = str(self.thread) + (
+            f" and {self.count - 1} more thread{'s' * (self.count > 2)}" if self.count > 1 else ""
+        )
         at = f" at {self.location}" if self.location else ""
         text = f": {self.source}" if self.source else ""
         if self.what.startswith("("):  # (still running), (not started)

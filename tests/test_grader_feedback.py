@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ep_lib.workshop.feedback import CHECKER_IS_OFF, what_failed
+from ep_lib.workshop.feedback import CHECKER_IS_OFF, advice_for, says_all, what_failed
 from ep_lib.workshop.scenario import BadReply, Complaint, Failure, Outputs, Scenario, Side, pack, unpack_outputs
 
 SCENARIO = Scenario(source="x.cu", ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
@@ -52,6 +52,34 @@ def test_a_function_that_was_renamed_is_told_in_the_compilers_words() -> None:
     assert "names and parameters" in text and "secret" not in text and "hidden" not in text
     text = said(failure=Failure("KernelCompileError", message.replace(error, "expected ';' before 'namespace'")))
     assert "names and parameters" not in text and "at its end" in text
+
+
+def test_an_endless_loop_is_told_by_the_function_that_the_test_calls(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "ep").mkdir(parents=True)
+    (tmp_path / "mine" / "ep" / "x.cuh").write_text(
+        "// send(a)\n\nEP_DEVICE void send(int* a,\n    int b) {\n    for (;;) {}\n}\n"
+    )
+    place = "/x/ep_lib/workshop/hidden/ex.cu:9: if (secret == 42) ep::send(a, 1);"
+    message = f"kernels still ran (spawn's timeout=):\n  rank 0 loops without any access to memory at {place}"
+    text = what_failed(SCENARIO, Outputs(failure=Failure("KernelTimeout", message)), tmp_path)
+    assert "loops without any access to memory in your send, which begins at ep/x.cuh:3" in text
+    assert "secret" not in text and "spawn" not in text
+
+
+def test_what_was_written_and_overwritten_is_not_said_never_to_be_written() -> None:
+    def advice(text: str, kind: str = "DeadlockError") -> str:
+        return advice_for(Outputs(failure=Failure(kind, text)))
+
+    assert "never written" in advice("rank 0 waits on a[0] (sees 0)\nrank 1 waits on b[0] (sees 9)")
+    assert "overwritten before it was taken" in advice("rank 1 waits on b[0] (sees 9)\nrank 0 waits in barrier()")
+    assert "in the test's barrier()" in said(failure=Failure("DeadlockError", "rank 0 waits in barrier()"))
+
+
+def test_a_renamed_method_in_python_is_told_and_the_tests_advice_is_not() -> None:
+    gone = Outputs(failure=Failure("AttributeError", "'Proxy' object has no attribute 'complete'"))
+    assert "keep their names" in advice_for(gone) and says_all(gone)
+    own = Outputs(failure=Failure("AttributeError", "'int' object has no attribute 'x' (line 9 of a.py)"))
+    assert advice_for(own) == "" and says_all(own)
 
 
 def test_memory_that_changed_unseen_counts_for_nothing() -> None:

@@ -90,6 +90,10 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
         fault = data["fault"]
         place = symbols.find(fault["image"], fault["offset"])
         message += f"  {_thread(fault)} loops without any access to memory at {place.location}: {place.source}\n"
+        waiters = tuple(waiter for waiter in waiters if waiter.count > 1 or waiter.thread != _thread(fault))
+        return KernelTimeout(
+            message + _list(waiters, host_waits).replace(f"{_thread(fault)} and ", ""), waiters=waiters
+        )
     return KernelTimeout(message + _list(waiters, host_waits), waiters=waiters)
 
 

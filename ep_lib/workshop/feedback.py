@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ep_lib.emulator.findings import Access
+from ep_lib.jit.lexer import without_comments
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Complaint, Failure, Outputs, Scenario, Side
 
@@ -34,7 +35,15 @@ _OF_A_NAME = re.compile(
 )
 _UNFINISHED = "The compiler came as far as the tests, which include your file: is something at its end not finished?"
 _RENAMED = "That is where the tests call your functions: keep their names and parameters as the exercise gives them."
+_CALLED = re.compile(r"has no attribute|\bargument")  # of a Python exception outside the learner's file
+_NO_SETTING = " (spawn's timeout=)"  # a learner has not called spawn
+_LOOPS_IN_TEST = re.compile(r"at \S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?: (?P<source>.*)")
 _WAITED = "What is waited for was never written: to another place, to another rank, with another value, or not at all?"
+_OVERWRITTEN = (
+    "What is waited for holds another value by now: are signals missing, is it a wrong value, or was the right one "
+    "overwritten before it was taken, since too few credits were waited for?"
+)
+_SEEN = re.compile(r"\(sees (\d+)\)|\bthe signal is (\d+)")  # by those who wait
 _ENDLESS = "A loop that never lets others run never ends: poll with the functions of <ep/wait.cuh> or <ep/memory.cuh>."
 _ADVICE = {
     "DeadlockError": _WAITED,
@@ -69,7 +78,13 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
     if real:
         return complaint_text(max(real, key=lambda each: _helps(each, given)), given)
     if outputs.failure:
-        return failure_text(outputs.failure, work)
+        text = failure_text(outputs.failure, work)
+        # Pieces that can call it are in Python, and their scenarios are Calls.
+        return (
+            text.replace("waits in barrier()", "waits in the test's barrier()")
+            if isinstance(scenario, Scenario)
+            else text
+        )
     if scenario.check_seeds and not outputs.complaints:
         return CHECKER_IS_OFF
     return UNSEEN.format(outputs.unseen) if outputs.unseen else ""
@@ -77,7 +92,28 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
 
 def advice_for(outputs: Outputs) -> str:
     """A sentence for the kind of failure, whatever the test was about; "" if the test's own advice says all."""
-    return _ADVICE.get(outputs.failure.kind, "") if outputs.failure else ""
+    failure = outputs.failure
+    if failure is None:
+        return ""
+    if _is_renamed(failure):
+        return _RENAMED
+    advice = _ADVICE.get(failure.kind, "")
+    seen = [int(a or b) for a, b in _SEEN.findall(failure.message)]
+    return _OVERWRITTEN if advice == _WAITED and seen and all(seen) else advice
+
+
+def says_all(outputs: Outputs) -> bool:
+    """Whether the failure is a name that is not there, to which the test's own advice adds nothing."""
+    return outputs.failure is not None and (outputs.failure.kind == "AttributeError" or _is_renamed(outputs.failure))
+
+
+def _is_renamed(failure: Failure) -> bool:
+    """Of a piece in Python: a function that the tests call is not there, or takes other arguments."""
+    return (
+        failure.kind in ("AttributeError", "TypeError")
+        and _CALLED.search(failure.message) is not None
+        and " (line " not in failure.message
+    )
 
 
 def failure_text(failure: Failure, work: Path) -> str:
@@ -89,6 +125,7 @@ def failure_text(failure: Failure, work: Path) -> str:
         .replace(f"{work}/mine/", "")
         .replace(f"{work}/", "")
         .replace("../mine/", "")
+        .replace(_NO_SETTING, "")
         .rstrip(". \n")
     )
     if compiled := _IN_A_TEST.match(text):
@@ -96,10 +133,26 @@ def failure_text(failure: Failure, work: Path) -> str:
             return said[1]
         advice = _RENAMED if _OF_A_NAME.search(compiled["error"]) else _UNFINISHED
         return f"{failure.kind}: {compiled['error']}\n{advice}"
-    lines = without_test_places(_OF_A_TEST.sub("", text)).splitlines()
+    lines = [_loop_in_words(line, work) for line in _OF_A_TEST.sub("", text).splitlines()]
+    lines = without_test_places("\n".join(lines)).splitlines()
     text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
     named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"
+
+
+def _loop_in_words(line: str, work: Path) -> str:
+    """Of an endless loop whose place is the test's call of a function: which function of the learner's that is."""
+    place = _LOOPS_IN_TEST.search(line) if " loops without " in line else None
+    if place is None:
+        return line
+    called = re.findall(r"(\w+)\(", place["source"])
+    for file in sorted(each for each in (work / "mine").rglob("*.*") if each.is_file()):
+        text = without_comments(file.read_text("utf-8", "replace"))
+        for name in called:
+            if begins := re.search(rf"\b{name}\([^;{{]*\{{", text):
+                where = f"{file.relative_to(work / 'mine')}:{text.count(chr(10), 0, begins.start()) + 1}"
+                return f"{line[: place.start()]}in your {name}, which begins at {where}"
+    return f"{line[: place.start()]}in what the test calls of yours"
 
 
 def _once_each(lines: Iterable[str]) -> list[str]:

@@ -27,7 +27,7 @@ from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
-from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, what_failed
+from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, says_all, what_failed
 from ep_lib.workshop.generate import another_version, version_of, without_version
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.reading import Unreadable, read
@@ -520,8 +520,9 @@ def _grade_task(
                 found_by_checker = bool(found and case.scenario.check_seeds)
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
-                    advice = f"{advice_for(outputs)} {test.advice}".strip()
-                    message += f"{'' if message.endswith('?') else '.'} {advice}"
+                    advice = advice_for(outputs)
+                    advice += "" if says_all(outputs) else f" {test.advice}"
+                    message += f"{'' if message.endswith('?') else '.'} {advice.strip()}"
                 late = _out_of_time(outputs.failure.kind if outputs.failure else "")
                 return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
     return TaskGrade(task, True)

@@ -41,9 +41,10 @@ def unfinished(path: Path) -> str:
 
 
 def place_in(folder: Path, error: BaseException) -> str:
-    """ " (line 12 of x.py)": the last line of a file in ``folder`` that the error went through; else ""."""
+    """ " (line 12 of x.py)": the last line of a file in ``folder`` that the error went through; else "". Of a
+    SyntaxError, which says where it is, the line's text."""
     if isinstance(error, SyntaxError):
-        return ""  # says so itself
+        return f": {error.text.strip()}" if error.text else ""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if Path(frame.filename).is_relative_to(folder):
             return f" (line {frame.lineno} of {Path(frame.filename).relative_to(folder)})"
