@@ -250,6 +250,13 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_credit_on_queue_pair_0": ({3}, "came before what your function had posted"),
         "wrong_lanes_of_the_block": ({4, 5}, "received bytes are wrong|bytes of"),
         "wrong_size_of_16_bits": ({5}, "bytes of 140001 are wrong"),
+        "wrong_phase": ({3}, "not about the `phase` that was passed"),
+        "wrong_peer_of_the_report": ({3}, "not about the `phase` that was passed and the ring's peer"),
+        "wrong_stream_sends_on": ({5}, "a counter grew all the same"),
+        "wrong_stream_receives_on": ({5}, "a counter grew all the same|data was read all the same"),
+        "wrong_message_of_32_bits": ({5}, "*message"),
+        "wrong_aligned_source": ({4, 5}, "KernelFault"),
+        "wrong_receives_aligned": ({4, 5}, "KernelFault"),
     },
     "05_pipeline": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "chunk 1 needs 0 credits: too few"),
@@ -279,6 +286,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_credits_of_32_bits": ({1}, "too few"),
         "wrong_sends_after_the_limit": ({4}, "nothing was taken out of two slots"),
         "wrong_slots_of_8_bits": ({1}, "too many"),
+        "wrong_wakes_for_nothing": ({5}, "for a credit that it had no chunk for"),
+        "wrong_gives_up_and_writes": ({5}, "streams.received was written all the same"),
+        "wrong_received_grows": ({5}, "streams.received was never written"),
     },
     "06_slots": {
         "wrong_counts_itself": ({1}, "only the bits below one's own lane count"),

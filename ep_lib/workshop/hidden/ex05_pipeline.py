@@ -36,6 +36,7 @@ KERNELS = ((_SOURCE, "examine"),)
 _ASK, _SEND_CHUNK, _TAKE_CHUNK, _SENDER, _MERGED = (1 << bit for bit in range(5))
 _AT_ONCE, _RECEIVE_FIRST, _SEND_FIRST = range(3)
 _GUARD, _GUARD_VALUE = 2, 77
+_UNTOLD = -1  # rows that were received, before anybody says so
 _HEADER_BYTES = 16
 _SLOT_BYTES = _HEADER_BYTES + 2 * 48  # of _Job() as it is
 
@@ -105,7 +106,7 @@ def _case(task: int, rng: Rng, seed: int, counts: Counts, jobs: Sequence[_Job]) 
                 return problem
         return None
 
-    return Case(_scenario(task, seed, counts, jobs, sources, notes=ranks), judge)
+    return Case(_scenario(task, seed, counts, jobs, sources, notes=2 * ranks), judge)
 
 
 def _rank_wrong(out: Outputs, me: int, counts: Counts, job: _Job, sources: Sequence[Array]) -> str | None:
@@ -116,6 +117,8 @@ def _rank_wrong(out: Outputs, me: int, counts: Counts, job: _Job, sources: Seque
         way = f"from rank {peer} to rank {me}"
         if lead > job.num_slots:
             return f"{lead} chunks were under way {way} in a ring of {job.num_slots} slots"
+        if int(out["received"][me][peer]) == _UNTOLD:
+            return f"streams.received was never written for what came {way}, {rows} rows"
         if int(out["received"][me][peer]) != rows:
             return f"{int(out['received'][me][peer])} rows were counted {way}, and {rows} were sent"
         wrong = (got[peer, :rows] != sources[peer].reshape(area)[me, :rows]).any(axis=1)
@@ -123,6 +126,12 @@ def _rank_wrong(out: Outputs, me: int, counts: Counts, job: _Job, sources: Seque
             return f"{int(wrong.sum())} of {rows} rows {way} are wrong, the first is row {int(wrong.argmax())}"
         if got[peer, rows:].any():
             return f"memory behind the {rows} rows {way} was overwritten"
+        woken, chunks = int(out["noted"][me][len(counts) + peer]), job.chunks(counts[me][peer])
+        if woken > chunks:
+            what = f"it waited on, {woken} times, for a credit that it had no chunk for"
+            return (
+                f"rank {me} had {chunks} chunks for rank {peer}, and {what}: such a wait never ends by the time limit"
+            )
     return None
 
 
@@ -172,7 +181,7 @@ def _scenario(
             "counts": [np.array(counts[me], np.int32) for me in range(ranks)],
             "chunks": [np.array([job.chunks(row[me]) for row in counts], np.int32) for me in range(ranks)],
             "out": [np.zeros_like(sources[0])] * ranks,
-            "received": [np.zeros(ranks, np.int32)] * ranks,
+            "received": [np.full(ranks, _UNTOLD, np.int32)] * ranks,
             "noted": [np.zeros(notes, np.uint64)] * ranks,
             "numbers": [job_numbers(job) for job in jobs],
         },
@@ -224,12 +233,14 @@ def _merged_with(order: int, counts: Counts = _LONG, slots: int = 2) -> Cases:
 
 
 def _alone(task: int, learners: int) -> Cases:
-    """Nothing is taken out: the sender gives up behind its last slot."""
+    """Nothing is taken out: the sender gives up behind its last slot, and does not say how much it has received. There
+    are slots enough for what rank 2 is to get."""
 
     def cases(rng: Rng) -> Iterator[Case]:
-        counts = ((0, 12), (12, 0))
-        case = _case(task, rng, 700 + task, counts, [_Job(learners=learners, alone=1), _Job(alone=2)])
-        (source, _) = of_kernels(case).local["source"]
+        counts = ((0, 12, 3), (12, 0, 0), (0, 0, 0))
+        nobody = _Job(alone=2)
+        case = _case(task, rng, 700 + task, counts, [_Job(learners=learners, alone=1), nobody, nobody])
+        source, *_ = of_kernels(case).local["source"]
 
         def judge(out: Outputs) -> str | None:
             arrived = out["arrived"][1][_GUARD : _GUARD + 4].tolist()
@@ -237,6 +248,8 @@ def _alone(task: int, learners: int) -> Cases:
                 return (
                     f"nothing was taken out of two slots, and the arrivals from rank 0 are {arrived[:2]}, not 1 and 2"
                 )
+            if np.any(out["received"][0] != _UNTOLD):
+                return "nothing came from a peer until the time limit, and streams.received was written all the same"
             slots = out["inbox"][1][_SLOT_BYTES:][: 2 * _SLOT_BYTES].reshape(2, _SLOT_BYTES)[:, _HEADER_BYTES:]
             right = np.all(slots.ravel() == source[12 * 48 :][: slots.size])
             return None if right else "a slot that was not free was filled"

@@ -28,13 +28,17 @@ struct Job {
     int64_t credits;   // task 1: what the counter shows
     int64_t first;     // number of the first message
     int64_t
-        marked;  // after what is the learner's, an operation of its own on the ring's queue pair, which stays behind
+        marked;    // after what is the learner's, an operation of its own on the ring's queue pair, which stays behind
+    int64_t odd;   // where the data begins in `source` and `seen`
+    int64_t late;  // so many credits come when the wait for the first one has failed
 };
 
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };
 
 constexpr int kGuard = 2;  // counters and slots before and behind the ring's own
-constexpr int kNotes = 5;  // sending failed, receiving failed, most messages ahead, number of the next one, overtaken
+// Sending failed, receiving failed, most messages ahead, number of the next one, overtaken; the fault's code, phase, peer.
+constexpr int kNotes = 8;
+constexpr ep::Phase kPhase = ep::kPhaseDispatch;  // which the grader's receiver passes
 
 struct Memory {
     char *staging, *slots;  // symmetric, as `counters`, with a slot of guard before and behind
@@ -130,7 +134,7 @@ EP_DEVICE bool receive(const Job& job, const ep::Ring& ring, char* target, uint6
     if (ep::lane_id() == 0) {
         const uint64_t* signal = ring.arrived + message % ring.num_slots;
         if (job.learners & kWait) {
-            ok = ep::ring_wait_for_message(ring, message);
+            ok = ep::ring_wait_for_message(ring, message, kPhase);
         } else {
             while (ep::ld_acquire_sys_u64(signal) < message + 1) {  // role: the receiver waits for the slot's signal
             }
@@ -157,6 +161,23 @@ EP_DEVICE bool receive(const Job& job, const ep::Ring& ring, char* target, uint6
 }
 
 // ---- both -------------------------------------------------------------------------------------------------------
+// What the host would raise as PeerTimeout: recorded and removed.
+EP_DEVICE void note_failure(const Memory& my, bool sends) {
+    const ep::FaultRecord* const fault = ep::detail::fault_record();
+    my.noted[sends ? 0 : 1] = 1;
+    my.noted[5] = fault->code;
+    my.noted[6] = fault->phase;
+    my.noted[7] = static_cast<uint64_t>(fault->peer);
+    forget_fault();
+}
+
+// A receiver that comes back when its sender has given up.
+EP_DEVICE void return_late(const Job& job, const ep::Ring& ring) {
+    if (ep::lane_id() != 0) return;
+    while (!ep::has_fault()) let_others_run(1);
+    ep::st_release_sys_u64(ring.credits, job.late);
+}
+
 EP_DEVICE void run_messages(const Job& job, const Memory& my, bool sends) {
     const ep::Ring ring = ring_of(job, my, sends ? job.to : job.from);
     bool ok = true;
@@ -164,17 +185,14 @@ EP_DEVICE void run_messages(const Job& job, const Memory& my, bool sends) {
         const size_t at = (message - job.first) * job.slot_bytes;
         ok = sends ? send(job, ring, my.source + at, message) : receive(job, ring, my.seen + at, message, my.noted);
     }
-    if (ep::lane_id() == 0 && !ok) {
-        my.noted[sends ? 0 : 1] = 1;
-        forget_fault();
-    }
+    if (ep::lane_id() == 0 && !ok) note_failure(my, sends);
 }
 
 // Two streams, one after the other, over the same ring.
 EP_DEVICE void run_streams(const Job& job, const Memory& my, bool sends) {
     const ep::Ring ring = ring_of(job, my, sends ? job.to : job.from);
     const size_t first = job.bytes / 3, second = job.bytes - first;
-    uint64_t message = 0;
+    uint64_t message = job.first;
     bool ok;
     if (sends) {
         ok = ep::ring_send_stream_warp(ring, my.source, first, &message) &&
@@ -184,10 +202,9 @@ EP_DEVICE void run_streams(const Job& job, const Memory& my, bool sends) {
              ep::ring_receive_stream_warp(ring, my.seen + first, second, &message);
         if (ep::lane_id() == 0) my.noted[3] = message;
     }
-    if (ep::lane_id() == 0 && !ok) {
-        my.noted[sends ? 0 : 1] = 1;
-        forget_fault();
-    }
+    if (ep::lane_id() != 0 || ok) return;
+    while (sends && job.late && ep::ld_acquire_sys_u64(ring.credits) == 0) let_others_run(1);
+    note_failure(my, sends);
 }
 
 // Task 1 alone: what do the functions say for every message, with this many credits?
@@ -208,7 +225,7 @@ extern "C" __global__ void examine(int task, char* staging, char* slots, uint64_
     if (task == 0) return canary(seen);
     if (ep::warp_id() == 0) return;
     const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const Memory my = {staging, slots, counters, source, seen, noted};
+    const Memory my = {staging, slots, counters, source + job.odd, seen + job.odd, noted};
     if (task == 1 && job.learners == 0) return ask_for_room(job, my);
     if (blockIdx.x >= 2) {
         const bool for_credits = job.to >= 0;
@@ -216,6 +233,7 @@ extern "C" __global__ void examine(int task, char* staging, char* slots, uint64_
         return look_behind_marks(job, my, ring_of(job, my, for_credits ? job.to : job.from), for_credits);
     }
     const bool sends = blockIdx.x == 0;
+    if (!sends && job.late && job.to >= 0) return return_late(job, ring_of(job, my, job.to));
     if ((sends ? job.to : job.from) < 0) return;
     if (job.learners & kStream) {
         run_streams(job, my, sends);

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.memory.device_state import FAULT_NONE, PHASE_NAMES
 from ep_lib.workshop.hidden import (
     BOTH,
     PAIR,
@@ -38,7 +39,9 @@ KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _ROOM, _WAIT_FOR_ROOM, _POST, _WAIT, _CREDIT, _SEND, _RECEIVE, _STREAM = (1 << bit for bit in range(8))
-_GUARD, _NOTES = 2, 5
+_GUARD, _NOTES = 2, 8
+_FAULT = slice(5, 8)  # of the notes: code, phase and peer
+_PHASE = PHASE_NAMES.index("dispatch")  # which the grader's receiver passes
 _STAGED, _RECEIVED = 0x5A, 0xA5  # every byte of staging, and of the slots, before
 _OLD = (1 << 32) - 3  # the first message of a ring that has carried many
 
@@ -60,6 +63,8 @@ class _Job:
     credits: int = 0
     first: int = 0
     marked: int = 0
+    odd: int = 0
+    late: int = 0
 
 
 # ---- task 1 alone ---------------------------------------------------------------------------------------------------
@@ -110,7 +115,7 @@ def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR
                 return f"{int(out['noted'][me][2])} messages were under way in a ring of {job.num_slots} slots"
             if me in route:
                 want = np.where(used, sources[route.index(me)].reshape(used.shape), 0)
-                wrong = out["seen"][me].reshape(used.shape) != want
+                wrong = out["seen"][me][job.odd :].reshape(used.shape) != want
                 if np.any(wrong):
                     message = int(np.flatnonzero(wrong.any(axis=1))[0])
                     return f"{int(wrong.sum())} received bytes are wrong, of message {message} and later ones"
@@ -143,9 +148,9 @@ def _stream_case(rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
             if wrong.size:
                 where = f"the first at {int(wrong[0])}; slots have {job.slot_bytes} bytes"
                 return f"{wrong.size} bytes of {job.bytes} are wrong, {where}"
-            if int(out["noted"][me][3]) != messages:
-                got = int(out["noted"][me][3])
-                return f"after {messages} messages, the number of the next one is {got}: *message did not count them"
+            if (got := int(out["noted"][me][3])) != job.first + messages:
+                number = f"{job.first} and {messages} messages later" if job.first else f"after {messages} messages"
+                return f"{number}, the number of the next one is {got}: *message did not count them"
             if problem := _counters_wrong(out, me, route, job, messages):
                 return problem
             data, starts = sources[route.index(me)][: job.bytes], range(first, job.bytes, job.slot_bytes)
@@ -201,22 +206,30 @@ def _counters(job: _Job, messages: int, receives: bool = True) -> NDArray[np.uin
 
 
 def _alone(task: int, learners: int, *, sends: bool) -> Cases:
-    """One end of a ring without the other: the third message finds no room, or the first does not come."""
+    """One end of a ring without the other: the third message finds no room, or the first does not come. Those behind
+    them do in a stream: the second has come before the first, and credits come when the wait for them has failed."""
 
     def cases(rng: Rng) -> Iterator[Case]:
-        job = _Job(num_slots=2, messages=3, slot_bytes=64, bytes=9 * 64, learners=learners)
+        is_stream = learners == _STREAM
+        job = _Job(num_slots=2, messages=3, slot_bytes=64, bytes=90 * 64, learners=learners)
+        job = replace(job, late=30 if is_stream and sends else 0)
         route = (1, -1) if sends else (-1, -1)
         sources = [random_bytes(rng, job.bytes) for _ in route]
         scenario = _scenario(task, 800, route, job, sources, senders=[-1, -1] if sends else [-1, 0])
+        first, second = _counters(job, 0), _counters(job, 2 if sends else 0)
+        if is_stream and not sends:
+            second[_GUARD + 2] = 2
+            scenario = replace(scenario, symmetric={**scenario.symmetric, "counters": [first, second]})
+        first[_GUARD] = job.late
 
         def judge(out: Outputs) -> str | None:
-            who, sent = (0, 2) if sends else (1, 0)
+            who = 0 if sends else 1
             if int(out["noted"][who][0 if sends else 1]) != 1:
                 return "the other end never did what this one waits for, and no function returned false"
-            wanted = _counters(job, sent)
-            if np.any(out["counters"][1][1:-1] != wanted[1:-1]) or np.any(
-                out["counters"][0][1:-1] != _counters(job, 0)[1:-1]
-            ):
+            code, phase, peer = (int(value) for value in out["noted"][who][_FAULT].astype(np.int64))
+            if learners == _WAIT and code != FAULT_NONE and (phase, peer) != (_PHASE, 0):
+                return "the report of a wait that failed is not about the `phase` that was passed and the ring's peer"
+            if np.any(out["counters"][1][1:-1] != second[1:-1]) or np.any(out["counters"][0][1:-1] != first[1:-1]):
                 return "a wait had failed, and a counter grew all the same"
             slots = out["staging"][0][job.slot_bytes :][: 2 * job.slot_bytes]
             if sends and np.any(slots != sources[0][: 2 * job.slot_bytes]):
@@ -263,8 +276,8 @@ def _scenario(
         outputs=("staging", "slots", "counters", "seen", "noted"),
         symmetric={"staging": staging, "slots": slots, "counters": [counters] * len(route)},
         local={
-            "source": sources,
-            "seen": [np.zeros_like(source) for source in sources],
+            "source": [np.append(np.zeros(job.odd, np.uint8), source) for source in sources],
+            "seen": [np.zeros(job.odd + source.size, np.uint8) for source in sources],
             "noted": [np.zeros(notes, np.uint64) for _ in ranks],
             "numbers": [job_numbers(job, route[me], senders[me]) for me in ranks],
         },
@@ -287,7 +300,7 @@ def _rounds(task: int, learners: int) -> Cases:
             ((1, 1), (1, 6), (3, 2), (4, 4), (4, 5), (2, 25), (5, 17), (3, 2), (260, 270))
         ):
             job = _Job(num_slots=slots, messages=messages, slot_bytes=48, queue_pair=seed % 4, learners=learners)
-            job = replace(job, first=_OLD if seed in (1, 2, 6) else 0)
+            job = replace(job, first=_OLD if seed in (1, 2, 6) else 0, odd=seed % 3 % 2)
             yield _message_case(task, rng, 1000 + seed, job, RING if seed % 2 else PAIR)
 
     return cases
@@ -295,7 +308,7 @@ def _rounds(task: int, learners: int) -> Cases:
 
 def _streams(rng: Rng) -> Iterator[Case]:
     for seed, size in enumerate((0, 1, 64, 128, 191, 192, 193, 286, 1000)):
-        job = _Job(num_slots=1 + seed % 3, bytes=size, learners=_STREAM)
+        job = _Job(num_slots=1 + seed % 3, bytes=size, learners=_STREAM, first=_OLD if seed in (6, 8) else 0)
         yield _stream_case(rng, 500 + seed, job, RING if seed % 2 else PAIR)
     yield _stream_case(rng, 510, _Job(slot_bytes=66_000, bytes=140_001, learners=_STREAM))
 
