@@ -170,6 +170,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_quiet_of_another_queue_pair": ({2}, "source reused|are wrong in the end"),
         "wrong_32_messages": ({2}, "are wrong in the end"),
         "wrong_two_quiets": ({1}, "8 quiets for 4 messages, 1 at a time: 5 would do"),
+        "wrong_nothing_is_still_a_message": ({2}, "counter 0 grew by 1 where it should grow by 0"),
     },
     "04_proxy_ring": {
         "wrong_one_credit_too_few": ({1, 3, 4}, "DeadlockError"),
@@ -427,6 +428,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_one_warp": ({5}, "on the virtual clock"),
         "wrong_one_rank_per_lane": ({2, 5}, "DeadlockError"),
         "wrong_choices_of_8_bits": ({1}, "are wrong"),
+        "wrong_wanted_if_any": ({5}, "slots say that other experts want their token"),
+        "wrong_bits_unset": ({4}, "slots say that other experts want their token"),
+        "wrong_row_that_never_came": ({4}, "never came, and receive_warp was true"),
     },
     "09_router": {
         "wrong_weights_of_all": ({1}, "those of the first token sum to"),
@@ -486,5 +490,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_token_of_8_bits": ({1}, "labels in the slots for partners"),
         "wrong_a_lane_per_node": ({1}, "One message per token and other node"),
         "wrong_label_of_1": ({2}, "DeadlockError"),
+        "wrong_the_last_wait_decides": ({2}, "never came, those behind it did, and forward_warp returned true"),
+        "wrong_begins_with_the_first": ({3, 4}, "sums of rank"),
     },
 }

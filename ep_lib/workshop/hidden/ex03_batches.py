@@ -233,7 +233,7 @@ BEHAVIOURS = (
     Behaviour(
         2,
         "any size of batch, with one quiet",
-        on_fabrics(_batched((1, 1), (200, 6), (1, 260), (33, 12), (66_001, 1), quiets=2), *_EVERYWHERE),
+        on_fabrics(_batched((48, 0), (200, 6), (1, 260), (33, 12), (66_001, 1), quiets=2), *_EVERYWHERE),
         "A quiet waits for a round trip: one for the batch keeps the network busy with all of it.",
     ),
     Behaviour(

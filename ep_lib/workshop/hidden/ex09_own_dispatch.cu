@@ -29,7 +29,7 @@ struct Job {
     int64_t epoch;     // of the first of `rounds` dispatches
     int64_t rounds;    // the ranks meet in between
     int64_t learners;  // which functions are the learner's: bits of Part
-    int64_t missing;   // 1: the last rank never tells the others of its last token
+    int64_t missing;   // of the last rank's last token; 1: the others are never told of it, 2: its row never comes
 };
 
 enum Part { kWanted = 1, kTell = 2, kSendRow = 4, kReceive = 8, kAll = 16 };
@@ -45,7 +45,7 @@ EP_DEVICE uint64_t bits_of(const own::Dispatch& my, const int* choices, int coun
 }
 
 EP_DEVICE void tell(const Job& job, const own::Dispatch& my, const int* choices, int count, int token) {
-    if (job.missing && rank() == num_ranks() - 1 && token == my.num_tokens - 1) return;
+    if (job.missing == 1 && rank() == num_ranks() - 1 && token == my.num_tokens - 1) return;
     if (job.learners & kTell) return own::tell_warp(my, choices, count, token);
     for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
         TaggedWord* const packet = my.routes + rank() * my.max_tokens + token;
@@ -55,6 +55,7 @@ EP_DEVICE void tell(const Job& job, const own::Dispatch& my, const int* choices,
 
 EP_DEVICE void send_row(const Job& job, const own::Dispatch& my, const int4* row, const int* choices, int token) {
     if (job.learners & kSendRow) return own::send_row_warp(my, row, choices, my.top_k, token);
+    if (job.missing == 2 && rank() == num_ranks() - 1 && token == my.num_tokens - 1) return;
     const int64_t slot = rank() * my.max_tokens + token;
     for (int r = 0; r < num_ranks(); ++r) {
         if (bits_of(my, choices, my.top_k, r) == 0) continue;
@@ -93,7 +94,7 @@ EP_DEVICE bool one_dispatch(const Job& job, const own::Dispatch& my, const int4*
     const auto choices = [&](int token) { return topk_idx + static_cast<int64_t>(token) * my.top_k; };
     const auto row = [&](int token) { return x + static_cast<int64_t>(token) * my.row_vectors; };
     const auto take = [&](int source, int token) {
-        uint64_t bits = 0;
+        uint64_t bits = ~uint64_t{0};
         const bool ok = receive(job, my, source, token, &bits);
         if (answers) answers[lane_id()] += ok;
         if (!__all_sync(kFullWarp, ok)) return false;  // also if the learner told only some lanes
@@ -168,7 +169,7 @@ extern "C" __global__ void examine(int task, int4* rows, uint64_t* arrived, Tagg
         } else {
             ok = one_dispatch(job, my, rows_in, choices, job.missing ? noted : nullptr);
         }
-        if (!ok && lane_id() == 0) note_fault(noted + kWarpSize);
+        if ((!ok || job.missing) && lane_id() == 0) note_fault(noted + kWarpSize);
         if (!ok) return;
         if (round + 1 < job.rounds) meet(met, my.epoch);
         my.out += my.experts_per_rank * num_ranks() * job.max_tokens * job.row_vectors;

@@ -18,6 +18,7 @@ from ep_lib.workshop.hidden import (
     all_of,
     job_numbers,
     not_sent_as_packets,
+    of_kernels,
     one,
     refs,
     rehearsed,
@@ -80,6 +81,8 @@ def _dispatch(rng: Rng, seed: int, job: _Job, shape: _Shape) -> Case:
     tokens = [job.max_tokens if full else int(rng.integers(job.max_tokens // 2, job.max_tokens + 1)) for _ in everybody]
     x = [rng.integers(1, 1 << 31, (job.rounds, job.max_tokens, job.row_vectors, 4), np.int32) for _ in everybody]
     routes = [_routes(rng, job, shape) for _ in everybody]
+    if job.missing:  # of a token that rank 0 wants
+        routes[-1][:, :, 0] = 0
     before = int(rng.integers(1, 1 << 31))
     out_shape = (job.rounds, job.experts_per_rank, slots, job.row_vectors, 4)
 
@@ -148,21 +151,26 @@ def _masks(rng: Rng, seed: int, job: _Job, shape: _Shape) -> Case:
     return Case(_scenario(seed, job, shape, tokens, x, routes, 0), judge)
 
 
-def _missing(rng: Rng, seed: int) -> Case:
-    """The last rank never tells of its last token: receive_warp must give up, and every lane must know."""
-    job, shape = _Job(max_tokens=3, rounds=1, learners=_RECEIVE, missing=1), _Shape(ranks=2, warps=1)
+def _missing(rng: Rng, seed: int, missing: int) -> Case:
+    """The last rank never tells of its last token, or that one's row never comes: receive_warp must give up, and every
+    lane must know."""
+    job, shape = _Job(max_tokens=3, rounds=1, learners=_RECEIVE, missing=missing), _Shape(ranks=2, warps=1)
     case = _dispatch(rng, seed, job, shape)
+    what = "packet" if missing == 1 else "row"
+    came = job.max_tokens + int(of_kernels(case).local["tokens"][1][0]) - 1
 
     def judge(out: Outputs) -> str | None:
         lanes = out["noted"][0][:_LANES].astype(np.int64)
         if np.any(lanes != lanes[0]):
-            return "the lanes of a warp were told different things about a packet that never came"
+            return f"the lanes of a warp were told different things about a {what} that never came"
         code, peer = (int(value) for value in out["noted"][0][_LANES : _LANES + 2])
         if code != FAULT_TIMEOUT or peer != 1:
-            return "a packet that never came was not reported as a wait for rank 1 that ran into its limit"
+            return f"a {what} that never came was not reported as a wait for rank 1 that ran into its limit"
+        if lanes[0] != came:
+            return f"the {what} of call {came + 1} never came, and receive_warp was true {lanes[0]} times"
         return None
 
-    return replace(case, judge=judge)
+    return replace(case, judge=judge, endless=missing == 2)
 
 
 def _scenario(
@@ -193,7 +201,7 @@ def _scenario(
             "topk_idx": routes,
             "tokens": [np.array([count], np.int32) for count in tokens],
             "out": everywhere(np.full(out_shape, before, np.int32)),
-            "wanted": everywhere(np.full((job.rounds, slots), 0, np.uint64)),
+            "wanted": everywhere(np.full((job.rounds, slots), before, np.uint64)),
             "masks": everywhere(np.zeros((job.max_tokens, shape.ranks), np.uint64)),
             "noted": everywhere(np.zeros(_LANES + _ANSWERS, np.uint64)),
             "seen": everywhere(np.zeros(1, np.uint8)),
@@ -263,7 +271,8 @@ BEHAVIOURS = (
     Behaviour(3, "every row arrives", _whole(_SEND_ROW), _ROWS),
     Behaviour(3, "it is right in every schedule", under_checker(_whole(_SEND_ROW, seeds=1)), _ROWS),
     Behaviour(4, "every expert gets its rows", _whole(_RECEIVE), _TAKE),
-    Behaviour(4, "a packet that never comes", one(lambda rng: _missing(rng, 5)), _TAKE),
+    Behaviour(4, "a packet that never comes", one(lambda rng: _missing(rng, 5, 1)), _TAKE),
+    Behaviour(4, "a row that never comes", one(lambda rng: _missing(rng, 5, 2)), _TAKE),
     Behaviour(4, "it is right in every schedule", under_checker(_whole(_RECEIVE, seeds=1)), _TAKE),
     Behaviour(5, "the whole dispatch", _whole(_ALL), _ORDER),
     Behaviour(5, "it is right in every schedule", under_checker(_whole(_ALL, seeds=1)), _ORDER),

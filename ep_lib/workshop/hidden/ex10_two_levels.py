@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
 KERNELS = ((_SOURCE, "examine"),)
 _BLOCKS, _LANES = 3, 32
+_FALSE = "forward_warp returned false, although every message comes"
 _NAMES = (
     *("all_wants", "rows", "arrived", "signals", "expects", "comes", "relay_rows", "relay_labels"),
     *("staging", "back_rows", "back_labels", "out", "noted", "seen", "numbers"),
@@ -42,6 +43,7 @@ class _Job:
     words: int = 40
     mates: int = 2
     delay: int = 0
+    missing: int = 0
 
 
 class _World:
@@ -57,6 +59,8 @@ class _World:
         self.rows = rng.standard_normal((ranks, job.count, job.words)).astype(np.float32)
         scale = 10.0 ** rng.integers(-3, 4, ranks)
         self.results = [(self.rows * scale[r] * (r + 1)).astype(np.float32) for r in range(ranks)]
+        for results in self.results if job.words > 1 else ():
+            results[..., 0] = -0.0  # of which sums that begin with 0.0 are 0.0
         self.by_node = by_node(self.wants, job.mates)
 
     def node(self, rank: int) -> int:
@@ -135,6 +139,8 @@ def _scenario(task: int, seed: int, world: _World, fabric: str, symmetric: dict[
 
 
 def _differs(got: Array, want: Array, what: str, rank: int) -> str | None:
+    if want.dtype == np.float32:  # bit for bit
+        got, want = got.view(np.uint32), want.view(np.uint32)
     wrong = np.any(got.reshape(*want.shape) != want, axis=-1) if want.ndim > 2 else got != want
     return f"{int(wrong.sum())} of {wrong.size} {what} of rank {rank} are wrong" if np.any(wrong) else None
 
@@ -158,7 +164,7 @@ def _forward_case(world: _World, seed: int, fabric: str) -> Case:
     def judge(out: Outputs) -> str | None:
         for rank in range(world.ranks):
             if out["noted"][rank][1]:
-                return "forward_warp returned false, although every message comes"
+                return _FALSE
             wanted = world.arrived(rank, world.rows)
             if problem := _differs(out["arrived"][rank], wanted, "rows handed on", rank):
                 return problem
@@ -171,6 +177,19 @@ def _forward_case(world: _World, seed: int, fabric: str) -> Case:
         return None
 
     return Case(_scenario(2, seed, world, fabric, {}), judge)
+
+
+def _missing(rng: Rng) -> Iterator[Case]:
+    """The first message for rank 0 never comes; those behind it do."""
+    world = _World(rng, 4, _Job(12, 33, missing=1))
+
+    def judge(out: Outputs) -> str | None:
+        gave_up = [bool(noted[1]) for noted in out["noted"]]
+        if not gave_up[0]:
+            return "a message never came, those behind it did, and forward_warp returned true"
+        return _FALSE if any(gave_up[1:]) else None
+
+    yield replace(Case(_scenario(2, 290, world, "rc", {}), judge), endless=True)
 
 
 def _results(world: _World) -> dict[str, list[Array]]:
@@ -241,6 +260,7 @@ BEHAVIOURS = (
     ),
     Behaviour(2, "rows reach those who need them", _cases(2, _forward_case), _HAND_ON),
     Behaviour(2, "rows are there before their signals", _cases(2, _forward_case, checked=3), _HAND_ON),
+    Behaviour(2, "a message that never comes", _missing, "After the limit it returns false."),
     Behaviour(
         3, "sums are NumPy's, bit for bit", all_of(_cases(3, _sum_case), _cases(3, _sum_case, checked=3)), _ORDER
     ),
