@@ -336,6 +336,7 @@ def test_all_of_it_on_gpus() -> None:
     ep_lib.spawn(all_of_it, 2, "cuda")
 
 
+@pytest.mark.slow
 def test_importing_ep_lib_and_its_moe_loads_no_torch() -> None:
     code = (
         "import ep_lib, ep_lib.moe, sys; assert 'torch' not in sys.modules\n"

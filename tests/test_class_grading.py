@@ -397,6 +397,7 @@ def test_the_solution_is_known_in_other_clothes(name: str) -> None:
 OURS_BUT_FOR_A_LINE = {"right_no_fence"}
 
 
+@pytest.mark.slow
 def test_honest_answers_are_no_twins_and_not_the_solution(tmp_path: Path) -> None:
     marks: dict[str, dict[str, frozenset[int]]] = {}
     for exercise in map(find, names()):

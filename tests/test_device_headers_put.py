@@ -81,6 +81,7 @@ def test_sizes_around_the_unrolled_rounds(spmd: Spmd, level: int) -> None:
     check(spmd(exchange, 2, cases), cases)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     ranks=st.integers(1, 8),

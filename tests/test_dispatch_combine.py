@@ -58,6 +58,7 @@ def test_bitwise_equal_over_interleavings(seeds: int) -> None:
     assert len({tuple(spawn(digest, 4, "emulator", seed=seed)) for seed in range(2 * seeds)}) == 1
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
 def test_any_shape_routing_and_interleaving(case_seed: int, world_size: int, seed: int) -> None:

@@ -201,6 +201,7 @@ def test_older_values_that_a_wait_sees_make_no_schedules(name: str) -> None:
     assert seen == {(1, 0), (1, 5), (2, 0), (2, 5)}
 
 
+@pytest.mark.slow
 def test_lanes_that_wait_for_one_packet_make_one_schedule() -> None:
     """With two schedules for each lane, which may have looked before the packet came or not, there would be 2^32."""
     source = """

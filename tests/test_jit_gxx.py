@@ -154,6 +154,7 @@ def test_cached_kernels_start_no_process(monkeypatch: pytest.MonkeyPatch) -> Non
     assert compile_source(source) == first
 
 
+@pytest.mark.slow
 def test_a_cached_kernel_takes_little_of_a_new_process() -> None:
     """Some milliseconds; what is counted is Python's calls, since a machine may be busy."""
     counted = (

@@ -56,6 +56,7 @@ def test_both_compilers_agree_about_parameters() -> None:
     assert emulator.params == gpu.params and len(gpu.params) == 11
 
 
+@pytest.mark.slow
 def test_sources_may_include_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = ["assert.h", "cassert", "climits", "cstddef", "cstdint", "cstdio", "cstring", "float.h", "limits.h"]
     headers += ["math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"]

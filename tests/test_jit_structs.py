@@ -26,6 +26,7 @@ def uses() -> set[tuple[str, str, str]]:
     return {use for use in found if use[1].endswith((".cuh", ".cu"))}
 
 
+@pytest.mark.slow
 def test_sizes_and_offsets_are_the_compilers() -> None:
     lines = [f"#include <{header}>" for header in sorted({header for _, header, _ in uses()})]
     for function, header, name in sorted(uses()):

@@ -117,6 +117,7 @@ def test_the_command_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 < row["first_rank_us"] <= row["last_rank_us"] <= row["us"]
 
 
+@pytest.mark.slow
 def test_two_runs_at_a_time_find_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
     alone, together = (json.loads(bench(capsys, *SMALL[:-1], jobs, MERGED, "--json")[1]) for jobs in ("1", "2"))
     assert alone["rows"] == together["rows"] and len(alone["rows"]) == 4

@@ -61,6 +61,7 @@ def test_it_compiles_for_gpus(target: str) -> None:
     library_kernel("transports/proxy/peer_copy.cu", "ep_peer_copy").compile(target)
 
 
+@pytest.mark.slow
 def test_pieces_of_any_size_are_handed_on() -> None:
     for seed in range(4):
         assert spawn(hand_on, 4, "emulator", fabric=TWO_NODES, seed=seed, transport="proxy") == [True] * 4

@@ -50,6 +50,7 @@ class Two:
             proxy.stop()
 
 
+@pytest.mark.slow
 def test_every_operation() -> None:
     two = Two()
     mine, theirs = two.heaps

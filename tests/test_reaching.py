@@ -402,6 +402,7 @@ def test_what_is_said_of_torch_unloaded_is_true(module: str, monkeypatch: pytest
     assert not shut - reaching._CLOSED_OF_MODULES - reaching._CLOSED
 
 
+@pytest.mark.slow
 def test_no_solution_and_no_answer_says_such_a_word(tmp_path: Path) -> None:
     python = [exercise for exercise in map(find, names()) if exercise.pieces[0].endswith(".py")]
     assert len(python) > 6

@@ -143,6 +143,7 @@ def plain(rank: Rank, case: Case) -> None:
             buffer.combine(recv.x, recv.handle)
 
 
+@pytest.mark.slow
 def test_clean_under_the_checker() -> None:
     report = ep_lib.check(plain, 2, seeds=4, args=(make_case(9, world_size=2, dtype="bfloat16", max_tokens=8),))
     assert report.ok, str(report)
@@ -178,6 +179,7 @@ def take_turns(rank: Rank, case: Case, push: bool) -> None:
             assert_same(got, sums, "combine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("push", [True, False])
 def test_dispatch_and_combine_take_turns_in_one_area(push: bool) -> None:
     report = ep_lib.check(

@@ -127,6 +127,7 @@ def test_every_form_by_direct_writes(form: str) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["mxfp8", "nvfp4"])
 def test_side_rows_that_are_no_whole_words(form: str) -> None:
     for way in ({}, {"sorted_by_expert": True}):

@@ -173,6 +173,7 @@ def test_the_cause_is_raised_and_not_its_consequence() -> None:
         run(main)
 
 
+@pytest.mark.slow
 def test_a_peer_timeout_alone_is_raised(woke: Path) -> None:
     def main(rank: StandIn) -> None:
         if rank.rank == 0:
@@ -230,6 +231,7 @@ def test_the_overall_time_limit_names_who_still_runs(woke: Path, monkeypatch: py
     assert not woke.exists()
 
 
+@pytest.mark.slow
 def test_interrupt_ends_all_ranks_at_once(woke: Path) -> None:
     timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

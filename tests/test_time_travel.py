@@ -176,6 +176,7 @@ def test_a_finding_leads_to_the_access_that_it_names(seed: int) -> None:
         assert last // (2 * run.ranks) - 2 == mark.first  # the key `w`: who wrote this?
 
 
+@pytest.mark.slow
 def test_a_deadlock_is_at_the_end() -> None:
     run = recorded("stuck")
     steps = make_steps(run, 10_000)

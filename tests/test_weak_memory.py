@@ -99,6 +99,7 @@ def test_there_are_tests_of_all_kinds() -> None:
 # ---- the emulator against the judge ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sample_is_as_the_axioms_say() -> None:
     """What is allowed is seen in 500 launches, what is forbidden never."""
     names = [
@@ -163,6 +164,7 @@ def _without_sc(program: Program) -> Program:
     return happens_before.replace(program, threads=tuple(map(tuple, acq_rel)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 40, 20))
 def test_the_oracle_of_races_agrees(first: int) -> None:
     """What a run has read says which threads have synchronised, whatever it was that they read."""
