@@ -79,6 +79,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_goes_on_after_the_limit": ({5}, "A wait that returns false is the end"),
         "wrong_one_write_per_lane": ({4}, "bytes of the message are wrong"),
         "wrong_size_of_16_bits": ({1}, "bytes of the message are wrong"),
+        "wrong_waits_as_a_warp": ({2}, "one thread may call alone"),
+        "wrong_nobody_waited_for": ({2}, "not about {kPhaseSignal, peer, -1}"),
+        "wrong_stops_at_empty": ({4}, "bytes of the message are wrong"),
+        "wrong_target_by_words": ({5}, "an address that is not a multiple of 16"),
     },
     "02_handshake": {
         "wrong_length_with_head": ({1, 5}, "is not where HEAD says"),

@@ -23,7 +23,7 @@ struct Job {
     int64_t to, from;                // peers this rank sends to and receives from; -1: none
     int64_t units;                   // messages or pipes side by side
     int64_t bytes, stride;           // of a unit's message or slot, and from unit to unit in `area`
-    int64_t target, source;          // offsets of the first byte
+    int64_t target, source;          // offsets of the first byte; task 5: `source` in `seen`, too
     int64_t increment, expect_less;  // task 2 waits for this much less than the signal will be
     int64_t steps;                   // signals (task 2), writes (task 4), rounds (task 5)
     int64_t slots;                   // of a pipe
@@ -45,18 +45,19 @@ struct Memory {
 constexpr int kCounters = 8;  // of each unit, so that a change of a neighbour shows
 constexpr int kArrived = 2;   // the counter in use; a wrong index shows too
 constexpr int kCredits = 5;
-constexpr int kMaxWrites = 300;
-constexpr int kNotes = 4;  // of each pipe: sending failed, receiving failed, most rounds ahead
+constexpr int kMaxWrites = 400;
+enum Answer { kNever, kCame, kBlamesOther };  // of task 2
+constexpr int kNotes = 4;                     // of each pipe: sending failed, receiving failed, most rounds ahead
 
 // ---- tasks 1, 3 and 4: the learner sends ------------------------------------------------------------------------
 GRADER_PART void many_writes(const Job& job, const Memory& my, int64_t at, uint64_t* signal) {
-    // The writes shrink, down to one of no bytes; the bytes between them must not change.
+    // They grow, but for the one in the middle, which has no bytes; the bytes between them must not change.
     __shared__ ep::Write writes[4][kMaxWrites];
     ep::Write* list = writes[ep::warp_id()];
     if (ep::lane_id() == 0) {
         int64_t offset = 0;
         for (int64_t i = 0; i < job.steps; ++i) {
-            const int64_t bytes = job.bytes * (job.steps - 1 - i) / job.steps;
+            const int64_t bytes = job.bytes * ((i + job.steps - job.steps / 2) % job.steps) / job.steps;
             list[i] = {my.area + job.target + at + offset, my.source + job.source + at + offset, size_t(bytes)};
             offset += bytes + 3;
         }
@@ -102,18 +103,24 @@ GRADER_PART void grader_sends(const Job& job, const Memory& my) {
 
 GRADER_PART void learner_waits(const Job& job, const Memory& my) {
     const int thread = ep::thread_in_block();
-    if (thread >= job.units) return;
+    if (thread > job.units) return;
+    const bool calls = thread < job.units;  // one more thread of the warp does something else meanwhile
     const uint64_t* signal = my.counters + kArrived;
-    const uint64_t before = my.noted[thread];
+    const uint64_t before = calls ? my.noted[thread] : 0;
     for (int64_t step = 0; step < job.steps; ++step) {
         const uint64_t expected = before + (step + 1) * job.increment - job.expect_less;
-        const bool came = ep::wait_for_signal(signal, expected, int(job.from));
-        const int64_t share = job.stride / job.units, at = step * job.stride + thread * share;
-        look_at(my.seen + at, my.area + at, share);
-        my.noted[thread] = came ? 1 : 0;
+        const bool came = !calls || ep::wait_for_signal(signal, expected, int(job.from));
+        if (calls) {
+            const int64_t share = job.stride / job.units, at = step * job.stride + thread * share;
+            look_at(my.seen + at, my.area + at, share);
+            my.noted[thread] = came ? kCame : kNever;
+        }
         const bool all_came = __all_sync(ep::kFullWarp, came);
         __syncwarp();  // nobody is recording a fault any more
-        if (!all_came && ep::lane_id() == 0) forget_fault();
+        if (!all_came && ep::lane_id() == 0) {
+            if (!blames({ep::kPhaseSignal, int(job.from), -1})) my.noted[thread] = kBlamesOther;
+            forget_fault();
+        }
         __syncwarp();
     }
 }
@@ -165,8 +172,8 @@ GRADER_PART void run_pipes(const Job& job, const Memory& my, bool sends) {
     bool ok = true;
     for (int64_t round = job.first; round < job.first + job.steps && ok; ++round) {
         const int64_t at = (unit * job.steps + round - job.first) * job.bytes;
-        const char* source = my.source + at;
-        char* target = my.seen + at;
+        const char* source = my.source + job.source + at;
+        char* target = my.seen + job.source + at;
         if (sends) {
             ok = job.own_send ? eager_send(pipe, source, round, int(job.to))
                               : ep::pipe_send_warp(pipe, source, round, int(job.to));
