@@ -13,6 +13,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_own_flag": ({2}, "KernelFault"),
         "wrong_sets_the_flag": ({2}, "set to 1 instead of growing by it"),
         "wrong_index_of_16_bits": ({1}, "KernelFault"),
+        "wrong_load_and_store": ({2}, "stores were made to a flag"),
+        "wrong_vectors": ({1}, "an address that is not a multiple of 16"),
     },
     "00_first_main": {
         "wrong_no_ring": ({1, 3}, "-1 is not before 0"),
@@ -22,6 +24,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_one_hop": ({3}, "it should be those of the rank 2 before it|got those of rank"),
         "wrong_waits_for_the_next": ({2, 3}, "told the kernel to wait for rank"),
         "wrong_for_known_sizes": ({1}, "0 is not before 0"),
+        "wrong_memory_kept": ({2, 3}, "Of an earlier call, the flag has grown already"),
     },
     "01_all_to_all": {
         "wrong_row_of_the_peer": ({1, 3}, "has other bytes than rank"),
@@ -33,6 +36,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_eight_inboxes": ({3}, "2 inboxes of 512 bytes"),
         "wrong_one_inbox": ({3}, "has other bytes than rank|the checker says"),
         "wrong_inbox_for_each": ({3}, "symmetric() after a launch"),
+        "wrong_out_is_kept": ({2, 3}, "What a call returned stays as it is"),
     },
     "01_board": {
         "wrong_store_in_place_of_cas": ({1}, "two writers had begun at the same time"),
@@ -153,6 +157,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_local_copy_ignored": ({4}, "a counter grew by 0 where it should grow"),
         "wrong_64_bits": ({4}, "counters have 32 bits"),
         "wrong_nic_adds_nearby": ({4}, "a counter grew by"),
+        "wrong_any_to_itself": ({4}, "which counters does the GPU alone add to"),
         "wrong_size_of_16_bits": ({3}, "bytes of the message are wrong"),
     },
     "03_batches": {
@@ -401,6 +406,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_at_least": ({2, 4}, "until the tag is this one"),
         "wrong_looks_by_atomics": ({2, 4}, "the data may be older than the tag"),
         "wrong_waits_for_ever": ({2, 4}, "poll_until has the limit"),
+        "wrong_vote_of_the_last": ({4}, "was told 1 of 1 times that the packets are there; 0 is right"),
+        "wrong_first_look_reported": ({2, 4}, "was in the packet when the wait gave up"),
         "wrong_says_nothing": ({2, 4}, "after the limit no fault was recorded"),
         "wrong_says_the_wrong_thing": ({2, 4}, "but the wait was for 3"),
         "wrong_first_32_words": ({3}, "Lane l takes words l, l + 32"),

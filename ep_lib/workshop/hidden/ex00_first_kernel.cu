@@ -7,7 +7,7 @@
 namespace {
 
 enum Part { kWrite = 1, kTell = 2 };
-constexpr int kGuard = 4;  // words before and behind the numbers
+constexpr int kGuard = 5;  // words before and behind the numbers: these begin at a multiple of 4 bytes, no more
 
 }  // namespace
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ep_lib.emulator.accesses import COUNT, STORES
 from ep_lib.workshop.hidden import (
     BOTH,
     PAIR,
@@ -28,7 +29,7 @@ KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _WRITE, _TELL = 1, 2
-_GUARD = 4
+_GUARD = 5
 
 
 def _case(
@@ -55,6 +56,9 @@ def _case(
                 return f"the receiver was told {signals} times; once is right"
             if me in senders and np.any(out["found"][me][:count] != numbers[senders[me]][:count]):
                 return "a receiver that had seen the signal read other numbers than were sent"
+        stores = sum(each.sum(axis=0)[STORES, :, :, COUNT].sum() for each in out.accesses.get("flag", ()))
+        if task == 2 and stores:
+            return f"{stores} stores were made to a flag: what another rank adds between a look and a store is lost"
         return None
 
     args: tuple[int | Ref, ...] = (task, task, *refs("box", "numbers"), count, *refs("flag", "found", "seen", "route"))
@@ -65,6 +69,7 @@ def _case(
             seed=seed,
             launches=((Launch("examine", 2, threads, args),),) * len(route),
             outputs=("box", "flag", "found"),
+            watched=("flag",),
             symmetric={"box": [before for _ in ranks], "flag": [np.full(1, flag, np.uint64) for _ in ranks]},
             local={
                 "numbers": numbers,
@@ -111,7 +116,7 @@ def _routes(task: int) -> Cases:
 
 _STRIDE = "Thread t writes numbers t, t + blockDim.x, ..., each into the peer's copy of its place."
 _ALL = "A barrier of the block first, then the signal by one thread: a release covers its own thread only."
-_ADDS = "The flag has 64 bits, and somebody may have told before: add 1 to it."
+_ADDS = "The flag has 64 bits, and others may have told before, or tell at the same time: add 1 to it."
 
 BEHAVIOURS = (
     Behaviour(1, "as many numbers as threads", _counts(1, (64, 64), (32, 32)), _STRIDE),

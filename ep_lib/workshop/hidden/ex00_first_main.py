@@ -14,7 +14,7 @@ from ep_lib.workshop.seal import Carried
 
 _PROGRAM = str(Path(__file__).with_name("play00_first_main.py"))
 KERNELS = ()
-_ONCE = -1  # hops: one pass_on(), with neighbours of the test's own
+_ONCE, _TWICE = -1, -2  # hops: so many pass_on(), with neighbours of the test's own
 
 
 def _case(
@@ -96,10 +96,12 @@ def _all(hops: tuple[int, ...], *shapes: tuple[int, int]) -> Cases:
 
 
 _SYMMETRIC = "What other ranks write into is symmetric; to_host() waits for the kernel."
+_ANEW = "Of an earlier call, the flag has grown already, and the memory may still be written to."
 
 BEHAVIOURS = (
     Behaviour(1, "the ring closes", _neighbours, "What is before rank 0, and what behind the last one?"),
-    Behaviour(2, "numbers come from the rank before", _all((_ONCE,), (2, 1), (3, 64), (4, 0)), _SYMMETRIC),
+    Behaviour(2, "numbers come from the rank before", _all((_ONCE,), (2, 1), (3, 64)), _SYMMETRIC),
+    Behaviour(2, "what came is passed on in a second call", _all((_TWICE,), (4, 0)), _ANEW),
     Behaviour(3, "numbers come from further away", _all((0, 1, 2, 5), (2, 3), (4, 0)), "One round for each hop."),
 )
 

@@ -129,7 +129,10 @@ def _two_inboxes(rng: Rng) -> Case:
 
 
 _ROWS = "Sender s uses row s of the inbox and element s of signals, its own copies; the kernel finds the peer's."
-_EPOCH = "The signal of a sender grows by 1 in each epoch, and is never reset: epoch e waits for e + 1."
+_EPOCH = (
+    "The signal of a sender grows by 1 in each epoch, and is never reset: epoch e waits for e + 1. "
+    "What a call returned stays as it is."
+)
 _TWO = "Two inboxes in turn, allocated once."
 
 BEHAVIOURS = (

@@ -245,6 +245,7 @@ _TOGETHER = "A __syncwarp after the copy: then the lane that signals publishes t
 _POSTED = "One lane posts, once; the others do not go on before it has (a __syncwarp at the end)."
 _PAIRS = "Which queue pair does qp_id mean? ep::ibgda::queue_pair() says so."
 _ORDER = "A peer within reach sees data that was written before only if the add is a release at system scope."
+_ADDERS = "A NIC's addition and one of the GPU itself can lose each other: which counters does the GPU alone add to?"
 _OWN: Route = (0, 1)
 
 BEHAVIOURS = (
@@ -285,9 +286,10 @@ BEHAVIOURS = (
             on_fabrics(_adds(RING), _P2P, RC, SRD),
             on_fabrics(_adds(_NEIGHBOURS), NODES),
             on_fabrics(_adds(_NEIGHBOURS, beside=20), NODES),  # what a NIC adds meanwhile would be lost
-            on_fabrics(_adds(_OWN), RC),
+            on_fabrics(_adds(_OWN, beside=20), RC),
             on_fabrics(_adds(PAIR, local=1), _P2P, SRD),
         ),
+        _ADDERS,
     ),
     Behaviour(
         4,

@@ -16,12 +16,15 @@ struct Job {
     int64_t tag, step;  // of the first round; from one to the next
     int64_t learners;   // which functions are the learner's: bits of Part
     int64_t missing;    // in the last round, this many words never reach the second rank, and none the first
+    int64_t gap;        // the first of them
     int64_t delay;      // how often the grader's sender lets others run before it sends
 };
 
 enum Part { kSend = 1, kWait = 2, kSendWarp = 4, kWaitWarp = 8 };
 
-constexpr int kGuard = 1;  // packets before and behind
+constexpr int kLooks = 50;                         // that a receiver may have before that
+constexpr int kGuard = 1;                          // packets before and behind
+constexpr uint64_t kStrayTag = uint64_t(1) << 41;  // comes instead of what is missing, while the receiver waits
 
 struct Memory {
     ep::TaggedWord* packets;   // symmetric [guard, words, guard]
@@ -45,11 +48,16 @@ EP_DEVICE bool wait_word(const Job& job, const ep::TaggedWord* packet, uint64_t 
 
 EP_DEVICE void send(const Job& job, const Memory& my, int64_t round, int peer, uint64_t tag) {
     const uint64_t* const words = my.source + round * job.words;
-    const int count = static_cast<int>(job.words - (round == job.rounds - 1 ? job.missing : 0));
+    const int count = static_cast<int>(job.words);
     if (job.learners & kSendWarp) return ep::send_packets_warp(my.packets + kGuard, words, count, tag, peer);
+    const int64_t missing = round == job.rounds - 1 ? job.missing : 0;
     let_others_run(job.delay);
     for (int i = ep::lane_id(); i < count; i += ep::kWarpSize) {
-        send_word(job, my.packets + kGuard + i, words[i], tag, peer);
+        if (i < job.gap || i >= job.gap + missing) send_word(job, my.packets + kGuard + i, words[i], tag, peer);
+    }
+    if (missing) let_others_run(kLooks);
+    for (int64_t i = job.gap + ep::lane_id(); i < job.gap + missing; i += ep::kWarpSize) {
+        send_word(job, my.packets + kGuard + i, 0, kStrayTag, peer);
     }
 }
 
@@ -110,5 +118,5 @@ extern "C" __global__ void examine(int task, ep::TaggedWord* packets, const uint
         if (ok && ep::rank() % 2 == 1) send(job, my, round, peer, tag);
     }
     __syncwarp();
-    if (ep::lane_id() == 0 && !ok) note_fault(noted + ep::kWarpSize);
+    if (ep::lane_id() == 0 && (!ok || (job.missing && peer == 0))) note_fault(noted + ep::kWarpSize);
 }

@@ -36,7 +36,7 @@ class Kept(Travels):
 
 
 def passes(piece: Any, ask: Callable[..., Any], numbers: Sequence[Sequence[int]], hops: int, seed: int) -> list[Any]:
-    """What each rank got: after one pass_on() for ``hops`` -1, or by pass_far(). Then what the checker says."""
+    """What each rank got: after -hops calls of pass_on(), or by pass_far(). Then what the checker says."""
     followed = Followed(KERNELS, ask)
     followed.kernel("pass_on", sends=Sends(source=1, items=2, item_bytes=4, target=0, signal=3, peer=5))
     ranks = len(numbers)
@@ -60,7 +60,9 @@ def passes(piece: Any, ask: Callable[..., Any], numbers: Sequence[Sequence[int]]
         rank._backend.launch = launch  # type: ignore[method-assign]
         if hops < 0:
             own.neighbours = lambda me, ranks: ((me - 1) % ranks, (me + 1) % ranks)  # this task is not about them
-            got = own.pass_on(theirs(rank), launched, mine)
+            got = mine
+            for _ in range(-hops):
+                got = own.pass_on(theirs(rank), launched, got)
         else:
             got = own.pass_far(theirs(rank), launched, mine, hops)
         followed.tell(rank)

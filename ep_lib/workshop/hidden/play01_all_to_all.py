@@ -73,8 +73,8 @@ def exchanges(
         for epoch, chunks in enumerate(mine):
             functions.send_to_all(theirs(rank), send, inboxes[epoch % 2], signals, rank.to_device(chunks))
             got = functions.receive_from_all(theirs(rank), wait, inboxes[epoch % 2], signals, epoch)
-            received.append(np.asarray(got).tolist())
-        return received
+            received.append(got)  # it stays as it is, whatever the next call does
+        return [np.asarray(got).tolist() for got in received]
 
     def with_others(rank: Rank) -> None:
         waiting[rank.rank] = others[rank.rank]  # of these runs only the checker's words count

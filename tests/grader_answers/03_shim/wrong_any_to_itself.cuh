@@ -1,0 +1,12 @@
+// The NIC adds to its own rank's counter, too.
+// EXERCISE-BEGIN 4
+uint32_t* const counter = static_cast<uint32_t*>(rptr);
+const uint32_t addend = static_cast<uint32_t>(value);
+if (is_local_copy) {
+    ep::red_add_release_sys_u32(counter, addend);
+} else if (pe != ep::rank() && ep::reachable(pe)) {
+    ep::red_add_release_sys_u32(ep::peer_ptr(counter, pe), addend);
+} else {
+    ep::net_atomic_add_u32_nbi(counter, addend, pe, ep::ibgda::queue_pair(qp_id));
+}
+// EXERCISE-END 4
