@@ -195,10 +195,10 @@ def pipe_case(rng: Rng, seed: int, job: Job, route: Route = PAIR) -> Case:
                 return f"the sender was {int(notes[:, 2].max())} rounds ahead in a pipe of {job.slots} slots"
             if me in route:
                 sender = route.index(me)
-                got = out["seen"][me]
-                if np.any(got[: job.source]):
+                seen_here = out["seen"][me]
+                if np.any(seen_here[: job.source]):
                     return "memory before `target` was written"
-                wrong = np.flatnonzero(got[job.source :] != sources[sender][job.source :])
+                wrong = np.flatnonzero(seen_here[job.source :] != sources[sender][job.source :])
                 if wrong.size:
                     at = int(wrong[0]) // job.bytes % job.steps
                     return f"{wrong.size} received bytes are wrong; the first are of round {at} of {job.steps}"
