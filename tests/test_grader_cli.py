@@ -63,6 +63,8 @@ def test_any_submission_is_one_row_and_the_next_one_is_graded(
     piece = EXERCISE.pieces[0]
     for name, answer in (("a_syntax", "wrong_syntax"), ("b_equal", "wrong_waits_for_equal"), ("c_ends", "wrong_exits")):
         submission(EXERCISE, answer, tmp_path / name)
+    answer = (tmp_path / "a_syntax" / piece).read_text()
+    (tmp_path / "a_syntax" / piece).write_text(answer.replace("\n}\n", "\n", 1))
     for name in ("d_noise", "e_folder", "f_link", "g_\x1b[2J\n", "h_\udcff", "z_unfinished"):
         (tmp_path / name / piece).parent.mkdir(parents=True)
     (tmp_path / "d_noise" / piece).write_bytes(b"\xff\x00\xfe" * 999)
@@ -77,7 +79,10 @@ def test_any_submission_is_one_row_and_the_next_one_is_graded(
     points = {name[0]: row["points"] for name, row in rows.items()}
     assert [points[letter] for letter in "acdz"] == ["0"] * 4 and [points[letter] for letter in "efgh"] == [""] * 4
     assert rows["b_equal"]["task 2"] == "0" and rows["b_equal"]["task 1"] != "0"
-    assert rows["a_syntax"]["problem"].startswith("KernelCompileError") and not rows["z_unfinished"]["problem"]
+    assert not rows["z_unfinished"]["problem"]
+    opened = answer[: answer.index("{", answer.index("write_and_signal_thread(void"))].count("\n") + 1
+    said = rows["a_syntax"]["problem"]
+    assert f"KernelCompileError: {piece}:{opened}: error: this '{{' is never closed" in said and "stopped at" in said
 
 
 @pytest.mark.parametrize("error", [KernelCompileError("no room left for objects"), PermissionError(13, "not yours")])

@@ -139,3 +139,20 @@ def test_names_in_difficult_sources() -> None:
     assert not names.find_global_functions(["#define K(n) \\\n  __global__ void n()\n"]).is_complete
     assert names.base_name("ns::inner::copy<a::b, 4>") == "copy"
     assert names.unclosed_brace('{ "{" } // {\n{ /* { */') == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("namespace ep {\nint f(int a,\n      int b) {\n    return a;\n\nint g() {\n}\n}", 3),  # another one follows
+        (
+            "namespace ep {\nint f(int a,\n      int b) {\n    return a;\n\n}  // namespace ep",
+            3,
+        ),  # the space's end follows
+        ("int f() {\n    for (;;) {\n        f();\n}\nint g() {\n}", 2),  # what closes it is further left
+        ("int f() {\n    switch (1) {\n    case 1: {\n    }\n    }\n\nint g() { return h({1, 2}); }", 1),
+        ('extern "C" {\nint f() {\n    call([&] {\n    }, [&] { g({1}); });\n}', 1),
+    ],
+)
+def test_the_brace_that_nothing_closes_is_found_by_indentation(source: str, line: int) -> None:
+    assert names.unclosed_brace(source) == line

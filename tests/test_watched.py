@@ -123,6 +123,13 @@ def submitted(tmp_path: Path, top: str = "", old: str = "", new: str = "") -> Pa
     return tmp_path
 
 
+def test_brackets_that_stay_open_are_left_to_the_compiler_and_told_if_it_takes_them(tmp_path: Path) -> None:
+    open_ = submitted(tmp_path, "inline int f() {")
+    assert watched.unwatchable(EXERCISE, open_, TESTS) == ""
+    assert watched.unfollowed(EXERCISE, open_).startswith(f"{PIECE}: not every bracket is closed")
+    assert watched.unfollowed(EXERCISE, submitted(tmp_path, "inline int f() { return 1; }")) == ""
+
+
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_path: Path) -> None:
     said = watched.unwatchable(EXERCISE, submitted(tmp_path, CHEATS[cheat]), TESTS)

@@ -75,6 +75,8 @@ def compile_error(
     if unfinished := report.unfinished():
         where, what = unfinished
         message = f"{report.show(where)}: error: {what}\n    {report.source_line(where)}"
+        if report.error and report.is_own(report.error.file):
+            message += f"\n  (the compiler stopped at {report.show(report.error)}: {text})"
         return KernelCompileError(message, file=report.display(where.file), line=where.line, log=report.log)
     if report.is_in_our_lines:
         if names.base_name(kernel.name) not in found.names and _UNDECLARED.search(text):

@@ -25,6 +25,11 @@ _CONDITION = re.compile(r"^[ \t]*#[ \t]*if", re.MULTILINE)
 _WORD = re.compile(r"\s*([A-Za-z_]\w*)\s*")
 _TAKES_PARENTHESES = {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__", "__attribute__"}
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
+_TO_A_BRACE = re.compile(r"[^{};]*[{};]")
+_CONTROL = re.compile(r"\s*(?:if|else|for|while|do|switch|case|default|try|catch)\b")  # of statements in functions
+_END_OF_SPACE = re.compile(r"}\s*//.*\b(?:namespace|extern)\b")
+_SPACE = re.compile(r"\s*(?:(?:inline\s+)?namespace\b|extern\s*\"[^\"]*\"\s*$)")
 
 
 class GlobalFunctions(NamedTuple):
@@ -43,21 +48,39 @@ def base_name(expression: str) -> str:
 def unclosed_brace(source: str) -> int | None:
     """The line of a ``{`` that nothing closes, or None when all are closed.
 
-    Which of several it is, only the author knows. Indentation tells best: a ``}`` further left than the line of the
-    innermost open ``{`` was meant for another one.
+    Which of several it is, only the author knows. Indentation tells best: a ``}`` further left than the first line of
+    what the innermost open ``{`` belongs to was meant for another one, and so was the end of a function that another
+    one follows at the same indentation.
     """
-    open_braces: list[tuple[int, int]] = []  # line, indentation of that line
+    open_braces: list[tuple[int, int, bool]] = []  # line, indentation, whether functions may be inside
     suspect = None
-    for number, line in enumerate(without_comments(source).splitlines(), 1):
-        indentation = len(line) - len(line.lstrip())
-        for position, character in enumerate(line):
-            if character == "{":
-                open_braces.append((number, indentation))
-            elif character == "}" and open_braces:
-                opened, its_indentation = open_braces.pop()
-                if position == indentation < its_indentation and suspect is None:
-                    suspect = opened
+    lines = source.splitlines()
+    code = _DIRECTIVE.sub("", without_comments(source))
+    number = 1
+    for match in _TO_A_BRACE.finditer(code):
+        words, brace = match.group()[:-1], match.end() - 1
+        number += words.count("\n")
+        if code[brace] == "{":
+            indentation, is_first = _indentation(code, brace - len(words.lstrip()))
+            if open_braces and suspect is None and is_first and not _CONTROL.match(words):
+                around, its_indentation, holds_functions = open_braces[-1]
+                suspect = around if indentation <= its_indentation and not holds_functions else None
+            open_braces.append((number, indentation, _SPACE.match(words) is not None))
+        elif code[brace] == "}" and open_braces:
+            opened, its_indentation, is_space = open_braces.pop()
+            indentation, is_first = _indentation(code, brace)
+            is_anothers = (is_first and indentation < its_indentation) or (
+                not is_space and _END_OF_SPACE.search(lines[number - 1])
+            )
+            if is_anothers and suspect is None:
+                suspect = opened
     return (suspect or open_braces[-1][0]) if open_braces else None
+
+
+def _indentation(code: str, at: int) -> tuple[int, bool]:
+    """Of the line in which a word is, and whether that is its first one."""
+    before = code[code.rfind("\n", 0, at) + 1 : at]
+    return len(before) - len(before.lstrip()), not before.strip()
 
 
 def unfinished_end(source: str) -> int | None:

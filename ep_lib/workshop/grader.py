@@ -292,15 +292,16 @@ def examine(
         copy_pieces(exercise, folder, work / "mine")
         late = False, False
         try:
-            refused, looks = read(look_through, exercise, work / "mine", _sources(tests))
+            refused, open_, looks = read(look_through, exercise, work / "mine", _sources(tests))
         except Unreadable as error:
-            refused, looks, late = str(error), (), _out_of_time(error.kind)
+            refused, open_, looks, late = str(error), "", (), _out_of_time(error.kind)
         notes = _versions(exercise, work / "mine", public)
         with _sandbox(exercise, tests, limits, work) as sandbox:
             problem = refused or not_text(exercise, work / "mine")
             if not problem:
                 problem, kind = _compile(exercise, sandbox, tests, limits, work)
                 late = _out_of_time(kind)
+                problem = problem or open_
             found = []
             for task in exercise.tasks:
                 if tasks and task.number not in tasks:

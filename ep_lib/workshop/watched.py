@@ -116,10 +116,11 @@ _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
 _NOT_RUN = "Until that is mended the file is not run, and none of its tasks counts."
 
 
-def look_through(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> tuple[str, tuple[str, ...]]:
-    """Why the pieces in ``mine`` are not run, or "", and what of them is worth a look. Call it by
-    :func:`ep_lib.workshop.reading.read`: nobody knows how long it takes."""
-    return reaches_out(exercise, mine) or unwatchable(exercise, mine, tests), worth_a_look(exercise, mine)
+def look_through(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> tuple[str, str, tuple[str, ...]]:
+    """Why the pieces in ``mine`` are not run, why not even if they compile, or "", and what of them is worth a look.
+    Call it by :func:`ep_lib.workshop.reading.read`: nobody knows how long it takes."""
+    refused = reaches_out(exercise, mine) or unwatchable(exercise, mine, tests)
+    return refused, "" if refused else unfollowed(exercise, mine), worth_a_look(exercise, mine)
 
 
 def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
@@ -155,7 +156,20 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
         own = code_of((exercise.exercise_dir / piece).read_text("utf-8"))
         given = {each.what for each in declarations(own, called, library)}
         for hidden in (*attributes(text), *declarations(text, called - given, library - given)):
-            return _told(piece, text, hidden.at, hidden.what, hidden.why)
+            if hidden.what:
+                return _told(piece, text, hidden.at, hidden.what, hidden.why)
+    return ""
+
+
+def unfollowed(exercise: Exercise, mine: Path) -> str:
+    """ "x.cuh: not every bracket ...": a piece that compiles, and whose functions cannot be told apart; "" if none.
+
+    Almost always the compiler does not follow such a piece either, and says more about it."""
+    for piece in exercise.pieces:
+        if not piece.endswith(".py"):
+            for found in declarations(code_of(source_text(mine / piece)), (), ()):
+                if not found.what:
+                    return f"{piece}: {found.why}. {_NOT_RUN}"
     return ""
 
 
