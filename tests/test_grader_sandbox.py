@@ -145,6 +145,23 @@ def test_a_reply_is_read_and_the_output_kept_in_bounds(scripted) -> None:  # typ
     assert not box.running
 
 
+def test_what_is_printed_beyond_the_bound_goes_nowhere(scripted) -> None:  # type: ignore[no-untyped-def]
+    box = scripted(
+        "import os, sys\n"
+        "from ep_lib.workshop import child\n"
+        "from ep_lib.workshop.scenario import pack\n"
+        "class Prints(child.Runner):\n"
+        "    def answer(self, request):\n"
+        "        super().answer({**request, 'compile': (), 'import': (), 'programs': ()})\n"
+        "        print('x' * 300000, flush=True)\n"
+        "        return pack({}, os.readlink('/proc/self/fd/1').encode())\n"
+        "child.Runner = Prints\n"
+        "from pathlib import Path; child.serve(sys.stdin.buffer, reply, Path())\n"
+    )
+    assert ask(box)[1].startswith(b"pipe:") and ask(box)[1] == ask(box)[1] == b"/dev/null"
+    assert len(box.output) == Limits().output_bytes
+
+
 @pytest.mark.parametrize(
     ("script", "limits", "says"),
     [

@@ -41,6 +41,7 @@ class Runner:
         self._before: list[seal.Noted] = []
         self._python = ""  # the piece that calls are for
         self._guest: Guest | None = None
+        self._is_quiet = False
 
     def prepare(self) -> None:
         """Before a request is read: a piece in Python is imported where nothing of it will be."""
@@ -49,8 +50,15 @@ class Runner:
 
     def answer(self, request: Mapping[str, Any]) -> bytes:
         """The reply frame for {"nonce", "compile": [(source, kernel)...], "import": [piece...]}, for
-        {"nonce", "run": Scenario or Call}, or for {"nonce", "record": Scenario}."""
+        {"nonce", "run": Scenario or Call}, or for {"nonce", "record": Scenario}. With "quiet", nothing is printed any
+        more, by this process and those that it starts."""
         nonce = request["nonce"]
+        if request.get("quiet") and not self._is_quiet:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                os.dup2(nothing, stream)
+            os.close(nothing)
+            self._is_quiet = True
         try:
             if "compile" in request:
                 for source, name in request["compile"]:

@@ -13,6 +13,7 @@ Walls of one kernel are no virtual machine: an error in Linux itself opens them.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pickle
 import select
@@ -38,6 +39,7 @@ _WATCH_SHARE = 0.05  # of this process's time, at most, for these counts: they r
 _END_S = 5.0  # do not wait longer for a killed process that hangs in the kernel
 _AT_START = ("LD_LIBRARY_PATH",)  # what the system's loader reads once, when a program starts
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_PIPE_BYTES = 1 << 20  # of output, so that it is taken in few parts
 _BLOCK = 512  # bytes, of which st_blocks counts
 _DEEPEST = 30  # folders in each other
 
@@ -60,7 +62,7 @@ class Limits:
     total_s: float = 120.0  # of all scenarios together
     written_bytes: int = 512 << 20  # that lie in its folders at a time, or in files that it removed and holds open
     files: int = 20_000  # in its folders
-    output_bytes: int = 64 * 1024  # of standard output and error that are kept
+    output_bytes: int = 64 * 1024  # of standard output and error that are kept; what comes later is not printed
 
 
 Walls = Mapping[Literal["readable", "writable", "listable"], Iterable[Path]]  # as for walls.confine
@@ -151,7 +153,7 @@ class Sandbox:
             raise kind(f"it has used the {self._limits.total_s:g} s that all of its tests have together")
         if self._child is None:
             self._start()
-        data = pickle.dumps(dict(request))
+        data = pickle.dumps({**request, "quiet": len(self.output) >= self._limits.output_bytes})
         is_scenario = "run" in request
         try:
             return self._exchange(
@@ -204,6 +206,8 @@ class Sandbox:
                 os.close(fd)
         for fd in (self._reply_fd, self._stdin_fd, self._output_fd):
             os.set_blocking(fd, False)
+        with contextlib.suppress(OSError):  # a user's pipes together have a limit; the usual size will do
+            fcntl.fcntl(self._output_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def _close(self) -> None:
         for fd in (self._stdin_fd, self._output_fd, self._control_fd, self._reply_fd):
@@ -291,7 +295,7 @@ class Sandbox:
     def _collect_output(self) -> bool:
         """Reads what the child prints and keeps the first bytes; returns False at the end of the output."""
         try:
-            chunk = os.read(self._output_fd, 65536)
+            chunk = os.read(self._output_fd, _PIPE_BYTES)
         except BlockingIOError:
             return True
         self.output += chunk[: max(0, self._limits.output_bytes - len(self.output))]
