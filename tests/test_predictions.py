@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ep_lib import errors
+from ep_lib import errors, viz
 from ep_lib.workshop import prediction, progress
 from ep_lib.workshop.notes import Note
 from ep_lib.workshop.prediction import Prediction, predict
@@ -44,6 +44,14 @@ def test_it_is_compared_with_what_happened() -> None:
     assert repr(predict("99.b", "?", ["1", "2"], answer="2").compare(1)) == "You predicted: 2. It is: 1"
     shown = repr(predict("99.c", "?", ["1", "2"]).compare(1))
     assert "It is: 1" in shown and "no prediction" in shown
+
+
+def test_a_picture_is_shown_with_the_outcome_and_not_before() -> None:
+    picture = viz.outcomes({"ring": {"right": 1}}, title="One <ring>")
+    question = predict("99.a", "?", ["1", "2"])
+    shown = question.compare("1", shown=picture)
+    assert "Figure" not in repr(shown) and "<img" not in question.as_html()
+    assert '<img style="max-width:100%" alt="One &lt;ring&gt;" src="data:image/png;base64,' in question._told
 
 
 def test_the_answer_outlives_cell_and_kernel(own_mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import importlib
 import importlib.util
+import io
 import re
 import textwrap
 from collections.abc import Iterable
@@ -49,6 +51,14 @@ def show_note(note: Any) -> None:
 
 
 # ---- as HTML ---------------------------------------------------------------------------------------------------------
+def picture_as_html(figure: Any, description: str) -> str:
+    """A Matplotlib figure as it is now, and in words for those who cannot see it."""
+    memory = io.BytesIO()
+    figure.savefig(memory, format="png", bbox_inches="tight")
+    data = base64.b64encode(memory.getvalue()).decode()
+    return f'<img style="max-width:100%" alt="{html.escape(description)}" src="data:image/png;base64,{data}">'
+
+
 def code_box(lines: Iterable[str]) -> str:
     """A box of code, of lines that are HTML already. Where the page is narrow they go on below, comments above all."""
     box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "

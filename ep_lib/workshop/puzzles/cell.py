@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from dataclasses import dataclass
 
 import ep_lib
@@ -14,7 +12,7 @@ from ep_lib.runtime.check import record
 from ep_lib.viz.page import Page
 from ep_lib.viz.time_travel import page_of
 from ep_lib.workshop import progress, puzzles
-from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, prose_as_html, show_note
+from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, picture_as_html, prose_as_html, show_note
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Puzzle, Verdict
 
 _HINTS = ("Where to look", "What to think of", "Nearly the code")
@@ -104,10 +102,7 @@ class Answer:
         if not self.verdict.arrays:
             return ""
         figure = viz.access_map(self.verdict.accesses, self.verdict.arrays, title="What your lines touched")
-        memory = io.BytesIO()
-        figure.savefig(memory, format="png")
-        data = base64.b64encode(memory.getvalue()).decode()
-        return f'<img style="max-width:100%" alt="{html.escape(self.description)}" src="data:image/png;base64,{data}">'
+        return picture_as_html(figure, self.description)
 
 
 _last: Answer | None = None  # of this kernel
