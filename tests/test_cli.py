@@ -147,6 +147,10 @@ def test_lab_binds_to_localhost_with_its_token(tmp_path: Path) -> None:
     assert json.loads((Path(extensions) / "ep-lib" / "package.json").read_text())["jupyterlab"]["_build"]
     assert (lab.SETTINGS / "jupyter_server_config.d" / "ep_lib.json").is_file()
     assert lab.server_environment()["JUPYTER_CONFIG_PATH"].split(os.pathsep)[0] == str(lab.SETTINGS)
+    assert lab.NEW_KERNEL.is_file() and lab.server_environment()["PYTHONSTARTUP"] in (
+        str(lab.NEW_KERNEL),
+        os.environ.get("PYTHONSTARTUP"),
+    )
     assert not any("token" in word or "password" in word for word in command), "the random token stays on"
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import html
 import importlib.util
 import re
+import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from ep_lib import errors
+from ep_lib.commands.lab import NEW_KERNEL
 from ep_lib.workshop.notebook import as_note, expect, find, show_source
 
 pytestmark = pytest.mark.slow
@@ -155,3 +159,21 @@ def test_the_notebooks_own_kernels_compile(target: str, file: str, name: str) ->
     if target != "emulator" and not nvrtc.available():
         pytest.skip("needs CuPy and NVRTC")
     Kernel.from_file(ROOT / "tutorial_kernels" / f"{file}.cu", name).compile(target)
+
+
+def test_a_kernel_that_has_run_nothing_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = mock.Mock()
+    monkeypatch.setitem(sys.modules, "IPython", mock.Mock(get_ipython=lambda: shell))
+    left = runpy.run_path(str(NEW_KERNEL))
+    magics = {call.kwargs["magic_name"]: call.args[0] for call in shell.register_magic_function.mock_calls}
+    magics["puzzle"]("00.1", "flag[0] = 1;")
+    assert "run the notebook's first cell" in capsys.readouterr().out and not [n for n in left if "begin" in n]
+    (kinds, explain), error = shell.set_custom_exc.call_args.args, NameError("name 'workshop' is not defined")
+    explain(shell, NameError, error, None)
+    assert kinds == (NameError,) and not hasattr(error, "_render_traceback_"), "ep_lib.workshop is imported here"
+    monkeypatch.delitem(sys.modules, "ep_lib.workshop")
+    explain(shell, NameError, error, None)
+    assert "run the notebook's first cell" in error._render_traceback_()[1]  # type: ignore[attr-defined]
+    assert shell.showtraceback.call_count == 2

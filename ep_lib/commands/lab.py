@@ -22,7 +22,9 @@ from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root
 
 LOOPBACK = "127.0.0.1"
 FIRST_NOTEBOOK = "00_start_here.ipynb"
-SETTINGS = Path(__file__).resolve().parents[1] / "workshop" / "jupyter"  # a folder of Jupyter's configuration
+_WORKSHOP = Path(__file__).resolve().parents[1] / "workshop"
+SETTINGS = _WORKSHOP / "jupyter"  # a folder of Jupyter's configuration
+NEW_KERNEL = _WORKSHOP / "new_kernel.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,11 +105,13 @@ def server_command(notebook: Path, root: Path, *, port: int, browser: bool, ip: 
 
 def server_environment() -> dict[str, str]:
     """The server's environment: ``ep-lib`` of this Python comes first on the PATH of its terminals and notebooks, and
-    Jupyter reads the course's settings besides the user's own."""
+    Jupyter reads the course's settings besides the user's own. A kernel that has run no cell yet says so, unless the
+    user has a startup file of their own."""
     scripts = sysconfig.get_path("scripts")
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     settings = [str(SETTINGS), *os.environ.get("JUPYTER_CONFIG_PATH", "").split(os.pathsep)]
     return {
+        "PYTHONSTARTUP": str(NEW_KERNEL),
         **os.environ,
         "PATH": os.pathsep.join([scripts, *(folder for folder in path if folder != scripts)]),
         "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, settings)),

@@ -11,10 +11,10 @@ pieces. For the notebooks are notebook.py and notes.py, prediction.py with answe
 cell), ladders/ (the rungs of a tutorial file, checked and timed), course_map.py, kernel_cell.py and pcie_model.py;
 replaying.py shows a failed test step by step; progress.py keeps what a learner has answered and solved,
 progress_page.py shows it. For a class: handed_in.py, marking.py, class_grading.py, gradebook.py and its views,
-executors.py for other machines, and release.py, which makes the tree that learners of a graded course get. saving.py is
-for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands.
-Importing this package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``,
-``%%puzzle``, ``%%with_nixl``) and shows an interrupt in one line.
+executors.py for other machines, and release.py, which makes the tree that learners of a graded course get. saving.py
+and new_kernel.py are for the server of ``ep-lib lab`` and its kernels. The commands ``ep-lib demo``, ``doctor`` and
+``grade`` are in ep_lib/commands. Importing this package imports none of its modules, but inside IPython it registers
+the cell magics (``%%kernel``, ``%%puzzle``, ``%%with_nixl``) and shows an interrupt in one line.
 """
 
 from __future__ import annotations
