@@ -248,7 +248,8 @@ def _printed_as_html(printed: str) -> str:
 
 def _as_html(shown: object) -> str:
     if hasattr(shown, "savefig"):
-        return picture_as_html(shown, shown.axes[0].get_title(loc="left") or shown.axes[0].get_title())
+        figure: Any = shown
+        return picture_as_html(figure, figure.axes[0].get_title(loc="left"))
     as_html = getattr(shown, "_repr_html_", None)
     return as_html() if as_html is not None else _printed_as_html("" if shown is None else repr(shown))
 
