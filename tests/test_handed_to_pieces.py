@@ -72,7 +72,7 @@ def undue(handed: Any, secret: tuple[Any, ...], described: set[str]) -> Iterator
             yield f"{way}: {type(thing).__name__}"
         elif isinstance(thing, ModuleType) and thing is not np:
             yield f"{way}: a module"
-        elif isinstance(thing, Rank) and {each for each in vars(thing) if not each.startswith("_")} != OF_A_RANK:
+        elif isinstance(thing, Rank) and vars(thing).keys() != OF_A_RANK:
             yield f"{way}: a rank with {vars(thing).keys() - OF_A_RANK}"
         elif isinstance(thing, Kernel):
             if type(thing) is not seal.HandedKernel or vars(thing).keys() - {"name"}:

@@ -138,6 +138,57 @@ REFUSED = {
     "a builtin by global": "def f():\n    global eval\n    eval(text)\n    eval = 1",
     "a builtin as a default": "f = lambda eval=eval: eval",
     "a closed name by getattr of the library's": 'getattr(rank, "_backend")',
+    **{
+        f"a method of another object by {how}": f"""
+class Mine:
+    def __init__(self): self._backend = None
+    def look(self): return self._backend
+    @property
+    def kind(self): return {kind}
+def f(rank): return {way}.look(rank)
+"""
+        for how, kind, way in (
+            ("another name of its class", "0", "(lambda mine: mine)(Mine)"),
+            ("a list", "0", "[Mine][0]"),
+            ("a condition", "0", "(Mine or 0)"),
+            ("a property", "Mine", "Mine().kind"),
+            ("its class of a function", "0", "next(iter({'a': Mine}.values()))"),
+        )
+    },
+    "a method of another object by getattr": """
+class Mine:
+    def __init__(self): self._backend = None
+    def look(self): return self._backend
+def f(rank): return getattr(Mine, "look")(rank)
+""",
+    "a method that has no object": """
+class Mine:
+    def __init__(self): self._backend = None
+    @staticmethod
+    def look(it): return it._backend
+def f(rank): return Mine().look(rank)
+""",
+    "a method of a class's method": """
+class Mine:
+    def __init__(self): self._backend = None
+    def look(self): return self._backend
+    @classmethod
+    def of(cls, it): return cls.look(it)
+def f(rank): return Mine.of(rank)
+""",
+    "a method of a class that is decorated": """
+def hand(kind): kinds.append(kind); return kind
+@hand
+class Mine:
+    def __init__(self): self._backend = None
+    def look(self): return self._backend
+def f(rank): return kinds[0].look(rank)
+""",
+    "a memo of its own": "import copy\ncopy.deepcopy(x, Memo())",
+    "a memo by name": "from copy import deepcopy\ndeepcopy(x, memo=Memo())",
+    "copies with a memo": "from copy import deepcopy\nlist(map(deepcopy, [x], [Memo()]))",
+    "a copy that is told of the memo": "class A:\n    def __deepcopy__(self, memo): return memo",
+    "an array's copy with a memo": "array.__deepcopy__(Memo())",
     "the library's by a method's object": "def f(self): return self._backend\nf(rank)",
     "the library's by a method of a class": "class A:\n    def f(self): self._ask = self._ask\nA.f(rank)",
     "a module's, though the piece has one": "import numpy as np\nclass A: testing = 1\nfound = np.testing",

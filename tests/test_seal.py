@@ -32,7 +32,7 @@ def pass_on(rank, kernel, mine):
 """,
     "a note on a class": """
 def pass_on(rank, kernel, mine):
-    rank.__class__.mro()[0].heard = {rank.rank: mine}
+    rank.__class__.mro()[1].heard = {rank.rank: mine}
     return mine
 """,
     "a note on a function": """
@@ -277,8 +277,9 @@ def test_what_a_piece_changes_of_its_rank_the_grader_does_not_see(tmp_path: Path
 _pass_on = pass_on
 def pass_on(rank, kernel, mine):
     got = _pass_on(rank, kernel, mine)
-    rank.rank, rank.to_device, rank.empty, rank.to_host = 1 - rank.rank, None, None, None
-    return got
+    rank.rank, rank.heap_bytes, rank.note = 1 - rank.rank, 0, mine
+    try: rank.to_device = None
+    except AttributeError: return got
 """
     )
     (tmp_path / PIECE).write_text(code)
@@ -302,8 +303,10 @@ def all_to_all(rank, send, wait, epochs):
 @pytest.mark.parametrize(
     ("meet", "says"),
     [
-        ("ep_lib.Rank.barrier(rank)", "it calls rank.barrier(): signals alone"),
-        ("rank._backend.all_gather(None)", "it calls rank.all_gather(): signals alone"),
+        ("getattr(rank, 'barrier')()", "it calls rank.barrier(): signals alone"),
+        ("rank.all_gather(None)", "it calls rank.all_gather(): signals alone"),
+        ("rank._backend.all_gather(None)", "has no attribute '_backend'"),
+        ("ep_lib.Rank.barrier(rank)", "has no attribute '_backend'"),
         ("rank.free(rank.symmetric(1, np.uint8))", "it calls rank.symmetric() after a launch"),
     ],
 )

@@ -12,9 +12,11 @@ by the methods below; what C code reads by itself (``np.asarray``, ``torch.from_
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -66,6 +68,10 @@ class _Read(NamedTuple):
     where: str
 
 
+_numbers = itertools.count(1)
+_watches: weakref.WeakValueDictionary[int, HostWatch] = weakref.WeakValueDictionary()
+
+
 def _content(info: ArrayInfo) -> bytes:
     return ctypes.string_at(info.address, min(info.nbytes, _MOST_BYTES))
 
@@ -75,6 +81,8 @@ class HostWatch:
 
     def __init__(self, rank: int, found: list[HostAccess]) -> None:
         self._rank, self._found = rank, found
+        self.number = next(_numbers)
+        _watches[self.number] = self
         self._kept: list[_Kept] = []
         self._reads: list[_Read] = []
         self._shared: list[tuple[int, int]] = []  # of host arrays: begin, end
@@ -154,7 +162,7 @@ _METHODS = (
 class Watched(np.ndarray[Any, Any]):
     """An array of a rank. Its views are watched too; what is computed from it is an ordinary array."""
 
-    watch: Callable[[], HostWatch | None] = staticmethod(lambda: None)  # weak: the watch keeps arrays, too
+    watch: int = 0  # the watch's number: nobody gets hold of the watch by an array, and the watch keeps arrays, too
 
     def __array_finalize__(self, other: Any) -> None:
         if isinstance(other, Watched):
@@ -163,7 +171,7 @@ class Watched(np.ndarray[Any, Any]):
     def read(self) -> np.ndarray[Any, Any]:
         """The same as an ordinary array, for somebody who reads it all."""
         plain = self.view(np.ndarray)
-        watch = self.watch()
+        watch = _watches.get(self.watch)
         if watch is not None and self.size:
             reader = _reader()
             if not is_ours(reader):  # the library knows when it may

@@ -10,6 +10,7 @@ of what happened, is kept by the worker, in an object of the class ``Kept`` of t
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import signal
@@ -30,6 +31,8 @@ from ep_lib.workshop.scenario import MAX_HEADER_BYTES, Call
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
+_MUCH = 1 << 30  # bytes
+_TOO_LARGE = "what your functions return or keep takes more memory than a process may have: return what was asked for"
 _MOST_TOLD = 1 << 20  # bytes of one message from the guest
 Walls = Mapping[str, Iterable[str]]
 
@@ -183,8 +186,22 @@ def _made(
 def _outcome(mine: Path, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return step()
+    except MemoryError as error:
+        failure = failure_of(mine, error)
+        if not failure["message"] and _has_memory():  # then it was what the piece gave to the function around it
+            failure = {"kind": "ValueError", "message": _TOO_LARGE, "location": ""}
+        return {"failure": failure}
     except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
         return {"failure": failure_of(mine, error)}
+
+
+def _has_memory() -> bool:
+    """Whether this machine has as much to give as no function around a piece takes for itself."""
+    try:
+        mmap.mmap(-1, _MUCH, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError:
+        return False
+    return True
 
 
 def failure_of(mine: Path, error: Exception) -> dict[str, str]:

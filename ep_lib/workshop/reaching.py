@@ -18,7 +18,7 @@ import ast
 import string
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -119,7 +119,7 @@ _PYTHONS = frozenset(
         *("init", "new", "post_init", "repr", "str", "format", "len", "length_hint", "iter", "next", "reversed"),
         *("getitem", "setitem", "delitem", "contains", "missing", "call", "enter", "exit", "eq", "ne", "lt", "le"),
         *("gt", "ge", "hash", "bool", "int", "index", "float", "complex", "round", "trunc", "floor", "ceil", "neg"),
-        *("pos", "abs", "invert", "copy", "deepcopy", "bytes", "array", "debug"),
+        *("pos", "abs", "invert", "copy", "bytes", "array", "debug"),
         *(f"{how}{operator}" for how in ("", "r", "i") for operator in _OPERATORS),
         *("name", "qualname", "class", "doc", "all", "slots", "version", "main", "file", "future"),
     )
@@ -136,7 +136,8 @@ _FLAGS = frozenset(("Flag", "IntFlag"))
 # Called otherwise than with names that stand there, they make attributes of any name.
 _MAKE_ATTRIBUTES = _ENUMS | {"SimpleNamespace"}
 _TEXTS = frozenset(("str", "StrEnum", "UserString", "Template"))  # their objects have Python's own format()
-_ONLY_SO = _OF_OPERATOR | _DECORATORS | _MAKE_ATTRIBUTES
+_DEEP_COPY = "deepcopy"  # with a memo, or in a __deepcopy__, it hands out what objects keep inside
+_ONLY_SO = _OF_OPERATOR | _DECORATORS | _MAKE_ATTRIBUTES | {_DEEP_COPY}
 _WHY = "a piece works with what it is given, and this could reach the tests: leave it out"
 _FILES = "a piece reads and writes no files: work on the bytes that it is given (io.BytesIO is a stream of bytes)"
 _SAY_NAMES = "say the name itself, as in x.name or getattr(x, 'name'), or keep values in a dictionary of your own"
@@ -152,6 +153,7 @@ _INSTEAD = {
         _FORMATS, "it follows the attributes that its text names: write f'{x}', or '{}'.format(x) of plain text"
     ),
     **dict.fromkeys(_ENUMS, "write the class itself, as in class State(Enum)"),
+    _DEEP_COPY: "it is called with what it copies, as in copy.deepcopy(x)",
     "SimpleNamespace": "say what it has by name, as in SimpleNamespace(x=1), or keep values in a dictionary",
     "ctypes": "of array.ctypes a piece uses array.ctypes.data, the address",
     "__dict__": _SAY_NAMES,
@@ -311,7 +313,7 @@ def _said_rightly(tree: ast.AST, own: _Own) -> set[int]:
         if isinstance(node, ast.Call):
             word = _word(node.func)
             is_function = isinstance(node.func, ast.Name) and own.is_pythons(word)
-            if (word == "type" and _is_plain_call(node)) or next(_names_in_text(node), None) is not None:
+            if (word in ("type", _DEEP_COPY) and _is_plain_call(node)) or next(_names_in_text(node), None) is not None:
                 found.add(id(node.func))
             if word == "SimpleNamespace" and not node.args and all(each.arg for each in node.keywords):
                 found.add(id(node.func))
@@ -613,12 +615,46 @@ class _Own:
         self._plain: set[str] = {each for each in ("NamedTuple", "object") if each not in self._named}
         for name, bases in classes.items():
             self._plain |= {name} if bases <= self._plain and times[name] == 1 else set()
+        self._hands_on_classes = self._are_values(tree, classes)
         # A.method of a class, not of its object, can be called on anything; and so can a method with another name
         self._by_class = loaded | {
             node.attr
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and (_word(node.value) in classes or _is_class_of(node.value))
         }
+
+    def _are_values(self, tree: ast.AST, classes: Collection[str]) -> bool:
+        """Whether a class of the piece's is more than called, inherited from and asked for."""
+        plain = set[int]()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                plain |= set(map(id, node.bases))
+            elif isinstance(node, ast.ExceptHandler) and node.type:
+                plain |= set(map(id, node.type.elts if isinstance(node.type, ast.Tuple) else (node.type,)))
+            elif isinstance(node, ast.Attribute):
+                plain.add(id(node.value))  # of which is_of_its_object() knows
+            elif isinstance(node, ast.MatchClass):
+                plain.add(id(node.cls))
+            elif isinstance(node, ast.Call):
+                plain.add(id(node.func))
+                if isinstance(node.func, ast.Name) and node.func.id == "isinstance" and len(node.args) == 2:
+                    kinds = node.args[1]
+                    plain |= set(map(id, kinds.elts if isinstance(kinds, ast.Tuple) else (kinds,)))
+            for annotation in (getattr(node, "returns", None), getattr(node, "annotation", None)):
+                plain |= {id(each) for each in ast.walk(annotation)} if annotation else set()
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                words = {_word(each) for each in node.decorator_list}
+                if node.name == "__new__" or not words.isdisjoint(("classmethod",)):
+                    return True
+            if isinstance(node, ast.ClassDef) and node.decorator_list:
+                called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+                if any(_word(each) != "dataclass" for each in called):
+                    return True
+            is_value = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in classes
+            if is_value and id(node) not in plain:
+                return True
+        return False
 
     def is_of_others(self, name: str) -> bool:
         """Whether an attribute of this name, of something that may be anybody's, is closed."""
@@ -632,6 +668,8 @@ class _Own:
     def is_of_its_object(self, node: ast.Attribute) -> bool:
         """Whether it is a private attribute of the object that a method of the piece's was called on."""
         method = self._objects.get(id(node.value))
+        if node.attr in _CLOSED_OF_OTHERS and self._hands_on_classes:
+            return False  # then its methods can be called on anything
         return method is not None and node.attr in self._names and method not in self._by_class
 
     def is_pythons(self, name: str) -> bool:

@@ -39,7 +39,7 @@ import numpy as np
 from ep_lib.emulator import library
 from ep_lib.errors import EpError, KernelLaunchError
 from ep_lib.jit.kernel import Kernel
-from ep_lib.require import index
+from ep_lib.require import index, refuse
 from ep_lib.runtime.check import check
 from ep_lib.runtime.rank import Rank
 from ep_lib.workshop.pieces import PIECE_MODULE
@@ -171,6 +171,19 @@ class HandedKernel(Kernel):
     def __init__(self, name: str) -> None:
         vars(self)["name"] = name
 
+    def launch(
+        self,
+        rank: Any,
+        grid: Any,
+        block: Any,
+        *args: object,
+        shared_bytes: int = 0,
+        uses: Sequence[object] = (),
+    ) -> None:
+        if not isinstance(rank, Rank):
+            refuse("rank", rank, "the rank that your function got: kernel.launch(rank, grid, block, ...)")
+        rank.launch(self, grid, block, args, shared_bytes, uses)
+
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{self!r} has no {name!r}: it was compiled before, for this rank, and is launched")
 
@@ -182,10 +195,26 @@ class HandedKernel(Kernel):
 
 
 def theirs(rank: Rank) -> Rank:
-    """The rank once more, for the piece: what it changes there, the grader's half does not see."""
-    copied = Rank.__new__(Rank)
-    vars(copied).update(vars(rank))
-    return copied
+    """The rank once more, for the piece: what it changes there, the grader's half does not see. It has the numbers and
+    the methods of a rank, and no attribute, by whatever name, that leads to what is behind them."""
+    behind = Rank.__new__(Rank)
+    vars(behind).update(vars(rank))
+
+    def leave(self: Rank, *error: Any) -> None:
+        behind.__exit__(*error)
+
+    names: dict[str, Any] = {"__module__": Rank.__module__, "__exit__": leave, "is_closed": _of(behind, "is_closed")}
+    names.update({name: _of(behind, name) for name in vars(Rank) if not name.startswith("_")})
+    kind = type(Rank.__name__, (Rank,), names)
+    handed: Rank = object.__new__(kind)
+    vars(handed).update({name: value for name, value in vars(rank).items() if not name.startswith("_")})
+    return handed
+
+
+def _of(behind: Rank, name: str) -> property:
+    """A method or a property of another object, which nothing but this code knows. No call lies between: the library
+    looks who calls it."""
+    return property(lambda _: getattr(behind, name))
 
 
 class Travels:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_OF_METHODS = frozenset(("property", "cached_property", "setter", "getter", "deleter", "abstractmethod"))
 _OWN_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -50,7 +51,8 @@ class Variables(ast.NodeVisitor):
     def visit_FunctionDef(self, node: _Function) -> None:
         self._visit_all(node.decorator_list)
         self._visit_all([node.returns] if node.returns else [])
-        is_method = bool(self._scopes) and self._scopes[-1].is_class
+        is_method = bool(self._scopes) and self._scopes[-1].is_class and node.name != "__new__"
+        is_method &= all(_decorator(each) in _OF_METHODS for each in node.decorator_list)
         self._function(node.args, node.body, node.name if is_method else "")
 
     visit_AsyncFunctionDef = visit_FunctionDef
@@ -85,6 +87,10 @@ class Variables(ast.NodeVisitor):
     def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
         for each in nodes:
             self.visit(each)
+
+
+def _decorator(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> Iterator[str]:
