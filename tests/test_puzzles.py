@@ -196,6 +196,8 @@ def test_python_lines_are_run_and_their_errors_told() -> None:
     assert SUMS.attempt(SUMS.solution).kind == "right"
     assert "the offsets of [3, 1, 2] are []" in SUMS.attempt("pass").text
     assert "ZeroDivisionError: division by zero\n  in your line: 1 / 0" in SUMS.attempt("1 / 0").text
+    said = ALL["09.1"].attempt("pass").text
+    assert "name 'experts' is not defined\n  in a line of the template: return experts" in said
     assert SUMS.attempt("\nfor k in counts").text.startswith("line 3 of your cell: expected ':'")
 
 

@@ -90,7 +90,7 @@ for (let rank = 0; rank < data.ranks; rank++) {
     add(`${groups.length} blocks <span class="quiet">${threads} threads${each}</span>`, groups[0].slot, number, "threads", groups[0]);
   } else {
     for (const group of groups) {
-      add(`${escape(group.label)} <span class="quiet">${group.threads} threads${each}</span>`, group.slot, group.slots,
+      add(`${escape(group.label)} <span class="quiet">${group.threads} thread${group.threads === 1 ? "" : "s"}${each}</span>`, group.slot, group.slots,
           "threads", group);
     }
   }

@@ -475,7 +475,10 @@ class Puzzle:
                 at = trace.tb_lineno
             trace = trace.tb_next
         text = linecache.getline(self.filename, at).strip()
-        return f"{type(error).__name__}: {error}" + (f"\n  in your line: {text}" if text else "")
+        before, _, after = self._before
+        last = len(linecache.getlines(self.filename)) - len(after.splitlines())  # of the learner's lines
+        whose = "your line" if before.count("\n") < at <= last else "a line of the template"
+        return f"{type(error).__name__}: {error}" + (f"\n  in {whose}: {text}" if text else "")
 
     def _in_cell(self, text: str, lines: str) -> str:
         """Places in the template as lines of the cell, whose first line is %%puzzle."""
