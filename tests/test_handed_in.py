@@ -81,7 +81,7 @@ def test_moodles_and_canvas_exports_and_clones(tmp_path: Path) -> None:
     assert list(collected(moodle)) == ["Jane Doe (12345)", "Jane Doe (777)", "Jo"]
     put(canvas / "doejane_123_45678_write_signal.cuh")
     put(canvas / "doejane_123_45679_ring-1.cuh", b"// ring\n")
-    put(canvas / "li_LATE_99_1_mine.zip", zipped(**{f"mine/01_write_signal/{PIECE}": b"// li\n"}))
+    put(canvas / "li_LATE_990_45701_mine.zip", zipped(**{f"mine/01_write_signal/{PIECE}": b"// li\n"}))
     found = collected(canvas)
     assert list(found) == ["doejane", "li"] and found["li"].is_late and not found["doejane"].is_late
     assert pieces_in(found["doejane"], EXERCISE).files and pieces_in(found["doejane"], RING).files
@@ -107,6 +107,49 @@ def test_moodles_files_without_folders_and_copies_of_a_browser(tmp_path: Path) -
     assert pieces_in(found["Eve Li"], EXERCISE).files and pieces_in(found["Eve Li"], RING).files
     assert pieces_in(found["Kim"], EXERCISE).files == {PIECE: b"// kim\n"} and pieces_in(found["ada"], RING).files
     assert [each.problems for each in found.values()] == [[]] * 5  # several files of one learner are nothing to look at
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("WS_2026_27_ada/", "WS_2026_27_bob/"),  # a semester
+        ("ml_2026_45671_ada/", "ml_2026_45672_bob/"),  # folders are nobody's of Canvas
+        ("EP_2026_11_ada.zip", "EP_2026_11_bob.zip"),  # a group
+        ("EP_2026_20261130_ada.zip", "SS_2027_20261130_bob.zip"),  # a date
+        ("WS_2026_45671_ada.zip", "SS_2026_45672_bob.zip"),  # one year
+        ("EP_2026_45671_ada.zip", "EP_2026_45672_bob.zip"),  # one course
+        ("EP_2026_45671_ada.zip",),
+        ("doejane_123_45671_mine.zip", "li_124_45672_mine.zip", "ada.zip"),
+        ("doejane_123_45671_mine.zip", "li_124_45672_mine.zip", "ada/"),
+    ],
+)
+def test_names_that_only_look_like_canvas_are_separate_learners(tmp_path: Path, names: tuple[str, ...]) -> None:
+    members = {}
+    for name in names:
+        if name.endswith("/"):
+            put(tmp_path / "class" / name / PIECE, name.encode())
+            members[f"class/{name}{PIECE}"] = name.encode()
+        else:
+            members[f"class/{name}"] = zipped(**{PIECE: name.encode()})
+            put(tmp_path / "class" / name, members[f"class/{name}"])
+    put(tmp_path / "class" / "notes.txt")
+    put(tmp_path / "class.zip", zipped(**members))
+    for place in (tmp_path / "class", tmp_path / "class.zip"):
+        found = [each for learner, each in collected(place).items() if learner != "notes.txt"]
+        assert {each.learner for each in found} == {name.rstrip("/").removesuffix(".zip") for name in names}
+        assert sorted(pieces_in(each, EXERCISE).files[PIECE] for each in found) == sorted(map(str.encode, names))
+
+
+def test_who_is_known_by_canvas_stays_so_and_two_archives_are_flagged(tmp_path: Path) -> None:
+    for name in ("doejane_123_45671_mine.zip", "doejane_123_45672_more.zip", "li_124_45673_mine.zip"):
+        put(tmp_path / name, zipped(**{PIECE: b"// mine\n"}))
+    found = collected(tmp_path)
+    assert list(found) == ["doejane", "li"] and "2 places are taken for one" in found["doejane"].problems[0]
+    put(tmp_path / "ada" / PIECE)
+    known = {"doejane_123": "doejane"}
+    found = {each.learner: each for each in submissions(tmp_path, ALL, known)}
+    assert list(found) == ["ada", "doejane", "li_124_45673_mine"]
+    assert "is named as by Canvas, and not all that lies beside it" in found["li_124_45673_mine"].problems[0]
 
 
 def test_what_a_learner_is_called_depends_on_nobody_else(tmp_path: Path) -> None:
@@ -237,7 +280,7 @@ def test_links_fifos_and_large_files_are_said(tmp_path: Path) -> None:
     (class_ / "a link to a folder").symlink_to(tmp_path)
     said = {learner: pieces_in(each, EXERCISE).problem for learner, each in collected(class_).items()}
     assert "is a link" in said["link"] and "is a link" in said["loop"]
-    assert "no file but a FIFO" in said["fifo"] and "1048577 bytes" in said["large"]
+    assert "no file but a FIFO" in said["fifo"] and f"{handed_in.MAX_PIECE_BYTES + 1} bytes" in said["large"]
     assert "it is a link to" in collected(class_)["a link to a folder"].problems[0]
 
 
@@ -349,7 +392,7 @@ def test_bombs_are_refused_without_being_unpacked(tmp_path: Path, monkeypatch: p
         nested = zipped(**{"inner.zip": nested})
     put(tmp_path / "nested.zip", nested)
     found = collected(tmp_path)
-    assert "more than 1048576 bytes" in pieces_in(found["long"], EXERCISE).problem
+    assert f"more than {handed_in.MAX_PIECE_BYTES} bytes" in pieces_in(found["long"], EXERCISE).problem
     assert "more than 50 files" in found["many"].problems[0]
     assert "are not opened" in found["nested"].problems[0]
 

@@ -7,7 +7,8 @@ What is understood in the folder (or the archive) of all submissions:
 
 - a folder or an archive (.zip, .tar, .tar.gz, .tgz, .tar.bz2, .tar.xz) per learner, named after the learner;
 - Moodle's export: "Jane Doe_12345_assignsubmission_file_" folders, or files that begin so, or the zip of them;
-- Canvas's export: "doejane_123_45678_mine.zip" or "doejane_LATE_123_45678_ring.cuh" files, or the zip of them;
+- Canvas's export: "doejane_123_45678_mine.zip" or "doejane_LATE_123_45678_ring.cuh" files, or the zip of them, where
+  all that is there looks so: "EP_2026_11_ada.zip" is nobody of Canvas's;
 - clones of a git classroom, by the names of their folders; in "workshop-submissions", which is how `gh classroom` calls
   it, "workshop-ada" is ada;
 - single files named after the learner: "ada_ring.cuh", "ada_01_write_and_signal.ipynb".
@@ -33,7 +34,7 @@ import time
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -70,7 +71,8 @@ _OF_A_LEARNER = ("mine", "exercises", "notebooks")  # folders that learners have
 _AS_GIVEN, _OF_THE_COURSE = 3, 4  # the last ranks of a candidate
 _AGAIN = re.compile(r"(?: ?\(\d+\)|-\d+)(?=\.\w+$)")  # "ring (1).cuh" of a browser, "ring-1.cuh" of Canvas
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)$")
-_CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<number>\d+)_\d+_(?P<file>.+)$")
+# The numbers are those of a user and of an upload, of which Canvas has one for all its courses.
+_CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<number>\d{3,})_(?P<upload>\d{5,})_(?P<file>.+)$")
 _NOTEBOOK = re.compile(r"(?:(?P<name>.+)_)?\d\d_[a-z][a-z0-9_]*\.ipynb")  # of the course
 _CLASSROOM = "submissions"  # "workshop-submissions" holds "workshop-ada", and so on
 _BROKEN = (
@@ -478,9 +480,9 @@ def submissions(
     """
     pieces = _names_of(exercises)
     if place.is_dir():
-        found = _in_folder(place, pieces)
+        found = _in_folder(place, pieces, known or {})
     elif place.is_file() and _ARCHIVE.search(place.name):
-        found = _in_archive(place, pieces)
+        found = _in_archive(place, pieces, known or {})
     else:
         raise GradingError(f"no folder {place}, and no archive (.zip, .tar.gz): --all names what the class handed in")
     yield from _named(found, known or {})
@@ -511,14 +513,11 @@ class _Part:
     late: bool
     source: str
     read: Callable[[], _Reader]
-
-    @property
-    def is_whole(self) -> bool:
-        """A folder or an archive of all that a learner has, and not one file of several."""
-        return not self.number and (self.learner == self.name or _ARCHIVE.search(self.name) is not None)
+    is_whole: bool  # a folder or an archive of all that a learner has, and not one file of several
+    doubt: str = ""  # about whose it is
 
 
-def _in_folder(place: Path, pieces: Sequence[str]) -> list[_Part]:
+def _in_folder(place: Path, pieces: Sequence[str], known: Collection[str]) -> list[_Part]:
     def reader_of(path: Path, name: str, *, dated: bool) -> Callable[[], _Reader]:
         def read() -> _Reader:
             reader = _Reader(pieces, dated=dated)
@@ -538,19 +537,19 @@ def _in_folder(place: Path, pieces: Sequence[str]) -> list[_Part]:
     ]
     clones = [path.name for path in entries if (path / ".git").exists() and not path.is_symlink()]
     begin = place.resolve().name.removesuffix(_CLASSROOM) if place.resolve().name.endswith(f"-{_CLASSROOM}") else ""
-    parts = []
-    for path in entries:
-        name = readable(path.name)
-        learner, number, late = _who(name.removeprefix(begin) if path.name in clones else name, pieces)
-        parts.append(
-            _Part(
-                name, learner, number, late, readable(str(path)), reader_of(path, name, dated=path.name not in clones)
-            )
+    whose = _Whose({readable(path.name): path.is_dir() for path in entries}, pieces, known)
+    return [
+        whose.part(
+            readable(path.name),
+            readable(str(path)),
+            reader_of(path, readable(path.name), dated=path.name not in clones),
+            begin if path.name in clones else "",
         )
-    return parts
+        for path in entries
+    ]
 
 
-def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
+def _in_archive(place: Path, pieces: Sequence[str], known: Collection[str]) -> list[_Part]:
     """As a folder with the archive's entries.
 
     Each learner has limits of their own, so that what one of them hands in takes no other's place.
@@ -597,7 +596,9 @@ def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
 
         return read
 
-    return [_Part(top, *_who(top, pieces), f"{readable(str(place))}:{top}", reader_of(top)) for top in sorted(readers)]
+    is_folder = {name.parts[base]: len(name.parts) > base + 1 for name in theirs if len(name.parts) > base}
+    whose = _Whose(is_folder, pieces, known)
+    return [whose.part(top, f"{readable(str(place))}:{top}", reader_of(top)) for top in sorted(readers)]
 
 
 def _members_of_all(file: IO[bytes], name: str) -> Iterator[_Member]:
@@ -641,22 +642,56 @@ def _is_notebook(name: str) -> bool:
     return match is not None and match["name"] is None
 
 
-def _who(name: str, pieces: Sequence[str]) -> tuple[str, str, bool]:
-    """Learner, number and whether late, from the name of a folder, an archive or a file."""
-    if match := _MOODLE.match(name):
-        return match["name"], match["number"], False
-    if match := _CANVAS.match(name):
-        return match["name"], match["number"], match["late"] is not None
-    stem = _ARCHIVE.sub("", name)
-    if stem != name:
-        return stem, "", False
-    plain = _AGAIN.sub("", name)
-    if piece := piece_of(name, pieces):
-        return plain.removesuffix(piece).rstrip("_") or name, "", False
-    if name.endswith(".ipynb"):
-        match = _NOTEBOOK.fullmatch(plain)
-        return (match and match["name"]) or plain.removesuffix(".ipynb"), "", False
-    return name, "", False
+class _Whose:
+    """Who has handed in what, by the names of all that is there and whether each is a folder. ``known``: places of
+    learners that a gradebook has."""
+
+    def __init__(self, is_folder: Mapping[str, bool], pieces: Sequence[str], known: Collection[str]) -> None:
+        self._is_folder, self._pieces, self._known = is_folder, pieces, known
+        self._is_canvas = self._is_an_export_of_canvas()
+
+    def _is_an_export_of_canvas(self) -> bool:
+        """Whether all has that form: files, uploads of different numbers, one name for each user's number, and not one
+        user alone, who would be the course or the year."""
+        users: dict[str, str] = {}
+        uploads: set[str] = set()
+        for name, is_folder in self._is_folder.items():
+            match = _CANVAS.match(name)
+            if match is None and not is_folder and not _may_hold_answers(name, self._pieces):
+                continue
+            if match is None or is_folder or match["upload"] in uploads:
+                return False
+            if users.setdefault(match["number"], match["name"]) != match["name"]:
+                return False
+            uploads.add(match["upload"])
+        return len(users) > 1
+
+    def part(self, name: str, source: str, read: Callable[[], _Reader], begin: str = "") -> _Part:
+        """An entry; ``begin`` is what its name begins with that is no learner's."""
+        is_folder = self._is_folder.get(name, True)
+        is_whole = is_folder or _ARCHIVE.search(name) is not None
+        doubt = ""
+        if match := _MOODLE.match(name):
+            return _Part(name, match["name"], match["number"], False, source, read, is_whole)
+        if (match := _CANVAS.match(name)) and not is_folder:
+            if self._is_canvas or f"{match['name']}_{match['number']}" in self._known:
+                late = match["late"] is not None
+                return _Part(name, match["name"], match["number"], late, source, read, is_whole)
+            doubt = f"{name} is named as by Canvas, and not all that lies beside it: it counts as {self._plain(name)}'s"
+        return _Part(name, self._plain(name.removeprefix(begin)), "", False, source, read, is_whole, doubt)
+
+    def _plain(self, name: str) -> str:
+        """The learner, from the name of a folder, an archive or a file that no platform has named."""
+        stem = _ARCHIVE.sub("", name)
+        if stem != name:
+            return stem
+        plain = _AGAIN.sub("", name)
+        if piece := piece_of(name, self._pieces):
+            return plain.removesuffix(piece).rstrip("_") or name
+        if name.endswith(".ipynb"):
+            match = _NOTEBOOK.fullmatch(plain)
+            return (match and match["name"]) or plain.removesuffix(".ipynb")
+        return name
 
 
 def _named(parts: Iterable[_Part], known: Mapping[str, str]) -> Iterator[Submission]:
@@ -677,12 +712,13 @@ def _named(parts: Iterable[_Part], known: Mapping[str, str]) -> Iterator[Submiss
             found.problems.append(f"{learner} is a folder of the course, and nobody's name: name it after its learner")
             yield found
             continue
-        if len(group) > 1 and any(part.is_whole for part in group):
-            found.problems.append(
-                f"{len(group)} places are taken for one learner's: {', '.join(p.name for p in group)}"
-            )
-        for part in group:
-            reader = part.read()
+        readers = [part.read() for part in group]
+        giving = [part for part, reader in zip(group, readers, strict=True) if reader.files or reader.problems]
+        if len(giving) > 1 and any(part.is_whole for part in giving):
+            names = ", ".join(part.name for part in giving)
+            found.problems.append(f"{len(giving)} places are taken for one learner's: {names}")
+        found.problems += [part.doubt for part in group if part.doubt]
+        for part, reader in zip(group, readers, strict=True):
             for path, content in reader.files.items():
                 at = PurePosixPath(part.name) / path if len(group) > 1 and path.name != part.name else path
                 if at in found.files and found.files[at].data != content.data:
