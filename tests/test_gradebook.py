@@ -79,7 +79,19 @@ def test_nothing_in_it_can_be_changed_or_deleted(book: Book, tmp_path: Path) -> 
                     other.execute(statement)
     with pytest.raises(sqlite3.IntegrityError, match="only grows"):
         other.execute("UPDATE tasks SET points = 2")
+    for replace in ("INSERT OR REPLACE INTO", "REPLACE INTO", "INSERT OR IGNORE INTO"):
+        for columns in ("*", "rowid, *"):
+            for table in ("attempts", "tasks", "by_hand", "deadlines", "marks", "handed_in"):
+                names = [row[1] for row in other.execute(f"PRAGMA table_info({table})")]
+                into = f"{table} ({', '.join(['rowid'] * (columns != '*' and 'id' not in names) + names)})"
+                what = columns if "id" not in names else "*"
+                with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+                    other.execute(f"{replace} {into} SELECT {what} FROM {table}")
+    graded = "learner, exercise, digest, library, round, state, points, problem, flags, source, submitted, graded_at"
+    with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+        other.execute(f"REPLACE INTO attempts ({graded}, seconds, grader) SELECT {graded}, 9, '' FROM attempts")
     other.close()
+    assert one(book).points == 3
 
 
 def test_what_was_graded_counts_before_what_was_not(book: Book) -> None:

@@ -28,7 +28,7 @@ from ep_lib.require import one_of
 
 GRADED, NOT_GRADED = "graded", "not graded"
 ANY_EXERCISE = "*"  # of a deadline
-_SCHEMA = 2
+_SCHEMA = 3
 _BUSY_S = 60.0  # how long a grader waits for another one's writing, which takes milliseconds
 _TABLES = """
 CREATE TABLE attempts (
@@ -70,6 +70,17 @@ _SINCE_2 = (
 _KEPT_SINCE_2 = ("handed_in",)
 _TRIGGER = """
 CREATE TRIGGER {table}_{what} BEFORE {what} ON {table}
+BEGIN SELECT RAISE(ABORT, 'a gradebook only grows: nothing in it is changed or deleted'); END;
+"""
+# Since 3. INSERT OR REPLACE deletes what is in its way, and SQLite tells no trigger of DELETE.
+_OF_ONE = {
+    "attempts": ("learner", "exercise", "digest", "library", "round", "state"),
+    "tasks": ("attempt", "task"),
+    "marks": ("digest", "exercise"),
+}  # what the tables have once, beside rows' numbers
+_NO_REPLACING = """
+CREATE TRIGGER {table}_REPLACE BEFORE INSERT ON {table}
+WHEN EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid) OR EXISTS (SELECT 1 FROM {table} WHERE {same})
 BEGIN SELECT RAISE(ABORT, 'a gradebook only grows: nothing in it is changed or deleted'); END;
 """
 BY_THE_PLATFORM = "the platform has marked it as late"  # a flag
@@ -218,6 +229,12 @@ class Book:
                 version = 1
             if version == 1:  # of an earlier ep_lib, or new
                 self._add(_SINCE_2, _KEPT_SINCE_2)
+                version = 2
+            if version == 2:
+                for table in (*_KEPT, *_KEPT_SINCE_2):
+                    same = " AND ".join(f"{each} = NEW.{each}" for each in _OF_ONE.get(table, ("rowid",)))
+                    same += " AND state = 'graded'" if table == "attempts" else ""
+                    self._db.execute(_NO_REPLACING.format(table=table, same=same))
                 self._db.execute(f"PRAGMA user_version = {_SCHEMA}")
             elif version != _SCHEMA:
                 raise GradingError(
@@ -342,10 +359,12 @@ class Book:
         record = _storable(record)
         error = record.get("error")
         with self._writing():
+            if error is None and self._is_there(learner, exercise, digest, library, round):
+                return False
             if error is not None and self._is_repeated(learner, exercise, digest, error):
                 return False
             added = self._db.execute(
-                "INSERT OR IGNORE INTO attempts (learner, exercise, digest, library, round, seed, state, points, of, "
+                "INSERT INTO attempts (learner, exercise, digest, library, round, seed, state, points, of, "
                 "problem, flags, not_enforced, source, submitted, graded_at, seconds, grader) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -355,8 +374,6 @@ class Book:
                     *(record.get("mine", ""), submitted, _now(), record.get("seconds", 0.0), _this_grader()),
                 ),
             )
-            if not added.rowcount:
-                return False
             self._db.executemany(
                 "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
@@ -368,9 +385,19 @@ class Book:
                 ],
             )
             self._db.execute(
-                "INSERT OR IGNORE INTO marks VALUES (?, ?, ?)", (digest, exercise, json.dumps(sorted(marks)))
+                "INSERT INTO marks SELECT :digest, :exercise, :marks "
+                "WHERE NOT EXISTS (SELECT 1 FROM marks WHERE digest = :digest AND exercise = :exercise)",
+                {"digest": digest, "exercise": exercise, "marks": json.dumps(sorted(marks))},
             )
         return True
+
+    def _is_there(self, learner: str, exercise: str, digest: str, library: str, round: int) -> bool:
+        found = self._db.execute(
+            "SELECT 1 FROM attempts WHERE learner = ? AND exercise = ? AND digest = ? AND library = ? AND round = ? "
+            "AND state = ?",
+            (learner, exercise, digest, library, round, GRADED),
+        )
+        return found.fetchone() is not None
 
     def _is_repeated(self, learner: str, exercise: str, digest: str, problem: str) -> bool:
         last = self._db.execute(
