@@ -48,6 +48,7 @@ _KEYWORDS = frozenset(
 # CUDA's own functions. In namespace ep, another one would be called by the library's headers that are included later.
 _CUDAS = re.compile(r"__(?!attribute$|typeof$)\w*(?<!__)|atomic[A-Z]\w*")
 _HIDDEN_IN_EP = frozenset(("clock", "clock64", "min", "max", "abs"))
+_BEFORE_EQUALS = frozenset("<>=!+-*/%&|^")
 _AFTER_A_NAME = frozenset("(<={[;,")
 
 
@@ -87,10 +88,24 @@ class _Scope:
     macros: list[str] = field(default_factory=list)  # in the statement, and what they stand for
     hidden: str = ""  # a word that is taken, in a statement with macros
     looked_at: tuple[int, int, bool] = (0, 0, False)  # how much of both, and as if in namespace ep
+    angles: int = -1  # open ones of a template's parameters; -1 elsewhere
 
     def begin(self) -> None:
         """Another statement."""
         self.statement, self.words, self.macros, self.hidden, self.looked_at = [], set(), [], "", (0, 0, False)
+        self.angles = -1
+
+    def gives_a_value(self, behind: str) -> bool:
+        """Whether the last token, outside of round brackets, is the "=" before a variable's value, and none of a
+        template's parameters or of a comparison."""
+        last = self.statement[-1]
+        if last == "template":
+            self.angles = 0
+        elif self.angles >= 0 and last in "<>":
+            self.angles += 1 if last == "<" else -1
+            self.angles = self.angles or -1
+        before = self.statement[-2] if len(self.statement) > 1 else ""
+        return last == "=" and self.angles < 0 and behind != "=" and before not in _BEFORE_EQUALS
 
 
 def declarations(code: str, called: Collection[str], library: Collection[str]) -> Iterator[Found]:
@@ -176,7 +191,9 @@ def _in_scopes(
         said.append(token)
         if token in macros and token not in words:
             scope.macros += (token, *macros[token])
-        words.add(token)
+        gives_a_value = brackets == 0 and scope.gives_a_value(behind)
+        if token != "=" or gives_a_value:
+            words.add(token)
         if scope.kind == "namespace" and scope.macros and "=" not in words:
             if not scope.hidden:
                 scope.hidden = _hidden(scope, is_ep, is_taken)

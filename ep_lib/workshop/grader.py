@@ -26,6 +26,7 @@ from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
+from ep_lib.workshop.bound import put_together
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, says_all, what_failed
 from ep_lib.workshop.generate import another_version, version_of, without_version
@@ -404,7 +405,8 @@ def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
                 exercise.solution_dir,
                 exercise.exercise_dir,
             ]  # the second for what the pieces include from beside them
-            Kernel.from_file(source, kernel, include=include).compile()
+            text = put_together(Path(source), exercise.solution_dir)
+            Kernel(text, kernel, path=Path(source), filename=source, include=include).compile()
 
 
 def _prepare_cache(folder: Path) -> None:

@@ -17,6 +17,7 @@ from ep_lib.compat import ibgda
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.accesses import accesses_of
 from ep_lib.workshop import seal
+from ep_lib.workshop.bound import put_together
 from ep_lib.workshop.checked import checked, exhausted, told_of
 from ep_lib.workshop.guest import Guest, Walls, failure_of
 from ep_lib.workshop.pieces import load
@@ -75,7 +76,8 @@ class Runner:
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
         key = (source, name)
         if key not in self._kernels:
-            self._kernels[key] = ep_lib.Kernel.from_file(source, name, include=self._include)
+            text = put_together(Path(source), self._mine)
+            self._kernels[key] = ep_lib.Kernel(text, name, path=Path(source), filename=source, include=self._include)
         return self._kernels[key]
 
     def _answer_record(self, nonce: str, scenario: Scenario) -> bytes:

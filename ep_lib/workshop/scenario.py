@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ep_lib.emulator.accesses import KINDS
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import EpError
+from ep_lib.workshop.bound import plain
 
 MAGIC = b"EPG1"
 REQUEST_BYTES = struct.Struct("<Q")  # before each request: the bytes of its pickle
@@ -193,7 +194,7 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
         complaints = tuple(_complaint(each) for each in reply.get("complaints", []))
         failure = reply["failure"]
         if failure is not None:
-            fields = {key: str(failure[key]) for key in ("kind", "message", "location")}
+            fields = {key: plain(str(failure[key])) for key in ("kind", "message", "location")}
             return Outputs(failure=Failure(**fields), complaints=complaints)
         if isinstance(scenario, Call):
             return Outputs(seen=reply["seen"])
@@ -222,6 +223,8 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
 
 
 def _complaint(raw: Mapping[str, Any]) -> Complaint:
-    words = {key: str(raw[key]) for key in ("kind", "message", "remedy", "detail", "seed")}
-    sides = tuple(Side(*(str(each[key]) for key in ("location", "source", "operation"))) for each in raw["sides"])
+    words = {key: plain(str(raw[key])) for key in ("kind", "message", "remedy", "detail", "seed")}
+    sides = tuple(
+        Side(*(plain(str(each[key])) for key in ("location", "source", "operation"))) for each in raw["sides"]
+    )
     return Complaint(**words, sides=sides)

@@ -21,6 +21,7 @@ from ep_lib.errors import BackendUnavailable, KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.lexer import doubt, without_comments
 from ep_lib.jit.toolkit import DEVICE_INCLUDE, EMULATOR_INCLUDE, find_compiler
+from ep_lib.workshop.bound import without_held
 from ep_lib.workshop.declared import attributes, code_of, declarations
 from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.reaching import reaches
@@ -130,7 +131,7 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
     """
     words, calls = set(), set()
     for test in tests:
-        text = without_comments(test.read_text("utf-8"), keep_strings=True)
+        text = without_held(without_comments(test.read_text("utf-8"), keep_strings=True))
         words |= set(re.findall(r"\w+", text))
         calls |= set(_CALL.findall(text))
     for piece in exercise.pieces:

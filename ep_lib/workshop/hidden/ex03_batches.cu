@@ -4,6 +4,10 @@
 #include <ep/net.cuh>
 #include <grader.cuh>
 
+namespace held {
+using ::nvshmemi_ibgda_amo_nonfetch_add;
+}  // namespace held
+
 namespace {
 
 // How often each lane of this block has waited in a quiet. One quiet per message is right, but slow.

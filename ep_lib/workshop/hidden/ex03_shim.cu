@@ -1,6 +1,17 @@
 // The other half of every test of exercise 03_shim: a sender and a receiver around the learner's calls of the shim.
 //
 // Block 0 sends, block 1 receives. A "unit" is a warp with a message and a counter of its own.
+#include <ep/ibgda_state.cuh>
+#include <ep/net.cuh>
+
+namespace held {
+using ep::net_atomic_add_u32_nbi;
+using ep::net_put_nbi;
+using ep::net_quiet;
+using ep::reachable;
+using ep::ibgda::queue_pair;
+}  // namespace held
+
 #include <ep/ibgda_calls.cuh>
 #include <ep/wait.cuh>
 #include <grader.cuh>

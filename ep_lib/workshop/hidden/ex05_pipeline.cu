@@ -1,7 +1,20 @@
 // The other half of every test of exercise 05_pipeline: both ends of every ring, with the learner's functions as a part.
 // A rank's block p sends to rank p, its block ranks + p receives from it. What is not the learner's is the grader's own,
 // and calls only what 05_bounce_buffer.cuh gives.
+#include <05_bounce_buffer.cuh>
 #include <grader.cuh>
+
+namespace held {
+using ::arrived_of;
+using ::empty_slot;
+using ::fill_slot;
+using ::num_chunks;
+using ::slot_bytes;
+using ::slot_of;
+using ep::net_atomic_add_u64_nbi;
+using ep::net_put_signal_nbi;
+using ep::net_quiet;
+}  // namespace held
 
 namespace {
 

@@ -1,6 +1,13 @@
 // The other half of every test of exercise 05_ring: both ends of a ring, with the learner's functions as a part.
 //
 // Block 0 sends, block 1 receives, each by its second warp. What is not the learner's is the grader's own, written without <ep/ring.cuh>.
+#include <ep/net.cuh>
+
+namespace held {
+using ep::net_atomic_add_u64_nbi;
+using ep::net_put_signal_nbi;
+}  // namespace held
+
 #include <ep/ring.cuh>
 #include <grader.cuh>
 

@@ -1,5 +1,12 @@
 // The other half of every test of exercise 10_two_levels: nodes of ranks, with the learner's functions as a part. What is not
 // the learner's is the grader's own.
+#include <ep/net.cuh>
+
+namespace held {
+using ep::net_put_signal_nbi;
+using ep::net_quiet;
+}  // namespace held
+
 #pragma push_macro("__global__")
 #undef __global__
 #define __global__ inline  // the piece's kernels: what no test calls is read, and not compiled
