@@ -300,7 +300,10 @@ def test_answers_to_puzzles_are_found_in_notebooks(tmp_path: Path) -> None:
     (tmp_path / "bob" / "00_start_here.ipynb").write_text("{not json")
     ada, bob = collect(tmp_path, [], puzzles=True)
     assert ada.job.exercise == "puzzles_00" and set(ada.job.files) == {"00.1"}
-    assert "it is no notebook" in bob.problem
+    assert "it is no notebook" in bob.problem and "nothing is answered" not in bob.problem
+    (tmp_path / "bob" / "00_start_here.ipynb").write_text(notebook(**{"00.2": answers["00.2"]}))
+    bob = collect(tmp_path, [], puzzles=True)[1]
+    assert bob.problem.endswith("/bob: nothing is answered in 00_start_here.ipynb")
     (tmp_path / "ada" / "copy.ipynb").write_text(notebook(**{"00.1": "something else;"}))
     ada, bob = collect(tmp_path, [], puzzles=True)
     assert ada.problem == "puzzle 00.1 is answered in 00_start_here.ipynb and in copy.ipynb; hand in one of them"

@@ -156,6 +156,12 @@ def test_late_by_the_platform_is_seen_where_no_date_says_it(book: Book) -> None:
     assert ">4!L<" in views.overview(book.standings())
 
 
+def test_what_is_full_but_late_is_not_shown_as_half(book: Book) -> None:
+    book.append("ada", "01", "d1", "v1", record(2, 2), submitted="2026-01-02T12:00:00+00:00")
+    book.set_deadline("01", a_time("2026-01-01"), LateRule(50))
+    assert one(book).points == 2 and 'class="n full"' in views.overview(book.standings())
+
+
 @pytest.mark.parametrize(
     ("learner", "points", "note", "says"),
     [
@@ -301,6 +307,18 @@ def test_the_overview_says_who_needs_help_and_what_failed(book: Book) -> None:
     assert '<td class="name">bob</td><td class="n">not graded</td><td></td>' in help_list and "ada" not in help_list
     assert "<script" not in page and "\x1b" not in page and "&lt;script&gt;" in page
     assert page.index("All points") < page.index("Who needs help") < page.index("To look at")
+    assert page.index("total of 8") < page.index('class="turned">01'), (
+        "beside the name, and not beyond the screen's edge"
+    )
+
+
+def test_feedback_of_several_exercises_has_a_sum(book: Book) -> None:
+    own = [each for each in a_class(book) if each.learner == "ada"]
+    assert "Feedback for ada\n\nAll together: 7 of 8 points\n\n01: 4 of 4" in views.feedback_text("ada", own)
+    assert "<b>All together: 7 of 8 points</b>" in views.feedback_html("ada", own)
+    (bob,) = [each for each in a_class(book) if each.learner == "bob"]
+    assert "All together: 7 of 8 points; 1 not graded\n" in views.feedback_text("ada", [*own, bob])
+    assert "All together" not in views.feedback_text("ada", own[:1]) + views.feedback_text("bob", [bob, bob])
 
 
 def test_what_is_to_look_at_is_one_line_of_a_learner_with_each_reason(book: Book) -> None:
@@ -367,3 +385,4 @@ def test_every_learner_has_a_folder_of_their_own() -> None:
     assert len({folder.casefold() for folder in folders}) == len(names)
     assert all(folder.strip(".") and "/" not in folder and len(folder.encode()) < 200 for folder in folders)
     assert folders[-1] == "Žofie 张"
+    assert [views.folder_name(name, names[:2], ["Ada", "x"]) for name in names[:2]] == [folders[0], "Ada"], "was first"

@@ -28,6 +28,7 @@ from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.reading import Unreadable, read
 
 EVERYBODY = "all"  # of whom to grade again
+_MOST_NAMED = 3  # notebooks
 NOTHING = ""  # in place of an exercise: a learner of whom nothing was found
 
 
@@ -80,7 +81,10 @@ def _collected(found: Iterable[Submission], exercises: Sequence[Exercise], *, pu
         if not of_this:
             name = exercises[0].name if len(exercises) == 1 else NOTHING
             wanted = " or ".join(exercises[0].pieces) if len(exercises) == 1 else "of any exercise"
-            why = "; ".join([f"no file {wanted} in {each.source}", *each.problems])
+            seen = [str(path) for path, content in notebooks_in(each) if not content.problem]
+            seen = [path for path in seen if not any(said.startswith(f"{path}: ") for said in each.problems)]
+            untouched = f": nothing is answered in {', '.join(seen[:_MOST_NAMED])}" if seen and puzzles else ""
+            why = "; ".join([f"no file {wanted} in {each.source}{untouched}", *each.problems])
             of_this = [Entry(Job(each.learner, name, {}, source=each.source), why)]
         entries += [dataclasses.replace(entry, place=each.place) for entry in of_this]
     return entries

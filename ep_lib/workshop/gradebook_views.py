@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +160,9 @@ def _total(own: dict[str, Standing]) -> float | None:
 
 
 # ---- the overview ----------------------------------------------------------------------------------------------------
-def overview(standings: Sequence[Standing], title: str = "Overview") -> str:
-    """Learners x exercises, what failed most, who needs help, and what to look at, as a page of HTML."""
+def overview(standings: Sequence[Standing], title: str = "Overview", there: Collection[str] = ()) -> str:
+    """Learners x exercises, what failed most, who needs help, and what to look at, as a page of HTML. ``there``: as for
+    :func:`folder_name`."""
     learners = list(_by_learner(standings))
     exercises = _exercises(standings)
     of = {each.exercise: each.of for each in standings if each.of is not None}
@@ -171,7 +172,7 @@ def overview(standings: Sequence[Standing], title: str = "Overview") -> str:
     said = f"{len(learners)} learners, {len(exercises)} exercises, {count} graded submissions"
     parts = [
         f"<p>{said}{f', {left} not graded' if left else ''}.</p>",
-        _section("All points", _points_table(learners, exercises, of, possible)),
+        _section("All points", _points_table(learners, exercises, of, possible, there)),
         _section("Who needs help", _help_list(learners, exercises, possible)),
         _section("What failed most", _failed_table(standings, count)),
         _section("To look at", _look_list(learners)),
@@ -184,22 +185,23 @@ def _points_table(
     exercises: Sequence[str],
     of: dict[str, float],
     possible: float,
+    there: Collection[str],
 ) -> str:
     head = "".join(f'<th scope="col" class="turned">{_text(e)} ({number(of.get(e))})</th>' for e in exercises)
     rows = []
     for number_of_row, (learner, own) in enumerate(learners, 1):
         cells = "".join(_points_cell(own.get(exercise), f"#look{number_of_row}") for exercise in exercises)
-        link = f'<a href="{html.escape(folder_name(learner, [name for name, _ in learners]))}/feedback.html">'
-        total = number(_total(own))
-        cells += f'<td class="n"><b>{total}</b></td>'
-        rows.append(f'<tr><th scope="row" class="name">{link}{_name(learner)}</a></th>{cells}</tr>')
+        place = folder_name(learner, [name for name, _ in learners], there)
+        who = f'<a href="{html.escape(place)}/feedback.html">{_name(learner)}</a>'
+        total = f'<td class="n"><b>{number(_total(own))}</b></td>'
+        rows.append(f'<tr><th scope="row" class="name">{who}</th>{total}{cells}</tr>')
     means = "".join(f'<td class="n">{_mean([o[e] for _, o in learners if e in o])}</td>' for e in exercises)
     totals = [each for each in (_total(own) for _, own in learners) if each is not None]
     mean = number(round(sum(totals) / len(totals), 1)) if totals else ""
-    rows.append(f'<tr><th scope="row" class="name">mean</th>{means}<td class="n">{mean}</td></tr>')
+    rows.append(f'<tr><th scope="row" class="name">mean</th><td class="n">{mean}</td>{means}</tr>')
     return (
-        f'<div class="wide"><table><thead><tr><th scope="col">learner</th>{head}<th scope="col">total of '
-        f"{number(possible)}</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f'<div class="wide"><table><thead><tr><th scope="col">learner</th><th scope="col">total of {number(possible)}'
+        f"</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
         '<p class="quiet">?: not graded (why: click on it). !: to look at, below. *: given by hand. L: late.</p>'
     )
 
@@ -211,7 +213,8 @@ def _points_cell(each: Standing | None, reasons: str) -> str:
     signs = "!" * bool(_to_look_at(each)) + "*" * bool(by_hand) + "L" * bool(each.late)
     if each.points is None:
         return f'<td class="n none" title="{_text(each.problem)}"><a href="{reasons}">?</a>{signs}</td>'
-    look = "full" if each.full else "some" if each.points > 0 else "none"
+    is_full = each.of is not None and each.points + each.taken_off >= each.of  # L says that it is late
+    look = "full" if is_full else "some" if each.points > 0 else "none"
     return f'<td class="n {look}" title="{_text(_in_short(each))}">{number(each.points)}{signs}</td>'
 
 
@@ -332,7 +335,7 @@ def page(title: str, body: str) -> str:
 # ---- what a learner gets back ----------------------------------------------------------------------------------------
 def feedback_text(learner: str, own: Sequence[Standing]) -> str:
     """Points and what failed, for a mail or a terminal."""
-    lines = [f"Feedback for {learner}", ""]
+    lines = [f"Feedback for {learner}", "", *_sum_of(own)]
     for each in own:
         lines.append(f"{each.exercise or 'Your submission'}: {_points_line(each)}")
         lines += [f"  {line}" for line in _remarks(each)]
@@ -345,7 +348,7 @@ def feedback_text(learner: str, own: Sequence[Standing]) -> str:
 
 def feedback_html(learner: str, own: Sequence[Standing]) -> str:
     """The same as a page."""
-    parts = []
+    parts = [f"<p><b>{_text(line)}</b></p>" for line in _sum_of(own) if line]
     for each in own:
         remarks = "".join(f"<p>{_text(line)}</p>" for line in _remarks(each))
         rows = []
@@ -362,6 +365,16 @@ def feedback_html(learner: str, own: Sequence[Standing]) -> str:
         head = f"{each.exercise or 'Your submission'}: {_points_line(each)}"
         parts.append(_section(head, remarks + table))
     return page(f"Feedback for {learner}", "\n".join(parts))
+
+
+def _sum_of(own: Sequence[Standing]) -> list[str]:
+    """All points together, if there are several exercises, with a line between."""
+    known = [each for each in own if each.points is not None]
+    if len(own) < 2 or not known:
+        return []
+    left = f"; {len(own) - len(known)} {NOT_GRADED}" if len(known) < len(own) else ""
+    possible = number(sum(each.of or 0 for each in known))
+    return [f"All together: {number(sum(each.points or 0 for each in known))} of {possible} points{left}", ""]
 
 
 def _points_line(each: Standing) -> str:
@@ -395,11 +408,12 @@ def write_all(standings: Sequence[Standing], folder: Path) -> None:
     and grades.json. Raises GradingError if they cannot be written."""
     learners = list(_by_learner(standings))
     names = [learner for learner, _ in learners]
-    views = (overview(standings), grades_csv(standings), totals_csv(standings), _json(standings))
+    there = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    views = (overview(standings, there=there), grades_csv(standings), totals_csv(standings), _json(standings))
     files = dict(zip(_FILES, views, strict=True))
     for learner, by_exercise in learners:
         own = [by_exercise[exercise] for exercise in sorted(by_exercise)]
-        place = folder_name(learner, names)
+        place = folder_name(learner, names, there)
         files[f"{place}/feedback.html"] = feedback_html(learner, own)
         files[f"{place}/feedback.txt"] = feedback_text(learner, own)
         files[f"{place}/grades.json"] = _json(dataclasses.replace(each, same_as=(), flags=()) for each in own)
@@ -410,12 +424,16 @@ def _json(standings: Iterable[Standing]) -> str:
     return json.dumps([as_json(each) for each in standings], indent=1, ensure_ascii=False) + "\n"
 
 
-def folder_name(learner: str, learners: Sequence[str]) -> str:
-    """A folder's name for a learner: theirs if a file system takes it, else something like it that is as unique."""
+def folder_name(learner: str, learners: Sequence[str], there: Collection[str] = ()) -> str:
+    """A folder's name for a learner: theirs if a file system takes it, else something like it that is as unique.
+
+    ``there``: folders that were made before. Who has one keeps it, when somebody joins whose name is the same but for
+    capital letters."""
     plain = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", learner).strip(" .")
     plain = plain.encode("utf-8", "replace")[:_LONGEST_FOLDER].decode("utf-8", "ignore")
-    is_alone = sum(name.casefold() == learner.casefold() for name in [*learners, *_FILES]) == 1
-    if learner and plain == learner and is_alone:
+    same = [name for name in [*learners, *_FILES] if name.casefold() == learner.casefold()]
+    is_first = len(same) == 1 or ([name for name in same if name in there] == [learner])
+    if learner and plain == learner and is_first:
         return learner
     return f"{plain or 'learner'}_{hashlib.sha256(learner.encode('utf-8', 'replace')).hexdigest()[:8]}"
 

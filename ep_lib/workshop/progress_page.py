@@ -181,9 +181,14 @@ def _exercise(exercise: Exercise) -> ExerciseProgress:
     if isinstance(points, int):
         passed = kept.get("passed")
         passed = passed if isinstance(passed, list) else tasks
-        left = [task for task in tasks if task not in passed]
-        lost = [task for task in passed if isinstance(checked, list) and task not in checked]
+        now = checked if isinstance(checked, list) else passed
+        left = [task for task in tasks if task not in passed and task not in now]
+        lost = [task for task in passed if task not in now]
+        gained = [task for task in tasks if task in now and task not in passed]
         words = f"graded; not passed yet: task {', '.join(map(str, left))}" if left else "graded"
+        if gained:
+            again = "hand it in again" if sealed.in_use() else "`ep-lib grade` gives points"
+            words += f"; right in the last check: task {', '.join(map(str, gained))} ({again})"
         if lost:
             words += f"; points of an earlier version: not right any more: task {', '.join(map(str, lost))}"
         return ExerciseProgress(exercise, points, words)
