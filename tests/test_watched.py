@@ -126,7 +126,7 @@ def submitted(tmp_path: Path, top: str = "", old: str = "", new: str = "") -> Pa
     return tmp_path
 
 
-def test_brackets_that_stay_open_are_left_to_the_compiler_and_told_if_it_takes_them(tmp_path: Path) -> None:
+def test_open_brackets_are_the_compilers_and_told_if_it_takes_them(tmp_path: Path) -> None:
     open_ = submitted(tmp_path, "inline int f() {")
     assert watched.unwatchable(EXERCISE, open_, TESTS) == ""
     assert watched.unfollowed(EXERCISE, open_).startswith(f"{PIECE}: not every bracket is closed")

@@ -34,9 +34,11 @@ class Page:
         return path
 
     def _repr_html_(self) -> str:
+        # The border counts as width: 2 pixels more than there are give the cell's output a scroll bar.
+        look = f"display:block; box-sizing:border-box; width:100%; height:{self._height}px; border:1px solid #cccccc"
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" loading="lazy" title="a run, step by '
-            f'step" style="width:100%; height:{self._height}px; border:1px solid #cccccc"></iframe>'
+            f'step" style="{look}"></iframe>'
         )
 
     def __repr__(self) -> str:
