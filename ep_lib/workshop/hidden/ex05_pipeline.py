@@ -128,10 +128,8 @@ def _rank_wrong(out: Outputs, me: int, counts: Counts, job: _Job, sources: Seque
             return f"memory behind the {rows} rows {way} was overwritten"
         woken, chunks = int(out["noted"][me][len(counts) + peer]), job.chunks(counts[me][peer])
         if woken > chunks:
-            what = f"it waited on, {woken} times, for a credit that it had no chunk for"
-            return (
-                f"rank {me} had {chunks} chunks for rank {peer}, and {what}: such a wait never ends by the time limit"
-            )
+            what = f"{woken} of its waits were ended by credits alone: such a wait runs into no time limit"
+            return f"rank {me} sends {chunks} chunk{'s' * (chunks > 1)} to rank {peer}, and {what}"
     return None
 
 
