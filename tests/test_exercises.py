@@ -245,7 +245,7 @@ def test_an_unknown_exercise_lists_those_there_are(name: str | int) -> None:
         ('title = "Write, then signal"', "title = 3", "'title' must be a str"),
         ("number = 2", "number = 7", "numbered 1, 2, 3"),
         ("points = 4", "points = 0", "at least one point"),
-        ("points = 4", "points = 4\nstands_on = [5]", "it must name earlier tasks"),
+        ("stands_on = [2, 3]", "stands_on = [5]", "it must name earlier tasks"),
         ('at = "5a"', 'at = "9a"', "hole at='9a'"),
         ('at = "5a"', 'at = "1b"', "not described in exercise.toml"),
         ('"ep/write_signal.cuh"', '"../write_signal.cuh"', "must lie inside"),
