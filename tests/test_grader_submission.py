@@ -125,7 +125,7 @@ def test_what_is_no_text_is_said_before_the_compiler_says_it(tmp_path: Path, dat
 def test_a_name_put_together_meets_the_wall_and_is_flagged(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grader, "read", lambda *_: ("", ()))  # the words that it looks for say it earlier
+    monkeypatch.setattr(grader, "read", lambda *_: ("", "", ()))  # the words that it looks for say it earlier
     result = grade("01", submission(tmp_path, text))
     assert result.points == 0
     assert "Permission denied" in result.flags[0]

@@ -299,7 +299,7 @@ UNSEEN = {
 def test_what_the_words_miss_is_seen_in_the_library_or_in_the_run(
     cheat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grader, "read", lambda *_: ("", ()))
+    monkeypatch.setattr(grader, "read", lambda *_: ("", "", ()))
     top, body, says = UNSEEN[cheat]
     result = grade("01", submitted(tmp_path, top, WRITE, body))
     assert not result.tasks[0].passed

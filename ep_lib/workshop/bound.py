@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ep_lib.jit import sealed
 from ep_lib.jit.lexer import without_comments
 
 _SHARED = "grader.cuh"
@@ -46,12 +47,13 @@ def without_held(code: str) -> str:
 
 def put_together(test: Path, mine: Path) -> str:
     """The text of a hidden test for the pieces in the folder ``mine``."""
-    ending = _digest(mine)
-    shared, text = test.with_name(_SHARED), test.read_text("utf-8")
+    text = sealed.opened(test.read_text("utf-8"))
     if not (included := _INCLUDES_SHARED.search(text)):
         return text
-    held, own = _names(shared.read_text("utf-8"), text)
-    begin = renamed(shared.read_text("utf-8"), ending, held, own)
+    shared = test.with_name(_SHARED)
+    header = sealed.opened(shared.read_text("utf-8"))
+    ending, (held, own) = _digest(mine), _names(header, text)
+    begin = renamed(header, ending, held, own)
     text = f"{text[: included.start()]}{' ' * len(included.group())}{text[included.end() :]}"
     text = renamed(text, ending, held, own)
     return f'{_FIRST.format(ending)}#line 1 "{shared}"\n{begin}\n#line 1 "{test}"\n{text}'
