@@ -125,7 +125,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_shares_nothing": ({2}, "registered memory anew"),
         "wrong_one_user": ({2}, "has 1 users where it should have 2"),
         "wrong_keeps_no_idle": ({3}, "idle registrations; 0 would have been enough|1 would have been enough"),
-        "wrong_newest_goes": ({3}, "not the one let go of longest ago"),
+        "wrong_newest_goes": ({3}, "not the one let go of longest ago|take more than the"),
         "wrong_counts_those_in_use": ({3}, "would have been enough"),
         "wrong_ends_those_in_use": ({3}, "release() ended|not in list (line"),
         "wrong_below_zero": ({3}, "a second release of the same user was not refused"),
