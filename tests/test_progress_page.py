@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for folder in ("solutions", "exercises"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    (tmp_path / "ep_lib").symlink_to(ROOT / "ep_lib")
+    for folder in ("solutions", "exercises", "ep_lib"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.setenv("EP_LIB_WORKSHOP", str(tmp_path))
     monkeypatch.setattr(progress, "_unwritten", [])
     return tmp_path

@@ -106,7 +106,7 @@ class Exercise:
     def short_name(self) -> str:
         """What to call it in commands: its number, or its whole name if several exercises have that number."""
         number = self.name.split("_", 1)[0]
-        return number if _matches(number, self.root) == [self.name] else self.name
+        return number if _matches(number, names(self.root), self.root) == [self.name] else self.name
 
     def task(self, number: int) -> Task:
         for task in self.tasks:
@@ -177,7 +177,7 @@ def find(name: str | int, root: Path | None = None) -> Exercise:
     wanted = f"{name:02d}" if isinstance(name, int) else name.strip().rstrip("/")
     if wanted.isdigit():
         wanted = f"{int(wanted):02d}"
-    matches = _matches(wanted, root)
+    matches = _matches(wanted, known, root)
     if len(matches) > 1:
         raise GradingError(f"{name!r} may mean several exercises: choose one of {', '.join(matches)}")
     if not matches:
@@ -185,10 +185,10 @@ def find(name: str | int, root: Path | None = None) -> Exercise:
     return load(root / "solutions" / matches[0] / METADATA, root)
 
 
-def _matches(wanted: str, root: Path) -> list[str]:
-    """The names that ``wanted`` may mean: a whole name, its number, or what follows the number. Of several exercises
-    with a number, the one whose exercise.toml says ``first = true`` is meant."""
-    found = [each for each in names(root) if wanted in (each, *each.split("_", 1))]
+def _matches(wanted: str, known: list[str], root: Path) -> list[str]:
+    """The ``known`` names that ``wanted`` may mean: a whole name, its number, or what follows the number. Of several
+    exercises with a number, the one whose exercise.toml says ``first = true`` is meant."""
+    found = [each for each in known if wanted in (each, *each.split("_", 1))]
     first = [name for name in found if len(found) > 1 and load(root / "solutions" / name / METADATA, root).first]
     return first or found
 
