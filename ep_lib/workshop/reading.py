@@ -70,6 +70,11 @@ class _Reader(Sandbox):
         os.close(self._control_fd)
         self._close()
 
+    def _start(self) -> None:
+        super()._start()
+        atexit.unregister(_end)
+        atexit.register(_end)  # later than the end of the zygote, so it comes before that: somebody waits for it then
+
     def _program(self) -> str:
         return "from ep_lib.workshop import reading; reading.serve(sys.stdin.buffer, reply)"
 
@@ -77,7 +82,6 @@ class _Reader(Sandbox):
 _idle: list[_Reader] = []
 
 
-@atexit.register
 def _end() -> None:
     for reader in _idle:
         if reader.is_ours():
