@@ -105,7 +105,9 @@ def test_every_exercise_has_answers_and_every_answer_file_is_graded_here() -> No
 @pytest.mark.parametrize(
     ("exercise", "answers", "tasks"),
     [
-        pytest.param(*each, id="-".join(each[1]), marks=[pytest.mark.extended] if each[1] != FIRST[each[0]] else [])
+        pytest.param(
+            *each, id="-".join((each[0], *each[1])), marks=[pytest.mark.extended] if each[1] != FIRST[each[0]] else []
+        )
         for each in SUBMISSIONS
     ],
 )
