@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ep_lib.errors import EpError
-from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
+from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox
 from ep_lib.workshop.scenario import REQUEST_BYTES, BadReply, pack
 
 SECONDS = 10.0  # of CPU for one text; those of the course take some hundredths
 _LIMITS = Limits(cpu_s=1 << 20, resident_bytes=1 << 30)  # its seconds are counted for each text
+_LATE = (ChildTookTooLong, ChildUsedItsTime)
 _MOST_SAID = 16 << 20  # bytes of an answer
 _COMPILERS_LIBRARIES = "LD_LIBRARY_PATH"  # as the grader's children have it: all are forks of one process
 
@@ -30,8 +31,9 @@ class Unreadable(EpError):
     """A text that takes too long, or more memory than any piece does. ``kind``: the name of the child's error."""
 
     def __init__(self, error: Exception) -> None:
+        why = f"that takes more than {SECONDS:g} s" if isinstance(error, _LATE) else str(error)
         super().__init__(
-            f"its text cannot be read ({error}): a piece is some hundred lines of plain code, without long lists and "
+            f"its text cannot be read ({why}): a piece is some hundred lines of plain code, without long lists and "
             "without parts in parts in parts"
         )
         self.kind = type(error).__name__
