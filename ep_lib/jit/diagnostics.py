@@ -42,6 +42,7 @@ _INCLUSION = re.compile(r"^(?:In file included| {10,})\s*from (?P<file>[^\n:]+):
 _AMBIGUOUS = re.compile(r"overloaded|which instance of")
 _UNDECLARED = re.compile(r"declared|undefined|no member|not a member|identifier|name followed by")
 _SYNTAX = re.compile(r"expected|unterminated|not allowed|cannot appear")
+_NAMES_LINES = re.compile(r"^[ \t]*#[ \t]*line\b", re.MULTILINE)  # then they are those of a file
 _BRANCHES = re.compile(r"^[ \t]*#[ \t]*el(?:se|if)", re.MULTILINE)  # their braces need not be balanced
 _ASM_PROBLEM = re.compile(r"\basm\b|asm operand|constraint|no such instruction|mnemonic|junk|Assembler|bad register")
 _ASM = re.compile(r"\b(?:asm|__asm__)\b(?:\s+(?:volatile|__volatile__))?\s*\(")
@@ -322,7 +323,7 @@ class _Report:
         return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
 
     def _text_of(self, file: str) -> str:
-        if file == self.source_path:
+        if file == self.source_path and not _NAMES_LINES.search(self.kernel.source):
             return self.kernel.source
         try:
             return Path(file).read_text(encoding="utf-8", errors="replace")
