@@ -450,8 +450,8 @@ bool is_text_there(const std::function<void()>& read);  // runs it; false if it 
 void install_signal_handlers();
 void restore_signal_handlers();
 
-// variables.cpp: the name of what lies there, and how far in; empty if nothing with a name does
-// Constants and variables of a loaded library; the loader has protected a range of it.
+// variables.cpp: constants and variables of a loaded library, of which the loader has protected a range; and the name of
+// what lies there, and how far in, which is empty if nothing with a name does
 std::vector<Range> memory_of_kernel(const char* path, uintptr_t base, Range protected_range);
 std::string variable_at(const Machine& m, uintptr_t address);
 std::string shared_variable_at(const Block& block, size_t offset);
