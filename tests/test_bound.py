@@ -43,7 +43,13 @@ EP_DEVICE int warp_id(int = 0) = delete;
 EP_DEVICE char* peer_ptr(char*, int) = delete;
 template <int = 0> EP_DEVICE void put_warp(char*, const char*, size_t, int) = delete;
 template <class T = int> EP_DEVICE uint64_t ld_acquire_sys_u64(uint64_t*) = delete;
+namespace detail { template <class F> struct Nothing {}; }
 }  // namespace ep
+"""
+OF_THE_ENTRY = """
+#define Entry Nothing
+#define detail nothing
+#define kTable nothing
 """
 
 
@@ -54,8 +60,10 @@ def compiled(text: str, mine: Path) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 def test_no_call_of_a_test_is_taken(tmp_path: Path) -> None:
     (tmp_path / PIECE).parent.mkdir(parents=True)
-    (tmp_path / PIECE).write_text((EXERCISE.solution_dir / PIECE).read_text("utf-8") + TAKES, "utf-8")
+    takes = (EXERCISE.solution_dir / PIECE).read_text("utf-8") + TAKES
+    (tmp_path / PIECE).write_text(takes + OF_THE_ENTRY, "utf-8")
     compiled(bound.put_together(TEST, tmp_path), tmp_path)
+    (tmp_path / PIECE).write_text(takes, "utf-8")
     with pytest.raises(KernelCompileError, match=r"deleted|ambiguous|redeclared|different kind"):
         compiled(TEST.read_text("utf-8"), tmp_path)
     special = "namespace ep { template <> char* peer_ptr(char* mine, int) { return mine; } }"
@@ -73,7 +81,8 @@ def test_nobody_can_write_the_endings(tmp_path: Path) -> None:
     assert ending not in bound.put_together(TEST, tmp_path)
     assert bound.plain(first).count("look_at(") >= 3 and ending not in bound.plain(first)
     lines = TEST.read_text("utf-8").splitlines()
-    assert [line for line in bound.plain(first).splitlines()[-len(lines) :] if "role:" in line] == [
+    text = bound.plain(first).partition(f'#line 1 "{TEST}"\n')[2].splitlines()
+    assert [line for line in text if "role:" in line] == [
         re.sub(r"\bep::(?=ld_|put_warp|lane_id)", "", line) for line in lines if "role:" in line
     ]
 
@@ -90,7 +99,8 @@ def test_each_call_of_a_test_is_its_own_or_held_or_the_pieces(name: str, tmp_pat
     exercise, test = find(name), Path(HIDDEN, f"ex{name}.cu")
     if "#include <grader.cuh>" not in test.read_text("utf-8"):
         pytest.skip("no piece in C++")
-    code = re.sub(r"(?m)^(?:[ \t]*#|template (?!<)).*$", "", without_comments(bound.put_together(test, tmp_path)))
+    text = bound.put_together(test, tmp_path).partition("\n#line 1 ")[2].partition("\n#undef ")[0]
+    code = re.sub(r"(?m)^(?:[ \t]*#|template (?!<)).*$", "", without_comments(text))
     pieces = "".join((exercise.solution_dir / each).read_text("utf-8") for each in exercise.pieces)
     local = set(re.findall(r"\b(\w+) = \[", code)) | set(
         re.findall(r"&&? ?(\w+)[,)]", code)

@@ -246,6 +246,10 @@ __device__ __noinline__ One make_one(uint64_t it) { return {it}; }
 __device__ __noinline__ Big make(uint64_t it) { Big big = {}; big.it[1] = it; return big; }
 __device__ __noinline__ Careful make_careful() { Careful made; made.it[0] = 5; return made; }
 __device__ __noinline__ Careful hand_on() { return make_careful(); }
+__device__ __noinline__ void one(int i, uint64_t* x) { x[i] = 1; }
+template <class F, class... Args> __device__ __noinline__ void each(int n, F f, Args... args) {
+    for (int i = 0; i < n; ++i) f(i, args...);
+}
 __device__ __noinline__ Two both(uint64_t it) { Two two(3); two.big = make(it); return two; }
 __shared__ Big tile[4];
 __device__ Big all;
@@ -264,6 +268,7 @@ extern "C" __global__ void k(uint64_t* x, Big* big, Two* two, const volatile uin
     printf("gimple_call <take, *p>, %s *p, \\"", "gimple_call <f, *p>\\n  gimple_call <f, *p>");
     two->big = make(4);
     *two = both(5);
+    each(2, ::one, x);
     __shared__ const Fixed own[2];
     const_cast<Fixed*>(own)[i].it = kTable[i];
     x[6] = own[i].it;  // unseen

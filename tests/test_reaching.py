@@ -36,6 +36,9 @@ REFUSED = {
     "format of a variable of its own": 'text = "{}"\ntext += "{0.a}"\nx = text.format(rank)',
     "format of text with attributes": 'TEXT = "{0.rank}"\nx = TEXT.format(rank)',
     "format of a variable with an attribute's name": 'a.text = "{}"\nfor text in texts: x = text.format(rank)',
+    "format that a comparison of one's own is handed": """class Teller:
+    def __eq__(self, other): self.text = other(rank)
+x = "{0._backend}".format == Teller()""",
     "format of its class": 'x = str.format("{0._backend}", rank)',
     "format as a value": "x = list(map(text.format_map, [rank]))",
     "format by getattr": 'x = getattr("{}", "format")(rank)',

@@ -270,6 +270,11 @@ UNSEEN = {
         "std::_Hash_bytes(void const*, unsigned long, unsigned long), __tsan_write1(), memcmp() and 1 more, which "
         "kernels do not have",
     ),
+    "the address of a library's function": (
+        "",
+        f"static char* volatile near; near = (char*)(long (*)(long))&labs; {WRITE}",
+        "takes the address of labs(), which kernels do not have",
+    ),
     "the test's own numbers changed": (
         "",
         f"*const_cast<char*>(static_cast<const char*>(source)) ^= 1; {WRITE}",

@@ -13,6 +13,7 @@ PT_TLS = 7
 SHF_WRITE, SHF_ALLOC, SHF_TLS = 0x1, 0x2, 0x400
 SHN_UNDEF, SHN_COMMON, SHN_LORESERVE = 0, 0xFFF2, 0xFF00
 STT_OBJECT, STT_COMMON, STT_TLS = 1, 5, 6
+_JUMP_SLOTS = (7, 1026)  # of x86-64 and aarch64
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_DYNSYM = 2, 4, 8, 11
 
 _AT_LOAD = (".init_array", ".ctors", ".fini_array", ".dtors")
@@ -86,6 +87,21 @@ class Elf:
                     found.append((offset, self.symbols[info >> 32], addend))
         return found
 
+    def addresses_of_others(self) -> list[str]:
+        """What a library has the address of that another one defines. Functions that it only calls are not among them:
+        those have an entry in the table that calls go through."""
+        found = set()
+        for table in self.sections:
+            if table.type != _SHT_RELA or self.sections[table.link].type != _SHT_DYNSYM:
+                continue
+            symbols = self._symbols_of(self.sections[table.link])
+            for at in range(table.offset, table.offset + table.size, 24):
+                (info,) = struct.unpack_from("<Q", self.data, at + 8)
+                symbol = symbols[info >> 32]
+                if symbol.name and symbol.section == SHN_UNDEF and info & 0xFFFFFFFF not in _JUMP_SLOTS:
+                    found.add(symbol.name)
+        return sorted(found)
+
     def _read_segments(self) -> list[tuple[int, int]]:
         offset, entry_size, count = *struct.unpack_from("<Q", self.data, 32), *struct.unpack_from("<HH", self.data, 54)
         heads = (struct.unpack_from("<IIQQQQQ", self.data, offset + i * entry_size) for i in range(count))
@@ -104,10 +120,15 @@ class Elf:
             s for s in self.sections if s.type == _SHT_DYNSYM
         ]
         for table in tables:
-            names_at = self.sections[table.link].offset
-            for at in range(table.offset, table.offset + table.size, 24):
-                name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", self.data, at)
-                symbols.append(Symbol(self._text(names_at + name), info & 0xF, section, value, size))
+            symbols += self._symbols_of(table)
+        return symbols
+
+    def _symbols_of(self, table: Section) -> list[Symbol]:
+        names_at = self.sections[table.link].offset
+        symbols = []
+        for at in range(table.offset, table.offset + table.size, 24):
+            name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", self.data, at)
+            symbols.append(Symbol(self._text(names_at + name), info & 0xF, section, value, size))
         return symbols
 
     def _text(self, offset: int) -> str:

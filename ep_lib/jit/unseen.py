@@ -18,7 +18,7 @@ DUMP = "-fdump-tree-tsan1-raw-uid"
 
 # An operand that is no memory: a value with a number (_12, x_3(D)), a constant, an address. Calls of these alone, and
 # what the sanitizers added, are most calls; the rest is looked at.
-_PLAIN = r"(?:[\w.$]*_\d+(?:\(D\))?|NULL|-?\d[^,\n]*|&[\w.$<>]+)"
+_PLAIN = r"(?:[\w.$#]*_\d+(?:\(D\))?|NULL|-?\d[^,\n]*|&[\w.$<>]+)"
 _CALL = re.compile(
     r"gimple_call <(?!\.[A-Z]|__builtin___tsan_)"
     rf"(?![^,\n]*(?:, {_PLAIN})*>(?: \[[^\n]*)?\n)(?P<operands>[^\n]*)>(?: \[[^\n]*)?\n"
@@ -33,6 +33,7 @@ _MACHINES = re.compile(
     r"|asm <\s*STRING <(?!\s*>))"
 )
 _FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
+_NUMBER_OF_FUNCTION = re.compile(r"^;; Function [^\n]*\bdecl_uid=(\d+)", re.MULTILINE)
 _CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
 _REGISTERS = {"__cxa_atexit", "__cxa_thread_atexit"}  # a destructor, which such a dump writes as if it were a struct
 _PLACE = re.compile(r"\[[^\n\]]*:\d+:\d+\] ")  # before operands, where a dump is with lines
@@ -40,7 +41,7 @@ _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUMBER = re.compile(r"D\.(\d+)")
 _CONVERSION = re.compile(r"VIEW_CONVERT_EXPR<[^\n]*?>\(")
 _BASE = re.compile(r"<retval>|[^\s(\[]*?D\.(?P<uid>\d+)")
-_SSA_NAME = re.compile(r"[\w.$<>]*_\d+(?:\((?:D|ab)\))*")
+_SSA_NAME = re.compile(r"[\w.$<>#]*_\d+(?:\((?:D|ab)\))*")
 _BY_REFERENCE = re.compile(r"^  [^\n]* & _\d+\(D\);$", re.MULTILINE)
 
 
@@ -58,6 +59,7 @@ class Unseen(NamedTuple):
 
 def accesses(dump: str) -> Iterator[Unseen]:
     """What g++ did not tell the sanitizer of, in a dump that it has made with :data:`DUMP`."""
+    functions = set(_NUMBER_OF_FUNCTION.findall(dump))  # as arguments they are addresses
     for call in _CALL.finditer(dump):
         place = _BEFORE_CALL.fullmatch(dump, dump.rfind("\n", 0, call.start()) + 1, call.start())
         if place is None:  # in a text
@@ -68,7 +70,7 @@ def accesses(dump: str) -> Iterator[Unseen]:
             continue
         result, *arguments = _split(operands[callee.end() :] if callee else operands.partition(", ")[2])
         begin = dump.rfind("\n;; Function ", 0, call.start())
-        own = _of_function(_head(dump, begin))
+        own = functions | _of_function(_head(dump, begin))
         writes = _is_memory(result, own) and not (callee and _returns_by_address(dump, callee["uid"]))
         if writes or any(_is_memory(each, own) for each in arguments):
             function = _FUNCTION.match(dump, begin)

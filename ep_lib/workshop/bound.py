@@ -20,13 +20,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ep_lib.jit import sealed
+from ep_lib.jit import sealed, toolkit
 from ep_lib.jit.lexer import without_comments
 
 _SHARED = "grader.cuh"
 _INCLUDES_SHARED = re.compile(rf"^#include <{_SHARED}>$", re.MULTILINE)
-# Before all else: what the lines behind the test use, and that kernels see the test's namespace.
+# Before all else: that kernels see the test's namespace.
 _FIRST = "#include <ep/detail/entry.cuh>\nnamespace test_{0} {{}}\nusing namespace test_{0};\n"
+_ENTRY = toolkit.DEVICE_INCLUDE / "ep/detail/entry.cuh"
+_ENTRY_LINES = "#ifdef EP_EMULATOR\n#define EP_KERNEL_ENTRY"
 _HELD = re.compile(r"^namespace held \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _USING = re.compile(r"\busing (?:ep::(?:\w+::)?|::)(\w+);")
 _DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
@@ -56,7 +58,21 @@ def put_together(test: Path, mine: Path) -> str:
     begin = renamed(header, ending, held, own)
     text = f"{text[: included.start()]}{' ' * len(included.group())}{text[included.end() :]}"
     text = renamed(text, ending, held, own)
-    return f'{_FIRST.format(ending)}#line 1 "{shared}"\n{begin}\n#line 1 "{test}"\n{text}'
+    types, lines = _entry(ending)
+    first = f"{_FIRST.format(ending)}{types}"
+    return f'{first}#line 1 "{shared}"\n{begin}\n#line 1 "{test}"\n{text}\n{lines}'
+
+
+def _entry(ending: str) -> tuple[str, str]:
+    """What calls the test's kernels, once more under a name of this piece's test: no piece specialises that. And the
+    lines behind the test by which kernels get it, with all words of theirs as they were before the piece's macros."""
+    types, begin, lines = _ENTRY.read_text("utf-8").partition(_ENTRY_LINES)
+    own = f"entry_{ending}"
+    types = types.replace("#pragma once", "").replace("namespace ep::detail", f"namespace {own}")
+    lines = (begin + lines).replace("ep::detail::Entry", f"{own}::Entry")
+    words = sorted(set(_TOKEN.findall(without_comments(lines))) - {"define", "ifdef", "else", "endif", "EP_EMULATOR"})
+    undefined = "".join(f"#undef {word}\n" for word in words if word.isidentifier() and word != "__VA_ARGS__")
+    return types, undefined + lines
 
 
 def plain(text: str) -> str:

@@ -176,6 +176,7 @@ _ANYBODYS = "type()"  # in place of a name that Python could read
 _NESTED = "nested too deeply to be read: give its parts names, in lines of their own"
 _IMPORTS = f"a piece imports only {', '.join(sorted(_MODULES - {'__future__'}))}"
 _CLASSES = "a class of a class makes others at run time: compare type(x), print it, or name the class itself"
+_COMPARISONS = frozenset(f"__{word}__" for word in ("eq", "ne", "lt", "le", "gt", "ge", "contains"))
 _COMPARE = frozenset(("isinstance", "issubclass", "print", "str", "repr"))
 _CHANGES = "what is imported is not yours to change: keep values in variables, or in objects of your own"
 _AS_A_VALUE = "a module is used by what it has, as in math.sqrt, or imported by that name"
@@ -385,9 +386,11 @@ def _is_class_of(node: ast.AST) -> bool:
 
 
 def _compared(tree: ast.AST, own: _Own) -> Iterator[int]:
-    """What of the tree is only compared or printed, by id()."""
+    """What of the tree is only compared or printed, by id(). A comparison of the piece's own is handed what it
+    compares."""
+    named = {getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
+        if isinstance(node, ast.Compare) and named.isdisjoint(_COMPARISONS):
             yield from map(id, (node.left, *node.comparators))
         elif isinstance(node, ast.FormattedValue):
             yield id(node.value)

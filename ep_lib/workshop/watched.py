@@ -28,7 +28,7 @@ from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.submission import reaches_out, source_text
 
 _IN_PLAIN_CUDA = "write it in plain CUDA C++"
-_WRITE_THROUGH_POINTERS = ("frexp", "modf", "remquo", "sincos")  # and read nothing: unseen_bytes() sees it
+_WRITE_THROUGH_POINTERS = ("frexp", "modf", "remquo", "sincos")
 _MATHEMATICS = frozenset(
     f"{name}{suffix}"
     for suffix in ("", "f")
@@ -38,7 +38,7 @@ _MATHEMATICS = frozenset(
         *("ilogb", "j0", "j1", "jn", "ldexp", "lgamma", "llrint", "llround", "log", "log10", "log1p", "log2", "logb"),
         *("lrint", "lround", "nearbyint", "nextafter", "pow", "remainder", "rint", "round", "scalbln", "scalbn"),
         *("sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc", "y0", "y1", "yn"),
-        *_WRITE_THROUGH_POINTERS,
+        "sincos",  # as which compilers call sin and cos of one number, with places of their own
     )
 )
 # Of the compiler's own functions those that work on values, or whose accesses the sanitizer sees. Many of the others
@@ -50,13 +50,17 @@ _BUILTINS_OF_VALUES = "|".join(
         *("constant_p", "is_constant_evaluated", "offsetof", "addressof", "launder", "bit_cast"),
         *(r"(?:add|sub|mul)_overflow(?:_p)?", r"[su](?:add|sub|mul)(?:l|ll)?_overflow"),
         *(r"(?:inf|nan|huge_val)f?", "is(?:nan|inf|finite|normal)f?", "signbitf?"),
-        *sorted(each for each in _MATHEMATICS if not each.startswith(_WRITE_THROUGH_POINTERS)),
+        *sorted(each for each in _MATHEMATICS if not each.startswith("sincos")),
     )
 )
 _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.MULTILINE), why)
     for pattern, why in (
         (r"\basm\b|\b__asm(?:__)?\b", f"the emulator cannot watch assembly: {_IN_PLAIN_CUDA}, with <ep/memory.cuh>"),
+        (
+            rf"\b(?:__builtin_)?(?:{'|'.join(_WRITE_THROUGH_POINTERS)})[fl]?\b",
+            "nobody watches what it writes through its pointer: compute it otherwise",
+        ),
         (r"\b__declspec\b", "an attribute may hide code from the checker: leave it out"),
         (r"(?:no_sanitiz|disable_sanitizer|no_address_safety)\w*", "it switches the checker off: leave it out"),
         (
@@ -109,6 +113,8 @@ _COMPILERS = re.compile(
     r"|__cxa_pure_virtual|__assert_fail|_ZSt\d+__throw_\w+"  # the end of the run
 )
 _ARITHMETIC = re.compile(r"__[a-z]+?(?:[qhsdtxbo][ifc])+[2-4]?@+GCC_.*")  # by GCC's names of types: __udivti3
+# What compilers take the addresses of by themselves.
+_ADDRESSES = re.compile(r"epemu_\w+|__gmon_start__|__cxa_finalize|_ITM_\w+|_ZTV\w+")
 _MOST_NAMED, _MOST_SPELLED = 3, 200  # functions that a sentence names, and letters of each
 _HARMLESS = {"epemu_host_only", "epemu_stack_damaged", "epemu_shared_base"}  # what gxx.py links into every kernel
 _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
@@ -134,6 +140,7 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
         text = without_held(without_comments(test.read_text("utf-8"), keep_strings=True))
         words |= set(re.findall(r"\w+", text))
         calls |= set(_CALL.findall(text))
+        words |= set(re.findall(r"\w+", without_comments(test.with_name("grader.cuh").read_text("utf-8"))))
     for piece in exercise.pieces:
         if piece.endswith(".py"):
             if refused := next((each for each in reaches((mine / piece).read_bytes()) if each.refused), None):
@@ -235,8 +242,10 @@ def is_of_kernels(symbol: str) -> bool:
 
 def strangers(library: Path) -> list[str]:
     """What a compiled kernel calls although no kernel has it, and what of the checker it defines."""
-    found = []
-    for symbol in Elf(library.read_bytes()).symbols:
+    image = Elf(library.read_bytes())
+    # From the address of a function all others of its library are not far.
+    found = [name for name in image.addresses_of_others() if not _ADDRESSES.fullmatch(name)]
+    for symbol in image.symbols:
         name = symbol.name.partition("@")[0]
         if symbol.section != SHN_UNDEF:
             if name.startswith(("__tsan_", "__ubsan_")) or name in _for_kernels():
@@ -251,7 +260,9 @@ def require_kernels_own(library: Path) -> None:
     if names := strangers(library):
         listed = ", ".join(_spelled(name)[:_MOST_SPELLED] for name in names[:_MOST_NAMED])
         listed += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        raise KernelCompileError(f"your code calls or defines {listed}, which kernels do not have", log="")
+        raise KernelCompileError(
+            f"your code calls, defines or takes the address of {listed}, which kernels do not have", log=""
+        )
 
 
 def _spelled(symbol: str) -> str:
