@@ -6,7 +6,7 @@ A small reader instead of ``readelf``: the cached path must not start a process,
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 PT_TLS = 7
@@ -79,28 +79,28 @@ class Elf:
 
     def relocations(self, section: int) -> list[tuple[int, Symbol, int]]:
         """(offset, symbol, addend) of what the linker writes into a section of an object file."""
-        found = []
-        for table in self.sections:
-            if table.type == _SHT_RELA and table.info == section:
-                for at in range(table.offset, table.offset + table.size, 24):
-                    offset, info, addend = struct.unpack_from("<QQq", self.data, at)
-                    found.append((offset, self.symbols[info >> 32], addend))
-        return found
+        tables = (table for table in self.sections if table.type == _SHT_RELA and table.info == section)
+        return [(offset, symbol, addend) for table in tables for offset, symbol, _, addend in self._relocations(table)]
 
     def addresses_of_others(self) -> list[str]:
         """What a library has the address of that another one defines. Functions that it only calls are not among them:
         those have an entry in the table that calls go through."""
-        found = set()
-        for table in self.sections:
-            if table.type != _SHT_RELA or self.sections[table.link].type != _SHT_DYNSYM:
-                continue
-            symbols = self._symbols_of(self.sections[table.link])
-            for at in range(table.offset, table.offset + table.size, 24):
-                (info,) = struct.unpack_from("<Q", self.data, at + 8)
-                symbol = symbols[info >> 32]
-                if symbol.name and symbol.section == SHN_UNDEF and info & 0xFFFFFFFF not in _JUMP_SLOTS:
-                    found.add(symbol.name)
-        return sorted(found)
+        loaders = [s for s in self.sections if s.type == _SHT_RELA and self.sections[s.link].type == _SHT_DYNSYM]
+        return sorted(
+            {
+                symbol.name
+                for table in loaders
+                for _, symbol, kind, _ in self._relocations(table)
+                if symbol.name and symbol.section == SHN_UNDEF and kind not in _JUMP_SLOTS
+            }
+        )
+
+    def _relocations(self, table: Section) -> Iterator[tuple[int, Symbol, int, int]]:
+        """(offset, symbol, kind, addend)"""
+        symbols = self._symbols_of(self.sections[table.link])
+        for at in range(table.offset, table.offset + table.size, 24):
+            offset, info, addend = struct.unpack_from("<QQq", self.data, at)
+            yield offset, symbols[info >> 32], info & 0xFFFFFFFF, addend
 
     def _read_segments(self) -> list[tuple[int, int]]:
         offset, entry_size, count = *struct.unpack_from("<Q", self.data, 32), *struct.unpack_from("<HH", self.data, 54)

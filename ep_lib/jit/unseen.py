@@ -33,7 +33,6 @@ _MACHINES = re.compile(
     r"|asm <\s*STRING <(?!\s*>))"
 )
 _FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
-_NUMBER_OF_FUNCTION = re.compile(r"^;; Function [^\n]*\bdecl_uid=(\d+)", re.MULTILINE)
 _CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
 _REGISTERS = {"__cxa_atexit", "__cxa_thread_atexit"}  # a destructor, which such a dump writes as if it were a struct
 _PLACE = re.compile(r"\[[^\n\]]*:\d+:\d+\] ")  # before operands, where a dump is with lines
@@ -59,7 +58,6 @@ class Unseen(NamedTuple):
 
 def accesses(dump: str) -> Iterator[Unseen]:
     """What g++ did not tell the sanitizer of, in a dump that it has made with :data:`DUMP`."""
-    functions = set(_NUMBER_OF_FUNCTION.findall(dump))  # as arguments they are addresses
     for call in _CALL.finditer(dump):
         place = _BEFORE_CALL.fullmatch(dump, dump.rfind("\n", 0, call.start()) + 1, call.start())
         if place is None:  # in a text
@@ -70,14 +68,10 @@ def accesses(dump: str) -> Iterator[Unseen]:
             continue
         result, *arguments = _split(operands[callee.end() :] if callee else operands.partition(", ")[2])
         begin = dump.rfind("\n;; Function ", 0, call.start())
-        own = functions | _of_function(_head(dump, begin))
+        own = _of_function(_head(dump, begin))
         writes = _is_memory(result, own) and not (callee and _returns_by_address(dump, callee["uid"]))
-        if writes or any(_is_memory(each, own) for each in arguments):
-            function = _FUNCTION.match(dump, begin)
-            line = int(place["line"]) if place["line"] else None
-            yield Unseen(
-                place["file"], line, callee["name"] if callee else "", writes, function["name"] if function else ""
-            )
+        if writes or any(_is_memory(each, own) and not _is_function(dump, each) for each in arguments):
+            yield _unseen(dump, place, begin, callee["name"] if callee else "", is_write=writes)
 
 
 def instructions(dump: str) -> Iterator[Unseen]:
@@ -86,10 +80,8 @@ def instructions(dump: str) -> Iterator[Unseen]:
         place = _BEFORE_CALL.fullmatch(dump, dump.rfind("\n", 0, found.start()) + 1, found.start())
         if place is None:  # in a text
             continue
-        function = _FUNCTION.match(dump, dump.rfind("\n;; Function ", 0, found.start()))
-        line = int(place["line"]) if place["line"] else None
-        named = function["name"] if function else ""
-        yield Unseen(place["file"], line, found["called"] or "asm", True, named, is_machines=True)
+        begin = dump.rfind("\n;; Function ", 0, found.start())
+        yield _unseen(dump, place, begin, found["called"] or "asm", is_write=True)._replace(is_machines=True)
 
 
 def constants(dump: str, symbols: Iterable[str]) -> Iterator[Unseen]:
@@ -108,9 +100,14 @@ def constants(dump: str, symbols: Iterable[str]) -> Iterator[Unseen]:
             start = dump.rfind("\n;; Function ", 0, begin)
             own = _of_function(_head(dump, start))
             if any(_is_memory(each, own) for each in from_it):
-                function = _FUNCTION.match(dump, start)
-                line = int(read["line"]) if read["line"] else None
-                yield Unseen(read["file"], line, name, False, function["name"] if function else "", is_constant=True)
+                yield _unseen(dump, read, start, name, is_write=False)._replace(is_constant=True)
+
+
+def _unseen(dump: str, place: re.Match[str], begin: int, called: str, *, is_write: bool) -> Unseen:
+    """Of a statement in the function whose head begins there."""
+    function = _FUNCTION.match(dump, begin)
+    line = int(place["line"]) if place["line"] else None
+    return Unseen(place["file"], line, called, is_write, function["name"] if function else "")
 
 
 def _told_before(dump: str, begin: int) -> str:
@@ -145,6 +142,13 @@ def _returns_by_address(dump: str, uid: str) -> bool:
     have a copy constructor of their own."""
     begin = dump.find(f"decl_uid={uid},")
     return begin >= 0 and _BY_REFERENCE.search(_head(dump, begin)) is not None
+
+
+def _is_function(dump: str, operand: str) -> bool:
+    """Whether an operand is a function of this dump: as an argument that is an address, which is written like a
+    variable."""
+    base = _BASE.fullmatch(operand)
+    return base is not None and base["uid"] is not None and f"decl_uid={base['uid']}," in dump
 
 
 def _split(operands: str) -> list[str]:

@@ -8,6 +8,8 @@ that it has seen. So
                            which a piece would share
     the library's names    are those of grader.cuh's ``namespace held``, which stands before the piece: a
                            using-declaration means what was declared until then
+    the kernels' entries   are made by a copy of <ep/detail/entry.cuh> under such a name, and by its lines once more
+                           behind the test, free of a piece's macros
 
 Lines and comments stay as they are; messages show the names without the endings (:func:`plain`).
 """
@@ -23,9 +25,9 @@ from pathlib import Path
 from ep_lib.jit import sealed, toolkit
 from ep_lib.jit.lexer import without_comments
 
-_SHARED = "grader.cuh"
-_INCLUDES_SHARED = re.compile(rf"^#include <{_SHARED}>$", re.MULTILINE)
-# Before all else: that kernels see the test's namespace.
+SHARED = "grader.cuh"
+_INCLUDES_SHARED = re.compile(rf"^#include <{SHARED}>$", re.MULTILINE)
+# Before all else: that kernels see the test's namespace. The header is included so that it is not once more at the end.
 _FIRST = "#include <ep/detail/entry.cuh>\nnamespace test_{0} {{}}\nusing namespace test_{0};\n"
 _ENTRY = toolkit.DEVICE_INCLUDE / "ep/detail/entry.cuh"
 _ENTRY_LINES = "#ifdef EP_EMULATOR\n#define EP_KERNEL_ENTRY"
@@ -52,7 +54,7 @@ def put_together(test: Path, mine: Path) -> str:
     text = sealed.opened(test.read_text("utf-8"))
     if not (included := _INCLUDES_SHARED.search(text)):
         return text
-    shared = test.with_name(_SHARED)
+    shared = test.with_name(SHARED)
     header = sealed.opened(shared.read_text("utf-8"))
     ending, (held, own) = _digest(mine), _names(header, text)
     begin = renamed(header, ending, held, own)

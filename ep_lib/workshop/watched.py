@@ -21,7 +21,7 @@ from ep_lib.errors import BackendUnavailable, KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.lexer import doubt, without_comments
 from ep_lib.jit.toolkit import DEVICE_INCLUDE, EMULATOR_INCLUDE, find_compiler
-from ep_lib.workshop.bound import without_held
+from ep_lib.workshop.bound import SHARED, without_held
 from ep_lib.workshop.declared import attributes, code_of, declarations
 from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.reaching import reaches
@@ -135,12 +135,13 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
 
     ``tests``: the files of the hidden tests in C++, which include the piece.
     """
-    words, calls = set(), set()
+    tests, words, calls = list(tests), set(), set()
     for test in tests:
         text = without_held(without_comments(test.read_text("utf-8"), keep_strings=True))
         words |= set(re.findall(r"\w+", text))
         calls |= set(_CALL.findall(text))
-        words |= set(re.findall(r"\w+", without_comments(test.with_name("grader.cuh").read_text("utf-8"))))
+    for shared in {test.with_name(SHARED) for test in tests}:
+        words |= set(re.findall(r"\w+", without_comments(shared.read_text("utf-8"))))
     for piece in exercise.pieces:
         if piece.endswith(".py"):
             if refused := next((each for each in reaches((mine / piece).read_bytes()) if each.refused), None):
