@@ -39,7 +39,6 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_out_is_kept": ({2, 3}, "What a call returned stays as it is"),
     },
     "01_board": {
-        "wrong_store_in_place_of_cas": ({1}, "two writers had begun at the same time"),
         "wrong_odd_number_comes_late": ({2}, "had words of two editions"),
         "wrong_relaxed_number": ({2}, "had words of two editions"),
         "wrong_number_before_words": ({2}, "had words of two editions"),
@@ -52,6 +51,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_eight_words": ({3}, "try_read gave as word"),
         "wrong_leaves_a_number": ({1}, "a try_begin that returned false"),
         "wrong_adds_and_undoes": ({1}, "was not 2 more for each writer that had begun"),
+        "wrong_store_in_place_of_cas": ({1}, "two writers had begun at the same time"),
     },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),
