@@ -92,8 +92,8 @@ test: $(CORE_INSTALLED)  ## lint, types and the tests, compile checks and notebo
 	$(BOTH) --output-sync=target lint $(TEST_BYTECODE)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended"
 
-extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs them where its time allows
-	"$(PY)" -m pytest $(PYTEST_FLAGS) -m extended
+extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs as many as its time allows
+	"$(PY)" -m pytest $(PYTEST_FLAGS) $(MORE_FLAGS) -m extended
 
 quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types, C++ formats, notebooks, grader, mistakes, whole commands)
 	"$(PY)" -m ruff check .

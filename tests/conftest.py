@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,9 +23,13 @@ pytest.register_assert_rewrite("support", "wrong_variants")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--seeds N``: how many schedules and random inputs the tests of that kind try. ``--rounds N``: random times."""
+    """``--seeds N``: how many schedules and random inputs the tests of that kind try. ``--rounds N``: random times.
+    ``--until T``: no test begins after that second of the clock, and what is left out is told. ``--order TEXT``: the
+    tests in an order of this text's own, so that what is left out is not the same each time."""
     parser.addoption("--seeds", type=int, default=6, help="schedules and random inputs (default 6)")
     parser.addoption("--rounds", type=int, default=3, help="repetitions of tests with random times (default 3)")
+    parser.addoption("--until", type=float, help="no test begins later (seconds since 1970)")
+    parser.addoption("--order", help="shuffle the tests by this text")
 
 
 @pytest.fixture
@@ -39,14 +45,17 @@ def rounds(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Markers before ``-m`` looks at them. Slow tests first: the short ones fill the gaps at the end, however many
     workers there are."""
     from support import extended
 
     extended.mark(items)
     yield
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    if (order := config.getoption("--order")) is not None:
+        items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())
+    else:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:
@@ -58,7 +67,10 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs. EP_LIB_GPUS=1
     lets the ranks of all tests share one, over P2P; ``own=True``: not in this test, nor where ``transport`` is another
-    one or a launcher starts the ranks, since these want a GPU for each rank."""
+    one or a launcher starts the ranks, since these want a GPU for each rank. Skip all that begins after ``--until``."""
+    until = item.config.getoption("--until")
+    if until is not None and time.time() > until:
+        pytest.skip("left out: the time of --until is over")
     params = item.callspec.params if hasattr(item, "callspec") else {}
     for marker in item.iter_markers("gpu"):
         _need_gpus(
