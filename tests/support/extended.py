@@ -1,10 +1,10 @@
 """What `make test` leaves to `make extended`: repetitions of what another test has run, at greater length.
 
-More seeds and shapes of the same question, whole programs under one more launcher, files that are broken in one more
-place, the rest of the wrong answers that the grader is tried with. CI runs both where its time allows, `make nightly`
-always. What is left out here runs hardly a line or branch of ep_lib that `make test` does not run (112 of 40,157 lines,
-nearly all of them hidden tests' words about wrong answers), and is no wrong variant of a kernel: the checker must
-find every one of those, always. Tests that need a GPU are in neither's count.
+More seeds and shapes of the same question, right kernels that the checker must be silent about, whole programs under
+one more launcher or in a browser, files that are broken in one more place, the rest of the wrong answers that the
+grader is tried with. CI runs as many as its time allows, others with each commit (`.ci/run`); `make nightly` runs
+all. What is left out here runs hardly a line or branch of ep_lib that `make test` does not run, and is no wrong
+variant of a kernel: the checker must find every one of those, always. Tests that need a GPU are in neither's count.
 
 ``{module::test: how many of its cases `make test` runs}``, the first ones in the order of their parameters.
 """
