@@ -53,8 +53,9 @@ OF_THE_ENTRY = """
 """
 
 
-def compiled(text: str, mine: Path) -> None:
-    Kernel(text, "examine", path=TEST, filename=str(TEST), include=[mine]).compile()
+def compiled(mine: Path, bind: bool = True) -> None:
+    text, name = bound.put_together(TEST, mine, "examine") if bind else (TEST.read_text("utf-8"), "examine")
+    Kernel(text, name, path=TEST, filename=str(TEST), include=[mine]).compile()
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
@@ -62,23 +63,28 @@ def test_no_call_of_a_test_is_taken(tmp_path: Path) -> None:
     (tmp_path / PIECE).parent.mkdir(parents=True)
     takes = (EXERCISE.solution_dir / PIECE).read_text("utf-8") + TAKES
     (tmp_path / PIECE).write_text(takes + OF_THE_ENTRY, "utf-8")
-    compiled(bound.put_together(TEST, tmp_path), tmp_path)
+    compiled(tmp_path)
     (tmp_path / PIECE).write_text(takes, "utf-8")
     with pytest.raises(KernelCompileError, match=r"deleted|ambiguous|redeclared|different kind"):
-        compiled(TEST.read_text("utf-8"), tmp_path)
+        compiled(tmp_path, bind=False)
+    called = 'extern "C" { EP_DEVICE void calls() { void examine(int task); examine(3); } }\n'
+    called += "__device__ void (*kept)() = calls;"
+    (tmp_path / PIECE).write_text((EXERCISE.solution_dir / PIECE).read_text("utf-8") + called, "utf-8")
+    with pytest.raises(KernelCompileError, match=r"undefined .*examine"):
+        compiled(tmp_path)
     special = "namespace ep { template <> char* peer_ptr(char* mine, int) { return mine; } }"
     (tmp_path / PIECE).write_text((EXERCISE.solution_dir / PIECE).read_text("utf-8") + special, "utf-8")
     with pytest.raises(KernelCompileError, match=r"specialization of .* after instantiation"):
-        compiled(bound.put_together(TEST, tmp_path), tmp_path)
+        compiled(tmp_path)
 
 
 def test_nobody_can_write_the_endings(tmp_path: Path) -> None:
     (tmp_path / "a.cuh").write_text("int a;")
-    first = bound.put_together(TEST, tmp_path)
+    first, kernel = bound.put_together(TEST, tmp_path, "examine")
     (ending,) = set(re.findall(r"\blook_at_([0-9a-f]{32})\b", first))
-    assert bound.put_together(TEST, tmp_path) == first
+    assert kernel == f"examine_{ending}" and bound.put_together(TEST, tmp_path, "examine") == (first, kernel)
     (tmp_path / "a.cuh").write_text(f"void look_at_{ending}();")
-    assert ending not in bound.put_together(TEST, tmp_path)
+    assert ending not in bound.put_together(TEST, tmp_path, "examine")[0]
     assert bound.plain(first).count("look_at(") >= 3 and ending not in bound.plain(first)
     lines = TEST.read_text("utf-8").splitlines()
     text = bound.plain(first).partition(f'#line 1 "{TEST}"\n')[2].splitlines()
@@ -89,7 +95,7 @@ def test_nobody_can_write_the_endings(tmp_path: Path) -> None:
 
 CALL = re.compile(r"(?<![\w.>])((?:\w+::)*)(\w+)\s*(?:<[\w ]+>)?\(")
 NO_CALLS = re.compile(
-    r"if|for|void|while|switch|return|sizeof|decltype|static_assert|\w+_cast|u?int(?:\d+_t)?|size_t|examine"
+    r"if|for|void|while|switch|return|sizeof|decltype|static_assert|\w+_cast|u?int(?:\d+_t)?|size_t"
     r"|GRADER_\w+|__is_\w+"
 )
 
@@ -99,7 +105,7 @@ def test_each_call_of_a_test_is_its_own_or_held_or_the_pieces(name: str, tmp_pat
     exercise, test = find(name), Path(HIDDEN, f"ex{name}.cu")
     if "#include <grader.cuh>" not in test.read_text("utf-8"):
         pytest.skip("no piece in C++")
-    text = bound.put_together(test, tmp_path).partition("\n#line 1 ")[2].partition("\n#undef ")[0]
+    text = bound.put_together(test, tmp_path, "examine")[0].partition("\n#line 1 ")[2].partition("\n#undef ")[0]
     code = re.sub(r"(?m)^(?:[ \t]*#|template (?!<)).*$", "", without_comments(text))
     pieces = "".join((exercise.solution_dir / each).read_text("utf-8") for each in exercise.pieces)
     local = set(re.findall(r"\b(\w+) = \[", code)) | set(

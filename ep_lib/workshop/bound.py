@@ -4,8 +4,8 @@ A piece stands before the test in one translation unit, and C++ looks for the fu
 that it has seen. So
 
     the test's own names   have an ending that follows from the piece's own text: nobody can write a piece with the
-                           digest of that piece in it. And they are in a namespace so named, and in no unnamed one,
-                           which a piece would share
+                           digest of that piece in it; its kernels, which every file sees as in C, too. And they are in
+                           a namespace so named, and in no unnamed one, which a piece would share
     the library's names    are those of grader.cuh's ``namespace held``, which stands before the piece: a
                            using-declaration means what was declared until then
     the kernels' entries   are made by a copy of <ep/detail/entry.cuh> under such a name, and by its lines once more
@@ -39,6 +39,7 @@ _NAME = re.compile(r"(?<!\.)(?<!->)(?<!::)(?<!\w)(?:ep::)?(?:detail::|ibgda::)?(
 _AS_IT_IS = re.compile(r"^(?:#include|template (?!<))[^\n]*", re.MULTILINE)
 _USED = re.compile(r"\s*\(|<\w[\w ]*>\(")
 _UNNAMED = re.compile(r"^namespace \{", re.MULTILINE)
+_KERNEL = re.compile(r"\bextern \"C\" __global__ void (\w+)\(")
 _BEHIND_A_NAME = frozenset("({=[;")
 _DECLARES_NONE = frozenset(("(", "=", "__global__", "using", "namespace", "extern"))
 _ENDING = re.compile(r"held_[0-9a-f]{32}::|_[0-9a-f]{32}(?![0-9a-f])")
@@ -49,11 +50,11 @@ def without_held(code: str) -> str:
     return _AS_IT_IS.sub("", _HELD.sub("", code))
 
 
-def put_together(test: Path, mine: Path) -> str:
-    """The text of a hidden test for the pieces in the folder ``mine``."""
+def put_together(test: Path, mine: Path, kernel: str) -> tuple[str, str]:
+    """The text of a hidden test for the pieces in the folder ``mine``, and what ``kernel`` is called in it."""
     text = sealed.opened(test.read_text("utf-8"))
     if not (included := _INCLUDES_SHARED.search(text)):
-        return text
+        return text, kernel
     shared = test.with_name(SHARED)
     header = sealed.opened(shared.read_text("utf-8"))
     ending, (held, own) = _digest(mine), _names(header, text)
@@ -62,7 +63,7 @@ def put_together(test: Path, mine: Path) -> str:
     text = renamed(text, ending, held, own)
     types, lines = _entry(ending)
     first = f"{_FIRST.format(ending)}{types}"
-    return f'{first}#line 1 "{shared}"\n{begin}\n#line 1 "{test}"\n{text}\n{lines}'
+    return f'{first}#line 1 "{shared}"\n{begin}\n#line 1 "{test}"\n{text}\n{lines}', f"{kernel}_{ending}"
 
 
 def _entry(ending: str) -> tuple[str, str]:
@@ -94,12 +95,12 @@ def _digest(mine: Path) -> str:
 def _names(shared: str, test: str) -> tuple[frozenset[str], frozenset[str]]:
     """What of the library is held, and what the test and its header declare."""
     held = {name for text in (shared, test) for block in _HELD.findall(text) for name in _USING.findall(block)}
-    own = {name for text in (shared, test) for name in declared(text)}
+    own = {name for text in (shared, test) for name in (*declared(text), *_KERNEL.findall(text))}
     return frozenset(held), frozenset(own - held)
 
 
 def declared(text: str) -> Iterator[str]:
-    """The functions, types, enumerators and constants of namespaces of a test; not its kernels, named as in C."""
+    """The functions, types, enumerators and constants of namespaces of a test; not its kernels."""
     code = _DIRECTIVE.sub("", _HELD.sub("", without_comments(text)))
     statement: list[str] = []
     scopes: list[str] = []  # "namespace", "enum", or the bracket

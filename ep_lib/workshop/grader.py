@@ -405,8 +405,8 @@ def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
                 exercise.solution_dir,
                 exercise.exercise_dir,
             ]  # the second for what the pieces include from beside them
-            text = put_together(Path(source), exercise.solution_dir)
-            Kernel(text, kernel, path=Path(source), filename=source, include=include).compile()
+            text, there = put_together(Path(source), exercise.solution_dir, kernel)
+            Kernel(text, there, path=Path(source), filename=source, include=include).compile()
 
 
 def _prepare_cache(folder: Path) -> None:

@@ -76,8 +76,8 @@ class Runner:
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
         key = (source, name)
         if key not in self._kernels:
-            text = put_together(Path(source), self._mine)
-            self._kernels[key] = ep_lib.Kernel(text, name, path=Path(source), filename=source, include=self._include)
+            text, there = put_together(Path(source), self._mine, name)
+            self._kernels[key] = ep_lib.Kernel(text, there, path=Path(source), filename=source, include=self._include)
         return self._kernels[key]
 
     def _answer_record(self, nonce: str, scenario: Scenario) -> bytes:
