@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -240,10 +242,61 @@ def test_an_interrupt_ends_the_compilers_of_the_emulator(monkeypatch: pytest.Mon
             ended.append(stopped)
             raise
 
+    monkeypatch.setattr(gxx, "_runtime_headers", compiled)
     monkeypatch.setattr(gxx, "_runtime_object", compiled)
     with pytest.raises(KeyboardInterrupt):
         gxx.build_runtime()
     assert ended
+
+
+@pytest.fixture
+def small_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """In place of the emulator's sources, which g++ takes seconds for."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    monkeypatch.setenv("EP_LIB_CXX", "g++")
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path / "cache"))
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "precompiled.hpp").write_text("#pragma once\ninline int twice(int x) { return 2 * x; }\n")
+    for n in range(gxx._HEADERS_PAY):
+        (sources / f"{n}.cpp").write_text(f'#include "precompiled.hpp"\nint f{n}(int x) {{ return twice(x) + {n}; }}\n')
+    monkeypatch.setattr(toolkit, "RUNTIME_SOURCES", sources)
+    monkeypatch.setattr(gxx, "_RUNTIME_ROOTS", [sources])
+    return sources
+
+
+def test_the_runtimes_headers_are_parsed_once(small_runtime: Path, tmp_path: Path) -> None:
+    compiler, parsed = toolkit.find_compiler(), Future[Path]()
+    parsed.set_result(gxx._runtime_headers(compiler, tmp_path))
+    plain = gxx._runtime_object(compiler, "0.cpp").read_bytes()
+    cache.clear()
+    parsed.result().write_text("#error g++ does not take what it has parsed\n")
+    assert gxx._runtime_object(compiler, "0.cpp", parsed).read_bytes() == plain
+    cache.clear()
+    Path(f"{parsed.result()}.gch").unlink()
+    with pytest.raises(BackendUnavailable, match="g\\+\\+ does not take"):
+        gxx._runtime_object(compiler, "0.cpp", parsed)
+
+
+def test_a_runtime_keeps_no_parsed_headers(small_runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[Sequence[str]] = []
+    real = gxx._run
+
+    def run(command: Sequence[str]) -> tuple[int, str]:
+        commands.append(command)
+        return real(command)
+
+    monkeypatch.setattr(gxx, "_run", run)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    library = gxx.build_runtime()
+    assert sum("-include" in command for command in commands) == gxx._HEADERS_PAY
+    assert sorted(path.name for path in library.parent.iterdir()) == sorted([library.name, cache.MANIFEST])
+    (small_runtime / "precompiled.hpp").write_text("#pragma once\ninline int twice(int x) { return x + x; }\n")
+    (small_runtime / "0.cpp").unlink()
+    commands.clear()
+    assert gxx.build_runtime() != library  # a header changed: all files are compiled again
+    assert len(commands) == gxx._HEADERS_PAY and not any("-include" in command for command in commands)
 
 
 def _build_slowly(folder: str, log: str) -> None:

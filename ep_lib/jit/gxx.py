@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ep_lib import processes
 from ep_lib.config import Config
@@ -30,6 +30,9 @@ from ep_lib.jit.elf import (
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.toolkit import Compiler
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _ENTRY_SYMBOL = "epemu_entry_{}"
 _TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/device/ep/detail/entry.cuh
@@ -115,6 +118,8 @@ _ALWAYS_INCLUDED = frozenset((
 # fmt: on
 _CPP_HEADER = re.compile(r"[a-z]\w+")
 _CPP_NAME = re.compile(r"\bstd\b")
+_RUNTIME_HEADERS = "precompiled.hpp"
+_HEADERS_PAY = 8  # files to compile; parsing the headers takes what six of them save
 _RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
 
 # What of the C library would end the process, or change it. A GPU has none of that.
@@ -287,13 +292,19 @@ def build_runtime() -> Path:
         from tqdm import tqdm
 
         stop = threading.Event()
-        with ThreadPoolExecutor(os.cpu_count(), initializer=processes.stop_by, initargs=(stop,)) as pool:
-            running = [pool.submit(_runtime_object, compiler, source) for source in sources]
+        with (
+            processes.temporary_folder(".headers-", folder) as place,
+            ThreadPoolExecutor(os.cpu_count(), initializer=processes.stop_by, initargs=(stop,)) as pool,
+        ):
+            headers = pool.submit(_runtime_headers, compiler, place) if _headers_pay(compiler, sources) else None
+            # The longest first: they start beside the headers, and gain least by them.
+            by_length = sorted(sources, key=lambda source: -(toolkit.RUNTIME_SOURCES / source).stat().st_size)
+            running = {source: pool.submit(_runtime_object, compiler, source, headers) for source in by_length}
             what, stream = "compiling the emulator, once for this version", _watched_stream()
-            waiting = set(running)
+            waiting = {*running.values(), *([headers] if headers is not None else [])}
             if stream is None:
                 cache.say(f"{what} (about a minute)")
-            with tqdm(desc=what, total=len(running), unit="file", file=stream, disable=stream is None) as bar:
+            with tqdm(desc=what, total=len(waiting), unit="file", file=stream, disable=stream is None) as bar:
                 try:
                     while waiting:
                         done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
@@ -305,7 +316,7 @@ def build_runtime() -> Path:
                     stop.set()
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
-        objects = [str(future.result()) for future in running]
+        objects = [str(running[source].result()) for source in sources]
         command = [compiler.path, *_RUNTIME_LINK_FLAGS, *_sanitizer(), *objects, "-ldl", "-o", str(folder / name)]
         _tool(command, "the emulator", folder / name)
 
@@ -344,30 +355,46 @@ def _sanitizer() -> list[str]:
 
 
 def _runtime_key(compiler: Compiler, sources: Sequence[str]) -> str:
-    headers = digest.scan("".join(f"#include <{name}>\n" for name in sources), _RUNTIME_ROOTS, home=toolkit.PACKAGE)
+    text = "".join(f"#include <{name}>\n" for name in (_RUNTIME_HEADERS, *sources))
+    headers = digest.scan(text, _RUNTIME_ROOTS, home=toolkit.PACKAGE)
     flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS, *_sanitizer()]
     return digest.key(headers, ["runtime", toolkit.library_version(), compiler.path, compiler.identity, *flags])
 
 
-def _runtime_object(compiler: Compiler, source: str) -> Path:
-    """One file of the runtime, compiled. The sources' folder does not show in it, so that checkouts can share it."""
-    includes = [f"-I{root}" for root in _RUNTIME_ROOTS]
+def _headers_pay(compiler: Compiler, sources: Sequence[str]) -> bool:
+    """Whether so many files are to be compiled that it pays to parse their headers beforehand. Never with clang++."""
+    places = cache.places()
+    keys = (_runtime_key(compiler, [source]) for source in sources)
+    missing = sum(not any((place / "object" / key).is_dir() for place in places) for key in keys)
+    return not compiler.is_clang and missing >= _HEADERS_PAY
+
+
+def _runtime_headers(compiler: Compiler, place: Path) -> Path:
+    """Parses what most files of the runtime include; returns the header that g++ then finds parsed by -include."""
+    header = place / _RUNTIME_HEADERS
+    # For a g++ that does not take what it has parsed because it was given other options, as benchmarks/covered.py does.
+    header.write_text(f"#include <{_RUNTIME_HEADERS}>\n", encoding="utf-8")
+    target = place / f"{_RUNTIME_HEADERS}.gch"
+    source = toolkit.RUNTIME_SOURCES / _RUNTIME_HEADERS
+    _tool([*_runtime_command(compiler), "-x", "c++-header", str(source), "-o", str(target)], "the emulator", target)
+    return header
+
+
+def _runtime_command(compiler: Compiler) -> list[str]:
+    """The sources' folder does not show in what it compiles, so that checkouts can share it."""
+    same_everywhere = f"-ffile-prefix-map={toolkit.PACKAGE}=ep_lib"
+    includes = (f"-I{root}" for root in _RUNTIME_ROOTS)
+    return [compiler.path, *_RUNTIME_FLAGS, *_sanitizer(), same_everywhere, *includes]
+
+
+def _runtime_object(compiler: Compiler, source: str, headers: Future[Path] | None = None) -> Path:
+    """One file of the runtime, compiled: quicker where the ``headers`` are parsed, and to the same code."""
 
     def build(folder: Path, _: Path) -> None:
         target = folder / "runtime.o"
-        same_everywhere = f"-ffile-prefix-map={toolkit.PACKAGE}=ep_lib"
-        command = [
-            compiler.path,
-            *_RUNTIME_FLAGS,
-            *_sanitizer(),
-            same_everywhere,
-            *includes,
-            "-c",
-            str(toolkit.RUNTIME_SOURCES / source),
-            "-o",
-            str(target),
-        ]
-        _tool(command, "the emulator", target)
+        parsed = ["-include", str(headers.result())] if headers is not None and headers.done() else []
+        what = ["-c", str(toolkit.RUNTIME_SOURCES / source), "-o", str(target)]
+        _tool([*_runtime_command(compiler), *parsed, *what], "the emulator", target)
 
     return cache.entry("object", _runtime_key(compiler, [source]), "runtime.o", build) / "runtime.o"
 
