@@ -439,3 +439,13 @@ def test_a_silent_checker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "check", lambda *_, **__: Silent)
     canary = Kernel.from_source('extern "C" __global__ void canary(int* word) {}', "canary")
     assert seal.findings_of(lambda rank: None, 2, canary, seeds=1, heap_bytes=1 << 16) == [CHECKER_IS_OFF]
+
+
+def test_a_call_that_changes_what_it_is_given_is_told() -> None:
+    given = {"rows": [np.arange(6).reshape(2, 3)[:, 1]], "names": {"a": [1.0, float("nan")]}}
+    with seal.unchanged(**given):
+        given["rows"][0].sum()
+    with pytest.raises(seal.GivenWasChanged, match="has changed `rows`"), seal.unchanged(**given):
+        given["rows"][0][1] += 1
+    with pytest.raises(seal.GivenWasChanged, match="has changed `names`"), seal.unchanged(**given):
+        given["names"]["a"].reverse()

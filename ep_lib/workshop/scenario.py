@@ -53,7 +53,7 @@ class Launch:
 
     kernel: str
     grid: int
-    block: int
+    block: int | tuple[int, int]
     args: tuple[int | float | Ref, ...]
 
 

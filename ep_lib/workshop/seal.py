@@ -22,6 +22,7 @@ import contextlib
 import dataclasses
 import enum
 import os
+import pickle
 import sys
 import sysconfig
 import threading
@@ -75,6 +76,21 @@ _known: set[str] = set()  # files of the tests' compiled kernels
 
 class Tampered(EpError):
     """A piece has changed what is not its own, or looked through the grader's process."""
+
+
+class GivenWasChanged(EpError):
+    """A call has changed an argument that its caller still needs."""
+
+
+@contextlib.contextmanager
+def unchanged(**given: Any) -> Iterator[None]:
+    """Around the call of a piece: raises GivenWasChanged if one of the arguments ``given``, by name, is another one
+    afterwards. Arrays, tensors, lists, dicts and what they hold are compared with what they were."""
+    before = {name: pickle.dumps(value) for name, value in given.items()}
+    yield
+    for name, value in given.items():
+        if pickle.dumps(value) != before[name]:
+            raise GivenWasChanged(f"the call has changed `{name}`, which its caller still needs: work on a copy")
 
 
 def put_on(before: Sequence[Noted], *, may_trace: bool = False) -> Callable[[], None]:

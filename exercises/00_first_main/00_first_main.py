@@ -23,7 +23,8 @@ def neighbours(rank: int, ranks: int) -> tuple[int, int]:
 def pass_on(rank: ep_lib.Rank, kernel: ep_lib.Kernel, numbers: list[int]) -> list[int]:
     """Sends ``numbers`` to the rank behind this one, and returns those of the rank before it.
 
-    All ranks call it, with equally many numbers. ``kernel`` is pass_on of tutorial_kernels/00_start_here.cu.
+    All ranks call it, with equally many numbers; ``numbers`` stays as it is. ``kernel`` is pass_on of
+    tutorial_kernels/00_start_here.cu.
     """
     # TASK 2 (3 points): pass numbers on to the next rank
     # `box` and `flag` are what other ranks write into: rank.symmetric(shape, dtype), of np.int32 and np.uint64.

@@ -47,7 +47,8 @@ def receive_from_all(rank: ep_lib.Rank, wait: ep_lib.Kernel, inbox: Any, signals
 def all_to_all(rank: ep_lib.Rank, send: ep_lib.Kernel, wait: ep_lib.Kernel, epochs: list[Any]) -> list[Any]:
     """``epochs[e][peer]`` is what this rank sends to ``peer`` in epoch e; returns by epoch and sender what it gets.
 
-    All ranks call it with equally many epochs [ranks, bytes] of one shape. No barrier, and memory for two epochs.
+    All ranks call it with equally many epochs [ranks, bytes] of one shape; ``epochs`` stays as it is. No barrier, and
+    memory for two epochs.
     """
     # TASK 3 (4 points): many epochs, in bounded memory
     # A rank that is quick sends the chunks of the next epoch while a slow one still reads those of this one. So

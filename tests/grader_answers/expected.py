@@ -25,6 +25,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_waits_for_the_next": ({2, 3}, "told the kernel to wait for rank"),
         "wrong_for_known_sizes": ({1}, "0 is not before 0"),
         "wrong_memory_kept": ({2, 3}, "Of an earlier call, the flag has grown already"),
+        "wrong_overwrites_numbers": ({2, 3}, "has changed `numbers`"),
     },
     "01_all_to_all": {
         "wrong_row_of_the_peer": ({1, 3}, "has other bytes than rank"),
@@ -37,6 +38,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_one_inbox": ({3}, "has other bytes than rank|the checker says"),
         "wrong_inbox_for_each": ({3}, "symmetric() after a launch"),
         "wrong_out_is_kept": ({2, 3}, "What a call returned stays as it is"),
+        "wrong_into_epochs": ({3}, "has changed `epochs`"),
     },
     "01_board": {
         "wrong_odd_number_comes_late": ({2}, "had words of two editions"),
@@ -87,6 +89,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_nobody_waited_for": ({2}, "not about {kPhaseSignal, peer, -1}"),
         "wrong_stops_at_empty": ({4}, "bytes of the message are wrong"),
         "wrong_target_by_words": ({5}, "an address that is not a multiple of 16"),
+        "wrong_barrier_of_the_block": ({3, 5}, "divergent barrier"),
+        "wrong_thread_waits_for_its_warp": ({1}, "waits in __syncwarp"),
+        "wrong_lanes_of_one_dimension": ({4}, "the signal grew by 4 instead of 1"),
     },
     "02_handshake": {
         "wrong_length_with_head": ({1, 5}, "is not where HEAD says"),

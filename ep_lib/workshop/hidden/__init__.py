@@ -191,6 +191,28 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
     return checked
 
 
+def beside(cases: Cases) -> Cases:
+    """The same runs in blocks of two dimensions, with one warp more that calls nothing of the piece: it waits where the
+    test's kernel ends, in ``meet_at_the_end()`` of grader.cuh. For pieces that one warp calls, or one thread."""
+
+    def with_others(rng: Rng) -> Iterator[Case]:
+        for case in cases(rng):
+            scenario = of_kernels(case)
+            launches = tuple(
+                tuple(replace(launch, block=_two_dimensions(launch.block)) for launch in own)
+                for own in scenario.launches
+            )
+            yield replace(case, scenario=replace(scenario, launches=launches))
+
+    return with_others
+
+
+def _two_dimensions(block: int | tuple[int, int]) -> tuple[int, int]:
+    width = 8  # so neither threadIdx.x nor threadIdx.x % 32 is a lane
+    assert isinstance(block, int), "a block of two dimensions already"
+    return width, round_up(block, 32) // width + 32 // width
+
+
 def on_fabrics(cases: Cases, *fabrics: Fabric) -> Cases:
     """The same runs on each of these fabrics."""
 

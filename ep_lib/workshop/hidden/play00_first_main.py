@@ -11,7 +11,7 @@ import numpy as np
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.require import index
 from ep_lib.workshop.pieces import of_a_rank
-from ep_lib.workshop.seal import Followed, Sends, Travels, findings_of, kernels, settled, theirs
+from ep_lib.workshop.seal import Followed, Sends, Travels, findings_of, kernels, settled, theirs, unchanged
 
 KERNELS = kernels(Path(__file__).with_name("ex00_first_main.cu"), "pass_on", "note", "canary")
 _FROM = 6  # which argument of the kernel it is
@@ -58,15 +58,19 @@ def passes(piece: Any, ask: Callable[..., Any], numbers: Sequence[Sequence[int]]
             followed_launch(kernel, grid, block, args, shared_bytes, uses)
 
         rank._backend.launch = launch  # type: ignore[method-assign]
+        with unchanged(numbers=mine):
+            got = passed(rank, own, launched, mine)
+        followed.tell(rank)
+        return [int(number) for number in got]
+
+    def passed(rank: Rank, own: Any, launched: Kernel, mine: list[int]) -> Any:
         if hops < 0:
             own.neighbours = lambda me, ranks: ((me - 1) % ranks, (me + 1) % ranks)  # this task is not about them
             got = mine
             for _ in range(-hops):
                 got = own.pass_on(theirs(rank), launched, got)
-        else:
-            got = own.pass_far(theirs(rank), launched, mine, hops)
-        followed.tell(rank)
-        return [int(number) for number in got]
+            return got
+        return own.pass_far(theirs(rank), launched, mine, hops)
 
     def with_others(rank: Rank) -> None:
         waiting[rank.rank] = others[rank.rank].tolist()  # of these runs only the checker's words count

@@ -10,7 +10,7 @@ import numpy as np
 
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.workshop.pieces import of_a_rank
-from ep_lib.workshop.seal import Followed, Receives, Sends, Travels, findings_of, kernels, theirs
+from ep_lib.workshop.seal import Followed, Receives, Sends, Travels, findings_of, kernels, theirs, unchanged
 
 KERNELS = kernels(
     Path(__file__).with_name("ex01_all_to_all.cu"), "write_signal_warp", "wait_and_read", "note", "canary"
@@ -66,7 +66,9 @@ def exchanges(
 
     def exchange(rank: Rank, functions: Any, send: Kernel, wait: Kernel, mine: list[Any]) -> list[Any]:
         if "all_to_all" in own:
-            return [np.asarray(got).tolist() for got in functions.all_to_all(theirs(rank), send, wait, mine)]
+            with unchanged(epochs=mine):
+                all_received = functions.all_to_all(theirs(rank), send, wait, mine)
+            return [np.asarray(got).tolist() for got in all_received]
         inboxes = [rank.symmetric(mine[0].shape, np.uint8) for _ in range(2)]
         signals = rank.symmetric(rank.world_size, np.uint64)
         received = []
