@@ -126,11 +126,26 @@ def submitted(tmp_path: Path, top: str = "", old: str = "", new: str = "") -> Pa
     return tmp_path
 
 
-def test_open_brackets_are_the_compilers_and_told_if_it_takes_them(tmp_path: Path) -> None:
-    open_ = submitted(tmp_path, "inline int f() {")
-    assert watched.unwatchable(EXERCISE, open_, TESTS) == ""
-    assert watched.unfollowed(EXERCISE, open_).startswith(f"{PIECE}: not every bracket is closed")
-    assert watched.unfollowed(EXERCISE, submitted(tmp_path, "inline int f() { return 1; }")) == ""
+_CALLS = "    put_thread(target, source, bytes, peer);\n    signal_add(signal, increment, peer);"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("", "inline int f() {", id="a brace not closed"),
+        pytest.param(_CALLS, _CALLS.replace(";", ";\n}", 1), id="a brace too many"),
+        pytest.param(_CALLS, _CALLS.replace(";", ";\n}", 1) + "\n{", id="a brace in another line"),
+        pytest.param(_CALLS, _CALLS.replace(";", ";\n}\nif (peer) ", 1) + "\n{", id="and an if"),
+        pytest.param(_CALLS, "}\n__syncwarp();\n{", id="and CUDA's function"),
+        # These compile.
+        pytest.param("", "enum Own { kOwn } let_others_run(int);", id="declared behind an enumeration"),
+    ],
+)
+def test_a_brace_too_many_or_too_few_is_the_compilers(old: str, new: str, tmp_path: Path) -> None:
+    piece = submitted(tmp_path, "" if old else new, old, new if old else "")
+    assert watched.unwatchable(EXERCISE, piece, TESTS) == ""
+    assert watched.unfollowed(EXERCISE, piece, TESTS).endswith("not run, and none of its tasks counts.")
+    assert watched.unfollowed(EXERCISE, submitted(tmp_path), TESTS) == ""
 
 
 @pytest.mark.parametrize("cheat", CHEATS)

@@ -48,16 +48,20 @@ _KEYWORDS = frozenset(
 # CUDA's own functions. In namespace ep, another one would be called by the library's headers that are included later.
 _CUDAS = re.compile(r"__(?!attribute$|typeof$)\w*(?<!__)|atomic[A-Z]\w*")
 _HIDDEN_IN_EP = frozenset(("clock", "clock64", "min", "max", "abs"))
+_STATEMENTS = frozenset(
+    ("break", "case", "continue", "default", "do", "else", "for", "if", "return", "switch", "while")
+)
 _BEFORE_EQUALS = frozenset("<>=!+-*/%&|^")
 _AFTER_A_NAME = frozenset("(<={[;,")
 
 
 class Found(NamedTuple):
-    """What must not be there: where it begins in the text, the words, and why."""
+    """What must not be there: where it begins in the text, the words (none if brackets do not pair up), and why."""
 
     at: int
     what: str
     why: str
+    is_slip: bool = False  # in code that hardly compiles: then the compiler's sentence says more
 
 
 def code_of(source: str) -> str:
@@ -111,7 +115,9 @@ class _Scope:
 def declarations(code: str, called: Collection[str], library: Collection[str]) -> Iterator[Found]:
     """Declarations at namespace scope of names in ``called`` and of CUDA's, and in namespace ep of those in ``library``
     too; templates of operators, which C++ takes for the tests' own types; macros of such names and of C++'s own words;
-    and brackets that cannot be followed. ``code`` as for :func:`attributes`."""
+    and brackets that cannot be followed. ``code`` as for :func:`attributes`.
+
+    With a brace too many, or in another line, a function's calls stand at namespace scope: see ``Found.is_slip``."""
     called = frozenset(called) - _KEYWORDS
     macros: dict[str, list[str]] = {}
     depth_at: list[int] = []
@@ -125,30 +131,32 @@ def declarations(code: str, called: Collection[str], library: Collection[str]) -
             change += (token.group() in _PAIRS) - (token.group() in _PAIRS.values())
         return change
 
-    for found in _DIRECTIVE.finditer(code):
-        depth += take(at, found.start())
-        at = found.end()
-        kind, rest = found[1], found[2]
+    for directive in _DIRECTIVE.finditer(code):
+        depth += take(at, directive.start())
+        at = directive.end()
+        kind, rest = directive[1], directive[2]
         if kind in ("define", "undef"):
             words = _TOKEN.findall(rest)
             name = words[0] if words else ""
             if name in library or name in _KEYWORDS or name in _ATTRIBUTES:
-                yield Found(found.start(), name, "the tests have this word as well: name it otherwise")
+                yield Found(directive.start(), name, "the tests have this word as well: name it otherwise")
             if not _is_balanced(words):
                 yield Found(
-                    found.start(), name, "a macro closes what it opens, or nobody can tell where a function ends"
+                    directive.start(), name, "a macro closes what it opens, or nobody can tell where a function ends"
                 )
             macros.setdefault(name, []).extend(words[1:])
         elif kind.startswith("if"):
             depth_at.append(depth)
         elif kind in ("else", "elif", "endif") and depth_at:
             if depth != depth_at[-1]:
-                yield Found(found.start(), f"#{kind}", "close each bracket in the branch of the #if that opens it")
+                yield Found(directive.start(), f"#{kind}", "close each bracket in the branch of the #if that opens it")
             depth = depth_at[-1]
             if kind == "endif":
                 depth_at.pop()
     take(at, len(code))
-    yield from _in_scopes(tokens, macros, lambda name, is_ep: name in called or (is_ep and name in library))
+    found = list(_in_scopes(tokens, macros, lambda name, is_ep: name in called or (is_ep and name in library)))
+    do_pair_up = all(each.what for each in found)
+    yield from found if do_pair_up else (each._replace(is_slip=True) for each in found)
 
 
 def _is_balanced(words: list[str]) -> bool:
@@ -169,6 +177,7 @@ def _in_scopes(
     of_all_types = "an operator for all types is one for those of the tests as well: write a function with a name"
     scopes = [_Scope("namespace")]
     brackets = 0  # round and square ones
+    is_open = True  # the file's own scope
     for (at, token), (_, behind) in itertools.pairwise([*tokens, (0, "")]):
         scope = scopes[-1]
         if token == "{":
@@ -180,6 +189,7 @@ def _in_scopes(
             if ended.kind != "class" and brackets == 0:
                 scopes[-1].begin()
             continue
+        is_open = is_open and token != "}"
         if scope.kind == "body":
             continue
         brackets += (token in "([") - (token in ")]")
@@ -205,14 +215,14 @@ def _in_scopes(
             if (brackets == 0 and ("template" in words or said[0] == "using")) or (brackets and token == "auto"):
                 yield Found(at, "operator", of_all_types)
         elif _is_cudas(token, is_ep) and brackets == 0 and behind in _AFTER_A_NAME and "=" not in words:
-            yield Found(at, token, of_cuda)
+            yield Found(at, token, of_cuda, said[0] in _STATEMENTS or len(said) == 1)
         if not is_taken(token, is_ep):
             continue
         is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in words
         if is_declared or (said[0] == "using" and "=" not in words) or "friend" in words:
-            yield Found(at, token, why)
-    if brackets or len(scopes) > 1:
-        yield Found(0, "", "not every bracket is closed, so nobody can tell where a function ends")
+            yield Found(at, token, why, said[0] in _STATEMENTS or len(said) == 1)
+    if brackets or len(scopes) > 1 or not is_open:
+        yield Found(0, "", "its brackets do not pair up, so nobody can tell where a function ends", is_slip=True)
 
 
 def _hidden(scope: _Scope, is_ep: bool, is_taken: Callable[[str, bool], bool]) -> str:

@@ -317,7 +317,7 @@ def examine(
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed))
             output = sandbox.output.decode(errors="replace")
     found = [task if problem else _blame(task, found) for task in found]
-    flags: tuple[str, ...] = (problem,) if refused or _SHUT.search(problem) else ()
+    flags: tuple[str, ...] = (problem,) if refused or (problem and problem == open_) or _SHUT.search(problem) else ()
     flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
     flags += (*looks, *notes)
     seconds = time.monotonic() - began

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.lexer import doubt, without_comments
 from ep_lib.jit.toolkit import DEVICE_INCLUDE, EMULATOR_INCLUDE, find_compiler
 from ep_lib.workshop.bound import SHARED, without_held
-from ep_lib.workshop.declared import attributes, code_of, declarations
+from ep_lib.workshop.declared import Found, attributes, code_of, declarations
 from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.submission import reaches_out, source_text
@@ -123,23 +123,19 @@ _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
 _NOT_RUN = "Until that is mended the file is not run, and none of its tasks counts."
 
 
-def look_through(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> tuple[str, str, tuple[str, ...]]:
+def look_through(exercise: Exercise, mine: Path, tests: Sequence[Path]) -> tuple[str, str, tuple[str, ...]]:
     """Why the pieces in ``mine`` are not run, why not even if they compile, or "", and what of them is worth a look.
     Call it by :func:`ep_lib.workshop.reading.read`: nobody knows how long it takes."""
     refused = reaches_out(exercise, mine) or unwatchable(exercise, mine, tests)
-    return refused, "" if refused else unfollowed(exercise, mine), worth_a_look(exercise, mine)
+    return refused, "" if refused else unfollowed(exercise, mine, tests), worth_a_look(exercise, mine)
 
 
-def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
+def unwatchable(exercise: Exercise, mine: Path, tests: Sequence[Path]) -> str:
     """ "x.cuh:3: `asm`: ...": where a piece has what may hide it from the checker, or changes the tests; "" if nowhere.
 
     ``tests``: the files of the hidden tests in C++, which include the piece.
     """
-    tests, words, calls = list(tests), set(), set()
-    for test in tests:
-        text = without_held(without_comments(test.read_text("utf-8"), keep_strings=True))
-        words |= set(re.findall(r"\w+", text))
-        calls |= set(_CALL.findall(text))
+    words = {word for text in _texts(tests) for word in re.findall(r"\w+", text)}
     for shared in {test.with_name(SHARED) for test in tests}:
         words |= set(re.findall(r"\w+", without_comments(shared.read_text("utf-8"))))
     for piece in exercise.pieces:
@@ -161,25 +157,35 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
                 return _told(
                     piece, text, found.start(2), found[2], "the tests have this word as well: name it otherwise"
                 )
-        called, library = calls - _NO_FUNCTIONS, _of_the_library()
-        own = code_of((exercise.exercise_dir / piece).read_text("utf-8"))
-        given = {each.what for each in declarations(own, called, library)}
-        for hidden in (*attributes(text), *declarations(text, called - given, library - given)):
-            if hidden.what:
+        for hidden in (*attributes(text), *_declared(exercise, piece, text, tests)):
+            if not hidden.is_slip:
                 return _told(piece, text, hidden.at, hidden.what, hidden.why)
     return ""
 
 
-def unfollowed(exercise: Exercise, mine: Path) -> str:
-    """ "x.cuh: not every bracket ...": a piece that compiles, and whose functions cannot be told apart; "" if none.
+def unfollowed(exercise: Exercise, mine: Path, tests: Sequence[Path]) -> str:
+    """ "x.cuh: its brackets ...": a piece that compiles, and whose functions cannot be told apart; "" if none.
 
     Almost always the compiler does not follow such a piece either, and says more about it."""
     for piece in exercise.pieces:
         if not piece.endswith(".py"):
-            for found in declarations(code_of(source_text(mine / piece)), (), ()):
-                if not found.what:
-                    return f"{piece}: {found.why}. {_NOT_RUN}"
+            text = code_of(source_text(mine / piece))
+            for found in _declared(exercise, piece, text, tests):
+                return f"{_told(piece, text, found.at, found.what, found.why)} {_NOT_RUN}"
     return ""
+
+
+def _declared(exercise: Exercise, piece: str, text: str, tests: Sequence[Path]) -> Iterator[Found]:
+    """What a piece declares that the exercise's own file does not."""
+    called = {name for test in _texts(tests) for name in _CALL.findall(test)} - _NO_FUNCTIONS
+    own = code_of((exercise.exercise_dir / piece).read_text("utf-8"))
+    given = {each.what for each in declarations(own, called, _of_the_library())}
+    return declarations(text, called - given, _of_the_library() - given)
+
+
+def _texts(tests: Sequence[Path]) -> tuple[str, ...]:
+    """What pieces could change of the tests."""
+    return tuple(without_held(without_comments(test.read_text("utf-8"), keep_strings=True)) for test in tests)
 
 
 def worth_a_look(exercise: Exercise, mine: Path) -> tuple[str, ...]:
@@ -207,6 +213,8 @@ def unwatched() -> tuple[str, ...]:
 
 
 def _told(piece: str, text: str, at: int, what: str, why: str) -> str:
+    if not what:  # it is of the whole file
+        return f"{piece}: {why}."
     return f"{piece}:{text.count(chr(10), 0, at) + 1}: `{' '.join(what.split())}`: {why}."
 
 
