@@ -12,8 +12,11 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from ep_lib import Fabric, viz
 from ep_lib.emulator.hardware import HARDWARE
@@ -128,6 +131,12 @@ def test_it_can_be_saved_and_no_text_lies_on_other_text(draw: Callable[[], Figur
     assert overlapping(figure) == []
 
 
+def bars_of(axes: Axes) -> list[Bbox]:
+    """The bars of a picture, in the units of its axes."""
+    bars = [each for each in axes.collections if isinstance(each, PolyCollection)]
+    return [path.get_extents() for each in bars for path in each.get_paths()]
+
+
 # ---- the run ---------------------------------------------------------------------------------------------------------
 def test_a_lane_a_block_and_one_for_the_network() -> None:
     figure = viz.run_timeline(make_run())
@@ -144,7 +153,7 @@ def test_a_lane_a_block_and_one_for_the_network() -> None:
 def test_messages_are_bars_at_their_own_times_with_arrows_to_their_target() -> None:
     run = make_run(rounds=1)
     axes = viz.run_timeline(run).axes[0]
-    bars = {(round(p.get_x(), 3), round(p.get_width(), 3)) for p in axes.patches if hasattr(p, "get_x")}
+    bars = {(round(bar.x0, 3), round(bar.width, 3)) for bar in bars_of(axes)}
     for message in run.messages:
         assert (message.departed_ns / 1000, (message.delivered_ns - message.departed_ns) / 1000) in bars
     arrows = [t for t in axes.texts if getattr(t, "arrow_patch", None) is not None]
@@ -163,8 +172,8 @@ def test_warps_of_a_block_get_rows_of_their_own() -> None:
     run = make_run(1, 1, 1)
     second = dataclasses.replace(run.spans[0], warp=1)
     axes = viz.run_timeline(dataclasses.replace(run, spans=(*run.spans, second))).axes[0]
-    copies = [p for p in axes.patches if getattr(p, "get_width", lambda: 0)() == pytest.approx(0.9)]
-    assert len({round(p.get_y(), 3) for p in copies}) == 2
+    copies = [bar for bar in bars_of(axes) if bar.width == pytest.approx(0.9)]
+    assert len({round(bar.y0, 3) for bar in copies}) == 2
 
 
 def test_two_runs_can_have_one_axis() -> None:
@@ -188,7 +197,7 @@ def test_messages_that_never_leave_or_arrive_last_until_the_end() -> None:
     late = dataclasses.replace(run.messages[1], delivered_ns=never, completed_ns=never)
     run = dataclasses.replace(run, messages=(lost, late))
     axes = viz.run_timeline(run).axes[0]
-    assert max(p.get_x() + p.get_width() for p in axes.patches if hasattr(p, "get_x")) == run.end_ns / 1000
+    assert max(bar.x1 for bar in bars_of(axes)) == run.end_ns / 1000
     assert not [t for t in axes.texts if getattr(t, "arrow_patch", None) is not None]
     counted = viz.samples_over_time(run, viz.MESSAGES_ON_THEIR_WAY).axes[0].lines[0].get_ydata()
     assert counted.tolist()[-3:] == [2, 0, 0], "until the end"

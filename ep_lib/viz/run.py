@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, QUIET, byte_unit, draws, ink_on, legend_beside, place, short_number, tidy
+from ep_lib.viz.style import INK, QUIET, byte_unit, draw_bars, draws, ink_on, legend_beside, place, short_number, tidy
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Span, Timeline
@@ -290,19 +291,19 @@ def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
 def draw_blocks(axes: Axes, row: Lane) -> None:
     """The kernels of one block, with what its warps did."""
     step = (row.height - 0.1) / len(row.warps)
-    for span in sorted((s for s in row.spans if s.kind == "kernel"), key=lambda s: s.begin_ns):
-        length = (span.end_ns - span.begin_ns) / 1000
-        axes.barh(
-            row.top + row.height / 2,
-            length,
-            left=span.begin_ns / 1000,
-            height=row.height - 0.1,
-            color=KERNEL_COLOR,
-            edgecolor="#BBBBBB",
-            linewidth=0.7,
-            zorder=1,
-        )
+    first, last = axes.get_xlim()
+    shortest, centre = (last - first) * 0.0015, row.top + row.height / 2
+    kernels = sorted((s for s in row.spans if s.kind == "kernel"), key=lambda s: s.begin_ns)
+    draw_bars(
+        axes,
+        ((s.begin_ns / 1000, centre, (s.end_ns - s.begin_ns) / 1000, row.height - 0.1) for s in kernels),
+        facecolor=KERNEL_COLOR,
+        edgecolor="#BBBBBB",
+        linewidth=0.7,
+        zorder=1,
+    )
     for kind, color in SPAN_COLORS.items():
+        bars = []
         for span in row.spans:
             if span.kind != kind:
                 continue
@@ -310,42 +311,39 @@ def draw_blocks(axes: Axes, row: Lane) -> None:
             middle = row.top + 0.05 + (place + 0.5) * step
             high = step * (0.82 if span.warp in row.warps or len(row.warps) == 1 else len(row.warps))
             begin, end = span.begin_ns / 1000, span.end_ns / 1000
-            first, last = axes.get_xlim()
-            axes.barh(
-                middle,
-                max(end - begin, (last - first) * 0.0015),
-                left=begin,
-                height=high,
-                color=color,
-                edgecolor="white",
-                linewidth=0.3,
-                hatch="////" if kind == "wait" else "",
-                zorder=2,
-            )
+            bars.append((begin, middle, max(end - begin, shortest), high))
             if kind == "wait":
                 _write(axes, begin, end, middle, span.name, INK, 7, box=color)
+        hatch = "////" if kind == "wait" else None
+        draw_bars(axes, bars, facecolor=color, edgecolor="white", linewidth=0.3, hatch=hatch, zorder=2)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 def draw_messages(axes: Axes, run: Timeline, row: Lane) -> None:
     """Each message from its post to its completion; the bar is the time from NIC to NIC."""
+    first, last = axes.get_xlim()
+    lines, bars = [], []
+    colors, bar_colors = [], []
     for message, slot in zip(row.messages, row.packed, strict=True):
         color = MESSAGE_COLORS.get(message.kind, QUIET)
         y = row.top + 0.35 + 0.42 * slot
         posted, completed = message.posted_ns / 1000, until(run, message.completed_ns) / 1000
-        axes.hlines(y, posted, completed, color=color, linewidth=0.9, zorder=2)
-        axes.vlines([posted, completed], y - 0.1, y + 0.1, color=color, linewidth=0.9, zorder=2)
+        lines.append([(posted, y), (completed, y)])
+        lines += [[(at, y - 0.1), (at, y + 0.1)] for at in (posted, completed)]
+        colors += [color] * 3
         if not math.isfinite(message.departed_ns):
             continue
         departed, delivered = message.departed_ns / 1000, until(run, message.delivered_ns) / 1000
-        first, last = axes.get_xlim()
         length = max(delivered - departed, (last - first) * 0.002)
-        axes.barh(y, length, left=departed, height=0.3, color=color, zorder=3)
+        bars.append((departed, y, length, 0.3))
+        bar_colors.append(color)
         divisor, unit = byte_unit(message.bytes)
         size = f"{short_number(message.bytes / divisor)} {unit} " if message.bytes else ""
         for text in (f"{size}to {message.target}", f"to {message.target}"):
             if _write(axes, departed, departed + length, y, text, ink_on(color), 7):
                 break
+    axes.add_collection(LineCollection(lines, colors=colors, linewidths=0.9, zorder=2), autolim=False)
+    draw_bars(axes, bars, color=bar_colors, linewidth=1.0, joinstyle="miter", zorder=3)
 
 
 def draw_in_flight(axes: Axes, run: Timeline, row: Lane) -> None:

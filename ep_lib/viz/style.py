@@ -13,13 +13,14 @@ from __future__ import annotations
 import functools
 import inspect
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -107,6 +108,17 @@ def ink_on(color: str | tuple[float, float, float]) -> str:
     """Dark or white text, whichever is easier to read on ``color`` (relative luminance of WCAG 2)."""
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color))
     return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.25 else INK
+
+
+def draw_bars(axes: Axes, bars: Iterable[tuple[float, float, float, float]], **look: Any) -> None:
+    """Horizontal bars, each (begin, middle, length, height), as one artist: matplotlib takes a millisecond for a bar of
+    its own, and a run has hundreds. They do not change the limits of the axes. ``look``: of a PolyCollection."""
+    boxes = [
+        ((begin, low), (begin + length, low), (begin + length, low + height), (begin, low + height))
+        for begin, low, length, height in ((x, y - high / 2, long, high) for x, y, long, high in bars)
+    ]
+    if boxes:
+        axes.add_collection(PolyCollection(boxes, **look), autolim=False)
 
 
 def tidy(axes: Axes, *, title: str | None = None, grid: str | None = None) -> None:
