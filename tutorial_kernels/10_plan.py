@@ -2,7 +2,7 @@
 
 A node is `per_node` consecutive ranks, and each rank has as many experts as any other, in ascending order. A token
 crosses to another node once, to the partner there: the rank with the same number in its node. `wants[source, token,
-rank]` says whether a rank needs a token of a source.
+rank]` says whether a rank needs a token of a source. No function changes the table that it is given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The router of a Mixture-of-Experts layer in torch: where tokens go, how busy experts are, and evening that out.
 
 Routing is that of Mixtral and Switch Transformers (arXiv 2401.04088, arXiv 2101.03961): softmax over the ``top_k``
-largest logits, and an auxiliary loss that keeps the experts equally busy.
+largest logits, and an auxiliary loss that keeps the experts equally busy. No function
+changes the tensors that it is given.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ def load_balancing_loss(routing: Routing) -> Tensor:
 
 
 def limit_load(routing: Routing, capacity: int) -> Routing:
-    """The same routing with at most ``capacity`` choices for each expert, those of the first tokens. ``routing`` itself
-    stays as it is.
+    """The same routing with at most ``capacity`` choices for each expert, those of the first tokens.
 
     Of a token, choices in the order of k. Those that an expert has no room for become -1 with weight 0; the other
-    weights of the token sum to 1 again, or are all 0 if it has none left.
+    weights of the token sum to 1 again, or are all 0 if it has none left. Gradients go through weights and
+    probabilities.
     """
     capacity = whole_number("capacity", capacity, 0, 2**31 - 1)
     chosen = routing.topk_idx.flatten()

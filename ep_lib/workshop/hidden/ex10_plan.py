@@ -14,7 +14,12 @@ from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play10_plan.py"))
 KERNELS = ()
-_WORLDS = ((4, 2, 5), (6, 2, 4), (8, 4, 6), (3, 1, 4), (4, 4, 3), (6, 3, 1))  # ranks, ranks of a node, tokens
+# Ranks, ranks of a node, tokens; last a single rank.
+_WORLDS = ((4, 2, 5), (8, 4, 6), (3, 1, 4), (4, 4, 3), (6, 3, 1), (1, 1, 3))
+_TABLES = (  # ranks, experts, tokens, choices of each
+    *((4, 8, 5, 3), (8, 8, 5, 8), (2, 12, 5, 1), (300, 600, 5, 40), (4, 80_000, 1, 3), (4, 8, 300, 2)),
+    (1, 4, 5, 2),
+)
 _MANY = 2, 1, 66_000  # more tokens, and where all are wanted more rows, than 16 bits count
 
 Wants = NDArray[np.bool_]
@@ -29,7 +34,7 @@ def _draw(rng: Rng, ranks: int, per_node: int, tokens: int, chance: float = 1.2)
 def _nodes(wants: Wants, per_node: int) -> NDArray[np.int64]:
     """Pairs of (source, token, node), for other nodes than the source's, ascending."""
     ranks, tokens, _ = wants.shape
-    found = np.argwhere(wants.reshape(ranks, tokens, -1, per_node).any(axis=3))
+    found = np.argwhere(wants.reshape(ranks, tokens, ranks // per_node, per_node).any(axis=3))
     return np.asarray(found[found[:, 0] // per_node != found[:, 2]])
 
 
@@ -54,8 +59,8 @@ def _case(function: str, arguments: tuple[Any, ...], wanted: Any, about: str) ->
         return f"{function}() for {about} gives {_short(outputs.seen)}; {_short(wanted)} is right"
 
     table, *others = arguments
-    sent = (table.shape, np.packbits(table).tobytes()) if table.dtype == np.bool_ else table.tolist()
-    plain = (sent, *others)
+    content = np.packbits(table).tobytes() if table.dtype == np.bool_ else table.tolist()
+    plain = ((table.shape, content), *others)
     return Case(Call(_PROGRAM, "run", "10_plan.py", {"function": function, "arguments": plain}), judge)
 
 
@@ -65,9 +70,9 @@ def _short(value: Any) -> str:
 
 
 def _destinations(rng: Rng) -> Iterator[Case]:
-    for ranks, experts, tokens in ((4, 8, 5), (8, 8, 5), (2, 12, 5), (300, 600, 5), (4, 80_000, 1), (4, 8, 300)):
+    for ranks, experts, tokens, top_k in _TABLES:
         for dropped in (0.0, 0.3):
-            ids = np.argsort(rng.random((tokens, experts)), axis=1)[:, :3]
+            ids = np.argsort(rng.random((tokens, experts)), axis=1)[:, :top_k]
             ids[rng.random(ids.shape) < dropped] = -1
             wanted = [
                 [int(any(e >= 0 and e * ranks // experts == r for e in row)) for r in range(ranks)] for row in ids
@@ -77,7 +82,7 @@ def _destinations(rng: Rng) -> Iterator[Case]:
 
 
 def _worlds(rng: Rng, chance_of_many: float = 0.002) -> Iterator[tuple[int, int, Wants]]:
-    """(ranks, ranks of a node, wants); last one of many tokens, of which few are wanted at all."""
+    """(ranks, ranks of a node, wants); last one of many tokens, of which few are wanted at all, and one of none."""
     for ranks, per_node, tokens in _WORLDS:
         yield ranks, per_node, _draw(rng, ranks, per_node, tokens + int(rng.integers(4)))
     per_node = int(rng.integers(2, 5))
@@ -85,11 +90,12 @@ def _worlds(rng: Rng, chance_of_many: float = 0.002) -> Iterator[tuple[int, int,
     many = _draw(rng, *_MANY, chance_of_many)
     many[:, -2] = True
     yield *_MANY[:2], many
+    yield 4, 2, np.zeros((4, 0, 4), np.bool_)  # nobody has a token
 
 
 def _all_messages(rng: Rng) -> Iterator[Case]:
     for ranks, per_node, wants in _worlds(rng):
-        for rank in (0, ranks - 1):
+        for rank in sorted({0, ranks - 1}):
             for node in range(ranks // per_node):
                 about = f"rank {rank} and node {node}, {ranks} ranks in nodes of {per_node}"
                 wanted = _messages(wants, rank, node, per_node)
@@ -98,14 +104,14 @@ def _all_messages(rng: Rng) -> Iterator[Case]:
 
 def _all_handed_on(rng: Rng) -> Iterator[Case]:
     for ranks, per_node, wants in _worlds(rng):
-        for rank in (0, ranks - 1):
+        for rank in sorted({0, ranks - 1}):
             about = f"rank {rank}, {ranks} ranks in nodes of {per_node}"
             yield _case("handed_on", (wants, rank, per_node), _handed_on(wants, rank, per_node), about)
 
 
 def _all_first_rows(rng: Rng) -> Iterator[Case]:
     for ranks, _, wants in _worlds(rng, 1.0):
-        for rank in (0, ranks - 1):
+        for rank in sorted({0, ranks - 1}):
             counts = wants[:, :, rank].sum(axis=1)
             wanted = (np.cumsum(counts) - counts).tolist()
             about = f"rank {rank}, which gets {counts.tolist()} rows from the ranks"

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from ep_lib.workshop.seal import unchanged
+
 
 def _shown(tensor: Any) -> dict[str, Any]:
     values = tensor.detach()
@@ -16,23 +18,30 @@ def _shown(tensor: Any) -> dict[str, Any]:
 
 def _routing(piece: Any, logits: torch.Tensor, idx: Any, weights: Any = None) -> Any:
     idx = torch.tensor(idx, dtype=torch.int64)
-    weights = torch.ones(idx.shape) if weights is None else torch.tensor(weights)
-    return piece.Routing(idx, weights, logits.softmax(dim=-1))
+    return piece.Routing(idx, torch.ones(idx.shape) if weights is None else weights, logits.softmax(dim=-1))
 
 
 def routes(piece: Any, logits: Any, top_k: int, dtype: str) -> list[dict[str, Any]]:
     """route() of logits of a type."""
-    return [_shown(part) for part in piece.route(torch.tensor(logits, dtype=getattr(torch, dtype)), top_k)]
+    given = torch.tensor(logits, dtype=getattr(torch, dtype))
+    with unchanged(logits=given):
+        chosen = piece.route(given, top_k)
+    return [_shown(part) for part in chosen]
 
 
 def loads(piece: Any, idx: Any, num_experts: int) -> dict[str, Any]:
-    return _shown(piece.load_per_expert(torch.tensor(idx, dtype=torch.int64), num_experts))
+    given = torch.tensor(idx, dtype=torch.int64)
+    with unchanged(topk_idx=given):
+        load = piece.load_per_expert(given, num_experts)
+    return _shown(load)
 
 
 def balance(piece: Any, logits: Any, idx: Any) -> dict[str, Any]:
     """load_balancing_loss() and its gradient with respect to the logits."""
     leaf = torch.tensor(logits, requires_grad=True)
-    loss = piece.load_balancing_loss(_routing(piece, leaf, idx))
+    given = _routing(piece, leaf, idx)
+    with unchanged(routing=given):
+        loss = piece.load_balancing_loss(given)
     seen = {"loss": _shown(loss), "has_gradient": bool(loss.requires_grad)}
     if loss.requires_grad:
         loss.backward()
@@ -41,9 +50,10 @@ def balance(piece: Any, logits: Any, idx: Any) -> dict[str, Any]:
 
 
 def limits(piece: Any, logits: Any, idx: Any, weights: Any, capacity: int) -> dict[str, Any]:
-    """What limit_load() returned, and what the routing that it was given holds afterwards."""
-    given = _routing(piece, torch.tensor(logits), idx, weights)
-    limited = piece.limit_load(given, capacity)
-    names = ("idx", "weights", "probabilities")
-    after = {f"given_{name}": _shown(part) for name, part in zip(names, given, strict=True)}
-    return {name: _shown(part) for name, part in zip(names, limited, strict=True)} | after
+    """What limit_load() returned, and whether it passes gradients on to what it was given."""
+    leaves = [torch.tensor(each, requires_grad=True) for each in (logits, weights)]
+    given = _routing(piece, leaves[0], idx, leaves[1] * 1)  # a leaf itself could not be changed
+    with unchanged(routing=given):
+        limited = piece.limit_load(given, capacity)
+    seen = {name: _shown(part) for name, part in zip(("idx", "weights", "probabilities"), limited, strict=True)}
+    return {**seen, "has_gradients": [bool(part.requires_grad) for part in limited[1:]]}

@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from ep_lib.workshop.seal import unchanged
+
 
 def run(piece: Any, function: str, arguments: tuple[Any, ...]) -> Any:
     """What the function returns, as plain lists; for destinations, its table's type comes first. The first argument is
-    a table: a list of the experts of each token, or the truth values of ``wants``, as (shape, packed bits)."""
-    table = arguments[0]
-    if isinstance(table, tuple):
-        shape, bits = table
-        wants = np.unpackbits(np.frombuffer(bits, np.uint8), count=int(np.prod(shape))).reshape(shape).astype(np.bool_)
+    a table as (shape, content): a list of the experts of each token, or the packed bits of ``wants``."""
+    shape, content = arguments[0]
+    if isinstance(content, bytes):
+        bits = np.unpackbits(np.frombuffer(content, np.uint8), count=int(np.prod(shape)))
+        table = {"wants": bits.reshape(shape).astype(np.bool_)}
     else:
-        wants = np.array(table, np.int64)
-    returned = getattr(piece, function)(wants, *arguments[1:])
+        table = {"topk_idx": np.array(content, np.int64).reshape(shape)}
+    with unchanged(**table):
+        returned = getattr(piece, function)(*table.values(), *arguments[1:])
     if function == "destinations":  # also in lists
         returned = np.asarray(returned)
         return [str(returned.dtype), _plain(returned)]
