@@ -49,7 +49,7 @@ SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 DEMO_SHOWN := $(VENV)/.demo-shown
 
-.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize matrix lint .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize matrix lint .formats .types .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -89,7 +89,7 @@ test extended quick nightly coverage: export PYTHONDONTWRITEBYTECODE =
 
 test: $(CORE_INSTALLED)  ## lint, types and the tests, compile checks and notebooks included
 	$(BOTH) $(TEST_INSTALLED) .emulator
-	$(BOTH) --output-sync=target lint $(TEST_BYTECODE)
+	$(BOTH) --output-sync=target .types $(TEST_BYTECODE) .formats
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended"
 
 extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs as many as its time allows
@@ -127,10 +127,15 @@ sanitize: $(TEST_INSTALLED)  ## the emulator's C++ under AddressSanitizer and UB
 matrix: | check-machine  ## the oldest and the newest dependencies, for every Python here, smoke-tested (needs a package index)
 	"$(PYTHON)" .ci/matrix.py
 
-lint: $(TEST_INSTALLED)  ## format and type checks only
+lint: .formats .types  ## format and type checks only
+
+# Two steps: mypy takes longest, and has a core to itself while the other one does all else that comes before the tests.
+.formats: $(TEST_INSTALLED)
 	"$(PY)" -m ruff check .
 	"$(PY)" -m ruff format --check .
 	@$(CPP_FILES) | tr '\n' '\0' | xargs -0 -r "$(VENV)/bin/clang-format" --dry-run -Werror
+
+.types: $(TEST_INSTALLED)
 	"$(PY)" -m mypy
 
 # The emulator's runtime and headers, which every test and notebook waits for, compiled while pip installs the rest. If
