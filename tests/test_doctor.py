@@ -127,7 +127,7 @@ def test_a_report_without_a_compiler_exits_with_1(
     ],
 )
 def test_a_library_that_crashes_is_a_finding(tmp_path: Path, program: str, error: str) -> None:
-    # A stand-in for Python: it takes "-m ep_lib.commands.doctor.probes NAME" and does something terrible.
+    # A stand-in for Python: it takes the code that runs a probe, and its name, and does something terrible.
     stand_in = tmp_path / "stand-in"
     stand_in.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(program)}\n")
     stand_in.chmod(0o755)

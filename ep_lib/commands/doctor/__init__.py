@@ -117,7 +117,7 @@ def examine() -> Report:
         gxx.build_runtime()
     jobs: dict[str, Callable[[], Probe]] = {
         name: lambda name=name: trials.probe([], name)  # type: ignore[misc]
-        for name in ("emulator", "nvrtc", "cupy", "mps", "torch", "nixl", "jupyter")
+        for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")
     }
     jobs["mpi"] = probe_mpi
     with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
@@ -129,6 +129,7 @@ def examine() -> Report:
         result = {name: future.result() for name, future in running.items()}
     gpus = _gpus(result["cupy"], smi)
     has_gpu = bool(gpus.facts.get("gpus"))
+    mps = trials.probe([], "mps") if has_gpu else Probe(facts={"missing": "a GPU"})
     return Report(
         (
             _python(),
@@ -140,7 +141,7 @@ def examine() -> Report:
             _nvrtc(result["nvrtc"]),
             gpus,
             _p2p(gpus),
-            _mps(has_gpu, result["mps"]),
+            _mps(has_gpu, mps),
             _nvshmem(has_gpu, smi),
             _nixl(result["nixl"], smi),
             _mpi(result["mpi"]),

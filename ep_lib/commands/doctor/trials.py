@@ -18,7 +18,8 @@ Facts = dict[str, Any]
 
 # What a probe may take: of CPU time (the first one may compile the emulator), and doing nothing
 PROBE_CPU_S, PROBE_IDLE_S = 900.0, 60.0
-_MODULE = "ep_lib.commands.doctor.probes"
+# As a file, not as a module of ep_lib: half of the probes never need the library, whose import costs 0.2 s of CPU.
+_PROBES = f"import runpy; runpy.run_path({str(Path(__file__).with_name('probes.py'))!r}, run_name='__main__')"
 
 REFUSED_ROOT = "Open MPI's mpiexec refuses to start programs as root"
 
@@ -37,7 +38,7 @@ class Probe:
 
 def probe(launcher: list[str], name: str, idle_s: float = PROBE_IDLE_S) -> Probe:
     """Run one of :mod:`ep_lib.commands.doctor.probes`, with a ``launcher`` such as mpiexec before it."""
-    line = [*launcher, *processes.python("-m", _MODULE, name)]
+    line = [*launcher, *processes.python("-c", _PROBES, name)]
     try:
         done = processes.run(line, cpu_s=PROBE_CPU_S, idle_s=idle_s)
     except processes.TookTooLong as error:
