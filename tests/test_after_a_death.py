@@ -18,6 +18,7 @@ from ep_lib.errors import ArgumentError, BufferClosedError, EpError, PeerTimeout
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import ArrayInfo, describe
 from ep_lib.moe.direct.tuning import EMULATED
+from ep_lib.moe.low_latency import mode as low_latency_mode
 from ep_lib.moe.low_latency.mode import LowLatencyMode
 
 TOKENS, EXPERTS, HIDDEN = 5, 6, 128
@@ -390,6 +391,7 @@ def test_kernels_refuse_experts_that_do_not_exist(bad: int, operation: str, monk
         return describe(topk_idx), None if topk_weights is None else describe(topk_weights)
 
     monkeypatch.setattr(LowLatencyMode, "_check_choices", unseen)
+    monkeypatch.setattr(low_latency_mode, "_require_same_choices", lambda *_: None)
 
     def main(rank: Rank) -> None:
         x, wrong = rows_of(0), IDX.copy()
@@ -409,6 +411,37 @@ def test_kernels_refuse_experts_that_do_not_exist(bad: int, operation: str, monk
             buffer.low_latency_dispatch(x, IDX)
 
     ep_lib.spawn(main, 1, "emulator")
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("other", [[1, 1, 2], [0, 1, -1]])
+def test_kernels_refuse_choices_that_the_dispatch_has_not(
+    other: list[int], hooked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on GPUs, where the host keeps no ids. The peer, whose own choices are right, gets its sums in time."""
+    monkeypatch.setattr(low_latency_mode, "_require_same_choices", lambda *_: None)
+
+    def main(rank: Rank) -> None:
+        x, ids = rows_of(rank.rank), np.tile([0, 1, 2], (len(rows_of(0)), 1))
+        shape = {"num_experts": 4, "top_k": 3, "hidden": HIDDEN, "max_tokens": 1}
+        with Buffer(rank, **shape, **LOW_LATENCY) as buffer:
+            rows, _, handle, _, _ = buffer.low_latency_dispatch(x, ids, False)
+            given = ids[:, ::-1].copy()
+            if rank.rank == 1:
+                given[2] = other
+            made = np.ones(rows.shape, BF16)
+            out, _, hook = buffer.low_latency_combine(made, given, WEIGHTS, handle, return_recv_hook=hooked)
+            if hook is not None:
+                hook()
+            if rank.rank == 0:
+                rank.synchronize()
+                assert (out == 3).all()
+                return
+            with pytest.raises(ArgumentError, match=r"topk_idx has the value .* the handle's dispatch sent this token"):
+                rank.synchronize()
+            assert is_nan(out[2]).all()
+
+    ep_lib.spawn(main, 2, "emulator", timeout=20)
 
 
 # ---- the host's side on GPUs -----------------------------------------------------------------------------------------

@@ -128,6 +128,13 @@ def test_bad_input_of_a_combine() -> None:
                     "exclude each other",
                 ),
             ]
+            for second in (0, 1):  # the second choice of token 1, which has none
+                ids = IDX.copy()
+                ids[1, 1] = second
+                message = (
+                    rf"topk_idx\[1\] is \[1, {second}\], and the handle's dispatch .* to \[1, -1\]: pass the dispatch's"
+                )
+                refused.append(((y, ids, W, sent.handle), {}, HandleError, message))
             for arguments, options, error, message in refused:
                 with pytest.raises(error, match=message):
                     buffer.low_latency_combine(*arguments, **options)

@@ -39,6 +39,7 @@ FAULT_RANGE, FAULT_HANDLE = _CODES["kFaultRange"], _CODES["kFaultHandle"]
 FAULT_IBGDA_STATE, FAULT_TRANSPORT = _CODES["kFaultIbgdaState"], _CODES["kFaultTransport"]
 FAULT_INPUT, FAULT_OPTIONS, FAULT_ROOM = _CODES["kFaultInput"], _CODES["kFaultOptions"], _CODES["kFaultRoom"]
 FAULT_PROXY = _CODES["kFaultProxy"]
+INPUT_FAULTS = enumerators("ep/device_state.cuh", "InputFault")
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ class FaultRecord:
     ``FAULT_RANGE`` (a transfer of bytes ``slot`` to ``seen`` where ``expected`` are registered), ``FAULT_HANDLE``
     (entry ``slot`` of a handle at address ``seen`` that has ``expected`` entries; 0: not a handle of that kind),
     ``FAULT_IBGDA_STATE`` (the IBGDA/EFA shim was used without its host side) and ``FAULT_TRANSPORT`` (``peer`` is out
-    of reach of loads and stores, and there is no network transport), and of a Buffer's dispatch ``FAULT_INPUT``
-    (element ``slot`` of topk_idx, or of topk_weights if ``expected`` is 1, is wrong), ``FAULT_OPTIONS`` (``peer``
-    passed other options: ``seen``, not ``expected``) and ``FAULT_ROOM`` (``seen`` rows came, ``expected`` were asked
-    for). ``FAULT_PROXY``: the native proxy has given up (of no kernel, and nothing else is set).
+    of reach of loads and stores, and there is no network transport), and of a Buffer's calls ``FAULT_INPUT``
+    (element ``slot`` of topk_idx or topk_weights is wrong; ``expected`` is one of ``INPUT_FAULTS``), ``FAULT_OPTIONS``
+    (``peer`` passed other options: ``seen``, not ``expected``) and ``FAULT_ROOM`` (``seen`` rows came, ``expected``
+    were asked for). ``FAULT_PROXY``: the native proxy has given up (of no kernel, and nothing else is set).
     ``peer`` and ``slot`` are -1 where no particular one is meant.
     """
 
@@ -138,7 +139,7 @@ def _error_of_kernel(record: FaultRecord) -> EpError:
 
 
 def _dispatch_error(record: FaultRecord) -> EpError:
-    """What the device finds where the host does not wait for it: ``dispatch(..., num_worst_tokens=)``."""
+    """What the device finds where the host does not wait for it: ``num_worst_tokens``, low latency."""
     if record.code == FAULT_OPTIONS:
         return RankMismatchError(
             f"rank {record.rank} and rank {record.peer} called dispatch differently: topk_weights and FP8 must be "
@@ -149,12 +150,14 @@ def _dispatch_error(record: FaultRecord) -> EpError:
             f"rank {record.rank}: a dispatch brought {record.seen} rows, and num_worst_tokens was {record.expected}; "
             "pass at least the number of tokens that all ranks together send"
         )
-    if record.expected:
+    if record.expected == INPUT_FAULTS["kNotFinite"]:
         value = np.uint32(record.seen).view(np.float32)
         what = f"topk_weights has the value {value} (element {record.slot}); weights must be finite"
     else:
         value = np.uint64(record.seen).view(np.int64)
         what = f"topk_idx has the value {value} (element {record.slot}), which is not an expert"
+        if record.expected == INPUT_FAULTS["kNotDispatched"]:
+            what += " that the handle's dispatch sent this token to: pass its choices, in any order"
     sent = "nothing was sent" if record.phase == "layout" else "the results of this call are NaN"
     return ArgumentError(f"rank {record.rank}: {what}; {sent}, and the other ranks time out")
 

@@ -536,13 +536,17 @@ class Buffer:
         """Collective: bring back what the experts made of a dispatch's rows, weighted and added up.
 
         ``x``: ``[experts_per_rank, C, hidden]`` bfloat16, rows where recv_x has them; the others are never read.
-        ``topk_idx``: what this rank passed to the dispatch. ``topk_weights``: ``[T, top_k]`` float32 of its own tokens;
-        None: those that the dispatch got. On all ranks or on none.
+        ``topk_idx``: what this rank passed to the dispatch. A token's choices may be in another order; others than the
+        dispatch's are refused, also -1 for one of them: give it the weight 0. ``topk_weights``: ``[T, top_k]`` float32,
+        each beside its expert in this topk_idx; None: those that the dispatch got, by the dispatch's topk_idx. On all
+        ranks or on none. On GPUs, where the host does not look at values, the kernel compares the ids, and raises
+        ArgumentError at the next call or ``rank.synchronize()``, as of the dispatch's.
         ``out``: ``[T, hidden]`` bfloat16 to write to, or None: a new array.
 
-        The rank of the experts adds weight times row over a token's choices there, in the order of k, in float32, and
-        sends that sum rounded to bfloat16, one row for a token and rank. The token's rank adds these in ascending order
-        of ranks in float32 and rounds once more: :func:`ep_lib.reference.low_latency_combine`. Equal bits on every run.
+        The rank of the experts adds weight times row over a token's choices there, in the dispatch's order of k, in
+        float32, and sends that sum rounded to bfloat16, one row for a token and rank. The token's rank adds these in
+        ascending order of ranks in float32 and rounds once more: :func:`ep_lib.reference.low_latency_combine`. Equal
+        bits on every run.
 
         ``zero_copy``: the rows are those that the experts wrote to :meth:`get_next_low_latency_combine_buffer` of this
         handle, and x only has the shape, as in DeepEP. (x is never copied without it either.) The rest is as in

@@ -79,6 +79,13 @@ def run_case(
     me, results = rank.rank, []
     options = {"return_recv_hook": hooks, "async_finish": asynchronous}
     x, idx, weights = (to_input(rank, a[me], kind or "native") for a in (case.xs, case.topk_idx, case.topk_weights))
+    # Every other token's choices come back sorted, each weight beside its expert.
+    order = np.tile(np.arange(case.top_k), (len(case.topk_idx[me]), 1))
+    order[1::2] = np.argsort(case.topk_idx[me], 1, kind="stable")[1::2]
+    sorted_idx, sorted_weights = (
+        to_input(rank, np.take_along_axis(a[me], order, 1), kind or "native")
+        for a in (case.topk_idx, case.topk_weights)
+    )
     arguments = case.buffer_arguments() | {"max_tokens": 1}
     with Buffer(rank, **arguments, num_max_dispatch_tokens_per_rank=case.max_tokens, num_low_latency_sms=sms) as buffer:
         for number in range(rounds):
@@ -90,7 +97,11 @@ def run_case(
             there = buffer.get_next_low_latency_combine_buffer(sent.handle)
             assert tuple(there.shape) == y.shape
             back = buffer.low_latency_combine(
-                to_input(rank, y, kind or "native"), idx, None if number % 2 else weights, sent.handle, **options
+                to_input(rank, y, kind or "native"),
+                sorted_idx,
+                None if number % 2 else sorted_weights,
+                sent.handle,
+                **options,
             )
             _wait(rank, back)
             results.append((rows, scales, counts, y, to_numpy(back.out, "bfloat16")))

@@ -32,11 +32,18 @@ enum FaultCode : int32_t {
     kFaultHandle,  // not a handle, or one of the wrong kind: slot = index asked for, seen = address, expected = entries
     kFaultIbgdaState,  // <ep/ibgda_shim.cuh> was used before ep_lib.ibgda.init_efa_device_state
     kFaultTransport,   // loads and stores do not reach `peer`, and there is no network transport
-    kFaultInput,    // bad input of a dispatch: slot = element, expected = 0: seen is an expert's id, 1: a weight's bits
+    kFaultInput,  // bad input of a Buffer's call: slot = element, expected = an InputFault, seen = id or weight's bits
     kFaultOptions,  // peer passed other options than this rank: seen and expected
     kFaultRoom,     // a dispatch brought `seen` rows, and the caller's arrays have `expected`
     kFaultProxy,    // the proxy has given up, and says why to the host
     kNumFaultCodes
+};
+
+// What is wrong with an element of topk_idx or topk_weights.
+enum InputFault : uint64_t {
+    kNoExpert,       // the id is no expert's
+    kNotFinite,      // the weight
+    kNotDispatched,  // the token did not go to that expert in the dispatch that is being combined
 };
 
 // The first fault of a rank since the host last looked; code is kFaultNone if there is none. 48 bytes.

@@ -140,7 +140,7 @@ EP_DEVICE bool refuse(const NotifyDispatchArgs& args, const Index* topk_idx, con
     const int element = static_cast<int>(0xffffffffu - (expert ? expert : weight));
     const uint64_t seen = expert ? static_cast<uint64_t>(static_cast<int64_t>(topk_idx[element]))
                                  : static_cast<uint32_t>(__float_as_int(topk_weights[element]));
-    record_fault(kFaultInput, {kPhaseLayout, -1, element}, seen, expert ? 0 : 1);
+    record_fault(kFaultInput, {kPhaseLayout, -1, element}, seen, expert ? kNoExpert : kNotFinite);
     return true;
 }
 

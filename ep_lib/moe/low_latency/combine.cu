@@ -20,12 +20,47 @@ struct CombineArgs {
     TaggedWord* weights;    // symmetric [kNumBuffers, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
     const int* recv_index;  // from the dispatch, as Arrivals has it
     const int* token_counts;     // likewise
+    const int* sent_idx;         // likewise
     const float* known_weights;  // [ranks, max_tokens, top_k] from the dispatch, or null: they travel now
 };
 
 constexpr int kRowsInFlight = 3;     // of different experts that a thread loads at once,
 constexpr int kRanksInFlight = 4;    // or of different ranks,
 constexpr int kVectorsInFlight = 2;  // and vectors of each
+
+// A token's choices in the dispatch, and where they are among those that the combine was given: a caller may have
+// sorted them in between. Of lane k:
+struct SentChoice {
+    int expert;    // the k-th choice of the dispatch
+    int given_at;  // which of the combine's it is; -1: none
+    bool foreign;  // the k-th choice of the combine is none of the dispatch's
+};
+
+template <typename Index>
+EP_DEVICE SentChoice find_choices(const CombineArgs& args, const Index* topk_idx, int token) {
+    const Args& common = args.common;
+    const int lane = lane_id(), given = load_choice(common, topk_idx, token);
+    int expert = -1;
+    if (token < common.num_tokens && lane < common.top_k) {
+        expert = args.sent_idx[static_cast<int64_t>(token) * common.top_k + lane];
+    }
+    SentChoice choice = {expert, lane, false};
+    if (__all_sync(kFullWarp, given == expert)) return choice;  // as nearly always
+    // Of an expert that is named twice, the first is the first.
+    const unsigned before = (1u << lane) - 1;
+    const int sent_key = expert * kWarpSize + __popc(__match_any_sync(kFullWarp, expert) & before);
+    const int given_key = given * kWarpSize + __popc(__match_any_sync(kFullWarp, given) & before);
+    const bool is_choice = lane < common.top_k;
+    if (is_choice) choice.given_at = -1;
+#pragma unroll 1
+    for (int j = 0; j < common.top_k; ++j) {
+        const int key = __shfl_sync(kFullWarp, given_key, j);
+        const unsigned found = __ballot_sync(kFullWarp, is_choice && sent_key == key);
+        if (found >> lane & 1) choice.given_at = j;
+        if (lane == j) choice.foreign = found == 0;
+    }
+    return choice;
+}
 
 // A block sends the weights of its tokens, one warp per token, to the ranks whose experts they are for.
 template <typename Index>
@@ -35,9 +70,11 @@ EP_DEVICE void send_weights(const CombineArgs& args, const Index* topk_idx, cons
     const int step = share.count * warps_in_block();
 #pragma unroll 1
     for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
-        const int expert = load_choice(common, topk_idx, token);
-        const float weight = load_weight(common, topk_weights, token);
-        send_weights_of(common, args.weights, token, expert, weight, epoch, buffer, masked);
+        const SentChoice choice = find_choices(args, topk_idx, token);
+        const float given = load_weight(common, topk_weights, token);
+        const float weight = __shfl_sync(kFullWarp, given, max(choice.given_at, 0));
+        send_weights_of(common, args.weights, token, choice.expert, choice.given_at < 0 ? __int_as_float(-1) : weight,
+                        epoch, buffer, masked);  // NaN for a choice without a weight; receive_sums refuses the token
     }
 }
 
@@ -239,10 +276,13 @@ EP_DEVICE bool receive_sums(const CombineArgs& args, int4* out, const Index* top
     const Args& common = args.common;
 #pragma unroll 1
     for (int token = share.index; token < common.num_tokens; token += share.count) {
-        const int expert = load_choice(common, topk_idx, token);
-        bool gave_up = expert == kBadChoice;
-        if (gave_up) refuse_choice(common, topk_idx, token, kPhaseCombine);
-        const RankSet from = ranks_of(expert, common.experts_per_rank);
+        const SentChoice choice = find_choices(args, topk_idx, token);
+        bool gave_up = choice.foreign;
+        if (gave_up) {
+            const bool exists = load_choice(common, topk_idx, token) != kBadChoice;
+            refuse_choice(common, topk_idx, token, kPhaseCombine, exists ? kNotDispatched : kNoExpert);
+        }
+        const RankSet from = ranks_of(choice.expert, common.experts_per_rank);
         const RankSet here = wait_sums(args, token, from, epoch, buffer, masked, &gave_up);
         if (gave_up) return false;
         add_sums(args, out, token, here, buffer);
@@ -253,8 +293,8 @@ EP_DEVICE bool receive_sums(const CombineArgs& args, int4* out, const Index* top
 // Any grid whose blocks all run at once, any whole number of warps. kHalves: kSends, kReceives or both.
 //   out           [num_tokens, row_vectors]   zeros for a token without experts
 //   rows          [experts_per_rank, ranks * max_tokens, row_vectors]   bfloat16: what the experts made of the arrivals
-//   topk_idx      [num_tokens, top_k]         as in the dispatch
-//   topk_weights  [num_tokens, top_k] or null: those that came with the dispatch
+//   topk_idx      [num_tokens, top_k]         each token's choices of the dispatch, in any order; all else is a fault
+//   topk_weights  [num_tokens, top_k]         beside topk_idx; or null: those that came with the dispatch
 template <int kHalves, typename Index>
 EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* rows, const Index* topk_idx,
                        const float* topk_weights) {

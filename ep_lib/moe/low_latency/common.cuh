@@ -241,11 +241,12 @@ EP_DEVICE int load_choice(const Args& common, const Index* topk_idx, int token) 
     return expert >= -1 && expert < num_ranks() * common.experts_per_rank ? static_cast<int>(expert) : kBadChoice;
 }
 
-// One lane, which has a bad choice.
+// One lane, which has a bad choice. `why`: kNoExpert or kNotDispatched.
 template <typename Index>
-EP_DEVICE void refuse_choice(const Args& common, const Index* topk_idx, int token, Phase phase) {
+EP_DEVICE void refuse_choice(const Args& common, const Index* topk_idx, int token, Phase phase, InputFault why) {
     const int64_t element = static_cast<int64_t>(token) * common.top_k + lane_id();
-    record_fault(kFaultInput, {phase, -1, element}, static_cast<uint64_t>(static_cast<int64_t>(topk_idx[element])), 0);
+    record_fault(kFaultInput, {phase, -1, element}, static_cast<uint64_t>(static_cast<int64_t>(topk_idx[element])),
+                 why);
 }
 
 // Bit r: rank r holds one of the experts that the lanes have (from load_choice), as two halves of 32 ranks. All lanes call.

@@ -30,6 +30,7 @@ struct Arrivals {
     int* counts;        // [experts_per_rank]
     int* recv_index;    // [ranks, max_tokens, top_k]   expert * ranks * max_tokens + row; -1: not here
     int* token_counts;  // [ranks]   tokens of each source; recv_index has nothing of others
+    int* sent_idx;      // [max_tokens, top_k]   this rank's own choices: the combine finds its weights by them
     float* weights;     // [ranks, max_tokens, top_k]   where recv_index is not -1; null: none travel
 };
 
@@ -75,10 +76,10 @@ EP_DEVICE void send_route(const DispatchArgs& args, int token, int expert, uint6
 }
 
 // A block sends the ids of its tokens, and weights if there are any, one warp per token. `expert`: choice of the first.
-// `refused`, in shared memory, becomes 1 if one of them does not exist.
+// `refused`, in shared memory, becomes 1 if one of them does not exist. `sent_idx` null: another block keeps the ids.
 template <typename Index>
-EP_DEVICE void send_routes(const DispatchArgs& args, const Index* topk_idx, const float* topk_weights, int expert,
-                           Share share, uint64_t epoch, int buffer, const uint8_t* masked, int* refused) {
+EP_DEVICE void send_routes(const DispatchArgs& args, int* sent_idx, const Index* topk_idx, const float* topk_weights,
+                           int expert, Share share, uint64_t epoch, int buffer, const uint8_t* masked, int* refused) {
     const Args& common = args.common;
     if (share.index == 0) {
         TaggedWord* const mine = args.routes + (buffer * num_ranks() + rank()) * route_stride(common);
@@ -93,8 +94,11 @@ EP_DEVICE void send_routes(const DispatchArgs& args, const Index* topk_idx, cons
 #pragma unroll 1
     for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
         if (expert == kBadChoice) {
-            refuse_choice(common, topk_idx, token, kPhaseDispatch);
+            refuse_choice(common, topk_idx, token, kPhaseDispatch, kNoExpert);
             *refused = 1;
+        }
+        if (sent_idx && lane_id() < common.top_k) {
+            sent_idx[static_cast<int64_t>(token) * common.top_k + lane_id()] = expert;
         }
         send_route(args, token, expert, epoch, buffer, masked);
         if (topk_weights) {
@@ -456,7 +460,8 @@ EP_DEVICE void dispatch(const DispatchArgs& args, const Arrivals& arrivals, cons
     if (ok) {
         // The blocks that have time send the ids: where some blocks only receive, these.
         if (routing.count) {
-            send_routes(args, topk_idx, topk_weights, expert, routing, epoch, buffer, masked, &refused);
+            int* const sent_idx = receiving.count || kHalves == kSends ? arrivals.sent_idx : nullptr;  // written once
+            send_routes(args, sent_idx, topk_idx, topk_weights, expert, routing, epoch, buffer, masked, &refused);
         }
         if (sending.count) {
             send_rows<kFp8>(args, x, topk_idx, first_expert, piece, sending, epoch, buffer, masked);

@@ -60,9 +60,7 @@ class LowLatencyArrivals(NamedTuple):
 
     rows: Array | None  # [E, C, hidden] bfloat16 or FP8; None in a handle
     scales: Array | None  # float32 [E, C, hidden / 128] of FP8 rows
-    ints: (
-        Array  # int32: counts, recv_index and token_counts, one behind the other: an array costs the host microseconds
-    )
+    ints: Array  # int32: counts, recv_index, token_counts, sent_idx, one behind the other: an array costs microseconds
     weights: Array | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
     experts: int  # E
     choices: tuple[int, int, int]  # ranks, max_tokens, top_k
@@ -81,12 +79,14 @@ class LowLatencyArrivals(NamedTuple):
     @property
     def token_counts(self) -> Array:
         """int32 ``[ranks]``."""
-        return self.ints[-self.choices[0] :]
+        begin = self.experts + math.prod(self.choices)
+        return self.ints[begin : begin + self.choices[0]]
 
-    def addresses(self, ints: int) -> tuple[int, int, int]:
-        """Of counts, recv_index and token_counts; ``ints`` is the address of the first."""
+    def addresses(self, ints: int) -> tuple[int, int, int, int]:
+        """Of counts, recv_index, token_counts and sent_idx; ``ints`` is the address of the first."""
         index = ints + INT32.itemsize * self.experts
-        return ints, index, index + INT32.itemsize * math.prod(self.choices)
+        token_counts = index + INT32.itemsize * math.prod(self.choices)
+        return ints, index, token_counts, token_counts + INT32.itemsize * self.choices[0]
 
 
 class LaunchShape(NamedTuple):
@@ -117,6 +117,8 @@ class LowLatencyHandle:
     num_tokens: int  # that this rank sent
     _owner: object = field(repr=False)
     _arrivals: LowLatencyArrivals = field(repr=False)  # without the rows, which are the caller's
+    # topk_idx, copied where the host looks at values; on GPUs only the kernels know it (Arrivals::sent_idx)
+    _sent_idx: np.ndarray[Any, Any] | None = field(repr=False)
 
 
 class LowLatencyDispatched(NamedTuple):
@@ -220,7 +222,8 @@ class LowLatencyMode:
                 self._learn_call(call, tokens, choices, weights, arrivals)
         elif async_finish:
             event = Event(self.rank, self._streams.last or 0, kind, (x, topk_idx, arrivals, topk_weights))
-        handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]))
+        sent = np.array(self._checks.view(topk_idx)) if self.rank.backend == "emulator" else None
+        handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]), sent)
         if hook is not None:
             self._without_rows.append(handle)
         if self._arrived is not None:
@@ -256,6 +259,8 @@ class LowLatencyMode:
         elif self._arrived is not None and (other := self._arrived.handle_of(rows, handle)) not in (None, handle):
             self._require_same_rows(handle, other)
         choices, weights = self._check_choices(topk_idx, topk_weights, handle.num_tokens)
+        if handle._sent_idx is not None:
+            _require_same_choices(self._checks.view(topk_idx), handle._sent_idx)
         arrivals = handle._arrivals
         if topk_weights is None and arrivals.weights is None:
             raise ArgumentError("combine needs topk_weights, here or in the low_latency_dispatch that made the handle")
@@ -308,9 +313,8 @@ class LowLatencyMode:
         known = self._dispatches.get((num_tokens, fp8, BOTH, index))
         if known is None or self.shapes:
             return
-        packed, offsets = self._pack_arrivals(arrivals), self._arrivals.offsets
-        words = [offsets[name] for name in ("rows", "scales", "counts", "recv_index", "token_counts", "weights")]
-        addresses = tuple((at, int.from_bytes(packed[at : at + 8], "little")) for at in words)
+        packed, offsets = self._pack_arrivals(arrivals), self._arrivals.offsets  # of Arrivals, addresses all
+        addresses = tuple((at, int.from_bytes(packed[at : at + 8], "little")) for at in offsets.values())
         args = (known.args, Differing(packed, addresses), tokens, choices, weights)
         launched = Launched(
             known.kernel, known.shape.blocks, known.shape.threads, args, 4 * self.config.experts_per_rank
@@ -471,7 +475,7 @@ class LowLatencyMode:
         return LowLatencyArrivals(
             empty(kind, (experts, capacity, c.hidden), FP8 if fp8 else BFLOAT16),
             empty(kind, (experts, capacity, c.hidden // FP8_GROUP), FLOAT32) if fp8 else None,
-            empty(kind, (experts + math.prod(choices) + c.world_size,), INT32),
+            empty(kind, (experts + (c.world_size + 1) * math.prod(choices[1:]) + c.world_size,), INT32),
             empty(kind, choices, FLOAT32) if weighted else None,
             experts,
             choices,
@@ -520,9 +524,15 @@ class LowLatencyMode:
     def _pack_arrivals(self, arrivals: LowLatencyArrivals) -> bytes:
         """As the kernel takes it."""
         rows, scales, ints, weights = [0 if array is None else describe(array).address for array in arrivals[:4]]
-        counts, index, token_counts = arrivals.addresses(ints)
+        counts, index, token_counts, sent_idx = arrivals.addresses(ints)
         return self._arrivals.pack(
-            rows=rows, scales=scales, counts=counts, recv_index=index, token_counts=token_counts, weights=weights
+            rows=rows,
+            scales=scales,
+            counts=counts,
+            recv_index=index,
+            token_counts=token_counts,
+            sent_idx=sent_idx,
+            weights=weights,
         )
 
     def launch_combine(
@@ -543,7 +553,7 @@ class LowLatencyMode:
         if common is None:
             common = self._commons[num_tokens, shape] = self._common(num_tokens, shape)
         ints = describe(arrivals.ints)
-        _, index, token_counts = arrivals.addresses(ints.address)
+        _, index, token_counts, sent_idx = arrivals.addresses(ints.address)
         known_weights = None if arrivals.weights is None else describe(arrivals.weights)
         args = header_struct("moe/low_latency/combine.cu", "CombineArgs").pack(
             common=common,
@@ -552,6 +562,7 @@ class LowLatencyMode:
             weights=self._at["weights"],
             recv_index=index,
             token_counts=token_counts,
+            sent_idx=sent_idx,
             known_weights=0 if topk_weights is not None or known_weights is None else known_weights.address,
         )
         kernel("combine", f"<{_number(halves)}, {_index_type(choices)}>").launch(
@@ -618,6 +629,20 @@ def _num_sms(rank: Rank, chosen: int | None) -> int:
     if chosen is not None and chosen > most:
         raise ArgumentError(f"num_low_latency_sms is {chosen}, and this GPU has {most} SMs: pass no more")
     return chosen or most
+
+
+def _require_same_choices(topk_idx: Array, sent: np.ndarray[Any, Any]) -> None:
+    """Raises HandleError unless each token's choices are those of the dispatch, in any order."""
+    if np.array_equal(topk_idx, sent):
+        return
+    differ = (np.sort(topk_idx, 1) != np.sort(sent, 1)).any(1)
+    if differ.any():
+        token = int(differ.argmax())
+        raise HandleError(
+            f"topk_idx[{token}] is {topk_idx[token].tolist()}, and the handle's dispatch sent this token to "
+            f"{sent[token].tolist()}: pass the dispatch's choices of each token, in any order, and the handle of that "
+            "dispatch"
+        )
 
 
 @functools.cache
