@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ep_lib import cli
+from ep_lib import cli, processes
 
 pytestmark = pytest.mark.slow
 
@@ -126,6 +126,30 @@ def test_exit_codes_of_exhaustive_checks(command: Command, tmp_path: Path) -> No
     assert command(right, "--exhaustive").returncode == 0
     both = command(right, "--exhaustive", "--seeds", "3")
     assert both.returncode == 1 and "leave one out" in both.stderr
+
+
+def test_more_seeds_than_a_command_line_holds(command: Command, tmp_path: Path) -> None:
+    wrong = "def main(rank): 1 / 0\n"  # it ends with the first of them
+    seeds = ("--seeds", "9000000000000000000", "--first-seed", "5")
+    done = command(written(tmp_path, wrong), *seeds)
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr, done
+    assert "a seed is 13611686018427387903" in command(written(tmp_path, wrong), *seeds[:-1], str(2**62)).stderr
+
+
+def test_ctrl_c_while_the_child_starts(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*waited_for: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ep_lib.commands.check.select.select", interrupted)
+    done = command(written(tmp_path, "def main(rank): pass\n"), "--exhaustive")
+    assert (done.returncode, done.stdout, done.stderr) == (cli.EXIT_INTERRUPTED, "", "ep-lib: interrupted\n")
+
+
+def test_ctrl_c_while_the_script_is_imported(tmp_path: Path) -> None:
+    text = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(600)\n"
+    words = processes.python("-m", "ep_lib", "check", str(written(tmp_path, text)), "--exhaustive")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (cli.EXIT_INTERRUPTED, "", "ep-lib: interrupted\n")
 
 
 def test_a_kernel_that_never_ends_is_named(command: Command, tmp_path: Path) -> None:

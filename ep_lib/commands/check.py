@@ -39,6 +39,7 @@ _SEEDS = 20
 _NOT_PROVED = 3  # exit code
 _OF_A_RUN = 0.5  # of --timeout: then a run is a finding, which names the kernels that still ran
 _OF_TIMEOUT = 0.9  # after this much of --timeout an exhaustive check reports what it has covered
+_AN_INTERRUPT_IS_ANSWERED = b"\n"  # of a child, as the first byte of its answer: JSON passes over it
 _LOOK_S = 0.2  # between two looks at the script's time
 
 
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     if args.executor == "threads":
         raise ArgumentError("--executor is 'threads'; one process makes one run at a time: use --jobs N")
     task: dict[str, Any] = {
-        "seeds": list(range(first, first + seeds)),
+        "seeds": (first, first + seeds),
         "reduce": not args.no_reduce,
     }
     if args.exhaustive:
@@ -185,14 +186,15 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
             os.close(theirs)
         cores = task.get("checks", {}).get("jobs", 1)
         own = processes.OwnTime(lambda: processes.in_group(child.pid))
+        answer = bytearray()
         try:
             try:
-                answer = _read(answers, own, args.timeout, cores)
+                _read(answers, answer, own, args.timeout, cores)
             except KeyboardInterrupt:
-                if not task.get("checks", {}).get("exhaustive"):
+                if not answer or not task.get("checks", {}).get("exhaustive"):
                     raise
                 os.kill(child.pid, signal.SIGINT)  # it reports what it has covered
-                answer = _read(answers, own, args.timeout, cores)
+                _read(answers, answer, own, args.timeout, cores)
         except processes.TookTooLong:
             raise CheckFailed(
                 f"{args.script} did not end within {args.timeout:g} s (--timeout). Either the script's own Python does "
@@ -202,7 +204,7 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
             ) from None
         finally:
             processes.end_group(child)
-    if not answer:
+    if not answer.strip():
         raise CheckFailed(
             f"{args.script} ended the process itself, with exit code {child.returncode}, before it was checked"
         )
@@ -210,6 +212,8 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
 
 
 def _require_report(answer: dict[str, Any]) -> dict[str, Any]:
+    if "interrupted" in answer:
+        raise KeyboardInterrupt
     if "error" in answer:
         raise CheckFailed(answer["error"])
     return answer
@@ -237,14 +241,13 @@ def _request(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read(answers: io.FileIO, own: processes.OwnTime, limit_s: float, cores: int) -> bytes:
-    """What the child writes until it ends. Raises TookTooLong."""
-    answer = b""
+def _read(answers: io.FileIO, answer: bytearray, own: processes.OwnTime, limit_s: float, cores: int) -> None:
+    """Adds to ``answer`` what the child writes until it ends. Raises TookTooLong."""
     while True:
         if select.select([answers], [], [], _LOOK_S)[0]:
             chunk = answers.read(1 << 16)
             if not chunk:
-                return answer
+                return
             answer += chunk
         else:
             own.require(cpu_s=limit_s * cores, idle_s=limit_s)
@@ -259,6 +262,8 @@ def _answer(request: dict[str, Any], executor: Executor | None = None) -> dict[s
             request["checks"]["executor"] = executor
         else:
             main = load_main(script, request["main"])
+            if "checks" in request:
+                request["checks"]["seeds"] = range(*request["checks"]["seeds"])
         if "replay" in request:
             return _replayed(main, request)
         report = check(**request["checks"], **_run_of(main, request))
@@ -304,9 +309,15 @@ def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]
 def _child_main() -> None:
     request = json.loads(sys.argv[1])
     os.set_inheritable(request["answer_to"], False)  # what the script starts does not hold it open
-    answer = _answer(request)
-    sys.stdout.flush()
     with os.fdopen(request["answer_to"], "wb") as file:
+        try:
+            file.write(_AN_INTERRUPT_IS_ANSWERED)
+            file.flush()
+            answer = _answer(request)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it would cut the answer off
+        except KeyboardInterrupt:
+            answer = {"interrupted": "before the check began"}
+        sys.stdout.flush()
         file.write(json.dumps(answer).encode())
     os._exit(0)  # waits for no thread that the script left behind
 

@@ -497,6 +497,10 @@ def _seeds(seeds: int | Iterable[int]) -> Sequence[int]:
     """The schedules to try: a number of them, or which; looked at before anything runs."""
     if (number := index(seeds)) is not None:
         return range(whole_number("seeds", number, 1, 2**63 - 1))
+    if isinstance(seeds, range) and seeds:  # as it is: it may be longer than a list can be
+        for end in (seeds[0], seeds[-1]):
+            arguments.a_seed(end, "a seed")
+        return seeds
     chosen = [arguments.a_seed(seed, "a seed") for seed in several("seeds", seeds, "a number of schedules, or a list")]
     if not chosen:
         raise ArgumentError(f"seeds is {brief(seeds)}; at least one schedule must be tried")
