@@ -7,6 +7,7 @@ tests are one module in :mod:`ep_lib.workshop.hidden`.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -196,9 +197,14 @@ def _matches(wanted: str, known: list[str], root: Path) -> list[str]:
 def load(path: Path, root: Path) -> Exercise:
     """Reads and checks one exercise.toml. Raises GradingError, which says what is wrong with it."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _checked(path.read_text(encoding="utf-8"), path, root)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise GradingError(f"cannot read {path}: {error}") from error
+
+
+@functools.lru_cache(64)  # a notebook asks a hundred times, and the same text is the same exercise
+def _checked(text: str, path: Path, root: Path) -> Exercise:
+    raw = tomllib.loads(text)
     tasks = tuple(
         Task(
             _get(t, "number", int, path),
