@@ -13,6 +13,7 @@ import ep_lib
 from ep_lib import Kernel
 from ep_lib.jit import structs
 from ep_lib.jit.structs import enumerators, header_constant, header_struct
+from ep_lib.memory.arrays import describe
 
 PACKAGE = Path(ep_lib.__file__).parent
 _USE = re.compile(r"\b(header_struct|header_constant)\(\s*\"([\w/.]+)\",\s*\"(\w+)\"")
@@ -80,12 +81,38 @@ def test_what_is_not_there_or_not_understood(header: Path) -> None:
         header_struct("ep/own.cuh", "Missing")
     with pytest.raises(LookupError, match="no integer constant kMissing"):
         header_constant("ep/own.cuh", "kMissing")
-    with pytest.raises(LookupError, match="no header <ep/none"):
+    with pytest.raises(LookupError, match=r"no header <ep/none.*absolute path"):
         header_struct("ep/none.cuh", "Args")
     with pytest.raises(ValueError, match="cannot read the type 'Unknown'"):
         header_struct("ep/own.cuh", "Args")
     with pytest.raises(ValueError, match="cannot read the type 'int x :'"):
         header_struct("ep/own.cuh", "Other")
+
+
+def test_a_struct_of_a_file_anywhere_goes_to_its_kernel(tmp_path: Path) -> None:
+    file = tmp_path / "own.cu"
+    file.write_text(
+        "#include <ep/platform.cuh>\nstruct Args { int* out; float factor; int of[2]; };\n"
+        'extern "C" __global__ void scale(Args args) { *args.out = int(args.factor * args.of[1]); }\n'
+    )
+    args = header_struct(file, "Args")
+
+    def main(rank: ep_lib.Rank) -> int:
+        out = rank.to_device(np.zeros(1, np.int32))
+        packed = args.pack(out=describe(out).address, factor=2.5, of=np.array([3, 4], np.int32).tobytes())
+        Kernel.from_file(file, "scale").launch(rank, 1, 1, packed, uses=[out])
+        return int(rank.to_host(out)[0])
+
+    assert ep_lib.spawn(main, ranks=1, backend="emulator") == [10]
+    right = {"out": 0, "factor": 1.0, "of": bytes(8)}
+    for name, wrong, says in (
+        ("out", np.zeros(2), r"Args\.out is uint64; got an array .*: pass describe\(array\)\.address"),
+        ("out", -1, "Args.out is uint64; got -1"),
+        ("factor", 1e300, "Args.factor is float32; got 1e"),
+        ("of", 3, "Args.of is packed bytes; got 3"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            args.pack(**{**right, name: wrong})
 
 
 def test_every_member_is_named() -> None:

@@ -350,7 +350,8 @@ def _struct(param: Param, arg: Any) -> Marshalled:
         data = arg.tobytes()
     else:
         raise _Refused(
-            f"is a {param} by value; got {show(arg)}: pass a ctypes.Structure, a NumPy scalar or bytes of that size"
+            f"is a {param} by value; got {show(arg)}: pass bytes, as header_struct(file, name).pack(...) of "
+            "ep_lib.jit.structs makes them from its declaration, or a ctypes.Structure or a NumPy scalar of that size"
         )
     if len(data) != param.size:
         raise _Refused(f"is a {param} by value; got {len(data)} bytes ({type(arg).__name__})")

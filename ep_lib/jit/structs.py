@@ -16,11 +16,13 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
+from struct import error as StructError
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ep_lib.jit.lexer import without_comments
+from ep_lib.require import show
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ROOTS = (_PACKAGE / "device", _PACKAGE)  # of <ep/...> and <moe/...>
@@ -90,13 +92,28 @@ class HeaderStruct:
         self._layout = Struct(f"{code}{size - end}x")
 
     def pack(self, **values: Any) -> bytes:
-        """The struct's bytes. Every member must be named; structs and arrays inside it are given as bytes."""
+        """The struct's bytes. Every member must be named; structs and arrays inside it are given as bytes, and a
+        pointer is an address: ``ep_lib.memory.arrays.describe(array).address``. Name such arrays in ``uses=`` of the
+        launch, which keeps them alive. Raises TypeError."""
         if len(values) == len(self.names):
             try:
                 return self._layout.pack(*[values[name] for name in self.names])
             except KeyError:
                 pass
+            except (StructError, TypeError, OverflowError):
+                raise TypeError(self._what_does_not_fit(values)) from None
         raise TypeError(f"{self.qualified} has exactly the members {self.names}, got {tuple(values)}")
+
+    def _what_does_not_fit(self, values: dict[str, Any]) -> str:
+        for name, kind, _ in self.fields:
+            code, value = _CODES.get(kind.str.lstrip("<|")), values[name]
+            try:
+                Struct(f"<{code or 's'}").pack(value)
+            except (StructError, TypeError, OverflowError):
+                is_address = hasattr(value, "shape") and kind == np.dtype("u8")
+                how = ": pass describe(array).address, of ep_lib.memory.arrays" if is_address else ""
+                return f"{self.qualified}.{name} is {kind if code else 'packed bytes'}; got {show(value)}{how}"
+        raise AssertionError("each member fits alone")
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -115,12 +132,13 @@ class HeaderStruct:
 
 
 @functools.cache
-def header_struct(header: str, name: str) -> HeaderStruct:
-    """The struct ``name`` of ``header`` (such as ``"moe/direct/dispatch.cuh"``) or of a header that it includes.
+def header_struct(header: str | Path, name: str) -> HeaderStruct:
+    """The struct ``name`` of ``header`` or of a header that it includes. ``header`` is as kernels include it
+    (``"moe/direct/dispatch.cuh"``), or an absolute path; what that file includes is read if it is the library's.
 
     Raises LookupError if there is none, and ValueError for a declaration that this parser does not know.
     """
-    return _read(header).struct(name)
+    return _read(str(header)).struct(name)
 
 
 @functools.cache
@@ -162,7 +180,8 @@ class _Headers:
             self.texts[name] = without_comments(path.read_text(encoding="utf-8"), keep_strings=True)
             waiting += reversed(_INCLUDE.findall(self.texts[name]))
         if header not in self.texts:
-            raise LookupError(f"there is no header <{header}> in {' or '.join(map(str, _ROOTS))}")
+            roots = " or ".join(map(str, _ROOTS))
+            raise LookupError(f"there is no header <{header}> in {roots}; name a file elsewhere by its absolute path")
 
     def matches(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
         return ((text, match) for text in self.texts.values() for match in pattern.finditer(text))

@@ -121,7 +121,7 @@ def _batch(memory: Memory, file: Path) -> bytes:
     }
     numbers = {"tokens": TOKENS, "top_k": TOP_K, "experts_per_rank": EXPERTS_PER_RANK, "hidden": HIDDEN}
     addresses = {field: describe(array).address for field, array in arrays.items()}
-    return header_struct(str(file.with_suffix(".cuh")), "Batch").pack(**addresses, **numbers)
+    return header_struct(file.with_suffix(".cuh"), "Batch").pack(**addresses, **numbers)
 
 
 def _to_experts(send: str, receive: str) -> Program:
