@@ -39,6 +39,29 @@ REFUSED = {
     "format that a comparison of one's own is handed": """class Teller:
     def __eq__(self, other): self.text = other(rank)
 x = "{0._backend}".format == Teller()""",
+    "format that another comparison is handed": """class Teller: pass
+def told(self, other): self.text = other(rank)
+Teller.__eq__ = told
+x = "{0._backend}".format == Teller()""",
+    "format by a comparison that setattr gave": """setattr(Teller, "__eq__", told)
+x = way.format == teller""",
+    "format in what is one's own": "x = way.format in tellers",
+    "format among others": "x = way.format in (teller, 1)",
+    "format in an enumeration": """import enum
+class E(enum.Enum):
+    X = 1
+    @classmethod
+    def _missing_(cls, value): return cls.X if value(rank) else None
+x = way.format in E""",
+    "format between constants": 'x = "a" < way.format < teller',
+    "format beside a class of one's own making": """@made
+class Teller: pass
+x = way.format == Teller""",
+    "format beside a class of another value": "class Teller: pass\nTeller = told\nx = way.format == Teller",
+    "format beside what is no module": "x = way.format == mine.xp.teller",
+    "format beside what was a module": "import numpy as np\nnp = mine\nx = way.format == np.teller",
+    "a class that a comparison is handed": "x = type(y) == teller",
+    "a class that is looked for": "x = type(y) in tellers",
     "format of its class": 'x = str.format("{0._backend}", rank)',
     "format as a value": "x = list(map(text.format_map, [rank]))",
     "format by getattr": 'x = getattr("{}", "format")(rank)',
@@ -233,7 +256,11 @@ PLAIN = {
     "format of plain text": 'x = "{} {0:>3} {name!r:{width}} {{.}}".format(1, name=2, width=3)',
     "format of a constant": 'TEXT = "{}: " "{}"\ndef f(x): return TEXT.format(x, 1)',
     "a format of its own": "class A:\n    def format(self): return 1\n    def f(self): return self.format()",
-    "a format that is compared": 'same = memoryview(x).format == "B"',
+    "a format that is compared": 'same = memoryview(x).format == "B" or x.format in ("B", "b") or "f" != x.format',
+    "classes by =='s": """import numpy as np
+from collections import deque
+class Own: pass
+same = type(x) == type(y) or type(x) == int or np.ndarray != type(x) or type(x) in (Own, deque) or type(x) is kind""",
     "bytes as numbers": "import numpy as np\nx = np.frombuffer(data, np.uint8)",
     "a message of a buffer": "class A:\n    def from_buffer(data): pass\nx = A.from_buffer(3)",
     "names that stand there": "from types import SimpleNamespace\nx = SimpleNamespace(a=1)",

@@ -15,6 +15,7 @@ alone. What a piece could gain is its own points: the walls around the process a
 from __future__ import annotations
 
 import ast
+import builtins
 import string
 import sys
 from collections import Counter
@@ -150,7 +151,9 @@ _INSTEAD = {
     **dict.fromkeys(("globals", "locals", "vars", *_BY_NAME, *_OF_OPERATOR), _SAY_NAMES),
     **dict.fromkeys(_DECORATORS, "it is a decorator: @wraps(f) or @cached_property, above a function"),
     **dict.fromkeys(
-        _FORMATS, "it follows the attributes that its text names: write f'{x}', or '{}'.format(x) of plain text"
+        _FORMATS,
+        "it follows the attributes that its text names: write f'{x}', or '{}'.format(x) of plain text; an attribute "
+        "of this name is compared with a constant, as in x.format == 'B'",
     ),
     **dict.fromkeys(_ENUMS, "write the class itself, as in class State(Enum)"),
     _DEEP_COPY: "it is called with what it copies, as in copy.deepcopy(x)",
@@ -175,8 +178,10 @@ _DEEPEST = 250  # of a syntax tree: what looks at it calls itself, some times fo
 _ANYBODYS = "type()"  # in place of a name that Python could read
 _NESTED = "nested too deeply to be read: give its parts names, in lines of their own"
 _IMPORTS = f"a piece imports only {', '.join(sorted(_MODULES - {'__future__'}))}"
-_CLASSES = "a class of a class makes others at run time: compare type(x), print it, or name the class itself"
-_COMPARISONS = frozenset(f"__{word}__" for word in ("eq", "ne", "lt", "le", "gt", "ge", "contains"))
+_CLASSES = (
+    "a class of a class makes others at run time: compare type(x) with a class that stands there (or by `is`), "
+    "print it, or name the class itself"
+)
 _COMPARE = frozenset(("isinstance", "issubclass", "print", "str", "repr"))
 _CHANGES = "what is imported is not yours to change: keep values in variables, or in objects of your own"
 _AS_A_VALUE = "a module is used by what it has, as in math.sqrt, or imported by that name"
@@ -386,12 +391,17 @@ def _is_class_of(node: ast.AST) -> bool:
 
 
 def _compared(tree: ast.AST, own: _Own) -> Iterator[int]:
-    """What of the tree is only compared or printed, by id(). A comparison of the piece's own is handed what it
-    compares."""
-    named = {getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)}
+    """What of the tree is only compared or printed, by id(). An object of the piece's own that it is compared with
+    would be handed it, by a method that may have been put there at run time: so what stands on the other side is a
+    constant or a class, or nobody is asked (``is``)."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Compare) and named.isdisjoint(_COMPARISONS):
-            yield from map(id, (node.left, *node.comparators))
+        if isinstance(node, ast.Compare):
+            sides = (node.left, *node.comparators)
+            by_identity = all(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops)
+            may_be_theirs = [each for each in sides if not own.compares_plainly(each)]
+            for side in sides:
+                if by_identity or all(each is side for each in may_be_theirs):
+                    yield id(side)
         elif isinstance(node, ast.FormattedValue):
             yield id(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _COMPARE:
@@ -584,7 +594,7 @@ class _Own:
         self._names: set[str] = set()
         self._named: list[str] = []  # all that is given a name, once for each time
         classes: dict[str, set[str]] = {}  # and what they inherit from
-        loaded = set()
+        loaded, decorated, imported = set(), set[str](), set[str]()
         texts: dict[str, ast.expr] = {}  # of variables, what is assigned to them
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -597,6 +607,10 @@ class _Own:
             elif isinstance(node, ast.ClassDef):
                 classes[node.name] = {_word(base) for base in (*node.bases, *(each.value for each in node.keywords))}
                 self._named.append(node.name)
+                if {_word(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list} - {
+                    "dataclass"
+                }:
+                    decorated.add(node.name)
                 for each in node.body:
                     targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
                     self._names |= {target.id for target in targets if isinstance(target, ast.Name)}
@@ -609,8 +623,10 @@ class _Own:
                 self._named.append(node.arg)
             elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
                 self._named.append((node.rest if isinstance(node, ast.MatchMapping) else node.name) or "")
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {each.asname or each.name for each in node.names}
             elif isinstance(node, ast.alias) and (node.asname or node.name != "NamedTuple"):
-                self._named.append(node.asname or node.name)
+                self._named.append(node.asname or node.name.partition(".")[0])
         self._given_names = frozenset(self._named)
         times = Counter(self._named)
         self._texts = {name: text for name, text in texts.items() if times[name] == 1}
@@ -618,6 +634,11 @@ class _Own:
         self._plain: set[str] = {each for each in ("NamedTuple", "object") if each not in self._named}
         for name, bases in classes.items():
             self._plain |= {name} if bases <= self._plain and times[name] == 1 else set()
+        self._plain_modules = {name for name in _names_of_modules(tree) if times[name] == 1}
+        # and that stay what they are: no decorator puts something else in their places
+        self._plain_to_compare = (self._plain & set(classes) - decorated) | {
+            name for name in imported if times[name] == 1
+        }
         self._hands_on_classes = self._are_values(tree, classes)
         # A.method of a class, not of its object, can be called on anything; and so can a method with another name
         self._by_class = loaded | {
@@ -683,6 +704,17 @@ class _Own:
         """Whether it is text that stands there, and its format() looks at no attributes and items."""
         text = self._texts.get(node.id) if isinstance(node, ast.Name) else node
         return isinstance(text, ast.Constant) and isinstance(text.value, str) and _is_plain_template(text.value)
+
+    def compares_plainly(self, node: ast.expr) -> bool:
+        """Whether what is compared with this is handed to nobody: a constant, a class, type(x), or some of them."""
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            return all(self.compares_plainly(each) for each in node.elts)
+        if isinstance(node, ast.Name):
+            is_builtin = isinstance(getattr(builtins, node.id, None), type) and self.is_pythons(node.id)
+            return is_builtin or node.id in self._plain_to_compare
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return node.value.id in self._plain_modules
+        return isinstance(node, ast.Constant) or (_is_class_of(node) and self.is_pythons("type"))
 
     def is_taken_apart(self, node: ast.expr) -> bool:
         """Whether a pattern of this class may look at parts by their places: nobody else's names are among them."""
