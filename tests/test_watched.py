@@ -42,6 +42,8 @@ HIDDEN = Path(grader.__file__).with_name("hidden")
 TESTS = grader._sources(load(EXERCISE.name, public=False))
 SOLUTION = (EXERCISE.solution_dir / PIECE).read_text("utf-8")
 
+COPY_AS = "template <> EP_DEVICE void lib::copy_as<8, int4>(char*, const char*, size_t, size_t, size_t) {}"
+OUTSIDE = "}} {} namespace ep {{".format  # of namespace ep, which is where they are put
 CHEATS = {
     "assembly": 'inline void f(long* p) { asm volatile("movq $1, (%0)" ::"r"(p) : "memory"); }',
     "assembly by its other name": 'inline void f() { __asm__("nop"); }',
@@ -86,6 +88,23 @@ CHEATS = {
     "an overload behind a branch that opens a brace": "#if 0\nvoid f() {\n#endif\nauto let_others_run(int) {}",
     "an overload behind a digraph that is none": "int a_ = f<::x>(1);\nEP_DEVICE auto let_others_run(int) -> void {}",
     "what the library calls in itself": "namespace detail { template <typename F> bool wait_until(F) {} }",
+    "a special case by a namespace's other name": OUTSIDE(f"namespace lib = ep::detail; {COPY_AS}"),
+    "a special case in brackets": OUTSIDE("namespace lib = ep; template <> char* (lib::own<char>)(char*, int) {}"),
+    "a special case by a macro": "#define SPECIAL template <>\nSPECIAL int own_times<int>(int);",
+    "a special case where a macro opens ep": OUTSIDE(
+        f"\n#define NS namespace ep\nNS {{ {COPY_AS.replace('lib', 'detail')} }}"
+    ),
+    "an overload where macros open ep": OUTSIDE(
+        "\n#define A ep\n#define B A\nnamespace B { void load_flag(const int*) {} }\n"
+    ),
+    "a special case of a class": OUTSIDE("namespace lib = ep; template <class T> struct lib::Sums<T*> {};"),
+    "a special case of a variable": OUTSIDE("namespace lib = ep; template <class T> const int lib::most<T*> = 3;"),
+    "a special case of CUDA's": OUTSIDE("using A = cuda::atomic_ref<int>; template <> void A::store(int) {}"),
+    "a special case of C++'s": "namespace std { template <> struct hash<int4> {}; }",
+    "the library's, made once more": OUTSIDE("namespace lib = ep; template void lib::put_warp<8>(void*);"),
+    "what C++ finds by CUDA's types": OUTSIDE("EP_DEVICE int4 load_word(const int4* p, int = 0) { return *p; }"),
+    "any number of arguments, behind a lambda": "auto own = [](int n, ...) { return n; };",
+    "any number of arguments, by a pointer": "int own(int (*f)(int, ...));",
     "a macro of the library's word": "#define ld_acquire_sys_u64 own_load",
     "an operator for the test's types": "template <class E> EP_DEVICE int operator&(int64_t, E) { return 0; }",
     "an operator of auto": "EP_DEVICE int operator&(int64_t, auto) { return 0; }",
@@ -184,6 +203,22 @@ def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_pa
         "EP_DEVICE int own_hint(int a) { if (__builtin_expect(a == 1, 0)) __builtin_unreachable(); return 3; }",
         "EP_DEVICE float own_value(float a) { return __builtin_isnan(a) ? __builtin_fabsf(a) : __builtin_inff(); }",
         "EP_DEVICE bool own_sum(int a, int* b) { return __builtin_add_overflow(a, 1, b); }",
+        "template <class... F> EP_DEVICE void own(int n, F... f) { for (int i = 0; i < n; ++i) (f(i), ...); }",
+        "template <class... F> EP_DEVICE int own(F... f) { (void)(f(), ...); (++f, ...); return ((f = f + 1), ...); }",
+        "template <class T> EP_DEVICE T own(T a) { return a; }\n"
+        "template <> EP_DEVICE int own<int>(int a) { return 1; }\n"
+        "template <> EP_DEVICE char own(char a) { return a; } template short own<short>(short);",
+        "template <class T, int n = 3> struct alignas(16) Own { T a[n]; EP_DEVICE T get() const; };\n"
+        "template <class T, int n> EP_DEVICE T Own<T, n>::get() const { return a[0]; }\n"
+        "template <class T> struct Own<T*, 3> { T* a; };\ntemplate <> struct __align__(8) Own<int, 1> final {};\n"
+        "template <> EP_DEVICE float Own<float, 2>::get() const { return a[1]; }",
+        "template <class T> constexpr int own = 8;\ntemplate <> constexpr int own<int> = 32;",
+        "template <class T> EP_DEVICE std::enable_if_t<(sizeof(T) > 4), int> own(T) { return 1; }\n"
+        "template <class T> EP_DEVICE auto owns(const T& a) -> decltype(a + 1) { return a + 1; }",
+        "} namespace cg = cooperative_groups; namespace ep {",
+        "struct Own { template <int n> EP_DEVICE int f(); };\ntemplate <> EP_DEVICE int Own::f<3>() { return 3; }",
+        "template <int n> struct Own {};\ntemplate <class T = Own<(8 >> 1)>> struct Of {};\n"
+        "template <> struct Of<Own<2>> {};",
         "struct __align__(16) Own { int n[4]; };\nEP_DEVICE unsigned own_vote() { return __ballot_sync(~0u, 1); }",
     ],
 )

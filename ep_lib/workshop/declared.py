@@ -52,6 +52,10 @@ _STATEMENTS = frozenset(
     ("break", "case", "continue", "default", "do", "else", "for", "if", "return", "switch", "while")
 )
 _BEFORE_EQUALS = frozenset("<>=!+-*/%&|^")
+_TEMPLATE = re.compile(r"\btemplate\s*<[^{};]*[{;]")
+_BEFORE_BRACKETS = frozenset(
+    ("alignas", "__align__", "decltype", "__attribute__", "noexcept", "explicit", "__launch_bounds__", "requires")
+)
 _AFTER_A_NAME = frozenset("(<={[;,")
 
 
@@ -87,8 +91,10 @@ def attributes(code: str) -> Iterator[Found]:
 class _Scope:
     kind: str  # "namespace", "class" or "body"
     is_ep: bool = False
+    is_global: bool = False  # the global namespace, where C++ looks for functions of CUDA's types, or a part of it
     statement: list[str] = field(default_factory=list)
     words: set[str] = field(default_factory=set)  # of the statement
+    begins: int = 0  # where the statement does
     macros: list[str] = field(default_factory=list)  # in the statement, and what they stand for
     hidden: str = ""  # a word that is taken, in a statement with macros
     looked_at: tuple[int, int, bool] = (0, 0, False)  # how much of both, and as if in namespace ep
@@ -98,6 +104,10 @@ class _Scope:
         """Another statement."""
         self.statement, self.words, self.macros, self.hidden, self.looked_at = [], set(), [], "", (0, 0, False)
         self.angles = -1
+
+    def says(self, word: str) -> bool:
+        """Whether the statement has a word, be it in what a macro stands for."""
+        return word in self.words or word in self.macros
 
     def gives_a_value(self, behind: str) -> bool:
         """Whether the last token, outside of round brackets, is the "=" before a variable's value, and none of a
@@ -112,10 +122,14 @@ class _Scope:
         return last == "=" and self.angles < 0 and behind != "=" and before not in _BEFORE_EQUALS
 
 
-def declarations(code: str, called: Collection[str], library: Collection[str]) -> Iterator[Found]:
-    """Declarations at namespace scope of names in ``called`` and of CUDA's, and in namespace ep of those in ``library``
-    too; templates of operators, which C++ takes for the tests' own types; macros of such names and of C++'s own words;
-    and brackets that cannot be followed. ``code`` as for :func:`attributes`.
+def declarations(
+    code: str, called: Collection[str], library: Collection[str], templates: Collection[str] = ()
+) -> Iterator[Found]:
+    """Declarations at namespace scope of names in ``called`` and of CUDA's, and of those in ``library`` too where the
+    library finds them, in namespace ep and beside CUDA's own types; specialisations of templates that are not the
+    piece's, as the library's are (``templates``); templates of operators, which C++ takes for the tests' own types;
+    macros of such names and of C++'s own words; and brackets that cannot be followed. ``code`` as for
+    :func:`attributes`.
 
     With a brace too many, or in another line, a function's calls stand at namespace scope: see ``Found.is_slip``."""
     called = frozenset(called) - _KEYWORDS
@@ -154,9 +168,105 @@ def declarations(code: str, called: Collection[str], library: Collection[str]) -
             if kind == "endif":
                 depth_at.pop()
     take(at, len(code))
-    found = list(_in_scopes(tokens, macros, lambda name, is_ep: name in called or (is_ep and name in library)))
+    macros = {name: _expanded(name, macros) for name in macros}
+    found = list(
+        _in_scopes(
+            tokens, macros, lambda name, is_ep: name in called or (is_ep and name in library), frozenset(templates)
+        )
+    )
     do_pair_up = all(each.what for each in found)
     yield from found if do_pair_up else (each._replace(is_slip=True) for each in found)
+
+
+def _expanded(name: str, macros: dict[str, list[str]]) -> list[str]:
+    """All words that a macro may become, by way of others too."""
+    found = dict.fromkeys(macros[name])
+    new = [*found]
+    while new:
+        new = [word for macro in new for word in macros.get(macro, ()) if word not in found]
+        found.update(dict.fromkeys(new))
+    return [*found]
+
+
+def templates_of(code: str) -> Iterator[str]:
+    """The names of the templates that a header declares."""
+    for found in _TEMPLATE.finditer(code):
+        declared = _declares([token.group() for token in _TOKEN.finditer(found.group())])
+        if declared and declared.names:
+            yield declared.names[-1]
+
+
+class _Declared(NamedTuple):
+    """What a declaration that begins with ``template`` declares."""
+
+    names: tuple[str, ...]  # with what stands before "::"; none where it is written in an unusual way
+    specialises: bool
+
+
+def _declares(said: list[str]) -> _Declared | None:
+    """None if it is no template: a word behind a point, say."""
+    at, is_special = 0, False
+    if "template" not in said:
+        return None
+    at = said.index("template")
+    while at < len(said) and said[at] == "template":
+        end = _behind_angles(said, at + 1)
+        is_special |= end <= at + 3  # "template <> ..." specialises, "template int f<int>(int)" instantiates
+        at = end
+    at += 1 if at < len(said) and said[at] in ("class", "struct", "union", "enum") else 0
+    is_class = at and said[at - 1] in ("class", "struct", "union", "enum")
+    names: list[str] = []
+    has_arguments = False
+    while at < len(said):
+        word, behind = said[at], said[at + 1] if at + 1 < len(said) else ""
+        if word == "[" or (behind == "(" and word in _BEFORE_BRACKETS):
+            at = _behind_brackets(said, at + (word != "["))
+            continue
+        if word == "operator":
+            return _Declared((*names, word), is_special)
+        if word in ("(", "=", ":", "{", ";") or (is_class and names and word == "final"):
+            break
+        if word == "<":
+            at, has_arguments = _behind_angles(said, at), True
+            continue
+        if word == "::":
+            names += [""] if not names else []
+        elif word.isidentifier():
+            names = [*names, word] if at and said[at - 1] == "::" else [word]
+            has_arguments = False
+        at += 1
+    if at < len(said) and said[at] == "(":
+        end = _behind_brackets(said, at)
+        if end < len(said) and said[end] == "(":  # the name is in brackets
+            return _Declared((), True)
+    return _Declared(tuple(names), is_special or has_arguments)
+
+
+def _behind_angles(said: list[str], at: int) -> int:
+    """Behind the "<...>" that begins there; there, if none does."""
+    depth = 0
+    while at < len(said):
+        if said[at] in _PAIRS:
+            at = _behind_brackets(said, at)
+            continue
+        if said[at] == ">" and said[at - 1] == "-":
+            at += 1
+            continue
+        depth += (said[at] == "<") - (said[at] == ">")
+        if depth == 0:
+            return at + (said[at] == ">")
+        at += 1
+    return at
+
+
+def _behind_brackets(said: list[str], at: int) -> int:
+    depth = 0
+    while at < len(said):
+        depth += (said[at] in _PAIRS) - (said[at] in _PAIRS.values())
+        at += 1
+        if depth <= 0:
+            break
+    return at
 
 
 def _is_balanced(words: list[str]) -> bool:
@@ -170,19 +280,29 @@ def _is_balanced(words: list[str]) -> bool:
 
 
 def _in_scopes(
-    tokens: list[tuple[int, str]], macros: dict[str, list[str]], is_taken: Callable[[str, bool], bool]
+    tokens: list[tuple[int, str]],
+    macros: dict[str, list[str]],
+    is_taken: Callable[[str, bool], bool],
+    templates: frozenset[str],
 ) -> Iterator[Found]:
     why = "the tests call a function of this name: name yours otherwise"
     of_cuda = "CUDA has this name: name yours otherwise"
     of_all_types = "an operator for all types is one for those of the tests as well: write a function with a name"
-    scopes = [_Scope("namespace")]
+    of_others = "a piece specialises templates of its own only: give yours another name, and call that"
+    scopes = [_Scope("namespace", is_global=True)]
+    own: set[str] = set()  # classes and templates
     brackets = 0  # round and square ones
     is_open = True  # the file's own scope
     for (at, token), (_, behind) in itertools.pairwise([*tokens, (0, "")]):
         scope = scopes[-1]
+        is_said = brackets == 0 and scope.kind != "body" and token in "{;"
+        if is_said and (special := _special(scope, own, templates)):
+            yield Found(scope.begins, special, of_others)
         if token == "{":
             kind = _kind(scope, brackets)
-            scopes.append(_Scope(kind, scope.is_ep or (kind == "namespace" and "ep" in scope.words)))
+            is_ep = scope.is_ep or (kind == "namespace" and scope.says("ep"))
+            is_named = scope.statement[:1] == ["namespace"] and len(scope.statement) > 1
+            scopes.append(_Scope(kind, is_ep, is_global=kind == "namespace" and scope.is_global and not is_named))
             continue
         if token == "}" and len(scopes) > 1:
             ended = scopes.pop()
@@ -197,7 +317,8 @@ def _in_scopes(
             scope.begin()
             continue
         said, words = scope.statement, scope.words
-        is_ep = scope.is_ep or "ep" in words
+        scope.begins = at if not said else scope.begins
+        is_ep = scope.is_ep or scope.says("ep")
         said.append(token)
         if token in macros and token not in words:
             scope.macros += (token, *macros[token])
@@ -216,13 +337,32 @@ def _in_scopes(
                 yield Found(at, "operator", of_all_types)
         elif _is_cudas(token, is_ep) and brackets == 0 and behind in _AFTER_A_NAME and "=" not in words:
             yield Found(at, token, of_cuda, said[0] in _STATEMENTS or len(said) == 1)
-        if not is_taken(token, is_ep):
+        if not is_taken(token, is_ep or scope.is_global):
             continue
         is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in words
         if is_declared or (said[0] == "using" and "=" not in words) or "friend" in words:
             yield Found(at, token, why, said[0] in _STATEMENTS or len(said) == 1)
     if brackets or len(scopes) > 1 or not is_open:
         yield Found(0, "", "its brackets do not pair up, so nobody can tell where a function ends", is_slip=True)
+
+
+def _special(scope: _Scope, own: set[str], templates: frozenset[str]) -> str:
+    """The template of somebody else's that a statement specialises, or "". What it declares joins ``own``."""
+    said = scope.statement
+    if "template" not in said and "template" in scope.macros:
+        return "template"
+    declared = _declares(said)
+    if not (declared and declared.specialises):
+        own.update(name for each, name in itertools.pairwise(said) if each in ("class", "struct", "union"))
+    if not declared:
+        return ""
+    if not declared.specialises:
+        own.update(declared.names[-1:] if len(declared.names) == 1 else ())
+        return ""
+    whose = declared.names[:-1] or declared.names
+    if own.isdisjoint(whose) or not own.issuperset(whose):
+        return "::".join(declared.names) or "template"
+    return next((word for word in (*said, *scope.macros) if word in templates and word not in own), "")
 
 
 def _hidden(scope: _Scope, is_ep: bool, is_taken: Callable[[str, bool], bool]) -> str:
@@ -247,7 +387,7 @@ def _kind(scope: _Scope, brackets: int) -> str:
     words = scope.words
     if scope.kind == "body" or brackets:
         return "body"
-    if "namespace" in words or scope.statement == ["extern", '"', '"']:
+    if scope.says("namespace") or scope.statement == ["extern", '"', '"']:
         return "namespace"
     is_class = not words.isdisjoint(("class", "struct", "union")) and "(" not in words and "enum" not in words
     return "class" if is_class else "body"

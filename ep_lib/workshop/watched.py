@@ -22,12 +22,15 @@ from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.lexer import doubt, without_comments
 from ep_lib.jit.toolkit import DEVICE_INCLUDE, EMULATOR_INCLUDE, find_compiler
 from ep_lib.workshop.bound import SHARED, without_held
-from ep_lib.workshop.declared import Found, attributes, code_of, declarations
+from ep_lib.workshop.declared import Found, attributes, code_of, declarations, templates_of
 from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.submission import reaches_out, source_text
 
 _IN_PLAIN_CUDA = "write it in plain CUDA C++"
+_NO_NUMBER = "GPUs have no functions of any number of arguments: name each argument, or write a template"
+_ANY_NUMBER = re.compile(r"[(,]\s*\.\.\.\s*\)")
+_BEFORE_AN_EXPRESSION = frozenset(("return", "if", "for", "while", "switch", "else", "do"))
 _WRITE_THROUGH_POINTERS = ("frexp", "modf", "remquo", "sincos")
 _MATHEMATICS = frozenset(
     f"{name}{suffix}"
@@ -75,8 +78,8 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "it looks into the functions that call yours: leave it out",
         ),
         (
-            r"\b__builtin_va_\w+|\bva_(?:list|start|arg|copy|end)\b|^(?![^\S\n]*#)[^\n]*?[(,]\s*\.\.\.\s*\)",
-            "GPUs have no functions of any number of arguments: name each argument, or write a template",
+            r"\b__builtin_va_\w+|\bva_(?:list|start|arg|copy|end)\b",
+            _NO_NUMBER,
         ),
         (
             r"\b__builtin_\w*(?:mem|str|stp|bc|bz|cpy|_chk)\w*"
@@ -152,6 +155,10 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Sequence[Path]) -> str:
         for pattern, why in _HIDES:
             if found := pattern.search(text):
                 return _told(piece, text, found.start(), found.group(), why)
+        for found in _ANY_NUMBER.finditer(text):
+            line = text[text.rfind("\n", 0, found.start()) + 1 : found.end()]
+            if not line.lstrip().startswith("#") and not _is_fold(text, found.start()):
+                return _told(piece, text, found.start(), line, _NO_NUMBER)
         for found in _DEFINES.finditer(text):
             if found[2] in words:
                 return _told(
@@ -161,6 +168,30 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Sequence[Path]) -> str:
             if not hidden.is_slip:
                 return _told(piece, text, hidden.at, hidden.what, hidden.why)
     return ""
+
+
+def _is_fold(text: str, comma: int) -> bool:
+    """Whether the brackets around this comma begin an expression, as in ``(f(each), ...)``; else they are a
+    function's."""
+    if text[comma] == "(":
+        return False
+    before = text[: _opening(text, comma)].rstrip()
+    if before.endswith(")"):  # for (...) (f(each), ...) and (void)(f(each), ...), but not (*f)(int, ...)
+        opening = _opening(text, len(before) - 1)
+        inside, before = before[opening + 1 : -1], before[:opening].rstrip()
+        if set("*&") & set(inside) and not before.endswith(tuple(_BEFORE_AN_EXPRESSION)):
+            return False
+    word = re.search(r"(\w+|[\]>])\Z", before)
+    return word is None or word[1] in _BEFORE_AN_EXPRESSION
+
+
+def _opening(text: str, at: int) -> int:
+    """Where the round bracket opens that this place is in; 0 if none does."""
+    depth = 1
+    while at and depth:
+        at -= 1
+        depth += (text[at] == ")") - (text[at] == "(")
+    return at
 
 
 def unfollowed(exercise: Exercise, mine: Path, tests: Sequence[Path]) -> str:
@@ -179,8 +210,9 @@ def _declared(exercise: Exercise, piece: str, text: str, tests: Sequence[Path]) 
     """What a piece declares that the exercise's own file does not."""
     called = {name for test in _texts(tests) for name in _CALL.findall(test)} - _NO_FUNCTIONS
     own = code_of((exercise.exercise_dir / piece).read_text("utf-8"))
-    given = {each.what for each in declarations(own, called, _of_the_library())}
-    return declarations(text, called - given, _of_the_library() - given)
+    library, templates = _of_the_library(), _templates()
+    given = {each.what for each in declarations(own, called, library, templates)}
+    return declarations(text, called - given, library - given, templates - given)
 
 
 def _texts(tests: Sequence[Path]) -> tuple[str, ...]:
@@ -228,6 +260,13 @@ def _of_the_library() -> frozenset[str]:
     return frozenset(
         name for file in sorted(DEVICE_INCLUDE.rglob("*.cuh")) for name in _functions(file.read_text("utf-8"))
     )
+
+
+@cache
+def _templates() -> frozenset[str]:
+    """The templates of these headers, and of the emulator's."""
+    files = [*DEVICE_INCLUDE.rglob("*.cuh"), *(each for each in EMULATOR_INCLUDE.rglob("*") if each.is_file())]
+    return frozenset(name for file in files for name in templates_of(code_of(file.read_text("utf-8"))))
 
 
 @cache
