@@ -448,9 +448,9 @@ class Carried:
                 came[at : at + len(given)] = went
         return found | ({bytes(came)} if all(left) else set())
 
-    def was_awaited(self, rank: int, peer: int, came: bytes) -> bool:
+    def was_awaited(self, rank: int, peer: int, came: bytes, before: int = 0) -> bool:
         """Whether a kernel of ``rank`` has waited for the signal that ``peer`` sent with ``came``, the first one or the
-        tenth, and found it where that has sent it, at once or in parts."""
+        tenth after ``before`` others, and found it where that has sent it, at once or in parts."""
         left = bytearray(len(came))
         signals = Counter[int]()
         sent = []
@@ -462,7 +462,7 @@ class Carried:
         for each in self._of("received", rank, peer):
             part = bytes.fromhex(each.came)
             if not any(
-                it.signal == each.signal and number <= each.least and 0 <= each.at - it.at < len(it.came) // 2
+                it.signal == each.signal and number <= each.least - before and 0 <= each.at - it.at < len(it.came) // 2
                 for it, number in sent
             ):
                 continue

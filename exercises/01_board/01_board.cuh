@@ -22,7 +22,7 @@ struct Board {
 };
 
 // Takes the board for writing: makes the edition's number odd, and passes it on in *number. False, without a trace (also
-// *number stays as it was), if somebody else is writing or was quicker. One thread calls.
+// *number stays as it was), if somebody else is writing or was quicker. One thread calls, of this and of what follows.
 EP_DEVICE bool try_begin(const Board& board, uint64_t* number) {
     // TASK 1 (3 points): one writer at a time
     // Number and words lie on rank board.home: ep::peer_ptr translates. An odd number says that somebody is

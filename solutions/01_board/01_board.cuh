@@ -21,7 +21,7 @@ struct Board {
 };
 
 // Takes the board for writing: makes the edition's number odd, and passes it on in *number. False, without a trace (also
-// *number stays as it was), if somebody else is writing or was quicker. One thread calls.
+// *number stays as it was), if somebody else is writing or was quicker. One thread calls, of this and of what follows.
 EP_DEVICE bool try_begin(const Board& board, uint64_t* number) {
     // EXERCISE-BEGIN 1
     uint64_t* const edition = ep::peer_ptr(board.edition, board.home);

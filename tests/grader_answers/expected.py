@@ -39,6 +39,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_inbox_for_each": ({3}, "symmetric() after a launch"),
         "wrong_out_is_kept": ({2, 3}, "What a call returned stays as it is"),
         "wrong_into_epochs": ({3}, "has changed `epochs`"),
+        "wrong_epoch_of_8_bits": ({2}, "has other bytes than rank|did not launch the kernel"),
     },
     "01_board": {
         "wrong_odd_number_comes_late": ({2}, "had words of two editions"),
@@ -54,6 +55,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_leaves_a_number": ({1}, "a try_begin that returned false"),
         "wrong_adds_and_undoes": ({1}, "was not 2 more for each writer that had begun"),
         "wrong_store_in_place_of_cas": ({1}, "two writers had begun at the same time"),
+        "wrong_writer_waits_for_its_warp": ({2}, "waits in __syncwarp"),
     },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),
@@ -164,6 +166,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_nic_adds_nearby": ({4}, "a counter grew by"),
         "wrong_any_to_itself": ({4}, "which counters does the GPU alone add to"),
         "wrong_size_of_16_bits": ({3}, "bytes of the message are wrong"),
+        "wrong_barrier_of_the_block": ({2, 3}, "divergent barrier"),
+        "wrong_lane_waits_for_its_warp": ({4}, "wait in __syncwarp"),
     },
     "03_batches": {
         "wrong_reuses_staging": ({1}, "source reused"),
@@ -185,6 +189,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_32_messages": ({2}, "are wrong in the end"),
         "wrong_two_quiets": ({1}, "8 quiets for 4 messages, 1 at a time: 5 would do"),
         "wrong_nothing_is_still_a_message": ({2}, "counter 0 grew by 1 where it should grow by 0"),
+        "wrong_no_bytes_no_counter": ({1, 2}, "DeadlockError"),
     },
     "04_proxy_ring": {
         "wrong_one_credit_too_few": ({1, 3, 4}, "DeadlockError"),
@@ -221,6 +226,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_peer_of_8_bits": ({2}, "with words that are not theirs"),
         "wrong_says_minus_one": ({1, 3, 4}, "names peer -1"),
         "wrong_peer_of_nobody": ({3}, "names peer 0"),
+        "wrong_wait_of_the_warp": ({5}, "wait in __syncwarp|waits in __syncwarp"),
     },
     "04_proxy_loop": {
         "wrong_counts_all_full": ({1, 2}, "ready() returned 5; "),
@@ -272,6 +278,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_message_of_32_bits": ({5}, "*message"),
         "wrong_aligned_source": ({4, 5}, "KernelFault"),
         "wrong_receives_aligned": ({4, 5}, "KernelFault"),
+        "wrong_empty_posts_nothing": ({2, 4}, "DeadlockError"),
+        "wrong_empty_is_skipped": ({4}, "returned false although nothing was late|DeadlockError"),
+        "wrong_barrier_of_the_block": ({4}, "divergent barrier"),
     },
     "05_pipeline": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "chunk 1 needs 0 credits: too few"),

@@ -27,7 +27,9 @@ def _case(
     checks: int = 0,
     heap_bytes: int = 1 << 20,
     most_inboxes: int = 0,
+    first: int = 0,
 ) -> Case:
+    """``first``: the number of the first epoch, so many signals have come before."""
     data = rng.integers(0, 256, (ranks, epochs, ranks, size), dtype=np.uint8)
 
     def judge(outputs: Outputs) -> str | None:
@@ -48,8 +50,9 @@ def _case(
             received = np.array(got[me], np.uint8)
             if received.shape != (epochs, ranks, size):
                 raise ValueError(received.shape)
-            for epoch, sender in np.ndindex(epochs, ranks):
-                came, chunk = received[epoch, sender].tobytes(), data[sender, epoch, me].tobytes()
+            for number, sender in np.ndindex(epochs, ranks):
+                epoch, came = first + number, received[number, sender].tobytes()
+                chunk = data[sender, number, me].tobytes()
                 ways = {chunk} if sender == me else carried.sent(sender, me, chunk)
                 if came not in {chunk, *ways}:
                     return f"in epoch {epoch}, rank {me} of {ranks} has other bytes than rank {sender} sent to it"
@@ -60,7 +63,7 @@ def _case(
     def _missed(carried: Carried, epoch: int, sender: int, me: int, came: bytes, ways: set[bytes]) -> str | None:
         if not ways:
             return f"in epoch {epoch}, rank {sender} did not send rank {me} its chunk by the kernel that sends"
-        if task != 1 and not any(carried.was_awaited(me, sender, way) for way in ways):
+        if task != 1 and not any(carried.was_awaited(me, sender, way, first) for way in ways):
             return (
                 f"in epoch {epoch}, rank {me} did not launch the kernel that waits on the row of its inbox where the "
                 f"chunk of rank {sender} is, and until the signal that came with it had grown so far"
@@ -92,6 +95,7 @@ def _case(
         "seed": seed,
         "checks": checks,
         "heap_bytes": heap_bytes,
+        "first": first,
     }
     return Case(Call(_PROGRAM, "exchanges", "01_all_to_all.py", arguments, {}), judge)
 
@@ -118,6 +122,12 @@ def _seeds(task: int, ranks: int, epochs: int, seeds: int) -> Cases:
     return cases
 
 
+def _late(rng: Rng) -> Iterator[Case]:
+    """Signals of 64 bits."""
+    for seed, first in enumerate((254, (1 << 32) - 2)):
+        yield _case(2, rng, 250 + seed, ranks=2, epochs=3, first=first)
+
+
 def _long(rng: Rng) -> Case:
     """More epochs than fit into the heap, if every epoch takes memory of its own."""
     return _case(3, rng, 7, ranks=2, epochs=40, size=16, heap_bytes=4096)
@@ -136,9 +146,10 @@ _EPOCH = (
 _TWO = "Two inboxes in turn, allocated once."
 
 BEHAVIOURS = (
-    Behaviour(1, "every chunk reaches its rank", _shapes(1, (2, 1, 16), (3, 2, 40), (4, 1, 1)), _ROWS),
+    Behaviour(1, "every chunk reaches its rank", _shapes(1, (2, 1, 16), (3, 2, 40), (4, 1, 1), (1, 1, 8)), _ROWS),
     Behaviour(1, "nothing races", _shapes(1, (3, 2, 8), checks=3), _ROWS),
-    Behaviour(2, "every epoch's chunks, by sender", _shapes(2, (2, 1, 16), (3, 3, 40), (4, 2, 1)), _EPOCH),
+    Behaviour(2, "every epoch's chunks, by sender", _shapes(2, (2, 1, 16), (3, 3, 40), (4, 2, 1), (1, 2, 8)), _EPOCH),
+    Behaviour(2, "epochs after many others", _late, _EPOCH),
     Behaviour(2, "nothing is read too early", _shapes(2, (3, 3, 8), checks=4), _EPOCH),
     Behaviour(3, "many epochs, in many schedules", _seeds(3, 3, 5, 8), _TWO),
     Behaviour(3, "no epoch overwrites what is still being read", _shapes(3, (3, 4, 8), checks=6), _TWO),

@@ -133,9 +133,14 @@ extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board,
     const Board the_board = {edition, board + 1, static_cast<int>(job.count), static_cast<int>(job.home)};
     if (task == kAfterwards) {
         if (ep::rank() == job.home) afterwards(job, the_board, told, wrong);
-    } else if (job.actor < 0) {
-        at_once(job, the_board, inside, mine + 1, told, wrong);
-    } else if (ep::rank() == job.actor) {
-        in_turn(job, the_board, mine + 1, noted);
+        return;
     }
+    if (ep::thread_in_block() == 0) {
+        if (job.actor < 0) {
+            at_once(job, the_board, inside, mine + 1, told, wrong);
+        } else if (ep::rank() == job.actor) {
+            in_turn(job, the_board, mine + 1, noted);
+        }
+    }
+    if (ep::threads_in_block() > 1) meet_at_the_end();
 }

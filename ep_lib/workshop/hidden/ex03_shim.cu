@@ -125,13 +125,7 @@ EP_DEVICE void learner_adds(const Job& job, const Memory& my) {
     ep::net_quiet();
 }
 
-}  // namespace
-
-extern "C" __global__ void examine(int task, char* area, char* source, uint32_t* counters, char* seen, uint64_t* noted,
-                                   const int64_t* numbers) {
-    if (task == 0) return canary(seen);
-    const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const Memory my = {area, source, counters, seen, noted};
+EP_DEVICE void play(int task, const Job& job, const Memory& my) {
     const bool sends = blockIdx.x == 0;
     if (task == 1) return ask_for_pointers(job, my);
     if ((sends ? job.to : job.from) < 0) return;
@@ -146,4 +140,13 @@ extern "C" __global__ void examine(int task, char* area, char* source, uint32_t*
     } else {
         learner_puts(job, my);
     }
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, char* area, char* source, uint32_t* counters, char* seen, uint64_t* noted,
+                                   const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    play(task, *reinterpret_cast<const Job*>(numbers), {area, source, counters, seen, noted});
+    meet_at_the_end();
 }

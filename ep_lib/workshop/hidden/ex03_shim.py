@@ -23,6 +23,7 @@ from ep_lib.workshop.hidden import (
     Rng,
     Route,
     all_of,
+    beside,
     job_numbers,
     memory_wrong,
     on_fabrics,
@@ -207,7 +208,7 @@ def _messages(task: int, then: int, *finishers: int, routes: tuple[Route, ...] =
                 job = _Job(bytes=320, target=16, units=units, then=then, finisher=finisher, value=3, queue_pair=1)
                 yield _message_case(task, rng, 200 + finisher, job, route)
 
-    return under_checker(cases)
+    return under_checker(beside(cases))
 
 
 def _one_request(rng: Rng) -> Iterator[Case]:

@@ -102,6 +102,9 @@ EP_DEVICE bool wait(const Job& job, const ep::ProxyRing& ring, uint64_t number) 
 EP_DEVICE void produce(const Job& job, const Memory& my) {
     const ep::ProxyRing ring = ring_of(job, my);
     const int thread = ep::thread_in_block();
+    const int64_t warps = job.lanes > 0 ? job.total / (job.each * job.lanes) : 0;
+    const int64_t threads = job.lanes > 0 ? warps * ep::kWarpSize : job.total / job.each;
+    if (thread >= threads) return;
     // Nothing to push: that has room at any time, and takes no number.
     if (job.learners & kPushWarp && !ep::proxy_push_warp(ring, command_of(job, my, 0), 0)) {
         atomicAdd(reinterpret_cast<unsigned long long*>(&my.noted[2 * job.total]), 1);
@@ -110,11 +113,11 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
         uint64_t index, number = 0;
         bool ok, mine = true;
         if (job.lanes > 0) {
-            const int64_t warp = thread / ep::kWarpSize, warps = blockDim.x / ep::kWarpSize;
+            const int64_t warp = thread / ep::kWarpSize;
             mine = ep::lane_id() < job.lanes;
             index = (i * warps + warp) * job.lanes + (mine ? ep::lane_id() : 0);
         } else {
-            index = i * blockDim.x + thread;
+            index = i * threads + thread;
         }
         const ep::ProxyCommand command = command_of(job, my, index);
         uint64_t* const results = my.payload + job.total;  // what the push announces: a copy, made by this thread
@@ -186,7 +189,7 @@ extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* 
     const Memory my = {slots, counters, payload, results, taken, noted};
     if (ep::rank() == 0) {
         produce(job, my);
-        __syncthreads();
+        meet_at_the_end();
         const bool gave_up = noted[2 * job.total] != 0 || job.served < job.total;
         if (ep::thread_in_block() == 0 && gave_up) note_fault(noted + 2 * job.total + 1);
     } else if (ep::thread_in_block() == 0) {

@@ -225,14 +225,8 @@ EP_DEVICE void ask_for_room(const Job& job, const Memory& my) {
     }
 }
 
-}  // namespace
-
-extern "C" __global__ void examine(int task, char* staging, char* slots, uint64_t* counters, const char* source,
-                                   char* seen, uint64_t* noted, const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+EP_DEVICE void play(int task, const Job& job, const Memory& my) {
     if (ep::warp_id() == 0) return;
-    const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const Memory my = {staging, slots, counters, source + job.odd, seen + job.odd, noted};
     if (task == 1 && job.learners == 0) return ask_for_room(job, my);
     if (blockIdx.x >= 2) {
         const bool for_credits = job.to >= 0;
@@ -247,4 +241,14 @@ extern "C" __global__ void examine(int task, char* staging, char* slots, uint64_
     } else {
         run_messages(job, my, sends);
     }
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, char* staging, char* slots, uint64_t* counters, const char* source,
+                                   char* seen, uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    play(task, job, {staging, slots, counters, source + job.odd, seen + job.odd, noted});
+    meet_at_the_end();
 }

@@ -42,9 +42,11 @@ def exchanges(
     seed: int,
     checks: int,
     heap_bytes: int,
+    first: int,
 ) -> dict[str, Any]:
     """``epochs[rank][e][peer]`` are lists of bytes. ``own``: which functions are the learner's. ``checks``: how many
-    schedules to try under the checker besides one run for the values."""
+    schedules to try under the checker besides one run for the values. ``first``: of task 2, how many epochs were
+    before."""
     followed = Followed(KERNELS, ask)
     followed.kernel("write_signal_warp", sends=Sends(source=1, items=2, item_bytes=1, target=0, signal=3, peer=4))
     followed.kernel("wait_and_read", receives=Receives(data=2, items=3, item_bytes=1, signal=0, expected=1, peer=5))
@@ -69,12 +71,13 @@ def exchanges(
             with unchanged(epochs=mine):
                 all_received = functions.all_to_all(theirs(rank), send, wait, mine)
             return [np.asarray(got).tolist() for got in all_received]
-        inboxes = [rank.symmetric(mine[0].shape, np.uint8) for _ in range(2)]
         signals = rank.symmetric(rank.world_size, np.uint64)
+        signals[:] = first  # before any rank sends: the next line is collective
+        inboxes = [rank.symmetric(mine[0].shape, np.uint8) for _ in range(2)]
         received = []
         for epoch, chunks in enumerate(mine):
             functions.send_to_all(theirs(rank), send, inboxes[epoch % 2], signals, rank.to_device(chunks))
-            got = functions.receive_from_all(theirs(rank), wait, inboxes[epoch % 2], signals, epoch)
+            got = functions.receive_from_all(theirs(rank), wait, inboxes[epoch % 2], signals, first + epoch)
             received.append(got)  # it stays as it is, whatever the next call does
         return [np.asarray(got).tolist() for got in received]
 

@@ -123,7 +123,7 @@ EP_DEVICE void ring_return_credit(const Ring& ring) {
 // ---- A whole warp at each end ----------------------------------------------------------------------------------------
 // All 32 lanes call with the same arguments.
 
-// Sends one message of up to slot_bytes bytes from `source`, any memory of this rank.
+// Sends one message of 0 to slot_bytes bytes from `source`, any memory of this rank.
 EP_DEVICE bool ring_send_warp(const Ring& ring, const void* source, size_t bytes, uint64_t message) {
     // TASK 4a (4 points for 4a and 4b together): a warp at each end
     // Lane 0 waits for room and posts, all lanes copy `bytes` bytes into ring_staging(ring, message). Hand lane

@@ -111,7 +111,7 @@ EP_DEVICE void ring_return_credit(const Ring& ring) {
 // ---- A whole warp at each end ----------------------------------------------------------------------------------------
 // All 32 lanes call with the same arguments.
 
-// Sends one message of up to slot_bytes bytes from `source`, any memory of this rank.
+// Sends one message of 0 to slot_bytes bytes from `source`, any memory of this rank.
 EP_DEVICE bool ring_send_warp(const Ring& ring, const void* source, size_t bytes, uint64_t message) {
     // EXERCISE-BEGIN 4a
     int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
