@@ -17,7 +17,8 @@ def send_to_all(rank: ep_lib.Rank, send: ep_lib.Kernel, inbox: Any, signals: Any
     """Sends ``chunks[peer]`` to every rank ``peer``, this one included.
 
     ``inbox`` [ranks, bytes] uint8 and ``signals`` [ranks] uint64 are symmetric, ``chunks`` [ranks, bytes] is this
-    rank's own. ``send`` is write_signal_warp of tutorial_kernels/01_write_signal.cu.
+    rank's own; with 0 bytes, signals come all the same. ``send`` is write_signal_warp of
+    tutorial_kernels/01_write_signal.cu.
     """
     # TASK 1 (2 points): send a chunk to every rank
     # The kernel takes (target, source, bytes, signal, peer): target and signal are *your own* copies of

@@ -94,7 +94,8 @@ def decode(body: bytes) -> tuple[bytes, dict[str, bytes]]:
 def hello(host: Any, arrays: Mapping[str, Any]) -> bytes:
     """Makes the NumPy ``arrays`` reachable for peers of ``host`` (a DeviceHost), and says so in bytes, by encode().
 
-    Metadata hold what is registered at that moment: what is registered later, peers do not know.
+    Metadata hold what is registered at that moment: what is registered later, peers do not know. ``arrays`` stay as
+    they are.
     """
     # TASK 4 (3 points): say hello: register, descriptors, metadata
     # For each array: host.register(array), then host.serialize_xfer_descs(address, bytes), where

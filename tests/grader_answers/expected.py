@@ -40,6 +40,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_out_is_kept": ({2, 3}, "What a call returned stays as it is"),
         "wrong_into_epochs": ({3}, "has changed `epochs`"),
         "wrong_epoch_of_8_bits": ({2}, "has other bytes than rank|did not launch the kernel"),
+        "wrong_skips_empty_chunks": ({1}, "PeerTimeout|DeadlockError"),
     },
     "01_board": {
         "wrong_odd_number_comes_late": ({2}, "had words of two editions"),
@@ -124,6 +125,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_signed_checksum": ({3}, "one bit of its checksum changed was taken for a right one"),
         "wrong_nothing_to_register": ({4}, "not what host.get_metadata() gives"),
         "wrong_names_in_lower_case": ({4}, "each name needs those of its own array"),
+        "wrong_clears_arrays": ({4}, "has changed `arrays`"),
     },
     "02_registration": {
         "wrong_touching": ({1, 2}, "does not hold all of these bytes"),

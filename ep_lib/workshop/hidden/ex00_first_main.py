@@ -34,7 +34,7 @@ def _case(
 
 def _neighbours(rng: Rng) -> Iterator[Case]:
     drawn = (rng.integers(*between) for between in ((4, 30), (30, 257), (257, 1500)))
-    for ranks in (2, 3, *map(int, drawn)):
+    for ranks in (1, 2, 3, *map(int, drawn)):
 
         def judge(seen: Any, ranks: int = ranks) -> str | None:
             for rank, (before, behind) in enumerate(seen):
