@@ -330,6 +330,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_positive_only": ({2}, "of sum_of_lower_warps, thread"),
         "wrong_values_of_10_bits": ({2}, "of sum_of_lower_warps, thread"),
         "wrong_counts_of_16_bits": ({3}, "the rows before source"),
+        "wrong_barrier_of_the_block": ({1}, "divergent barrier"),
+        "wrong_lanes_of_one_dimension": ({2}, "of sum_of_lower_warps, thread"),
+        "wrong_thread_waits_for_its_warp": ({3}, "waits in __syncwarp|wait in __syncwarp"),
+        "wrong_barrier_for_an_address": ({4}, "divergent barrier"),
     },
     "06_arrivals": {
         "wrong_relaxed_signal": ({1}, "stored without release"),
@@ -355,6 +359,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_one_rank_for_each_thread": ({2}, "36 ranks"),
         "wrong_tag_only_if_any": ({1}, "were not those that the ranks passed"),
         "wrong_phase": ({2}, "not about {phase, peer, kind}"),
+        "wrong_threads_of_one_dimension": ({1}, "race: "),
+        "wrong_first_of_each_row": ({3}, "DeadlockError|were told to be the last"),
     },
     "07_sums": {
         "wrong_fused": ({1}, "Round the product, then the sum"),
@@ -371,6 +377,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_skips_zeros": ({1}, "add_weighted(-0"),
         "wrong_borrows": ({2}, "the two halves of word 0x"),
         "wrong_experts_of_8_bits": ({4}, "the weight on rank"),
+        "wrong_waits_for_its_warp": ({1, 3}, "wait in __syncwarp"),
     },
     "07_groups": {
         "wrong_rounds_down": ({1}, "7 rows in groups of 3 are 2 groups"),
@@ -391,6 +398,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_has_come_always": ({4}, "False after the limit"),
         "wrong_group_of_8_bits": ({3}, "DeadlockError|the entry of rank"),
         "wrong_item_of_8_bits": ({2}, "are of groups [0], not 256"),
+        "wrong_signals_as_a_warp": ({3}, "waits in __syncwarp"),
+        "wrong_waits_as_a_warp": ({4}, "waits in __syncwarp"),
     },
     "08_fp8": {
         "wrong_counts_infinities": ({1, 4, 5}, "only of finite numbers"),
@@ -411,6 +420,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_one_round": ({5}, "scales of|elements of"),
         "wrong_vector_of_8_bits": ({5}, "elements of"),
         "wrong_largest_float_is_none": ({1, 3}, "of numbers as large as kFp8LargestFloat are wrong"),
+        "wrong_barrier_of_the_block": ({1, 4, 5}, "divergent barrier"),
+        "wrong_barrier_before_the_bytes": ({4, 5}, "divergent barrier"),
     },
     "08_packets": {
         "wrong_two_exchanges": ({1, 3}, "a packet is one store"),
@@ -437,6 +448,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_lanes_of_the_block": ({3}, "DeadlockError|words are wrong"),
         "wrong_every_lane_sends_all": ({3}, "each word once is right"),
         "wrong_packet_of_8_bits": ({3}, "words are wrong|DeadlockError"),
+        "wrong_barrier_before_it_sends": ({3}, "divergent barrier"),
+        "wrong_barrier_after_the_vote": ({4}, "divergent barrier"),
     },
     "09_own_dispatch": {
         "wrong_number_of_all": ({1, 2, 5}, "the bit's number counts from the first of them"),

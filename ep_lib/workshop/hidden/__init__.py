@@ -194,23 +194,33 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
 def beside(cases: Cases) -> Cases:
     """The same runs in blocks of two dimensions, with one warp more that calls nothing of the piece: it waits where the
     test's kernel ends, in ``meet_at_the_end()`` of grader.cuh. For pieces that one warp calls, or one thread."""
+    return in_two_dimensions(cases, idle=32)
 
-    def with_others(rng: Rng) -> Iterator[Case]:
+
+def in_two_dimensions(cases: Cases, idle: int = 0) -> Cases:
+    """The same runs in blocks of two dimensions, of whole warps, with so many idle threads more."""
+
+    def folded(rng: Rng) -> Iterator[Case]:
         for case in cases(rng):
             scenario = of_kernels(case)
             launches = tuple(
-                tuple(replace(launch, block=_two_dimensions(launch.block)) for launch in own)
+                tuple(replace(launch, block=_two_dimensions(launch.block, idle)) for launch in own)
                 for own in scenario.launches
             )
             yield replace(case, scenario=replace(scenario, launches=launches))
 
-    return with_others
+    return folded
 
 
-def _two_dimensions(block: int | tuple[int, int]) -> tuple[int, int]:
+def _two_dimensions(block: int | tuple[int, int], idle: int) -> tuple[int, int]:
     width = 8  # so neither threadIdx.x nor threadIdx.x % 32 is a lane
     assert isinstance(block, int), "a block of two dimensions already"
-    return width, round_up(block, 32) // width + 32 // width
+    return width, (round_up(block, 32) + idle) // width
+
+
+def threads_for(callers: int) -> int:
+    """Of a block, if so many of them call, by ``caller()`` of grader.cuh: lane 0 of each warp calls nothing."""
+    return round_up(callers, 31) // 31 * 32
 
 
 def on_fabrics(cases: Cases, *fabrics: Fabric) -> Cases:

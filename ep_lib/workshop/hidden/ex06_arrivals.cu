@@ -90,7 +90,7 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
     const ep::Signals signals = {flags, tags + epoch % 2 * kKinds * ranks, static_cast<uint64_t>(2 * epoch * job.unit),
                                  static_cast<uint64_t>(job.masked)};
     uint64_t* const area = inbox + epoch % 2 * ranks * words;
-    const int64_t first = blockIdx.x * blockDim.x + thread, step = job.blocks * blockDim.x;
+    const int64_t first = blockIdx.x * ep::threads_in_block() + thread, step = job.blocks * ep::threads_in_block();
     if (blockIdx.x == 0 && me >= job.late) let_others_run(job.delay);
     for (int64_t i = first; i < ranks * words; i += step) {
         const int to = static_cast<int>(i / words);

@@ -15,6 +15,7 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     all_of,
+    in_two_dimensions,
     job_numbers,
     on_fabrics,
     one,
@@ -147,8 +148,10 @@ def _epochs(task: int, learners: int, *ranks: int, failing: tuple[int, ...] = (0
 
 
 def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
-    """Over NVLink, and four ranks of a node that has NICs as well."""
-    return all_of(_epochs(task, learners, *ranks), on_fabrics(_epochs(task, learners, 4), *IN_A_NODE))
+    """Over NVLink, in blocks of two dimensions, and four ranks of a node that has NICs as well."""
+    return all_of(
+        in_two_dimensions(_epochs(task, learners, *ranks)), on_fabrics(_epochs(task, learners, 4), *IN_A_NODE)
+    )
 
 
 def _more_ranks_than_threads(task: int, learners: int) -> Cases:
@@ -194,7 +197,12 @@ BEHAVIOURS = (
         _TABLE,
     ),
     Behaviour(1, "a rank that is left out gets none", _epochs(1, _SIGNAL, 3, 4, masked=4), _TABLE),
-    Behaviour(1, "rows and tags are there when the signal is seen", under_checker(_epochs(1, _SIGNAL, 2, 3)), _TABLE),
+    Behaviour(
+        1,
+        "rows and tags are there when the signal is seen",
+        under_checker(in_two_dimensions(_epochs(1, _SIGNAL, 2, 3))),
+        _TABLE,
+    ),
     Behaviour(1, "more ranks than threads", _more_ranks_than_threads(1, _SIGNAL), _TABLE),
     Behaviour(
         2,

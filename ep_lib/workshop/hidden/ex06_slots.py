@@ -15,11 +15,14 @@ from ep_lib.workshop.hidden import (
     Case,
     Cases,
     Rng,
+    beside,
+    in_two_dimensions,
     job_numbers,
     on_fabrics,
     one,
     refs,
     rehearsed,
+    threads_for,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -36,6 +39,7 @@ _IN_A_NODE = Fabric("rc", ranks_per_node=2), NODES
 class _Job:
     """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
 
+    callers: int
     calls: int = 0
     stride: int = 1
     row_vectors: int = 1
@@ -69,7 +73,7 @@ def _calls_case(task: int, seed: int, given: Array, answers: Array, totals: Arra
                 return f"in call {call} of {name}, thread {thread} of {threads} {what} {int(got[call, thread])}"
         return None
 
-    return Case(_scenario(task, seed, threads, _Job(calls=calls), given, 2 * calls * threads), judge)
+    return Case(_scenario(task, seed, threads, _Job(threads, calls), given, 2 * calls * threads), judge)
 
 
 def _ranks_case(rng: Rng, seed: int, sources: int, stride: int) -> Case:
@@ -88,7 +92,8 @@ def _ranks_case(rng: Rng, seed: int, sources: int, stride: int) -> Case:
             f"and should be {int(want[source])}"
         )
 
-    return Case(_scenario(3, seed, sources, _Job(stride=stride), given, sources), judge)
+    job = _Job(sources, stride=stride)
+    return Case(_scenario(3, seed, threads_for(sources), job, given, sources), judge)
 
 
 def _address_case(rng: Rng, seed: int, ranks: int, row_vectors: int, most: int) -> Case:
@@ -106,7 +111,8 @@ def _address_case(rng: Rng, seed: int, ranks: int, row_vectors: int, most: int) 
                 return f"row {index} of rank {to}, {row_vectors} vectors long, is off by {off} bytes (on rank {me})"
         return None
 
-    return Case(_scenario(4, seed, 32, _Job(row_vectors=row_vectors), given, 32, ranks), judge)
+    job = _Job(32, row_vectors=row_vectors)
+    return Case(_scenario(4, seed, threads_for(32), job, given, 32, ranks), judge)
 
 
 def _scenario(task: int, seed: int, threads: int, job: _Job, given: Array, told: int, ranks: int = 1) -> Scenario:
@@ -154,14 +160,17 @@ _ROW = "The beginning of that rank's copy, and index * row_vectors vectors furth
 
 BEHAVIOURS = (
     Behaviour(1, "random votes, blocks of any size", _for_each(_votes_case, 1, 2, 5), _BELOW),
-    Behaviour(2, "random values, blocks of one to 32 warps", _for_each(_warps_case, 1, 2, 7, 32), _SHARED),
+    Behaviour(1, "one warp of two calls", under_checker(beside(_for_each(_votes_case, 1)), 1), _BELOW),
+    Behaviour(
+        2, "random values, blocks of one to 32 warps", in_two_dimensions(_for_each(_warps_case, 1, 2, 7, 32)), _SHARED
+    ),
     Behaviour(2, "many calls through the same memory", under_checker(_for_each(_warps_case, 2, 4), 8), _SHARED),
     Behaviour(3, "tables of every size", _tables, _BEFORE),
     Behaviour(4, "rows near and far", on_fabrics(_addresses, Fabric("p2p")), _ROW),
     Behaviour(
         4,
         "rows of ranks of the same node",
-        on_fabrics(one(lambda rng: _address_case(rng, 1, 2, 9, 80)), *_IN_A_NODE),
+        on_fabrics(under_checker(one(lambda rng: _address_case(rng, 1, 2, 9, 80)), 1), *_IN_A_NODE),
         _ROW,
     ),
 )

@@ -1,5 +1,5 @@
 // The other half of every test of exercise 07_groups: rows go home in groups, over several epochs. What is not the
-// learner's is the grader's own. Block 0 sends, block 1 receives.
+// learner's is the grader's own. Block 0 sends, block 1 receives: one thread of each, while the others do something else.
 #include <ep/groups.cuh>
 #include <grader.cuh>
 
@@ -46,34 +46,30 @@ EP_DEVICE bool wait(const Job& job, uint64_t* arrived, int group, int from, uint
     return true;
 }
 
-}  // namespace
+struct Memory {
+    uint64_t *returned, *arrived;
+    const uint64_t* source;
+    uint64_t* out;
+    int* noted;
+};
 
-//   returned  symmetric [2, ranks, rows, row_words]: by the parity of the epoch
-//   arrived   symmetric [ranks, max_groups]
-//   source    [epochs, rows, row_words]        out  [epochs, ranks, rows, row_words]
-//   noted     task 1: groups, and for each row whether it completes one, and
-//   the groups of no rows; 2: [items, 2] owner and group
-extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arrived, const uint64_t* source,
-                                   uint64_t* out, int* noted, char* seen, const int64_t* numbers, int epoch) {
-    if (task == 0) return canary(seen);
-    const Job& job = *reinterpret_cast<const Job*>(numbers);
+EP_DEVICE void play(int task, const Job& job, const Memory& my, int epoch) {
     const int ranks = ep::num_ranks(), me = ep::rank(), rows = static_cast<int>(job.rows);
-    if (ep::thread_in_block() != 0) return;
     if (blockIdx.x == 0 && epoch == 1 && (job.learners & kGroups)) {
-        noted[0] = groups_of(job);
-        noted[1 + rows] = ep::num_groups(0, static_cast<int>(job.group_rows));
-        for (int i = 0; i < rows; ++i) noted[1 + i] = ep::completes_group(i, rows, static_cast<int>(job.group_rows));
+        my.noted[0] = groups_of(job);
+        my.noted[1 + rows] = ep::num_groups(0, static_cast<int>(job.group_rows));
+        for (int i = 0; i < rows; ++i) my.noted[1 + i] = ep::completes_group(i, rows, static_cast<int>(job.group_rows));
     }
     if (blockIdx.x == 0 && epoch == 1 && (job.learners & kOrder)) {
         for (int item = 0; item < job.items; ++item) {
             const ep::GroupItem next = ep::group_item(item);
-            noted[2 * item] = next.owner;
-            noted[2 * item + 1] = next.group;
+            my.noted[2 * item] = next.owner;
+            my.noted[2 * item + 1] = next.group;
         }
     }
     if (task <= 2) return;
     if (job.silent && blockIdx.x == 0) return;
-    uint64_t* const area = returned + epoch % 2 * ranks * job.rows * job.row_words;
+    uint64_t* const area = my.returned + epoch % 2 * ranks * job.rows * job.row_words;
     const int64_t group_words = job.group_rows * job.row_words, all = job.rows * job.row_words;
     const int groups = groups_of(job);
     for (int other = 1; other < ranks; ++other) {
@@ -84,18 +80,36 @@ extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arriv
                 let_others_run(job.delay);
                 uint64_t* const theirs = ep::peer_ptr(area + me * all, peer);
                 // role: the sender, which writes the rows that your signal speaks for
-                for (int64_t i = begin; i < end; ++i) theirs[i] = source[(epoch - 1) * all + i];
-                tell(job, arrived, group, peer, epoch);
+                for (int64_t i = begin; i < end; ++i) theirs[i] = my.source[(epoch - 1) * all + i];
+                tell(job, my.arrived, group, peer, epoch);
             } else {
-                if (!wait(job, arrived, group, peer, epoch)) {
-                    noted[0] = 1;
-                    noted[1] = blames({ep::kPhaseCombine, peer, group});
+                if (!wait(job, my.arrived, group, peer, epoch)) {
+                    my.noted[0] = 1;
+                    my.noted[1] = blames({ep::kPhaseCombine, peer, group});
                     return forget_fault();
                 }
                 // role: the receiver, which reads the rows after the signal
                 for (int64_t i = begin; i < end; ++i)
-                    out[((epoch - 1) * ranks + peer) * all + i] = area[peer * all + i];
+                    my.out[((epoch - 1) * ranks + peer) * all + i] = area[peer * all + i];
             }
         }
     }
+}
+
+constexpr int kAlone = 5;  // the thread that plays
+
+}  // namespace
+
+//   returned  symmetric [2, ranks, rows, row_words]: by the parity of the epoch
+//   arrived   symmetric [ranks, max_groups]
+//   source    [epochs, rows, row_words]        out  [epochs, ranks, rows, row_words]
+//   noted     task 1: groups, and for each row whether it completes one, and
+//   the groups of no rows; 2: [items, 2] owner and group
+extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arrived, const uint64_t* source,
+                                   uint64_t* out, int* noted, char* seen, const int64_t* numbers, int epoch) {
+    if (task == 0) return canary(seen);
+    if (ep::thread_in_block() == kAlone) {
+        play(task, *reinterpret_cast<const Job*>(numbers), {returned, arrived, source, out, noted}, epoch);
+    }
+    meet_at_the_end();
 }

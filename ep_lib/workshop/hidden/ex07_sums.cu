@@ -20,17 +20,8 @@ EP_DEVICE void add_rows(const Job& job, const int* given, const float* weights, 
     reinterpret_cast<int4*>(told)[me] = sums.rounded();
 }
 
-}  // namespace
-
-//   task 1: given [count, 3], bits of sum, weight and value      2: [count] words; told [count, 2]
-//   3: given [count, 2], bits of two floats     4: [count, top_k] ids; told [ranks, count]
-//   5, 6 (for tasks 1 and 3): rows of float32 and of bfloat16, told [count vectors]
-extern "C" __global__ void examine(int task, const int* given, const float* weights, int* told, char* seen,
-                                   const int64_t* numbers) {
-    if (task == 0) return canary(seen);
-    const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const int me = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), count = static_cast<int>(job.count);
-    if (me >= count) return;
+EP_DEVICE void ask(int task, const Job& job, const int* given, const float* weights, int* told, int me) {
+    const int count = static_cast<int>(job.count);
     if (task == 1) {
         const float* const three = reinterpret_cast<const float*>(given + 3 * me);
         told[me] = __float_as_int(ep::add_weighted(three[0], three[1], three[2]));
@@ -51,4 +42,18 @@ extern "C" __global__ void examine(int task, const int* given, const float* weig
     } else {
         add_rows<__nv_bfloat16>(job, given, weights, told, me);
     }
+}
+
+}  // namespace
+
+//   task 1: given [count, 3], bits of sum, weight and value      2: [count] words; told [count, 2]
+//   3: given [count, 2], bits of two floats     4: [count, top_k] ids; told [ranks, count]
+//   5, 6 (for tasks 1 and 3): rows of float32 and of bfloat16, told [count vectors]
+extern "C" __global__ void examine(int task, const int* given, const float* weights, int* told, char* seen,
+                                   const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const int me = caller();
+    if (me >= 0 && me < job.count) ask(task, job, given, weights, told, me);
+    meet_at_the_end();
 }

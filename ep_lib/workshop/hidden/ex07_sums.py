@@ -30,7 +30,7 @@ _SOURCE = str(Path(__file__).with_suffix(".cu"))
 KERNELS = ((_SOURCE, "examine"),)
 
 _BF16 = ml_dtypes.bfloat16
-_THREADS = 64
+_THREADS, _CALLERS = 64, 62  # of a block: in each warp one calls nothing
 _ODD = np.array([0, -0.0, 1, -1, 1e-40, 3e38, np.inf, -np.inf], np.float32)  # what a sum may meet
 
 _ODD_HALVES = (0, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF80, 0x7FC0)  # zeros, denormals, the largest, infinity, NaN
@@ -166,7 +166,7 @@ def _same_halves(got: Array, want: Array) -> Array:
 
 def _scenario(task: int, seed: int, job: _Job, given: Array, weights: Array, told: int) -> Scenario:
     launch = Launch(
-        "examine", -(-job.count // _THREADS), _THREADS, (task, *refs("given", "weights", "told", "seen", "numbers"))
+        "examine", -(-job.count // _CALLERS), _THREADS, (task, *refs("given", "weights", "told", "seen", "numbers"))
     )
     return Scenario(
         source=_SOURCE,
@@ -198,7 +198,9 @@ _THERE = "Only experts of this rank, and -1 is none; added from the first to the
 
 BEHAVIOURS = (
     Behaviour(1, "numbers of every size", one(lambda rng: _product_case(rng, 1)), _ROUND),
-    Behaviour(1, "the sum of float32 rows", one(lambda rng: _rows_case(1, rng, 2, bfloat16=False)), _ROUND),
+    Behaviour(
+        1, "the sum of float32 rows", under_checker(one(lambda rng: _rows_case(1, rng, 2, bfloat16=False)), 1), _ROUND
+    ),
     Behaviour(2, "any bits", one(lambda rng: _halves_case(rng, 1)), _MOVE),
     Behaviour(3, "numbers between two others", one(lambda rng: _rounding_case(rng, 1)), _NEAREST),
     Behaviour(

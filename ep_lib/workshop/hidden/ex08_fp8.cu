@@ -8,9 +8,40 @@ namespace {
 struct Job {
     int64_t rows;    // task 5; before: how many numbers, pairs or lanes
     int64_t hidden;  // elements of a row
+    int64_t warps;   // of each block that call, in tasks 1, 4 and 5
 };
 
-EP_DEVICE int thread() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
+// As the how manieth of all that call; -1: this thread calls nothing.
+EP_DEVICE int number(int task, const Job& job) {
+    if (task == 2 || task == 3) return caller() < job.rows ? caller() : -1;
+    const int warps = static_cast<int>(job.warps), warp = static_cast<int>(blockIdx.x) * warps + ep::warp_id();
+    return ep::warp_id() < warps ? warp * ep::kWarpSize + ep::lane_id() : -1;
+}
+
+EP_DEVICE void ask(int task, const Job& job, const char* x, char* numbers, float* scales, int me) {
+    const float* const floats = reinterpret_cast<const float*>(x);
+    const int4* const vectors = reinterpret_cast<const int4*>(x);
+    if (task == 1) {
+        scales[me] = ep::fp8_group_largest(floats + ep::kFp8Elements * me);
+    } else if (task == 2) {
+        scales[me] = ep::fp8_scale(floats[me]);
+    } else if (task == 3) {
+        const unsigned bits = ep::fp8_pair(floats[3 * me], floats[3 * me + 1], floats[3 * me + 2]);
+        scales[me] = __int_as_float(static_cast<int>(bits));
+    } else if (task == 4) {
+        float scale;
+        reinterpret_cast<int4*>(numbers)[me] = ep::quantize_fp8(vectors[2 * me], vectors[2 * me + 1], &scale);
+        scales[me] = scale;
+    } else {
+        const int64_t warps = gridDim.x * job.warps;
+        for (int64_t row = me / ep::kWarpSize; row < job.rows; row += warps) {
+            ep::quantize_row_warp(vectors + row * job.hidden / 8,
+                                  reinterpret_cast<int4*>(numbers + 16 + row * job.hidden),
+                                  scales + 4 + row * job.hidden / 128, static_cast<int>(job.hidden));
+            __syncwarp();  // a lane that left before the shuffles of the others is here, and not at the kernel's end
+        }
+    }
+}
 
 }  // namespace
 
@@ -22,29 +53,7 @@ extern "C" __global__ void examine(int task, const char* x, char* numbers, float
                                    const int64_t* job_numbers) {
     if (task == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(job_numbers);
-    const int me = thread();
-    const float* const floats = reinterpret_cast<const float*>(x);
-    const int4* const vectors = reinterpret_cast<const int4*>(x);
-    if (task == 1) {
-        scales[me] = ep::fp8_group_largest(floats + ep::kFp8Elements * me);
-    } else if (task == 2) {
-        if (me < job.rows) scales[me] = ep::fp8_scale(floats[me]);
-    } else if (task == 3) {
-        if (me < job.rows) {
-            const unsigned bits = ep::fp8_pair(floats[3 * me], floats[3 * me + 1], floats[3 * me + 2]);
-            scales[me] = __int_as_float(static_cast<int>(bits));
-        }
-    } else if (task == 4) {
-        float scale;
-        reinterpret_cast<int4*>(numbers)[me] = ep::quantize_fp8(vectors[2 * me], vectors[2 * me + 1], &scale);
-        scales[me] = scale;
-    } else {
-        const int warps = static_cast<int>(gridDim.x * blockDim.x) / ep::kWarpSize;
-        for (int64_t row = me / ep::kWarpSize; row < job.rows; row += warps) {
-            ep::quantize_row_warp(vectors + row * job.hidden / 8,
-                                  reinterpret_cast<int4*>(numbers + 16 + row * job.hidden),
-                                  scales + 4 + row * job.hidden / 128, static_cast<int>(job.hidden));
-            __syncwarp();  // a lane that left before the shuffles of the others is here, and not at the kernel's end
-        }
-    }
+    const int me = number(task, job);
+    if (me >= 0) ask(task, job, x, numbers, scales, me);
+    meet_at_the_end();
 }

@@ -10,7 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib import reference
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, random_bytes, refs, rehearsed, under_checker
+from ep_lib.workshop.hidden import (
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    beside,
+    one,
+    random_bytes,
+    refs,
+    rehearsed,
+    threads_for,
+    under_checker,
+)
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -122,7 +134,8 @@ def _scale_case(rng: Rng, seed: int) -> Case:
         [0, 448, _LEAST_SCALE, _LEAST_SCALE * 448, 5.2e-36, 5.3e-36, 1e-45, np.finfo(np.float32).max], np.float32
     )
     x = np.concatenate([edge, 10 ** rng.uniform(-38, 38, 56)]).astype(np.float32)
-    return Case(_scenario(2, seed, x, rows=x.size, lanes=64, scales=x.size), _floats_judge(_scale_of(x), "of a group"))
+    scenario = _scenario(2, seed, x, rows=x.size, lanes=threads_for(x.size), scales=x.size)
+    return Case(scenario, _floats_judge(_scale_of(x), "of a group"))
 
 
 def _pair_case(rng: Rng, seed: int, kind: str) -> Case:
@@ -144,7 +157,7 @@ def _pair_case(rng: Rng, seed: int, kind: str) -> Case:
         numbers = ", ".join(f"{value:g}" for value in pairs[at])
         return f"{wrong.size} of {len(want)} pairs of {kind} are wrong; the first is ({numbers}) over {scales[at]:g}"
 
-    return Case(_scenario(3, seed, x, rows=len(x), lanes=len(x), scales=len(x)), judge)
+    return Case(_scenario(3, seed, x, rows=len(x), lanes=threads_for(len(x)), scales=len(x)), judge)
 
 
 def _lanes_case(rng: Rng, seed: int, kind: str, warps: int) -> Case:
@@ -240,7 +253,7 @@ def _scenario(
             "numbers": [np.zeros(numbers, np.uint8) if isinstance(numbers, int) else numbers],
             "scales": [np.zeros(scales, np.float32) if isinstance(scales, int) else scales],
             "seen": [np.zeros(1, np.uint8)],
-            "job": [np.array([rows, hidden], np.int64)],
+            "job": [np.array([rows, hidden, lanes // blocks // _LANES], np.int64)],
         },
     )
 
@@ -252,6 +265,10 @@ def _every_kind(case: Callable[[Rng, int, str, int], Case], kinds: Iterable[str]
             yield case(rng, seed, kind, 1 + seed % 3)
 
     return cases
+
+
+def _some_warps(case: Callable[[Rng, int, str, int], Case]) -> Cases:
+    return under_checker(beside(one(lambda rng: case(rng, 20, "outliers", 1))), 1)
 
 
 _SHAPES = (
@@ -286,11 +303,13 @@ _ROW = "All 32 lanes call quantize_fp8 in every round; each stores what exists, 
 
 BEHAVIOURS = (
     Behaviour(1, "every kind of numbers, several warps", _every_kind(_largest_case), _LARGEST),
+    Behaviour(1, "some warps of a block call", _some_warps(_largest_case), _LARGEST),
     Behaviour(2, "from nothing to the largest float32", one(lambda rng: _scale_case(rng, 1)), _SCALE),
     Behaviour(3, "every kind of numbers", _every_kind(lambda rng, seed, kind, _: _pair_case(rng, seed, kind)), _PAIR),
     Behaviour(4, "every kind of numbers, several warps", _every_kind(_lanes_case, _KINDS), _ORDER),
+    Behaviour(4, "some warps of a block call", _some_warps(_lanes_case), _ORDER),
     Behaviour(5, "rows of every length, several warps and blocks", _rows, _ROW),
-    Behaviour(5, "lanes do not write over each other", under_checker(_short_and_long, 3), _ROW),
+    Behaviour(5, "lanes do not write over each other", under_checker(beside(_short_and_long), 3), _ROW),
 )
 
 PUBLIC = (

@@ -100,14 +100,7 @@ EP_DEVICE void note_fault(uint64_t* answers) {
     forget_fault();
 }
 
-}  // namespace
-
-extern "C" __global__ void examine(int task, ep::TaggedWord* packets, const uint64_t* source, uint64_t* target,
-                                   uint64_t* found, uint64_t* noted, char* seen, const int64_t* numbers) {
-    if (task == 0) return canary(seen);
-    if (ep::warp_id() == 0) return;  // the other warp plays: its lanes are not the block's first threads
-    const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const Memory my = {packets, source, target, found, noted};
+EP_DEVICE void play(const Job& job, const Memory& my) {
     const int peer = ep::rank() ^ 1;
     bool ok = true;
     for (int64_t round = 0; round < job.rounds && ok; ++round) {
@@ -118,5 +111,16 @@ extern "C" __global__ void examine(int task, ep::TaggedWord* packets, const uint
         if (ok && ep::rank() % 2 == 1) send(job, my, round, peer, tag);
     }
     __syncwarp();
-    if (ep::lane_id() == 0 && (!ok || (job.missing && peer == 0))) note_fault(noted + ep::kWarpSize);
+    if (ep::lane_id() == 0 && (!ok || (job.missing && peer == 0))) note_fault(my.noted + ep::kWarpSize);
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, ep::TaggedWord* packets, const uint64_t* source, uint64_t* target,
+                                   uint64_t* found, uint64_t* noted, char* seen, const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    if (ep::warp_id() == 1) {  // so its lanes are not the block's first threads
+        play(*reinterpret_cast<const Job*>(numbers), {packets, source, target, found, noted});
+    }
+    meet_at_the_end();
 }

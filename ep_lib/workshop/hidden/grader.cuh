@@ -83,6 +83,15 @@ EP_DEVICE void meet_at_the_end() {
     __syncthreads();  // role: the other threads of the block, which are no part of this call
 }
 
+// Of functions that each thread calls for itself: lanes 1 to 31 of every warp do, as number 0, 1, ... of the grid's. -1 for
+// lane 0, which calls nothing.
+constexpr int kCallers = ep::kWarpSize - 1;  // of a warp
+
+EP_DEVICE int caller() {
+    const int warp = static_cast<int>(blockIdx.x) * ep::warps_in_block() + ep::warp_id();
+    return ep::lane_id() == 0 ? -1 : warp * kCallers + ep::lane_id() - 1;
+}
+
 // What the host would raise as PeerTimeout: for a test in which a wait should run into its limit.
 EP_DEVICE void forget_fault() { ep::detail::fault_record()->code = ep::kFaultNone; }
 

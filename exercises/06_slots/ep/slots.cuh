@@ -15,7 +15,8 @@ namespace ep {
 
 constexpr int kMaxWarps = 32;  // of a block
 
-// All 32 lanes call. Returns how many of the lanes BELOW this one said yes; *total: how many of all 32 did.
+// All 32 lanes of a warp call, whatever other warps do. Returns how many of the lanes BELOW this one said yes; *total: how
+// many of all 32 did.
 EP_DEVICE int votes_below(bool yes, int* total) {
     // TASK 1 (3 points): the lanes below me
     // __ballot_sync(kFullWarp, yes) gives every lane the answers of all 32 as the bits of one number: lane l is
@@ -41,7 +42,8 @@ EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
     // end of TASK 2
 }
 
-// How many rows the sources before `source` send: its own first row. counts[s * stride] are the rows of source s.
+// How many rows the sources before `source` send: its own first row. counts[s * stride] are the rows of source s. One
+// thread calls.
 EP_DEVICE int rows_before(const int* counts, int stride, int source) {
     // TASK 3 (2 points): the ranks before me
     // An exclusive prefix sum: the sources 0, 1, ... before `source`, and not `source` itself.
@@ -51,7 +53,7 @@ EP_DEVICE int rows_before(const int* counts, int stride, int source) {
 }
 
 // Row `index` of rank `to`, as this rank addresses it. `rows` is this rank's own copy of the symmetric array, and a row
-// has `row_vectors` vectors of 16 bytes.
+// has `row_vectors` vectors of 16 bytes. One thread calls.
 EP_DEVICE int4* row_at(int4* rows, int to, int index, int row_vectors) {
     // TASK 4 (3 points): the address of a row
     // peer_ptr(rows, to) is the beginning of the other rank's copy; then index * row_vectors vectors further.

@@ -3,7 +3,7 @@
 // run, and NumPy can check it.
 //
 // In which order rows are added is the business of the kernels that bring them: in ascending order of ranks, whatever the
-// timing. Exercise 07_sums lets you write these functions yourself.
+// timing. Each thread calls these functions for itself. Exercise 07_sums lets you write them yourself.
 #pragma once
 #include <ep/platform.cuh>
 

@@ -14,7 +14,8 @@ namespace ep {
 
 constexpr int kMaxWarps = 32;  // of a block
 
-// All 32 lanes call. Returns how many of the lanes BELOW this one said yes; *total: how many of all 32 did.
+// All 32 lanes of a warp call, whatever other warps do. Returns how many of the lanes BELOW this one said yes; *total: how
+// many of all 32 did.
 EP_DEVICE int votes_below(bool yes, int* total) {
     // EXERCISE-BEGIN 1
     const unsigned votes = __ballot_sync(kFullWarp, yes);
@@ -37,7 +38,8 @@ EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
     // EXERCISE-END 2
 }
 
-// How many rows the sources before `source` send: its own first row. counts[s * stride] are the rows of source s.
+// How many rows the sources before `source` send: its own first row. counts[s * stride] are the rows of source s. One
+// thread calls.
 EP_DEVICE int rows_before(const int* counts, int stride, int source) {
     // EXERCISE-BEGIN 3
     int rows = 0;
@@ -47,7 +49,7 @@ EP_DEVICE int rows_before(const int* counts, int stride, int source) {
 }
 
 // Row `index` of rank `to`, as this rank addresses it. `rows` is this rank's own copy of the symmetric array, and a row
-// has `row_vectors` vectors of 16 bytes.
+// has `row_vectors` vectors of 16 bytes. One thread calls.
 EP_DEVICE int4* row_at(int4* rows, int to, int index, int row_vectors) {
     // EXERCISE-BEGIN 4
     // More vectors than an int can count: 32 ranks with 65536 tokens of 16 KiB have 2^31.

@@ -31,8 +31,8 @@ EP_DEVICE void bfloat16_to_float(int4 v, float* out) {
     }
 }
 
-// The largest finite magnitude of a group, in all of its lanes; 0 if there is none. All 32 lanes call, each with its
-// kFp8Elements numbers.
+// The largest finite magnitude of a group, in all of its lanes; 0 if there is none. All 32 lanes of a warp call, whatever
+// other warps do, each with its kFp8Elements numbers.
 EP_DEVICE float fp8_group_largest(const float* values) {
     // EXERCISE-BEGIN 1
     float largest = 0.0f;
