@@ -63,6 +63,51 @@ def test_an_index_past_a_symmetric_array_among_others(elements: int, peer: int, 
     assert f"{4 * past} bytes past the end of the symmetric array of {4 * elements} bytes" in str(fault)
 
 
+OWN: dict[str, Callable[[Rank], Any]] = {
+    "to_device": lambda rank: rank.to_device(np.zeros(30, np.int32)),
+    "empty": lambda rank: rank.empty(30, np.int32),
+    "host_array": lambda rank: rank.host_array(30, np.int32),
+}
+
+
+@pytest.mark.parametrize("make", OWN)
+def test_an_index_past_an_array_of_a_ranks_own_among_others(make: str) -> None:
+    """malloc puts arrays of this size 8 bytes from each other. Found each time, and never proved."""
+
+    def main(rank: Rank, number: int, index: int) -> None:
+        arrays = [OWN[make](rank) for _ in range(4)]
+        kernel("put").launch(rank, 1, 1, arrays[number], index, 0)
+        rank.synchronize()
+
+    for number in (0, 2):
+        for index in (-1, 34, 100, 1000):
+            fault = refusal(main, args=(number, index))
+            assert isinstance(fault, KernelFault) and (index < 0 or f" {4 * (index - 30)} bytes past" in str(fault))
+    found = ep_lib.check(main, 1, args=(0, 34), exhaustive=True, progress=False)
+    assert not found.ok and not found.proved
+
+
+def test_a_view_keeps_the_memory_of_its_array_reachable() -> None:
+    def main(rank: Rank) -> None:
+        halves = [rank.to_device(np.arange(8, dtype=np.int32))[4:], rank.empty(8, np.int32)[4:]]
+        for half in halves:
+            kernel("put").launch(rank, 1, 1, half.ctypes.data, 3, 0)  # by its address alone
+        rank.synchronize()
+        assert [half[3] for half in halves] == [42, 42]
+
+    ep_lib.spawn(main, 1, "emulator")
+
+
+def test_to_device_keeps_what_numpys_copy_keeps() -> None:
+    def main(rank: Rank) -> None:
+        plain = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+        for array in (plain, plain.T, plain[:, ::-1], plain[:, 1:2], np.float64(3), plain[:0], np.array(5)):
+            here, there = np.array(array), rank.to_device(array)
+            assert np.array_equal(here, there) and here.dtype == there.dtype and here.strides == there.strides
+
+    ep_lib.spawn(main, 1, "emulator")
+
+
 def test_an_index_before_a_symmetric_array() -> None:
     def main(rank: Rank) -> None:
         arrays = [rank.symmetric(64, np.int32) for _ in range(3)]

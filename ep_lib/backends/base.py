@@ -147,8 +147,8 @@ class Backend(Protocol):
         """An uninitialised ``xp`` array in this rank's own memory, which kernels may reach by its address."""
         ...
 
-    def register_array(self, array: Any) -> None:
-        """Told that kernels may reach ``array`` by its address alone, while it lives (for the emulator's checks)."""
+    def copy_of(self, array: Array) -> Array:
+        """A copy of an array of NumPy's or CuPy's in such memory."""
         ...
 
     def left_unwritten(self, array: Any) -> None:

@@ -223,8 +223,9 @@ class CudaBackend:
         """Of CuPy's, in its own pool."""
         return self.xp.empty(shape, dtype)
 
-    def register_array(self, array: Any) -> None:
-        """Nothing to do: kernels reach all memory of their GPU by address."""
+    def copy_of(self, array: Array) -> Array:
+        """CuPy's own."""
+        return self.xp.array(array)
 
     def left_unwritten(self, array: Any) -> None:
         """Nothing to do: compute-sanitizer's initcheck finds such reads on GPUs."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _NOTHING = contextlib.nullcontext()
 _MARKED_BYTES = 1 << 20  # of an array that nobody has written yet
+_ALIGNMENT, _SMALLEST_GAP, _LARGEST_GAP = 64, 4096, 1 << 20  # bytes, of an array of a rank's own
 
 
 class NoStreams:
@@ -99,14 +100,17 @@ class _Allocation:
 
 
 class _Memory:
-    """The memory of an array that rank.empty() made; the array and all views of it keep it alive.
+    """The memory of an array of a rank's own, between two gaps as large as itself (4 KiB to 1 MiB), in which nothing
+    else lies: a kernel that runs over the array's end is found, wherever the C library puts its neighbours. The array
+    and all views of it keep it alive.
 
     What must happen before memory is given back waits for this object and not for the array: NumPy, from 2.5 on, frees
     an array's data before it tells those who wait for the array's end.
     """
 
     def __init__(self, nbytes: int) -> None:
-        self.bytes = np.empty(nbytes, np.uint8)
+        gap = min(max(-(-nbytes // _ALIGNMENT) * _ALIGNMENT, _SMALLEST_GAP), _LARGEST_GAP)
+        self.bytes = np.empty(gap + nbytes + gap, np.uint8)[gap : gap + nbytes]
         self.__array_interface__ = self.bytes.__array_interface__
 
 
@@ -181,9 +185,9 @@ class EmulatorBackend:
         return np.ndarray(shape, dtype, np.asarray(allocation))
 
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """An ordinary array: kernels run in the host's memory."""
-        array = np.zeros(shape, dtype)
-        self.register_array(array)
+        """In the host's memory, as all is: kernels run there."""
+        array, _ = self._array(shape, np.dtype(dtype))
+        array.fill(0)
         if self._watch is not None:
             self._watch.share(array.__array_interface__["data"][0], array.nbytes)
         return array
@@ -191,9 +195,7 @@ class EmulatorBackend:
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised array that kernels may reach by address. Under checks, those that read of its first MiB what
         nobody has written there are told."""
-        memory = _Memory(math.prod(shape) * dtype.itemsize)
-        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory))
-        self.register_array(array)
+        array, memory = self._array(shape, dtype)
         self.left_unwritten(array)
         if self._machine.checks:  # the next array at this place would be marked as well
             weakref.finalize(memory, memory.bytes[:_MARKED_BYTES].fill, 0).atexit = False
@@ -201,8 +203,7 @@ class EmulatorBackend:
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels may reach it by address."""
-        array: np.ndarray[Any, Any] = np.empty(shape, dtype)
-        self.register_array(array)
+        array, _ = self._array(shape, dtype)
         return array if kind == "numpy" else as_kind(kind, array, dtype)
 
     def heap_reserve(self, offset: int, nbytes: int) -> None:
@@ -221,14 +222,23 @@ class EmulatorBackend:
         allocation = _Allocation.of(array)
         return allocation is not None and allocation.freed
 
-    def register_array(self, array: np.ndarray[Any, Any]) -> None:
-        """Lets kernels of this rank reach an array by its address alone, for as long as the array lives."""
-        nbytes = array.nbytes
-        if nbytes == 0:
-            return
-        address, readonly = array.__array_interface__["data"]
-        self._machine.register(self.rank, address, nbytes, not readonly)
-        weakref.finalize(array, self._machine.unregister_later, self.rank, address, nbytes)
+    def copy_of(self, array: Array) -> np.ndarray[Any, Any]:
+        """With strides as NumPy's own copy would have them."""
+        copy, _ = self._array(array.shape, array.dtype, np.empty_like(array, subok=False).strides)
+        copy[...] = array
+        return copy
+
+    def _array(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
+    ) -> tuple[np.ndarray[Any, Any], _Memory]:
+        """An uninitialised array. Kernels of this rank may reach it by its address alone while it or a view lives."""
+        memory = _Memory(math.prod(shape) * dtype.itemsize)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory), strides=strides)
+        if memory.bytes.nbytes:
+            address = memory.bytes.ctypes.data
+            self._machine.register(self.rank, address, memory.bytes.nbytes, True)
+            weakref.finalize(memory, self._machine.unregister_later, self.rank, address, memory.bytes.nbytes)
+        return array, memory
 
     def watched(self, array: Array) -> Array:
         """An array for the program: under checks one that tells when the host reads it."""

@@ -270,9 +270,7 @@ class Rank:
     def to_device(self, array: Any) -> Any:
         """A copy of an array, or of nested lists of numbers, where this rank's kernels can use it."""
         self._require_open()
-        copy = self.xp.array(_from_host(array))
-        self._backend.register_array(copy)
-        return self._backend.watched(copy)
+        return self._backend.watched(self._backend.copy_of(_from_host(array)))
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         """A NumPy copy of an ``xp`` array, after this rank's kernels are done."""
