@@ -89,6 +89,7 @@ def test_a_wrong_script_in_json(command: Command, tmp_path: Path) -> None:
         ("x = 1\n", "has no function main"),
         ("def main(): pass\n", "cannot be called with one argument"),
         ("def main(rank): 1 / 0\n", "main raised ZeroDivisionError"),
+        ("def main(rank): raise SystemExit(0)\n", "rank 0 called sys.exit(0) before the ranks were done"),
         ("import os\nos._exit(7)\n", "ended the process itself, with exit code 7"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from ep_lib.errors import (
     HandleError,
     KernelFault,
     KernelLaunchError,
+    RankFailed,
     RankMismatchError,
 )
 
@@ -630,3 +633,23 @@ def test_rows_of_another_low_latency_dispatch() -> None:
 
     with pytest.raises(HandleError, match="x is what another low_latency_dispatch than this handle's brought"):
         ep_lib.spawn(main, 2, "emulator")
+
+
+# ---- a rank that ends the process ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 3, None])
+def test_sys_exit_in_a_rank_is_an_exception_that_names_it(code: int | None) -> None:
+    """With 0, a CI step that checks a kernel would be green, whatever the kernel does."""
+
+    def main(rank: Rank) -> None:
+        if rank == 1:
+            sys.exit(code)
+        rank.barrier()
+
+    says = "" if code is None else code
+    runs = (ep_lib.spawn, functools.partial(ep_lib.check, progress=False), ep_lib.simulate)
+    for run in runs:
+        with pytest.raises(RankFailed, match=rf"rank 1 called sys.exit\({says}\) before") as caught:
+            run(main, 2)
+        assert caught.value.rank == 1

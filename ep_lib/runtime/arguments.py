@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ep_lib.errors import ArgumentError
+from ep_lib.errors import ArgumentError, RankFailed
 from ep_lib.memory.device_state import MAX_RANKS
 from ep_lib.require import is_about_the_call, one_of, refuse, seconds, several, show, whole_number
 from ep_lib.transports import registry
@@ -37,9 +37,17 @@ def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple
 
 def run_main(main: Callable[..., Any], rank: Any, args: Iterable[Any]) -> Any:
     """What ``main`` returns. Raises ArgumentError if it is a built-in function that cannot be called with a Rank: that
-    shows only now."""
+    shows only now. Raises RankFailed where ``main`` calls ``sys.exit``: the program that started the ranks, and a check
+    of them, would end with that rank's code and without a word."""
     try:
         return main(rank, *args)
+    except SystemExit as end:
+        code = "" if end.code is None else repr(end.code)
+        raise RankFailed(
+            f"rank {rank.rank} called sys.exit({code}) before the ranks were done: return from main instead, or raise "
+            "an exception that says what is wrong",
+            rank=rank.rank,
+        ) from end
     except TypeError as error:
         if not is_about_the_call(error):
             raise
