@@ -127,7 +127,6 @@ def test_an_own_include_root_replaces_the_piece() -> None:
     assert "exercises/01_write_signal/ep/write_signal.cuh:" in caught.value.location
 
 
-@pytest.mark.parametrize("folder", ["solutions", "exercises"])
 @pytest.mark.parametrize(
     ("name", "source", "kernel"),
     [
@@ -145,6 +144,7 @@ def test_an_own_include_root_replaces_the_piece() -> None:
         ("08_packets", "ep_lib/commands/bench/p2p_stores.cu", "ping_pong_packets"),
     ],
 )
+@pytest.mark.parametrize("folder", ["solutions", "exercises"])
 def test_both_compile_for_gpus(folder: str, name: str, source: str, kernel: str) -> None:
     if not nvrtc.available():
         pytest.skip("NVRTC is not installed")
