@@ -449,6 +449,9 @@ def test_the_command_keeps_writes_and_gives(tmp_path: Path, capsys: pytest.Captu
     assert "ada, 01_write_signal: 4 of 4\n" in capsys.readouterr().out
     assert main([*words[:1], "01", *words[1:], "--all", str(place)]) == 1
     assert f"2 of 2 submissions are in {book} already" in capsys.readouterr().err
+    other = tmp_path / "clas.db"
+    assert main(["grade", "--book", str(other), "--give", "bob", "01.2", "1", "--note", "half"]) == 2
+    assert f"there is no file {other}" in " ".join(capsys.readouterr().err.split()) and not other.exists()
     assert main([*words, "--give", "bob", "01.2", "1", "--note", "half"]) == 0
     assert "bob,01_write_signal,3,4,2,1," in table.read_text() and (out / "bob" / "feedback.html").exists()
     (out / "ada" / "feedback.txt").unlink()

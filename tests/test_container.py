@@ -73,6 +73,12 @@ def test_nobody_is_root_when_it_runs_and_the_cache_is_only_read() -> None:
     assert any(f"EP_LIB_CACHE_DIR=${name}" in rest and f"chmod -R a+rX ${name}" in rest for rest in of("RUN"))
 
 
+def test_the_folder_of_the_volume_is_the_learners() -> None:
+    (volume,) = re.findall(r"-v ep-lib-mine:(\S+)", (ROOT / "docs" / "containers.md").read_text())
+    (install,) = [shlex.split(rest) for rest in of("RUN") if rest.startswith("install ")]
+    assert volume in install and {f"--owner={of('USER')[0]}", "--directory"} <= set(install)
+
+
 def test_the_command_listens_where_the_port_is_published(tmp_path: Path) -> None:
     program, command, *options = json.loads(of("CMD")[0])
     assert (program, command) == ("ep-lib", "lab")

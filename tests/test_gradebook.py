@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import sqlite3
@@ -186,6 +187,13 @@ def test_being_late_costs_what_the_rule_says(book: Book) -> None:
     assert one(book).points == 4
     book.set_deadline("01", a_time("2026-03-03T11:00+00:00"), LateRule.parse("100"))
     assert (one(book).points, one(book).late) == (0, "1.0 hours late")
+    for deadline, said in (
+        ("11:59:59", "1 minute late"),
+        ("11:00:01", "60 minutes late"),
+        ("10:30:00", "1.5 hours late"),
+    ):
+        book.set_deadline("01", a_time(f"2026-03-03T{deadline}+00:00"), LateRule.parse("100"))
+        assert one(book).late == said
     book.give("ada", "01", None, 3, "was ill")
     assert (one(book).points, one(book).taken_off) == (3, 0)
 
@@ -318,6 +326,8 @@ def test_feedback_of_several_exercises_has_a_sum(book: Book) -> None:
     assert "<b>All together: 7 of 8 points</b>" in views.feedback_html("ada", own)
     (bob,) = [each for each in a_class(book) if each.learner == "bob"]
     assert "All together: 7 of 8 points; 1 not graded\n" in views.feedback_text("ada", [*own, bob])
+    broken = dataclasses.replace(bob, problem="stopped at\n    int x = 1 <")
+    assert "<pre>stopped at\n    int x = 1 &lt;</pre>" in views.feedback_html("bob", [broken])
     assert "All together" not in views.feedback_text("ada", own[:1]) + views.feedback_text("bob", [bob, bob])
 
 

@@ -114,6 +114,13 @@ def test_what_is_no_text_is_said_before_the_compiler_says_it(tmp_path: Path, dat
     assert says in not_text(EXERCISE, mine) and bool(says) == bool(not_text(EXERCISE, mine))
 
 
+def test_what_is_no_text_is_not_read_as_code(tmp_path: Path) -> None:
+    mine = submission(tmp_path, "")
+    (mine / PIECE).write_bytes(SOLUTION.read_text("utf-8").encode("utf-16"))
+    result = grade("01", mine)
+    assert result.problem == f"{PIECE} is stored as UTF-16: save it as UTF-8 in your editor" and not result.flags
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "text",

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_the_scripts_are_shell_and_call_what_there_is(script: str) -> None:
             words = shlex.split(line.partition(">")[0].replace("$EXERCISE", "01"))
             options = cli.build_parser("grade").parse_args(words[1:])
             assert options.all and options.json and find(options.exercise)
+
+
+def test_an_image_whose_python_is_too_old_is_refused(tmp_path: Path) -> None:
+    for name, does in (("apt-get", ":"), ("python3", '[ "$1" = --version ] && echo Python 3.10.12')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", GRADESCOPE / "setup.sh"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "has Python 3.10.12: choose Ubuntu 24.04" in done.stderr
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    (least,) = re.findall(r"\((\d+), (\d+)\)", (GRADESCOPE / "setup.sh").read_text())
+    assert project["requires-python"] == f">={'.'.join(least)}"
 
 
 def test_the_workflow_runs_the_public_checks_and_reports_each() -> None:

@@ -95,6 +95,14 @@ def test_moodles_and_canvas_exports_and_clones(tmp_path: Path) -> None:
     assert list(collected(clones / "all")) == ["workshop-a-b", "workshop-ada"]
 
 
+def test_names_all_in_capitals_are_taken(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / "RING (1).CUH")
+    put(tmp_path / "BOB_Write_Signal.CUH")
+    found = collected(tmp_path)
+    assert list(found) == ["BOB", "ada"]
+    assert pieces_in(found["ada"], RING).files and pieces_in(found["BOB"], EXERCISE).files
+
+
 def test_moodles_files_without_folders_and_copies_of_a_browser(tmp_path: Path) -> None:
     put(tmp_path / "Eve Li_4711_assignsubmission_file_write_signal.cuh")
     put(tmp_path / "Eve Li_4711_assignsubmission_file_ring.cuh")

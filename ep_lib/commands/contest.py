@@ -3,9 +3,9 @@
 The tasks are alltoall, dispatch and combine. DIR holds alltoall.cuh (or the other); `--start DIR` puts one there that
 is right and slow, and says in its comments what is asked. Results must equal NumPy's bit for bit at two sizes, and the
 checker must find nothing on eight schedules; then the points are 1000 over the geometric mean of the times in
-microseconds. Every result is added to a leaderboard, a file of JSON lines (mine/contest/leaderboard.jsonl, or
---leaderboard FILE), with a digest of the file that was entered; where that cannot be written, a warning says so after
-the points. Without --mine the standings are printed.
+microseconds. Every result is added to a leaderboard, a file of JSON lines (the clone's mine/contest/leaderboard.jsonl,
+or --leaderboard FILE), with a digest of the file that was entered; where that cannot be written, a warning says so
+after the points. Without --mine the standings are printed.
 
 Exit codes: 0 for points, 1 for none (a wrong result, a race, a file that does not compile), 2 for wrong usage.
 """
@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--mine", metavar="DIR", type=Path, help="the folder with your file")
     what.add_argument("--start", metavar="DIR", type=Path, help="put a file to begin with into this folder")
     parser.add_argument("--name", help="on the leaderboard (default: your user name)")
-    parser.add_argument("--leaderboard", metavar="FILE", type=Path, help="default: mine/contest/leaderboard.jsonl")
+    parser.add_argument(
+        "--leaderboard", metavar="FILE", type=Path, help="default: the clone's mine/contest/leaderboard.jsonl"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
 
 

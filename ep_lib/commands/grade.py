@@ -173,6 +173,8 @@ def _class(options: argparse.Namespace) -> int:
     """Grades what is new, and writes the views that were asked for, also after an interrupt."""
     if options.tests:
         raise GradingError("--tests is for one submission; a class is graded in a checkout, which has the hidden tests")
+    if options.give and options.book and not options.book.exists():
+        raise GradingError(f"--book: there is no file {options.book}, so nobody whom --give could give points")
     if not options.all and not options.mine:
         with Book(options.book) as book:
             _change(book, options)

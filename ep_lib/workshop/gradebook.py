@@ -577,7 +577,9 @@ def _lateness(exercise: str, submitted: str, deadlines: Mapping[str, tuple[datet
     if late <= timedelta(0):
         return "", 1.0
     hours = late / timedelta(hours=1)
-    return (f"{hours / 24:.1f} days late" if hours >= 48 else f"{hours:.1f} hours late"), known[1].kept(late)
+    minutes = math.ceil(late / timedelta(minutes=1))
+    said = f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours" if hours >= 1 else f"{minutes} minutes"
+    return f"{'1 minute' if minutes == 1 else said} late", known[1].kept(late)
 
 
 def _listed(record: Mapping[str, Any], key: str) -> str:

@@ -350,7 +350,9 @@ def feedback_html(learner: str, own: Sequence[Standing]) -> str:
     """The same as a page."""
     parts = [f"<p><b>{_text(line)}</b></p>" for line in _sum_of(own) if line]
     for each in own:
-        remarks = "".join(f"<p>{_text(line)}</p>" for line in _remarks(each))
+        remarks = "".join(
+            f"<pre>{_text(line)}</pre>" if "\n" in line else f"<p>{_text(line)}</p>" for line in _remarks(each)
+        )
         rows = []
         for task in each.tasks:
             why = f"<pre>{_text(_why(task, each))}</pre>" if _why(task, each) else ""

@@ -295,13 +295,15 @@ def examine(
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         late = False, False
-        try:
-            refused, open_, looks = read(look_through, exercise, work / "mine", _sources(tests))
-        except Unreadable as error:
-            refused, open_, looks, late = str(error), "", (), _out_of_time(error.kind)
+        refused, open_, looks = "", "", ()
+        if not (problem := not_text(exercise, work / "mine")):
+            try:
+                refused, open_, looks = read(look_through, exercise, work / "mine", _sources(tests))
+            except Unreadable as error:
+                refused, late = str(error), _out_of_time(error.kind)
+            problem = refused
         notes = _versions(exercise, work / "mine", public)
         with _sandbox(exercise, tests, limits, work) as sandbox:
-            problem = refused or not_text(exercise, work / "mine")
             if not problem:
                 problem, kind = _compile(exercise, sandbox, tests, limits, work)
                 late = _out_of_time(kind)

@@ -464,9 +464,10 @@ def _stamp(seconds: float) -> str:
 
 
 def piece_of(name: str, pieces: Sequence[str]) -> str:
-    """Which of ``pieces`` (names, the longest first) a file is called after: "ada_ring (1).cuh" is ring.cuh; or ""."""
-    plain = _AGAIN.sub("", name)
-    return next((piece for piece in pieces if plain == piece or plain.endswith(f"_{piece}")), "")
+    """Which of ``pieces`` (names, the longest first) a file is called after: "ada_ring (1).cuh" and "RING.CUH", of a
+    disk whose names are all in capitals, are ring.cuh; or ""."""
+    plain = _AGAIN.sub("", name).lower()
+    return next((piece for piece in pieces if plain == piece.lower() or plain.endswith(f"_{piece.lower()}")), "")
 
 
 # ---- who handed in what ----------------------------------------------------------------------------------------------
@@ -686,7 +687,7 @@ class _Whose:
             return stem
         plain = _AGAIN.sub("", name)
         if piece := piece_of(name, self._pieces):
-            return plain.removesuffix(piece).rstrip("_") or name
+            return plain[: -len(piece)].rstrip("_") or name
         if name.endswith(".ipynb"):
             match = _NOTEBOOK.fullmatch(plain)
             return (match and match["name"]) or plain.removesuffix(".ipynb")

@@ -5,6 +5,10 @@
 set -e
 apt-get update
 apt-get install --yes --no-install-recommends g++ python3 python3-venv
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "ep_lib needs Python 3.11 or newer, and this image has $(python3 --version): choose Ubuntu 24.04 or newer" >&2
+    exit 1
+}
 mkdir -p /srv/course
 tar --extract --gzip --file /autograder/source/course.tar.gz --directory /srv/course
 python3 -m venv /srv/venv
