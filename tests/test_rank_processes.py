@@ -203,6 +203,17 @@ def test_a_paused_rank_is_named_by_who_waits_for_it(waits_in: str, tmp_path: Pat
     assert waits_in == "kernel" or "rank 0 waited 2 s in barrier() for rank 1, whose process" in str(errors[0])
 
 
+def test_a_rank_stopped_before_its_close_is_named_by_all_others(tmp_path: Path) -> None:
+    processes = start("paused", tmp_path, 3, timeout=2, arguments={"waits_in": "close()"})
+    left = [(process, tmp_path / str(rank)) for rank, process in enumerate(processes) if rank != 1]
+    assert wait_until(lambda: all(file.exists() or process.poll() is not None for process, file in left))
+    processes[1].send_signal(signal.SIGCONT)
+    first, _, last = finish(processes, tmp_path)
+    for rank, error in ((0, first), (2, last)):
+        assert isinstance(error, PeerTimeout) and (error.rank, error.peer) == (rank, 1), error
+        assert f"in close() for rank 1, whose process {processes[1].pid} is stopped" in str(error)
+
+
 def test_a_buffer_closes_at_once_after_a_rank_was_lost(tmp_path: Path) -> None:
     processes = start("closes_after_an_error", tmp_path, 2, timeout=2)
     assert wait_until(lambda: (tmp_path / "0").exists() or processes[0].poll() is not None)

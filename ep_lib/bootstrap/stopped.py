@@ -32,14 +32,19 @@ def give_up_on_stopped(rank: int, what: str, seconds: float, stopped: Callable[[
         waited = {each: waited[each] + step if each in waited else 0.0 for each in processes}
         for each, so_far in waited.items():
             if so_far >= seconds:
-                raise stopped_error(
-                    rank,
-                    each,
-                    f"rank {rank} waited {seconds:g} s in {what} for rank {each}, whose process {processes[each]} is "
-                    f"stopped (SIGSTOP, or a debugger): continue it (kill -CONT {processes[each]}), or end it",
-                )
+                raise waited_for_stopped(rank, what, seconds, each, processes[each])
 
     return look
+
+
+def waited_for_stopped(rank: int, what: str, seconds: float, peer: int, process: int) -> PeerTimeout:
+    """The error of a rank that waited so long in ``what`` for ``peer``, whose process is stopped."""
+    return stopped_error(
+        rank,
+        peer,
+        f"rank {rank} waited {seconds:g} s in {what} for rank {peer}, whose process {process} is stopped (SIGSTOP, or "
+        f"a debugger): continue it (kill -CONT {process}), or end it",
+    )
 
 
 def stopped_error(rank: int, peer: int, text: str) -> PeerTimeout:

@@ -7,7 +7,6 @@ deterministic; ``spawn`` is.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import copy
 import math
 import sys
@@ -19,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ep_lib.bootstrap.base import CLOSE, DEFAULT_TIMEOUT, Bootstrap, LateBootstrap, meet
-from ep_lib.bootstrap.stopped import give_up_on_stopped
+from ep_lib.bootstrap.stopped import give_up_on_stopped, waited_for_stopped
 from ep_lib.emulator.host_links import HostLinks
 from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.emulator.shared_heaps import ENDED, SharedHeaps
@@ -268,21 +267,29 @@ class ProcessWorld:
     def leave(self, rank: int) -> None:
         """Waits until all ranks leave, so that none misses another, and gives everything back; at most ``timeout``.
 
-        After an error because of another rank it waits for none: the error is to be told now.
+        After an error because of another rank it waits for none: the error is to be told now. Raises PeerTimeout at its
+        end if it waited for a rank whose process is stopped; others that do not come keep nobody from closing.
         """
-        deadline = time.monotonic() + (_FAILED_CLOSE_SECONDS if self.gave_up else self.timeout)
+        begin, late = time.monotonic(), None
+        deadline = begin + (_FAILED_CLOSE_SECONDS if self.gave_up else self.timeout)
         if self.gave_up:
             pass
         elif self._has_changed and self._links is None:
             self.heaps.leave_together(self.timeout)
         else:
-            with contextlib.suppress(EpError):  # a rank that has failed keeps nobody from closing
+            try:
                 meet(self._bootstrap, CLOSE, None, self.timeout, self._look_at_the_others(CLOSE))
+            except EpError:
+                for peer, process in self.heaps.stopped().items():
+                    waited = round(time.monotonic() - begin, 1)
+                    late = late or waited_for_stopped(rank, CLOSE, waited, peer, process)
         self._end()
         self.machine.end_forwarding()
         self.machine.close()
         self.heaps.close()
         self._bootstrap.close(max(0.0, deadline - time.monotonic()))
+        if late is not None:
+            raise late
 
     def abandon(self, error: BaseException | None) -> None:
         """This rank ends by an error that may be its own. The others find it gone, and hear of the error."""

@@ -180,14 +180,15 @@ def raises(rank: Rank) -> None:
 
 
 def paused(rank: Rank, waits_in: str = "kernel") -> None:
-    """Rank 1 stands still, as on a machine that sleeps, until somebody continues it; rank 0 waits with a limit."""
+    """Rank 1 stands still, as on a machine that sleeps, until somebody continues it; rank 0 waits with a limit. In
+    "close()" all others do."""
     signal_word, _, _ = memory(rank)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     if rank == 0 and waits_in == "kernel":
         kernel("wait_with_a_limit").launch(rank, 1, 1, signal_word)
         rank.synchronize()
-    elif rank == 0:
+    elif rank == 0 and waits_in == "barrier()":
         rank.barrier()
 
 
