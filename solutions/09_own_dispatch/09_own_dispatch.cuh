@@ -36,7 +36,7 @@ EP_DEVICE int64_t slot_of(const Dispatch& my, int source, int token) {
     return static_cast<int64_t>(source) * my.max_tokens + token;
 }
 
-// Bit e: expert e of rank r is among the `count` choices of a token. A choice of -1 is none.
+// Bit e: expert e of rank r is among the `count` choices of a token. A choice of -1 is none. One thread calls.
 EP_DEVICE uint64_t wanted_on(const Dispatch& my, const int* choices, int count, int r) {
     // EXERCISE-BEGIN 1
     uint64_t bits = 0;

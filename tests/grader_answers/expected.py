@@ -471,6 +471,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_wanted_if_any": ({5}, "slots say that other experts want their token"),
         "wrong_bits_unset": ({4}, "slots say that other experts want their token"),
         "wrong_row_that_never_came": ({4}, "never came, and receive_warp was true"),
+        "wrong_thread_waits_for_its_warp": ({1, 2, 3, 5}, "wait in __syncwarp|waits in __syncwarp"),
+        "wrong_lanes_of_one_dimension": ({2, 5}, "packets were sent; each word once is right"),
+        "wrong_barrier_after_the_packet": ({4}, "divergent barrier"),
     },
     "09_router": {
         "wrong_weights_of_all": ({1}, "those of the first token sum to"),

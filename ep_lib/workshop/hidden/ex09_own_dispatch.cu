@@ -89,7 +89,9 @@ EP_DEVICE bool receive(const Job& job, const own::Dispatch& my, int source, int 
 
 EP_DEVICE bool one_dispatch(const Job& job, const own::Dispatch& my, const int4* x, const int* topk_idx,
                             uint64_t* answers) {
-    const int first = blockIdx.x * warps_in_block() + warp_id(), warps = gridDim.x * warps_in_block();
+    const int playing = warps_in_block() - (blockDim.y > 1);  // a block of two dimensions has a warp that plays no part
+    if (warp_id() >= playing) return true;
+    const int first = blockIdx.x * playing + warp_id(), warps = gridDim.x * playing;
     const auto exists = [&](int token) { return token < my.num_tokens; };
     const auto choices = [&](int token) { return topk_idx + static_cast<int64_t>(token) * my.top_k; };
     const auto row = [&](int token) { return x + static_cast<int64_t>(token) * my.row_vectors; };
@@ -132,6 +134,37 @@ EP_DEVICE void note_fault(uint64_t* answers) {
     record->code = kFaultNone;
 }
 
+struct Memory {
+    uint64_t *met, *masks, *noted;
+    const int4* x;
+    const int* topk_idx;
+};
+
+EP_DEVICE void play(const Job& job, own::Dispatch my, const Memory& given) {
+    if (job.learners & kWanted) {
+        for (int i = caller(); i >= 0 && i < my.num_tokens * num_ranks(); i += warps_in_block() * kCallers) {
+            given.masks[i] =
+                own::wanted_on(my, given.topk_idx + i / num_ranks() * job.top_k, my.top_k, i % num_ranks());
+        }
+        return;
+    }
+    for (int64_t round = 0; round < job.rounds; ++round, ++my.epoch) {
+        const int4* const rows_in = given.x + round * job.max_tokens * job.row_vectors;
+        const int* const choices = given.topk_idx + round * job.max_tokens * job.top_k;
+        bool ok = true;
+        if (job.learners & kAll) {
+            own::dispatch(my, rows_in, choices);
+        } else {
+            ok = one_dispatch(job, my, rows_in, choices, job.missing ? given.noted : nullptr);
+        }
+        if ((!ok || job.missing) && lane_id() == 0) note_fault(given.noted + kWarpSize);
+        if (!ok) return;
+        if (round + 1 < job.rounds) meet(given.met, my.epoch);
+        my.out += my.experts_per_rank * num_ranks() * job.max_tokens * job.row_vectors;
+        my.wanted += num_ranks() * job.max_tokens;
+    }
+}
+
 }  // namespace
 
 //   rows, arrived, routes, met   symmetric; met [ranks]
@@ -143,36 +176,17 @@ extern "C" __global__ void examine(int task, int4* rows, uint64_t* arrived, Tagg
                                    uint64_t* masks, uint64_t* noted, char* seen, const int64_t* numbers) {
     if (task == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
-    own::Dispatch my = {rows,
-                        arrived,
-                        routes,
-                        out,
-                        wanted,
-                        static_cast<uint64_t>(job.epoch),
-                        *tokens,
-                        static_cast<int>(job.max_tokens),
-                        static_cast<int>(job.row_vectors),
-                        static_cast<int>(job.top_k),
-                        static_cast<int>(job.experts_per_rank)};
-    if (job.learners & kWanted) {
-        for (int i = thread_in_block(); i < my.num_tokens * num_ranks(); i += threads_in_block()) {
-            masks[i] = own::wanted_on(my, topk_idx + i / num_ranks() * job.top_k, my.top_k, i % num_ranks());
-        }
-        return;
-    }
-    for (int64_t round = 0; round < job.rounds; ++round, ++my.epoch) {
-        const int4* const rows_in = x + round * job.max_tokens * job.row_vectors;
-        const int* const choices = topk_idx + round * job.max_tokens * job.top_k;
-        bool ok = true;
-        if (job.learners & kAll) {
-            own::dispatch(my, rows_in, choices);
-        } else {
-            ok = one_dispatch(job, my, rows_in, choices, job.missing ? noted : nullptr);
-        }
-        if ((!ok || job.missing) && lane_id() == 0) note_fault(noted + kWarpSize);
-        if (!ok) return;
-        if (round + 1 < job.rounds) meet(met, my.epoch);
-        my.out += my.experts_per_rank * num_ranks() * job.max_tokens * job.row_vectors;
-        my.wanted += num_ranks() * job.max_tokens;
-    }
+    const own::Dispatch my = {rows,
+                              arrived,
+                              routes,
+                              out,
+                              wanted,
+                              static_cast<uint64_t>(job.epoch),
+                              *tokens,
+                              static_cast<int>(job.max_tokens),
+                              static_cast<int>(job.row_vectors),
+                              static_cast<int>(job.top_k),
+                              static_cast<int>(job.experts_per_rank)};
+    play(job, my, {met, masks, noted, x, topk_idx});
+    meet_at_the_end();
 }
