@@ -18,14 +18,15 @@ from typing import Any
 
 
 class Proxy:
-    """Serves one ring. ``batch``: (number, words) of commands that were taken and not posted yet, at most ``most``."""
+    """Serves one ring. ``batch``: (number, words) of commands that were taken and not posted yet, at most ``most``.
+    ``done``: the numbers of commands that the NIC has done and that are not published yet. Others look at both."""
 
     def __init__(self, ring: Any, nic: Any, most: int = 64) -> None:
         self.ring = ring
         self.nic = nic
         self.most = most
         self.batch: list[tuple[int, list[int]]] = []
-        self.done: set[int] = set()  # done, but one before them is not
+        self.done: set[int] = set()  # as one before them is not done
 
     def ready(self) -> int:
         """How many commands can be taken now, in their order, so that the batch has room for them."""

@@ -59,6 +59,7 @@ _KERNEL_FLAGS = [
     "-gdwarf-4",  # binutils' addr2line takes file 0 of DWARF 5, the unit, for a file that it does not find
     "-fPIC",
     "-fno-exceptions",
+    "-fno-rtti",  # as on GPUs; a table of virtual functions then names nothing of the C++ library's
     "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
     "-ffp-contract=off",
@@ -157,6 +158,7 @@ void epemu_stack_damaged(void);
 void* epemu_malloc(size_t);
 void epemu_free(void*);
 void epemu_host_only(const char*, int);
+void epemu_trap(const char*);
 #define HIDDEN __attribute__((visibility("hidden")))
 #define OF_HOST __attribute__((visibility("hidden"), weak))  // a kernel may have a function of that name
 HIDDEN void* __tls_get_addr(size_t* module_and_offset) { return epemu_shared_base + module_and_offset[1]; }
@@ -169,6 +171,7 @@ HIDDEN void _ZdaPv(void* p) { epemu_free(p); }
 HIDDEN void _ZdlPvm(void* p, size_t) { epemu_free(p); }
 HIDDEN void _ZdaPvm(void* p, size_t) { epemu_free(p); }
 HIDDEN void __stack_chk_fail(void) { epemu_stack_damaged(); }
+HIDDEN void __cxa_pure_virtual(void) { epemu_trap("virtual function of an object that is not made yet"); }
 HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, value, n); }
 """
 # -foptimize-sibling-calls: the copies jump, so that the runtime sees the kernel's own line as the caller

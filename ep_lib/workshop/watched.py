@@ -113,7 +113,7 @@ _NO_FUNCTIONS = frozenset(
 _COMPILERS = re.compile(
     r"__tsan_\w+|__ubsan_\w+"  # these the runtime defines, and sees what they are called for
     r"|_ITM_(?:de)?registerTMCloneTable|__cxa_finalize|__gmon_start__|__stack_chk_fail"  # of every shared library
-    r"|__cxa_pure_virtual|__assert_fail|_ZSt\d+__throw_\w+"  # the end of the run
+    r"|__assert_fail|_ZSt\d+__throw_\w+"  # the end of the run
 )
 _ARITHMETIC = re.compile(r"__[a-z]+?(?:[qhsdtxbo][ifc])+[2-4]?@+GCC_.*")  # by GCC's names of types: __udivti3
 # What compilers take the addresses of by themselves.

@@ -101,8 +101,9 @@ void __tsan_func_entry(void*) {
         raise_fault(Fault::kStack, EPEMU_PC, 0, "");
 }
 void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
+// Where an object of a class with virtual functions keeps which class it is of: a store of its constructor.
+void __tsan_vptr_update(void** p, void*) { plain_access(reinterpret_cast<uintptr_t>(p), sizeof(*p), true, EPEMU_PC); }
+void __tsan_vptr_read(void** p) { plain_access(reinterpret_cast<uintptr_t>(p), sizeof(*p), false, EPEMU_PC); }
 
 #define PLAIN(n)                                                                                                   \
     void __tsan_read##n(void* p) { plain_access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); }             \

@@ -93,6 +93,11 @@ worse still: the compiler may read it once and loop for ever.
             "while (ep::ld_relaxed_sys_u64(flag) < 1) {\n}": "acquire",
             "while (*flag < 1) {\n}": "line 2 of your cell",
             "if (ep::ld_acquire_sys_u64(flag) < 1) return;": "should hold",
+            "ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, peer, -1});": "the loop yourself",
+        },
+        forbids={
+            r"\b(?:wait|poll|look)_until": "Write the loop yourself this time, with a load of `<ep/memory.cuh>`: "
+            "what you have called has it inside."
         },
         flows=(
             Flow("flag", "reads", "own", "Nobody has looked at `flag`: wait for it."),

@@ -22,6 +22,10 @@ def _room(bench: Bench) -> None:
     taken, out = bench.array("taken", np.zeros(1, np.uint64)), bench.array("out", np.zeros(_COMMANDS, np.uint64))
     bench.launch(2, 1, slots, numbers, taken, out)
     bench.expect("out", 100 + np.arange(_COMMANDS), "The proxy takes command n out of slot n % 4.")
+    # Once more where the proxy has taken eight already, and is away: the last four have room all at once.
+    filled, away = bench.array("filled", np.zeros(_SLOTS, np.uint64)), bench.array("away", np.full(1, 8, np.uint64))
+    bench.launch(1, 1, filled, numbers, away, out)
+    bench.expect("filled", 108 + np.arange(_SLOTS), "A ring of four slots has room for four commands.")
 
 
 def _numbers(bench: Bench) -> None:
@@ -139,6 +143,7 @@ comparison: it puts the stores into the slot behind the proxy's loads out of it.
             "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "waits in a polling loop",
             "while (ep::ld_relaxed_sys_u64(taken) + 4 < n + 1) continue;": "without acquire",
             "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "cell waits for too little of `taken`",
+            "while (ep::ld_acquire_sys_u64(taken) < n) continue;": "waits in a polling loop",
         },
         ranks=1,
         frees="taken",

@@ -230,6 +230,11 @@ group: it waits until the group's stores have arrived, so groups should not be t
             "if (lane == 0) ep::signal_set(arrived + group, 1, owner);": "race",
             "__syncwarp();\nif (lane == 0) ep::signal_set(arrived, 1, owner);": "waits",
             "__syncwarp();\nif (lane == 0) ep::st_relaxed_sys_u64(ep::peer_ptr(arrived + group, owner), 1);": "race",
+            "__syncwarp();\nif (lane == 0) ep::signal_add(arrived + group, 1, owner);": "set to 1",
+        },
+        forbids={
+            r"signal_add|atom|red_add": "The entry is to be set to 1, whatever it held: an addition makes a 2 of the 1 "
+            "that a launch before this one has left there."
         },
         seeds=8,
         flows=(
