@@ -139,6 +139,15 @@ def test_a_name_put_together_meets_the_wall_and_is_flagged(
     assert result.as_json()["flags"] == list(result.flags)
 
 
+def test_what_compiles_and_cannot_be_followed_is_not_run_and_flagged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grader, "_compile", lambda *_: ("", ""))
+    result = grade("01", submission(tmp_path, "namespace ep {\nenum Own { kOwn } signal_add(int);\n}\n"))
+    assert result.problem.startswith(f"{PIECE}:2: `signal_add`: the tests call") and result.points == 0
+    assert result.flags == (result.problem,)
+
+
 @pytest.mark.slow
 def test_a_piece_that_includes_its_answer_gets_nothing(tmp_path: Path) -> None:
     result = grade("01", submission(tmp_path, "#include_next <ep/write_signal.cuh>\n"))
