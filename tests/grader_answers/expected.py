@@ -449,6 +449,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_every_lane_sends_all": ({3}, "each word once is right"),
         "wrong_packet_of_8_bits": ({3}, "words are wrong|DeadlockError"),
         "wrong_barrier_before_it_sends": ({3}, "divergent barrier"),
+        "wrong_lanes_of_one_dimension": ({3}, "deadlock: "),
         "wrong_barrier_after_the_vote": ({4}, "divergent barrier"),
     },
     "09_own_dispatch": {

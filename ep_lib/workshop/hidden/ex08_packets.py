@@ -15,6 +15,7 @@ from ep_lib.workshop.hidden import (
     Case,
     Cases,
     Rng,
+    in_two_dimensions,
     job_numbers,
     narrow,
     not_sent_as_packets,
@@ -176,10 +177,17 @@ BEHAVIOURS = (
     Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 8, 1), _LOAD),
     Behaviour(2, "it is right in every schedule", under_checker(_rounds(2, _WAIT, 8, seeds=1)), _LOAD),
     Behaviour(3, "any number of words", _rounds(3, _SEND_WARP, 1, 33, 70, 300), _STRIDE),
-    Behaviour(3, "each word once, in one store", under_checker(_rounds(3, _SEND_WARP, 33, seeds=1), 1), _STRIDE),
+    Behaviour(
+        3,
+        "each word once, in one store",
+        under_checker(in_two_dimensions(_rounds(3, _SEND_WARP, 33, seeds=1)), 1),
+        _STRIDE,
+    ),
     Behaviour(4, "any number of words", _rounds(4, _WAIT_WARP, 1, 33, 70, 300), _VOTE),
     Behaviour(4, "some packets never come", _timeouts(4, _WAIT_WARP, 40, 1, 9), _VOTE),
-    Behaviour(4, "all of the words may be read", under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1)), _VOTE),
+    Behaviour(
+        4, "all of the words may be read", under_checker(in_two_dimensions(_rounds(4, _WAIT_WARP, 40, seeds=1))), _VOTE
+    ),
 )
 
 PUBLIC = (
