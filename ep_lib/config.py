@@ -175,7 +175,10 @@ def _transport(env: Mapping[str, str]) -> str:
     text = _text(env, "EP_LIB_TRANSPORT") or "auto"
     known = registry.names()
     if text not in known:
-        raise _refuse("EP_LIB_TRANSPORT", text, f"one of {', '.join(known)}")
+        wanted = f"one of {', '.join(known)}"
+        if text in registry.names("emulator"):
+            wanted += f"; {text!r} is the emulator's: pass transport={text!r} to ep_lib.spawn or init, and unset this"
+        raise _refuse("EP_LIB_TRANSPORT", text, wanted)
     return text
 
 

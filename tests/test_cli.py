@@ -245,6 +245,11 @@ def test_a_bad_setting_names_the_variable_and_the_value(name: str, value: str) -
     assert name in str(error.value) and repr(value) in str(error.value)
 
 
+def test_a_transport_of_the_emulator_is_no_setting_of_gpus() -> None:
+    with pytest.raises(ArgumentError, match=r"'by_pair' is the emulator's: pass transport='by_pair' to ep_lib.spawn"):
+        Config.from_environment({"EP_LIB_TRANSPORT": "by_pair"})
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from support.torchrun import as_torchrun
 from support.waiting import CPU_S, ENOUGH, wait_until
 
 from ep_lib.bootstrap import mpi
+from ep_lib.emulator.process_world import ProcessWorld
 from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.errors import (
     BackendUnavailable,
@@ -118,6 +120,7 @@ def test_an_error_under_mpiexec_is_told_to_who_waits_in_kernels(where: str, tmp_
         error, named, text = found[rank]
         assert (error, named) == ("RankFailed", 1), found
         assert text.startswith("rank 1 has ended with ValueError: my own mistake: "), found
+        assert "check whether" not in text and "too long" not in text, text  # what nobody needs to look for
 
 
 def test_a_stopped_rank_under_mpiexec_is_named_and_all_end(tmp_path: Path) -> None:
@@ -212,6 +215,19 @@ def test_a_rank_stopped_before_its_close_is_named_by_all_others(tmp_path: Path) 
     for rank, error in ((0, first), (2, last)):
         assert isinstance(error, PeerTimeout) and (error.rank, error.peer) == (rank, 1), error
         assert f"in close() for rank 1, whose process {processes[1].pid} is stopped" in str(error)
+
+
+@pytest.mark.parametrize("by_kernel", [False, True])
+def test_a_rank_that_gave_up_first_is_not_the_culprit(by_kernel: bool) -> None:
+    """Rank 1 is stopped, rank 0 gave up because of it, and rank 2 sees that rank 0 has ended."""
+    heaps = SimpleNamespace(lost=lambda: (1, "is process 7, which is stopped"), blame=lambda rank: None)
+    world: Any = SimpleNamespace(_ended=lambda: [0], heaps=heaps, gave_up=False)
+    saw = RankFailed("rank 0 will not join barrier(), in which rank 2 waits: its process has ended", rank=0)
+    late = PeerTimeout("...", rank=2, peer=0, phase="signal", slot=3, seen=4, expected=5)
+    told = ProcessWorld.explained(world, late if by_kernel else saw)
+    waited = "rank 2 waited for rank 0 (signal, slot 3): the signal is 4, at least 5 was expected"
+    assert str(told) == f"rank 1 is process 7, which is stopped; because of that {waited if by_kernel else saw}"
+    assert isinstance(told, PeerTimeout if by_kernel else RankFailed)
 
 
 def test_a_buffer_closes_at_once_after_a_rank_was_lost(tmp_path: Path) -> None:

@@ -121,5 +121,5 @@ def test_what_is_not_registered_is_refused() -> None:
     def nothing(rank: Rank) -> Any: ...
 
     registry.TRANSPORTS.pop("toy")
-    with pytest.raises(ArgumentError, match="transport is 'toy'; it is for GPUs"):
+    with pytest.raises(ArgumentError, match="transport is 'toy'; there is none of that name"):
         spawn(nothing, 1, "emulator", transport="toy")

@@ -26,8 +26,10 @@ _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `wai
 _OUTSIDE = re.compile(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array")
 _ASSERTED_AT = re.compile(r"\((/.+):(\d+)\)$")
 _NO_SUCH_RANK = re.compile(r"of rank (-?\d+), and there is no such rank: ranks are 0 to \d+")
+_OUT_OF_REACH = "which loads and stores do not reach on this fabric"
 _ADVICE = {
     "address": "check the index, the size and, for another rank's memory, ep::peer_ptr",
+    "reach": "post it by ep::net_* of <ep/net.cuh>; ep::reachable(rank) tells where loads and stores will do",
     "peer": "check the peer; put_* and signal_* call ep::peer_ptr themselves: its own result is translated twice",
     "stack": "the kernel needs more stack than a thread has; raise EP_LIB_STACK_BYTES or use smaller local arrays",
     "signal": "check the pointer or the divisor",
@@ -64,7 +66,8 @@ def _fault(fault: dict[str, Any]) -> KernelFault:
     message = f"kernel '{fault['kernel']}', {thread}: {text}"
     if place.location:
         message += f"\n  at {place.location}: {place.source}"
-    if advice := _ADVICE.get("peer" if _NO_SUCH_RANK.search(text) else fault["kind"]):
+    kind = "peer" if _NO_SUCH_RANK.search(text) else "reach" if _OUT_OF_REACH in text else fault["kind"]
+    if advice := _ADVICE.get(kind):
         message += f"\n  ({advice})"
     return KernelFault(message, thread=thread, kernel=fault["kernel"], location=place.location, source=place.source)
 

@@ -49,6 +49,19 @@ class _Limit:
             raise TookTooLong(f"waited for {self._limit:g} s")
 
 
+def _waited_for(error: PeerTimeout, lost: int) -> str:
+    """What a kernel waited for, where rank ``lost`` is known to be the cause: whether its peer launched the kernel and
+    which limit is over matters no more."""
+    if error.phase in ("proxy", "bootstrap") or error.peer < 0:
+        return str(error)
+    slot = f", slot {error.slot}" if error.slot >= 0 else ""
+    whom = "it" if error.peer == lost else f"rank {error.peer}"
+    return (
+        f"rank {error.rank} waited for {whom} ({error.phase}{slot}): the signal is {error.seen}, at least "
+        f"{error.expected} was expected"
+    )
+
+
 class ProcessWorld:
     """What one rank's backend asks about the others. ``timeout``: seconds that its kernels may take, of CPU time, or of
     waiting for other ranks."""
@@ -168,7 +181,10 @@ class ProcessWorld:
             return error
         rank, what = lost
         self.heaps.blame(rank)
-        text = f"rank {rank} {what}: {error}"
+        text = _waited_for(error, rank) if isinstance(error, PeerTimeout) else str(error)
+        # What this rank saw may be another one that gave up before it.
+        because = ":" if rank == (error.peer if isinstance(error, PeerTimeout) else error.rank) else "; because of that"
+        text = f"rank {rank} {what}{because} {text}"
         if isinstance(error, RankFailed) or rank in ended:
             return RankFailed(text, rank=rank)
         return PeerTimeout(

@@ -8,7 +8,7 @@ from typing import Any
 
 from ep_lib.errors import ArgumentError, RankFailed
 from ep_lib.memory.device_state import MAX_RANKS
-from ep_lib.require import is_about_the_call, one_of, refuse, seconds, several, show, whole_number
+from ep_lib.require import brief, is_about_the_call, one_of, refuse, seconds, several, show, whole_number
 from ep_lib.transports import registry
 
 
@@ -91,8 +91,9 @@ def emulator_transport(value: Any) -> str:
         refuse("transport", value, "None or a str")
     known = registry.names("emulator")
     if value not in known:
+        what = "it is for GPUs" if value in registry.names() else "there is none of that name"
         raise ArgumentError(
-            f"transport is {value!r}; it is for GPUs. The emulator's networks are chosen by fabric, and its transports "
+            f"transport is {brief(value)}; {what}. The emulator's networks are chosen by fabric, and its transports "
             f"are {', '.join(map(repr, known))}"
         )
     return value
