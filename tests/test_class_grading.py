@@ -32,6 +32,7 @@ from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.gradebook import Book
 from ep_lib.workshop.gradebook_views import standings_of, write_all
 from ep_lib.workshop.grader import Grade
+from ep_lib.workshop.handed_in import MAX_NOTEBOOK_BYTES
 from ep_lib.workshop.marking import Job, Result
 from ep_lib.workshop.puzzles import graded
 
@@ -301,6 +302,19 @@ def test_answers_to_puzzles_are_found_in_notebooks(tmp_path: Path) -> None:
     ada, bob = collect(tmp_path, [], puzzles=True)
     assert ada.job.exercise == "puzzles_00" and set(ada.job.files) == {"00.1"}
     assert "it is no notebook" in bob.problem and "nothing is answered" not in bob.problem
+    assert bob.job.exercise == "puzzles_00" and bob.flags
+    (tmp_path / "bob" / PIECE).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "bob" / PIECE).write_text("// one")
+    (tmp_path / "bob" / "00_copy.ipynb").write_bytes(b" " * (MAX_NOTEBOOK_BYTES + 1))
+    ada, piece, bob = collect(tmp_path, [EXERCISE], puzzles=True)
+    assert piece.job.exercise == EXERCISE.name and not piece.problem
+    assert len(bob.flags) == 2 and all("16777217 bytes" in each or "no notebook" in each for each in bob.flags)
+    assert piece.flags == bob.flags and bob.problem in bob.flags
+    (tmp_path / "bob" / "00_copy.ipynb").write_text(notebook(**{"00.1": answers["00.1"]}))
+    bob = collect(tmp_path, [], puzzles=True)[1]
+    assert not bob.problem and set(bob.job.files) == {"00.1"} and "it is no notebook" in bob.flags[0]
+    (tmp_path / "bob" / "00_copy.ipynb").unlink()
+    (tmp_path / "bob" / PIECE).unlink()
     (tmp_path / "bob" / "00_start_here.ipynb").write_text(notebook(**{"00.2": answers["00.2"]}))
     bob = collect(tmp_path, [], puzzles=True)[1]
     assert bob.problem.endswith("/bob: nothing is answered in 00_start_here.ipynb")

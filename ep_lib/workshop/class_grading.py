@@ -91,6 +91,9 @@ def _collected(found: Iterable[Submission], exercises: Sequence[Exercise], *, pu
 
 
 def _entries(submission: Submission, exercises: Iterable[Exercise], *, puzzles: bool) -> Iterator[Entry]:
+    of_puzzles = (
+        list(_puzzles(submission)) if puzzles else []
+    )  # first: what is wrong with a notebook stands in all rows
     for exercise in exercises:
         found = pieces_in(submission, exercise)
         if not found.files and not found.problem:
@@ -101,8 +104,7 @@ def _entries(submission: Submission, exercises: Iterable[Exercise], *, puzzles: 
             own = (f"it is {similar.THE_SOLUTION}",)
         job = Job(submission.learner, exercise.name, found.files, source=source, submitted=found.modified)
         yield Entry(job, found.problem, _flags(submission) + found.flags + own)
-    if puzzles:
-        yield from _puzzles(submission)
+    yield from (dataclasses.replace(each, flags=_flags(submission)) for each in of_puzzles)
 
 
 def _read(function: Callable[..., Any], exercise: str, files: Mapping[str, bytes], otherwise: Any) -> Any:
@@ -124,6 +126,7 @@ def _puzzles(submission: Submission) -> Iterator[Entry]:
     answers: dict[str, dict[str, bytes]] = {}
     places: dict[str, list[str]] = {}
     problems: dict[str, str] = {}
+    unread: dict[str, str] = {}
     newest: dict[str, str] = {}
     for path, content in notebooks_in(submission):
         try:
@@ -131,7 +134,13 @@ def _puzzles(submission: Submission) -> Iterator[Entry]:
                 raise GradingError(content.problem)
             found = graded.answers_in(content.data)
         except (GradingError, MemoryError) as error:
-            submission.problems.append(f"{path}: {str(error) or 'refused: it takes more memory than this machine has'}")
+            said = f"{path}: {str(error) or 'refused: it takes more memory than this machine has'}"
+            submission.problems.append(said)
+            name = graded.name_of(f"{path.name[:2]}.1")  # by the notebook's own name, as 01_write_and_signal.ipynb
+            if name is not None:
+                answers.setdefault(name, {})
+                unread[name], newest[name] = said, max(newest.get(name, ""), content.modified)
+                places.setdefault(name, []).append(str(path))
             continue
         for number, lines in found.items():
             name = graded.name_of(number)
@@ -146,7 +155,7 @@ def _puzzles(submission: Submission) -> Iterator[Entry]:
     for name, files in sorted(answers.items()):
         source = f"{submission.source}: {', '.join(places[name])}"
         job = Job(submission.learner, name, files, source=source, submitted=newest[name])
-        yield Entry(job, problems.get(name, ""), _flags(submission))
+        yield Entry(job, problems.get(name, "") if files else unread[name])
 
 
 def times_from(file: Path) -> dict[str, str]:
