@@ -313,6 +313,9 @@ def test_answers_to_puzzles_are_found_in_notebooks(tmp_path: Path) -> None:
     (tmp_path / "bob" / "00_copy.ipynb").write_text(notebook(**{"00.1": answers["00.1"]}))
     bob = collect(tmp_path, [], puzzles=True)[1]
     assert not bob.problem and set(bob.job.files) == {"00.1"} and "it is no notebook" in bob.flags[0]
+    (tmp_path / "bob" / "00_copy.ipynb").write_text(notebook(**{"00.1": 20_000 * "("}))
+    bob = collect(tmp_path, [], puzzles=True)[1]
+    assert bob.problem == "puzzle 00.1 has 20000 bytes; an answer has at most 16384"
     (tmp_path / "bob" / "00_copy.ipynb").unlink()
     (tmp_path / "bob" / PIECE).unlink()
     (tmp_path / "bob" / "00_start_here.ipynb").write_text(notebook(**{"00.2": answers["00.2"]}))

@@ -29,6 +29,7 @@ from ep_lib.workshop.reading import Unreadable, read
 
 EVERYBODY = "all"  # of whom to grade again
 _MOST_NAMED = 3  # notebooks
+_MOST_OF_AN_ANSWER = 16 << 10  # bytes; puzzles take one to five lines
 NOTHING = ""  # in place of an exercise: a learner of whom nothing was found
 
 
@@ -147,6 +148,8 @@ def _puzzles(submission: Submission) -> Iterator[Entry]:
             if name is None or not re.sub(r"(?://|#).*", "", lines).strip():
                 continue
             data = lines.encode("utf-8", "replace")
+            if len(data) > _MOST_OF_AN_ANSWER:  # a compiler may need minutes for it
+                problems[name] = f"puzzle {number} has {len(data)} bytes; an answer has at most {_MOST_OF_AN_ANSWER}"
             if answers.setdefault(name, {}).setdefault(number, data) != data:
                 problems[name] = f"puzzle {number} is answered in {places[name][0]} and in {path}; hand in one of them"
             if str(path) not in places.setdefault(name, []):
