@@ -191,17 +191,21 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
     return checked
 
 
-def beside(cases: Cases) -> Cases:
-    """The same runs in blocks of two dimensions, with one warp more that calls nothing of the piece: it waits where the
-    test's kernel ends, in ``meet_at_the_end()`` of grader.cuh. For pieces that one warp calls, or one thread."""
-    return in_two_dimensions(cases, idle=32)
+def beside(cases: Cases, most: int | None = None) -> Cases:
+    """The same runs, the first ``most`` of them (None: all) in blocks of two dimensions, with one warp more that calls
+    nothing of the piece: it waits where the test's kernel ends, in ``meet_at_the_end()`` of grader.cuh. For pieces that
+    one warp calls, or one thread."""
+    return in_two_dimensions(cases, idle=32, most=most)
 
 
-def in_two_dimensions(cases: Cases, idle: int = 0) -> Cases:
-    """The same runs in blocks of two dimensions, of whole warps, with so many idle threads more."""
+def in_two_dimensions(cases: Cases, idle: int = 0, most: int | None = None) -> Cases:
+    """The same runs, the first ``most`` in blocks of two dimensions, of whole warps, with so many idle threads more."""
 
     def folded(rng: Rng) -> Iterator[Case]:
-        for case in cases(rng):
+        for number, case in enumerate(cases(rng)):
+            if most is not None and number >= most:
+                yield case
+                continue
             scenario = of_kernels(case)
             launches = tuple(
                 tuple(replace(launch, block=_two_dimensions(launch.block, idle)) for launch in own)

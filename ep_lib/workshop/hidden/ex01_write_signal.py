@@ -330,7 +330,7 @@ def _signals(task: int) -> Cases:
             job = Job(units=units, bytes=320, target=16, increment=1 + seed, steps=4)
             yield message_case(task, rng, 1500 + 10 * seed, job, route)
 
-    return under_checker(beside(cases))
+    return under_checker(beside(cases, 1))
 
 
 def _peers(task: int) -> Cases:
@@ -417,7 +417,7 @@ def _pipes_in_order(**numbers: int) -> Cases:
         for seed, slots in enumerate((1, 3)):
             yield pipe_case(rng, 6400 + 10 * seed, Job(bytes=480, slots=slots, steps=8, delay=60, **numbers))
 
-    return under_checker(beside(cases))
+    return under_checker(beside(cases, 1))
 
 
 def _pipe_rounds(rng: Rng) -> Iterator[Case]:
@@ -465,7 +465,7 @@ BEHAVIOURS = (
     Behaviour(2, "the data is there when the wait returns", _waits_for_data, _ALONE),
     Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
     Behaviour(
-        2, "what came before the signal may be read after the wait", under_checker(beside(_waits_in_order)), _ACQUIRE
+        2, "what came before the signal may be read after the wait", under_checker(beside(_waits_in_order, 1)), _ACQUIRE
     ),
     Behaviour(2, "it returns at once if the signal is already there", _waits_no_longer),
     Behaviour(2, "signals are 64 bits wide", _waits_64_bits),
@@ -507,7 +507,10 @@ PUBLIC = (
     ),
     Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
     Behaviour(
-        2, "what came before the signal may be read after the wait", under_checker(beside(_waits_in_order), 2), _ACQUIRE
+        2,
+        "what came before the signal may be read after the wait",
+        under_checker(beside(_waits_in_order, 1), 2),
+        _ACQUIRE,
     ),
     Behaviour(3, "64 bytes arrive, and the signal grows by 1", one(lambda rng: message_case(3, rng, 1, Job()))),
     Behaviour(3, "the data of all lanes is there when the signal arrives", _signals(3), _ALL_LANES),

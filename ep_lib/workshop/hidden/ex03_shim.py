@@ -208,7 +208,7 @@ def _messages(task: int, then: int, *finishers: int, routes: tuple[Route, ...] =
                 job = _Job(bytes=320, target=16, units=units, then=then, finisher=finisher, value=3, queue_pair=1)
                 yield _message_case(task, rng, 200 + finisher, job, route)
 
-    return under_checker(beside(cases))
+    return under_checker(beside(cases, 1))
 
 
 def _one_request(rng: Rng) -> Iterator[Case]:

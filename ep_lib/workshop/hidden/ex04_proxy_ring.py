@@ -147,7 +147,7 @@ def _pushes(task: int, learners: int, *jobs: tuple[int, int, int], checked: int 
                 job = _Job(slots, each, 0, learners, 30 * (number % 2), batch, first=_OLD if number % 2 else 0)
                 yield _case(task, rng, 100 * task + 10 * number + seed, job, threads)
 
-    return under_checker(beside(cases), checked) if checked else cases
+    return under_checker(beside(cases, 1), checked) if checked else cases
 
 
 def _warps(task: int, learners: int, *jobs: tuple[int, int, int, int], checked: int = 0) -> Cases:
@@ -159,7 +159,7 @@ def _warps(task: int, learners: int, *jobs: tuple[int, int, int, int], checked: 
                 job = _Job(slots, each, lanes, learners, 30 * seed, first=_OLD if seed else 0)
                 yield _case(task, rng, 100 * task + 10 * number + seed, job, warps * _LANES)
 
-    return under_checker(beside(cases), checked) if checked else cases
+    return under_checker(beside(cases, 1), checked) if checked else cases
 
 
 def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
@@ -170,7 +170,7 @@ def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
             job = _Job(64, 1, learners=learners, delay=20 * seed, first=_OLD * seed)
             yield _case(task, rng, 100 * task + seed, job, 12, lag)
 
-    return under_checker(beside(cases), checked) if checked else cases
+    return under_checker(beside(cases, 1), checked) if checked else cases
 
 
 def _given_up(task: int, job: _Job, threads: int) -> Cases:
