@@ -93,7 +93,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_stops_at_empty": ({4}, "bytes of the message are wrong"),
         "wrong_target_by_words": ({5}, "an address that is not a multiple of 16"),
         "wrong_barrier_of_the_block": ({3, 5}, "divergent barrier"),
-        "wrong_thread_waits_for_its_warp": ({1}, "waits in __syncwarp"),
+        "wrong_thread_waits_for_its_warp": ({1}, "in __syncwarp"),
         "wrong_lanes_of_one_dimension": ({4}, "the signal grew by 4 instead of 1"),
     },
     "02_handshake": {
@@ -280,9 +280,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_message_of_32_bits": ({5}, "*message"),
         "wrong_aligned_source": ({4, 5}, "KernelFault"),
         "wrong_receives_aligned": ({4, 5}, "KernelFault"),
+        "wrong_stream_waits_for_the_block": ({5}, "divergent barrier"),
         "wrong_empty_posts_nothing": ({2, 4}, "DeadlockError"),
         "wrong_empty_is_skipped": ({4}, "returned false although nothing was late|DeadlockError"),
-        "wrong_barrier_of_the_block": ({4}, "divergent barrier"),
+        "wrong_barrier_of_the_block": ({4, 5}, "divergent barrier"),
     },
     "05_pipeline": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "chunk 1 needs 0 credits: too few"),
