@@ -70,14 +70,16 @@ extern "C" {
 
 void epemu_next_scope(int scope) { next_scope = scope; }
 
-// ---- -fsanitize=alignment: the compiler has seen that an address does not fit the type ----------------------------
+// ---- -fsanitize=alignment and object-size: an address that does not fit the type, or lies outside of the variable ------
 void __ubsan_handle_type_mismatch_v1(const Mismatch* what, uintptr_t address) {
     if (!current || address - reinterpret_cast<uintptr_t>(current->stack) < machine->settings.stack_bytes) return;
     const char* verbs[] = {"reads", "writes"};
+    const std::string where = what->log_alignment == 0 ? "outside of the variable that it indexes: "
+                                                       : "at an address that is not a multiple of " +
+                                                             std::to_string(1 << what->log_alignment) + ": ";
     raise_fault(Fault::kBadAddress, EPEMU_PC, address,
                 std::string(what->kind < 2 ? verbs[what->kind] : "uses") + " a value of type " + what->type->name +
-                    " at an address that is not a multiple of " + std::to_string(1 << what->log_alignment) + ": " +
-                    describe_address(*machine, address));
+                    " " + where + describe_address(*machine, address));
 }
 
 // ---- -fsanitize=bounds: an index that an array of known length does not have; local arrays have no other guard --------

@@ -209,7 +209,8 @@ EP_DEVICE void notify_dispatch(const NotifyDispatchArgs& args, const Index* topk
     if (thread == 0) plan[plan_ints] = is_void;
     if (!args.report) return;
     if (status == kNotified) {
-        for (int i = thread; i < plan_ints; i += threads_in_block()) args.report->plan[i] = plan[i];
+        int* const reported = args.report->plan;  // the struct names the first of them
+        for (int i = thread; i < plan_ints; i += threads_in_block()) reported[i] = plan[i];
     }
     __syncthreads();
     if (thread == 0) st_release_sys_u64(&args.report->done, 4 * args.ticket + status);
