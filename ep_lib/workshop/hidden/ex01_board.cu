@@ -142,5 +142,5 @@ extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board,
             in_turn(job, the_board, mine + 1, noted);
         }
     }
-    if (blockDim.y > 1) meet_at_the_end();  // as `beside` has them
+    meet_beside();
 }

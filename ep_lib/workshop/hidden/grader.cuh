@@ -83,6 +83,11 @@ EP_DEVICE void meet_at_the_end() {
     __syncthreads();  // role: the other threads of the block, which are no part of this call
 }
 
+// The same of a kernel that is also run without them: only in blocks of two dimensions, as `beside` makes them.
+EP_DEVICE void meet_beside() {
+    if (blockDim.y > 1) meet_at_the_end();
+}
+
 // Of functions that each thread calls for itself: lanes 1 to 31 of every warp do, as number 0, 1, ... of the grid's. -1 for
 // lane 0, which calls nothing.
 constexpr int kCallers = ep::kWarpSize - 1;  // of a warp

@@ -1,4 +1,4 @@
-// Messages without bytes are messages: whoever waits for them waits for the counter.
+// A message of zero bytes still has a counter, and its receiver waits for that.
 // EXERCISE-BEGIN 2
 if (bytes == 0) return;
 for (int i = 0; i < messages; ++i) {
