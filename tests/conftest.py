@@ -20,6 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest.register_assert_rewrite("support", "wrong_variants")
+pytest_plugins = ["support.crashes"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
