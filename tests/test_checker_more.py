@@ -14,7 +14,7 @@ import pytest
 import ep_lib
 from ep_lib import Kernel, Rank
 from ep_lib.errors import KernelCompileError
-from ep_lib.jit import diagnostics, toolkit
+from ep_lib.jit import diagnostics, toolkit, unseen
 from ep_lib.jit.unseen import Unseen
 from ep_lib.runtime import check
 from ep_lib.runtime.differences import describe_difference
@@ -303,6 +303,18 @@ def test_calls_that_move_structs_unseen_are_refused(monkeypatch: pytest.MonkeyPa
     lines = WITH_CALLS.splitlines()
     unseen = {n: " new (" in line for n, line in enumerate(lines, 1) if "// unseen" in line}
     assert {each.line: each.is_write for each in told} == unseen
+
+
+def test_lines_are_read_as_each_version_of_gxx_writes_them() -> None:
+    dump = """
+;; Function f (_Z1fv, decl_uid=7)
+{
+  <bb 2>:
+  [k.cu:4:5%s] gimple_call <gD.8, _1, [k.cu:4:6%s] *_2>
+"""
+    for number in ("", " discrim 3"):  # g++ 12; 13 and later
+        (found,) = unseen.accesses(dump % (number, number))
+        assert (found.file, found.line, found.called, found.function) == ("k.cu", 4, "g", "f")
 
 
 MACHINES = """

@@ -8,7 +8,7 @@ import pytest
 from support.clang import use_clang
 
 from ep_lib.errors import EpError, KernelCompileError, KernelNotFoundError
-from ep_lib.jit import names, nvrtc
+from ep_lib.jit import diagnostics, names, nvrtc
 from ep_lib.jit.kernel import Kernel
 
 KERNEL = "__global__ void k(int* p) {\n%s\n}\n"
@@ -123,6 +123,13 @@ def test_a_missing_definition_is_found_when_linking() -> None:
     error = failure("__device__ int elsewhere(int);\n" + KERNEL % "  p[0] = elsewhere(1);", "emulator")
     assert isinstance(error, KernelCompileError)
     assert error.line == 3 and "elsewhere" in str(error)
+    kernel = Kernel.from_source(KERNEL % "", "k")
+    for place in ("", "(.text+0x19):"):  # binutils 2.40; 2.44
+        log = f"/usr/bin/ld: {kernel.source_path}:2:{place} undefined reference to `elsewhere(int)'"
+        told = diagnostics.compile_error(
+            kernel, log, target="emulator", roots=(), found=names.find_global_functions([])
+        )
+        assert isinstance(told, KernelCompileError) and told.line == 2
 
 
 def test_names_in_difficult_sources() -> None:

@@ -27,8 +27,11 @@ _ERRORS = (
     ),
     # {standard input}:77: Error: ... (the assembler, whose line number is of no use)
     re.compile(r"^[^\n:]+:\d+: Error: (?P<text>.+)$", re.MULTILINE),
-    # k.cu:3: undefined reference to ... (the linker)
-    re.compile(r"^(?:[^\n]*?: )?(?P<file>/[^\n:]+):(?P<line>\d+): (?P<text>undefined reference to .+)$", re.MULTILINE),
+    # k.cu:3: undefined reference to ... (the linker; binutils 2.44 says "k.cu:3:(.text+0x19): ...")
+    re.compile(
+        r"^(?:[^\n]*?: )?(?P<file>/[^\n:]+):(?P<line>\d+):(?:\([^\n)]*\):)? (?P<text>undefined reference to .+)$",
+        re.MULTILINE,
+    ),
     re.compile(r"^[^\n]*?(?P<text>(?:undefined reference|[Ee]rror\b|unresolved).*)$", re.MULTILINE),
 )
 # The way to an error, from the inside out: template instantiations and macros first, then includes.

@@ -23,10 +23,10 @@ _CALL = re.compile(
     r"gimple_call <(?!\.[A-Z]|__builtin___tsan_)"
     rf"(?![^,\n]*(?:, {_PLAIN})*>(?: \[[^\n]*)?\n)(?P<operands>[^\n]*)>(?: \[[^\n]*)?\n"
 )
-_BEFORE_CALL = re.compile(r"  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+\] )?")
-_ASSIGNMENT = re.compile(
-    r"  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+\] )?gimple_assign <(?!addr_expr)\w+, (?P<operands>[^\n]*)>\n"
-)
+# Where a dump is with lines: g++ 13 and later number the calls of a line, "k.cu:3:5 discrim 1".
+_LINE = r"(?P<file>[^\n]*):(?P<line>\d+):\d+(?: discrim \d+)?"
+_BEFORE_CALL = re.compile(rf"  (?:\[{_LINE}\] )?")
+_ASSIGNMENT = re.compile(rf"  (?:\[{_LINE}\] )?gimple_assign <(?!addr_expr)\w+, (?P<operands>[^\n]*)>\n")
 # Instructions of this machine's own. Assembly of nothing, which only keeps the compiler from moving code, does nothing.
 _MACHINES = re.compile(
     r"gimple_(?:call <(?P<called>__builtin_(?:ia32|aarch64|neon|sve|arm|altivec|vsx|riscv)_\w+?)(?:D\.\d+)?,"
@@ -35,7 +35,7 @@ _MACHINES = re.compile(
 _FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
 _CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
 _REGISTERS = {"__cxa_atexit", "__cxa_thread_atexit"}  # a destructor, which such a dump writes as if it were a struct
-_PLACE = re.compile(r"\[[^\n\]]*:\d+:\d+\] ")  # before operands, where a dump is with lines
+_PLACE = re.compile(r"\[[^\n\]]*:\d+:\d+(?: discrim \d+)?\] ")  # before operands, where a dump is with lines
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUMBER = re.compile(r"D\.(\d+)")
 _CONVERSION = re.compile(r"VIEW_CONVERT_EXPR<[^\n]*?>\(")
