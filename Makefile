@@ -1,12 +1,12 @@
 # The workshop's commands. `make lab` and `make test` are all that a learner and a developer need; `make help` lists the
-# rest. Everything is installed into .venv and into pip's and ep_lib's caches, nothing anywhere else.
+# rest. Everything is installed into .venv and into the caches of uv, pip and ep_lib, nothing anywhere else.
 #
 #   PYTHON=python3.12     which Python makes the environment (default: the first of python3, 3.13, 3.12, 3.11 that fits)
 #   NOTEBOOKS=00,01       which notebooks `make site` executes (default: all)
 #   LAB=0                 `make lab` stops before it starts JupyterLab
 #   CUDA=cuda12|cuda13|   which GPU packages come along (default: what the driver offers; empty: none)
 #   TORCH_INDEX=address   one more package index; PyTorch's index of CPU-only builds saves gigabytes (see the README)
-#   PIP_FLAGS=...         more words for pip install
+#   PIP_FLAGS=...         more words for the installer: those that uv and pip both know are quickest
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -29,7 +29,7 @@ endif
 
 comma := ,
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --disable-pip-version-check --no-compile --constraint .ci/constraints.txt \
+INSTALL := "$(PY)" .ci/install.py --constraint .ci/constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(PIP_FLAGS)
 # By all cores, where pip takes one. Ours too: processes that the library starts write none, and there are hundreds of
 # them. Some packages carry files that are no Python of this version: pip says nothing of them either.
@@ -112,7 +112,7 @@ mutants: $(TEST_INSTALLED)  ## how many wrong answers the hidden tests let throu
 	"$(PY)" benchmarks/mutants.py
 
 coverage: $(TEST_INSTALLED)  ## lines and branches of Python and lines of the emulator's C++ that the tests run (needs g++; half an hour)
-	$(PIP) 'coverage>=7.10'
+	$(INSTALL) 'coverage>=7.10'
 	"$(PY)" benchmarks/covered.py $(PYTEST_FLAGS)
 
 # What libasan is asked: Python keeps memory on purpose, and the emulator catches the faults of kernels itself.
@@ -157,24 +157,24 @@ $(VENV_MADE): | check-machine
 
 # The library alone, which is enough to compile the emulator.
 $(CORE_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
-	$(PIP) --editable .
+	$(INSTALL) --editable .
 	@touch "$@"
 
 $(LAB_INSTALLED): $(CORE_INSTALLED) pyproject.toml .ci/constraints.txt | check-machine
 ifeq ($(CUDA)$(TORCH_INDEX),)
 	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
 endif
-	$(PIP) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
+	$(INSTALL) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
 	@$(BYTECODE)
 	@touch "$@"
 
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
 $(TEST_INSTALLED): $(CORE_INSTALLED) pyproject.toml .ci/constraints.txt | check-machine
-	$(PIP) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
+	$(INSTALL) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
 	@touch "$@"
 
 $(SITE_INSTALLED): $(LAB_INSTALLED)
-	$(PIP) --editable '.[lab,site]'
+	$(INSTALL) --editable '.[lab,site]'
 	@touch "$@"
 
 # Collecting the tests imports what they need, torch included, and leaves the bytecode of that alone: a quarter of all that
