@@ -122,7 +122,7 @@ sanitize: $(TEST_INSTALLED)  ## the emulator's C++ under AddressSanitizer and UB
 	EP_LIB_CXX=g++ EP_LIB_SANITIZE=1 ASAN_OPTIONS="$(SANITIZER_OPTIONS)" UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 		"$(PY)" -m pytest -q -m "not slow" tests/test_emulator_runtime.py tests/test_network.py tests/test_checker.py tests/test_flat.py \
-		tests/test_cuda_people_write.py tests/test_hostile_by_hand.py
+		tests/test_cuda_people_write.py tests/test_hostile_by_hand.py tests/test_proxy.py tests/test_peer_copy.py
 
 matrix: | check-machine  ## the oldest and the newest dependencies, for every Python here, smoke-tested (needs a package index)
 	"$(PYTHON)" .ci/matrix.py

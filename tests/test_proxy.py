@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,8 +25,9 @@ from support.proxy_cases import (
 from ep_lib import Fabric, Kernel, Rank, check, cli, spawn
 from ep_lib.errors import KernelFault, PeerTimeout
 from ep_lib.jit import nvrtc
+from ep_lib.runtime.emulated import make_machine, run_program
 from ep_lib.transports.proxy import heap
-from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER
+from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER, Rings
 
 RELAXED_CREDIT, NO_CREDIT = 1, 2
 FABRICS = ("p2p", "rc", "srd")
@@ -142,6 +145,17 @@ def test_the_ibgda_shim(fabric: Fabric | None) -> None:
     for seed, args in enumerate(ibgda_shim.LADDER):
         right = spawn(ibgda_shim.ring, 4, "emulator", fabric=fabric, seed=seed, transport="proxy", args=args)
         assert right == [True] * 4
+
+
+def test_rings_stay_while_the_proxies_run() -> None:
+    """They serve them until the last rank has ended: a rank that had closed took its rings' memory along."""
+    rings: list[weakref.ref[Rings]] = []
+    machine = make_machine(2, seed=0, fabric=Fabric("rc"))
+    run_program(lambda rank: rings.append(weakref.ref(rank._backend._transport.rings)), machine, transport="proxy")
+    assert all(ring() for ring in rings)
+    del machine
+    gc.collect()
+    assert not any(ring() for ring in rings)
 
 
 def test_the_ibgda_shim_has_no_findings() -> None:

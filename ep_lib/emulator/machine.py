@@ -250,6 +250,7 @@ class Machine:
         self._has_services = self._has_failed = False
         self.launches: list[Launched] | None = None  # a list where they are to be kept
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
+        self._kept: list[object] = []
 
     def begin_checks(self, plain_volatile: bool = False, weak_memory: bool = False) -> None:
         """Switches the checker on; to be called before the first launch. Raises BackendUnavailable.
@@ -344,6 +345,10 @@ class Machine:
 
     def register(self, rank: int, address: int, nbytes: int, writable: bool) -> None:
         self._lib.epemu_register(self.handle, rank, address, address + nbytes, writable)
+
+    def keep(self, *memory: object) -> None:
+        """Memory of a rank's that services use: they run on when the rank has closed."""
+        self._kept += memory
 
     def unregister_later(self, rank: int, address: int, nbytes: int) -> None:
         """Safe from a finaliser, which may run in any thread at any time."""

@@ -41,6 +41,7 @@ class ProxyHeap:
         self._told["rings"], self._told["count"] = self.rings.address, self.rings.count
         self._told["num_queue_pairs"], self._told["keeps_order"] = fabric.queue_pairs, fabric.kind == "rc"
         machine.register(rank, self._told.ctypes.data, self._told.nbytes, False)
+        machine.keep(self.rings, self._told)
         self._rank = rank
         begin = device_state.HEADER.offsets["proxy"]
         machine.heap_view(rank)[begin : begin + 8].view(np.uint64)[0] = self._told.ctypes.data
