@@ -121,8 +121,8 @@ SANITIZER_OPTIONS := detect_leaks=0:allow_user_segv_handler=1:handle_segv=0:hand
 sanitize: $(TEST_INSTALLED)  ## the emulator's C++ under AddressSanitizer and UBSan, over a part of the tests (needs g++; minutes)
 	EP_LIB_CXX=g++ EP_LIB_SANITIZE=1 ASAN_OPTIONS="$(SANITIZER_OPTIONS)" UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		"$(PY)" -m pytest -q -m "not slow" tests/test_emulator_runtime.py tests/test_network.py tests/test_checker.py tests/test_flat.py \
-		tests/test_cuda_people_write.py tests/test_hostile_by_hand.py tests/test_proxy.py tests/test_peer_copy.py
+		"$(PY)" -m pytest -q -m "not slow" -k "not for_gpus" $(addprefix tests/test_,$(addsuffix .py,emulator_runtime network checker flat \
+		cuda_people_write hostile_by_hand proxy peer_copy dispatch_combine exhaustive))
 
 matrix: | check-machine  ## the oldest and the newest dependencies, for every Python here, smoke-tested (needs a package index)
 	"$(PYTHON)" .ci/matrix.py

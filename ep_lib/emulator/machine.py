@@ -249,7 +249,7 @@ class Machine:
         self.runs_in_virtual_time = False
         self._has_services = self._has_failed = False
         self.launches: list[Launched] | None = None  # a list where they are to be kept
-        self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
+        self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the runtime looks at them
         self._kept: list[object] = []
 
     def begin_checks(self, plain_volatile: bool = False, weak_memory: bool = False) -> None:
@@ -503,6 +503,7 @@ class Machine:
 
     def drain_network(self) -> None:
         """Lets everything in flight arrive, except on broken links; a barrier of all ranks does this."""
+        self._forget_stale()
         if self._has_services:
             if not self._has_failed:
                 self._run(None, math.inf, [])

@@ -110,12 +110,17 @@ class Pct : public QueueSchedule {
             if (op->priority > above) order.push_back(op.get());
         std::sort(order.begin(), order.end(), [](const NetOp* a, const NetOp* b) { return a->priority > b->priority; });
         for (NetOp* op : order) {
-            const bool completes = op->delivered;
             if (!network_move(m_, op)) continue;  // it waits for others: those that follow are next
-            if (is_change() && !completes) op->priority = --lowest_;
+            if (is_change() && is_in_flight(op)) op->priority = --lowest_;
             return true;
         }
         return false;
+    }
+
+    // By its address alone: an operation that has ended is no longer there.
+    bool is_in_flight(const NetOp* op) const {
+        const auto& ops = m_.network->in_flight;
+        return std::any_of(ops.begin(), ops.end(), [op](const auto& other) { return other.get() == op; });
     }
 
     uint64_t steps_ = 0, streak_ = 0;
