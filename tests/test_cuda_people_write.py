@@ -53,6 +53,7 @@ EXPECTED = {
     "wide_cas": np.array([128, 128]),
     "from_the_heap": X * 2,
     "new_and_delete": X + 1,
+    "no_ordinary_numbers": X + 1,
     "special_registers": X % 32,
 }
 BLOCKS = {"nv_atomic_hand_over": 2}

@@ -173,7 +173,7 @@ def _of_function(head: str) -> set[str]:
 
 def _is_memory(operand: str, own: set[str]) -> bool:
     """Whether an operand lies in memory that other threads may have: not a value, and no variable of the function."""
-    if not operand or operand == "NULL" or operand[0] in '&{"-+0123456789' or _SSA_NAME.fullmatch(operand):
+    if operand in ("", "NULL", "Inf", "Nan") or operand[0] in '&{"-+0123456789' or _SSA_NAME.fullmatch(operand):
         return False
     if "MEM" in operand:  # MEM[(struct S *)&x + 8B]
         address = re.search(r"&[^\s\])]*?D\.(\d+)", operand)

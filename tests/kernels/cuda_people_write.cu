@@ -202,6 +202,14 @@ extern "C" __global__ void freed_twice(const int* x, int* out) {
     }
 }
 
+// Constants that a compiler writes as words.
+extern "C" __global__ void no_ordinary_numbers(const int* x, int* out) {
+    const auto value = static_cast<float>(x[threadIdx.x]);
+    const float same = fminf(fmaxf(value, -INFINITY), INFINITY);
+    const bool is_nan = isnan(copysignf(nanf(""), -value));
+    out[threadIdx.x] = static_cast<int>(min(INFINITY, same)) + is_nan;
+}
+
 extern "C" __global__ void special_registers(const int* x, int* out) {
     out[threadIdx.x] = cuda::ptx::get_sreg_laneid();
 }
