@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -81,6 +82,37 @@ def test_it_has_what_a_puzzle_needs(number: str) -> None:
     assert len([line for line in map(str.strip, solution) if line not in puzzle.template]) > 0, "it gives itself away"
     for empty in ("", "\n\n", "# TODO\n" if puzzle.is_python else "// TODO\n"):
         assert puzzle.attempt(empty).kind == "to do"
+
+
+def hinted_answers(puzzle: Puzzle) -> set[str]:
+    """What somebody pastes into the cell who writes nothing: the code in each hint, alone, one piece below the other
+    (below a `:`, indented) and in one line. Not what cannot be right: C++ with a hole, or without a call that the
+    solution makes."""
+    found = set()
+    for hint in puzzle.hints:
+        pieces = re.findall(r"`([^`]+)`", hint)
+        begun = [sum(each.rstrip().endswith(":") for each in pieces[:at]) for at in range(len(pieces))]
+        below = [4 * " " * depth + piece for depth, piece in zip(begun, pieces, strict=True)]
+        found |= {*pieces, "\n".join(pieces), "\n".join(below), " ".join(pieces), "; ".join(pieces), hint}
+    if puzzle.is_python:
+        return found - {""}
+    calls = set(re.findall(r"\w+(?=[(<])", puzzle.solution))
+    return {each for each in found - {""} if "..." not in each and calls <= set(re.findall(r"\w+", each))}
+
+
+@each_puzzle
+def test_no_hint_is_the_answer(number: str) -> None:
+    for lines in hinted_answers(ALL[number]):
+        assert ALL[number].attempt(lines).kind != "right", lines
+
+
+def test_a_hint_that_is_the_answer_is_seen() -> None:
+    """Every solution, cut into the pieces of a hint, is among what :func:`hinted_answers` pastes."""
+    for number, puzzle in ALL.items():
+        lines = [line.strip() for line in puzzle.solution.strip("\n").split("\n")]
+        hint = ", then ".join(f"`{line}`" for line in lines)
+        pasted = hinted_answers(dataclasses.replace(puzzle, hints=("", "", hint)))
+        assert " ".join(puzzle.solution.split()) in {" ".join(each.split()) for each in pasted}, number
 
 
 @each_notebook

@@ -199,7 +199,7 @@ extern "C" __global__ void receive(int* slots, uint64_t* arrived, uint64_t* cred
             "expected, info)` waits, and says whether it came.",
             "`round` is **unsigned**. What is `round + 1 - 2` for round 0? Not -1. So the first rounds must not "
             "wait at all.",
-            "`if (round >= 2 && !ep::wait_until_ge(credits, round - 1, {ep::kPhaseCredit, peer, -1})) return;`",
+            "`if (round >= ... && !ep::wait_until_ge(credits, round - ..., {ep::kPhaseCredit, peer, -1})) return;`",
         ),
         solution="""
 if (round >= 2 && !ep::wait_until_ge(credits, round - 1, {ep::kPhaseCredit, peer, -1}))

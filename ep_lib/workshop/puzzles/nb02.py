@@ -140,7 +140,7 @@ def puzzle(receive, size):
         hints=(
             "A `while` loop around `data += receive(...)`.",
             "How many bytes may you ask for, if `len(data)` are there already? And what ends the loop if no more come?",
-            "`while len(data) < size:`, `piece = receive(size - len(data))`, `if not piece: break`, `data += piece`",
+            "`while len(data) < size:`, and below it `piece = receive(...)`, `if ...: break`, `data += piece`",
         ),
         solution="""
 while len(data) < size:

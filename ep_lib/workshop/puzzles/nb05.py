@@ -217,7 +217,7 @@ extern "C" __global__ void puzzle(unsigned* slot, unsigned* staging, uint64_t* a
         hints=(
             "`receive_one_by_one` above, behind the copy; `empty_slot` ends with one of the two lines.",
             "Lane 0 may be done while lane 17 still reads. When may the slot be overwritten?",
-            "`__syncwarp();` and then `if (lane == 0) ep::net_atomic_add_u64_nbi(credits, 1, peer);`",
+            "`__syncwarp();` and then `if (lane == 0) ep::net_atomic_add_u64_nbi(..., 1, peer);`",
         ),
         solution="""
 __syncwarp();

@@ -74,7 +74,7 @@ def puzzle(x):
         hints=(
             "`abs(x).max()` is the largest magnitude; `np.isfinite(x)` says which numbers are finite.",
             "What would 0 / 448 do to the next division? And what would an infinity do to 127 good neighbours?",
-            "`largest = abs(x[np.isfinite(x)]).max()`, then `scale = largest / 448 if ... else 1.0`",
+            "`largest = abs(x[...]).max()`, then `scale = largest / 448 if ... else 1.0`",
         ),
         solution="""
 largest = abs(x[np.isfinite(x)]).max()
