@@ -550,3 +550,26 @@ def test_a_library_has_no_memory_for_kernels_but_its_variables(place: int) -> No
         ep_lib.spawn(main, 1)
     line = next(n for n, line in enumerate(PLACES.splitlines(), 1) if f"place == {place}" in line)
     assert f"places.cu:{line}" in str(caught.value)
+
+
+# A base's function of a derived object, by code that the compiler writes behind its sanitizer.
+BASES = """
+struct Left { long a = 1; virtual long sum() { return a; } };
+struct Right { long b = 2; virtual __noinline__ long all() { return b; } };
+struct Both : INHERITED Left, INHERITED Right { __noinline__ long all() override { return a + b; } };
+__device__ __noinline__ long ask(Right* right) { return right->all(); }
+extern "C" __global__ void k(long* out) { Both both; out[0] = ask(&both); }
+"""
+
+
+def test_a_virtual_base_is_refused_and_other_bases_work() -> None:
+    def main(rank: ep_lib.Rank, inherited: str) -> int:
+        out = rank.to_device(np.zeros(1, np.int64))
+        source = BASES.replace("INHERITED", inherited)
+        ep_lib.Kernel.from_source(source, "k", filename="bases.cu").launch(rank, 1, 1, out)
+        rank.synchronize()
+        return int(out[0])
+
+    assert ep_lib.spawn(main, 1, args=("",)) == [3]
+    with pytest.raises(errors.KernelCompileError, match=r"Both::all is a virtual function of a virtual base"):
+        ep_lib.spawn(main, 1, args=("virtual",))

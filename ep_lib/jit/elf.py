@@ -179,6 +179,12 @@ def names_of_the_linker(obj: Elf, inputs: Sequence[Elf], linked: Elf) -> list[st
     return sorted((used - defined) & {s.name for s in linked.symbols if s.section != SHN_UNDEF})
 
 
+def virtual_thunks(obj: Elf) -> list[str]:
+    """Code that compilers write for virtual functions of virtual bases, behind all passes: it reads how far an object
+    lies from its base."""
+    return sorted({s.name for s in obj.symbols if s.name.startswith(("_ZTv", "_ZTc")) and s.section != SHN_UNDEF})
+
+
 def has_writable_globals(obj: Elf) -> bool:
     """Whether an object file defines variables that a kernel can change (``__device__``, ``__constant__``, static)."""
     for symbol in obj.symbols:

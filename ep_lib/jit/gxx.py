@@ -26,6 +26,7 @@ from ep_lib.jit.elf import (
     has_writable_globals,
     names_of_the_linker,
     undefined_tls_symbols,
+    virtual_thunks,
 )
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
@@ -516,6 +517,12 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
 
             step([*command, f"{unseen.DUMP}-lineno={dump}"], obj)
             raise diagnostics.unseen_error(kernel, silent, _unseen(dump, parts), roots=plan.roots)
+    if thunks := virtual_thunks(parts):
+        function = "::".join(unseen.names_in(thunks[0]))
+        raise KernelCompileError(
+            f"{kernel.filename}: error: {function} is a virtual function of a virtual base, and the race checker does "
+            "not see what is read to find the object: inherit without `virtual`"
+        )
     if initialisers := functions_at_load(parts):
         from ep_lib.jit import diagnostics
 

@@ -87,7 +87,7 @@ def instructions(dump: str) -> Iterator[Unseen]:
 def constants(dump: str, symbols: Iterable[str]) -> Iterator[Unseen]:
     """Reads that g++ did not tell the sanitizer of since what is read is constant, of variables with these symbols:
     those in shared memory, which a kernel can write all the same."""
-    for name in sorted({name for symbol in symbols for name in _names_in(symbol)}):
+    for name in sorted({name for symbol in symbols for name in names_in(symbol)}):
         variable = re.compile(rf"{re.escape(name)}D\.(?<![\w.$]{re.escape(name)}D\.)\d+")
         lines = {dump.rfind("\n", 0, found.start()) + 1 for found in variable.finditer(dump)}
         for begin in sorted(lines):
@@ -122,7 +122,7 @@ def _told_before(dump: str, begin: int) -> str:
     return told
 
 
-def _names_in(symbol: str) -> Iterator[str]:
+def names_in(symbol: str) -> Iterator[str]:
     """The names that a symbol is made of: ``_ZZ1hiE4tile`` of h and tile."""
     if not symbol.startswith("_Z"):
         yield symbol
