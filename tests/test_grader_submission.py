@@ -11,6 +11,7 @@ from ep_lib.errors import GradingError
 from ep_lib.workshop import grader
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
+from ep_lib.workshop.sandbox import Limits
 from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
 
 EXERCISE = find("01")
@@ -112,6 +113,23 @@ def test_what_is_no_text_is_said_before_the_compiler_says_it(tmp_path: Path, dat
     mine = submission(tmp_path, "")
     (mine / PIECE).write_bytes(data)
     assert says in not_text(EXERCISE, mine) and bool(says) == bool(not_text(EXERCISE, mine))
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"), [(b"\x1a", b""), (b"\r\n\x1a\r\n", b"\r\n"), (b"\n", b"\n"), (b" \x1a x\n", None)]
+)
+def test_a_control_z_at_the_end_is_no_part_of_a_file(tmp_path: Path, end: bytes, kept: bytes | None) -> None:
+    mine = submission(tmp_path / "mine", "")
+    (mine / PIECE).write_bytes(b"// x" + end)
+    copy_pieces(EXERCISE, mine, tmp_path / "copy")
+    assert (tmp_path / "copy" / PIECE).read_bytes() == b"// x" + (end if kept is None else kept)
+
+
+def test_what_a_file_does_when_it_is_imported_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "10_plan.py").write_text("while True:\n    pass\n")
+    result = grade("10_plan", tmp_path, limits=Limits(import_s=0.2))
+    assert result.problem.startswith("10_plan.py was not imported within 0.2 s, in which each test imports it anew")
+    assert result.points == 0 and all(each.timed_out and each.used_cpu for each in result.tasks)
 
 
 def test_what_is_no_text_is_not_read_as_code(tmp_path: Path) -> None:

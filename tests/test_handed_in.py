@@ -251,6 +251,7 @@ def test_two_candidates_are_named_and_none_is_chosen(tmp_path: Path) -> None:
     )
     put(tmp_path / "ada" / "again" / PIECE, b"// one\n")
     assert of_one(tmp_path).files == {PIECE: b"// one\n"}
+    assert of_one(tmp_path).flags == (f"graded is again/{PIECE}; given/{PIECE} is as the exercise was given",)
 
 
 def test_a_name_of_two_spellings_of_unicode_is_one_learner(tmp_path: Path) -> None:

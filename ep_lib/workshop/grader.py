@@ -43,8 +43,9 @@ SCHEMA = 1  # of Grade.as_json
 SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
 # Kinds of failures that a machine without time, memory or disk brings about as well.
 _OF_CPU = ("KernelTimeout", "timeout", ChildUsedItsTime.__name__)  # limits of CPU time
+_OF_TIME = (ChildUsedItsTime.__name__, ChildTookTooLong.__name__)
 _MAY_BE_THE_MACHINES = (
-    *(*_OF_CPU, ChildTookTooLong.__name__, ChildKilled.__name__, "BackendUnavailable"),
+    *(*_OF_CPU, *_OF_TIME, ChildKilled.__name__, "BackendUnavailable"),
     *("MemoryError", "_ArrayMemoryError", "OSError", "BlockingIOError"),
 )
 _MOST_RECORDED = 64 << 20  # bytes of a recording
@@ -490,9 +491,17 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
     python = [piece for piece in exercise.pieces if piece.endswith(".py")]
     program = tests.folder / f"play{exercise.name}.py"
     programs = [str(program)] if python and program.exists() else []
-    request = {"nonce": nonce, "compile": tests.kernels, "programs": programs, "import": python}
-    seconds = limits.compile_s if tests.kernels else limits.request_s + limits.start_s
-    outputs = _ask(sandbox, request, nonce, None, seconds)
+    request = {"nonce": nonce, "compile": tests.kernels, "programs": programs, "import": []}
+    outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
+    if outputs.failure is None and python:
+        request = {"nonce": nonce, "compile": [], "programs": [], "import": python}
+        outputs = _ask(sandbox, request, nonce, None, limits.import_s)
+        if outputs.failure and outputs.failure.kind in _OF_TIME:
+            why = (
+                f"{' and '.join(python)} was not imported within {limits.import_s:g} s, in which each test imports it "
+                "anew: is there an endless loop outside of its functions, or work that belongs into them?"
+            )
+            return why, outputs.failure.kind
     if outputs.failure is None:
         return "", ""
     if outputs.failure.kind == KernelCompileError.__name__ and exercise.solution_dir.is_dir():

@@ -48,7 +48,8 @@ from ep_lib.workshop.submission import MAX_PIECE_BYTES, read_regular
 
 MAX_NOTEBOOK_BYTES = 16 << 20
 _MAX_ARCHIVE_BYTES = 64 << 20  # of an archive inside of another one, or of one learner
-_MAX_UNPACKED_BYTES = 128 << 20  # of one learner's archives together, with what is skipped and what they hold
+# Of one learner's archives together, with what they hold, and what is skipped in a tar: in a zip that is not unpacked.
+_MAX_UNPACKED_BYTES = 128 << 20
 _MAX_CPU_S = 4.0  # for reading one learner's files
 _BLOCK_BYTES = 10240  # what a read behind the end of an archive counts as: some headers ask for 2**62 bytes there
 _CHUNK_BYTES = 1 << 20  # read at a time
@@ -121,8 +122,8 @@ class TooMuch(Refused):
 
 # ---- reading folders and archives ------------------------------------------------------------------------------------
 class _Work:
-    """What reading costs, up to limits: bytes that come out of archives, also those that nobody looks at, and CPU time
-    while it is ``counted``."""
+    """What reading costs, up to limits: bytes that come out of archives, of tars also those that nobody looks at, and
+    CPU time while it is ``counted``."""
 
     def __init__(self, bytes_: int, cpu_s: float) -> None:
         self._bytes = self.left = bytes_
@@ -744,8 +745,8 @@ def pieces_in(submission: Submission, exercise: Exercise) -> Found:
     """The learner's pieces of an exercise.
 
     ``mine/NAME/`` counts before ``NAME/``, that before other folders, and the course's own ``exercises/`` and
-    ``solutions/`` only if there is nothing else. Where two files of different content are left, both are named, and
-    ``flags`` name those that did not count.
+    ``solutions/`` only if there is nothing else. Where two files of different content are left, both are named; one
+    that is as the exercise was given does not count beside another. ``flags`` name those that did not count.
     """
     files, paths, newest = {}, [], ""
     flags: list[str] = []
@@ -762,7 +763,8 @@ def pieces_in(submission: Submission, exercise: Exercise) -> Found:
         best = min(rank for rank, _, _ in ranked)
         meant = [(path, content) for rank, path, content in ranked if rank == best]
         given = exercise.exercise_dir / piece
-        meant = [each for each in meant if not _is_as_given(each[1].data, given)] or meant
+        untouched = [each for each in meant if _is_as_given(each[1].data, given)]
+        meant = [each for each in meant if each not in untouched] or meant
         if len({(content.data, content.problem) for _, content in meant}) > 1:
             both = ", ".join(str(path) for path, _ in meant)
             return Found(problem=f"several files may be {piece}: {both}; hand in one of them")
@@ -772,6 +774,9 @@ def pieces_in(submission: Submission, exercise: Exercise) -> Found:
         files[piece] = content.data
         paths.append(str(path))
         newest = max(newest, content.modified)
+        if untouched and meant[0] not in untouched:
+            which = ", ".join(str(other) for other, _ in untouched)
+            flags.append(f"graded is {path}; {which} is as the exercise was given")
         others = [
             str(other)
             for rank, other, each in ranked

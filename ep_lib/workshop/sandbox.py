@@ -51,15 +51,16 @@ class Limits:
     # Seconds of the child's own time: of CPU, or doing nothing. A busy machine makes no answer wrong.
     request_s: float = 5.5  # of one scenario
     check_s: float = 5.0  # added to a scenario of several schedules under the checker
-    compile_s: float = 300.0  # of the first request, which compiles
-    start_s: float = 10.0  # added to the first scenario of a child that had to be started again
+    compile_s: float = 120.0  # of the first request, which compiles
+    import_s: float = 2.0  # of a piece in Python, which each scenario imports anew
+    start_s: float = 3.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process
     resident_bytes: int = 2 << 30  # of all processes together, watched by the parent
     data_bytes: int = 16 << 30  # RLIMIT_DATA: address space; the emulator reserves more than it touches
     file_bytes: int = 256 << 20  # RLIMIT_FSIZE
     processes: int = 32  # of this submission, the compiler's included, watched by the parent
     threads: int = 256  # of all of them
-    total_s: float = 120.0  # of all scenarios together
+    total_s: float = 75.0  # of all scenarios together: each task may have one that never ends
     written_bytes: int = 512 << 20  # that lie in its folders at a time, or in files that it removed and holds open
     files: int = 20_000  # in its folders
     output_bytes: int = 64 * 1024  # of standard output and error that are kept; what comes later is not printed
@@ -150,21 +151,25 @@ class Sandbox:
         left = self._limits.total_s - self._spent_s
         if left <= 0:
             kind = ChildTookTooLong if self._idle_s > self._spent_s / 2 else ChildUsedItsTime
-            raise kind(f"it has used the {self._limits.total_s:g} s that all of its tests have together")
+            raise kind(self._all_used())
         if self._child is None:
             self._start()
         data = pickle.dumps({**request, "quiet": len(self.output) >= self._limits.output_bytes})
         is_scenario = "run" in request
+        may_take = min(seconds, left) if is_scenario else seconds
         try:
-            return self._exchange(
-                REQUEST_BYTES.pack(len(data)) + data,
-                reply_bytes,
-                min(seconds, left) if is_scenario else seconds,
-                is_counted=is_scenario,
-            )
-        except BaseException:  # KeyboardInterrupt too: leave nothing behind
+            return self._exchange(REQUEST_BYTES.pack(len(data)) + data, reply_bytes, may_take, is_counted=is_scenario)
+        except BaseException as error:  # KeyboardInterrupt too: leave nothing behind
             self.end()
+            if isinstance(error, (ChildTookTooLong, ChildUsedItsTime)) and may_take < seconds:
+                raise type(error)(self._all_used()) from None  # that of one scenario was not over
             raise
+
+    def _all_used(self) -> str:
+        return (
+            f"it has used the {self._limits.total_s:g} s that all of its tests have together (a piece in Python is "
+            "imported anew for each of them)"
+        )
 
     def end(self) -> None:
         """Ends the child and all that it started, whatever that did to its session, its parent or its environment."""

@@ -15,6 +15,7 @@ from ep_lib.jit.lexer import logical
 from ep_lib.workshop.exercises import Exercise
 
 MAX_PIECE_BYTES = 1 << 18  # ten times the longest of the course's
+_CTRL_Z = b"\x1a"
 _LONGEST_LINE = 4000  # characters; what follows reads some lines again for each word in them
 
 # What reads files that are not the exercise's. The walls keep such files shut in any case, however they are named; here
@@ -36,7 +37,7 @@ def copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
     """
     for piece in exercise.pieces:
         (target / piece).parent.mkdir(parents=True, exist_ok=True)
-        (target / piece).write_bytes(_read(folder, piece, exercise))
+        (target / piece).write_bytes(_without_end(_read(folder, piece, exercise)))
     for name in exercise.also:
         shutil.copyfile(exercise.exercise_dir / name, target / name)
 
@@ -66,6 +67,12 @@ def reaches_out(exercise: Exercise, mine: Path) -> str:
 def source_text(file: Path) -> str:
     """A piece as a compiler reads it: lines end with a newline, also where a carriage return comes before it."""
     return file.read_bytes().decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+
+
+def _without_end(data: bytes) -> bytes:
+    """A file without the Ctrl-Z at its end, by which old editors of DOS and Windows tell where the text is over."""
+    text = data.rstrip()
+    return text.rstrip(_CTRL_Z) if text.endswith(_CTRL_Z) else data
 
 
 def not_text(exercise: Exercise, mine: Path) -> str:
