@@ -15,6 +15,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_index_of_16_bits": ({1}, "KernelFault"),
         "wrong_load_and_store": ({2}, "stores were made to a flag"),
         "wrong_vectors": ({1}, "an address that is not a multiple of 16"),
+        "wrong_no_zeros": ({1}, "numbers in the peer's box are wrong"),
     },
     "00_first_main": {
         "wrong_no_ring": ({1, 3}, "-1 is not before 0"),
@@ -57,6 +58,11 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_adds_and_undoes": ({1}, "was not 2 more for each writer that had begun"),
         "wrong_store_in_place_of_cas": ({1}, "two writers had begun at the same time"),
         "wrong_writer_waits_for_its_warp": ({2}, "waits in __syncwarp"),
+        "wrong_publishes_no_zeros": ({2}, "try_read gave as word 0"),
+        "wrong_copies_no_zeros": ({3}, "try_read gave as word 0"),
+        "wrong_number_0_untold": ({3}, "try_read gave the number 7"),
+        "wrong_second_look_of_8_bits": ({3}, "had words of two editions"),
+        "wrong_second_look_of_32_bits": ({3}, "had words of two editions"),
     },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),
@@ -229,6 +235,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_says_minus_one": ({1, 3, 4}, "names peer -1"),
         "wrong_peer_of_nobody": ({3}, "names peer 0"),
         "wrong_wait_of_the_warp": ({5}, "wait in __syncwarp|waits in __syncwarp"),
+        "wrong_number_0_untold": ({3}, "told its caller number -1"),
     },
     "04_proxy_loop": {
         "wrong_counts_all_full": ({1, 2}, "ready() returned 5; "),
@@ -323,7 +330,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_no_barrier_after": ({2}, "one before the next call writes there again"),
         "wrong_no_barrier_before": ({2}, "A barrier between writing and reading"),
         "wrong_counts_own_warp": ({2}, "of sum_of_lower_warps, thread 0 of 32 returned"),
-        "wrong_inclusive": ({3}, "the rows before source 0 are"),
+        "wrong_inclusive": ({3}, "the rows before source"),
         "wrong_no_stride": ({3}, "every stride-th count"),
         "wrong_32_bits": ({4}, "1024 vectors long, is off by"),
         "wrong_own_copy": ({4}, "The beginning of that rank's copy"),
@@ -335,6 +342,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_lanes_of_one_dimension": ({2}, "of sum_of_lower_warps, thread"),
         "wrong_thread_waits_for_its_warp": ({3}, "waits in __syncwarp|wait in __syncwarp"),
         "wrong_barrier_for_an_address": ({4}, "divergent barrier"),
+        "wrong_no_total_of_no_votes": ({1}, "gave a total of -1"),
+        "wrong_no_total_of_zero": ({2}, "gave a total of -1"),
     },
     "06_arrivals": {
         "wrong_relaxed_signal": ({1}, "stored without release"),
@@ -452,6 +461,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_barrier_before_it_sends": ({3}, "divergent barrier"),
         "wrong_lanes_of_one_dimension": ({3}, "deadlock: "),
         "wrong_barrier_after_the_vote": ({4}, "divergent barrier"),
+        "wrong_no_zero_word": ({2}, "words are wrong"),
+        "wrong_target_keeps_zeros": ({4}, "words are wrong"),
+        "wrong_words_of_10_bits": ({3}, "DeadlockError|words are wrong"),
     },
     "09_own_dispatch": {
         "wrong_number_of_all": ({1, 2, 5}, "the bit's number counts from the first of them"),

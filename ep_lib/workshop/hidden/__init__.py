@@ -134,6 +134,18 @@ def random_bytes(rng: Rng, count: int) -> Bytes:
     return rng.integers(0, 256, count, dtype=np.uint8)
 
 
+def some_zeros(rng: Rng, numbers: Array) -> Array:
+    """``numbers``, some of them 0: what is sent, summed or copied is no less if it is nothing."""
+    zeros = rng.random(numbers.shape) < 0.2
+    return np.where(zeros, np.zeros_like(numbers), numbers)
+
+
+def left_over(rng: Rng, like: Array) -> Array:
+    """What memory of this shape and type may hold before a call: no 0, which a call that writes nothing would leave."""
+    bytes_ = rng.integers(1, 256, like.nbytes, dtype=np.uint8)
+    return bytes_.view(like.dtype).reshape(like.shape)
+
+
 def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 

@@ -17,9 +17,11 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     Route,
+    left_over,
     one,
     refs,
     rehearsed,
+    some_zeros,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
@@ -37,7 +39,7 @@ def _case(
 ) -> Case:
     """``told``: what the flags are before, any number if it is not given."""
     ranks = range(len(route))
-    numbers = [rng.integers(1, 1 << 30, max(count, 1), dtype=np.int32) for _ in ranks]
+    numbers = [some_zeros(rng, rng.integers(1, 1 << 30, max(count, 1), dtype=np.int32)) for _ in ranks]
     before = rng.integers(1, 1 << 30, count + 2 * _GUARD, dtype=np.int32)
     flag = int(rng.integers(1, 1 << 40)) if told is None else told
     senders = {peer: me for me, peer in enumerate(route) if peer >= 0}
@@ -73,7 +75,7 @@ def _case(
             symmetric={"box": [before for _ in ranks], "flag": [np.full(1, flag, np.uint64) for _ in ranks]},
             local={
                 "numbers": numbers,
-                "found": [np.zeros(max(count, 1), np.int32) for _ in ranks],
+                "found": [left_over(rng, each) for each in numbers],
                 "seen": [np.zeros(1, np.uint8) for _ in ranks],
                 "route": [np.array([route[me], senders.get(me, -1), flag], np.int64) for me in ranks],
             },

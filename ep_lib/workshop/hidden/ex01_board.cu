@@ -21,7 +21,7 @@ constexpr int kAfterwards = -1;  // in place of a task
 
 constexpr uint64_t kBefore = 7;  // what a number holds before a call
 
-constexpr uint64_t kStep = 1 << 20;  // word i of the edition that ends with number n is n * kStep + i
+constexpr uint64_t kStep = 1 << 20;  // word i of the edition that ends with number n is n * kStep + i, so one may be 0
 
 // Mirrors _Job of ex01_board.py.
 struct Job {
@@ -31,6 +31,7 @@ struct Job {
     int64_t actor;    // the rank that does everything in turn; -1: all ranks do something at the same time
     int64_t writers;  // ranks 0 to writers - 1 write, all others read
     int64_t first;    // the number of the edition at the beginning
+    int64_t ahead;    // of several editions: by how much the number is further when the grader's writer ends
 };
 
 EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {
@@ -48,7 +49,8 @@ EP_DEVICE void end(const Job& job, const Board& board, const uint64_t* words, ui
     for (int i = 0; i < board.count; ++i) {
         ep::st_relaxed_sys_u64(ep::peer_ptr(board.words, board.home) + i, words[i]);  // role: the writer of the words
     }
-    ep::st_release_sys_u64(ep::peer_ptr(board.edition, board.home), number + 1);  // role: the writer of the number
+    // role: the writer of the number
+    ep::st_release_sys_u64(ep::peer_ptr(board.edition, board.home), number + 1 + job.ahead);
 }
 
 EP_DEVICE bool read(const Job& job, const Board& board, uint64_t* out, uint64_t* number) {
@@ -81,7 +83,7 @@ EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uin
             wrong[kTogether] = ep::atom_add_acq_rel_sys_u64(count, 1);  // role: a writer that has begun
             ep::atom_add_acq_rel_sys_u64(count, ~uint64_t(0));
         }
-        words_of(number + 1, board.count, mine);
+        words_of(number + 1 + job.ahead, board.count, mine);
         if (job.writers > 1 && (job.learners & kPublish)) {  // who was there before does not change the number now
             wrong[kChanged] = ep::ld_relaxed_sys_u64(ep::peer_ptr(board.edition, board.home)) != number;
         }
@@ -106,6 +108,8 @@ EP_DEVICE void afterwards(const Job& job, const Board& board, const uint64_t* to
 EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint64_t* noted) {
     uint64_t number = kBefore, again;
     for (int round = 0; round < 2; ++round) {
+        number = kBefore;
+        words_of(~number, board.count, mine);  // none of the board's
         *noted++ = read(job, board, mine, &number);
         *noted++ = number;
         for (int i = 0; i < board.count; ++i) *noted++ = mine[i];

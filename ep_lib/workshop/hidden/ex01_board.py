@@ -35,19 +35,19 @@ class _Job:
     actor: int = -1
     writers: int = 0
     first: int = 0
+    ahead: int = 0
 
 
 def _words(number: int, count: int) -> Array:
-    return np.arange(count, dtype=np.uint64) + np.uint64(number * _STEP)
+    return np.arange(count, dtype=np.uint64) + np.uint64(number * _STEP % (1 << 64))
 
 
 def _guarded(words: Array, rng: Rng) -> Array:
     return np.concatenate([rng.integers(1, 1 << 63, _GUARD, np.uint64), words, rng.integers(1, 1 << 63, 1, np.uint64)])
 
 
-def _in_turn(task: int, rng: Rng, seed: int, learners: int, count: int, ranks: int) -> Case:
+def _in_turn(task: int, rng: Rng, seed: int, learners: int, count: int, ranks: int, first: int) -> Case:
     """One rank does everything, on a board of another rank, and notes the answers."""
-    first = 2 * int(rng.integers(1 << 33, 1 << 40))
     job = _Job(learners, count, home=ranks - 1, actor=ranks // 2 - (ranks == 1))
     job = _Job(learners, count, job.home, max(0, job.actor))
     scenario = _scenario(task, rng, seed, job, first, ranks)
@@ -91,7 +91,9 @@ def _in_turn(task: int, rng: Rng, seed: int, learners: int, count: int, ranks: i
 def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Case:
     """Two ranks at the same time, in every schedule, with every value that the memory model allows."""
     first = 2 * int(rng.integers(1, 1 << 20))
-    job = _Job(learners, 2 if writers == 1 else 1, home=seed % 2, writers=writers, first=first)
+    # While a reader of theirs looks, many editions come: the number may be the same in its lower half.
+    ahead = (1 << 32) - 2 if writers == 1 and not learners & _PUBLISH else 0
+    job = _Job(learners, 2 if writers == 1 else 1, home=seed % 2, writers=writers, first=first, ahead=ahead)
     scenario = _scenario(task, rng, seed, job, first, 2)
     if writers > 1:  # of one, the largest values tell the same
         last = tuple(replace(launch, args=(_AFTERWARDS, *launch.args[1:])) for launch in scenario.launches[0])
@@ -120,7 +122,7 @@ def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Cas
             return "in some schedule the number on the board in the end was not 2 more for each writer that had begun"
         if wrong[_LEFT_WORDS]:
             return "in some schedule the words on the board in the end were not those of its number"
-        most = first + 2 * writers
+        most = first + 2 * writers + job.ahead
         if edition != most:
             return f"after {writers} editions at most, the number on the board had grown by up to {edition - first}"
         if np.any(board != _words(most, job.count)):
@@ -181,10 +183,11 @@ def _scenario(task: int, rng: Rng, seed: int, job: _Job, first: int, ranks: int)
 # ---- what is asked --------------------------------------------------------------------------------------------------
 def _answers(task: int, learners: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
-        for seed, (count, ranks) in enumerate(
-            ((3, 2), (1, 1), (int(rng.integers(4, 12)), 3), (int(rng.integers(257, 320)), 2))
-        ):
-            yield _in_turn(task, rng, seed, learners, count, ranks)
+        sizes = (3, 2), (1, 1), (int(rng.integers(4, 12)), 3), (int(rng.integers(257, 320)), 2)
+        # A board that is new, and one whose next edition has a word of 0; then two of any number.
+        firsts = 0, (1 << 64) // _STEP - 2, *(2 * int(each) for each in rng.integers(1 << 33, 1 << 40, 2))
+        for seed, ((count, ranks), edition) in enumerate(zip(sizes, firsts, strict=True)):
+            yield _in_turn(task, rng, seed, learners, count, ranks, edition)
 
     return cases
 

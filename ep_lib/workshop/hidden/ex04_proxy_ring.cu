@@ -110,7 +110,7 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
         atomicAdd(reinterpret_cast<unsigned long long*>(&my.noted[2 * job.total]), 1);
     }
     for (int64_t i = 0; i < job.each; ++i) {
-        uint64_t index, number = 0;
+        uint64_t index, number = ~uint64_t(0);  // which no push tells
         bool ok, mine = true;
         if (job.lanes > 0) {
             const int64_t warp = thread / ep::kWarpSize;

@@ -22,6 +22,7 @@ from ep_lib.workshop.hidden import (
     one,
     refs,
     rehearsed,
+    some_zeros,
     threads_for,
     under_checker,
 )
@@ -47,7 +48,7 @@ class _Job:
 
 def _votes_case(rng: Rng, seed: int, warps: int, calls: int = 3) -> Case:
     votes = (rng.random((calls, 32 * warps)) < rng.choice([0.1, 0.5, 0.9], (calls, 1))).astype(np.int32)
-    votes[0] = 1
+    votes[0], votes[-1] = 1, 0
     by_warp = votes.reshape(calls, warps, 32)
     below = np.cumsum(by_warp, axis=2) - by_warp
     totals = np.broadcast_to(by_warp.sum(axis=2, keepdims=True), by_warp.shape)
@@ -56,6 +57,7 @@ def _votes_case(rng: Rng, seed: int, warps: int, calls: int = 3) -> Case:
 
 def _warps_case(rng: Rng, seed: int, warps: int, calls: int = 5) -> Case:
     values = rng.integers(-_MOST, _MOST, (calls, warps)).astype(np.int32)  # a value is any int
+    values[1], values[-1, -1] = 0, -values[-1, :-1].sum()  # a total of 0 is a total
     below = np.repeat(np.cumsum(values, axis=1) - values, 32, axis=1)
     totals = np.repeat(values.sum(axis=1, keepdims=True), 32 * warps, axis=1)
     return _calls_case(2, seed, values, below, totals, "sum_of_lower_warps")
@@ -77,7 +79,7 @@ def _calls_case(task: int, seed: int, given: Array, answers: Array, totals: Arra
 
 
 def _ranks_case(rng: Rng, seed: int, sources: int, stride: int) -> Case:
-    counts = rng.integers(0, _MOST, (sources, stride)).astype(np.int32)
+    counts = some_zeros(rng, rng.integers(0, _MOST, (sources, stride)).astype(np.int32))
     given = np.concatenate([np.full(1, 77, np.int32), counts.ravel()])
     want = np.cumsum(counts[:, 0]) - counts[:, 0]
 

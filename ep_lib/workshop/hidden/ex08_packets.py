@@ -15,13 +15,16 @@ from ep_lib.workshop.hidden import (
     Case,
     Cases,
     Rng,
+    all_of,
     in_two_dimensions,
     job_numbers,
+    left_over,
     narrow,
     not_sent_as_packets,
     one,
     refs,
     rehearsed,
+    some_zeros,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -53,7 +56,7 @@ class _Job:
 def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Case:
     """Judges what arrived in each round, the answers, the fault of a timeout, and memory around the packets."""
     everybody = range(ranks)
-    sources = [rng.integers(0, 1 << 63, (job.rounds, job.words), dtype=np.uint64) for _ in everybody]
+    sources = [some_zeros(rng, rng.integers(1, 1 << 63, (job.rounds, job.words), dtype=np.uint64)) for _ in everybody]
     before = rng.integers(0, 1 << 63, (2 * _GUARD + job.words, 2), dtype=np.uint64)
     before[:, 1] = _OLD_TAG
     complete = job.rounds - (job.missing > 0)
@@ -77,7 +80,7 @@ def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Cas
                 return problem
         return None
 
-    return Case(_scenario(task, seed, job, sources, before), judge)
+    return Case(_scenario(task, rng, seed, job, sources, before), judge)
 
 
 def _not_packets(out: Outputs, job: _Job) -> str | None:
@@ -117,7 +120,7 @@ def _packets_wrong(got: Array, before: Array, job: _Job) -> str | None:
     return None
 
 
-def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Array) -> Scenario:
+def _scenario(task: int, rng: Rng, seed: int, job: _Job, sources: list[Array], before: Array) -> Scenario:
     everybody = range(len(sources))
     names = ("packets", "source", "target", "found", "noted", "seen", "numbers")
     launch = (Launch("examine", 1, 2 * _LANES, (task, *refs(*names))),)
@@ -131,8 +134,8 @@ def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Arr
         symmetric={"packets": [before for _ in everybody]},
         local={
             "source": sources,
-            "target": [np.zeros(job.words, np.uint64) for _ in everybody],
-            "found": [np.zeros_like(source) for source in sources],
+            "target": [left_over(rng, source[0]) for source in sources],
+            "found": [left_over(rng, source) for source in sources],
             "noted": [np.zeros(_LANES + _ANSWERS, np.uint64) for _ in everybody],
             "seen": [np.zeros(1, np.uint8) for _ in everybody],
             "numbers": [job_numbers(job) for _ in everybody],
@@ -153,6 +156,11 @@ def _rounds(task: int, learners: int, *words: int, seeds: int = 2) -> Cases:
                 yield _ping_pong(task, rng, 100 * task + 10 * number + seed, job, 2 if number % 2 else 4)
 
     return cases
+
+
+def _many(task: int, learners: int) -> Cases:
+    """More words than 10 bits count."""
+    return one(lambda rng: _ping_pong(task, rng, 100 * task + 90, _Job(1100, 1, learners=learners)))
 
 
 def _timeouts(task: int, learners: int, words: int, *missing: int) -> Cases:
@@ -176,14 +184,14 @@ BEHAVIOURS = (
     Behaviour(2, "every round's words, never those of another", _rounds(2, _WAIT, 1, 8, 40), _LOAD),
     Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 8, 1), _LOAD),
     Behaviour(2, "it is right in every schedule", under_checker(_rounds(2, _WAIT, 8, seeds=1)), _LOAD),
-    Behaviour(3, "any number of words", _rounds(3, _SEND_WARP, 1, 33, 70, 300), _STRIDE),
+    Behaviour(3, "any number of words", all_of(_rounds(3, _SEND_WARP, 1, 33, 70), _many(3, _SEND_WARP)), _STRIDE),
     Behaviour(
         3,
         "each word once, in one store",
         under_checker(in_two_dimensions(_rounds(3, _SEND_WARP, 33, seeds=1)), 1),
         _STRIDE,
     ),
-    Behaviour(4, "any number of words", _rounds(4, _WAIT_WARP, 1, 33, 70, 300), _VOTE),
+    Behaviour(4, "any number of words", all_of(_rounds(4, _WAIT_WARP, 1, 33, 70), _many(4, _WAIT_WARP)), _VOTE),
     Behaviour(4, "some packets never come", _timeouts(4, _WAIT_WARP, 40, 1, 9), _VOTE),
     Behaviour(
         4, "all of the words may be read", under_checker(in_two_dimensions(_rounds(4, _WAIT_WARP, 40, seeds=1))), _VOTE
