@@ -12,6 +12,7 @@ from grader_answers.expected import WRONG
 
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.grader import Grade, grade
+from ep_lib.workshop.hidden import load
 from ep_lib.workshop.sandbox import Limits
 
 pytestmark = [
@@ -119,6 +120,11 @@ def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
     lost = lost_by(exercise, answers)
     assert failed.keys() == lost, "\n".join(f"{number}: {each.message}" for number, each in failed.items())
     assert result.points == sum(each.task.points for each in result.tasks if each.task.number not in failed)
+    advice = {test.advice for test in load(exercise, public=False).behaviours} - {""}
+    for each in failed.values() if not result.problem else ():  # what a test advises, where a task below is wrong, too
+        if failed.keys() & set(each.task.stands_on) and not each.unfinished:
+            said = each.message.partition("was not the reason: ")[0]
+            assert "look there first" in said and not any(text in said for text in advice)
     for answer in answers:
         loses, says = WRONG[exercise][answer]
         message = failed[min(loses)].message

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, advice_for, says_all, what_failed
+from ep_lib.workshop.hidden import ex01_write_signal, of_kernels
 from ep_lib.workshop.scenario import BadReply, Complaint, Failure, Outputs, Scenario, Side, pack, unpack_outputs
 
 SCENARIO = Scenario(source="x.cu", ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
@@ -73,6 +74,26 @@ def test_what_was_written_and_overwritten_is_not_said_never_to_be_written() -> N
     assert "never written" in advice("rank 0 waits on a[0] (sees 0)\nrank 1 waits on b[0] (sees 9)")
     assert "overwritten before it was taken" in advice("rank 1 waits on b[0] (sees 9)\nrank 0 waits in barrier()")
     assert "in the test's barrier()" in said(failure=Failure("DeadlockError", "rank 0 waits in barrier()"))
+
+
+@pytest.mark.parametrize(
+    ("own", "whose"), [({"own_receive": 1}, "pipe_send_warp waited"), ({"own_send": 1}, "pipe_receive_warp gave")]
+)
+def test_bytes_of_a_pipe_are_told_as_too_early_or_too_late(own: dict[str, int], whose: str) -> None:
+    """Round 1 of one slot: the bytes of round 2 came too early, those of round 0 are what was there before."""
+    case = ex01_write_signal.pipe_case(np.random.default_rng(1), 1, ex01_write_signal.Job(bytes=64, steps=3, **own))
+    scenario = of_kernels(case)
+    rounds = scenario.local["source"][0].reshape(3, 64)
+
+    def told(taken: list[int]) -> str:
+        seen = [scenario.local["seen"][0], rounds[taken].reshape(-1)]
+        return case.judge(Outputs({**scenario.symmetric, "seen": seen, "noted": scenario.local["noted"]})) or ""
+
+    scenario.symmetric["counters"][0][5] = 3  # credits
+
+    early, late = told([0, 2, 2]), told([0, 0, 2])
+    assert "received in round 1 are those of round 2: slot 0 was overwritten too early" in early and whose in early
+    assert "what was in slot 0 before: they were taken before they had arrived" in late and "pipe_" not in late
 
 
 def test_a_renamed_method_in_python_is_told_and_the_tests_advice_is_not() -> None:

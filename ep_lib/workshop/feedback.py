@@ -41,8 +41,8 @@ _NO_SETTING = " (spawn's timeout=)"  # a learner has not called spawn
 _LOOPS_IN_TEST = re.compile(r"at \S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?: (?P<source>.*)")
 _WAITED = "What is waited for was never written: to another place, to another rank, with another value, or not at all?"
 _OVERWRITTEN = (
-    "What is waited for holds another value by now: are signals missing, is it a wrong value, or was the right one "
-    "overwritten before it was taken, since too few credits were waited for?"
+    "What is waited for holds another value: is a signal missing, or was a wrong value written? Where a place is used "
+    "again: was the right value overwritten before it was taken?"
 )
 _SEEN = re.compile(r"\(sees (\d+)\)|\bthe signal is (\d+)")  # by those who wait
 _ENDLESS = "A loop that never lets others run never ends: poll with the functions of <ep/wait.cuh> or <ep/memory.cuh>."

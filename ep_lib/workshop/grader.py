@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -317,9 +317,9 @@ def examine(
                     found.append(TaskGrade(task, False, "the files compile", problem, *late))
                     continue
                 progress(f"task {task.number}: {task.title}")
-                found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed))
+                below = _wrong_below(task, found)
+                found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed, below))
             output = sandbox.output.decode(errors="replace")
-    found = [task if problem else _blame(task, found) for task in found]
     flags: tuple[str, ...] = (problem,) if refused or (problem and problem == open_) or _SHUT.search(problem) else ()
     flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
     flags += (*looks, *notes)
@@ -522,7 +522,10 @@ def _grade_task(
     limits: Limits,
     work: Path,
     seed: int,
+    below: Sequence[str] = (),
 ) -> TaskGrade:
+    """``below``: the numbers of wrong tasks that this one stands on: a learner should look there first, and what a test
+    of this one advises is for another mistake than theirs."""
     tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
@@ -538,8 +541,12 @@ def _grade_task(
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
                     advice = advice_for(outputs)
-                    advice += "" if says_all(outputs) else f" {test.advice}"
+                    which = f"task{'s' * (len(below) > 1)} {' and '.join(below)}"
+                    if test.advice and not says_all(outputs):
+                        advice += f" If {which} was not the reason: {test.advice}" if below else f" {test.advice}"
                     message += f"{'' if message.endswith('?') else '.'} {advice.strip()}"
+                    if below:
+                        message = f"(It stands on {which}: look there first.)\n{message}"
                 late = _out_of_time(outputs.failure.kind if outputs.failure else "")
                 return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
     return TaskGrade(task, True)
@@ -550,13 +557,9 @@ def inputs_of(seed: int, task: int, number: int) -> np.random.Generator:
     return np.random.default_rng((seed, task, number))
 
 
-def _blame(failed: TaskGrade, tasks: list[TaskGrade]) -> TaskGrade:
-    """Adds a note if a task that this one stands on is wrong, too: learners should look there first."""
-    wrong = [str(each.task.number) for each in tasks if each.task.number in failed.task.stands_on and not each.passed]
-    if failed.passed or failed.unfinished or not wrong:
-        return failed
-    which = f"task {wrong[0]}" if len(wrong) == 1 else f"tasks {' and '.join(wrong)}"
-    return replace(failed, message=f"(It stands on {which}: look there first.)\n{failed.message}")
+def _wrong_below(task: Task, tasks: Sequence[TaskGrade]) -> list[str]:
+    """The numbers of the wrong ones among ``tasks`` that ``task`` stands on."""
+    return [str(each.task.number) for each in tasks if each.task.number in task.stands_on and not each.passed]
 
 
 def _circumstances(scenario: Scenario | Call, *, found_by_checker: bool) -> str:

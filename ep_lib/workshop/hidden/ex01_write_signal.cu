@@ -83,7 +83,7 @@ GRADER_PART void grader_receives(const Job& job, const Memory& my) {
     if (unit >= job.units) return;
     const uint64_t* signal = my.counters + unit * kCounters + kArrived;
     const uint64_t before = my.noted[unit];
-    while (ep::ld_acquire_sys_u64(signal) == before) {  // role: the receiver waits for your signal
+    while (ep::ld_acquire_sys_u64(signal) == before) {  // role: the receiver waits for your signal, which began above 0
     }
     look_at(my.seen + unit * job.stride, my.area + unit * job.stride, job.stride);
 }
