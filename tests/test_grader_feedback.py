@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, advice_for, says_all, what_failed
+from ep_lib.workshop.guest import failure_of
 from ep_lib.workshop.hidden import ex01_write_signal, of_kernels
+from ep_lib.workshop.pieces import load
 from ep_lib.workshop.scenario import BadReply, Complaint, Failure, Outputs, Scenario, Side, pack, unpack_outputs
 
 SCENARIO = Scenario(source="x.cu", ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
@@ -101,6 +104,28 @@ def test_a_renamed_method_in_python_is_told_and_the_tests_advice_is_not() -> Non
     assert "keep their names" in advice_for(gone) and says_all(gone)
     own = Outputs(failure=Failure("AttributeError", "'int' object has no attribute 'x' (line 9 of a.py)"))
     assert advice_for(own) == "" and says_all(own)
+
+
+def test_a_function_in_python_that_returns_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "piece.py").write_text(
+        "def route():\n    pass\ndef asks():\n    None.there\ndef pair():\n    return 1, 2"
+    )
+    piece = load(tmp_path / "piece.py")
+
+    def told(around: Callable[[], object]) -> Outputs:
+        with pytest.raises((TypeError, AttributeError)) as raised:
+            around()
+        return Outputs(failure=Failure(**failure_of(tmp_path, raised.value, piece)))
+
+    def keeps() -> int:
+        chosen = piece.route()
+        return len(sorted(chosen))
+
+    for around in (keeps, lambda: list(piece.route())):
+        outputs = told(around)
+        assert said(failure=outputs.failure) == "TypeError: route() returned nothing: is a `return` missing?"
+        assert says_all(outputs) and not advice_for(outputs)
+    assert "has no attribute 'there' (line 4 of piece.py)" in said(failure=told(lambda: piece.asks()).failure)
 
 
 def test_memory_that_changed_unseen_counts_for_nothing() -> None:

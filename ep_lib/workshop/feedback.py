@@ -13,7 +13,17 @@ from pathlib import Path
 from ep_lib.emulator.findings import Access
 from ep_lib.jit.lexer import without_comments
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime
-from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Complaint, Failure, Outputs, Scenario, Side
+from ep_lib.workshop.scenario import (
+    CHECKER_IS_OFF,
+    RETURNED_NOTHING,
+    BadReply,
+    Call,
+    Complaint,
+    Failure,
+    Outputs,
+    Scenario,
+    Side,
+)
 from ep_lib.workshop.seal import GivenWasChanged
 
 STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
@@ -104,11 +114,13 @@ def advice_for(outputs: Outputs) -> str:
 
 
 def says_all(outputs: Outputs) -> bool:
-    """Whether the failure is a name that is not there, or that the piece has changed what it was given, to which the
-    test's own advice adds nothing."""
+    """Whether the failure is a name that is not there, a value that was not returned, or that the piece has changed
+    what it was given, to which the test's own advice adds nothing."""
     failure = outputs.failure
     return failure is not None and (
-        failure.kind in ("AttributeError", GivenWasChanged.__name__) or _is_renamed(failure)
+        failure.kind in ("AttributeError", GivenWasChanged.__name__)
+        or failure.message.endswith(RETURNED_NOTHING)
+        or _is_renamed(failure)
     )
 
 

@@ -21,13 +21,13 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from ep_lib.errors import KernelCompileError
 from ep_lib.workshop import seal, walls
 from ep_lib.workshop.pieces import load, place_in
-from ep_lib.workshop.scenario import MAX_HEADER_BYTES, Call
+from ep_lib.workshop.scenario import MAX_HEADER_BYTES, RETURNED_NOTHING, Call
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
@@ -165,7 +165,7 @@ def _serve(mine: Path, piece: str, before: Sequence[seal.Noted], may_trace: bool
         return {"failure": None, "seen": _made(module, _order(orders), partial(_ask, orders, told), require)}
 
     for step in (imported, called):
-        said = json.dumps(_outcome(mine, step))
+        said = json.dumps(_outcome(mine, step, module))
         sys.stdout.flush()
         _write(told, said.encode())
 
@@ -183,7 +183,7 @@ def _made(
     return seen if len(json.dumps(seen)) <= MAX_HEADER_BYTES // 2 else None  # more than any right answer gives
 
 
-def _outcome(mine: Path, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _outcome(mine: Path, step: Callable[[], dict[str, Any]], piece: ModuleType | None) -> dict[str, Any]:
     try:
         return step()
     except MemoryError as error:
@@ -192,7 +192,7 @@ def _outcome(mine: Path, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             failure = {"kind": "ValueError", "message": _TOO_LARGE, "location": ""}
         return {"failure": failure}
     except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
-        return {"failure": failure_of(mine, error)}
+        return {"failure": failure_of(mine, error, piece)}
 
 
 def _has_memory() -> bool:
@@ -204,8 +204,10 @@ def _has_memory() -> bool:
     return True
 
 
-def failure_of(mine: Path, error: Exception) -> dict[str, str]:
+def failure_of(mine: Path, error: Exception, piece: ModuleType | None = None) -> dict[str, str]:
     """An exception as it travels to the grader."""
+    if piece is not None and (names := _returned_nothing(mine, error, piece)):
+        return {"kind": TypeError.__name__, "message": f"{names} {RETURNED_NOTHING}", "location": ""}
     text = f"{error}{place_in(mine, error)}"
     if len(text) > MAX_MESSAGE:
         text = text[:MAX_MESSAGE].rpartition("\n")[0]  # no half lines
@@ -214,6 +216,19 @@ def failure_of(mine: Path, error: Exception) -> dict[str, str]:
     else:
         location = str(getattr(error, "location", ""))
     return {"kind": type(error).__name__, "message": text, "location": location}
+
+
+def _returned_nothing(mine: Path, error: Exception, piece: ModuleType) -> str:
+    """ "route()", if the test around ``piece`` failed because that function returned None; else ""."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if "NoneType" not in str(error) or any(Path(each.f_code.co_filename).is_relative_to(mine) for each in frames):
+        return ""
+    for frame in reversed(frames):
+        own = [name for name in frame.f_code.co_names if isinstance(vars(piece).get(name), FunctionType)]
+        if own:  # what it returned stands in a variable, or was used where it was called
+            is_none = frame is frames[-1] or any(value is None for value in frame.f_locals.values())
+            return " or ".join(f"{name}()" for name in own) if is_none else ""
+    return ""
 
 
 def _order(orders: int) -> list[Any]:

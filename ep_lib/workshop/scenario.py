@@ -27,6 +27,7 @@ REQUEST_BYTES = struct.Struct("<Q")  # before each request: the bytes of its pic
 FRAME = struct.Struct("<4sIQ")  # of a reply: magic, bytes of the header, bytes of the body
 MAX_HEADER_BYTES = 64 * 1024
 ANSWERS = "answers.py"  # the piece with what was answered to the puzzles of a notebook
+RETURNED_NOTHING = "returned nothing: is a `return` missing?"  # of a function in Python, after its name
 CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
 
 Array = NDArray[Any]

@@ -11,6 +11,7 @@ import numpy as np
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.require import index
 from ep_lib.workshop.pieces import of_a_rank
+from ep_lib.workshop.scenario import RETURNED_NOTHING
 from ep_lib.workshop.seal import Followed, Sends, Travels, findings_of, kernels, settled, theirs, unchanged
 
 KERNELS = kernels(Path(__file__).with_name("ex00_first_main.cu"), "pass_on", "note", "canary")
@@ -60,6 +61,8 @@ def passes(piece: Any, ask: Callable[..., Any], numbers: Sequence[Sequence[int]]
         rank._backend.launch = launch  # type: ignore[method-assign]
         with unchanged(numbers=mine):
             got = passed(rank, own, launched, mine)
+        if got is None:
+            raise TypeError(f"pass_{'on' if hops < 0 else 'far'}() {RETURNED_NOTHING}")
         followed.tell(rank)
         return [int(number) for number in got]
 

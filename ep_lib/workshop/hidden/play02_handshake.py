@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import EpError
+from ep_lib.workshop.scenario import RETURNED_NOTHING
 from ep_lib.workshop.seal import unchanged
 
 _MOST_CALLS = 10_000  # of receive(): more is an endless loop
@@ -84,6 +85,8 @@ def _receiver(ask: Callable[..., Any]) -> Callable[[int], bytes]:
 
 
 def _hex(value: Any) -> str:
+    if value is None:
+        raise TypeError(f"it {RETURNED_NOTHING}")
     if not isinstance(value, (bytes, bytearray)):
         raise TypeError(f"it returned {value!r:.80}, which is no bytes")
     return value.hex()

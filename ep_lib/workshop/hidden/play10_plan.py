@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ep_lib.workshop.scenario import RETURNED_NOTHING
 from ep_lib.workshop.seal import unchanged
 
 
@@ -20,6 +21,8 @@ def run(piece: Any, function: str, arguments: tuple[Any, ...]) -> Any:
         table = {"topk_idx": np.array(content, np.int64).reshape(shape)}
     with unchanged(**table):
         returned = getattr(piece, function)(*table.values(), *arguments[1:])
+    if returned is None:
+        raise TypeError(f"{function}() {RETURNED_NOTHING}")
     if function == "destinations":  # also in lists
         returned = np.asarray(returned)
         return [str(returned.dtype), _plain(returned)]
