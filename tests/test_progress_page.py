@@ -92,7 +92,7 @@ def test_without_a_grader_what_passes_the_checks_is_done(root: Path, monkeypatch
     progress_page.keep(graded(find("01"), *range(1, 6), public=True))
     said = repr(workshop.my_progress())
     assert said.startswith(f"1 of {len(names())} exercises pass all checks so far") and "grade" not in said
-    assert "12 points  01_write_signal: all checks pass: hand in mine/01_write_signal for points\n" in said
+    assert "worth 12 points  01_write_signal: all checks pass: hand in mine/01_write_signal for points\n" in said
     assert "Hand in mine/01_write_signal: " in as_text(graded(find("01"), *range(1, 6), public=True))
 
 

@@ -208,7 +208,7 @@ def _kept(exercise: Exercise) -> dict[str, Any]:
 
 def _points(each: ExerciseProgress) -> str:
     if sealed.in_use() and each.points is None:
-        return f"{each.exercise.points} points"
+        return f"worth {each.exercise.points} points"
     return f"{number(each.points) or '-'} of {each.exercise.points}"
 
 
