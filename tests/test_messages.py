@@ -37,7 +37,6 @@ extern "C" __global__ void through_a_pointer(int* p, int* q, int n) {
 }
 struct Four { int count; int at[4]; };
 struct Open { long long count; char at[]; };
-__device__ const Open kOpen = {3, {1, 2, 3}};
 extern "C" __global__ void end_of_a_struct(int* p, int* q, int n) {
     Four four = {};
     for (int i = 0; i < n; i++) four.at[i] += i;
@@ -54,9 +53,6 @@ extern "C" __global__ void array_of_another_size(int* p, int* q, int n) {
     char mine[8] = {};
     (*reinterpret_cast<char (*)[1LL << 60]>(mine))[1 << n] = 7;
     p[0] = mine[n & 7];
-}
-extern "C" __global__ void constant_without_a_size(int* p, int* q, int n) {
-    p[0] = kOpen.at[n << n];
 }
 extern "C" __global__ void wrong_peer(int* p, int* q, int n) {
     *ep::peer_ptr(p, n) = 1;
@@ -95,7 +91,6 @@ def fault_of(name: str, n: int) -> KernelFault:
         ("end_of_a_struct", 5, "four.at[i] += i", "index 4 of an array of type 'int [4]'"),
         ("array_without_a_size", 20, "open.at[1 << n] = 7", "writes a value of type 'char' outside of the variable"),
         ("array_of_another_size", 20, "[1LL << 60]>(mine)", "outside of the variable that it indexes"),
-        ("constant_without_a_size", 20, "kOpen.at[n << n]", "reads a value of type 'const char' outside of the"),
         ("through_a_pointer", 7, "// fill", "past the end of a local array"),
         ("through_a_pointer", 40, "// fill", "past the end of a local array"),
         ("through_a_pointer", 3000, "// fill", "past the end of a local array"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ep_lib.errors import EpError, KernelCompileError
-from ep_lib.jit import digest, headers, names, pieces, toolkit
+from ep_lib.jit import digest, headers, names, pieces, toolkit, unseen
 from ep_lib.jit.elf import AtLoad
 from ep_lib.jit.lexer import without_comments
 from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
@@ -128,16 +128,23 @@ def unseen_error(
     report, first = _Report(kernel, "", roots), silent[0]
     same = [each for each in with_lines if each[2:] == first[2:]]
     places = [_Place(each.file, each.line) for each in same if each.file and each.line]
-    headers = [Path(each.file).name for each in places if first.is_machines and not report.is_own(each.file)]
+    headers = [Path(each.file).name for each in places if first.kind == unseen.MACHINE and not report.is_own(each.file)]
     place = next((each for each in places if Path(each.file).name not in headers), None)
-    called = f"`{first.called}`" if first.called else "the function called"
-    if first.is_machines:
+    called = f"`{first.name}`" if first.name else "the function called"
+    if first.kind == unseen.MACHINE:
         of_header = f" of <{headers[0]}>" if headers else ""
         what = (
             f"{called}{of_header} is an instruction of this machine's processor: GPUs do not have it, and the race "
             "checker does not see what it reads and writes: write it in plain CUDA C++"
         )
-    elif first.is_constant:
+    elif first.kind == unseen.INDEX:
+        of = f" of `{first.name}`" if first.name else ""
+        what = (
+            f"the race checker does not see this {'write' if first.is_write else 'read'}{of}, and nothing says that it "
+            "stays within the variable: declare arrays with their sizes, index them as what they are declared, and "
+            "reach other memory through a pointer to it"
+        )
+    elif first.kind == unseen.CONSTANT:
         what = (
             f"{called} is constant and in shared memory, and the race checker does not see its reads: leave const out "
             "(and have no constant of that name elsewhere)"

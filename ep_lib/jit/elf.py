@@ -145,6 +145,11 @@ def defined_tls_symbols(obj: Elf) -> list[str]:
     return sorted({s.name for s in obj.symbols if s.section != SHN_UNDEF and s.type == STT_TLS})
 
 
+def variable_sizes(obj: Elf) -> dict[str, int]:
+    """Bytes of each variable that an object file defines, but for the thread-local ones."""
+    return {s.name: s.size for s in obj.symbols if s.section != SHN_UNDEF and s.type in (STT_OBJECT, STT_COMMON)}
+
+
 @dataclass(frozen=True)
 class AtLoad:
     """A function that the loader runs: the initialisers of an object file, or one that is marked as a constructor."""

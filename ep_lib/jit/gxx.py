@@ -26,6 +26,7 @@ from ep_lib.jit.elf import (
     has_writable_globals,
     names_of_the_linker,
     undefined_tls_symbols,
+    variable_sizes,
     virtual_thunks,
 )
 from ep_lib.jit.signature import Param, parse_table
@@ -223,7 +224,7 @@ class _Plan:
     def looked_through(self) -> list[str]:
         """What is asked of the compiler, so that no access is left out. clang++'s sanitizer leaves out reads of structs
         of more than 16 bytes that a call copies, and says it nowhere."""
-        return [] if self.compiler.is_clang else [unseen.DUMP]
+        return [] if self.compiler.is_clang else [unseen.DUMP, unseen.CLASSES]
 
     @property
     def key(self) -> str:
@@ -500,8 +501,8 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     with sealed.open_includes(plan.unit, plan.roots) as first:
         opened = [f"-I{root}" for root in first]
         command = [compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)]
-        dump = folder / "kernel.tsan"
-        looked_through = [f"{option}={dump}" for option in plan.looked_through]
+        dump, classes = folder / "kernel.tsan", folder / "kernel.class"
+        looked_through = [f"{unseen.DUMP}={dump}", f"{unseen.CLASSES}={classes}"] if plan.looked_through else []
         try:
             step([*command, *looked_through], obj)
         except KernelCompileError as error:
@@ -512,11 +513,11 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
             command += ["-include", str(unforced)]
             step([*command, *looked_through], obj)
         parts = Elf(obj.read_bytes())
-        if plan.looked_through and (silent := _unseen(dump, parts)):
+        if plan.looked_through and (silent := _unseen(dump, classes, parts)):
             from ep_lib.jit import diagnostics
 
-            step([*command, f"{unseen.DUMP}-lineno={dump}"], obj)
-            raise diagnostics.unseen_error(kernel, silent, _unseen(dump, parts), roots=plan.roots)
+            step([*command, f"{unseen.DUMP}-lineno={dump}", f"{unseen.CLASSES}={classes}"], obj)
+            raise diagnostics.unseen_error(kernel, silent, _unseen(dump, classes, parts), roots=plan.roots)
     if thunks := virtual_thunks(parts):
         function = "::".join(unseen.names_in(thunks[0]))
         raise KernelCompileError(
@@ -548,14 +549,17 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
-def _unseen(dump: Path, obj: Elf) -> list[unseen.Unseen]:
-    """What the sanitizer was not told of, by the compiler's dump, which is deleted."""
+def _unseen(dump: Path, classes: Path, obj: Elf) -> list[unseen.Unseen]:
+    """What the sanitizer was not told of, by the compiler's dumps, which are deleted."""
     try:
-        text = dump.read_text(encoding="utf-8", errors="replace")
+        text, sizes = (file.read_text(encoding="utf-8", errors="replace") for file in (dump, classes))
     except FileNotFoundError:
-        raise BackendUnavailable(f"g++ does not know {unseen.DUMP}, or has written nothing; {_ANOTHER}") from None
+        message = f"g++ does not know {unseen.DUMP} or {unseen.CLASSES}, or has written nothing; {_ANOTHER}"
+        raise BackendUnavailable(message) from None
     dump.unlink()
-    return [*unseen.instructions(text), *unseen.accesses(text), *unseen.constants(text, defined_tls_symbols(obj))]
+    classes.unlink()
+    symbols = unseen.Symbols([*defined_tls_symbols(obj), *undefined_tls_symbols(obj)], variable_sizes(obj))
+    return [*unseen.instructions(text), *unseen.accesses(text, sizes, symbols)]
 
 
 def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> list[str]:

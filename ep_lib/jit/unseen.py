@@ -1,47 +1,90 @@
 """Accesses of memory that g++'s ThreadSanitizer pass leaves out, found in the compiler's own dump behind that pass.
 
+What a statement loads or stores is one of these, or it is unseen:
+
+* the sanitizer is told of it, by a call right before the statement;
+* it lies in a variable of the function itself, or in a constant: no other thread writes there. Its offset is a constant
+  that is small, or an index that ``-fsanitize=bounds-strict`` looks at, or one that cannot be large (``i & 7``).
+
 g++ tells the sanitizer of assignments, and not of what a call itself moves: a struct that a call passes on straight
 from memory (``f(__builtin_bit_cast(S, *p))``), or whose result it stores there (``new (p) S(make())``; in ``make`` the
-result is a variable of its own). Structs in variables of a function do no harm: no other thread has them.
-Reads of constants are left out as well, and those can lie in shared memory; and whatever instructions of this machine's
-own do, in assembly or by the compiler's functions for them, whichever header they came by.
+result is a variable of its own). It leaves out whatever index into a variable whose address stays in the function, and
+into a constant (``table[p - table]``). Reads of constants in shared memory are left out as well, and a kernel can write
+there all the same; and whatever instructions of this machine's own do, in assembly or by the compiler's functions for
+them, whichever header they came by.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-# Of the pass, each statement as a list of its operands, variables with a number of their own.
-DUMP = "-fdump-tree-tsan1-raw-uid"
+# Of the pass, each statement as a list of its operands, variables with a number of their own; and each class's size.
+DUMP, CLASSES = "-fdump-tree-tsan1-raw-uid", "-fdump-lang-class"
 
-# An operand that is no memory: a value with a number (_12, x_3(D)), a constant, an address. Calls of these alone, and
-# what the sanitizers added, are most calls; the rest is looked at.
-_PLAIN = r"(?:[\w.$#]*_\d+(?:\(D\))?|NULL|-?\d[^,\n]*|&[\w.$<>]+)"
-_CALL = re.compile(
-    r"gimple_call <(?!\.[A-Z]|__builtin___tsan_)"
-    rf"(?![^,\n]*(?:, {_PLAIN})*>(?: \[[^\n]*)?\n)(?P<operands>[^\n]*)>(?: \[[^\n]*)?\n"
+# Kinds of accesses
+CALL, INDEX, CONSTANT, MACHINE = "call", "index", "constant", "machine"
+
+# In bytes, and in elements: what lies within belongs to the variable, or to the frame around it. Fibers' stacks lie
+# beside each other and are larger.
+_NEAR = 4096
+_HUGE_CLASS = 1 << 16  # bytes; a member of such a class may be far away without any index
+
+_VALUE = r"[\w.$<>#]*_\d+(?:\((?:D|ab)\))*"  # with a number of its own: _12, x_3(D)
+# An operand that is no memory: a value, a constant, an address. Statements of these alone are most, and those that the
+# sanitizers have added; the rest is looked at.
+_PLAIN = rf"(?:{_VALUE}|NULL|-?\d[^,\n]*|&[\w.$<>]+)"
+# With a line, in a dump that has them: g++ 13 and later number the calls of a line, "k.cu:3:5 discrim 1".
+_PLACED = r"\n  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+(?: discrim \d+)?\] )?"
+_ASSIGNMENT = re.compile(
+    rf"{_PLACED}gimple_assign <(?!addr_expr, {_VALUE},|\w*cond_expr)(?P<code>\w+)"
+    rf"(?!(?:, {_PLAIN})*>\n|[^\n]*\{{CLOBBER), (?P<operands>[^\n]*)>(?=\n)"
 )
-# Where a dump is with lines: g++ 13 and later number the calls of a line, "k.cu:3:5 discrim 1".
-_LINE = r"(?P<file>[^\n]*):(?P<line>\d+):\d+(?: discrim \d+)?"
-_BEFORE_CALL = re.compile(rf"  (?:\[{_LINE}\] )?")
-_ASSIGNMENT = re.compile(rf"  (?:\[{_LINE}\] )?gimple_assign <(?!addr_expr)\w+, (?P<operands>[^\n]*)>\n")
-# Instructions of this machine's own. Assembly of nothing, which only keeps the compiler from moving code, does nothing.
+_CALL = re.compile(
+    rf"{_PLACED}gimple_call <(?!\.UBSAN_|__builtin___tsan_)(?![^,\n]*(?:, {_PLAIN})*>(?: \[[^\n]*)?\n)"
+    r"(?P<operands>[^\n]*)>(?: \[[^\n]*)?(?=\n)"
+)
+# Instructions of this machine's own; atomic functions whose order is none, which the sanitizer leaves as they are.
+# Assembly of nothing, which only keeps the compiler from moving code, does nothing.
 _MACHINES = re.compile(
-    r"gimple_(?:call <(?P<called>__builtin_(?:ia32|aarch64|neon|sve|arm|altivec|vsx|riscv)_\w+?)(?:D\.\d+)?,"
+    rf"{_PLACED}gimple_(?:call <(?P<called>__builtin_(?:ia32|aarch64|neon|sve|arm|altivec|vsx|riscv)_\w+?"
+    r"|__(?:atomic|sync)_\w+?_(?:1|2|4|8|16))(?:D\.\d+)?,"
     r"|asm <\s*STRING <(?!\s*>))"
 )
 _FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
 _CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
 _REGISTERS = {"__cxa_atexit", "__cxa_thread_atexit"}  # a destructor, which such a dump writes as if it were a struct
-_PLACE = re.compile(r"\[[^\n\]]*:\d+:\d+(?: discrim \d+)?\] ")  # before operands, where a dump is with lines
+_PLACE = re.compile(r"(?<!\n  )\[[^\n\[\]]*:\d+:\d+(?: discrim \d+)?\] ")  # before operands, where a dump is with lines
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BRACKETED_COMMA = re.compile(r"[(\[{<][^)\]}>]*,")
 _NUMBER = re.compile(r"D\.(\d+)")
-_CONVERSION = re.compile(r"VIEW_CONVERT_EXPR<[^\n]*?>\(")
-_BASE = re.compile(r"<retval>|[^\s(\[]*?D\.(?P<uid>\d+)")
-_SSA_NAME = re.compile(r"[\w.$<>#]*_\d+(?:\((?:D|ab)\))*")
 _BY_REFERENCE = re.compile(r"^  [^\n]* & _\d+\(D\);$", re.MULTILINE)
+_TOLD = re.compile(r"gimple_call <__builtin___tsan_(?P<how>\w+?)D\.\d+, NULL, (?P<at>[^\n]*)>$")
+_ADDRESS = re.compile(rf"gimple_assign <(?:addr_expr|pointer_plus_expr), (?P<name>{_VALUE}), (?P<of>[^\n]*)>$")
+
+# Operands that are memory: `xD.5.aD.6[_7]`, `_1->aD.2`, `*_1`, `MEM <char[8]> [(struct S *)&xD.5 + 8B].aD.6[_7]`
+_AROUND = re.compile(r"(?:VIEW_CONVERT_EXPR<(?P<cast>[^\n]*?)>\(|(?:BIT_FIELD_REF|REALPART_EXPR|IMAGPART_EXPR) <)")
+_POINTED = re.compile(
+    rf"(?:\(.*\))?(?P<to>&[^\s()]+|{_VALUE}|\"\"|-?\d+B?|[^\s()&]+D\.\d+)(?: \+ (?P<offset>-?\d+)B?)?(?P<more>.*)$"
+)
+_POINTER = re.compile(rf"(?:\*(?P<a>{_VALUE}|-?\d+B?)|(?P<b>{_VALUE})->[^\s.\[\]]*)")
+_VARIABLE = re.compile(r"(?P<own><retval>)|(?P<constant>\"\"|\*?\.LC\d+|C\.\d+)|(?P<name>[^\s(\[]*?)D\.(?P<uid>\d+)")
+_STEP = re.compile(r"\.(?P<member>[^\s.\[\]]*(?:\.\d+)?)|\[(?P<index>[^\]]*)\]")
+_SIZE = re.compile(r"\[(\d+)\]")
+
+_CLASS_SIZE = re.compile(r"^Class [^\n]*\n   size=(\d+) ", re.MULTILINE)
+_BLOCK = re.compile(r"\n  <bb (\d+)>")
+_LABEL = re.compile(r"\ngimple_label <([^\n]*)>\n")
+_DEFINITION = re.compile(
+    rf"\n  (?:\[[^\n]*\] )?gimple_assign <(?P<code>\w+), (?P<name>{_VALUE}), (?P<operands>[^\n]*)>"
+)
+_BOUND = re.compile(rf"gimple_call <\.UBSAN_BOUNDS, NULL, 0B, (?P<index>{_VALUE}), (?P<most>\d+)>")
+_SIGNED = {"char": 0x7F, "signed char": 0x7F, "short int": 0x7FFF}  # a larger value becomes negative in them
+_NARROW = {"bool": 1, "_Bool": 1, "unsigned char": 0xFF, "uint8_t": 0xFF, "short unsigned int": 0xFFFF}
+_DEEPEST = 8  # steps back to what an index is made of
 
 
 class Unseen(NamedTuple):
@@ -49,76 +92,343 @@ class Unseen(NamedTuple):
 
     file: str | None
     line: int | None
-    called: str  # the function that the call is of; "" if a pointer says which
+    kind: str
+    name: str  # of what is called, or accessed; "" if a pointer says which, or it has none
     is_write: bool
-    function: str  # that makes the call
-    is_constant: bool = False  # a read of a constant in shared memory, by the name of `called`
-    is_machines: bool = False  # an instruction of this machine's own: `called`, or assembly
+    function: str  # that has the statement
 
 
-def accesses(dump: str) -> Iterator[Unseen]:
-    """What g++ did not tell the sanitizer of, in a dump that it has made with :data:`DUMP`."""
-    for call in _CALL.finditer(dump):
-        place = _BEFORE_CALL.fullmatch(dump, dump.rfind("\n", 0, call.start()) + 1, call.start())
-        if place is None:  # in a text
-            continue
-        operands = _TEXT.sub('""', _PLACE.sub("", call["operands"]))
-        callee = _CALLEE.match(operands)
-        if callee and callee["name"] in _REGISTERS:
-            continue
-        result, *arguments = _split(operands[callee.end() :] if callee else operands.partition(", ")[2])
-        begin = dump.rfind("\n;; Function ", 0, call.start())
-        own = _of_function(_head(dump, begin))
-        writes = _is_memory(result, own) and not (callee and _returns_by_address(dump, callee["uid"]))
-        if writes or any(_is_memory(each, own) and not _is_function(dump, each) for each in arguments):
-            yield _unseen(dump, place, begin, callee["name"] if callee else "", is_write=writes)
+class Symbols(NamedTuple):
+    """What an object file says of variables, by their symbols."""
+
+    shared: Sequence[str]  # those in shared memory
+    sizes: Mapping[str, int]  # of the others, in bytes
+
+
+def accesses(dump: str, classes: str, symbols: Symbols) -> Iterator[Unseen]:
+    """What g++ did not tell the sanitizer of, in dumps that it has made with :data:`DUMP` and :data:`CLASSES`."""
+    has_huge = any(int(size) > _HUGE_CLASS for size in _CLASS_SIZE.findall(classes))
+    rules = _Rules(_PLACE.sub("", dump), symbols, has_huge_classes=has_huge)
+    yield from rules.in_calls()
+    yield from rules.in_assignments()
 
 
 def instructions(dump: str) -> Iterator[Unseen]:
     """Instructions of this machine's own, of which the sanitizer is told nothing."""
     for found in _MACHINES.finditer(dump):
-        place = _BEFORE_CALL.fullmatch(dump, dump.rfind("\n", 0, found.start()) + 1, found.start())
-        if place is None:  # in a text
-            continue
-        begin = dump.rfind("\n;; Function ", 0, found.start())
-        yield _unseen(dump, place, begin, found["called"] or "asm", is_write=True)._replace(is_machines=True)
+        yield _unseen(dump, found, MACHINE, found["called"] or "asm", is_write=True)
 
 
-def constants(dump: str, symbols: Iterable[str]) -> Iterator[Unseen]:
-    """Reads that g++ did not tell the sanitizer of since what is read is constant, of variables with these symbols:
-    those in shared memory, which a kernel can write all the same."""
-    for name in sorted({name for symbol in symbols for name in names_in(symbol)}):
-        variable = re.compile(rf"{re.escape(name)}D\.(?<![\w.$]{re.escape(name)}D\.)\d+")
-        lines = {dump.rfind("\n", 0, found.start()) + 1 for found in variable.finditer(dump)}
-        for begin in sorted(lines):
-            if (read := _ASSIGNMENT.match(dump, begin)) is None:
+class _Place(NamedTuple):
+    """Memory that a statement accesses."""
+
+    base: str  # a variable's number, or that of the value that points there, after a star
+    name: str  # the variable's
+    offset: int  # bytes from there
+    cast: str | None  # the type that is accessed there, if it is not the variable's own
+    steps: tuple[str | None, ...]  # from there: an array's index, or None for a member
+    is_constant: bool = False  # one of the compiler's own
+
+
+class _Rules:
+    """What may stand in the dump of a translation unit."""
+
+    def __init__(self, dump: str, symbols: Symbols, *, has_huge_classes: bool) -> None:
+        self._dump, self._has_huge_classes = dump, has_huge_classes
+        self._shared = {name for symbol in symbols.shared for name in names_in(symbol)}
+        self._sizes: dict[str, int] = {}
+        for symbol, size in symbols.sizes.items():
+            for name in names_in(symbol):
+                self._sizes[name] = max(size, self._sizes.get(name, 0))
+        self._last = _Function(dump, 0)
+
+    def in_assignments(self) -> Iterator[Unseen]:
+        for found in _ASSIGNMENT.finditer(self._dump):
+            target, *sources = _split(_TEXT.sub('""', found["operands"]))
+            if found["code"].endswith("_cst"):
+                sources = []
+            places = [(_place(target), True), *((_place(source), False) for source in sources)]
+            told = _told_before(self._dump, found.start() + 1)
+            for place, is_write in places:
+                if place and (place.base, is_write) not in told and not self._is_harmless(place, found.start()):
+                    is_shared = place.name in self._shared and place.base not in self._last.own
+                    kind = CONSTANT if is_shared else INDEX
+                    yield _unseen(self._dump, found, kind, place.name, is_write=is_write)
+
+    def in_calls(self) -> Iterator[Unseen]:
+        for found in _CALL.finditer(self._dump):
+            operands = _TEXT.sub('""', found["operands"])
+            callee = _CALLEE.match(operands)
+            if callee and callee["name"] in _REGISTERS:
                 continue
-            operands = _split(_TEXT.sub('""', _PLACE.sub("", read["operands"])))[1:]
-            from_it = [each for each in operands if variable.search(each) and _is_memory(each, set())]
-            if not from_it or "_read" in _told_before(dump, begin):
+            result, *arguments = _split(operands[callee.end() :] if callee else operands.partition(", ")[2])
+            at, name = found.start(), callee["name"] if callee else ""
+            target = None if callee and _returns_by_address(self._dump, callee["uid"]) else _place(result)
+            sources = [_place(each) for each in arguments if not _is_function(self._dump, each)]
+            if target and not self._is_harmless(target, at, is_of_call=True):
+                yield _unseen(self._dump, found, CALL, name, is_write=True)
+            elif not all(place is None or self._is_harmless(place, at, is_of_call=True) for place in sources):
+                yield _unseen(self._dump, found, CALL, name, is_write=False)
+
+    def _is_harmless(self, place: _Place, at: int, *, is_of_call: bool = False) -> bool:
+        """Whether it lies in a variable of the function itself, or in a constant that is not in shared memory."""
+        if place.base.startswith("*"):
+            return False
+        begin = self._dump.rfind("\n;; Function ", 0, at)
+        if begin != self._last.begin:
+            self._last = _Function(self._dump, begin)
+        function = self._last
+        is_own = place.base in function.own
+        if not is_own and (place.name in self._shared or (is_of_call and not place.is_constant)):
+            return False
+        near = _NEAR if is_own else self._sizes.get(place.name, _NEAR)
+        has_far_members = self._has_huge_classes and place.cast is not None
+        if 0 <= place.offset <= near and not has_far_members and not any(place.steps):
+            return True
+        declared = function.declared(place.base) if is_own else ""
+        sizes = [int(size) for size in _SIZE.findall(declared)]
+        near = max(near, math.prod(sizes))
+        if not 0 <= place.offset <= near:
+            return False
+        if place.cast is not None:
+            sizes = [int(size) for size in _SIZE.findall(place.cast)]
+            # What is far off in a class of that kind, or in an array of such, shows in no number.
+            if has_far_members and place.steps and not _same_class(place.cast, declared):
+                return False
+            if place.steps and place.steps[0] not in (None, "0") and not sizes:
+                return False
+        reach, is_member = 0, False
+        for number, step in enumerate(place.steps):
+            if step is None:
+                is_member, sizes = True, []
                 continue
-            start = dump.rfind("\n;; Function ", 0, begin)
-            own = _of_function(_head(dump, start))
-            if any(_is_memory(each, own) for each in from_it):
-                yield _unseen(dump, read, start, name, is_write=False)._replace(is_constant=True)
+            most = function.at_most(step, at)
+            if most is None:
+                return False
+            size = sizes[number] if number < len(sizes) else None
+            if size is not None and most > size:
+                return False
+            if size is None or place.cast is not None:
+                reach += most * math.prod(sizes[number + 1 :])
+            if is_member and self._has_huge_classes and number + 1 < len(place.steps):
+                return False
+        return reach <= near
 
 
-def _unseen(dump: str, place: re.Match[str], begin: int, called: str, *, is_write: bool) -> Unseen:
-    """Of a statement in the function whose head begins there."""
+class _Function:
+    """A function of a dump, which begins there."""
+
+    def __init__(self, dump: str, begin: int) -> None:
+        end = dump.find("\n;; Function ", begin + 1)
+        self.begin, self._text = begin, dump[begin : end if end >= 0 else len(dump)]
+        self._head = self._text[: self._text.find("<bb ")]
+        self.own = {"<retval>", *_of_function(self._head)}
+
+    def declared(self, uid: str) -> str:
+        """How a variable is declared, without its name: ``char[8]``."""
+        line = next((each for each in self._head.splitlines() if f"D.{uid}" in each), "")
+        found = re.search(rf"(?P<type>[^(,]*?)[\w.$]*D\.{uid}(?P<sizes>(?:\[\d+\])*)(?:[;,) ]|$)", line)
+        return found["type"].strip() + found["sizes"] if found else ""
+
+    def at_most(self, index: str, at: int, deep: int = 0) -> int | None:
+        """How large an index can be in a statement; None if nothing says it, or if it can be negative."""
+        if index.isdigit():
+            return int(index)
+        if deep > _DEEPEST or not re.fullmatch(_VALUE, index):
+            return None
+        seen = (m for m in _BOUND.finditer(self._text) if m["index"] == index)
+        bounds = [int(m["most"]) for m in seen if self._always_with(m.start(), at - self.begin)]
+        if (last := self._last_of_loop(index)) is not None:
+            bounds.append(last)
+        definition = self._definitions.get(index)
+        made_of = self._made_of(*definition, at, deep + 1) if definition else None
+        if made_of is not None and made_of > _SIGNED.get(self._type_of(index), made_of):
+            made_of = None
+        return min([*bounds, *([] if made_of is None else [made_of])], default=None)
+
+    def _made_of(self, code: str, operands: list[str], at: int, deep: int) -> int | None:
+        first = self.at_most(operands[0], at, deep)
+        second = self.at_most(operands[1], at, deep) if len(operands) > 1 else None
+        if code in ("nop_expr", "ssa_name"):
+            return _NARROW.get(self._type_of(operands[0])) if first is None else first
+        if code == "bit_and_expr":
+            return min((each for each in (first, second) if each is not None), default=None)
+        if first is None or second is None:
+            return None
+        if code == "rshift_expr":
+            return first >> second if operands[1].isdigit() else first
+        return {"plus_expr": first + second, "mult_expr": first * second}.get(code)
+
+    def _last_of_loop(self, index: str) -> int | None:
+        """The last value of an index that g++'s own loops count up to, as those that clear an array of a struct."""
+        phi = index
+        if (made := self._definitions.get(index)) and made[0] == "plus_expr" and made[1][1] == "1":
+            phi = made[1][0]
+        begin = re.search(
+            rf"# gimple_phi <{re.escape(phi)}, (?P<next>{_VALUE})\((?P<back>\d+)\), (?P<first>\d+)\(\d+\)>", self._text
+        )
+        if begin is None:
+            return None
+        ahead = begin["next"]
+        counts = self._definitions.get(ahead, ("", []))
+        ends = re.search(
+            rf"gimple_cond <eq_expr, (?:{re.escape(phi)}|{re.escape(ahead)}), (\d+), [^\n]*\n"
+            r"    goto <bb (\d+)>",
+            self._text,
+        )
+        if counts[0] != "plus_expr" or counts[1][:2] != [phi, "1"] or ends is None:
+            return None
+        loop, back, out, end = (
+            max(block for block in self._blocks if block < place)
+            for place in (
+                begin.start(),
+                self._text.index(f"\n  <bb {begin['back']}>") + 1,
+                self._text.index(f"\n  <bb {ends[2]}>") + 1,
+                ends.start(),
+            )
+        )
+        if self._come_to(out, {back}, past=loop) or (end != loop and self._come_to(loop, {back}, past=end)):
+            return None
+        return max(int(ends[1]), int(begin["first"]))
+
+    def _type_of(self, value: str) -> str:
+        variable = re.escape(value.rpartition("_")[0])
+        names = rf"{re.escape(value)}" + (rf"|{variable}(?:D\.\d+)?" if variable else "")
+        found = re.search(rf"[\n(,] *(?:const )?([\w ]*?)(?:D\.\d+)? (?:{names})[;,)]", self._head)
+        return found[1] if found else ""
+
+    @functools.cached_property
+    def _definitions(self) -> dict[str, tuple[str, list[str]]]:
+        return {m["name"]: (m["code"], m["operands"].split(", ")) for m in _DEFINITION.finditer(self._text)}
+
+    def _always_with(self, check: int, at: int) -> bool:
+        """Whether whoever comes to a place of the text has been at ``check`` before, or comes there behind it: what
+        ``x[i] += y`` reads is before the check of i."""
+        first, last = (max(begin for begin in self._blocks if begin < place) for place in (check, at))
+        if first == last or not self._come_to(min(self._blocks), {last}, past=first):
+            return True
+        ends = {begin for begin, follow in self._blocks.items() if not follow}
+        return not self._come_to(last, ends, past=first)
+
+    def _come_to(self, start: int, goals: set[int], *, past: int) -> bool:
+        """Whether one can come from a block to one of others without going through ``past``."""
+        seen, ahead = {past}, [start]
+        while ahead:
+            block = ahead.pop()
+            if block not in seen:
+                if block in goals:
+                    return True
+                seen.add(block)
+                ahead += self._blocks[block]
+        return False
+
+    @functools.cached_property
+    def _blocks(self) -> dict[int, list[int]]:
+        """Where each basic block begins, and where those that may follow it do."""
+        found = [*_BLOCK.finditer(self._text)]
+        begins = {block[1]: block.start() for block in found}
+        ends = [*(block.start() for block in found[1:]), len(self._text)]
+        texts = {block.start(): self._text[block.start() : end] for block, end in zip(found, ends, strict=True)}
+        labels = {label: begin for begin, text in texts.items() for label in _LABEL.findall(text)}
+        follow: dict[int, list[int]] = {}
+        for (begin, text), end in zip(texts.items(), ends, strict=True):
+            follow[begin] = [begins[number] for number in re.findall(r"goto <bb (\d+)>", text) if number in begins]
+            if "  gimple_switch <" in text or "  gimple_goto <" in text:
+                follow[begin] += labels.values()
+            elif "goto <bb" not in text.rstrip().rpartition("\n")[2] and end in texts:
+                follow[begin].append(end)
+        return follow
+
+
+def _place(operand: str) -> _Place | None:
+    """What memory an operand is; None if it is a value, a constant or an address."""
+    if operand in ("", "NULL", '""', "Inf", "Nan") or operand[0] in "&{-+0123456789":
+        return None
+    if re.fullmatch(_VALUE, operand):
+        return None
+    cast = None
+    while around := _AROUND.match(operand):
+        inner, rest = _inside(operand, around.end() - 1)
+        if around["cast"] is not None:
+            cast = around["cast"]
+        else:
+            inner = _split(inner)[0]
+        if re.fullmatch(_VALUE, inner):
+            return None
+        operand = inner + rest
+    if operand.startswith("MEM"):
+        begin = operand.find("[(") if "[(" in operand else operand.find("[")
+        if begin < 0:
+            return _Place("*?", "", 0, None, ())
+        kind = re.match(r"MEM <(.*)> $", operand[:begin])
+        inner, rest = _inside(operand, begin)
+        pointed = _POINTED.match(inner)
+        if pointed is None or pointed["more"] or not pointed["to"].startswith("&"):
+            return _Place("*" + (pointed["to"] if pointed and not pointed["more"] else "?"), "", 0, None, ())
+        variable = _VARIABLE.match(pointed["to"], 1)
+        cast = cast or (kind[1] if kind else inner[1 : inner.find(")")])
+        offset, steps = int(pointed["offset"] or 0), pointed["to"][variable.end() :] + rest if variable else ""
+    elif pointer := _POINTER.match(operand):
+        return _Place("*" + (pointer["a"] or pointer["b"]), "", 0, None, ())
+    else:
+        variable = _VARIABLE.match(operand)
+        offset, steps = 0, operand[variable.end() :] if variable else ""
+    if variable is None:
+        return _Place("*?", "", 0, None, ())
+    base = variable["own"] or variable["constant"] or variable["uid"]
+    return _Place(
+        base,
+        variable["name"] or "",
+        offset,
+        cast,
+        tuple(m["index"] for m in _STEP.finditer(steps)),
+        bool(variable["constant"]),
+    )
+
+
+def _inside(operand: str, at: int) -> tuple[str, str]:
+    """What is in the bracket that is opened there, and what comes after it."""
+    close = {"(": ")", "[": "]", "<": ">"}[operand[at]]
+    depth = 0
+    for end in range(at, len(operand)):
+        if operand[end] == operand[at]:
+            depth += 1
+        elif operand[end] == close and operand[end - 1] != "-":  # `->`
+            depth -= 1
+            if depth == 0:
+                return operand[at + 1 : end], operand[end + 1 :]
+    return operand[at + 1 :], ""
+
+
+def _same_class(one: str, other: str) -> bool:
+    first, second = _NUMBER.search(one), _NUMBER.search(other)
+    return first is not None and second is not None and first[1] == second[1]
+
+
+def _unseen(dump: str, found: re.Match[str], kind: str, name: str, *, is_write: bool) -> Unseen:
+    begin = dump.rfind("\n;; Function ", 0, found.start())
     function = _FUNCTION.match(dump, begin)
-    line = int(place["line"]) if place["line"] else None
-    return Unseen(place["file"], line, called, is_write, function["name"] if function else "")
+    line = int(found["line"]) if found["line"] else None
+    return Unseen(found["file"], line, kind, name, is_write, function["name"] if function else "")
 
 
-def _told_before(dump: str, begin: int) -> str:
-    """What the sanitizer is told right before the statement that begins there."""
-    told = ""
+def _told_before(dump: str, begin: int) -> set[tuple[str, bool]]:
+    """What the sanitizer is told right before the statement that begins there: bases of places, and whether written."""
+    told: set[tuple[str, bool]] = set()
     while begin > 0:
-        line = dump[dump.rfind("\n", 0, begin - 1) + 1 : begin]
-        if "gimple_call <__builtin___tsan_" not in line and "gimple_assign <addr_expr, " not in line:
+        line = dump[dump.rfind("\n", 0, begin - 1) + 1 : begin - 1]
+        if call := _TOLD.search(line):
+            at = call["at"].partition(", ")[0] if not call["at"].startswith("&") else _split(call["at"])[0]
+            place = _place(at[1:]) if at.startswith("&") else None
+            told.add((place.base if place else f"*{at}", "read" not in call["how"]))
+        elif address := _ADDRESS.search(line):
+            of = _split(address["of"])[0]
+            place = _place(of[1:]) if of.startswith("&") else None
+            base = place.base if place else f"*{of}"
+            told |= {(base, is_write) for at, is_write in told if at == f"*{address['name']}"}
+        else:
             break
-        told += line if "gimple_call" in line else ""
-        begin -= len(line)
+        begin -= len(line) + 1
     return told
 
 
@@ -147,12 +457,14 @@ def _returns_by_address(dump: str, uid: str) -> bool:
 def _is_function(dump: str, operand: str) -> bool:
     """Whether an operand is a function of this dump: as an argument that is an address, which is written like a
     variable."""
-    base = _BASE.fullmatch(operand)
+    base = _VARIABLE.fullmatch(operand)
     return base is not None and base["uid"] is not None and f"decl_uid={base['uid']}," in dump
 
 
 def _split(operands: str) -> list[str]:
     """At commas outside of brackets."""
+    if not _BRACKETED_COMMA.search(operands):
+        return operands.split(", ")
     parts, depth, begin = [], 0, 0
     for at, letter in enumerate(operands):
         if letter in "([{":
@@ -169,18 +481,3 @@ def _of_function(head: str) -> set[str]:
     """The numbers of a function's own variables and parameters."""
     lines = (line for line in head.splitlines() if not line.startswith(("  static ", "  extern ")))
     return {number for line in lines for number in _NUMBER.findall(line)}
-
-
-def _is_memory(operand: str, own: set[str]) -> bool:
-    """Whether an operand lies in memory that other threads may have: not a value, and no variable of the function."""
-    if operand in ("", "NULL", "Inf", "Nan") or operand[0] in '&{"-+0123456789' or _SSA_NAME.fullmatch(operand):
-        return False
-    if "MEM" in operand:  # MEM[(struct S *)&x + 8B]
-        address = re.search(r"&[^\s\])]*?D\.(\d+)", operand)
-        return address is None or address[1] not in own
-    if "*" in operand or "->" in operand:
-        return True
-    if operand.startswith("C."):  # a constant of the compiler's own
-        return False
-    base = _BASE.match(_CONVERSION.sub("", operand))
-    return base is None or (base["uid"] is not None and base["uid"] not in own)
