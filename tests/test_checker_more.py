@@ -379,6 +379,7 @@ extern "C" __global__ void k(char* out, char* p, int j, Rows* many, Triple* trip
     rows.n += of_bytes[static_cast<unsigned char>(p[0])] + of_bytes[p[1] & 255] + tail->a[j];
     p[8] = rows.n + later(p) + taken(*tail, j) + flexible(p) + of_string(p) + of_static(many->a) + cast(*tail, j);
     p[9] = given(*tail, j).n + another_check(*tail, p, j, false) + negative(*tail, j) + narrow(*tail, j);
+    p[11] = fminf(fmaxf(p[0], -INFINITY), INFINITY);
     p[10] = far(*tail, j) + bits({1}, reinterpret_cast<Bits*>(p));
     triples[0] = whole({1}, j);
 }

@@ -464,7 +464,7 @@ def _is_function(dump: str, operand: str) -> bool:
 def _split(operands: str) -> list[str]:
     """At commas outside of brackets."""
     if not _BRACKETED_COMMA.search(operands):
-        return operands.split(", ")
+        return [each.strip() for each in operands.split(", ")]  # g++ writes "  Inf"
     parts, depth, begin = [], 0, 0
     for at, letter in enumerate(operands):
         if letter in "([{":
