@@ -323,6 +323,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_wakes_for_nothing": ({5}, "of its waits were ended by credits alone"),
         "wrong_gives_up_and_writes": ({5}, "streams.received was written all the same"),
         "wrong_received_grows": ({5}, "streams.received was never written"),
+        "wrong_arrival_of_8_bits": ({2}, "DeadlockError|the arrival of slot"),
     },
     "06_slots": {
         "wrong_counts_itself": ({1}, "only the bits below one's own lane count"),
@@ -371,6 +372,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_phase": ({2}, "not about {phase, peer, kind}"),
         "wrong_threads_of_one_dimension": ({1}, "race: "),
         "wrong_first_of_each_row": ({3}, "DeadlockError|were told to be the last"),
+        "wrong_failure_of_256_threads": ({3}, "`ok` was false in 1 of 1 blocks"),
     },
     "07_sums": {
         "wrong_fused": ({1}, "Round the product, then the sum"),
@@ -388,6 +390,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_borrows": ({2}, "the two halves of word 0x"),
         "wrong_experts_of_8_bits": ({4}, "the weight on rank"),
         "wrong_waits_for_its_warp": ({1, 3}, "wait in __syncwarp"),
+        "wrong_token_of_16_bits": ({4}, "KernelFault|the weight on rank"),
+        "wrong_expert_twice_is_one": ({4}, "the weight on rank"),
     },
     "07_groups": {
         "wrong_rounds_down": ({1}, "7 rows in groups of 3 are 2 groups"),
@@ -410,6 +414,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_item_of_8_bits": ({2}, "are of groups [0], not 256"),
         "wrong_signals_as_a_warp": ({3}, "waits in __syncwarp"),
         "wrong_waits_as_a_warp": ({4}, "waits in __syncwarp"),
+        "wrong_groups_of_16_bits": ({1}, "are 464 groups"),
+        "wrong_row_of_16_bits": ({1}, "its group"),
+        "wrong_signal_of_10_bits": ({3}, "DeadlockError|the entry of rank"),
+        "wrong_wait_of_10_bits": ({4}, "was not there after the wait"),
     },
     "08_fp8": {
         "wrong_counts_infinities": ({1, 4, 5}, "only of finite numbers"),
@@ -432,6 +440,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_largest_float_is_none": ({1, 3}, "of numbers as large as kFp8LargestFloat are wrong"),
         "wrong_barrier_of_the_block": ({1, 4, 5}, "divergent barrier"),
         "wrong_barrier_before_the_bytes": ({4, 5}, "divergent barrier"),
+        "wrong_row_of_16_bits": ({5}, "scales of|elements of"),
     },
     "08_packets": {
         "wrong_two_exchanges": ({1, 3}, "a packet is one store"),
@@ -558,5 +567,6 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_label_of_1": ({2}, "DeadlockError"),
         "wrong_the_last_wait_decides": ({2}, "never came, those behind it did, and forward_warp returned true"),
         "wrong_begins_with_the_first": ({3, 4}, "sums of rank"),
+        "wrong_token_of_16_bits": ({1}, "labels in the slots for partners|rows handed on"),
     },
 }

@@ -222,6 +222,12 @@ def _drawn(task: int, learners: int) -> Cases:
     return cases
 
 
+def _many_chunks(task: int, learners: int) -> Cases:
+    """More than 8 bits count, from a rank to itself."""
+    job = _Job(num_slots=8, slot_rows=1, row_bytes=16, max_rows=260, learners=learners)
+    return on_fabrics(one(lambda rng: _case(task, rng, 1000 * task + 90, [[260]], [job])), RC)
+
+
 def _merged_with(order: int, counts: Counts = _LONG, slots: int = 2) -> Cases:
     """Rank 0 has the learner's one block per peer, the others have the grader's two ends, one after the other."""
     learner, grader = _Job(num_slots=slots, learners=_MERGED), _Job(num_slots=slots, order=order)
@@ -285,7 +291,12 @@ BEHAVIOURS = (
         on_fabrics(_checked(2, _SEND_CHUNK, 2, delay=30), RC, SRD),
         _OWN,
     ),
-    Behaviour(2, "streams of every length arrive", on_fabrics(_drawn(2, _SEND_CHUNK), RC, SRD), _OWN),
+    Behaviour(
+        2,
+        "streams of every length arrive",
+        all_of(on_fabrics(_drawn(2, _SEND_CHUNK), RC, SRD), _many_chunks(2, _SEND_CHUNK)),
+        _OWN,
+    ),
     Behaviour(
         3, "a chunk is worth one credit", on_fabrics(_streams(3, _Job(learners=_TAKE_CHUNK), 8), RC, SRD), _CREDIT
     ),

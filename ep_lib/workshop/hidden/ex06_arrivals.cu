@@ -21,6 +21,7 @@ struct Job {
     int64_t late;      // from which rank on
     int64_t blocks;    // that take part; those of the grid behind them do nothing
     int64_t failing;   // bit b: in a thread of block b (modulo 64), `ok` is false
+    int64_t fails;     // which thread that is
     int64_t learners;  // which functions are the learner's: bits of Part
     int64_t unit;      // by how much epochs and tags grow: 1, or more than 32 bits hold
     int64_t absent;    // a rank that is not left out, and does not come; -1: none
@@ -98,7 +99,7 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
         // role: a thread of another block, which writes a row that your signal speaks for
         ep::peer_ptr(area + me * words, to)[i % words] = source[(epoch - 1) * words + i % words];
     }
-    const bool ok = (job.failing >> blockIdx.x % 64 & 1) == 0 || thread != 33;
+    const bool ok = (job.failing >> blockIdx.x % 64 & 1) == 0 || thread != job.fails;
     const ep::LastBlock last = which_is_last(job, finished, ok);
     __shared__ int answer;
     if (thread == 0) answer = static_cast<int>(last);

@@ -46,6 +46,7 @@ class _Job:
     late: int = 0
     blocks: int = 3
     failing: int = 0
+    fails: int = 33
     learners: int = 0
     unit: int = 1
     absent: int = -1
@@ -164,6 +165,11 @@ def _many_blocks(rng: Rng) -> Iterator[Case]:
     yield _case(3, rng, 390, _Job(words=1, learners=_LAST, blocks=260), ranks=1, epochs=2, threads=32)
 
 
+def _last_thread(rng: Rng) -> Iterator[Case]:
+    job = _Job(words=1, learners=_LAST, blocks=1, failing=1, fails=1023)
+    yield _case(3, rng, 395, job, ranks=1, epochs=1, threads=1024)
+
+
 def _in_vain(rng: Rng) -> Iterator[Case]:
     """The second of three ranks does not come."""
     threads = 64
@@ -222,7 +228,9 @@ BEHAVIOURS = (
         _COUNT,
     ),
     Behaviour(3, "more blocks than 8 bits count", _many_blocks, _COUNT),
-    Behaviour(3, "a failure in any block", _epochs(3, _LAST, 2, 2, failing=(0b1, 0b11010)), _COUNT),
+    Behaviour(
+        3, "a failure in any block", all_of(_epochs(3, _LAST, 2, 2, failing=(0b1, 0b11010)), _last_thread), _COUNT
+    ),
     Behaviour(3, "the rows of all blocks are published", under_checker(_epochs(3, _LAST, 2, 2), 8), _COUNT),
 )
 

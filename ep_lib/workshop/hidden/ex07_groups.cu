@@ -24,6 +24,8 @@ struct Job {
 
 enum Part { kGroups = 1, kOrder = 2, kSignal = 4, kWait = 8 };
 
+constexpr int kManyGroups = (1 << 16) + 464;  // more than 16 bits count
+
 EP_DEVICE int groups_of(const Job& job) {
     if (job.learners & kGroups) return ep::num_groups(static_cast<int>(job.rows), static_cast<int>(job.group_rows));
     return static_cast<int>((job.rows - 1) / job.group_rows + 1);
@@ -58,6 +60,8 @@ EP_DEVICE void play(int task, const Job& job, const Memory& my, int epoch) {
     if (blockIdx.x == 0 && epoch == 1 && (job.learners & kGroups)) {
         my.noted[0] = groups_of(job);
         my.noted[1 + rows] = ep::num_groups(0, static_cast<int>(job.group_rows));
+        my.noted[2 + rows] =
+            ep::num_groups(kManyGroups * static_cast<int>(job.group_rows), static_cast<int>(job.group_rows));
         for (int i = 0; i < rows; ++i) my.noted[1 + i] = ep::completes_group(i, rows, static_cast<int>(job.group_rows));
     }
     if (blockIdx.x == 0 && epoch == 1 && (job.learners & kOrder)) {
@@ -104,7 +108,7 @@ constexpr int kAlone = 5;  // the thread that plays
 //   arrived   symmetric [ranks, max_groups]
 //   source    [epochs, rows, row_words]        out  [epochs, ranks, rows, row_words]
 //   noted     task 1: groups, and for each row whether it completes one, and
-//   the groups of no rows; 2: [items, 2] owner and group
+//   the groups of no rows and of kManyGroups * group_rows; 2: [items, 2] owner and group
 extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arrived, const uint64_t* source,
                                    uint64_t* out, int* noted, char* seen, const int64_t* numbers, int epoch) {
     if (task == 0) return canary(seen);

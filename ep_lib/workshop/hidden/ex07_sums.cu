@@ -10,6 +10,7 @@ struct Job {
     int64_t count;  // of what is asked, or vectors of a row
     int64_t rows;   // task 3, whole rows: how many are added
     int64_t top_k, experts_per_rank, ranks;
+    int64_t first;  // task 4: the number of the first token, before which `given` and `weights` have nothing
 };
 
 template <typename T>
@@ -33,8 +34,9 @@ EP_DEVICE void ask(int task, const Job& job, const int* given, const float* weig
         told[me] = ep::bfloat16_word(two[0], two[1]);
     } else if (task == 4) {
         for (int r = 0; r < job.ranks; ++r) {
+            const int token = static_cast<int>(job.first) + me;
             const float weight = ep::weight_on(static_cast<int>(job.top_k), static_cast<int>(job.experts_per_rank), r,
-                                               me, given, weights);
+                                               token, given, weights);
             told[r * count + me] = __float_as_int(weight);
         }
     } else if (task == 5) {

@@ -47,6 +47,7 @@ class _Job:
     top_k: int = 0
     experts_per_rank: int = 0
     ranks: int = 0
+    first: int = 0
 
 
 def _floats(rng: Rng, *shape: int) -> Array:
@@ -95,8 +96,10 @@ def _rounding_case(rng: Rng, seed: int, count: int = 400) -> Case:
     return _bits_case(3, seed, _Job(count), two, words.view(np.float32), "bfloat16_word({0:.9g}, {1:.9g})")
 
 
-def _weights_case(rng: Rng, seed: int, ranks: int, per_rank: int, top_k: int, count: int = 90) -> Case:
+def _weights_case(rng: Rng, seed: int, ranks: int, per_rank: int, top_k: int, count: int = 90, first: int = 0) -> Case:
+    """The weights of ``count`` tokens on each rank; ``first``: so many tokens come before, which nobody asks for."""
     idx = np.argsort(rng.random((count, ranks * per_rank)), axis=1)[:, :top_k].astype(np.int32)
+    idx[::9] = idx[::9, :1]  # a token may name an expert twice
     idx[rng.random(idx.shape) < 0.3] = -1
     weights = rng.standard_normal((count, top_k)).astype(np.float32)
     want = np.zeros((ranks, count), np.float32)
@@ -113,8 +116,10 @@ def _weights_case(rng: Rng, seed: int, ranks: int, per_rank: int, top_k: int, co
         got = float(out["told"][0].view(np.float32).reshape(ranks, count)[rank, token])
         return f"with experts {idx[token].tolist()}, {per_rank} on each rank, the weight on rank {rank} is {got:.9g}"
 
-    job = _Job(count, top_k=top_k, experts_per_rank=per_rank, ranks=ranks)
-    return Case(_scenario(4, seed, job, idx, weights, want.size), judge)
+    job = _Job(count, top_k=top_k, experts_per_rank=per_rank, ranks=ranks, first=first)
+    given = np.concatenate([np.zeros((first, top_k), np.int32), idx])
+    all_weights = np.concatenate([np.full((first, top_k), 77, np.float32), weights])
+    return Case(_scenario(4, seed, job, given, all_weights, want.size), judge)
 
 
 def _rows_case(task: int, rng: Rng, seed: int, *, bfloat16: bool, rows: int = 5, vectors: int = 70) -> Case:
@@ -188,7 +193,7 @@ def _scenario(task: int, seed: int, job: _Job, given: Array, weights: Array, tol
 def _weights(rng: Rng) -> Iterator[Case]:
     for seed, (ranks, per_rank, top_k) in enumerate(((1, 4, 2), (4, 2, 3), (3, 5, 8), (8, 1, 4), (40, 10, 36))):
         yield _weights_case(rng, seed, ranks, per_rank, top_k)
-    yield _weights_case(rng, 9, 2, 40_000, 4, count=5)
+    yield _weights_case(rng, 9, 2, 40_000, 4, count=5, first=1 << 16)
 
 
 _ROUND = "Round the product, then the sum: __fmul_rn and __fadd_rn, which no compiler joins."

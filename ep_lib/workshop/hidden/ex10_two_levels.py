@@ -48,14 +48,17 @@ class _Job:
 
 class _World:
     """Who needs what, and what everything must hold then. ``few``: token 0 is for the first rank of each node alone,
-    which is the label 1, the last token for nobody, and the last rank has nothing for node 0."""
+    which is the label 1, the last token for nobody, and the last rank has nothing for node 0. ``last``: the last 270
+    tokens are for everybody, others for nobody."""
 
-    def __init__(self, rng: Rng, ranks: int, job: _Job, *, few: bool = False) -> None:
+    def __init__(self, rng: Rng, ranks: int, job: _Job, *, few: bool = False, last: bool = False) -> None:
         self.ranks, self.job, self.nodes = ranks, job, ranks // job.mates
         self.wants = rng.random((ranks, job.count, ranks)) < 0.4
         self.wants[:, 0, :] = np.arange(ranks) % job.mates == 0 if few else True  # there is always something to do
         if few:
             self.wants[:, -1] = self.wants[-1, :, : job.mates] = False
+        if last:
+            self.wants[:, :-270], self.wants[:, -270:] = False, True
         self.rows = rng.standard_normal((ranks, job.count, job.words)).astype(np.float32)
         scale = 10.0 ** rng.integers(-3, 4, ranks)
         self.results = [(self.rows * scale[r] * (r + 1)).astype(np.float32) for r in range(ranks)]
@@ -241,11 +244,15 @@ def _cases(task: int, make: Any, *, checked: int = 0) -> Cases:
                 yield make(_World(rng, ranks, job), 100 * task + number, fabric)
 
         if not checked:  # more tokens than 8 bits count, and more ranks than 32 bits name
-            yield make(_World(rng, 4, _Job(270, 1)), 100 * task + 8, "rc")
+            if task != 1:
+                yield make(_World(rng, 4, _Job(270, 1)), 100 * task + 8, "rc")
             yield make(_World(rng, 36, _Job(2, 33, 18)), 100 * task + 9, "rc")
             yield make(_World(rng, 6, _Job(4, 33, 2), few=True), 100 * task + 10, "srd")
-            if task == 1:  # more nodes than lanes
+            if (
+                task == 1
+            ):  # more nodes than lanes, and more tokens than 16 bits count, of which 270 go to the other node
                 yield make(_World(rng, 36, _Job(2, 4, 1)), 100 * task + 11, "rc")
+                yield make(_World(rng, 2, _Job((1 << 16) + 270, 1, 1), last=True), 100 * task + 12, "rc")
 
     return under_checker(cases, checked) if checked else cases
 
