@@ -521,6 +521,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_subtracts_in_place": ({1}, "has changed `logits`"),
         "wrong_fills_in_place": ({2, 3}, "has changed `topk_idx`"),
         "wrong_clamps_in_place": ({3}, "has changed `routing`"),
+        "wrong_small_weights_sum_to_less": ({4}, "do not sum to 1"),
+        "wrong_small_weights_are_none": ({4}, "do not sum to 1"),
     },
     "10_plan": {
         "wrong_no_expert_is_the_last": ({1}, "-1 is no expert"),

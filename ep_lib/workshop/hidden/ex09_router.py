@@ -56,16 +56,17 @@ def _routes(rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float
     steps = rng.permuted(np.tile(np.linspace(-4, 4, experts), (tokens, 1)), axis=1)
     away = rng.uniform(far / 4, far, (tokens, 1)) * rng.choice([-1, 1], (tokens, 1))
     logits = (steps + away).astype(np.float32).astype(_TYPES[dtype]).astype(np.float64)
-    order = np.argsort(-logits, axis=1)[:, :top_k]
+    largest = np.argsort(-logits, axis=1)[:, :top_k]
 
     def judge(seen: Any) -> str | None:
         idx, weights, probabilities = seen
         if [part["type"] for part in seen] != ["int64", "float32", "float32"]:
             types = ", ".join(part["type"] for part in seen)
             return f"of {dtype} logits it made {types}; it should be int64, float32, float32"
-        if np.array(idx["values"]).shape != order.shape or np.any(np.array(idx["values"]) != order):
-            return f"the {top_k} experts of a token are not those of the {top_k} largest logits, the largest first"
-        if _differs(weights["values"], _softmax(np.take_along_axis(logits, order, axis=1))):
+        chosen = np.array(idx["values"])  # in any order, each with its own weight
+        if chosen.shape != largest.shape or np.any(np.sort(chosen, axis=1) != np.sort(largest, axis=1)):
+            return f"the {top_k} experts of a token are not those of the {top_k} largest logits"
+        if _differs(weights["values"], _softmax(np.take_along_axis(logits, chosen, axis=1))):
             total = np.array(weights["values"]).sum(axis=1)
             return f"the weights are no softmax over the chosen logits; those of the first token sum to {total[0]:.3f}"
         if _differs(probabilities["values"], _softmax(logits)):
@@ -134,7 +135,9 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
     stays = want_idx >= 0
     weights[stays & (stays.cumsum(axis=1) > 1) & (rng.random(idx.shape) < 0.5)] = 0
     weights = np.where(idx >= 0, weights, 0)
-    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
+    # What a token keeps may be as small as a softmax makes it, beside one that goes.
+    weights = np.where(stays, weights * 10.0 ** rng.uniform(-20, 0, (len(idx), 1)), weights)
+    weights = (weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-30)).astype(np.float32)
     want_weights = np.where(stays, weights, 0).astype(np.float64)
     logits = rng.standard_normal((len(idx), experts)).astype(np.float32)
     probabilities = _softmax(logits.astype(np.float64))
