@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ep_lib.workshop import guest
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, advice_for, says_all, what_failed
 from ep_lib.workshop.guest import failure_of
 from ep_lib.workshop.hidden import ex01_write_signal, of_kernels
@@ -126,6 +128,29 @@ def test_a_function_in_python_that_returns_nothing_is_named(tmp_path: Path) -> N
         assert said(failure=outputs.failure) == "TypeError: route() returned nothing: is a `return` missing?"
         assert says_all(outputs) and not advice_for(outputs)
     assert "has no attribute 'there' (line 4 of piece.py)" in said(failure=told(lambda: piece.asks()).failure)
+
+
+def test_an_endless_loop_in_python_is_told_with_its_task_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also sooner, in a function where one was found before; other calls of long ones have all the time."""
+    monkeypatch.setattr(guest, "_LOOK_S", 0.01)
+    monkeypatch.setattr(guest, "_ENDLESS_S", 0.3)
+    monkeypatch.setattr(guest, "_ENDLESS_AGAIN_S", 0.02)
+    text = "def post():\n    # TASK 3 (2 points): post\n    while True:\n        pass\n    # end of TASK 3\n"
+    (tmp_path / "piece.py").write_text(text + "def own():\n    while True: pass\n")
+    piece = load(tmp_path / "piece.py")
+    for known, seconds in (("post", "0.02"), ("take", "0.3")):
+        with pytest.raises(guest._Endless) as ended, guest._ended_in_time(tmp_path, [known]):
+            piece.post()
+        said_first = f"post(), of task 3, does not end: it still ran after {seconds} s, in line "
+        assert str(ended.value).startswith(said_first), ended.value
+        assert re.search(r"[34] of piece.py: (while True:|pass)$", str(ended.value))
+    with pytest.raises(guest._Endless) as ended, guest._ended_in_time(tmp_path, []):
+        piece.own()
+    assert re.search(r"^own\(\) does not end: .* line 7 of piece.py: while True: pass$", str(ended.value))
+    failed = Outputs(failure=Failure(guest.ENDLESS, str(ended.value)))
+    assert says_all(failed) and said(failure=failed.failure) == str(ended.value)
 
 
 def test_memory_that_changed_unseen_counts_for_nothing() -> None:

@@ -114,11 +114,11 @@ def advice_for(outputs: Outputs) -> str:
 
 
 def says_all(outputs: Outputs) -> bool:
-    """Whether the failure is a name that is not there, a value that was not returned, or that the piece has changed
-    what it was given, to which the test's own advice adds nothing."""
+    """Whether the failure is a name that is not there, a value that was not returned, an endless loop, or that the
+    piece has changed what it was given, to which the test's own advice adds nothing."""
     failure = outputs.failure
     return failure is not None and (
-        failure.kind in ("AttributeError", GivenWasChanged.__name__)
+        failure.kind in ("AttributeError", GivenWasChanged.__name__, ChildUsedItsTime.__name__)
         or failure.message.endswith(RETURNED_NOTHING)
         or _is_renamed(failure)
     )

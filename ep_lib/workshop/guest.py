@@ -9,19 +9,21 @@ of what happened, is kept by the worker, in an object of the class ``Kept`` of t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
 import pickle
+import re
 import signal
 import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from ep_lib.errors import KernelCompileError
@@ -34,7 +36,20 @@ MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
 _MUCH = 1 << 30  # bytes
 _TOO_LARGE = "what your functions return or keep takes more memory than a process may have: return what was asked for"
 _MOST_TOLD = 1 << 20  # bytes of one message from the guest
+_LOOK_S = 0.5  # of CPU time, between looks at how long a call takes
+_ENDLESS_S = 4.5  # of CPU time in one call: less than its request may take, so that the line can be told
+_ENDLESS_AGAIN_S = 1.0  # where an earlier call of this submission was ended in the same function
+ENDLESS = "ChildUsedItsTime"  # of the sandbox, which tells no line
+_TASK = re.compile(r"# (?P<ended>end of )?TASK (?P<task>\d+)")  # around what a learner writes: generate.py
 Walls = Mapping[str, Iterable[str]]
+
+
+class _Endless(BaseException):
+    """A function of the piece has used its time; ``location`` names the function. No ``except Exception`` takes it."""
+
+    def __init__(self, message: str, location: str) -> None:
+        super().__init__(message)
+        self.location = location
 
 
 class Guest:
@@ -72,9 +87,11 @@ class Guest:
         """Waits until the piece is imported: {"failure": None}, or why it is not."""
         return self._told()
 
-    def call(self, program: ModuleType, call: Call, kept: Any) -> dict[str, Any]:
-        """What it gave: {"seen": ..., "failure": None} or {"failure": ...}. ``kept`` answers what the guest asks."""
-        _write(self._to, pickle.dumps((program.__name__, call.function, dict(call.arguments), kept is not None)))
+    def call(self, program: ModuleType, call: Call, kept: Any, endless: Iterable[str] = ()) -> dict[str, Any]:
+        """What it gave: {"seen": ..., "failure": None} or {"failure": ...}. ``kept`` answers what the guest asks;
+        ``endless`` names functions of the piece in which earlier calls were ended."""
+        order = list(endless), program.__name__, call.function, dict(call.arguments), kept is not None
+        _write(self._to, pickle.dumps(order))
         while True:
             told = self._told()
             if "ask" not in told:
@@ -161,8 +178,10 @@ def _serve(mine: Path, piece: str, before: Sequence[seal.Noted], may_trace: bool
         return {"failure": None}
 
     def called() -> dict[str, Any]:
-        # The arguments stand in no variable here: a piece that finds this frame finds nothing in it.
-        return {"failure": None, "seen": _made(module, _order(orders), partial(_ask, orders, told), require)}
+        # _made() takes the arguments out of the order: a piece that finds this frame finds nothing in it.
+        order = _order(orders)
+        with _ended_in_time(mine, order.pop(0)):
+            return {"failure": None, "seen": _made(module, order, partial(_ask, orders, told), require)}
 
     for step in (imported, called):
         said = json.dumps(_outcome(mine, step, module))
@@ -183,9 +202,11 @@ def _made(
     return seen if len(json.dumps(seen)) <= MAX_HEADER_BYTES // 2 else None  # more than any right answer gives
 
 
-def _outcome(mine: Path, step: Callable[[], dict[str, Any]], piece: ModuleType | None) -> dict[str, Any]:
+def _outcome(mine: Path, step: Callable[[], dict[str, Any]], piece: ModuleType | None = None) -> dict[str, Any]:
     try:
         return step()
+    except _Endless as endless:
+        return {"failure": {"kind": ENDLESS, "message": str(endless), "location": endless.location}}
     except MemoryError as error:
         failure = failure_of(mine, error)
         if not failure["message"] and _has_memory():  # then it was what the piece gave to the function around it
@@ -193,6 +214,37 @@ def _outcome(mine: Path, step: Callable[[], dict[str, Any]], piece: ModuleType |
         return {"failure": failure}
     except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
         return {"failure": failure_of(mine, error, piece)}
+
+
+@contextlib.contextmanager
+def _ended_in_time(mine: Path, known: Sequence[str]) -> Iterator[None]:
+    """Ends a call of the piece that computes for too long, with the function and the line where it is.
+
+    Where ranks are threads of their own, no line is found from here: the sandbox ends those, as all else."""
+    used = 0.0
+
+    def look(_: int, frame: FrameType | None) -> None:
+        nonlocal used
+        used += _LOOK_S
+        while frame is not None and not Path(frame.f_code.co_filename).is_relative_to(mine):
+            frame = frame.f_back
+        if frame is None:
+            return
+        name = frame.f_code.co_qualname
+        if used >= (_ENDLESS_AGAIN_S if name in known else _ENDLESS_S):
+            lines = Path(frame.f_code.co_filename).read_text("utf-8").splitlines()[: frame.f_lineno]
+            marks = [mark for mark in map(_TASK.search, lines) if mark]
+            of = f", of task {marks[-1]['task']}," if marks and not marks[-1]["ended"] else ""
+            where = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}: {lines[-1].strip()}"
+            raise _Endless(f"{name}(){of} does not end: it still ran after {used:g} s, in {where}", name)
+
+    before = signal.signal(signal.SIGVTALRM, look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_S, _LOOK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _has_memory() -> bool:

@@ -19,7 +19,7 @@ from ep_lib.runtime.accesses import accesses_of
 from ep_lib.workshop import seal
 from ep_lib.workshop.bound import put_together
 from ep_lib.workshop.checked import checked, exhausted, told_of
-from ep_lib.workshop.guest import Guest, Walls, failure_of
+from ep_lib.workshop.guest import ENDLESS, Guest, Walls, failure_of
 from ep_lib.workshop.pieces import load
 from ep_lib.workshop.scenario import ANSWERS, Array, Call, Launch, Ref, Scenario, pack
 from ep_lib.workshop.watched import require_kernels_own, unseen_bytes
@@ -42,6 +42,7 @@ class Runner:
         self._before: list[seal.Noted] = []
         self._python = ""  # the piece that calls are for
         self._guest: Guest | None = None
+        self._endless: list[str] = []  # functions of the piece in which calls were ended
         self._is_quiet = False
 
     def prepare(self) -> None:
@@ -127,7 +128,9 @@ class Runner:
         kept = None if call.kept is None else program.Kept(**call.kept)
         told = guest.imported()
         if not told["failure"]:
-            told = guest.call(program, call, kept)
+            told = guest.call(program, call, kept, self._endless)
+            if told["failure"] and told["failure"]["kind"] == ENDLESS:
+                self._endless.append(told["failure"]["location"])
         if kept is not None and not told["failure"]:
             told["seen"] = kept.seen(told["seen"])
         guest.end()
