@@ -147,6 +147,18 @@ def test_who_tried_a_door_is_told_to_the_instructor(tmp_path: Path) -> None:
     assert not found.points and any("Tampered" in flag for flag in found.flags), found.tasks
 
 
+@pytest.mark.slow
+def test_a_generator_that_does_not_close_has_compiled_nothing(tmp_path: Path) -> None:
+    code = """
+def _numbers():
+    try: yield 1
+    finally: raise ValueError("not closed")
+next(_numbers())
+"""
+    found = grade("00_first_main", submitted(tmp_path, code), tasks=[1], seed=1)
+    assert found.tasks[0].passed and not found.flags and "ValueError: not closed" in found.output, found
+
+
 POINTLESS = """
     flag, box, out = rank.symmetric(1, "uint64"), rank.symmetric(len(mine), "int32"), rank.empty(len(mine), "int32")
     nothing = rank.symmetric(len(mine), "int32")

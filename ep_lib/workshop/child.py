@@ -17,13 +17,14 @@ import pickle
 import resource
 import select
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ep_lib import processes
 from ep_lib.workshop import walls
-from ep_lib.workshop.guest import Walls
+from ep_lib.workshop.guest import Walls, say_in_a_line
 from ep_lib.workshop.runner import Runner
 from ep_lib.workshop.scenario import REQUEST_BYTES
 
@@ -94,6 +95,7 @@ def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> None:
 
 def serve(requests: BinaryIO, reply_fd: int, mine: Path, around: Walls | None = None) -> None:
     """Answers pickled requests, one frame each, until the parent closes the pipe. ``around``: as for a guest."""
+    sys.unraisablehook = say_in_a_line  # before it is noted what stands where
     runner = Runner(mine, around=around, shut=(requests.fileno(), reply_fd))
     while True:
         runner.prepare()

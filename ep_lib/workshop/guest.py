@@ -137,6 +137,15 @@ def _answer(kept: Any, name: str, given: list[Any]) -> tuple[str, Any]:
 _asking = threading.Lock()
 
 
+def say_in_a_line(ignored: sys.UnraisableHookArgs) -> None:
+    """For ``sys.unraisablehook``. Python's own shows the line that raised, and parses it for that: to the seal, the
+    piece has compiled something."""
+    kind = ignored.exc_type.__name__
+    print(
+        f"{ignored.err_msg or 'Exception ignored in'} {ignored.object!r}: {kind}: {ignored.exc_value}", file=sys.stderr
+    )
+
+
 # ---- the guest's own process ----------------------------------------------------------------------------------------
 def _live(
     mine: Path,
