@@ -305,18 +305,32 @@ def test_bytes_of_every_form() -> None:
     }
 
 
+BEHIND = [f"ep::direct::Behind{row}<{side}>" for row in ("", "WithRowScale") for side in ("float", "unsigned char")]
+CASTS = [f"ep::direct::CastTo<ep::Cast::{cast}, float>" for cast in ("kFp8", "kUe8m0", "kMxfp8", "kNvfp4")]
+
+
 @pytest.mark.slow
-def test_their_kernels_compile_for_gpus() -> None:
-    behind = [f"ep::direct::Behind{row}<{side}>" for row in ("", "WithRowScale") for side in ("float", "unsigned char")]
-    for rows in behind:
-        direct.kernel("dispatch_bulk", f"<ep::direct::kByLanes, 2, {rows}>").compile("sm_90")
-    for number, cast in enumerate(("kFp8", "kUe8m0", "kMxfp8", "kNvfp4")):
-        way = ("kByLanes, 2", "kByTma, 3")[number % 2]
-        rows = f"ep::direct::CastTo<ep::Cast::{cast}, float>"
-        direct.kernel("dispatch_bulk", f"<ep::direct::{way}, {rows}>").compile("sm_90")
-    for side in ("unsigned int", "unsigned char"):
-        direct.kernel("scales_by_column", f"<{side}>").compile("sm_90")
-    direct.kernel("copy_epilogue", "<int, unsigned char>").compile("sm_90")
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [
+        ("dispatch_bulk", f"<ep::direct::kByTma, 3, {CASTS[3]}>"),
+        ("dispatch_bulk", f"<ep::direct::kByLanes, 2, {BEHIND[3]}>"),
+        ("copy_epilogue", "<int, unsigned char>"),
+        *(("scales_by_column", f"<{side}>") for side in ("unsigned int", "unsigned char")),
+        *(("dispatch_bulk", f"<ep::direct::kByLanes, 2, {rows}>") for rows in BEHIND[:3]),
+        *(
+            ("dispatch_bulk", f"<ep::direct::kBy{way}, {CASTS[i]}>")
+            for i, way in enumerate(("Lanes, 2", "Tma, 3") * 2)
+            if i < 3
+        ),
+    ],
+)
+def test_their_kernels_compile_for_gpus(name: str, template: str) -> None:
+    direct.kernel(name, template).compile("sm_90")
+
+
+@pytest.mark.slow
+def test_a_handle_by_expert_is_launched_the_quick_way() -> None:
+    """Other kinds of parameters would make each launch take the slow way (ep_lib/cuda/native_host.py)."""
     by_expert = direct.kernel("copy_epilogue", "<long long, unsigned char>", "copy_by_expert").compile("sm_90")
-    # Others would make each launch take the slow way (ep_lib/cuda/native_host.py).
     assert {param.kind for param in by_expert.params} <= {"pointer", "struct", "int"}
