@@ -181,7 +181,11 @@ def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
 
 
 def _missing(groups: Sequence[_Group]) -> Quiescence:
-    lines = [f"nobody has stored to what {g.who} waits for in {g.place}" for g in groups if g.nobody and g.place]
+    lines = [
+        f"nobody has stored to what {g.who} waits for in {g.place}: it holds what it began with"
+        for g in groups
+        if g.nobody and g.place
+    ]
     for g in groups:
         if g.polls and not g.nobody and g.last and g.last.place and g.last.place.line != g.place.line:
             lines.append(
