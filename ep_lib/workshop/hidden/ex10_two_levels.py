@@ -109,21 +109,22 @@ class _World:
 def _scenario(task: int, seed: int, world: _World, fabric: str, symmetric: dict[str, list[Array]]) -> Scenario:
     job, ranks = world.job, world.ranks
     wants = (world.wants.astype(np.uint64) << np.arange(ranks, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
-    shape = (world.nodes, job.count)
+    # What a task's functions do not see is no larger than it must be.
+    shape, back = (world.nodes, job.count), (world.nodes, job.count) if task == 4 else (1, 1)
     areas: dict[str, Any] = {
         "rows": [world.rows[r] for r in range(ranks)],
         "arrived": [np.zeros((ranks, job.count, job.words), np.float32)] * ranks,
         "signals": [np.zeros(ranks, np.uint64)] * ranks,
     }
-    for name in ("relay", "back"):
-        areas[f"{name}_rows"] = [np.zeros((*shape, job.words), np.float32)] * ranks
-        areas[f"{name}_labels"] = [np.zeros(shape, np.uint64)] * ranks
-    areas["staging"] = [np.zeros((*shape, job.words), np.float32)] * ranks
+    for name, slots in (("relay", shape), ("back", back)):
+        areas[f"{name}_rows"] = [np.zeros((*slots, job.words), np.float32)] * ranks
+        areas[f"{name}_labels"] = [np.zeros(slots, np.uint64)] * ranks
+    areas["staging"] = [np.zeros((*back, job.words), np.float32)] * ranks
     local: dict[str, Any] = {
         "all_wants": [wants] * ranks,
         "expects": [world.wants[:, :, r].sum(axis=1).astype(np.int32) for r in range(ranks)],
         "comes": [world.comes(r) for r in range(ranks)],
-        "out": [np.zeros((ranks, job.count, job.words), np.float32)] * ranks,
+        "out": [np.zeros((ranks, job.count, job.words) if task > 1 else 1, np.float32)] * ranks,
         "noted": [np.zeros(2, np.uint64)] * ranks,
         "seen": [np.zeros(1, np.uint8)] * ranks,
         "numbers": [job_numbers(job)] * ranks,
