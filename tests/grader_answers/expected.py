@@ -100,7 +100,12 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_target_by_words": ({5}, "an address that is not a multiple of 16"),
         "wrong_barrier_of_the_block": ({3, 5}, "divergent barrier"),
         "wrong_thread_waits_for_its_warp": ({1}, "in __syncwarp"),
-        "wrong_lanes_of_one_dimension": ({4}, "the signal grew by 4 instead of 1"),
+        "wrong_lanes_of_one_dimension": (
+            {4},
+            "the signal grew by 2 instead|the signal grew by 4 instead|the signal grew by 8 instead",
+        ),
+        "wrong_barrier_unless_two_dimensions": ({3, 5}, "divergent barrier"),
+        "wrong_waits_for_its_warp_in_one_dimension": ({1}, "in __syncwarp"),
     },
     "02_handshake": {
         "wrong_length_with_head": ({1, 5}, "is not where HEAD says"),
@@ -291,6 +296,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_empty_posts_nothing": ({2, 4}, "DeadlockError"),
         "wrong_empty_is_skipped": ({4}, "returned false although nothing was late|DeadlockError"),
         "wrong_barrier_of_the_block": ({4, 5}, "divergent barrier"),
+        "wrong_barrier_in_one_dimension": ({4, 5}, "divergent barrier"),
     },
     "05_pipeline": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "chunk 1 needs 0 credits: too few"),
@@ -469,6 +475,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_packet_of_8_bits": ({3}, "words are wrong|DeadlockError"),
         "wrong_barrier_before_it_sends": ({3}, "divergent barrier"),
         "wrong_lanes_of_one_dimension": ({3}, "deadlock: "),
+        "wrong_barrier_unless_two_dimensions": ({4}, "divergent barrier"),
         "wrong_barrier_after_the_vote": ({4}, "divergent barrier"),
         "wrong_no_zero_word": ({2}, "words are wrong"),
         "wrong_target_keeps_zeros": ({4}, "words are wrong"),

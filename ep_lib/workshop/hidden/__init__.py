@@ -203,35 +203,57 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
     return checked
 
 
-def beside(cases: Cases, most: int | None = None) -> Cases:
-    """The same runs, the first ``most`` of them (None: all) in blocks of two dimensions, with one warp more that calls
-    nothing of the piece: it waits where the test's kernel ends, in ``meet_at_the_end()`` of grader.cuh. For pieces that
-    one warp calls, or one thread."""
-    return in_two_dimensions(cases, idle=32, most=most)
+def beside(cases: Cases, most: int = 2) -> Cases:
+    """The same runs, the first ``most`` of them with one or two warps more in each block, which call nothing of the
+    piece: they wait where the test's kernel ends, in ``meet_at_the_end()`` of grader.cuh. For pieces that one warp
+    calls, or one thread. The first of these runs has blocks of two dimensions, the next of one, and so on: a piece
+    must not know by its launch whether others call nothing, so each task needs both (and see ``twice``)."""
+
+    def more(rng: Rng) -> Iterator[Case]:
+        for number, case in enumerate(cases(rng)):
+            idle = 32 * int(rng.integers(1, 3))
+            yield case if number >= most else _in_blocks(case, idle, 1 if number % 2 else _width(rng))
+
+    return more
 
 
-def in_two_dimensions(cases: Cases, idle: int = 0, most: int | None = None) -> Cases:
-    """The same runs, the first ``most`` in blocks of two dimensions, of whole warps, with so many idle threads more."""
+def in_two_dimensions(cases: Cases) -> Cases:
+    """The same runs, the first, third, ... in blocks of two dimensions, of whole warps, without any others beside."""
 
     def folded(rng: Rng) -> Iterator[Case]:
         for number, case in enumerate(cases(rng)):
-            if most is not None and number >= most:
-                yield case
-                continue
-            scenario = of_kernels(case)
-            launches = tuple(
-                tuple(replace(launch, block=_two_dimensions(launch.block, idle)) for launch in own)
-                for own in scenario.launches
-            )
-            yield replace(case, scenario=replace(scenario, launches=launches))
+            yield case if number % 2 else _in_blocks(case, 0, _width(rng))
 
     return folded
 
 
-def _two_dimensions(block: int | tuple[int, int], idle: int) -> tuple[int, int]:
-    width = 8  # so neither threadIdx.x nor threadIdx.x % 32 is a lane
-    assert isinstance(block, int), "a block of two dimensions already"
-    return width, (round_up(block, 32) + idle) // width
+def twice(cases: Cases) -> Cases:
+    """Each run twice, on other schedules: for a set of one run, of which ``beside`` and ``in_two_dimensions`` make two
+    that differ."""
+
+    def again(rng: Rng) -> Iterator[Case]:
+        for case in cases(rng):
+            yield case
+            yield replace(case, scenario=replace(of_kernels(case), seed=of_kernels(case).seed + 5))
+
+    return again
+
+
+def _width(rng: Rng) -> int:
+    return int(rng.choice((4, 8, 16)))  # so neither threadIdx.x nor threadIdx.x % 32 is a lane
+
+
+def _in_blocks(case: Case, idle: int, width: int) -> Case:
+    """With blocks of whole warps and ``idle`` threads more, in rows of ``width``; 1: in one dimension."""
+    scenario = of_kernels(case)
+
+    def block(launch: Launch) -> int | tuple[int, int]:
+        assert isinstance(launch.block, int), "a block of two dimensions already"
+        threads = round_up(launch.block, 32) + idle
+        return (width, threads // width) if width > 1 else threads
+
+    launches = tuple(tuple(replace(launch, block=block(launch)) for launch in own) for own in scenario.launches)
+    return replace(case, scenario=replace(scenario, launches=launches))
 
 
 def threads_for(callers: int) -> int:

@@ -146,5 +146,5 @@ extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board,
             in_turn(job, the_board, mine + 1, noted);
         }
     }
-    meet_beside();
+    meet_at_the_end();
 }

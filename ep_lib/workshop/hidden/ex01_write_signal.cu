@@ -209,5 +209,5 @@ extern "C" __global__ void examine(int task, char* area, const char* source, uin
                                    uint64_t* noted, const int64_t* numbers) {
     if (task == 0) return canary(seen);
     play(task, *reinterpret_cast<const Job*>(numbers), {area, source, counters, seen, noted});
-    meet_beside();
+    meet_at_the_end();
 }

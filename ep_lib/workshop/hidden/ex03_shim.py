@@ -32,6 +32,7 @@ from ep_lib.workshop.hidden import (
     refs,
     rehearsed,
     round_up,
+    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -208,7 +209,8 @@ def _messages(task: int, then: int, *finishers: int, routes: tuple[Route, ...] =
                 job = _Job(bytes=320, target=16, units=units, then=then, finisher=finisher, value=3, queue_pair=1)
                 yield _message_case(task, rng, 200 + finisher, job, route)
 
-    return under_checker(beside(cases, 1))
+    single = len(routes) * len(finishers or (0,)) == 1
+    return under_checker(beside(twice(cases)), 2) if single else under_checker(beside(cases))
 
 
 def _one_request(rng: Rng) -> Iterator[Case]:

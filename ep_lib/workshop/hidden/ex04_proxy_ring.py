@@ -21,6 +21,7 @@ from ep_lib.workshop.hidden import (
     of_kernels,
     refs,
     rehearsed,
+    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
@@ -147,7 +148,7 @@ def _pushes(task: int, learners: int, *jobs: tuple[int, int, int], checked: int 
                 job = _Job(slots, each, 0, learners, 30 * (number % 2), batch, first=_OLD if number % 2 else 0)
                 yield _case(task, rng, 100 * task + 10 * number + seed, job, threads)
 
-    return under_checker(beside(cases, 1), checked) if checked else cases
+    return under_checker(beside(twice(cases)), checked // 2) if checked else cases
 
 
 def _warps(task: int, learners: int, *jobs: tuple[int, int, int, int], checked: int = 0) -> Cases:
@@ -159,7 +160,7 @@ def _warps(task: int, learners: int, *jobs: tuple[int, int, int, int], checked: 
                 job = _Job(slots, each, lanes, learners, 30 * seed, first=_OLD if seed else 0)
                 yield _case(task, rng, 100 * task + 10 * number + seed, job, warps * _LANES)
 
-    return under_checker(beside(cases, 1), checked) if checked else cases
+    return under_checker(beside(cases), checked) if checked else cases
 
 
 def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
@@ -170,7 +171,7 @@ def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
             job = _Job(64, 1, learners=learners, delay=20 * seed, first=_OLD * seed)
             yield _case(task, rng, 100 * task + seed, job, 12, lag)
 
-    return under_checker(beside(cases, 1), checked) if checked else cases
+    return under_checker(beside(twice(cases)), checked // 2) if checked else cases
 
 
 def _given_up(task: int, job: _Job, threads: int) -> Cases:
@@ -237,10 +238,10 @@ BEHAVIOURS = (
         4, "no lane fills a slot too early", _warps(4, _PUSH_WARP, (2, 32, 32, 2), (1, 5, 32, 8), checked=3), _WARP
     ),
     Behaviour(
-        5, "a wait ends when its command is done", all_of(_waits(5, _WAIT, 3), _waits(5, _WAIT, 0, checked=3)), _DONE
+        5, "a wait ends when its command is done", all_of(_waits(5, _WAIT, 3), _waits(5, _WAIT, 0, checked=4)), _DONE
     ),
     Behaviour(
-        5, "a flush waits for all that was pushed", all_of(_waits(5, _FLUSH, 3), _waits(5, _FLUSH, 2, checked=3)), _DONE
+        5, "a flush waits for all that was pushed", all_of(_waits(5, _FLUSH, 3), _waits(5, _FLUSH, 2, checked=4)), _DONE
     ),
     Behaviour(
         5,

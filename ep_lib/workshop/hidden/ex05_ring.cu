@@ -251,5 +251,5 @@ extern "C" __global__ void examine(int task, char* staging, char* slots, uint64_
     if (task == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     play(task, job, {staging, slots, counters, source + job.odd, seen + job.odd, noted});
-    meet_beside();
+    meet_at_the_end();
 }

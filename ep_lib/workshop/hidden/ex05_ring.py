@@ -31,6 +31,7 @@ from ep_lib.workshop.hidden import (
     random_bytes,
     refs,
     rehearsed,
+    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -292,7 +293,7 @@ def _messages(task: int, learners: int, *slots: int, delay: int = 0, size: int =
             job = _Job(num_slots=count, slot_bytes=size, short_by=17, delay=delay, learners=learners)
             yield _message_case(task, rng, 100 * task + 10 * seed, job, BOTH if seed % 2 else PAIR)
 
-    return beside(cases, 1)
+    return beside(cases)
 
 
 def _rounds(task: int, learners: int) -> Cases:
@@ -338,7 +339,7 @@ BEHAVIOURS = (
     Behaviour(
         1,
         "a sender that waits for room does not either",
-        on_fabrics(under_checker(_messages(1, _WAIT_FOR_ROOM, 2)), SRD),
+        on_fabrics(under_checker(_messages(1, _WAIT_FOR_ROOM, 2, 1), 2), SRD),
         _FREE,
     ),
     Behaviour(
@@ -374,7 +375,7 @@ BEHAVIOURS = (
     Behaviour(4, "a message that never comes", _alone(4, _RECEIVE, sends=False), _FAILED),
     Behaviour(4, "both ends together", on_fabrics(_rounds(4, _SEND | _RECEIVE), RC, SRD, _SHALLOW), _BARRIERS),
     Behaviour(5, "streams of every length arrive", on_fabrics(_streams, SRD, RC), _CUT),
-    Behaviour(5, "streams race with nobody", on_fabrics(under_checker(beside(_stream), 1), RC), _CUT),
+    Behaviour(5, "streams race with nobody", on_fabrics(under_checker(beside(twice(_stream)), 1), RC), _CUT),
     Behaviour(5, "room that never comes", _alone(5, _STREAM, sends=True), _FAILED),
     Behaviour(5, "messages that never come", _alone(5, _STREAM, sends=False), _FAILED),
 )

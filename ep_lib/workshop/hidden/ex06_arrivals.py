@@ -149,7 +149,7 @@ def _epochs(task: int, learners: int, *ranks: int, failing: tuple[int, ...] = (0
 
 
 def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
-    """Over NVLink, in blocks of two dimensions, and four ranks of a node that has NICs as well."""
+    """Over NVLink, in blocks of one and two dimensions, and four ranks of a node that has NICs as well."""
     return all_of(
         in_two_dimensions(_epochs(task, learners, *ranks)), on_fabrics(_epochs(task, learners, 4), *IN_A_NODE)
     )
@@ -219,7 +219,9 @@ BEHAVIOURS = (
     Behaviour(2, "a rank that is left out is not waited for", _epochs(2, _WAIT, 3, 4, masked=4), _ALL),
     Behaviour(2, "a rank that is an epoch ahead has come, too", _epochs(2, _WAIT, 2, 3, ahead=1), _ALL),
     Behaviour(2, "a rank that never comes", _in_vain, f"False after the limit, in all threads. {_ALL}"),
-    Behaviour(2, "every thread may read every rank's rows", under_checker(_epochs(2, _WAIT, 2, 3)), _ALL),
+    Behaviour(
+        2, "every thread may read every rank's rows", under_checker(in_two_dimensions(_epochs(2, _WAIT, 2, 3))), _ALL
+    ),
     Behaviour(2, "more ranks than threads", _more_ranks_than_threads(2, _WAIT), _ALL),
     Behaviour(
         3,
@@ -231,7 +233,9 @@ BEHAVIOURS = (
     Behaviour(
         3, "a failure in any block", all_of(_epochs(3, _LAST, 2, 2, failing=(0b1, 0b11010)), _last_thread), _COUNT
     ),
-    Behaviour(3, "the rows of all blocks are published", under_checker(_epochs(3, _LAST, 2, 2), 8), _COUNT),
+    Behaviour(
+        3, "the rows of all blocks are published", under_checker(in_two_dimensions(_epochs(3, _LAST, 2, 2)), 8), _COUNT
+    ),
 )
 
 PUBLIC = (

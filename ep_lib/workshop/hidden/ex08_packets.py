@@ -25,6 +25,7 @@ from ep_lib.workshop.hidden import (
     refs,
     rehearsed,
     some_zeros,
+    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -180,21 +181,34 @@ _VOTE = "All lanes stay until the vote and return the same; a __syncwarp makes `
 
 BEHAVIOURS = (
     Behaviour(1, "every round's words arrive", _rounds(1, _SEND, 1, 8, 40), _STORE),
-    Behaviour(1, "it is right in every schedule", under_checker(_rounds(1, _SEND, 8, seeds=1)), _STORE),
+    Behaviour(
+        1,
+        "it is right in every schedule",
+        under_checker(in_two_dimensions(twice(_rounds(1, _SEND, 8, seeds=1))), 2),
+        _STORE,
+    ),
     Behaviour(2, "every round's words, never those of another", _rounds(2, _WAIT, 1, 8, 40), _LOAD),
     Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 8, 1), _LOAD),
-    Behaviour(2, "it is right in every schedule", under_checker(_rounds(2, _WAIT, 8, seeds=1)), _LOAD),
+    Behaviour(
+        2,
+        "it is right in every schedule",
+        under_checker(in_two_dimensions(twice(_rounds(2, _WAIT, 8, seeds=1))), 2),
+        _LOAD,
+    ),
     Behaviour(3, "any number of words", all_of(_rounds(3, _SEND_WARP, 1, 33, 70), _many(3, _SEND_WARP)), _STRIDE),
     Behaviour(
         3,
         "each word once, in one store",
-        under_checker(in_two_dimensions(_rounds(3, _SEND_WARP, 33, seeds=1)), 1),
+        under_checker(in_two_dimensions(twice(_rounds(3, _SEND_WARP, 33, seeds=1))), 1),
         _STRIDE,
     ),
     Behaviour(4, "any number of words", all_of(_rounds(4, _WAIT_WARP, 1, 33, 70), _many(4, _WAIT_WARP)), _VOTE),
     Behaviour(4, "some packets never come", _timeouts(4, _WAIT_WARP, 40, 1, 9), _VOTE),
     Behaviour(
-        4, "all of the words may be read", under_checker(in_two_dimensions(_rounds(4, _WAIT_WARP, 40, seeds=1))), _VOTE
+        4,
+        "all of the words may be read",
+        under_checker(in_two_dimensions(twice(_rounds(4, _WAIT_WARP, 40, seeds=1))), 2),
+        _VOTE,
     ),
 )
 

@@ -87,9 +87,8 @@ EP_DEVICE bool receive(const Job& job, const own::Dispatch& my, int source, int 
     return true;
 }
 
-EP_DEVICE bool one_dispatch(const Job& job, const own::Dispatch& my, const int4* x, const int* topk_idx,
+EP_DEVICE bool one_dispatch(const Job& job, int playing, const own::Dispatch& my, const int4* x, const int* topk_idx,
                             uint64_t* answers) {
-    const int playing = warps_in_block() - (blockDim.y > 1);  // a block of two dimensions has a warp that plays no part
     if (warp_id() >= playing) return true;
     const int first = blockIdx.x * playing + warp_id(), warps = gridDim.x * playing;
     const auto exists = [&](int token) { return token < my.num_tokens; };
@@ -140,7 +139,7 @@ struct Memory {
     const int* topk_idx;
 };
 
-EP_DEVICE void play(const Job& job, own::Dispatch my, const Memory& given) {
+EP_DEVICE void play(const Job& job, int playing, own::Dispatch my, const Memory& given) {
     if (job.learners & kWanted) {
         for (int i = caller(); i >= 0 && i < my.num_tokens * num_ranks(); i += warps_in_block() * kCallers) {
             given.masks[i] =
@@ -155,7 +154,7 @@ EP_DEVICE void play(const Job& job, own::Dispatch my, const Memory& given) {
         if (job.learners & kAll) {
             own::dispatch(my, rows_in, choices);
         } else {
-            ok = one_dispatch(job, my, rows_in, choices, job.missing ? given.noted : nullptr);
+            ok = one_dispatch(job, playing, my, rows_in, choices, job.missing ? given.noted : nullptr);
         }
         if ((!ok || job.missing) && lane_id() == 0) note_fault(given.noted + kWarpSize);
         if (!ok) return;
@@ -167,14 +166,15 @@ EP_DEVICE void play(const Job& job, own::Dispatch my, const Memory& given) {
 
 }  // namespace
 
+//   playing                      how many warps of a block call the piece; 0: the canary
 //   rows, arrived, routes, met   symmetric; met [ranks]
 //   x [rounds, max_tokens, row_vectors]; topk_idx [rounds, max_tokens, top_k]; tokens [1]: of this rank
 //   out [rounds, experts_per_rank, ranks * max_tokens, row_vectors]; wanted [rounds, ranks * max_tokens]
 //   masks [max_tokens, ranks]: wanted_on of the first round; noted: [32] answers of the lanes, [kAnswers] a timeout
-extern "C" __global__ void examine(int task, int4* rows, uint64_t* arrived, TaggedWord* routes, uint64_t* met,
+extern "C" __global__ void examine(int playing, int4* rows, uint64_t* arrived, TaggedWord* routes, uint64_t* met,
                                    const int4* x, const int* topk_idx, const int* tokens, int4* out, uint64_t* wanted,
                                    uint64_t* masks, uint64_t* noted, char* seen, const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+    if (playing == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const own::Dispatch my = {rows,
                               arrived,
@@ -187,6 +187,6 @@ extern "C" __global__ void examine(int task, int4* rows, uint64_t* arrived, Tagg
                               static_cast<int>(job.row_vectors),
                               static_cast<int>(job.top_k),
                               static_cast<int>(job.experts_per_rank)};
-    play(job, my, {met, masks, noted, x, topk_idx});
+    play(job, playing, my, {met, masks, noted, x, topk_idx});
     meet_at_the_end();
 }

