@@ -133,6 +133,8 @@ CHEATS = {
     "any number of arguments": "int f(int n, ...);",
     "any number of arguments, taken": "inline int f(__builtin_va_list& l) { return __builtin_va_arg(l, int); }",
     "the caller's frame": "inline void* f() { return __builtin_frame_address(1); }",
+    "the line of the call": "#include <experimental/source_location>",
+    "the line of the call, taken": "inline int f(int line = __builtin_LINE()) { return line; }",
     "an overload of what the test calls in the library": "EP_DEVICE void signal_add(uint64_t*, int, int) {}",
 }
 

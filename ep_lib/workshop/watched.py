@@ -74,7 +74,8 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^[^\S\n]*#\s*(?:line\b|\d)[^\n]*", "reports would name another file: leave it out"),
         (r"\b(?:__tsan|__ubsan|__asan|epemu|EPEMU)_?\w*|\bep_emulator\b", "it belongs to the emulator: leave it out"),
         (
-            r"\b__builtin_(?:frame|return|extract_return|apply)\w*",
+            r"\b__builtin_(?:frame|return|extract_return|apply|LINE|FILE|FUNCTION|COLUMN|source_location)\w*"
+            r"|\bsource_location\b|\bstacktrace\b|\bcontract_violation\b",
             "it looks into the functions that call yours: leave it out",
         ),
         (
