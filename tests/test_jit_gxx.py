@@ -6,6 +6,7 @@ import inspect
 import multiprocessing
 import os
 import pickle
+import resource
 import shutil
 import subprocess
 import sys
@@ -417,3 +418,16 @@ def test_places_of_the_linker_are_no_variables() -> None:
         KernelCompileError, match=r"^x.cu: error: nothing defines _DYNAMIC, __TMC_END__, __ehdr_start, _end"
     ):
         Kernel.from_source(text, "k", filename="x.cu").compile()
+
+
+def test_a_kernel_larger_than_a_file_may_be_is_no_fault_of_the_machine() -> None:
+    """The grader limits files, and the log of the compiler is gone when somebody reads of it."""
+    source = '__device__ char big[12 << 20] = {1}; extern "C" __global__ void k(char* out) { *out = big[5]; }'
+    compile_source(source.replace("12 << 20", "12"))  # what all kernels need
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, hard))
+    try:
+        with pytest.raises(KernelCompileError, match="larger than the 8 MiB that a file may have here"):
+            compile_source(source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

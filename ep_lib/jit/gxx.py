@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import resource
 import sys
 import tempfile
 import threading
@@ -49,6 +50,8 @@ _MACHINE = re.compile(
     r"error writing to|unable to execute command|error while loading shared libraries",
     re.IGNORECASE,
 )
+
+_TOO_LARGE = "File size limit exceeded"  # of a program that is ended by SIGXFSZ
 
 # Lines and inlined functions, no variables: almost half the time of a compilation would go into where those are.
 _LINES = ["-g1", "-fno-var-tracking"]
@@ -491,6 +494,11 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         status, log = _run(command)
         if status == 0:
             _require(target, command)
+        elif _TOO_LARGE in log and (most := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
+            raise KernelCompileError(
+                f"{kernel.filename}: error: compiled, it is larger than the {most >> 20} MiB that a file may have "
+                "here: is there a large array with initial values?"
+            )
         elif _says_the_machine(log):
             raise _failed(command, f"the kernel '{kernel.name}'", log)
         else:

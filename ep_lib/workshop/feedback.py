@@ -40,6 +40,7 @@ _TEST_LINE = re.compile(r"line \d+ of \S*/hidden/\w+\.cuh?(?P<same>, and [\w ]+ 
 # Of a compiler that stopped in the test. What it says there is about the learner's functions.
 _IN_A_TEST = re.compile(r"<?\S*hidden/\w+\.cuh?>?:\d+: error: (?P<error>[^\n]*)")
 _OF_A_TEST = re.compile(r"\S*/hidden/\w+\.cuh?: (?=error: )")  # as a whole
+_OF_TESTS_OWN = re.compile(r" ?'[^']*\btest::[^']*'")  # what a compiler quotes of the tests' words and types
 _ASSERTED = re.compile(r"static (?:assertion|_assert) failed[^:]*: \"?([^\n\"]*)")  # of a struct that is given
 _OF_A_NAME = re.compile(
     r"declared|not a member|no member|undefined|identifier|arguments?\b|matching|convert|ambiguous|type"
@@ -149,7 +150,7 @@ def failure_text(failure: Failure, work: Path) -> str:
         if said := _ASSERTED.search(compiled["error"]):
             return said[1]
         advice = _RENAMED if _OF_A_NAME.search(compiled["error"]) else _UNFINISHED
-        return f"{failure.kind}: {compiled['error']}\n{advice}"
+        return f"{failure.kind}: {_OF_TESTS_OWN.sub('', compiled['error'])}\n{advice}"
     lines = [_loop_in_words(line, work) for line in _OF_A_TEST.sub("", text).splitlines()]
     lines = without_test_places("\n".join(lines)).splitlines()
     text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))

@@ -58,7 +58,7 @@ _TAKEN_AS_THEY_ARE = frozenset((type(None), bool, int, float, str, bytes, bytear
     np.void,
 }
 _ROWS = frozenset((list, range, deque, map, zip, filter, enumerate, GeneratorType, type({}.items())))
-_MOST_RETURNED = 1 << 16
+_MOST_RETURNED = 1 << 13
 
 
 class Bench:
