@@ -203,7 +203,9 @@ class EmulatorBackend:
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels may reach it by address."""
-        array, _ = self._array(shape, dtype)
+        array, memory = self._array(shape, dtype)
+        if self._machine.checks:  # what lay here before may look like memory that is marked
+            memory.bytes[:_MARKED_BYTES].fill(0)
         return array if kind == "numpy" else as_kind(kind, array, dtype)
 
     def heap_reserve(self, offset: int, nbytes: int) -> None:
