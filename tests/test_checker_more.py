@@ -287,8 +287,8 @@ extern "C" __global__ void k(uint64_t* x, Big* big, Two* two, const volatile uin
 """
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="clang++'s sanitizer leaves out other accesses")
-def test_calls_that_move_structs_unseen_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def refused_by_gxx(source: str, says: str, monkeypatch: pytest.MonkeyPatch) -> dict[int | None, bool]:
+    """The lines of the accesses for which a kernel is refused, and whether each is a write."""
     monkeypatch.setenv("EP_LIB_CXX", "g++")
     told: list[Unseen] = []
     error = diagnostics.unseen_error
@@ -298,11 +298,18 @@ def test_calls_that_move_structs_unseen_are_refused(monkeypatch: pytest.MonkeyPa
         return error(*args, **options)
 
     monkeypatch.setattr(diagnostics, "unseen_error", listed)
-    with pytest.raises(KernelCompileError, match=r"^calls.cu:\d+: error: `take` is passed a struct here straight from"):
-        Kernel.from_source(WITH_CALLS, "k", filename="calls.cu").compile()
-    lines = WITH_CALLS.splitlines()
-    unseen = {n: " new (" in line for n, line in enumerate(lines, 1) if "// unseen" in line}
-    assert {each.line: each.is_write for each in told} == unseen
+    with pytest.raises(KernelCompileError, match=says):
+        Kernel.from_source(source, "k", filename="unseen.cu").compile()
+    return {each.line: each.is_write for each in told}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="clang++'s sanitizer leaves out other accesses")
+def test_calls_that_move_structs_unseen_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    says = r"^unseen.cu:\d+: error: `take` is passed a struct here straight from"
+    lines = enumerate(WITH_CALLS.splitlines(), 1)
+    assert refused_by_gxx(WITH_CALLS, says, monkeypatch) == {
+        n: " new (" in line for n, line in lines if "// unseen" in line
+    }
 
 
 # What g++ does not tell the sanitizer of since it takes the variable for the function's own, or for a constant.
@@ -406,20 +413,9 @@ UNSEEN_PLACES = {
 @pytest.mark.skipif(shutil.which("g++") is None, reason="of g++'s sanitizer")
 @pytest.mark.parametrize("how", UNSEEN_PLACES)
 def test_accesses_of_what_looks_like_a_variable_of_ones_own(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EP_LIB_CXX", "g++")
-    told: list[Unseen] = []
-    error = diagnostics.unseen_error
-
-    def listed(*args: Any, **options: Any) -> KernelCompileError:
-        told.extend(args[2])
-        return error(*args, **options)
-
-    monkeypatch.setattr(diagnostics, "unseen_error", listed)
     source, says = UNSEEN_PLACES[how]
-    with pytest.raises(KernelCompileError, match=says):
-        Kernel.from_source(source, "k").compile()
     lines = enumerate(source.splitlines(), 1)
-    assert {each.line: each.is_write for each in told} == {
+    assert refused_by_gxx(source, says, monkeypatch) == {
         n: "a write" in line for n, line in lines if "// unseen" in line
     }
 

@@ -302,8 +302,8 @@ class _Function:
         return {m["name"]: (m["code"], m["operands"].split(", ")) for m in _DEFINITION.finditer(self._text)}
 
     def _always_with(self, check: int, at: int) -> bool:
-        """Whether whoever comes to a place of the text has been at ``check`` before, or comes there behind it: what
-        ``x[i] += y`` reads is before the check of i."""
+        """Whether each way through the statement at ``at`` passes ``check``, too, before it or after it: g++ reads the
+        old value of ``x[i] += y`` before it checks i."""
         first, last = (max(begin for begin in self._blocks if begin < place) for place in (check, at))
         if first == last or not self._come_to(min(self._blocks), {last}, past=first):
             return True
