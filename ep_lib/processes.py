@@ -27,6 +27,8 @@ from ep_lib.errors import BackendUnavailable
 
 _LOOK_S = 1.0  # between two looks at processes that run, at most
 _STOP_S = 0.2  # the same in threads that may be told to stop
+_END_S = 10.0  # for processes that were killed to end
+_END_LOOK_S = 0.005  # between two looks at them
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STARTED = 19  # in what _stat() returns
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
@@ -115,14 +117,32 @@ def run(
 
 
 def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """Kills what is left of the process group that ``process`` leads, and waits for the process itself."""
+    """Kills what is left of the process group that ``process`` leads, and waits until all of it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended by themselves
         os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        _wait_for_group(process.pid)
     process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def _wait_for_group(group: int) -> None:
+    """Until no process of a group that was killed runs any more. On a busy machine that is some time after the signal.
+
+    A process that the system itself holds, in a file system that does not answer, is left behind after _END_S.
+    """
+    until = time.monotonic() + _END_S
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        if not any(is_alive(pid) for pid in in_group(group)):
+            return  # what is left has ended, and nobody has waited for it
+        time.sleep(_END_LOOK_S)
 
 
 def python(*words: str) -> list[str]:
@@ -331,6 +351,12 @@ def has_ended(process: Identity) -> bool:
     """Whether it has ended, perhaps before its parent has looked. ``process`` is of this process's place."""
     fields = _stat(Path(f"/proc/{process.pid}/stat"))
     return fields is None or fields[_STARTED] != process.started or fields[0] in "ZX"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs or waits: not one that has ended and that nobody has waited for."""
+    fields = _stat(Path(f"/proc/{pid}/stat"))
+    return fields is not None and fields[0] not in "ZX"
 
 
 def in_group(group: int) -> list[int]:

@@ -103,6 +103,18 @@ def test_a_command_is_ended_when_it_has_had_its_time() -> None:
         processes.run(["/no/such/program"], cpu_s=1, idle_s=1)
 
 
+def test_a_group_that_was_ended_runs_no_more() -> None:
+    """Not only its first process: a signal that was sent is not yet an end, and much memory takes a while to free."""
+    large = "import time; memory = bytearray(256 << 20); print(flush=True); time.sleep(1000)"
+    with processes.guarded() as guard:
+        first = guard.start(
+            ["sh", "-c", f'"{sys.executable}" -c "{large}" & wait'], stdout=subprocess.PIPE, process_group=0
+        )
+        assert first.stdout is not None and first.stdout.read(1) == b"\n"
+        processes.end_group(first)
+        assert not [pid for pid in processes.in_group(first.pid) if processes.is_alive(pid)]
+
+
 def test_waiting_for_a_cpu_counts_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(float(second) for second in range(100))
     monkeypatch.setattr(time, "monotonic", lambda: next(now))

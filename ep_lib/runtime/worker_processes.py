@@ -20,7 +20,7 @@ from typing import Any
 
 from ep_lib.bootstrap.base import dumps, loads
 from ep_lib.errors import BackendUnavailable
-from ep_lib.processes import Guard, guarded
+from ep_lib.processes import Guard, end_group, guarded
 from ep_lib.runtime.rank_process import socket_pair
 
 _START = (
@@ -71,7 +71,7 @@ def workers(jobs: int) -> Iterator[Executor]:
                     os.killpg(process.pid, signal.SIGKILL)
             executor.shutdown(cancel_futures=True)
             for process, connection in processes:
-                process.wait()
+                end_group(process)
                 connection.close()
 
 
