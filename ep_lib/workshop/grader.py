@@ -543,7 +543,8 @@ def _grade_task(
                     advice = advice_for(outputs)
                     which = f"task{'s' * (len(below) > 1)} {' and '.join(below)}"
                     if test.advice and not says_all(outputs):
-                        advice += f" If {which} was not the reason: {test.advice}" if below else f" {test.advice}"
+                        unless = f"If {which} {'were' if len(below) > 1 else 'was'} not the reason: " if below else ""
+                        advice += f" {unless}{test.advice}"
                     message += f"{'' if message.endswith('?') else '.'} {advice.strip()}"
                     if below:
                         message = f"(It stands on {which}: look there first.)\n{message}"
@@ -570,7 +571,14 @@ def _circumstances(scenario: Scenario | Call, *, found_by_checker: bool) -> str:
     if found_by_checker:
         return f"\n(found by the checker, {ranks}{on})"
     which = "all schedules" if scenario.exhaustive else f"seed {scenario.seed}"
-    return f" ({ranks}{on}, {which})"
+    return f" ({ranks}{on}, {_shape(scenario)}{which})"
+
+
+def _shape(scenario: Scenario) -> str:
+    """Blocks that are not of one dimension: whoever counts by threadIdx.x would look elsewhere."""
+    blocks = (launch.block for launches in scenario.launches for launch in launches)
+    shape = next((block for block in blocks if not isinstance(block, int)), None)
+    return "" if shape is None else f"blocks of {' x '.join(map(str, shape))} threads, "
 
 
 def _run(sandbox: Sandbox, scenario: Scenario | Call, limits: Limits) -> Outputs:

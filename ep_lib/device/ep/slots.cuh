@@ -22,8 +22,9 @@ EP_DEVICE int votes_below(bool yes, int* total) {
     return __popc(votes & ((1u << lane_id()) - 1));
 }
 
-// All threads of a block of whole warps call; the lanes of a warp pass the same `value`. Returns the sum of `value` over
-// the warps below this one; *total: over all. `warp_totals` [kMaxWarps] is shared memory, and serves call after call.
+// All threads of a block of whole warps call, which may have two or three dimensions (warps_in_block() knows); the lanes
+// of a warp pass the same `value`. Returns the sum of `value` over the warps below this one; *total: over all.
+// `warp_totals` [kMaxWarps] is shared memory, and serves call after call.
 EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
     const int lane = lane_id();
     __syncthreads();  // warp_totals of an earlier call have been read

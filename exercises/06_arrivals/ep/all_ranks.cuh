@@ -27,7 +27,7 @@ struct Signals {
 };
 
 // The threads of one block signal to every rank, this one too: the tag, and then the epoch. Publishes all that the block
-// did before its last barrier.
+// did before its last barrier. Here and below, blocks may have two or three dimensions: thread_in_block() counts through.
 EP_DEVICE void signal_all(const Signals& signals, int kind, uint64_t tag = 0) {
     // TASK 1 (4 points): signal to every rank
     // Entry [kind][rank()] of each peer's table: kind * num_ranks() + rank(). The threads share the peers

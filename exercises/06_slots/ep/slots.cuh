@@ -28,14 +28,15 @@ EP_DEVICE int votes_below(bool yes, int* total) {
     // end of TASK 1
 }
 
-// All threads of a block of whole warps call; the lanes of a warp pass the same `value`. Returns the sum of `value` over
-// the warps below this one; *total: over all. `warp_totals` [kMaxWarps] is shared memory, and serves call after call.
+// All threads of a block of whole warps call, which may have two or three dimensions (warps_in_block() knows); the lanes
+// of a warp pass the same `value`. Returns the sum of `value` over the warps below this one; *total: over all.
+// `warp_totals` [kMaxWarps] is shared memory, and serves call after call.
 EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
     // TASK 2 (4 points): the warps below mine
     // One lane of each warp writes the warp's value to warp_totals[warp_id()], a barrier, and then everybody
-    // reads: each warp can add up with __reduce_add_sync(kFullWarp, ...), its lane w looking at warp w, or each
-    // thread with a loop. The same shared memory is used again by the next call. Who may still be reading it
-    // then?
+    // reads warps_in_block() of them (blockDim.x / 32 is right only in blocks of one dimension): each warp can
+    // add up with __reduce_add_sync(kFullWarp, ...), its lane w looking at warp w, or each thread with a loop.
+    // The same shared memory is used again by the next call. Who may still be reading it then?
     assert(!"Task 2 is still to do: the warps below mine");
     *total = 0;
     return 0;

@@ -24,8 +24,9 @@ EP_DEVICE int votes_below(bool yes, int* total) {
     // EXERCISE-END 1
 }
 
-// All threads of a block of whole warps call; the lanes of a warp pass the same `value`. Returns the sum of `value` over
-// the warps below this one; *total: over all. `warp_totals` [kMaxWarps] is shared memory, and serves call after call.
+// All threads of a block of whole warps call, which may have two or three dimensions (warps_in_block() knows); the lanes
+// of a warp pass the same `value`. Returns the sum of `value` over the warps below this one; *total: over all.
+// `warp_totals` [kMaxWarps] is shared memory, and serves call after call.
 EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
     // EXERCISE-BEGIN 2
     const int lane = lane_id();
