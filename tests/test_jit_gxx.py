@@ -420,6 +420,21 @@ def test_places_of_the_linker_are_no_variables() -> None:
         Kernel.from_source(text, "k", filename="x.cu").compile()
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('extern "C" void __gmon_start__() {}', "__gmon_start__: names that begin with two underscores"),
+        ('void hidden() __asm__("_ITM_deregisterTMCloneTable"); void hidden() {}', "_ITM_deregisterTMCloneTable: names"),
+        ('extern "C" void _fini() {}', "_fini: names that begin"),
+        ('__attribute__((section(".init"))) void early() {}', "when .* is loaded"),
+        ('extern "C" { static void* way() { return nullptr; } void taken() __attribute__((ifunc("way"))); }', "is loaded"),
+    ],
+)
+def test_nothing_of_a_kernel_runs_when_it_is_loaded(text: str, says: str) -> None:
+    with pytest.raises(KernelCompileError, match=says):
+        compile_source(f'{text}\nextern "C" __global__ void k() {{}}')
+
+
 def test_a_kernel_larger_than_a_file_may_be_is_no_fault_of_the_machine() -> None:
     """The grader limits files, and the log of the compiler is gone when somebody reads of it."""
     source = '__device__ char big[12 << 20] = {1}; extern "C" __global__ void k(char* out) { *out = big[5]; }'

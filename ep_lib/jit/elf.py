@@ -5,6 +5,7 @@ A small reader instead of ``readelf``: the cached path must not start a process,
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 PT_TLS = 7
 SHF_WRITE, SHF_ALLOC, SHF_TLS = 0x1, 0x2, 0x400
 SHN_UNDEF, SHN_COMMON, SHN_LORESERVE = 0, 0xFFF2, 0xFF00
-STT_OBJECT, STT_COMMON, STT_TLS = 1, 5, 6
+STT_OBJECT, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 1, 5, 6, 10
 _JUMP_SLOTS = (7, 1026)  # of x86-64 and aarch64
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_DYNSYM = 2, 4, 8, 11
 
 _AT_LOAD = (".init_array", ".ctors", ".fini_array", ".dtors")
+_RESERVED = re.compile(r"__|_(?!Z)[A-Z]")  # but for C++'s own spelling of names
 _HARMLESS = {"_ZNSt8ios_base4InitC1Ev", "__tsan_init"}  # of <iostream>, and of -fsanitize=thread
 _BESIDE = {"_ZNSt8ios_base4InitD1Ev", "_ZStL8__ioinit", "__dso_handle", "__cxa_atexit", "_GLOBAL_OFFSET_TABLE_", ""}
 _BESIDE |= {"__tsan_func_entry", "__tsan_func_exit"}
@@ -45,6 +47,7 @@ class Symbol:
     section: int
     value: int
     size: int
+    is_local: bool = False  # seen in its own object file only
 
 
 class Elf:
@@ -128,7 +131,7 @@ class Elf:
         symbols = []
         for at in range(table.offset, table.offset + table.size, 24):
             name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", self.data, at)
-            symbols.append(Symbol(self._text(names_at + name), info & 0xF, section, value, size))
+            symbols.append(Symbol(self._text(names_at + name), info & 0xF, section, value, size, info >> 4 == 0))
         return symbols
 
     def _text(self, offset: int) -> str:
@@ -161,7 +164,9 @@ class AtLoad:
 
 def functions_at_load(obj: Elf) -> list[AtLoad]:
     """What an object file has run when it is loaded or unloaded, without what <iostream> and the compiler do."""
-    found = []
+    resolvers = [s for s in obj.symbols if s.type == STT_GNU_IFUNC and s.section != SHN_UNDEF]
+    found = [AtLoad(obj.sections[s.section].name, s.value, s.value + s.size) for s in resolvers]
+    found += [AtLoad(s.name, 0, s.size) for s in obj.sections if s.name in (".init", ".fini") and s.size]
     for index, section in enumerate(obj.sections):
         if not section.name.startswith(_AT_LOAD):
             continue
@@ -182,6 +187,13 @@ def names_of_the_linker(obj: Elf, inputs: Sequence[Elf], linked: Elf) -> list[st
     used = {s.name for s in obj.symbols if s.section == SHN_UNDEF} - {"_GLOBAL_OFFSET_TABLE_", "__dso_handle", ""}
     defined = {s.name for each in inputs for s in each.symbols if s.section != SHN_UNDEF}
     return sorted((used - defined) & {s.name for s in linked.symbols if s.section != SHN_UNDEF})
+
+
+def names_of_the_system(obj: Elf) -> list[str]:
+    """What an object file defines by a name that C and C++ reserve. The loader, the compiler's start files and libc look
+    such names up and call them, ``__gmon_start__`` and ``_init`` when a library is loaded."""
+    names = {s.name for s in obj.symbols if s.section != SHN_UNDEF and not s.is_local}
+    return sorted(name for name in names if _RESERVED.match(name) or name in ("_init", "_fini"))
 
 
 def virtual_thunks(obj: Elf) -> list[str]:

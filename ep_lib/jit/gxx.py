@@ -26,6 +26,7 @@ from ep_lib.jit.elf import (
     functions_at_load,
     has_writable_globals,
     names_of_the_linker,
+    names_of_the_system,
     undefined_tls_symbols,
     variable_sizes,
     virtual_thunks,
@@ -531,6 +532,11 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         raise KernelCompileError(
             f"{kernel.filename}: error: {function} is a virtual function of a virtual base, and the race checker does "
             "not see what is read to find the object: inherit without `virtual`"
+        )
+    if reserved := names_of_the_system(parts):
+        raise KernelCompileError(
+            f"{kernel.filename}: error: {', '.join(reserved)}: names that begin with two underscores, or with one and a "
+            "capital letter, are the compiler's and the system's, which may call what has them: name yours otherwise"
         )
     if initialisers := functions_at_load(parts):
         from ep_lib.jit import diagnostics
