@@ -424,10 +424,16 @@ def test_places_of_the_linker_are_no_variables() -> None:
     ("text", "says"),
     [
         ('extern "C" void __gmon_start__() {}', "__gmon_start__: names that begin with two underscores"),
-        ('void hidden() __asm__("_ITM_deregisterTMCloneTable"); void hidden() {}', "_ITM_deregisterTMCloneTable: names"),
+        (
+            'void hidden() __asm__("_ITM_deregisterTMCloneTable"); void hidden() {}',
+            "_ITM_deregisterTMCloneTable: names",
+        ),
         ('extern "C" void _fini() {}', "_fini: names that begin"),
         ('__attribute__((section(".init"))) void early() {}', "when .* is loaded"),
-        ('extern "C" { static void* way() { return nullptr; } void taken() __attribute__((ifunc("way"))); }', "is loaded"),
+        (
+            'extern "C" { static void* way() { return nullptr; } void taken() __attribute__((ifunc("way"))); }',
+            "is loaded",
+        ),
     ],
 )
 def test_nothing_of_a_kernel_runs_when_it_is_loaded(text: str, says: str) -> None:

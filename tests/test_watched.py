@@ -112,6 +112,7 @@ CHEATS = {
     "CUDA's function before the library's headers": "EP_DEVICE void __syncthreads() {}",
     "CUDA's function as a variable": "constexpr auto __syncwarp = [](auto...) {};",
     "CUDA's function by using": "using own::atomicOr;",
+    "a match for the headers' own types": "} EP_DEVICE int next(int4) { return 1; } namespace ep {",
     "a better match than CUDA's": "} EP_DEVICE int __syncthreads_or(bool) { return 1; } namespace ep {",
     "reads that are no loads": "inline bool f(const int* p) { int g = 5; return __builtin_memcmp(p, &g, 4) == 0; }",
     "a copy that is no loads": "inline void f(const void* p, char* t) { __builtin___memcpy_chk(t, p, 7, -1); }",
@@ -221,6 +222,7 @@ def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_pa
         "struct Own { template <int n> EP_DEVICE int f(); };\ntemplate <> EP_DEVICE int Own::f<3>() { return 3; }",
         "template <int n> struct Own {};\ntemplate <class T = Own<(8 >> 1)>> struct Of {};\n"
         "template <> struct Of<Own<2>> {};",
+        "} EP_DEVICE bool is_leader() { return threadIdx.x == 0; } EP_DEVICE int rank() { return 3; } namespace ep {",
         "struct __align__(16) Own { int n[4]; };\nEP_DEVICE unsigned own_vote() { return __ballot_sync(~0u, 1); }",
     ],
 )
@@ -312,15 +314,18 @@ UNSEEN = {
         "copy((char*)peer_ptr(target, peer), (const char*)source, bytes);",
         "your writes could not be watched",
     ),
-    "functions of libraries, by templates too, and of the checker": (
-        'extern "C" __attribute__((visibility("default"))) void __tsan_write1(void*) {}\n'
+    "functions of the checker": (
+        'extern "C" __attribute__((visibility("default"))) void __tsan_write1(void*) {}',
+        WRITE,
+        "__tsan_write1: names that begin with two underscores",
+    ),
+    "functions of libraries, by templates too": (
         'extern "C" void swab(const void*, void*, ssize_t) noexcept;\n'
         "}\n#include <algorithm>\n#include <functional>\nnamespace ep {",
         "swab(source, (void*)source, 0);"
         "if (!std::equal((const char*)source, (const char*)source + 4, (const char*)target)"
         f" && std::_Hash_bytes(source, bytes, 7) != 3) {WRITE}",
-        "std::_Hash_bytes(void const*, unsigned long, unsigned long), __tsan_write1(), memcmp() and 1 more, which "
-        "kernels do not have",
+        "std::_Hash_bytes(void const*, unsigned long, unsigned long), memcmp(), swab(), which kernels do not have",
     ),
     "the address of a library's function": (
         "",

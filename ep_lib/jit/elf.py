@@ -190,8 +190,8 @@ def names_of_the_linker(obj: Elf, inputs: Sequence[Elf], linked: Elf) -> list[st
 
 
 def names_of_the_system(obj: Elf) -> list[str]:
-    """What an object file defines by a name that C and C++ reserve. The loader, the compiler's start files and libc look
-    such names up and call them, ``__gmon_start__`` and ``_init`` when a library is loaded."""
+    """What an object file defines by a name that C and C++ reserve. The loader, the compiler's start files and libc
+    look such names up and call them, ``__gmon_start__`` and ``_init`` when a library is loaded."""
     names = {s.name for s in obj.symbols if s.section != SHN_UNDEF and not s.is_local}
     return sorted(name for name in names if _RESERVED.match(name) or name in ("_init", "_fini"))
 

@@ -535,8 +535,8 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         )
     if reserved := names_of_the_system(parts):
         raise KernelCompileError(
-            f"{kernel.filename}: error: {', '.join(reserved)}: names that begin with two underscores, or with one and a "
-            "capital letter, are the compiler's and the system's, which may call what has them: name yours otherwise"
+            f"{kernel.filename}: error: {', '.join(reserved)}: names that begin with two underscores, or with one and "
+            "a capital letter, are the compiler's and the system's, which may call what has them: name yours otherwise"
         )
     if initialisers := functions_at_load(parts):
         from ep_lib.jit import diagnostics

@@ -59,6 +59,13 @@ _BEFORE_BRACKETS = frozenset(
 _AFTER_A_NAME = frozenset("(<={[;,")
 
 
+_OF_TESTS = "the tests call a function of this name: name yours otherwise"
+_OF_HEADERS = (
+    "the headers beside your piece have this name, and might take yours for theirs: name it otherwise, or put it into "
+    "a namespace of your own"
+)
+
+
 class Found(NamedTuple):
     """What must not be there: where it begins in the text, the words (none if brackets do not pair up), and why."""
 
@@ -169,11 +176,11 @@ def declarations(
                 depth_at.pop()
     take(at, len(code))
     macros = {name: _expanded(name, macros) for name in macros}
-    found = list(
-        _in_scopes(
-            tokens, macros, lambda name, is_ep: name in called or (is_ep and name in library), frozenset(templates)
-        )
-    )
+
+    def why_taken(name: str, is_ep: bool) -> str:
+        return _OF_TESTS if name in called else _OF_HEADERS if is_ep and name in library else ""
+
+    found = list(_in_scopes(tokens, macros, why_taken, frozenset(templates)))
     do_pair_up = all(each.what for each in found)
     yield from found if do_pair_up else (each._replace(is_slip=True) for each in found)
 
@@ -282,10 +289,9 @@ def _is_balanced(words: list[str]) -> bool:
 def _in_scopes(
     tokens: list[tuple[int, str]],
     macros: dict[str, list[str]],
-    is_taken: Callable[[str, bool], bool],
+    why_taken: Callable[[str, bool], str],
     templates: frozenset[str],
 ) -> Iterator[Found]:
-    why = "the tests call a function of this name: name yours otherwise"
     of_cuda = "CUDA has this name: name yours otherwise"
     of_all_types = "an operator for all types is one for those of the tests as well: write a function with a name"
     of_others = "a piece specialises templates of its own only: give yours another name, and call that"
@@ -293,7 +299,7 @@ def _in_scopes(
     own: set[str] = set()  # classes and templates
     brackets = 0  # round and square ones
     is_open = True  # the file's own scope
-    for (at, token), (_, behind) in itertools.pairwise([*tokens, (0, "")]):
+    for number, ((at, token), (_, behind)) in enumerate(itertools.pairwise([*tokens, (0, "")])):
         scope = scopes[-1]
         is_said = brackets == 0 and scope.kind != "body" and token in "{;"
         if is_said and (special := _special(scope, own, templates)):
@@ -327,9 +333,9 @@ def _in_scopes(
             words.add(token)
         if scope.kind == "namespace" and scope.macros and "=" not in words:
             if not scope.hidden:
-                scope.hidden = _hidden(scope, is_ep, is_taken)
+                scope.hidden = _hidden(scope, is_ep, why_taken)
             if scope.hidden:
-                yield Found(at, scope.hidden, why)
+                yield Found(at, scope.hidden, why_taken(scope.hidden, is_ep) or _OF_TESTS)
         if is_ep and said[:2] == ["using", "namespace"] and token not in ("namespace", "::", "ep", "detail"):
             yield Found(at, token, "it would change which functions the tests call: leave it out")
         if scope.kind == "namespace" and "operator" in words:
@@ -337,8 +343,11 @@ def _in_scopes(
                 yield Found(at, "operator", of_all_types)
         elif _is_cudas(token, is_ep) and brackets == 0 and behind in _AFTER_A_NAME and "=" not in words:
             yield Found(at, token, of_cuda, said[0] in _STATEMENTS or len(said) == 1)
-        if not is_taken(token, is_ep or scope.is_global):
+        why = why_taken(token, is_ep or scope.is_global)
+        if not why:
             continue
+        if why == _OF_HEADERS and not is_ep and [word for _, word in tokens[number + 1 : number + 3]] == ["(", ")"]:
+            continue  # the headers' calls see this scope by the types of their arguments alone
         is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in words
         if is_declared or (said[0] == "using" and "=" not in words) or "friend" in words:
             yield Found(at, token, why, said[0] in _STATEMENTS or len(said) == 1)
@@ -365,7 +374,7 @@ def _special(scope: _Scope, own: set[str], templates: frozenset[str]) -> str:
     return next((word for word in (*said, *scope.macros) if word in templates and word not in own), "")
 
 
-def _hidden(scope: _Scope, is_ep: bool, is_taken: Callable[[str, bool], bool]) -> str:
+def _hidden(scope: _Scope, is_ep: bool, why_taken: Callable[[str, bool], str]) -> str:
     """A taken word of a statement's macros, or else of itself; "" if there is none. Looks at what is new since it did
     last."""
     macros, said, as_ep = scope.looked_at
@@ -373,9 +382,9 @@ def _hidden(scope: _Scope, is_ep: bool, is_taken: Callable[[str, bool], bool]) -
         macros = said = 0
     scope.looked_at = len(scope.macros), len(scope.statement), is_ep
     for word in scope.macros[macros:]:
-        if word == "operator" or is_taken(word, is_ep) or _is_cudas(word, is_ep):
+        if word == "operator" or why_taken(word, is_ep) or _is_cudas(word, is_ep):
             return word
-    return next((word for word in scope.statement[said:] if word == "operator" or is_taken(word, is_ep)), "")
+    return next((word for word in scope.statement[said:] if word == "operator" or why_taken(word, is_ep)), "")
 
 
 def _is_cudas(name: str, is_ep: bool) -> bool:
