@@ -239,6 +239,47 @@ def refused(rank: Rank) -> None:
             Buffer(rank, **SHAPE, num_sms=1000)
 
 
+@pytest.mark.parametrize("waits", ["with", "current_stream_wait", "is_done"])
+def test_the_emulator_waits_for_an_event(waits: str) -> None:
+    """There the host reads what kernels write: an event that only streams wait for would wait for nothing."""
+
+    def main(rank: Rank) -> list[float]:
+        with Buffer(rank, num_experts=4, top_k=2, hidden=8, max_tokens=4, dtype=np.float32) as buffer:
+            x, ids = np.full((3, 8), 1.0 + rank.rank, np.float32), np.array([[0, 2], [1, 3], [0, 3]])
+            handle = buffer.dispatch(x, ids).handle
+            recv = buffer.dispatch(x, handle=handle, async_finish=True)
+            assert recv.event is not None
+            if waits == "with":
+                with recv.event:
+                    x = x * 3
+            elif waits == "is_done":
+                assert recv.event.is_done()
+            else:
+                recv.event.current_stream_wait()
+            there = recv.x * 1.0
+            out, event = buffer.combine(there, handle, async_finish=True)
+            with event:
+                pass
+            return [*there[:, 0].tolist(), *out[:, 0].tolist()]
+
+    for seed in range(5):
+        both = [1.0] * 3 + [2.0] * 3
+        assert ep_lib.spawn(main, 2, "emulator", seed=seed) == [both + [2.0] * 3, both + [4.0] * 3]
+
+
+def test_equal_rows_of_two_dispatches_go_with_either_handle() -> None:
+    def main(rank: Rank) -> bool:
+        tokens = np.eye(8, dtype=np.float32)
+        with Buffer(rank, num_experts=2, top_k=1, hidden=8, max_tokens=4, dtype=np.float32) as buffer:
+            first = buffer.dispatch(tokens[:3].copy(), np.array([[1], [1], [0]]))
+            second = buffer.dispatch(tokens[[2, 0, 1]], np.array([[0], [1], [1]]))
+            rows, handle = second.x.copy(), second.handle
+            del second
+            return bool((buffer.combine(rows, handle) == tokens[[2, 0, 1]]).all()) and len(first.x) > 0
+
+    assert ep_lib.spawn(main, 2, "emulator") == [True, True]
+
+
 def test_mistakes_are_refused_before_anything_is_sent(spmd: Spmd) -> None:
     spmd(refused, 2)
 

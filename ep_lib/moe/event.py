@@ -19,21 +19,29 @@ class Event:
             shared = shared_expert(x)       # runs beside the dispatch
         out = experts(recv.x)               # runs after it
 
-    On the emulator everything runs in the order of the calls, and waiting means :meth:`ep_lib.Rank.synchronize`.
+    The emulator has no streams, and the host reads what kernels have written: there each way to wait, and the question
+    whether it is done, is :meth:`ep_lib.Rank.synchronize`.
     """
 
     def __init__(self, rank: Rank, stream: int, kind: str, keep: tuple[Any, ...] = ()) -> None:
         """Marks what is in ``stream`` now. ``kind`` of the caller's arrays: whose current stream is to wait."""
         self._rank, self._kind, self._keep = rank, kind, keep
+        self._is_for_hosts = rank.backend == "emulator"
         self._event: int = rank.streams.record(stream)
 
     def current_stream_wait(self) -> None:
-        """What the caller puts into its current stream (torch's for torch tensors, else CuPy's) runs after this."""
+        """What the caller puts into its current stream (torch's for torch tensors, else CuPy's) runs after this. On the
+        emulator raises what :meth:`synchronize` raises."""
+        if self._is_for_hosts:
+            self.synchronize()
+            return
         streams = self._rank.streams
         streams.wait(streams.current(self._kind), self._event)
 
     def is_done(self) -> bool:
-        """Whether the operation is done, without waiting."""
+        """Whether the operation is done, without waiting. The emulator waits, so that a loop that asks ends."""
+        if self._is_for_hosts:
+            self.synchronize()
         return self._rank.streams.is_done(self._event)
 
     def synchronize(self) -> None:

@@ -91,18 +91,22 @@ class Arrived:
 
     def handle_of(self, rows: ArrayInfo, handle: Any) -> Any:
         """The handle of the dispatch that brought these rows, or of which they are a copy: ``handle``, if that is one
-        of them. None if it is not known."""
+        of them. None if it is not known: two dispatches may bring equal rows, so that a copy of the one tells nothing
+        once the other, that of ``handle``, is gone."""
         known = self._by_address.get(rows.address)
         if known is not None and known[0]() is not None:
             return known[1]
-        found = None
+        found, is_known = None, False
         for came, its in list(self._by_address.values()):
             other = came()
-            if other is not None and _is_copy(rows, describe(other)):
+            if other is None:
+                continue
+            is_known = is_known or its is handle
+            if _is_copy(rows, describe(other)):
                 if its is handle:
                     return handle
                 found = its
-        return found
+        return found if is_known else None
 
 
 def _is_copy(rows: ArrayInfo, other: ArrayInfo) -> bool:
