@@ -16,6 +16,22 @@ from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.watched import unwatchable, worth_a_look
 
 REFUSED = {
+    "an array of objects over numbers": "import numpy as np\nit = np.ndarray((1,), object, np.array([7]))[0]",
+    "a record of objects over numbers": 'import numpy as np\nit = np.recarray((1,), dtype=[("x", "O")], buf=b"12345")',
+    "arrays over memory, by another name": "from numpy import ndarray as array\nit = array((1,), object)",
+    "arrays over memory, by a value": "import numpy as np\nmake = np.ndarray\nit = make((1,), object)",
+    "arrays over memory, in a class": "import numpy as np\nclass Own:\n    make = np.ndarray",
+    "arrays over memory, in an annotation": "import numpy as np\ndef f(x: np.ndarray((1,), object) = 1): pass",
+    "arrays over memory, kept by an annotation": "import numpy as np\ndef f(x: (make := np.ndarray)): pass",
+    "arrays over memory, inherited": "import numpy as np\nclass Own(np.ndarray): pass",
+    "memory that others look at": "import numpy as np\nx = np.zeros(9)\ny = x[:]\nx.resize(1, refcheck=False)",
+    "an enumeration without a member of its own": (
+        "from enum import Enum\nclass Other(Enum):\n    global BLUE\n    BLUE = 1"
+    ),
+    "an enumeration of a module's names": (
+        "from enum import Enum\nclass Own:\n    def _convert_(self): pass\n"
+        'class Other(Enum):\n    BLUE = 1\nOther._convert_("X", "operator", lambda n: n == "attrgetter")'
+    ),
     "a frame": "import sys\nframe = sys._getframe(1)",
     "a frame by another name": "from sys import _getframe as look",
     "a frame of an error": "frame = error.__traceback__.tb_frame",
@@ -240,6 +256,11 @@ def f(rank): return kinds[0].look(rank)
     "names of patterns": "class A:\n    __match_args__ = (name,)",
 }
 PLAIN = {
+    "arrays in annotations": (
+        "import numpy as np\nfrom numpy import ndarray\nArray = np.ndarray\n"
+        "def f(x: Array, y: np.ndarray | None, *z: list[ndarray]) -> ndarray:\n"
+        "    kept: dict[str, np.ndarray] = {}\n    return x if isinstance(y, (np.ndarray, Array)) else y"
+    ),
     "kernels in annotations": "import ep_lib as e\ndef f(kernel: e.Kernel | None) -> list[e.Kernel]: return [kernel]",
     "a kernel of its own": "class Kernel: pass\nkernels = [Kernel()]",
     "modules inside of modules that are on the list": "import torch.nn\ny = torch.nn.functional.softmax(x, 0)",

@@ -95,13 +95,16 @@ _CLOSED = frozenset(
         *("FileIO", "DataSource", "data_as", "in_dll", "from_address", "from_buffer", "from_buffer_copy"),
         *("UntypedStorage", "TypedStorage", "set_"),
         "mro",  # a class as a value
+        *("_convert_", "_convert", "_create_"),  # of enumerations: others, with any names, of any module's
         "ParameterDict",  # has attributes by names that are made at run time
         *("from_source", "from_file", "library_kernel"),
         *("f2py", "testing", "distutils", "runstring"),
         "workshop",
     )
 )
-_CLOSED_ARGUMENTS = frozenset(("allow_pickle", "metaclass"))
+_CLOSED_ARGUMENTS = frozenset(("allow_pickle", "metaclass", "refcheck"))
+# Called, they put an array, of objects too, over any memory.
+_OVER_MEMORY = frozenset(("ndarray", "recarray"))
 # Words of these that are also somebody's own, if the piece itself has such an attribute or method; of modules, never.
 _MAY_BE_OWN = frozenset(
     (
@@ -158,6 +161,10 @@ _INSTEAD = {
     **dict.fromkeys(_ENUMS, "write the class itself, as in class State(Enum)"),
     _DEEP_COPY: "it is called with what it copies, as in copy.deepcopy(x)",
     "SimpleNamespace": "say what it has by name, as in SimpleNamespace(x=1), or keep values in a dictionary",
+    **dict.fromkeys(
+        _OVER_MEMORY, "np.zeros, np.empty and np.array make arrays; in annotations and isinstance it is free"
+    ),
+    "refcheck": "np.resize or np.pad makes another array",
     "ctypes": "of array.ctypes a piece uses array.ctypes.data, the address",
     "__dict__": _SAY_NAMES,
     "__setattr__": "a frozen dataclass is made anew by dataclasses.replace(), or it is not frozen",
@@ -244,6 +251,7 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
         for each in node.names
         if each.name == "Kernel"
     }
+    looked_at = compared | _asked_for(tree)
     has_texts = not _TEXTS.isdisjoint(bases)
 
     for node in ast.walk(tree):
@@ -251,7 +259,7 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
         for name in (*_names_in_text(node), *(node.kwd_attrs if isinstance(node, ast.MatchClass) else ())):
             if name == "__class__":
                 yield Reach(line, name, refused=True, why=_CLASSES)
-            elif own.is_of_others(name) or name in _FORMATS | {"ctypes"}:
+            elif own.is_of_others(name) or name in _FORMATS | _OVER_MEMORY | {"ctypes"}:
                 yield Reach(line, name, refused=True)
         if isinstance(node, ast.MatchClass) and node.patterns and not own.is_taken_apart(node.cls):
             yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
@@ -267,6 +275,8 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
             elif module == "ep_lib" and node.attr == "Kernel" and id(node) in called:
                 yield Reach(line, node.attr, refused=True, why=_HANDED)
             elif own.is_of_others(node.attr) and (module or not own.is_of_its_object(node)):
+                yield Reach(line, node.attr, refused=True)
+            if node.attr in _OVER_MEMORY and id(node) not in looked_at:
                 yield Reach(line, node.attr, refused=True)
             said_otherwise = node.attr in _ONLY_SO and id(node) not in said_rightly
             if said_otherwise or (node.attr == "ctypes" and id(node) not in addresses):
@@ -287,6 +297,7 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
         if isinstance(node, ast.Name) and is_value:
             is_builtin = id(node) not in variables.of_functions
             may_not = node.id in _ONLY_SO & imported
+            may_not |= node.id in _OVER_MEMORY & imported and id(node) not in looked_at
             may_not |= node.id in (*_BY_NAME, "type") and is_builtin
             if (node.id in _CLOSED_NAMES and is_builtin) or (may_not and id(node) not in said_rightly):
                 yield Reach(line, node.id, refused=True)
@@ -329,12 +340,48 @@ def _said_rightly(tree: ast.AST, own: _Own) -> set[int]:
     return found
 
 
+_PARTS_OF_TYPES = (
+    *(ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Tuple, ast.List, ast.BinOp, ast.BitOr, ast.Load),
+    ast.Starred,
+)
+
+
+def _asked_for(tree: ast.AST) -> set[int]:
+    """By id(), the names of classes in annotations, patterns, and behind isinstance and issubclass; and the class that
+    a name stands for, as in ``Array = np.ndarray``, if that is all for which the name is used."""
+    places: list[ast.AST | None] = []
+    for node in ast.walk(tree):
+        places += [getattr(node, "returns", None), getattr(node, "annotation", None)]
+        if isinstance(node, ast.MatchClass):
+            places.append(node.cls)
+        if isinstance(node, ast.Call) and _word(node.func) in ("isinstance", "issubclass"):
+            places += node.args[1:2]
+    found = set[int]()
+    for place in places:
+        parts = [*ast.walk(place)] if place is not None else []
+        if all(isinstance(each, _PARTS_OF_TYPES) for each in parts):  # which call nothing and keep nothing
+            found |= {id(each) for each in parts}
+    used = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in found
+    }
+    for node in tree.body if isinstance(tree, ast.Module) else ():
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute)):
+            names = [each.id for each in node.targets if isinstance(each, ast.Name)]
+            if len(names) == len(node.targets) and used.isdisjoint(names):
+                found.add(id(node.value))
+    return found
+
+
 def _may_make_classes(node: ast.ClassDef) -> bool:
     """Whether it is an enumeration of which it cannot be seen that it has a member: without one it makes others, with
     any names, when it is called."""
     bases = {_word(base) for base in node.bases}
     if bases.isdisjoint(_ENUMS):
         return False
+    if any(isinstance(each, (ast.Global, ast.Nonlocal)) for each in node.body):
+        return True  # what looks like a member is somebody else's
     names = {each.id for line in node.body for each in ast.walk(line) if isinstance(each, ast.Name)}
     return "_ignore_" in names or not any(_is_member(line, not bases.isdisjoint(_FLAGS)) for line in node.body)
 
@@ -518,7 +565,7 @@ def _imports(node: ast.AST, line: int) -> Iterator[Reach]:
                 yield Reach(line, word, refused=True)
     if isinstance(node, ast.ImportFrom):
         for each in node.names:
-            if each.name in _CLOSED or (each.asname and each.name in _ONLY_SO):
+            if each.name in _CLOSED or (each.asname and each.name in _ONLY_SO | _OVER_MEMORY):
                 yield Reach(line, each.name, refused=True)
     if isinstance(node, ast.ImportFrom) and node.module in _MODULES - {"__future__"}:
         for each in node.names:
