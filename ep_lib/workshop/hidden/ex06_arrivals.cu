@@ -78,7 +78,7 @@ EP_DEVICE ep::LastBlock which_is_last(const Job& job, uint32_t* finished, bool o
 //   inbox         symmetric [2, ranks, words]: by the parity of the epoch
 //   source, out   [epochs, words], [epochs, ranks, words]
 //   noted         [epochs, 5]: blocks that were the last, their answer, threads that were told otherwise, tags that were
-//                 wrong, faults that are not about the absent rank
+//                 wrong, faults that are not about the absent rank, or words that block 0 found wrong
 extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, uint64_t* inbox, uint32_t* finished,
                                    const uint64_t* source, uint64_t* out, int* noted, char* seen,
                                    const int64_t* numbers, int epoch) {
@@ -106,7 +106,16 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
     __syncthreads();
     int* const notes = noted + (epoch - 1) * 5;
     if (static_cast<int>(last) != answer) atomicAdd(notes + 2, 1);
-    if (last == ep::LastBlock::kNo) return;
+    if (last == ep::LastBlock::kNo) {
+        // A block that has not signalled itself waits for its own rank, too.
+        if (blockIdx.x != 0 || !(job.learners & kWait) || job.absent >= 0) return;
+        if (!wait_for_everybody(job, signals)) atomicAdd(notes + 3, kGaveUp);
+        for (int64_t i = thread; i < words; i += ep::threads_in_block()) {
+            // role: the receiver, which reads its own rank's rows after the signals
+            if (area[me * words + i] != source[(epoch - 1) * words + i]) atomicAdd(notes + 4, 1);
+        }
+        return;
+    }
     if (thread == 0) {
         atomicAdd(notes, 1);
         notes[1] = answer;

@@ -62,7 +62,7 @@ def _case(
 
     def judge(out: Outputs) -> str | None:
         for me in here:
-            for epoch, (number, answer, otherwise, wrong_tags, _) in enumerate(out["noted"][me].tolist(), start=1):
+            for epoch, (number, answer, otherwise, wrong_tags, unwritten) in enumerate(out["noted"][me].tolist(), start=1):
                 failed = f"; `ok` was false in {job.failing.bit_count()} of {job.blocks} blocks" if job.failing else ""
                 if number != 1:
                     called = f"; {job.blocks} of the grid's {job.blocks + idle} had called" if idle else ""
@@ -74,6 +74,11 @@ def _case(
                     return f"in epoch {epoch}, the last block of rank {me} was told {said}{failed}"
                 if wrong_tags >= _GAVE_UP:
                     return f"in epoch {epoch}, all ranks had come, and the wait on rank {me} did not return true"
+                if unwritten:
+                    return (
+                        f"in epoch {epoch}, another block than the last waited on rank {me} too, and {unwritten} words "
+                        f"that rank {me} itself had written were not there after that"
+                    )
                 if wrong_tags:
                     return f"in epoch {epoch}, {wrong_tags} tags on rank {me} were not those that the ranks passed"
             if int(out["finished"][me][0]):
