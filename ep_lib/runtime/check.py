@@ -57,7 +57,10 @@ _UNPROVEN = (
     "of what the host's Python does with arrays while a kernel may run, only what the ranks' own arrays tell is seen."
 )
 
-_UNPROVEN_EXHAUSTIVELY = "This proves nothing about other inputs, sizes and numbers of ranks"
+_UNPROVEN_EXHAUSTIVELY = (
+    "This proves nothing about other inputs, sizes and numbers of ranks, nor about arrays that the host's Python reads "
+    "or writes while a kernel may run"
+)
 _WEAKER = ', nor about weak memory (memory="ptx")'
 # What makes two runs of main differ, by the names that a function uses.
 _DIFFERS_BY_ITSELF = re.compile(

@@ -62,7 +62,9 @@ def _case(
 
     def judge(out: Outputs) -> str | None:
         for me in here:
-            for epoch, (number, answer, otherwise, wrong_tags, unwritten) in enumerate(out["noted"][me].tolist(), start=1):
+            for epoch, (number, answer, otherwise, wrong_tags, unwritten) in enumerate(
+                out["noted"][me].tolist(), start=1
+            ):
                 failed = f"; `ok` was false in {job.failing.bit_count()} of {job.blocks} blocks" if job.failing else ""
                 if number != 1:
                     called = f"; {job.blocks} of the grid's {job.blocks + idle} had called" if idle else ""
