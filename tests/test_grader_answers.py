@@ -123,7 +123,7 @@ def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
     advice = {test.advice for test in load(exercise, public=False).behaviours} - {""}
     for each in failed.values() if not result.problem else ():  # what a test advises, where a task below is wrong, too
         if failed.keys() & set(each.task.stands_on) and not each.unfinished:
-            said = each.message.partition("was not the reason: ")[0]
+            said = each.message.partition("not the reason: ")[0]
             assert "look there first" in said and not any(text in said for text in advice)
     for answer in answers:
         loses, says = WRONG[exercise][answer]
