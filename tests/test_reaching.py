@@ -25,6 +25,40 @@ REFUSED = {
     "arrays over memory, kept by an annotation": "import numpy as np\ndef f(x: (make := np.ndarray)): pass",
     "arrays over memory, inherited": "import numpy as np\nclass Own(np.ndarray): pass",
     "memory that others look at": "import numpy as np\nx = np.zeros(9)\ny = x[:]\nx.resize(1, refcheck=False)",
+    "memory that others look at, by **": 'x = np.ones(9)\ny = x[:]\nx.resize(1, **{"ref" "check": False})',
+    "memory that others look at, by a value": "from functools import partial\npartial(x.resize, 1, **more)()",
+    "memory that others look at, by torch": "x.untyped_storage().resize_(0)",
+    "arrays over memory, by an alias of types": (
+        "import numpy as np\nfrom numpy.typing import NDArray\nit = NDArray[np.int64]((1,), object, np.array([7]))[0]"
+    ),
+    "arrays over memory, by an alias that is called": (
+        "import numpy as np\nfrom numpy.typing import NDArray\nInts = NDArray[np.int64]\nit = Ints((1,), object, x)[0]"
+    ),
+    "arrays over memory, by a module's alias of types": (
+        "import numpy as np\nimport numpy.typing as npt\nit = npt.NDArray[np.int64]((1,), object, np.array([7]))[0]"
+    ),
+    "arrays over memory, by a field's type": (
+        "import numpy as np\nfrom dataclasses import dataclass, fields\n@dataclass\nclass A:\n    x: np.ndarray\n"
+        "it = fields(A)[0].type((1,), object, np.array([7]))[0]"
+    ),
+    "arrays over memory, by a field's type of a module": (
+        "import numpy as np\nimport dataclasses\nit = dataclasses.fields(A)[0].type((1,), object, np.array([7]))[0]"
+    ),
+    "arrays over memory, by an isinstance of its own": (
+        "import numpy as np\ndef isinstance(x, kind): return kind((1,), object, x)[0]\n"
+        "it = isinstance(np.array([7]), np.ndarray)"
+    ),
+    "arrays over memory, by a method called isinstance": (
+        "import numpy as np\nclass A:\n    def isinstance(self, kind): return kind((1,), object, x)[0]\n"
+        "it = A().isinstance(np.ndarray)"
+    ),
+    "arrays over memory, by the class beneath another one": (
+        "import numpy as np\nclass M(np.matrix):\n"
+        "    def __new__(cls): return super(np.matrix, cls).__new__(cls, (1, 1), object, np.array([7]))"
+    ),
+    "the oracle": "import ep_lib\nwants = ep_lib.reference.layout(topk_idx, num_experts=8, world_size=4)",
+    "the oracle, imported": "from ep_lib.reference import layout",
+    "the oracle, imported as a module": "from ep_lib import reference",
     "an enumeration without a member of its own": (
         "from enum import Enum\nclass Other(Enum):\n    global BLUE\n    BLUE = 1"
     ),
@@ -261,6 +295,12 @@ PLAIN = {
         "def f(x: Array, y: np.ndarray | None, *z: list[ndarray]) -> ndarray:\n"
         "    kept: dict[str, np.ndarray] = {}\n    return x if isinstance(y, (np.ndarray, Array)) else y"
     ),
+    "aliases of arrays' types": (
+        "import numpy as np\nimport numpy.typing as npt\nfrom numpy.typing import NDArray\nInts = NDArray[np.int64]\n"
+        "Array = np.ndarray[tuple[int], np.dtype[np.float32]]\nOther = npt.NDArray[np.uint8]\n"
+        "def f(x: Ints, y: Array | None, z: Other) -> npt.NDArray[np.int64]: return x"
+    ),
+    "its own resize": "class A:\n    def resize(self, size): self.storage = [0] * size\nA().resize(size=3)",
     "kernels in annotations": "import ep_lib as e\ndef f(kernel: e.Kernel | None) -> list[e.Kernel]: return [kernel]",
     "a kernel of its own": "class Kernel: pass\nkernels = [Kernel()]",
     "modules inside of modules that are on the list": "import torch.nn\ny = torch.nn.functional.softmax(x, 0)",

@@ -36,8 +36,9 @@ _CLOSED_MODULES = frozenset(
         *("marshal", "multiprocessing", "sys", "copyreg"),
     )
 )
-# What a piece may import; a module that is an attribute of another one is none of its business. Those of the last
-# group no exercise shows, and they go further than numbers and bytes, so an instructor is told of them.
+# What a piece may import; a module that is an attribute of another one is none of its business, and ep_lib.reference
+# answers tasks. Those of the last group no exercise shows, and they go further than numbers and bytes, so an
+# instructor is told of them.
 _SHOWN = frozenset(
     (
         *("__future__", "math", "dataclasses", "typing", "collections", "collections.abc", "enum", "functools"),
@@ -45,7 +46,6 @@ _SHOWN = frozenset(
         *("numpy", "numpy.typing", "numpy.linalg", "numpy.random"),
         *("torch", "torch.nn", "torch.nn.functional", "torch.compiler", "torch.linalg"),
         *("ep_lib", "ep_lib.errors", "ep_lib.require", "ep_lib.nixl", "ep_lib.moe", "ep_lib.moe.autograd"),
-        "ep_lib.reference",
     )
 )
 _PLAIN = frozenset(
@@ -74,6 +74,8 @@ _CLOSED_OF_MODULES = frozenset(
         *("EnumType", "EnumMeta", "property", "redirect_stdout", "redirect_stderr", "chdir"),
         # modules of torch's that no file has the name of
         *("np", "ops", "classes", "cpp", "windows", "grad", "registry"),
+        *("matrix", "bmat", "asmatrix"),  # arrays over any memory, by the class beneath them
+        "fields",  # of dataclasses: the classes that annotations name, as values
         *("TypedDict", "runtime_checkable", "get_origin", "no_type_check", "DynamicClassAttribute"),
     )
 )
@@ -93,7 +95,7 @@ _CLOSED = frozenset(
         # memory by its address, files, and code in data
         *("__array_interface__", "as_strided", "ctypeslib", "memmap", "open_memmap", "fromfile", "tofile"),
         *("FileIO", "DataSource", "data_as", "in_dll", "from_address", "from_buffer", "from_buffer_copy"),
-        *("UntypedStorage", "TypedStorage", "set_"),
+        *("UntypedStorage", "TypedStorage", "untyped_storage", "storage", "set_", "resize_"),
         "mro",  # a class as a value
         *("_convert_", "_convert", "_create_"),  # of enumerations: others, with any names, of any module's
         "ParameterDict",  # has attributes by names that are made at run time
@@ -104,12 +106,12 @@ _CLOSED = frozenset(
 )
 _CLOSED_ARGUMENTS = frozenset(("allow_pickle", "metaclass", "refcheck"))
 # Called, they put an array, of objects too, over any memory.
-_OVER_MEMORY = frozenset(("ndarray", "recarray"))
+_OVER_MEMORY = frozenset(("ndarray", "recarray", "NDArray"))
 # Words of these that are also somebody's own, if the piece itself has such an attribute or method; of modules, never.
 _MAY_BE_OWN = frozenset(
     (
         *("modules", "monitoring", "testing", "workshop", "inspect", "marshal", "pickle", "from_buffer"),
-        *("from_address", "from_buffer_copy", "set_"),
+        *("from_address", "from_buffer_copy", "set_", "storage"),
     )
 )
 # Python's own names that a piece may say or define; others lead further, or are called for what is none of theirs.
@@ -164,7 +166,10 @@ _INSTEAD = {
     **dict.fromkeys(
         _OVER_MEMORY, "np.zeros, np.empty and np.array make arrays; in annotations and isinstance it is free"
     ),
+    **dict.fromkeys(("matrix", "bmat", "asmatrix"), "take an array of two dimensions, as np.zeros((2, 3)), and @"),
+    "fields": "say the fields by their names, or take dataclasses.asdict(x)",
     "refcheck": "np.resize or np.pad makes another array",
+    "resize": "call it with arguments that stand there; np.resize and np.pad make another array",
     "ctypes": "of array.ctypes a piece uses array.ctypes.data, the address",
     "__dict__": _SAY_NAMES,
     "__setattr__": "a frozen dataclass is made anew by dataclasses.replace(), or it is not frozen",
@@ -240,7 +245,9 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
     said_rightly = _said_rightly(tree, own)
     looked_into = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     addresses = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "data"}
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    called = {id(node.func) for node in calls}
+    said_all = {id(node.func) for node in calls if all(each.arg for each in node.keywords)}  # arguments, by name
     compared = set(_compared(tree, own))
     may_be_classes = looked_into | compared
     bases = [_word(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
@@ -251,7 +258,7 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
         for each in node.names
         if each.name == "Kernel"
     }
-    looked_at = compared | _asked_for(tree)
+    looked_at = compared | _asked_for(tree, own)
     has_texts = not _TEXTS.isdisjoint(bases)
 
     for node in ast.walk(tree):
@@ -259,7 +266,7 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
         for name in (*_names_in_text(node), *(node.kwd_attrs if isinstance(node, ast.MatchClass) else ())):
             if name == "__class__":
                 yield Reach(line, name, refused=True, why=_CLASSES)
-            elif own.is_of_others(name) or name in _FORMATS | _OVER_MEMORY | {"ctypes"}:
+            elif own.is_of_others(name) or name in _FORMATS | _OVER_MEMORY | {"ctypes", "resize"}:
                 yield Reach(line, name, refused=True)
         if isinstance(node, ast.MatchClass) and node.patterns and not own.is_taken_apart(node.cls):
             yield Reach(line, "case", refused=True, why="name what a pattern looks at, as in Point(x=0)")
@@ -277,6 +284,8 @@ def _all(tree: ast.AST, variables: Variables) -> Iterator[Reach]:
             elif own.is_of_others(node.attr) and (module or not own.is_of_its_object(node)):
                 yield Reach(line, node.attr, refused=True)
             if node.attr in _OVER_MEMORY and id(node) not in looked_at:
+                yield Reach(line, node.attr, refused=True)
+            if node.attr == "resize" and not module and id(node) not in said_all:  # ** may hand on a refcheck
                 yield Reach(line, node.attr, refused=True)
             said_otherwise = node.attr in _ONLY_SO and id(node) not in said_rightly
             if said_otherwise or (node.attr == "ctypes" and id(node) not in addresses):
@@ -346,32 +355,37 @@ _PARTS_OF_TYPES = (
 )
 
 
-def _asked_for(tree: ast.AST) -> set[int]:
+def _asked_for(tree: ast.AST, own: _Own) -> set[int]:
     """By id(), the names of classes in annotations, patterns, and behind isinstance and issubclass; and the class that
-    a name stands for, as in ``Array = np.ndarray``, if that is all for which the name is used."""
+    a name stands for, as in ``Array = np.ndarray`` or ``Ints = NDArray[np.int64]``, if that is all for which the name
+    is used."""
     places: list[ast.AST | None] = []
     for node in ast.walk(tree):
         places += [getattr(node, "returns", None), getattr(node, "annotation", None)]
         if isinstance(node, ast.MatchClass):
             places.append(node.cls)
-        if isinstance(node, ast.Call) and _word(node.func) in ("isinstance", "issubclass"):
-            places += node.args[1:2]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _COMPARE:
+            places += node.args[1:2] if own.is_pythons(node.func.id) else []
     found = set[int]()
     for place in places:
-        parts = [*ast.walk(place)] if place is not None else []
-        if all(isinstance(each, _PARTS_OF_TYPES) for each in parts):  # which call nothing and keep nothing
-            found |= {id(each) for each in parts}
+        found |= _parts_of_type(place)
     used = {
         node.id
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in found
     }
     for node in tree.body if isinstance(tree, ast.Module) else ():
-        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute)):
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute, ast.Subscript)):
             names = [each.id for each in node.targets if isinstance(each, ast.Name)]
             if len(names) == len(node.targets) and used.isdisjoint(names):
-                found.add(id(node.value))
+                found |= _parts_of_type(node.value)
     return found
+
+
+def _parts_of_type(place: ast.AST | None) -> set[int]:
+    """By id(), the parts of what stands in an annotation; none if something is called or kept there."""
+    parts = [*ast.walk(place)] if place is not None else []
+    return {id(each) for each in parts} if all(isinstance(each, _PARTS_OF_TYPES) for each in parts) else set()
 
 
 def _may_make_classes(node: ast.ClassDef) -> bool:
