@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from grader_answers import FOLDER, filled, submission
 from grader_answers.expected import WRONG
 
+from ep_lib import processes
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.grader import Grade, grade
 from ep_lib.workshop.hidden import load
@@ -185,6 +189,15 @@ def test_the_solution_gets_full_marks(name: str, rounds: int) -> None:
     assert numbers > shown, "tasks=() would look at all"
     result = grade(name, find(name).solution_dir, tasks=sorted(numbers - shown) if rounds <= DRAWS_ANEW else ())
     assert all(each.passed for each in result.tasks), result.as_json()
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="no clang++")
+@pytest.mark.parametrize("name", ["05_ring", "07_sums"])
+def test_the_solution_gets_full_marks_with_clang(name: str) -> None:
+    command = processes.python("-m", "ep_lib", "grade", name, "--mine", str(find(name).solution_dir), "--json")
+    done = subprocess.run(command, env={**os.environ, "EP_LIB_CXX": "clang++"}, capture_output=True, check=False)
+    assert json.loads(done.stdout)["points"] == find(name).points, done.stdout
 
 
 @pytest.mark.parametrize("name", names())

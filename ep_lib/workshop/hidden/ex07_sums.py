@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ml_dtypes
@@ -18,6 +19,7 @@ from ep_lib.workshop.hidden import (
     Case,
     Rng,
     job_numbers,
+    of_kernels,
     on_fabrics,
     one,
     refs,
@@ -27,7 +29,10 @@ from ep_lib.workshop.hidden import (
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
+_JOINED = str(Path(__file__).with_name("ex07_sums_joined.cu"))
+# Whether this processor can do what GPUs do where nothing keeps a product and a sum apart: round once.
+_JOINS = platform.machine() == "aarch64" or " fma " in Path("/proc/cpuinfo").read_text("utf-8", "replace")
+KERNELS = ((_SOURCE, "examine"), *(((_JOINED, "join"),) if _JOINS else ()))
 
 _BF16 = ml_dtypes.bfloat16
 _THREADS, _CALLERS = 64, 62  # of a block: in each warp one calls nothing
@@ -64,12 +69,24 @@ def _add(sums: Array, weight: Array | np.float32, values: Array) -> Array:
     return added
 
 
-def _product_case(rng: Rng, seed: int, count: int = 600) -> Case:
+def _products(rng: Rng) -> Iterator[Case]:
+    yield _product_case(rng, 1)
+    if _JOINS:
+        yield _product_case(rng, 1, joined=True)
+
+
+def _product_case(rng: Rng, seed: int, count: int = 600, *, joined: bool = False) -> Case:
+    """``joined``: by a compiler that makes one operation of a product and a sum, unless the piece keeps them apart."""
     every = np.array(list(itertools.product(_ODD, repeat=3)), np.float32)
     three = np.concatenate([every, _floats(rng, count, 3)])
     count = len(three)
     want = _add(three[:, 0], three[:, 1], three[:, 2])
-    return _bits_case(1, seed, _Job(count), three, want, "add_weighted({0:.9g}, {1:.9g}, {2:.9g})")
+    of_gpus = ", as GPUs' compilers join a product and a sum" if joined else ""
+    case = _bits_case(1, seed, _Job(count), three, want, f"add_weighted({{0:.9g}}, {{1:.9g}}, {{2:.9g}}){of_gpus}")
+    if joined:
+        launch = Launch("join", -(-count // _CALLERS), _THREADS, (1, *refs("given"), count, *refs("told", "seen")))
+        case = replace(case, scenario=replace(of_kernels(case), source=_JOINED, launches=((launch,),)))
+    return case
 
 
 def _halves_case(rng: Rng, seed: int, count: int = 300) -> Case:
@@ -202,7 +219,7 @@ _NEAREST = "To the nearest, ties to even, and NaN stays NaN; the second number i
 _THERE = "Only experts of this rank, and -1 is none; added from the first to the last, each addition rounded."
 
 BEHAVIOURS = (
-    Behaviour(1, "numbers of every size", one(lambda rng: _product_case(rng, 1)), _ROUND),
+    Behaviour(1, "numbers of every size", _products, _ROUND),
     Behaviour(
         1, "the sum of float32 rows", under_checker(one(lambda rng: _rows_case(1, rng, 2, bfloat16=False)), 1), _ROUND
     ),
@@ -218,7 +235,7 @@ BEHAVIOURS = (
 )
 
 PUBLIC = (
-    Behaviour(1, "600 random numbers", one(lambda rng: _product_case(rng, 1)), _ROUND),
+    Behaviour(1, "600 random numbers", _products, _ROUND),
     Behaviour(2, "300 random words", one(lambda rng: _halves_case(rng, 1)), _MOVE),
     Behaviour(3, "400 pairs, half of them exactly between two", one(lambda rng: _rounding_case(rng, 1)), _NEAREST),
     Behaviour(4, "four ranks of two experts", one(lambda rng: _weights_case(rng, 1, 4, 2, 3)), _THERE),

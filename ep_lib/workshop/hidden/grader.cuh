@@ -107,11 +107,11 @@ EP_DEVICE bool blames(const ep::WaitInfo& waited) {
 // plain read and a plain write, so both have to be seen: volatile accesses are watched by other functions.
 EP_DEVICE void canary(char* seen) {
     if (ep::thread_in_block() != 0) return;
-    volatile char read = 0;  // so that the compiler keeps the read
+    volatile char read = 0;  // so that the compiler keeps the read, and the write: it leaves out one of what was there
     if (blockIdx.x == 0) {
         read = *seen;  // canary
     } else {
-        *seen = *reinterpret_cast<volatile char*>(seen);  // canary
+        *seen = static_cast<char>(*reinterpret_cast<volatile char*>(seen) + read);  // canary
     }
 }
 
