@@ -159,6 +159,11 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_known_too_early": ({2}, "0]; registered are"),
         "wrong_zero_is_no_number": ({2}, "raised ArgumentError"),
         "wrong_ends_one_at_most": ({3}, "take more than the"),
+        "wrong_sorts_by_address": ({1, 2}, "in the order in which they were let go"),
+        "wrong_keeps_in_order_of_addresses": ({2}, "in the order in which they were let go"),
+        "wrong_ends_itself_first": ({3}, "take more than the"),
+        "wrong_looks_at_the_last": ({4}, "touches a registration in use, and was not refused"),
+        "wrong_one_user_is_none": ({4}, "touches a registration in use, and was not refused"),
     },
     "03_shim": {
         "wrong_pointer_for_all": ({1}, "cannot be reached"),
@@ -237,6 +242,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_room_after_failure": ({1, 3, 4}, "producer->room is 1 after a wait that gave up"),
         "wrong_queue_pair_of_8_bits": ({2}, "with words that are not theirs"),
         "wrong_peer_of_8_bits": ({2}, "with words that are not theirs"),
+        "wrong_source_of_32_bits": ({2}, "with words that are not theirs"),
         "wrong_says_minus_one": ({1, 3, 4}, "names peer -1"),
         "wrong_peer_of_nobody": ({3}, "names peer 0"),
         "wrong_wait_of_the_warp": ({5}, "wait in __syncwarp|waits in __syncwarp"),
@@ -266,6 +272,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_done_for_ever": ({4, 5}, "self.done still holds"),
     },
     "05_ring": {
+        "wrong_names_the_message": ({3}, "its report names slot"),
         "wrong_one_credit_too_few": ({1, 4, 5}, "message 1 needs 0 credits: too few"),
         "wrong_wraps_around": ({1, 4, 5}, "in 64 bits) credits: too many"),
         "wrong_relaxed_look": ({1}, "an acquire makes it usable"),
@@ -428,6 +435,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_wait_of_10_bits": ({4}, "was not there after the wait"),
     },
     "08_fp8": {
+        "wrong_leaves_zeros_out": ({5}, "elements of zeros of both signs are wrong"),
         "wrong_counts_infinities": ({1, 4, 5}, "only of finite numbers"),
         "wrong_whole_warp": ({1, 4, 5}, "only among the eight lanes of the group"),
         "wrong_down_only": ({1, 4, 5}, "results of ordinary numbers are wrong"),
@@ -556,6 +564,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_clears_what_it_counted": ({4}, "has changed `wants`"),
     },
     "10_two_levels": {
+        "wrong_leaves_zero_sums_out": ({3}, "sums of rank 0 are wrong"),
         "wrong_slots_of_the_target": ({1}, "in the slots of your node at the partner"),
         "wrong_slot_of_the_token": ({1}, "the partner waits for a label"),
         "wrong_same_slot": ({1}, "the partner waits for a label"),

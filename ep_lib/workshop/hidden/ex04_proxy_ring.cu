@@ -43,13 +43,13 @@ EP_DEVICE ep::ProxyRing ring_of(const Job& job, const Memory& my) {
             static_cast<uint64_t>(job.num_slots), 0};
 }
 
-// Every word differs from command to command; `source` is the place of its payload. Waits name a rank's peer.
+// Every word differs from command to command; the lower half of `source` is the place of its payload. Waits name a rank's peer.
 EP_DEVICE ep::ProxyCommand command_of(const Job& job, const Memory& my, uint64_t index) {
     const bool wide = job.learners == kFill;
     const uint64_t salt = my.payload[index];
     ep::ProxyCommand c = {};
     c.target = salt + 1;
-    c.source = index;
+    c.source = (wide ? salt << 32 : 0) | index;
     c.bytes = salt * 3 + 2;
     c.signal = salt * 5 + 3;
     c.value = salt * 7 + 4;
@@ -74,7 +74,8 @@ EP_DEVICE void fill(const ep::ProxyRing& ring, const ep::ProxyCommand& command, 
 
 EP_DEVICE bool push(const Job& job, const ep::ProxyRing& ring, const ep::ProxyCommand& command, uint64_t* number) {
     if (job.learners & kPush) {
-        return ep::proxy_push(ring, command, command.source % kNoNumber == kNoNumber - 1 ? nullptr : number);
+        return ep::proxy_push(ring, command,
+                              static_cast<uint32_t>(command.source) % kNoNumber == kNoNumber - 1 ? nullptr : number);
     }
     *number = ep::atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
     if (job.learners & kRoom) {
@@ -167,7 +168,8 @@ EP_DEVICE void serve(const Job& job, const Memory& mine) {
         for (int i = 0; i < 6; ++i) {
             to[i] = words[i];  // role: the proxy, which copies the command out of its slot
         }
-        const uint64_t source = to[1] < static_cast<uint64_t>(job.total) ? to[1] : 0;
+        const uint32_t place = static_cast<uint32_t>(to[1]);
+        const uint32_t source = place < job.total ? place : 0;
         to[kWords] = my.payload[job.total + source];  // role: the proxy, which reads the data that was announced
         if ((index + 1) % job.batch == 0 || index + 1 == job.served) {
             ep::st_release_sys_u64(&ring.credits->taken, number + 1);

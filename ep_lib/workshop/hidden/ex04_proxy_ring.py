@@ -69,7 +69,7 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
         noted, taken = out["noted"][0].astype(np.int64), out["taken"][0]
         if noted[2 * total]:
             return "a push or a wait gave up, although the proxy takes every command"
-        told, came = noted[: 2 * total : 2], taken[:, 1].astype(np.int64)
+        told, came = noted[: 2 * total : 2], _places(taken)
         if problem := _commands_wrong(taken, payload, wide=job.learners == _FILL):
             return problem
         other = told[came] != np.arange(total)
@@ -119,9 +119,14 @@ def _head_wrong(out: Outputs, job: _Job, total: int) -> str | None:
     return None if head == total else f"head has grown by {head} in the end; {total} commands were pushed"
 
 
+def _places(taken: Array) -> Array:
+    """Of the commands that were taken, the place of each in the payload."""
+    return (taken[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
 def _commands_wrong(taken: Array, payload: Array, *, wide: bool) -> str | None:
     total = len(payload)
-    source = taken[:, 1]
+    source = _places(taken).astype(np.uint64)
     if np.any(source >= total) or len(np.unique(source)) != total:
         lost = total - len(np.unique(source[source < total]))
         return f"{lost} of {total} commands were lost: the proxy took others twice, or words of no command"
@@ -129,7 +134,8 @@ def _commands_wrong(taken: Array, payload: Array, *, wide: bool) -> str | None:
     peer = source % np.uint64(_PEERS) * np.uint64(_WIDE_PEER if wide else 1)
     queue_pair = source % np.uint64(_QUEUE_PAIRS) * np.uint64(_WIDE_QUEUE_PAIR if wide else 1)
     what = np.uint64(op("kProxyWrite")) | peer << np.uint64(16) | queue_pair << np.uint64(32)
-    wanted = np.stack([salt + 1, source, salt * 3 + 2, salt * 5 + 3, salt * 7 + 4], axis=1).astype(np.uint64)
+    sources = source | (salt << np.uint64(32) if wide else np.uint64(0))
+    wanted = np.stack([salt + 1, sources, salt * 3 + 2, salt * 5 + 3, salt * 7 + 4], axis=1).astype(np.uint64)
     wrong = np.any(taken[:, :5] != wanted, axis=1) | ((taken[:, 5] ^ what) << np.uint64(16) != 0)
     if np.any(wrong):
         return f"{int(wrong.sum())} of {total} commands reached the proxy with words that are not theirs"

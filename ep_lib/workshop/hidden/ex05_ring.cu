@@ -44,7 +44,8 @@ struct Job {
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };
 
 constexpr int kGuard = 2;  // counters and slots before and behind the ring's own
-// Sending failed, receiving failed, most messages ahead, number of the next one, overtaken; the fault's code, phase, peer.
+// Sending failed, receiving failed, most messages ahead, number of the next one, overtaken; the fault's code, phase, peer,
+// slot.
 constexpr int kNotes = 8;
 constexpr ep::Phase kPhase = ep::kPhaseDispatch;  // which the grader's receiver passes
 
@@ -176,6 +177,7 @@ EP_DEVICE void note_failure(const Memory& my, bool sends) {
     my.noted[5] = fault->code;
     my.noted[6] = fault->phase;
     my.noted[7] = static_cast<uint64_t>(fault->peer);
+    my.noted[8] = static_cast<uint64_t>(fault->slot);
     forget_fault();
 }
 

@@ -41,8 +41,8 @@ KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _ROOM, _WAIT_FOR_ROOM, _POST, _WAIT, _CREDIT, _SEND, _RECEIVE, _STREAM = (1 << bit for bit in range(8))
-_GUARD, _NOTES = 2, 8
-_FAULT = slice(5, 8)  # of the notes: code, phase and peer
+_GUARD, _NOTES = 2, 9
+_FAULT = slice(5, 9)  # of the notes: code, phase, peer and slot
 _PHASE = PHASE_NAMES.index("dispatch")  # which the grader's receiver passes
 _STAGED, _RECEIVED = 0x5A, 0xA5  # every byte of staging, and of the slots, before
 _OLD = (1 << 32) - 3  # the first message of a ring that has carried many
@@ -214,7 +214,7 @@ def _alone(task: int, learners: int, *, sends: bool) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         is_stream = learners == _STREAM
         job = _Job(num_slots=2, messages=3, slot_bytes=64, bytes=90 * 64, learners=learners)
-        job = replace(job, late=30 if is_stream and sends else 0)
+        job = replace(job, late=30 if is_stream and sends else 0, first=3 if learners == _WAIT else 0)
         route = (1, -1) if sends else (-1, -1)
         sources = [random_bytes(rng, job.bytes) for _ in route]
         scenario = _scenario(task, 800, route, job, sources, senders=[-1, -1] if sends else [-1, 0])
@@ -222,15 +222,17 @@ def _alone(task: int, learners: int, *, sends: bool) -> Cases:
         if is_stream and not sends:
             second[_GUARD + 2] = 2
             scenario = replace(scenario, symmetric={**scenario.symmetric, "counters": [first, second]})
-        first[_GUARD] = job.late
+        first[_GUARD] = job.late or job.first
 
         def judge(out: Outputs) -> str | None:
             who = 0 if sends else 1
             if int(out["noted"][who][0 if sends else 1]) != 1:
                 return "the other end never did what this one waits for, and no function returned false"
-            code, phase, peer = (int(value) for value in out["noted"][who][_FAULT].astype(np.int64))
+            code, phase, peer, slot = (int(value) for value in out["noted"][who][_FAULT].astype(np.int64))
             if learners == _WAIT and code != FAULT_NONE and (phase, peer) != (_PHASE, 0):
                 return "the report of a wait that failed is not about the `phase` that was passed and the ring's peer"
+            if learners == _WAIT and code != FAULT_NONE and slot != job.first % job.num_slots:
+                return f"a wait for message {job.first} failed, and its report names slot {slot} of {job.num_slots}"
             if np.any(out["counters"][1][1:-1] != second[1:-1]) or np.any(out["counters"][0][1:-1] != first[1:-1]):
                 return "a wait had failed, and a counter grew all the same"
             slots = out["staging"][0][job.slot_bytes :][: 2 * job.slot_bytes]

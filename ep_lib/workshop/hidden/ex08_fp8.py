@@ -57,7 +57,10 @@ def _zeros(rng: Rng, groups: int) -> Floats:
     x = _plain(rng, groups)
     x[rng.random(x.shape) < 0.3] = 0.0
     x[:: 2 if groups > 1 else 1] = 0.0
-    return np.where(rng.random(x.shape) < 0.5, x, -x)
+    signed = np.where(rng.random(x.shape) < 0.5, x, -x)
+    if groups > 1:
+        signed[0] = 0.0  # whose bytes are 0, too
+    return signed
 
 
 def _tiny(rng: Rng, groups: int) -> Floats:

@@ -16,6 +16,7 @@ _PROGRAM = str(Path(__file__).with_name("play09_router.py"))
 KERNELS = ()
 IMPORTS = ("torch",)
 _CLOSE = 1e-5
+_ROUNDED = 1e-7  # by how much of itself a float32 is rounded
 _TYPES: Mapping[str, Any] = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
@@ -39,9 +40,9 @@ def _softmax(x: Array) -> Array:
     return np.asarray(e / e.sum(axis=-1, keepdims=True))
 
 
-def _differs(got: Any, want: Array) -> bool:
+def _differs(got: Any, want: Array, close: float = _CLOSE) -> bool:
     found = np.array(got, dtype=np.float64)
-    return found.shape != want.shape or not np.allclose(found, want, rtol=_CLOSE, atol=_CLOSE)
+    return found.shape != want.shape or not np.allclose(found, want, rtol=close, atol=close)
 
 
 def _ids(rng: Rng, tokens: int, top_k: int, experts: int, missing: float = 0.2) -> Array:
@@ -57,6 +58,7 @@ def _routes(rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float
     away = rng.uniform(far / 4, far, (tokens, 1)) * rng.choice([-1, 1], (tokens, 1))
     logits = (steps + away).astype(np.float32).astype(_TYPES[dtype]).astype(np.float64)
     largest = np.argsort(-logits, axis=1)[:, :top_k]
+    close = max(_CLOSE, far * _ROUNDED)  # exp(x - logsumexp(x)) is right, too
 
     def judge(seen: Any) -> str | None:
         idx, weights, probabilities = seen
@@ -66,10 +68,10 @@ def _routes(rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float
         chosen = np.array(idx["values"])  # in any order, each with its own weight
         if chosen.shape != largest.shape or np.any(np.sort(chosen, axis=1) != np.sort(largest, axis=1)):
             return f"the {top_k} experts of a token are not those of the {top_k} largest logits"
-        if _differs(weights["values"], _softmax(np.take_along_axis(logits, chosen, axis=1))):
+        if _differs(weights["values"], _softmax(np.take_along_axis(logits, chosen, axis=1)), close):
             total = np.array(weights["values"]).sum(axis=1)
             return f"the weights are no softmax over the chosen logits; those of the first token sum to {total[0]:.3f}"
-        if _differs(probabilities["values"], _softmax(logits)):
+        if _differs(probabilities["values"], _softmax(logits), close):
             return "the probabilities are no softmax over all experts"
         return None
 

@@ -28,6 +28,7 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
 KERNELS = ((_SOURCE, "examine"),)
 _BLOCKS, _LANES = 3, 32
+_BEFORE = 3.5  # in the places of sums
 _FALSE = "forward_warp returned false, although every message comes"
 _NAMES = (
     *("all_wants", "rows", "arrived", "signals", "expects", "comes", "relay_rows", "relay_labels"),
@@ -111,6 +112,7 @@ def _scenario(task: int, seed: int, world: _World, fabric: str, symmetric: dict[
     wants = (world.wants.astype(np.uint64) << np.arange(ranks, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
     # What a task's functions do not see is no larger than it must be.
     shape, back = (world.nodes, job.count), (world.nodes, job.count) if task == 4 else (1, 1)
+    before = _BEFORE if task == 3 else 0  # a sum may be 0, too
     areas: dict[str, Any] = {
         "rows": [world.rows[r] for r in range(ranks)],
         "arrived": [np.zeros((ranks, job.count, job.words), np.float32)] * ranks,
@@ -124,7 +126,7 @@ def _scenario(task: int, seed: int, world: _World, fabric: str, symmetric: dict[
         "all_wants": [wants] * ranks,
         "expects": [world.wants[:, :, r].sum(axis=1).astype(np.int32) for r in range(ranks)],
         "comes": [world.comes(r) for r in range(ranks)],
-        "out": [np.zeros((ranks, job.count, job.words) if task > 1 else 1, np.float32)] * ranks,
+        "out": [np.full((ranks, job.count, job.words) if task > 1 else 1, before, np.float32)] * ranks,
         "noted": [np.zeros(2, np.uint64)] * ranks,
         "seen": [np.zeros(1, np.uint8)] * ranks,
         "numbers": [job_numbers(job)] * ranks,
@@ -203,7 +205,7 @@ def _results(world: _World) -> dict[str, list[Array]]:
 def _sum_case(world: _World, seed: int, fabric: str) -> Case:
     def judge(out: Outputs) -> str | None:
         for rank in range(world.ranks):
-            node, want = world.node(rank), np.zeros_like(world.rows)
+            node, want = world.node(rank), np.full_like(world.rows, _BEFORE)
             for source, token in np.argwhere(world.by_node[:, :, node]):
                 want[source, token] = world.sum(int(source), int(token), node)
             if problem := _differs(out["out"][rank], want, "sums", rank):
