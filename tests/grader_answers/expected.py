@@ -565,6 +565,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
     },
     "10_two_levels": {
         "wrong_leaves_zero_sums_out": ({3}, "sums of rank 0 are wrong"),
+        "wrong_waits_for_a_node": ({2}, "the wait that failed is about dispatch, rank 1"),
         "wrong_slots_of_the_target": ({1}, "in the slots of your node at the partner"),
         "wrong_slot_of_the_token": ({1}, "the partner waits for a label"),
         "wrong_same_slot": ({1}, "the partner waits for a label"),

@@ -119,6 +119,16 @@ EP_DEVICE void take_sums(const Tokens& t, const Relay& back, const Memory& my) {
     }
 }
 
+// What the host would raise as PeerTimeout: recorded and removed.
+EP_DEVICE void note_fault(uint64_t* noted) {
+    const ep::FaultRecord* const fault = ep::detail::fault_record();
+    noted[0] = fault->code;
+    noted[1] = fault->phase;
+    noted[2] = static_cast<uint64_t>(fault->peer);
+    noted[3] = static_cast<uint64_t>(fault->slot);
+    forget_fault();
+}
+
 }  // namespace
 
 extern "C" __global__ void examine(int task, const uint64_t* all_wants, float* rows, float* arrived, uint64_t* signals,
@@ -150,7 +160,7 @@ extern "C" __global__ void examine(int task, const uint64_t* all_wants, float* r
         } else {
             const bool ok = forward_warp(t, relay);
             if (ep::lane_id() == 0 && !ok) noted[1] = 1;
-            if (ep::lane_id() == 0 && job.missing) forget_fault();
+            if (ep::lane_id() == 0 && job.missing) note_fault(noted + 2);
         }
     } else if (task == 3 && first) {
         sum_all(t, my, all_wants);

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.memory.device_state import FAULT_NONE, PHASE_NAMES
 from ep_lib.workshop.hidden import (
     Behaviour,
     Case,
@@ -127,7 +128,7 @@ def _scenario(task: int, seed: int, world: _World, fabric: str, symmetric: dict[
         "expects": [world.wants[:, :, r].sum(axis=1).astype(np.int32) for r in range(ranks)],
         "comes": [world.comes(r) for r in range(ranks)],
         "out": [np.full((ranks, job.count, job.words) if task > 1 else 1, before, np.float32)] * ranks,
-        "noted": [np.zeros(2, np.uint64)] * ranks,
+        "noted": [np.zeros(6, np.uint64)] * ranks,
         "seen": [np.zeros(1, np.uint8)] * ranks,
         "numbers": [job_numbers(job)] * ranks,
     }
@@ -193,6 +194,9 @@ def _missing(rng: Rng) -> Iterator[Case]:
         gave_up = [bool(noted[1]) for noted in out["noted"]]
         if not gave_up[0]:
             return "a message never came, those behind it did, and forward_warp returned true"
+        code, phase, peer, slot = (int(value) for value in out["noted"][0][2:].astype(np.int64))
+        if code != FAULT_NONE and (phase, peer, slot) != (PHASE_NAMES.index("dispatch"), world.partner(0, 1), 0):
+            return f"the report of the wait that failed is about {PHASE_NAMES[phase]}, rank {peer} and slot {slot}"
         return _FALSE if any(gave_up[1:]) else None
 
     yield replace(Case(_scenario(2, 290, world, "rc", {}), judge), endless=True)
@@ -262,6 +266,7 @@ def _cases(task: int, make: Any, *, checked: int = 0) -> Cases:
 
 _ONCE = "One message per token and other node, in the slots of your node at the partner, with label_of as its signal."
 _HAND_ON = "Wait for each slot's own label; the row is one of the source's, for the ranks of this node."
+_GIVES_UP = "After the limit it returns false; {kPhaseDispatch, source, k} says whom it has waited for."
 _ORDER = "Ascending ranks, from 0.0f; and a barrier before one lane posts the sum."
 _BACK = "One place in staging for each sum, one operation to the slot of your node in the partner's back."
 BEHAVIOURS = (
@@ -270,7 +275,7 @@ BEHAVIOURS = (
     ),
     Behaviour(2, "rows reach those who need them", _cases(2, _forward_case), _HAND_ON),
     Behaviour(2, "rows are there before their signals", _cases(2, _forward_case, checked=3), _HAND_ON),
-    Behaviour(2, "a message that never comes", _missing, "After the limit it returns false."),
+    Behaviour(2, "a message that never comes", _missing, _GIVES_UP),
     Behaviour(
         3, "sums are NumPy's, bit for bit", all_of(_cases(3, _sum_case), _cases(3, _sum_case, checked=3)), _ORDER
     ),
