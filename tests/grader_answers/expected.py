@@ -108,6 +108,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_waits_for_its_warp_in_one_dimension": ({1}, "in __syncwarp"),
     },
     "02_handshake": {
+        "wrong_once_for_an_address": ({4}, "was never registered"),
         "wrong_length_with_head": ({1, 5}, "is not where HEAD says"),
         "wrong_checksum_of_all": ({1, 5}, "the checksum is not zlib.crc32 of the body"),
         "wrong_one_receive": ({2, 3, 5}, "One receive() may give less than was asked for"),

@@ -211,7 +211,7 @@ _STRANGERS = (
 
 
 # ---- task 4 ----------------------------------------------------------------------------------------------------------
-def _hello(rng: Rng, sizes: Mapping[str, int] = _SIZES) -> Case:
+def _hello(rng: Rng, sizes: Mapping[str, int] = _SIZES, *, are_views: bool = False) -> Case:
     tag = f"host{rng.integers(10**6)}"
 
     def judge(seen: Any) -> str | None:
@@ -232,7 +232,7 @@ def _hello(rng: Rng, sizes: Mapping[str, int] = _SIZES) -> Case:
         wanted = {name: f"{tag}:{name}" for name in sizes}
         return None if found == wanted else f"the descriptors are of {found}; each name needs those of its own array"
 
-    return _case("says_hello", {"sizes": sizes}, judge, {"tag": tag})
+    return _case("says_hello", {"sizes": sizes, "are_views": are_views}, judge, {"tag": tag})
 
 
 # ---- task 5 ----------------------------------------------------------------------------------------------------------
@@ -275,6 +275,7 @@ def _a_stranger_comes(rng: Rng) -> Case:
 
 _WHOLE = "One receive() may give less than was asked for, and must not take what belongs to the next frame."
 _TRUST = "Check before you go on: MAGIC and length before the body is read, the checksum before it is used."
+_HELLOS = [one(_hello), one(lambda rng: _hello(rng, {})), one(lambda rng: _hello(rng, are_views=True))]
 _REGISTER = "First register, then describe; the metadata come last, since they list what is registered by then."
 _BOTH = "Both sides run the same code: send first, then read; decode() refuses what is no hello."
 
@@ -289,7 +290,7 @@ BEHAVIOURS = (
     _b(2, "a stream that ends is told", [_ends_early], 'receive() returns b"" at the end, for ever.'),
     _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
     _b(3, "strangers and accidents are refused", _STRANGERS, _TRUST),
-    _b(4, "a hello says what is registered", [one(_hello), one(lambda rng: _hello(rng, {}))], _REGISTER),
+    _b(4, "a hello says what is registered", _HELLOS, _REGISTER),
     _b(5, "two that run it meet", [one(_meeting)], _BOTH),
     _b(5, "a stranger is refused", [one(_a_stranger_comes)], _BOTH),
 )
@@ -297,7 +298,7 @@ PUBLIC = (
     _b(1, "a frame is head and body", [one(_frames)], "HEAD.pack(MAGIC, checksum, length), then the body."),
     _b(2, "bytes come in pieces of any size", [_reads(30)], _WHOLE),
     _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
-    _b(4, "a hello says what is registered", [one(_hello)], _REGISTER),
+    _b(4, "a hello says what is registered", _HELLOS[:1], _REGISTER),
     _b(5, "two that run it meet", [one(_meeting)], _BOTH),
     *rehearsed(BEHAVIOURS, most=99),
 )

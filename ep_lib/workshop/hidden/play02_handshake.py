@@ -148,8 +148,10 @@ def _host(arrays: dict[str, Any], ask: Callable[..., Any]) -> Any:
     return Host()
 
 
-def says_hello(piece: Any, ask: Callable[..., Any], sizes: dict[str, int]) -> dict[str, Any]:
-    arrays = {name: np.full(size, 7, np.uint8) for name, size in sizes.items()}
+def says_hello(piece: Any, ask: Callable[..., Any], sizes: dict[str, int], are_views: bool) -> dict[str, Any]:
+    """``are_views``: of one array, from its beginning on."""
+    whole = np.full(max(sizes.values(), default=0), 7, np.uint8)
+    arrays = {name: whole[:size] if are_views else np.full(size, 7, np.uint8) for name, size in sizes.items()}
     with unchanged(arrays=arrays):
         body = piece.hello(_host(arrays, ask), arrays)
     return {"body": _hex(body)}
