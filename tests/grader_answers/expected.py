@@ -517,6 +517,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_barrier_after_the_packet": ({4}, "divergent barrier"),
     },
     "09_router": {
+        "wrong_largest_probabilities": ({1}, "are not those of the 4 largest logits"),
+        "wrong_gradient_of_the_sum": ({4}, "the gradient of the weights is another one"),
         "wrong_weights_of_all": ({1}, "those of the first token sum to"),
         "wrong_keeps_the_type": ({1}, "it should be int64, float32, float32"),
         "wrong_counts_minus_one": ({2, 3}, "choices were -1"),

@@ -52,9 +52,11 @@ def _ids(rng: Rng, tokens: int, top_k: int, experts: int, missing: float = 0.2) 
 
 
 # ---- task 1 ----------------------------------------------------------------------------------------------------------
-def _routes(rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float32", far: float = 0) -> Case:
-    """Logits from -4 to 4; ``far``: as far apart, but up to so much above or below 0, each token's elsewhere."""
-    steps = rng.permuted(np.tile(np.linspace(-4, 4, experts), (tokens, 1)), axis=1)
+def _routes(
+    rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float32", far: float = 0, most: float = 4
+) -> Case:
+    """Logits from -``most`` to ``most``; ``far``: so much above or below 0 at most, each token's elsewhere."""
+    steps = rng.permuted(np.tile(np.linspace(-most, most, experts), (tokens, 1)), axis=1)
     away = rng.uniform(far / 4, far, (tokens, 1)) * rng.choice([-1, 1], (tokens, 1))
     logits = (steps + away).astype(np.float32).astype(_TYPES[dtype]).astype(np.float64)
     largest = np.argsort(-logits, axis=1)[:, :top_k]
@@ -145,6 +147,9 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
     probabilities = _softmax(logits.astype(np.float64))
     total = want_weights.sum(axis=1, keepdims=True)
     want_weights = np.where(total > 0, want_weights / np.where(total > 0, total, 1), 0)
+    by = rng.integers(1, 9, idx.shape).astype(np.float32)
+    # of the weights times `by`, and times their sum, which may be very small
+    gradient = np.where(stays, by - (by * want_weights).sum(axis=1, keepdims=True), 0)
 
     def judge(seen: Any) -> str | None:
         got = np.array(seen["idx"]["values"])
@@ -164,9 +169,13 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
             return (
                 "weights and probabilities of the limited routing pass no gradients on, so behind it nothing is trained"
             )
+        if stays.any():
+            found = np.array(seen["gradient"]["values"]) * total
+            if not np.allclose(found[total[:, 0] > 0], gradient[total[:, 0] > 0], rtol=1e-4, atol=1e-4):
+                return "the gradient of the weights is another one than that of weights which are divided by their sum"
         return None
 
-    arguments = {"idx": idx.tolist(), "weights": weights.tolist(), "capacity": capacity}
+    arguments = {"idx": idx.tolist(), "weights": weights.tolist(), "capacity": capacity, "by": by.tolist()}
     return _case("limits", {"logits": logits.tolist(), **arguments}, judge)
 
 
@@ -188,6 +197,7 @@ def _several(*made: Callable[[Rng], Case]) -> Cases:
 
 _CHOOSE = "topk of the logits; a softmax over those chosen; a softmax over all."
 _LARGE = "The softmax of logits of 1000 is finite, and exp(1000) is not: torch's softmax takes care of it."
+_APART = "Far below the largest logit every probability is 0 in float32: the logits say who is the larger one."
 _COUNT = "Leave the choices of -1 out, and give every expert its place with minlength."
 _EVEN = "Experts times the sum of share * mean probability; the gradient goes through the probabilities."
 _FULL = "Number each expert's choices in order; divide what a token keeps by its sum."
@@ -215,6 +225,7 @@ BEHAVIOURS = (
         _CHOOSE,
     ),
     Behaviour(1, "logits far from 0", one(lambda r: _routes(r, 8, int(r.integers(5, 12)), 3, far=1000)), _LARGE),
+    Behaviour(1, "logits far from each other", one(lambda r: _routes(r, 8, 16, 4, most=500)), _APART),
     Behaviour(
         2,
         "every choice counts once",

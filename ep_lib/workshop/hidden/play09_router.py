@@ -49,11 +49,16 @@ def balance(piece: Any, logits: Any, idx: Any) -> dict[str, Any]:
     return seen
 
 
-def limits(piece: Any, logits: Any, idx: Any, weights: Any, capacity: int) -> dict[str, Any]:
-    """What limit_load() returned, and whether it passes gradients on to what it was given."""
+def limits(piece: Any, logits: Any, idx: Any, weights: Any, capacity: int, by: Any) -> dict[str, Any]:
+    """What limit_load() returned, whether it passes gradients on to what it was given, and the gradient of the weights,
+    each times ``by``, with respect to those before."""
     leaves = [torch.tensor(each, requires_grad=True) for each in (logits, weights)]
     given = _routing(piece, leaves[0], idx, leaves[1] * 1)  # a leaf itself could not be changed
     with unchanged(routing=given):
         limited = piece.limit_load(given, capacity)
     seen = {name: _shown(part) for name, part in zip(("idx", "weights", "probabilities"), limited, strict=True)}
-    return {**seen, "has_gradients": [bool(part.requires_grad) for part in limited[1:]]}
+    seen["has_gradients"] = [bool(part.requires_grad) for part in limited[1:]]
+    if limited[1].requires_grad:
+        (limited[1] * torch.tensor(by)).sum().backward()
+        seen["gradient"] = _shown(leaves[1].grad)
+    return seen
