@@ -221,7 +221,7 @@ BEHAVIOURS = (
     Behaviour(
         1,
         "sizes and numbers of messages",
-        on_fabrics(_staged((1, 1), (33, 7), (200, 5), (1, 40), (0, 3), (66_001, 1)), *_EVERYWHERE),
+        on_fabrics(_staged((1, 1), (33, 7), (200, 5), (1, 40), (0, 3), (66_001, 2)), *_EVERYWHERE),
         _TWICE,
     ),
     Behaviour(
@@ -233,7 +233,7 @@ BEHAVIOURS = (
     Behaviour(
         2,
         "any size of batch, with one quiet",
-        on_fabrics(_batched((48, 0), (200, 6), (1, 260), (33, 12), (0, 3), (66_001, 1), quiets=2), *_EVERYWHERE),
+        on_fabrics(_batched((48, 0), (200, 6), (1, 260), (33, 12), (0, 3), (66_001, 2), quiets=2), *_EVERYWHERE),
         "A quiet waits for a round trip: one for the batch keeps the network busy with all of it.",
     ),
     Behaviour(
@@ -260,7 +260,11 @@ BEHAVIOURS = (
         "any number of messages, with one quiet per chunk",
         all_of(
             on_fabrics(
-                _channels((64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), (0, 3, 2, 1), (3, 70, 33, 2), count_quiets=True),
+                _channels(
+                    *((64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), (0, 3, 2, 1), (3, 70, 33, 2), (3, 2, 2, 9)),
+                    (66_001, 2, 1, 1),
+                    count_quiets=True,
+                ),
                 *_EVERYWHERE,
             ),
             on_fabrics(_channels((64, 6, 3, 2)), _SHALLOW),

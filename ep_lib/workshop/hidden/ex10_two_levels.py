@@ -253,6 +253,8 @@ def _cases(task: int, make: Any, *, checked: int = 0) -> Cases:
         if not checked:  # more tokens than 8 bits count, and more ranks than 32 bits name
             if task != 1:
                 yield make(_World(rng, 4, _Job(270, 1)), 100 * task + 8, "rc")
+            if task == 3:  # more words than 8 bits count
+                yield make(_World(rng, 4, _Job(2, 300)), 100 * task + 13, "rc")
             yield make(_World(rng, 36, _Job(2, 33, 18)), 100 * task + 9, "rc")
             yield make(_World(rng, 6, _Job(4, 33, 2), few=True), 100 * task + 10, "srd")
             if (
