@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 _WORKSHOP = ("notebooks", "solutions")  # what its folder has
 _CELL = re.compile(r"ipykernel_\d+|<ipython-input|<cell ")
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
 _PACKAGE = str(Path(__file__).parent) + os.sep  # as code objects name their files
 
 
@@ -23,6 +25,14 @@ def outer_frame() -> FrameType:
     """The innermost frame outside of ep_lib. Do not keep it: it holds its caller's variables."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_ours(frame):
+        frame = frame.f_back
+    return frame
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """Of the thread with this ``ident``, the innermost frame that is neither ep_lib's nor the standard library's."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and (is_ours(frame) or frame.f_code.co_filename.startswith((_STANDARD, "<frozen"))):
         frame = frame.f_back
     return frame
 

@@ -14,6 +14,7 @@ from support.waiting import ENOUGH
 
 import ep_lib
 from ep_lib import errors
+from ep_lib.emulator import world
 
 SOURCE = r"""
 #include <ep/memory.cuh>
@@ -573,3 +574,34 @@ def test_a_virtual_base_is_refused_and_other_bases_work() -> None:
     assert ep_lib.spawn(main, 1, args=("",)) == [3]
     with pytest.raises(errors.KernelCompileError, match=r"Both::all is a virtual function of a virtual base"):
         ep_lib.spawn(main, 1, args=("virtual",))
+
+
+def test_a_rank_that_stays_in_its_own_python_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(world, "_LONG_SECONDS", 0)
+    told = threading.Event()
+    to_stderr = sys.stderr.write
+
+    def write(text: str) -> int:
+        if "rank 1" in text:
+            told.set()
+        return to_stderr(text)
+
+    monkeypatch.setattr(sys.stderr, "write", write)
+
+    def main(rank: ep_lib.Rank) -> None:
+        if rank.rank == 1:
+            told.wait(ENOUGH)
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(ENOUGH)
+        rank.barrier()
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        ep_lib.spawn(main, 2)
+    (note,) = stopped.value.__notes__
+    assert note.startswith("(rank 1 of 2 was in its own Python at test_emulator_runtime.py:")
+    said = capsys.readouterr().err
+    line = next(line for line in said.splitlines() if "rank 1" in line)
+    assert line.startswith("ep_lib: rank 1 has been in its own Python for 0 s at test_emulator_runtime.py:")
+    assert line.endswith("; the other ranks wait for it")

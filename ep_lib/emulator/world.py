@@ -10,13 +10,15 @@ from __future__ import annotations
 import copy
 import ctypes
 import pickle
+import sys
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from ep_lib.callers import outer_frame, place
+from ep_lib.callers import frame_of, outer_frame, place
 from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.errors import (
     ArgumentError,
@@ -29,6 +31,7 @@ from ep_lib.errors import (
 
 _NOT_REPLACED = "a process can take the place of a rank on the emulator that was one too (mpiexec, torchrun, srun)"
 _LOOK_SECONDS = 0.1  # how long the driver waits for a rank before it looks at signals again
+_LONG_SECONDS = 120  # of a rank's own Python, in which no other one goes on
 _UNWIND_SECONDS = 2.0  # how long an abandoned rank may take to leave Python code that does not wait
 
 
@@ -76,6 +79,11 @@ class _Member:
         if self.collective is not None:
             return f"rank {self.number} waits in {self.collective}"
         return f"rank {self.number} waits for its kernels"
+
+    def place(self) -> str:
+        """`` at file:line`` of the user's program, as it is now; "" where there is none."""
+        frame = frame_of(self.ident)
+        return "" if frame is None else f" at {place(frame.f_code.co_filename, frame.f_lineno)}"
 
 
 def _raise(member: _Member, name: str) -> NoReturn:
@@ -218,14 +226,27 @@ class World(_Threads):
             while not member.done and not member.waits:
                 member.has_turn = True
                 member.turn.release()
-                # With a limit: an interrupt that comes just before the wait, or in another thread, does not end it.
-                while not self._back.acquire(timeout=_LOOK_SECONDS):
-                    pass
+                self._await(member)
                 member.has_turn = False
             if member.failure is not None:
                 if self.size > 1:
                     member.failure.add_note(f"(raised in rank {member.number} of {self.size})")
                 _raise(member, "failure")
+
+    def _await(self, member: _Member) -> None:
+        """Returns when the rank waits or has ended. How long its own Python takes is the program's business: that it
+        takes long is said once, and whoever interrupts it learns where it was."""
+        began, is_said = time.monotonic(), False
+        try:
+            # With a limit: an interrupt that comes just before the wait, or in another thread, does not end it.
+            while not self._back.acquire(timeout=_LOOK_SECONDS):
+                if not is_said and time.monotonic() - began > _LONG_SECONDS:
+                    is_said = True
+                    where = f"has been in its own Python for {_LONG_SECONDS} s{member.place()}"
+                    sys.stderr.write(f"ep_lib: rank {member.number} {where}; the other ranks wait for it\n")
+        except KeyboardInterrupt as stop:
+            stop.add_note(f"(rank {member.number} of {self.size} was in its own Python{member.place()})")
+            raise
 
     def _finish_collective(self) -> bool:
         """Completes a collective that every rank has reached. Raises if the ranks called different ones."""

@@ -56,7 +56,8 @@ def limits(piece: Any, logits: Any, idx: Any, weights: Any, capacity: int, by: A
     given = _routing(piece, leaves[0], idx, leaves[1] * 1)  # a leaf itself could not be changed
     with unchanged(routing=given):
         limited = piece.limit_load(given, capacity)
-    seen = {name: _shown(part) for name, part in zip(("idx", "weights", "probabilities"), limited, strict=True)}
+    names = ("idx", "weights", "probabilities")
+    seen: dict[str, Any] = {name: _shown(part) for name, part in zip(names, limited, strict=True)}
     seen["has_gradients"] = [bool(part.requires_grad) for part in limited[1:]]
     if limited[1].requires_grad:
         (limited[1] * torch.tensor(by)).sum().backward()
