@@ -405,6 +405,8 @@ def test_the_solution_is_known_in_other_clothes(name: str) -> None:
         "comments of its own": "\n".join(f"{line}  {mark} {n}" for n, line in enumerate(text.splitlines())),
         "empty lines": text.replace("\n", "\n\n"),
         "Windows": f"\ufeff{text}".replace("\n", "\r\n"),
+        "an old Mac": text.replace("\n", "\r"),
+        "DOS": f"{text}\x1a",
         "another name": re.sub(rf"\b{local}\b", "ours", text),
         "another order": "".join([head, *functions[::-1], last]),
         "a list by its name": text.replace("received = []", "received = list()"),

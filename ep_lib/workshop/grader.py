@@ -541,7 +541,7 @@ def _grade_task(
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
                     advice = advice_for(outputs)
-                    which = f"task{'s' * (len(below) > 1)} {' and '.join(below)}"
+                    which = _tasks(below)
                     if test.advice and not says_all(outputs):
                         unless = f"If {which} {'were' if len(below) > 1 else 'was'} not the reason: " if below else ""
                         advice += f" {unless}{test.advice}"
@@ -551,6 +551,13 @@ def _grade_task(
                 late = _out_of_time(outputs.failure.kind if outputs.failure else "")
                 return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
     return TaskGrade(task, True)
+
+
+def _tasks(numbers: Sequence[str]) -> str:
+    """As "task 1" and "tasks 1, 2 and 3"."""
+    if len(numbers) < 2:
+        return f"task {''.join(numbers)}"
+    return f"tasks {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 def inputs_of(seed: int, task: int, number: int) -> np.random.Generator:

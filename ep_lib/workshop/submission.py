@@ -37,7 +37,7 @@ def copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
     """
     for piece in exercise.pieces:
         (target / piece).parent.mkdir(parents=True, exist_ok=True)
-        (target / piece).write_bytes(_without_end(_read(folder, piece, exercise)))
+        (target / piece).write_bytes(without_end(_read(folder, piece, exercise)))
     for name in exercise.also:
         shutil.copyfile(exercise.exercise_dir / name, target / name)
 
@@ -69,7 +69,7 @@ def source_text(file: Path) -> str:
     return file.read_bytes().decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
 
 
-def _without_end(data: bytes) -> bytes:
+def without_end(data: bytes) -> bytes:
     """A file without the Ctrl-Z at its end, by which old editors of DOS and Windows tell where the text is over."""
     text = data.rstrip()
     return text.rstrip(_CTRL_Z) if text.endswith(_CTRL_Z) else data
