@@ -6,6 +6,7 @@
 #   LAB=0                 `make lab` stops before it starts JupyterLab
 #   CUDA=cuda12|cuda13|   which GPU packages come along (default: what the driver offers; empty: none)
 #   TORCH_INDEX=address   one more package index; PyTorch's index of CPU-only builds saves gigabytes (see the README)
+#   CONSTRAINTS=file      which releases: the lock (default), or .ci/constraints.in for the newest; with a VENV of its own
 #   PIP_FLAGS=...         more words for the installer: those that uv and pip both know are quickest
 
 SHELL := /bin/sh
@@ -15,6 +16,7 @@ VENV ?= .venv
 LAB ?= 1
 TORCH_INDEX ?=
 PIP_FLAGS ?=
+CONSTRAINTS ?= .ci/constraints.txt
 # One process more than there are cores: tests that start processes wait for them. (nproc believes OMP_NUM_THREADS.)
 PYTEST_FLAGS ?= -n $(shell expr $$(env -u OMP_NUM_THREADS nproc) + 1) --dist worksteal
 
@@ -28,12 +30,13 @@ CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\.
 endif
 
 comma := ,
+PHASE := @sh .ci/phase.sh
 PY := $(VENV)/bin/python
-INSTALL := "$(PY)" .ci/install.py --constraint .ci/constraints.txt \
+INSTALL := "$(PY)" .ci/install.py --constraint "$(CONSTRAINTS)" \
 	$(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(PIP_FLAGS)
 # By all cores, where pip takes one. Ours too: processes that the library starts write none, and there are hundreds of
 # them. Some packages carry files that are no Python of this version: pip says nothing of them either.
-BYTECODE = "$(PY)" -m compileall -qq -j 0 ep_lib "$(VENV)/lib" || true
+BYTECODE = sh -c '"$(PY)" -m compileall -qq -j 0 ep_lib "$(VENV)/lib" || true'
 # Wrong answers that the grader is tested with stay as people write them.
 CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks -path tests/grader_answers -prune -o \
 	\( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print
@@ -49,7 +52,7 @@ SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 DEMO_SHOWN := $(VENV)/.demo-shown
 
-.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize matrix lint .formats .types .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize lock matrix lint .formats .types .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -58,7 +61,7 @@ help:  ## this list
 
 lab: $(CORE_INSTALLED)  ## set up, look at the machine, run the demo (the first time), open the notebooks
 	$(BOTH) $(LAB_INSTALLED) .emulator
-	"$(PY)" -m ep_lib doctor
+	$(PHASE) "looking at this machine (ep-lib doctor)" "$(PY)" -m ep_lib doctor
 	@[ ! -e "$(DEMO_SHOWN)" ] || echo "The demo has run here before; \`make demo\` shows it again."
 	@$(MAKE) --no-print-directory "$(DEMO_SHOWN)"
 ifeq ($(LAB),0)
@@ -69,7 +72,7 @@ endif
 
 # Who comes for the notebooks every day waits for it once.
 $(DEMO_SHOWN): | $(LAB_INSTALLED)
-	"$(PY)" -m ep_lib demo
+	$(PHASE) "training a small model, its experts on 4 and 8 ranks (ep-lib demo)" "$(PY)" -m ep_lib demo
 	@touch "$@"
 
 demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread over ranks
@@ -90,7 +93,7 @@ test extended quick nightly coverage: export PYTHONDONTWRITEBYTECODE =
 test: $(CORE_INSTALLED)  ## lint, types and the tests, compile checks and notebooks included
 	$(BOTH) $(TEST_INSTALLED) .emulator
 	$(BOTH) --output-sync=target .types $(TEST_BYTECODE) .formats
-	"$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended"
+	$(PHASE) "running the tests" "$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended"
 
 extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs as many as its time allows
 	"$(PY)" -m pytest $(PYTEST_FLAGS) $(MORE_FLAGS) -m extended
@@ -112,7 +115,6 @@ mutants: $(TEST_INSTALLED)  ## how many wrong answers the hidden tests let throu
 	"$(PY)" benchmarks/mutants.py
 
 coverage: $(TEST_INSTALLED)  ## lines and branches of Python and lines of the emulator's C++ that the tests run (needs g++; half an hour)
-	$(INSTALL) 'coverage>=7.10'
 	"$(PY)" benchmarks/covered.py $(PYTEST_FLAGS)
 
 # What libasan is asked: Python keeps memory on purpose, and the emulator catches the faults of kernels itself.
@@ -123,6 +125,10 @@ sanitize: $(TEST_INSTALLED)  ## the emulator's C++ under AddressSanitizer and UB
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 		"$(PY)" -m pytest -q -m "not slow" -k "not for_gpus" $(addprefix tests/test_,$(addsuffix .py,emulator_runtime network checker flat \
 		cuda_people_write hostile_by_hand proxy peer_copy dispatch_combine exhaustive))
+
+lock: $(TEST_INSTALLED)  ## the newest releases that the ranges of pyproject.toml allow become what `make` installs, and the tests run on them
+	"$(PY)" .ci/install.py lock .ci/constraints.txt
+	$(MAKE) --no-print-directory test
 
 matrix: | check-machine  ## the oldest and the newest dependencies, for every Python here, smoke-tested (needs a package index)
 	"$(PYTHON)" .ci/matrix.py
@@ -141,7 +147,8 @@ lint: .formats .types  ## format and type checks only
 # The emulator's runtime and headers, which every test and notebook waits for, compiled while pip installs the rest. If
 # that fails, `doctor` or the first test says why.
 .emulator: $(CORE_INSTALLED)
-	@PYTHONPATH=. "$(PY)" -c "from ep_lib import Kernel; Kernel.from_source('__global__ void k() {}', 'k').compile()" 2>&1 | cat
+	@PYTHONPATH=. sh .ci/phase.sh "compiling the emulator (once)" "$(PY)" -c \
+		"from ep_lib import Kernel; Kernel.from_source('__global__ void k() {}', 'k').compile()" 2>&1 | cat
 
 format: $(TEST_INSTALLED)  ## rewrite the sources in the house style
 	"$(PY)" -m ruff check --fix .
@@ -152,25 +159,25 @@ check-machine:
 	@sh .ci/preflight.sh "$(PYTHON)"
 
 $(VENV_MADE): | check-machine
-	"$(PYTHON)" -m venv "$(VENV)"
+	$(PHASE) "making an environment in $(VENV)" "$(PYTHON)" -m venv "$(VENV)"
 	@echo "$(CURDIR)" > "$@"
 
 # The library alone, which is enough to compile the emulator.
-$(CORE_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
-	$(INSTALL) --editable .
+$(CORE_INSTALLED): $(VENV_MADE) pyproject.toml $(CONSTRAINTS) | check-machine
+	$(PHASE) "installing uv, which installs the rest, and the library" $(INSTALL) --editable .
 	@touch "$@"
 
-$(LAB_INSTALLED): $(CORE_INSTALLED) pyproject.toml .ci/constraints.txt | check-machine
+$(LAB_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(CONSTRAINTS) | check-machine
 ifeq ($(CUDA)$(TORCH_INDEX),)
 	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
 endif
-	$(INSTALL) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
-	@$(BYTECODE)
+	$(PHASE) "installing JupyterLab, torch, MPI and NIXL (300 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PHASE) "compiling Python's bytecode" $(BYTECODE)
 	@touch "$@"
 
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
-$(TEST_INSTALLED): $(CORE_INSTALLED) pyproject.toml .ci/constraints.txt | check-machine
-	$(INSTALL) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
+$(TEST_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(CONSTRAINTS) | check-machine
+	$(PHASE) "installing the workshop and what tests it (500 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
 	@touch "$@"
 
 $(SITE_INSTALLED): $(LAB_INSTALLED)

@@ -1,7 +1,10 @@
 """`pip install` by uv, in a third of the time; by pip where uv is not to be had, or cannot do what pip was told to.
 
-The words are those that both know: --constraint FILE, --extra-index-url ADDRESS, --editable REQUIREMENT. uv looks for
-packages where pip's files and PIP_* say, and takes all these places as one, as pip does.
+    python .ci/install.py --constraint FILE [--extra-index-url ADDRESS] --editable REQUIREMENT
+    python .ci/install.py lock FILE        pins of all that any extra needs, for every Python, to FILE
+
+The words are those that both know. uv looks for packages where pip's files and PIP_* say, and takes all these places as
+one, as pip does.
 """
 
 import ast
@@ -12,7 +15,7 @@ from pathlib import Path
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 UV = Path(sys.executable).with_name("uv")
-PLACES = ("index-url", "extra-index-url", "find-links")  # of one word or several, and called so by uv, too
+LISTS = ("index-url", "extra-index-url", "find-links", "constraint")  # of one word or several, and called so by uv, too
 # fmt: off
 ONLY_PIPS = (  # how pip tells and tries, not what it installs
     "disable-pip-version-check", "timeout", "default-timeout", "retries", "progress-bar", "no-color", "quiet",
@@ -34,15 +37,15 @@ def uv_options(listed: str) -> list[str] | None:
         value = next(by_section[section] for section in (":env:", "install", "global") if section in by_section)
         if option == "cert":
             options += ["--cert", value]
-        elif option in PLACES:
-            options += [word for place in value.split() for word in (f"--{option}", place)]
+        elif option in LISTS:
+            options += [word for item in value.split() for word in (f"--{option}", item)]
         else:
             return None
     return options
 
 
-def by_uv(words: list[str]) -> bool:
-    """Whether uv has installed it all."""
+def pips_options() -> list[str] | None:
+    """What pip was told, in uv's words; uv is fetched if it is absent. None if uv cannot do it, or is not to be had."""
     listing = subprocess.run(
         [*PIP, "config", "list"],
         env={**os.environ, "PIP_QUIET": "0"},  # a quiet pip lists nothing
@@ -52,21 +55,49 @@ def by_uv(words: list[str]) -> bool:
     )
     options = uv_options(listing.stdout)
     if options is not None and not UV.exists():
-        subprocess.run([*PIP, "install", "--quiet", "--no-compile", "uv>=0.9"], capture_output=True, check=False)
-    if options is None or not UV.exists():
-        return False
-    command = [str(UV), "pip", "install", "--python", sys.executable, "--index-strategy", "unsafe-best-match"]
+        pinned = [f"--constraint={Path(__file__).with_name('constraints.txt')}", "uv"]
+        subprocess.run([*PIP, "install", "--quiet", "--no-compile", *pinned], capture_output=True, check=False)
+    return options if UV.exists() else None
+
+
+def uv(*words: str) -> int:
+    """The exit status of `uv pip` with these words."""
+    command = [str(UV), "pip", *words, "--index-strategy", "unsafe-best-match"]
     if os.environ.get("PIP_QUIET", "0") != "0":
         command.append("--quiet")
-    done = subprocess.run([*command, *options, *words], env={"UV_SYSTEM_CERTS": "1", **os.environ}, check=False)
-    if done.returncode != 0:
+    return subprocess.run(command, env={"UV_SYSTEM_CERTS": "1", **os.environ}, check=False).returncode
+
+
+def by_uv(words: list[str]) -> bool:
+    """Whether uv has installed it all."""
+    options = pips_options()
+    if options is None:
+        return False
+    failed = uv("install", "--python", sys.executable, *options, *words) != 0
+    if failed:
         print("uv could not install this; pip tries.", flush=True)
-    return done.returncode == 0
+    return not failed
+
+
+def lock(target: str) -> int:
+    """Writes the pins to ``target``: constraints, so that each machine takes the build of a release that fits it."""
+    options = pips_options()
+    if options is None:
+        print("this needs uv, and a pip that is told nothing which uv cannot do")
+        return 1
+    pairs = zip(options[::2], options[1::2], strict=True)
+    indexes = [word for pair in pairs if pair[0] not in ("--find-links", "--constraint") for word in pair]  # not a disk's
+    text = "--universal --all-extras --upgrade --no-annotate --no-emit-index-url --python-version 3.11 --quiet".split()
+    header = ("--custom-compile-command", "make lock")
+    wanted = ("pyproject.toml", "--constraint", ".ci/constraints.in", "--output-file", target)
+    return uv("compile", *indexes, *text, *header, *wanted)
 
 
 def main() -> int:
     words = sys.argv[1:]
     try:
+        if words[:1] == ["lock"]:
+            return lock(*words[1:])
         return 0 if by_uv(words) else subprocess.run([*PIP, "install", "--no-compile", *words], check=False).returncode
     except KeyboardInterrupt:
         return 130  # uv and pip were interrupted, too, and have said so

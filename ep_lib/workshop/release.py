@@ -41,7 +41,8 @@ TOP = "ep-lib-course"  # the folder in an archive
 _FOLDERS = ("ep_lib", "exercises", "notebooks", "tutorial_kernels", "docs", "benchmarks")
 _FILES = (
     *("README.md", "LICENSE", "REUSE.toml", "Makefile", "MANIFEST.in", "environment.yml", "pyproject.toml", "setup.py"),
-    *("Containerfile", ".dockerignore", ".gitignore", ".ci/constraints.txt", ".ci/install.py", ".ci/preflight.sh"),
+    *("Containerfile", ".dockerignore", ".gitignore", ".ci/constraints.in", ".ci/constraints.txt"),
+    *(".ci/install.py", ".ci/phase.sh", ".ci/preflight.sh"),
     "tests/kernels/nixl_guide.cu",  # notebook 02 shows it
 )
 _FOR_INSTRUCTORS = (
