@@ -19,7 +19,7 @@ LISTS = ("index-url", "extra-index-url", "find-links", "constraint")  # of one w
 # fmt: off
 ONLY_PIPS = (  # how pip tells and tries, not what it installs
     "disable-pip-version-check", "timeout", "default-timeout", "retries", "progress-bar", "no-color", "quiet",
-    "verbose", "root-user-action", "require-virtualenv", "no-compile", "config-file",
+    "verbose", "root-user-action", "require-virtualenv", "no-compile", "config-file", "cache-dir", "no-cache-dir",
 )
 # fmt: on
 
