@@ -33,7 +33,7 @@ def reaches(source: bytes) -> list[str]:
     for node in ast.walk(tree):
         for word in _WORTH_A_LOOK.intersection(_said(node)):
             lines[word] = min(lines.get(word, node.lineno), node.lineno)  # type: ignore[attr-defined]
-    return [f"{line}: `{word}`: {_WHY}" for word, line in sorted(lines.items(), key=lambda each: each[1])]
+    return [f"{line}: `{word}`: {_WHY}" for line, word in sorted((line, word) for word, line in lines.items())]
 
 
 def _said(node: ast.AST) -> Iterator[str]:
