@@ -1,4 +1,4 @@
-"""What a piece in C++ declares where tests and headers look for it: functions at namespace scope, macros.
+"""What a piece in C++ declares where tests and headers look for it: functions at namespace scope.
 
 A test calls the library's functions by name, and C++ takes the best declaration of that name that it has seen. What a
 test calls is bound before (:mod:`ep_lib.workshop.bound`); where a piece declares others of such names, however that is
@@ -102,20 +102,16 @@ def declarations(
 ) -> Iterator[Found]:
     """Declarations at namespace scope of names in ``called`` and of CUDA's, and of those in ``library`` too where the
     library finds them, in namespace ep and beside CUDA's own types; specialisations of templates that are not the
-    piece's, as the library's are (``templates``); templates of operators, which C++ takes for the tests' own types;
-    macros of such names and of C++'s own words. ``code`` is :func:`code_of` a source."""
+    piece's, as the library's are (``templates``); templates of operators, which C++ takes for the tests' own types.
+    ``code`` is :func:`code_of` a source."""
     called = frozenset(called) - _KEYWORDS
     macros: dict[str, list[str]] = {}
     without = _DIRECTIVE.sub(lambda directive: " " * len(directive.group()), code)
     tokens = [(token.start(), token.group()) for token in _TOKEN.finditer(without)]
     for directive in _DIRECTIVE.finditer(code):
-        kind, rest = directive[1], directive[2]
-        if kind in ("define", "undef"):
-            words = _TOKEN.findall(rest)
-            name = words[0] if words else ""
-            if name in library or name in _KEYWORDS:
-                yield Found(directive.start(), name, "the tests have this word as well: name it otherwise")
-            macros.setdefault(name, []).extend(words[1:])
+        name, *words = _TOKEN.findall(directive[2]) or [""]
+        if directive[1] == "define":
+            macros.setdefault(name, []).extend(words)
     macros = {name: _expanded(name, macros) for name in macros}
 
     def why_taken(name: str, is_ep: bool) -> str:

@@ -107,8 +107,7 @@ def noted() -> list[Noted]:
 
 
 def kernels(source: Path, *names: str) -> dict[str, Kernel]:
-    """A test's kernels by name, compiled: for its program to make when it is imported, before any piece is there. Of
-    the process in which a piece runs, these are all."""
+    """A test's kernels by name, compiled: for its program to make when it is imported, before any piece is there."""
     found = {name: Kernel.from_source(source.read_text(encoding="utf-8"), name) for name in names}
     for kernel in found.values():
         kernel.compile()

@@ -138,7 +138,7 @@ def look_through(exercise: Exercise, mine: Path, tests: Sequence[Path]) -> tuple
 
 def _unusual(exercise: Exercise, piece: str, source: str, text: str, tests: Sequence[Path]) -> Iterator[str]:
     """ "x.cuh:3: `asm`: ...": where a piece has what may hide it from the checker, or changes the tests."""
-    words = {word for test in _texts(tests) for word in re.findall(r"\w+", test)}
+    words = _of_the_library() | {word for test in _texts(tests) for word in re.findall(r"\w+", test)}
     for shared in {test.with_name(SHARED) for test in tests}:
         words |= set(re.findall(r"\w+", without_comments(shared.read_text("utf-8"))))
     if doubtful := doubt(source):
@@ -181,8 +181,6 @@ def unwatched() -> tuple[str, ...]:
 
 
 def _told(piece: str, text: str, at: int, what: str, why: str) -> str:
-    if not what:  # it is of the whole file
-        return f"{piece}: {why}."
     return f"{piece}:{text.count(chr(10), 0, at) + 1}: `{' '.join(what.split())}`: {why}."
 
 
