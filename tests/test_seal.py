@@ -58,6 +58,29 @@ def test_what_changes_the_library_has_a_flag(cheat: str, tmp_path: Path) -> None
     assert any(says in flag for flag in found.flags), found
 
 
+OUTSIDE = {
+    "the cases of a test": (
+        "open(ep_lib.__path__[0] + '/workshop/hidden/ex00_first_main.py')",
+        "Permission denied",
+    ),
+    "the machine's files": ("open('/etc/shadow')", "Permission denied"),
+    "a file elsewhere": ("open('/tmp/own', 'w')", "Permission denied"),
+    "the network": ("import socket\nsocket.create_connection(('127.0.0.1', 22))", "not permitted"),
+    "processes": (
+        "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(20); os._exit(0)\ntime.sleep(3)",
+        "started more than 32 processes",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", OUTSIDE)
+def test_what_reaches_out_of_the_process_meets_a_wall(cheat: str, tmp_path: Path) -> None:
+    code, says = OUTSIDE[cheat]
+    found = grade("00_first_main", submitted(tmp_path, code), tasks=[1], seed=1)
+    assert not found.points and says in found.problem, found.problem
+
+
 @pytest.mark.slow
 def test_the_numbers_of_other_ranks_are_not_in_the_frames_of_a_rank(tmp_path: Path) -> None:
     code = """
