@@ -106,11 +106,12 @@ _MOST_LOOKS = 20  # of a piece
 _COMPILERS = re.compile(
     r"__tsan_\w+|__ubsan_\w+"  # these the runtime defines, and sees what they are called for
     r"|_ITM_(?:de)?registerTMCloneTable|__cxa_finalize|__gmon_start__|__stack_chk_fail"  # of every shared library
+    r"|_ZTH\w+"  # clang++ asks whether an extern __shared__ array has such a function; nothing has
     r"|__assert_fail|_ZSt\d+__throw_\w+"  # the end of the run
 )
 _ARITHMETIC = re.compile(r"__[a-z]+?(?:[qhsdtxbo][ifc])+[2-4]?@+GCC_.*")  # by GCC's names of types: __udivti3
 # What compilers take the addresses of by themselves.
-_ADDRESSES = re.compile(r"epemu_\w+|__gmon_start__|__cxa_finalize|_ITM_\w+|_ZTV\w+")
+_ADDRESSES = re.compile(r"epemu_\w+|__gmon_start__|__cxa_finalize|_ITM_\w+|_ZTV\w+|_ZTH\w+")
 _MOST_NAMED, _MOST_SPELLED = 3, 200  # functions that a sentence names, and letters of each
 _HARMLESS = {"epemu_host_only", "epemu_stack_damaged", "epemu_shared_base"}  # what gxx.py links into every kernel
 _HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
