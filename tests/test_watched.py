@@ -1,4 +1,4 @@
-"""Cheats that blind the checker: each is refused with a sentence, or its writes are missed and count for nothing."""
+"""Cheats that blind the checker: most are flagged, some refused; of what no word says, the writes are missed."""
 
 from __future__ import annotations
 
@@ -44,18 +44,22 @@ SOLUTION = (EXERCISE.solution_dir / PIECE).read_text("utf-8")
 
 COPY_AS = "template <> EP_DEVICE void lib::copy_as<8, int4>(char*, const char*, size_t, size_t, size_t) {}"
 OUTSIDE = "}} {} namespace ep {{".format  # of namespace ep, which is where they are put
+SWITCHES_OFF = {
+    "an attribute": '__attribute__((no_sanitize("thread"))) inline void f(int* p) { *p = 1; }',
+    "an attribute of C++": "[[gnu::no_sanitize_thread]] inline void f(int* p) { *p = 1; }",
+    "pasted words": '#define JOIN(a, b) a##b\nJOIN(__attr, ibute__)((no_sanitize("thread"))) inline void f() {}',
+    "the test's file": '#line 24 "hidden/grader.cuh"',
+    "the test's file, as compilers say it": '# 24 "/x/hidden/grader.cuh"',
+    "an attribute with its namespace apart": '[[using gnu: no_sanitize("thread")]] inline void f(int* p) { *p = 1; }',
+    "an attribute with a space": "[ [gnu::no_sanitize_thread] ] inline void f(int* p) { *p = 1; }",
+    "an attribute in digraphs": "<:<:gnu::no_sanitize_thread:>:> inline void f(int* p) { *p = 1; }",
+}
 CHEATS = {
     "assembly": 'inline void f(long* p) { asm volatile("movq $1, (%0)" ::"r"(p) : "memory"); }',
     "assembly by its other name": 'inline void f() { __asm__("nop"); }',
     "assembly over two lines": 'inline void f() { as\\\nm("nop"); }',
-    "an attribute": '__attribute__((no_sanitize("thread"))) inline void f(int* p) { *p = 1; }',
-    "an attribute of C++": "[[gnu::no_sanitize_thread]] inline void f(int* p) { *p = 1; }",
-    "a constructor": "__attribute__((constructor)) static void f() {}",
-    "pasted words": '#define JOIN(a, b) a##b\nJOIN(__attr, ibute__)((no_sanitize("thread"))) inline void f() {}',
     "a pragma": '#pragma GCC optimize("no-sanitize")',
     "a pragma in a macro": '_Pragma("GCC push_options")',
-    "the test's file": '#line 24 "hidden/grader.cuh"',
-    "the test's file, as compilers say it": '# 24 "/x/hidden/grader.cuh"',
     "the checker's functions": 'extern "C" void __tsan_write8(void*) {}',
     "the emulator's functions": 'extern "C" void epemu_check_end(void*);',
     "stores past the checker": "inline void f(long long* p) { __builtin_ia32_movnti64(p, 1); }",
@@ -70,22 +74,16 @@ CHEATS = {
     "a macro of a keyword": "#define while if",
     "a macro taken away": "#undef GRADER_PART",
     "an overload of the test's call": "EP_DEVICE void let_others_run(int) {}",
-    "an attribute with its namespace apart": '[[using gnu: no_sanitize("thread")]] inline void f(int* p) { *p = 1; }',
-    "an attribute with a space": "[ [gnu::no_sanitize_thread] ] inline void f(int* p) { *p = 1; }",
-    "an attribute in digraphs": "<:<:gnu::no_sanitize_thread:>:> inline void f(int* p) { *p = 1; }",
     "an attribute in the brackets of a macro": "#define O [\n#define C ]\nO O gnu::optimize(0) C C inline void f() {}",
-    "a harmless attribute that means another": "#define noinline constructor\n[[gnu::noinline]] inline void f() {}",
     "an overload with a trailing type": "EP_DEVICE auto let_others_run(int) -> void {}",
     "an overload behind a default argument": "template <int k = 0> EP_DEVICE void let_others_run(long) {}",
     "an overload behind a default type": "template <class T, class = T> EP_DEVICE void let_others_run(T) {}",
     "an overload behind a comparison": "template <> std::enable_if_t<1 <= 2, char*> peer_ptr(char*, int) {}",
     "an overload that is a template": "template <typename T> requires_<T> let_others_run(T) noexcept(true) {}",
-    "an overload by using": "namespace own { void f(int); }\nusing own::let_others_run;",
     "an overload by a macro": "#define DEF(name) EP_DEVICE auto name(int) -> void\nDEF(let_others_run) {}",
     "an overload by another name": "#define NAME let_others_run\nEP_DEVICE auto NAME(int) -> void {}",
     "an overload in an inline namespace": "inline namespace v2 { EP_DEVICE auto let_others_run(int) -> void {} }",
     "an overload of a friend": "struct Own { friend auto let_others_run(Own) -> void {} };",
-    "an overload behind a branch that opens a brace": "#if 0\nvoid f() {\n#endif\nauto let_others_run(int) {}",
     "an overload behind a digraph that is none": "int a_ = f<::x>(1);\nEP_DEVICE auto let_others_run(int) -> void {}",
     "what the library calls in itself": "namespace detail { template <typename F> bool wait_until(F) {} }",
     "a special case by a namespace's other name": OUTSIDE(f"namespace lib = ep::detail; {COPY_AS}"),
@@ -103,15 +101,11 @@ CHEATS = {
     "a special case of C++'s": "namespace std { template <> struct hash<int4> {}; }",
     "the library's, made once more": OUTSIDE("namespace lib = ep; template void lib::put_warp<8>(void*);"),
     "what C++ finds by CUDA's types": OUTSIDE("EP_DEVICE int4 load_word(const int4* p, int = 0) { return *p; }"),
-    "any number of arguments, behind a lambda": "auto own = [](int n, ...) { return n; };",
-    "any number of arguments, by a pointer": "int own(int (*f)(int, ...));",
     "a macro of the library's word": "#define ld_acquire_sys_u64 own_load",
     "an operator for the test's types": "template <class E> EP_DEVICE int operator&(int64_t, E) { return 0; }",
     "an operator of auto": "EP_DEVICE int operator&(int64_t, auto) { return 0; }",
     "an operator by a macro": "#define OP operator&\ntemplate <class E> EP_DEVICE int OP(int64_t, E) { return 0; }",
     "CUDA's function before the library's headers": "EP_DEVICE void __syncthreads() {}",
-    "CUDA's function as a variable": "constexpr auto __syncwarp = [](auto...) {};",
-    "CUDA's function by using": "using own::atomicOr;",
     "a match for the headers' own types": "} EP_DEVICE int next(int4) { return 1; } namespace ep {",
     "a better match than CUDA's": "} EP_DEVICE int __syncthreads_or(bool) { return 1; } namespace ep {",
     "reads that are no loads": "inline bool f(const int* p) { int g = 5; return __builtin_memcmp(p, &g, 4) == 0; }",
@@ -131,7 +125,6 @@ CHEATS = {
     "the C++ library's atomics": "inline void f(std::atomic_uint* p) { p->store(1); }",
     "another meaning of the emulator's words": "#define EPEMU_SCOPE_DEVICE EPEMU_SCOPE_SYSTEM",
     "arguments made of memory": "inline void f(void* p) { __builtin_apply((void (*)(...))f, p, 64); }",
-    "any number of arguments": "int f(int n, ...);",
     "any number of arguments, taken": "inline int f(__builtin_va_list& l) { return __builtin_va_arg(l, int); }",
     "the caller's frame": "inline void* f() { return __builtin_frame_address(1); }",
     "the line of the call": "#include <experimental/source_location>",
@@ -148,32 +141,16 @@ def submitted(tmp_path: Path, top: str = "", old: str = "", new: str = "") -> Pa
     return tmp_path
 
 
-_CALLS = "    put_thread(target, source, bytes, peer);\n    signal_add(signal, increment, peer);"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param("", "inline int f() {", id="a brace not closed"),
-        pytest.param(_CALLS, _CALLS.replace(";", ";\n}", 1), id="a brace too many"),
-        pytest.param(_CALLS, _CALLS.replace(";", ";\n}", 1) + "\n{", id="a brace in another line"),
-        pytest.param(_CALLS, _CALLS.replace(";", ";\n}\nif (peer) ", 1) + "\n{", id="and an if"),
-        pytest.param(_CALLS, "}\n__syncwarp();\n{", id="and CUDA's function"),
-        # These compile.
-        pytest.param("", "enum Own { kOwn } let_others_run(int);", id="declared behind an enumeration"),
-    ],
-)
-def test_a_brace_too_many_or_too_few_is_the_compilers(old: str, new: str, tmp_path: Path) -> None:
-    piece = submitted(tmp_path, "" if old else new, old, new if old else "")
-    assert watched.unwatchable(EXERCISE, piece, TESTS) == ""
-    assert watched.unfollowed(EXERCISE, piece, TESTS).endswith("not run, and none of its tasks counts.")
-    assert watched.unfollowed(EXERCISE, submitted(tmp_path), TESTS) == ""
-
-
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_path: Path) -> None:
-    said = watched.unwatchable(EXERCISE, submitted(tmp_path, CHEATS[cheat]), TESTS)
-    assert said.startswith(f"{PIECE}:"), said
+def test_what_may_hide_from_the_checker_is_flagged_with_its_line(cheat: str, tmp_path: Path) -> None:
+    refused, looks = watched.look_through(EXERCISE, submitted(tmp_path, CHEATS[cheat]), TESTS)
+    assert not refused and looks and looks[0].startswith(f"{PIECE}:"), looks
+
+
+@pytest.mark.parametrize("cheat", SWITCHES_OFF)
+def test_what_switches_the_checker_off_is_refused_with_its_line(cheat: str, tmp_path: Path) -> None:
+    refused, _ = watched.look_through(EXERCISE, submitted(tmp_path, SWITCHES_OFF[cheat]), TESTS)
+    assert refused.startswith(f"{PIECE}:") and refused.endswith("leave it out."), refused
 
 
 @pytest.mark.parametrize(
@@ -226,8 +203,8 @@ def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_pa
         "struct __align__(16) Own { int n[4]; };\nEP_DEVICE unsigned own_vote() { return __ballot_sync(~0u, 1); }",
     ],
 )
-def test_plain_code_is_not_refused(code: str, tmp_path: Path) -> None:
-    assert watched.unwatchable(EXERCISE, submitted(tmp_path, code), TESTS) == ""
+def test_plain_code_is_not_flagged(code: str, tmp_path: Path) -> None:
+    assert watched.look_through(EXERCISE, submitted(tmp_path, code), TESTS) == ("", [])
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
@@ -237,7 +214,7 @@ def test_few_of_the_functions_that_a_compiler_has_are_free() -> None:
     known = {name.decode() for name in re.findall(rb"\0(__(?:builtin|sync|atomic)_\w+)(?=\0)", data)}
     assert len(known) > 1000
     free = {name for name in known if not any(pattern.search(f"{name}(a)") for pattern, _ in watched._HIDES)}
-    assert {"__builtin_popcountll", "__builtin_expect", "__builtin_sqrtf"} <= free and len(free) < 200, sorted(free)
+    assert {"__builtin_popcountll", "__builtin_expect", "__builtin_sqrtf"} <= free and len(free) < 210, sorted(free)
     reach = re.compile(
         "mem|str|cpy|zero|copy(?!sign)|print|put|get|alloc|pointer|frame|return|jmp|stack|chk|cfa|va_|exec|chr"
     )
@@ -309,6 +286,12 @@ HIDDEN_COPY = (
     " for (size_t i = 0; i < n; ++i) to[i] = from[i]; }"
 )
 UNSEEN = {
+    "assembly": (
+        "",
+        "char* to = (char*)peer_ptr(target, peer); const void* from = source; size_t n = bytes;"
+        ' asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");',
+        "asm",
+    ),
     "a copy without the sanitizer": (
         HIDDEN_COPY,
         "copy((char*)peer_ptr(target, peer), (const char*)source, bytes);",
@@ -346,7 +329,7 @@ UNSEEN = {
 def test_what_the_words_miss_is_seen_in_the_library_or_in_the_run(
     cheat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grader, "read", lambda *_: ("", "", ()))
+    monkeypatch.setattr(grader, "read", lambda *_: ("", []))
     top, body, says = UNSEEN[cheat]
     result = grade("01", submitted(tmp_path, top, WRITE, body))
     assert not result.tasks[0].passed
@@ -461,8 +444,8 @@ def test_virtual_functions_are_a_kernels_own_and_objects_are_written() -> None:
 
 # How many functions of a library kernels may call: by value, or the end of the run. That of libm which has pointers
 # writes through them, and reads nothing; compilers call it with their own.
-MOST = {"libc.so.6": 17, "libm.so.6": 128, "libgcc_s.so.1": 140, "libstdc++.so.6": 30}
-WRITES = {"sincos"}
+MOST = {"libc.so.6": 17, "libm.so.6": 134, "libgcc_s.so.1": 140, "libstdc++.so.6": 30}
+WRITES = {"frexp", "modf", "remquo", "sincos"}
 
 
 @pytest.mark.parametrize("library", MOST)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 PT_TLS = 7
-SHF_WRITE, SHF_ALLOC, SHF_TLS = 0x1, 0x2, 0x400
+SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 0x1, 0x2, 0x4, 0x400
 SHN_UNDEF, SHN_COMMON, SHN_LORESERVE = 0, 0xFFF2, 0xFF00
 STT_OBJECT, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 1, 5, 6, 10
 _JUMP_SLOTS = (7, 1026)  # of x86-64 and aarch64
@@ -190,9 +190,10 @@ def names_of_the_linker(obj: Elf, inputs: Sequence[Elf], linked: Elf) -> list[st
 
 
 def names_of_the_system(obj: Elf) -> list[str]:
-    """What an object file defines by a name that C and C++ reserve. The loader, the compiler's start files and libc
-    look such names up and call them, ``__gmon_start__`` and ``_init`` when a library is loaded."""
-    names = {s.name for s in obj.symbols if s.section != SHN_UNDEF and not s.is_local}
+    """The code that an object file defines by a name that C and C++ reserve. The loader, the compiler's start files and
+    libc look such names up and call them, ``__gmon_start__`` and ``_init`` when a library is loaded."""
+    code = {number for number, section in enumerate(obj.sections) if section.flags & SHF_EXECINSTR}
+    names = {s.name for s in obj.symbols if (s.section in code or s.section >= SHN_LORESERVE) and not s.is_local}
     return sorted(name for name in names if _RESERVED.match(name) or name in ("_init", "_fini"))
 
 

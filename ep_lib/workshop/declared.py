@@ -1,9 +1,9 @@
-"""What a piece in C++ declares where tests and headers look for it: functions at namespace scope, macros, attributes.
+"""What a piece in C++ declares where tests and headers look for it: functions at namespace scope.
 
-A test calls the library's functions by name, and C++ takes the best declaration of that name that it has seen. So a
-piece may call such functions, and may not declare others of their names, however a declaration is written: with a
-trailing return type, as a template, by ``using``, by a macro. This reads tokens and scopes, as a compiler does; text in
-which it could be led astray (brackets that a macro or an ``#if`` leaves open) is refused.
+A test calls the library's functions by name, and C++ takes the best declaration of that name that it has seen. What a
+test calls is bound before (:mod:`ep_lib.workshop.bound`); where a piece declares others of such names, however that is
+written (with a trailing return type, as a template, by a macro), an instructor is told. This reads tokens and scopes,
+as a compiler does, without branches: brackets that a macro or an ``#if`` leaves open lead it astray.
 """
 
 from __future__ import annotations
@@ -22,19 +22,6 @@ _TOKEN = re.compile(r"[^\W\d]\w*|\.?\d[\w.']*|::|[^\s\w]")
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)([^\n]*)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
-# Attributes that change neither what the checker sees nor what the tests call.
-_ATTRIBUTES = frozenset(
-    (
-        *("maybe_unused", "nodiscard", "likely", "unlikely", "fallthrough", "noreturn", "deprecated"),
-        *("always_inline", "noinline", "unused", "const", "pure", "hot", "cold", "aligned", "may_alias", "nothrow"),
-    )
-)
-_ATTRIBUTE = re.compile(
-    r"\[\s*\[(?:(?P<cpp>.{0,500}?)\]\s*\])?|\b__attribute(?:__)?\b(?P<gnu>\s*\(\s*\((?:[^()]|\([^()]*\))*\)\s*\))?",
-    re.S,
-)
-_NAME = re.compile(r"\s*+(?:\w++\s*+::)?+\s*+(\w++)\s*+")
-_ARGUMENTS = re.compile(r"\(\s*(?:\d+|\"\")?\s*\)")
 _KEYWORDS = frozenset(
     (
         *("alignas", "auto", "bool", "break", "case", "char", "class", "const", "constexpr", "continue", "default"),
@@ -48,15 +35,11 @@ _KEYWORDS = frozenset(
 # CUDA's own functions. In namespace ep, another one would be called by the library's headers that are included later.
 _CUDAS = re.compile(r"__(?!attribute$|typeof$)\w*(?<!__)|atomic[A-Z]\w*")
 _HIDDEN_IN_EP = frozenset(("clock", "clock64", "min", "max", "abs"))
-_STATEMENTS = frozenset(
-    ("break", "case", "continue", "default", "do", "else", "for", "if", "return", "switch", "while")
-)
 _BEFORE_EQUALS = frozenset("<>=!+-*/%&|^")
 _TEMPLATE = re.compile(r"\btemplate\s*<[^{};]*[{;]")
 _BEFORE_BRACKETS = frozenset(
     ("alignas", "__align__", "decltype", "__attribute__", "noexcept", "explicit", "__launch_bounds__", "requires")
 )
-_AFTER_A_NAME = frozenset("(<={[;,")
 
 
 _OF_TESTS = "the tests call a function of this name: name yours otherwise"
@@ -67,31 +50,16 @@ _OF_HEADERS = (
 
 
 class Found(NamedTuple):
-    """What must not be there: where it begins in the text, the words (none if brackets do not pair up), and why."""
+    """What is worth a look: where it begins in the text, the words, and why."""
 
     at: int
     what: str
     why: str
-    is_slip: bool = False  # in code that hardly compiles: then the compiler's sentence says more
 
 
 def code_of(source: str) -> str:
     """A source without comments, joined lines and what its literals hold, and with brackets in place of digraphs."""
     return _DIGRAPH.sub(lambda found: f"{_DIGRAPHS[found.group()]} ", without_texts(logical(source)))
-
-
-def attributes(code: str) -> Iterator[Found]:
-    """Attributes that are not on the list, however they are written. ``code`` is :func:`code_of` a source."""
-    for found in _ATTRIBUTE.finditer(code):
-        inside = found["cpp"] if found["cpp"] is not None else re.sub(r"^\s*\(\s*\(|\)\s*\)$", "", found["gnu"] or "?")
-        inside = re.sub(r"^\s*using\s+\w+\s*:", "", inside)
-        for each in _ARGUMENTS.sub("", inside).split(","):
-            named = _NAME.fullmatch(each)
-            name = named[1].strip("_") if named else each
-            if name not in _ATTRIBUTES and each.strip():
-                yield Found(
-                    found.start(), found.group()[:40], "an attribute may hide code from the checker: leave it out"
-                )
 
 
 @dataclass
@@ -134,55 +102,22 @@ def declarations(
 ) -> Iterator[Found]:
     """Declarations at namespace scope of names in ``called`` and of CUDA's, and of those in ``library`` too where the
     library finds them, in namespace ep and beside CUDA's own types; specialisations of templates that are not the
-    piece's, as the library's are (``templates``); templates of operators, which C++ takes for the tests' own types;
-    macros of such names and of C++'s own words; and brackets that cannot be followed. ``code`` as for
-    :func:`attributes`.
-
-    With a brace too many, or in another line, a function's calls stand at namespace scope: see ``Found.is_slip``."""
+    piece's, as the library's are (``templates``); templates of operators, which C++ takes for the tests' own types.
+    ``code`` is :func:`code_of` a source."""
     called = frozenset(called) - _KEYWORDS
     macros: dict[str, list[str]] = {}
-    depth_at: list[int] = []
-    tokens: list[tuple[int, str]] = []
-    depth = at = 0
-
-    def take(begin: int, end: int) -> int:
-        change = 0
-        for token in _TOKEN.finditer(code, begin, end):
-            tokens.append((token.start(), token.group()))
-            change += (token.group() in _PAIRS) - (token.group() in _PAIRS.values())
-        return change
-
+    without = _DIRECTIVE.sub(lambda directive: " " * len(directive.group()), code)
+    tokens = [(token.start(), token.group()) for token in _TOKEN.finditer(without)]
     for directive in _DIRECTIVE.finditer(code):
-        depth += take(at, directive.start())
-        at = directive.end()
-        kind, rest = directive[1], directive[2]
-        if kind in ("define", "undef"):
-            words = _TOKEN.findall(rest)
-            name = words[0] if words else ""
-            if name in library or name in _KEYWORDS or name in _ATTRIBUTES:
-                yield Found(directive.start(), name, "the tests have this word as well: name it otherwise")
-            if not _is_balanced(words):
-                yield Found(
-                    directive.start(), name, "a macro closes what it opens, or nobody can tell where a function ends"
-                )
-            macros.setdefault(name, []).extend(words[1:])
-        elif kind.startswith("if"):
-            depth_at.append(depth)
-        elif kind in ("else", "elif", "endif") and depth_at:
-            if depth != depth_at[-1]:
-                yield Found(directive.start(), f"#{kind}", "close each bracket in the branch of the #if that opens it")
-            depth = depth_at[-1]
-            if kind == "endif":
-                depth_at.pop()
-    take(at, len(code))
+        name, *words = _TOKEN.findall(directive[2]) or [""]
+        if directive[1] == "define":
+            macros.setdefault(name, []).extend(words)
     macros = {name: _expanded(name, macros) for name in macros}
 
     def why_taken(name: str, is_ep: bool) -> str:
         return _OF_TESTS if name in called else _OF_HEADERS if is_ep and name in library else ""
 
-    found = list(_in_scopes(tokens, macros, why_taken, frozenset(templates)))
-    do_pair_up = all(each.what for each in found)
-    yield from found if do_pair_up else (each._replace(is_slip=True) for each in found)
+    yield from _in_scopes(tokens, macros, why_taken, frozenset(templates))
 
 
 def _expanded(name: str, macros: dict[str, list[str]]) -> list[str]:
@@ -276,16 +211,6 @@ def _behind_brackets(said: list[str], at: int) -> int:
     return at
 
 
-def _is_balanced(words: list[str]) -> bool:
-    open_: list[str] = []
-    for word in words:
-        if word in _PAIRS:
-            open_.append(_PAIRS[word])
-        elif word in _PAIRS.values() and (not open_ or open_.pop() != word):
-            return False
-    return not open_
-
-
 def _in_scopes(
     tokens: list[tuple[int, str]],
     macros: dict[str, list[str]],
@@ -298,7 +223,6 @@ def _in_scopes(
     scopes = [_Scope("namespace", is_global=True)]
     own: set[str] = set()  # classes and templates
     brackets = 0  # round and square ones
-    is_open = True  # the file's own scope
     for number, ((at, token), (_, behind)) in enumerate(itertools.pairwise([*tokens, (0, "")])):
         scope = scopes[-1]
         is_said = brackets == 0 and scope.kind != "body" and token in "{;"
@@ -315,7 +239,6 @@ def _in_scopes(
             if ended.kind != "class" and brackets == 0:
                 scopes[-1].begin()
             continue
-        is_open = is_open and token != "}"
         if scope.kind == "body":
             continue
         brackets += (token in "([") - (token in ")]")
@@ -341,18 +264,16 @@ def _in_scopes(
         if scope.kind == "namespace" and "operator" in words:
             if (brackets == 0 and ("template" in words or said[0] == "using")) or (brackets and token == "auto"):
                 yield Found(at, "operator", of_all_types)
-        elif _is_cudas(token, is_ep) and brackets == 0 and behind in _AFTER_A_NAME and "=" not in words:
-            yield Found(at, token, of_cuda, said[0] in _STATEMENTS or len(said) == 1)
+        elif _is_cudas(token, is_ep) and brackets == 0 and behind == "(" and "=" not in words:
+            yield Found(at, token, of_cuda)
         why = why_taken(token, is_ep or scope.is_global)
         if not why:
             continue
         if why == _OF_HEADERS and not is_ep and [word for _, word in tokens[number + 1 : number + 3]] == ["(", ")"]:
             continue  # the headers' calls see this scope by the types of their arguments alone
         is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in words
-        if is_declared or (said[0] == "using" and "=" not in words) or "friend" in words:
-            yield Found(at, token, why, said[0] in _STATEMENTS or len(said) == 1)
-    if brackets or len(scopes) > 1 or not is_open:
-        yield Found(0, "", "its brackets do not pair up, so nobody can tell where a function ends", is_slip=True)
+        if is_declared or "friend" in words:
+            yield Found(at, token, why)
 
 
 def _special(scope: _Scope, own: set[str], templates: frozenset[str]) -> str:

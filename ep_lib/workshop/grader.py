@@ -58,6 +58,8 @@ _OF_A_PREFIX = ("bin", "lib", "lib64", "libexec", "include")
 _OF_AN_INSTALLATION = re.compile(r"(?P<prefix>/.*?)/(?:lib\w*/(?:gcc|clang)|libexec/gcc)(?:/|$)")
 _SHUT = re.compile(r"Permission denied|can't open .* for reading")  # a compiler's words for a file behind the walls
 _PROC = ("/proc/self", "/proc/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
+_SLOW = "torch"  # imported once, and not in each test's time
+_IMPORTS_SLOW = re.compile(rb"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 _EMPTY_KERNEL = 'extern "C" __global__ void nothing() {}'
 _NO_MEMORY = (
     "twice the process that runs your files got no memory from this machine, in no line of yours: no mark. Close "
@@ -85,6 +87,7 @@ class TaskGrade:
     timed_out: bool = False  # no answer within its limits, perhaps because the machine had no time, memory or disk
     used_cpu: bool = False  # all of that time was CPU time: trying it again alone would end the same
     scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
+    looks: tuple[str, ...] = ()  # at what an instructor should look
 
     @property
     def points(self) -> int:
@@ -107,7 +110,7 @@ class Grade:
     problem: str = ""  # why nothing could run, for instance a compile error
     output: str = ""  # what the learner's code printed, bounded
     public: bool = False  # only the notebook's checks ran
-    flags: tuple[str, ...] = ()  # what an instructor should look at: a piece that reaches for others' files
+    flags: tuple[str, ...] = ()  # what an instructor should look at: no point is lost by it
     seed: int = 0  # of the inputs that the tests drew: with it, they draw them again
     notes: tuple[str, ...] = ()  # what the learner should know of the files; the flags have it too
 
@@ -296,10 +299,10 @@ def examine(
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         late = False, False
-        refused, open_, looks = "", "", ()
+        refused, looks = "", []
         if not (problem := not_text(exercise, work / "mine")):
             try:
-                refused, open_, looks = read(look_through, exercise, work / "mine", _sources(tests))
+                refused, looks = read(look_through, exercise, work / "mine", _sources(tests))
             except Unreadable as error:
                 refused, late = str(error), _out_of_time(error.kind)
             problem = refused
@@ -308,7 +311,6 @@ def examine(
             if not problem:
                 problem, kind = _compile(exercise, sandbox, tests, limits, work)
                 late = _out_of_time(kind)
-                problem = problem or open_
             found = []
             for task in exercise.tasks:
                 if tasks and task.number not in tasks:
@@ -320,9 +322,9 @@ def examine(
                 below = _wrong_below(task, found)
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed, below))
             output = sandbox.output.decode(errors="replace")
-    flags: tuple[str, ...] = (problem,) if refused or (problem and problem == open_) or _SHUT.search(problem) else ()
+    flags: tuple[str, ...] = (problem,) if refused or _SHUT.search(problem) else ()
     flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
-    flags += (*looks, *notes)
+    flags += (*looks, *dict.fromkeys(look for each in found for look in each.looks), *notes)
     seconds = time.monotonic() - began
     return Grade(exercise, folder, tuple(found), seconds, problem, output, public, flags, seed, notes)
 
@@ -344,7 +346,9 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
     _prepare_cache(work / "cache")
     environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
     environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
-    return Sandbox(work / "mine", limits, work / "cwd", environment, _open_to(exercise, tests, work), tests.imports)
+    texts = [(work / "mine" / piece).read_bytes() for piece in exercise.pieces if piece.endswith(".py")]
+    modules = tuple(dict.fromkeys([*tests.imports, *([_SLOW] if any(map(_IMPORTS_SLOW.search, texts)) else [])]))
+    return Sandbox(work / "mine", limits, work / "cwd", environment, _open_to(exercise, tests, work), modules)
 
 
 def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
@@ -529,9 +533,11 @@ def _grade_task(
     tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
+    looks: dict[str, None] = {}
     for number, test in enumerate(tests):
         for case in test.cases(inputs_of(seed, task.number, number)):
             outputs = _run(sandbox, case.scenario, limits)
+            looks.update(dict.fromkeys(outputs.looks))
             if case.endless and outputs.failure and outputs.failure.kind in _ENDLESS:
                 continue
             found = what_failed(case.scenario, outputs, work, exercise.also)
@@ -549,8 +555,8 @@ def _grade_task(
                     if below:
                         message = f"(It stands on {which}: look there first.)\n{message}"
                 late = _out_of_time(outputs.failure.kind if outputs.failure else "")
-                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
-    return TaskGrade(task, True)
+                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario, tuple(looks))
+    return TaskGrade(task, True, looks=tuple(looks))
 
 
 def _tasks(numbers: Sequence[str]) -> str:

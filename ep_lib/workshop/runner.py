@@ -97,13 +97,13 @@ class Runner:
     def _new_guest(self, piece: str) -> Guest:
         self._before = self._before or seal.noted()
         if piece == ANSWERS:  # of puzzles, whose other half follows the learner's lines, and compiles them
-            return Guest(self._mine, piece, self._before, True, self._around, self._shut)
+            return Guest(self._mine, piece, self._before, self._around, self._shut)
         around = self._around and {
             **self._around,
             "readable": [*self._around["readable"], *self._around["writable"]],
             "writable": [os.devnull],  # so no file of its own can be loaded as code
         }
-        return Guest(self._mine, piece, self._before, False, around, self._shut)
+        return Guest(self._mine, piece, self._before, around, self._shut)
 
     def _imported(self, request: Mapping[str, Any]) -> dict[str, Any]:
         for program in request["programs"]:
