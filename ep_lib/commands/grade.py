@@ -57,6 +57,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ep_lib.errors import EpError, GradingError
+from ep_lib.jit import sealed
 from ep_lib.require import whole_number
 from ep_lib.workshop import class_grading, gradebook_views, progress_page, replaying
 from ep_lib.workshop.class_grading import Entry
@@ -165,6 +166,8 @@ def run(options: argparse.Namespace) -> int:
             raise GradingError("--html shows the run of one submission: leave out --json and what is for a class")
         if options.exercise is None and not is_class:
             sys.stdout.write("".join(f"{name}: {find(name).title}\n" for name in names()))
+            if sealed.in_use():
+                sys.stdout.write(f"\n{sealed.HOW_TO_HAND_IN}.\n")
             return 0
         if is_class:
             return _class(options)
