@@ -27,17 +27,18 @@ the learner. Two graders may use one book at the same time. Without ``--all``, t
 ``--executor`` grades on other machines, too (:mod:`ep_lib.workshop.executors`).
 
 A submission that cannot be graded has "error" in the place of points. Of a class, each object of ``--json`` has more:
-"learner", "same_as" (learners with a similar submission: look), "note" (of points given by hand), "late", "taken_off",
-"submitted", "graded_at", "attempts", "digest" and "library" (the version that graded it); its tasks have "note" in the
-place of "timed_out" and "used_cpu".
+"learner", "id" and "email" (by the platform; "" if unknown), "same_as" (learners with a similar submission: look),
+"note" (of points given by hand), "late", "taken_off", "share" (what it gives to the total), "most" (what it may give),
+"counts" (whether it is among the best ones), "submitted", "graded_at", "attempts", "digest" and "library" (the version
+that graded it); its tasks have "note" in the place of "timed_out" and "used_cpu".
 
 What lies in SUBMISSIONS now is what counts (``--count best``: or what had more points), also where it was graded
 before something else. ``--times FILE`` counts at once for what is graded already: with ``--all`` for what is there,
 else for all that the book has. ``--deadline`` without ``--late`` keeps the rule, and the
-other way round.
+other way round. Deadlines, extensions, free days, weights and how many exercises count stay in the book.
 
     ep-lib grade --all handed_in.zip --book class.db --out feedback --deadline 2026-11-30 --late 10/day
-    ep-lib grade --book class.db --give ada 01.2 2 --note "right, but for another signature" --out feedback
+    ep-lib grade --book class.db --give ada 10_plan.2 2 --note "right, but for another signature" --out feedback
 """
 
 from __future__ import annotations
