@@ -105,6 +105,9 @@ _STEPS = (
         *(*_kept("rules"), *_not_replaced("rules")),
     ),
 )
+_AS_THEY_ARE = (
+    *("learner", "exercise", "of", "problem", "digest", "library", "seed", "source", "graded_at", "seconds"),
+)  # columns of an attempt that a standing has, too
 BY_THE_PLATFORM = "the platform has marked it as late"  # a flag
 _RULE = re.compile(r"(\d+(?:\.\d+)?)(?:/(hour|day))?")
 
@@ -639,23 +642,14 @@ def _standing(
         (points, note), taken_off = by_hand[None], 0.0
     weight = rules.other(WEIGHT, exercise=row["exercise"])
     standing = Standing(
-        learner=row["learner"],
-        exercise=row["exercise"],
+        **{name: row[name] for name in _AS_THEY_ARE},
         points=points,
-        of=row["of"],
         tasks=found,
-        problem=row["problem"],
         flags=flags,
         not_enforced=tuple(json.loads(row["not_enforced"])),
         attempt=row["id"],
         attempts=attempts,
-        digest=row["digest"],
-        library=row["library"],
-        seed=row["seed"],
-        source=row["source"],
         submitted=submitted,
-        graded_at=row["graded_at"],
-        seconds=row["seconds"],
         taken_off=taken_off,
         late=late,
         note=note,

@@ -76,14 +76,14 @@ def as_json(each: Standing) -> dict[str, Any]:
     if each.points is None:
         record["error"] = each.problem
     else:
-        record |= {"points": each.points, "of": each.of, "full": each.full, "seconds": each.seconds, "seed": each.seed}
-        record |= {"problem": each.problem or None, "tasks": tasks}
-    record |= {"flags": list(each.flags), "not_enforced": list(each.not_enforced)}
-    record |= {"id": each.id, "email": each.email, "share": each.share, "most": each.most, "counts": each.counts}
-    told = {"same_as": list(each.same_as), "note": each.note or None}
-    dates = {"late": each.late or None, "taken_off": each.taken_off, "submitted": each.submitted or None}
-    about = {"graded_at": each.graded_at, "attempts": each.attempts, "digest": each.digest, "library": each.library}
-    return {**record, **told, **dates, **about}
+        record |= {**_named(each, "points of full seconds seed"), "problem": each.problem or None, "tasks": tasks}
+    record |= {key: list(value) for key, value in _named(each, "flags not_enforced same_as").items()}
+    record |= {key: value or None for key, value in _named(each, "note late submitted").items()}
+    return record | _named(each, "taken_off id email share most counts graded_at attempts digest library")
+
+
+def _named(each: Standing, fields: str) -> dict[str, Any]:
+    return {name: getattr(each, name) for name in fields.split()}
 
 
 def grades_csv(standings: Sequence[Standing]) -> str:
