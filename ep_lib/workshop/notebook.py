@@ -11,7 +11,7 @@ import html
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,6 +194,14 @@ class Files:
 def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
     """``items``, one after the other, with a bar that shows how far it is if all of them take more than a second."""
     return iter(tqdm(items, desc=what, delay=1, leave=False, file=sys.stdout, unit=""))
+
+
+@contextmanager
+def said_meanwhile() -> Iterator[Callable[[str], None]]:
+    """Shows the texts that it is called with in one line, which goes at the end; in a file it shows nothing."""
+    is_seen = sys.stdout.isatty() or "ipykernel" in sys.modules
+    with tqdm(bar_format="{desc}", leave=False, file=sys.stdout, disable=not is_seen) as line:
+        yield line.set_description_str
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
