@@ -30,7 +30,7 @@ from ep_lib.errors import GradingError
 from ep_lib.workshop import class_grading, marking, similar
 from ep_lib.workshop.class_grading import collect, grade_class, left_to_do
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.gradebook import Book
+from ep_lib.workshop.gradebook import Book, HandedIn
 from ep_lib.workshop.gradebook_views import standings_of, write_all
 from ep_lib.workshop.grader import Grade
 from ep_lib.workshop.handed_in import MAX_NOTEBOOK_BYTES
@@ -557,6 +557,12 @@ def test_rules_of_a_class_are_kept_and_can_be_taken_back(tmp_path: Path, capsys:
     assert main(["grade", "--book", str(tmp_path / "class.db"), *platform]) == 0
     assert "moodle.csv leaves out those without a number of Moodle's: ada, bob" in capsys.readouterr().err
     assert (tmp_path / "canvas.csv").read_text().endswith("ada,,,,,3\nbob,,,,,1\n")
+    with Book(tmp_path / "class.db") as book:
+        book.append("ada", "10_plan", "d", "v", result(Job("ada", "10_plan", {}), task(1, 2), task(2, 2)).record)
+        book.hand_in([HandedIn("ada", "10_plan", "d", id="7")])
+    for words, total in (([], "4,4"), (["01"], "3,4"), (["10_plan"], "4,4")):
+        assert main(["grade", *words, "--book", str(tmp_path / "class.db"), *platform, "--best", "1"]) == 0
+        assert f"Participant 7,ada,,,{total},Yes,\n" in (tmp_path / "moodle.csv").read_text()
 
 
 def test_how_far_it_is_is_said_without_a_terminal(

@@ -52,6 +52,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -415,7 +416,10 @@ def _write(book: Book, options: argparse.Namespace) -> list[Standing]:
             _say(f"overview and feedback: {options.out / 'overview.html'}")
         except GradingError as error:  # the table and the JSON are written all the same
             failed = error
-    asked = [each for each in standings if _is_asked(options, each.exercise)]
+    if options.exercise is not None:  # alone it counts, whatever the others give
+        asked, best = [replace(each, counts=True) for each in standings if _is_asked(options, each.exercise)], 0
+    else:
+        asked = standings
     if options.canvas:
         _write_one(options.canvas, gradebook_views.canvas_csv(asked))
     if options.moodle:
