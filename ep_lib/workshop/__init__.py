@@ -99,6 +99,7 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     from ep_lib.workshop import grader, notebook
 
     with notebook.said_meanwhile() as say:
+        say("compiling: your files, and the first time what all need")
         result = grader.grade(exercise, mine, public=True, progress=say)
     print(grader.as_text(result), end="")
     _keep(result)

@@ -257,7 +257,7 @@ def grade(
 ) -> Grade:
     """Grades the pieces in ``mine`` (default: :func:`default_mine`) against exercise ``name``.
 
-    ``public`` runs the notebook's small checks instead of the hidden tests. ``progress`` gets a line per step. Every
+    ``public`` runs the notebook's small checks instead of the hidden tests. ``progress`` gets one line per task. Every
     wrong answer, also a crash or an endless loop, gives a grade; GradingError means that the grader could not work.
     ``seed``: draw the inputs of the tests as the grading did whose ``Grade.seed`` it is; by default they are new.
     ``tasks``: look at these only. ``tests``: a folder with the hidden tests, for a release, which has none
@@ -292,7 +292,6 @@ def examine(
     began = time.monotonic() if began is None else began
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     limits = limits or Limits()
-    progress("compiling: your files, and the first time what all need")
     _compile_what_all_share()  # here: in the child it would count as the submission's time
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
