@@ -344,11 +344,12 @@ class Book:
             return self._db.execute(query, values).fetchall()
 
     # ---- what is appended ------------------------------------------------------------------------------------------
-    def is_graded(self, learner: str, exercise: str, digest: str, library: str) -> bool:
-        """Whether this submission was graded by this version of the library."""
+    def is_graded(self, learner: str, exercise: str, digest: str, library: str, round: int | None = None) -> bool:
+        """Whether this submission was graded by this version of the library, in this round or in any."""
         found = self._rows(
-            "SELECT 1 FROM attempts WHERE learner = ? AND exercise = ? AND digest = ? AND library = ? AND state = ?",
-            *(learner, exercise, digest, library, GRADED),
+            "SELECT 1 FROM attempts WHERE learner = ? AND exercise = ? AND digest = ? AND library = ? AND state = ? "
+            "AND coalesce(round = ?, TRUE)",
+            *(learner, exercise, digest, library, GRADED, round),
         )
         return bool(found)
 
@@ -427,7 +428,7 @@ class Book:
         record = _storable(record)
         error = record.get("error")
         with self._writing():
-            if error is None and self._is_there(learner, exercise, digest, library, round):
+            if error is None and self.is_graded(learner, exercise, digest, library, round):
                 return False
             if error is not None and self._is_repeated(learner, exercise, digest, error):
                 return False
@@ -458,14 +459,6 @@ class Book:
                 {"digest": digest, "exercise": exercise, "marks": json.dumps(sorted(marks))},
             )
         return True
-
-    def _is_there(self, learner: str, exercise: str, digest: str, library: str, round: int) -> bool:
-        found = self._db.execute(
-            "SELECT 1 FROM attempts WHERE learner = ? AND exercise = ? AND digest = ? AND library = ? AND round = ? "
-            "AND state = ?",
-            (learner, exercise, digest, library, round, GRADED),
-        )
-        return found.fetchone() is not None
 
     def _is_repeated(self, learner: str, exercise: str, digest: str, problem: str) -> bool:
         last = self._db.execute(
