@@ -474,6 +474,7 @@ def test_the_command_keeps_writes_and_gives(tmp_path: Path, capsys: pytest.Captu
     for alone in (["--give", "bob", "01.2", "1", "--note", "half"], ["--deadline", "2001-01-01"], ["--out", str(out)]):
         assert main(["grade", "--book", str(other), *alone]) == 2
         assert f"there is no file {other}" in capsys.readouterr().err and not other.exists()
+    assert main(["grade", "--csv"]) == 2 and "nothing to grade, and no book" in capsys.readouterr().err
     assert main([*words, "--give", "bob", "01.2", "1", "--note", "half"]) == 0
     assert "bob,01_write_signal,3,4,2,1," in table.read_text() and (out / "bob" / "feedback.html").exists()
     (out / "ada" / "feedback.txt").unlink()

@@ -209,22 +209,23 @@ def _class(options: argparse.Namespace) -> int:
     """Grades what is new, and writes the views that were asked for, also after an interrupt."""
     if options.tests:
         raise GradingError("--tests is for one submission; a class is graded in a checkout, which has the hidden tests")
-    is_there = options.book is not None and options.book.exists()
     if not options.all and not options.mine:
-        if not is_there:
+        if options.book is None:
+            raise GradingError("there is nothing to grade, and no book: name submissions by --all, or --book FILE")
+        if not options.book.exists():
             raise GradingError(f"--book: there is no file {options.book}; --all SUBMISSIONS makes a new gradebook")
         with Book(options.book) as book:
             _change(book, options)
             book.set_times(_times(options, book.learners()), partial(_is_asked, options))
             _write(book, options)
         return 0
-    if options.book and not is_there:
-        _say(f"ep-lib grade: {options.book} is a new gradebook")
     with open_executor(options.executor, options.jobs) as place:
         return 0 if place is None else _grade(options, *place)  # None: it has served another process of mpiexec
 
 
 def _grade(options: argparse.Namespace, executor: Executor, workers: int) -> int:
+    if options.book and not options.book.exists():
+        _say(f"ep-lib grade: {options.book} is a new gradebook")
     with Book(options.book) as book:
         _change(book, options)
         entries = _collect(book, options)
