@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ep_lib.errors import EpError
 from ep_lib.processes import OwnTime, TookTooLong, descendants
@@ -131,7 +131,7 @@ class Sandbox:
         self._pids: list[int] = []  # the supervisor and all below it, when they were last looked at
         self.output = b""  # what the child printed, bounded
 
-    def __enter__(self) -> Sandbox:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
