@@ -51,7 +51,7 @@ class Limits:
     # Seconds of the child's own time: of CPU, or doing nothing. A busy machine makes no answer wrong.
     request_s: float = 5.5  # of one scenario
     check_s: float = 5.0  # added to a scenario of several schedules under the checker
-    compile_s: float = 120.0  # of the first request, which compiles
+    compile_s: float = 30.0  # of the first request, which compiles: 35 times what the solutions take, 10 times CUB
     import_s: float = 2.0  # of a piece in Python, which each scenario imports anew
     start_s: float = 3.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process
