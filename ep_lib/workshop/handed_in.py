@@ -51,6 +51,8 @@ from ep_lib.workshop.submission import MAX_PIECE_BYTES, read_regular
 MAX_NOTEBOOK_BYTES = 16 << 20
 _MAX_ARCHIVE_BYTES = 64 << 20  # of an archive in another one
 _MAX_DEPTH = 3  # archives in archives
+_DEEPEST = 25  # folders in each other: fewer than the sandbox allows, whose limit ends all
+_SHOWN = 3  # folders of a class's archive in which learners may lie
 _MAX_PROBLEMS = 20  # of one learner; there may be one for each entry
 _MAX_SAID = 400  # characters of a problem, in which names may be long
 # Seconds of CPU time are given with each request. What is written are pieces, notebooks and archives only.
@@ -123,7 +125,7 @@ class _Copy:
                 try:
                     named = tarfile.data_filter(tarfile.TarInfo(name.replace("\\", "/")), str(self.target)).name
                 except tarfile.FilterError:
-                    self.say(inside / name, f"the name {readable(name)!r} leads out of the archive; it is left out")
+                    self.say(inside / name, f"the name '{name}' leads out of the archive; it is left out")
                     continue
                 at = inside / named
                 if _is_theirs(at):
@@ -133,12 +135,16 @@ class _Copy:
     def _member(self, at: PurePosixPath, came: float, read: Callable[[int], bytes] | None, depth: int) -> None:
         is_archive = _ARCHIVE.search(at.name) is not None
         limit = _limit(at.name, self.pieces)
+        if self.depth == 0:  # of a class: what lies in its folder is a learner, whatever that holds
+            shown = PurePosixPath(*at.parts[:_SHOWN])
+            is_file = read is not None and shown == at
+            (self.target / (shown.parent if is_file else shown)).mkdir(parents=True, exist_ok=True)
+            if is_file and not limit:
+                (self.target / at).touch()
         if read is None or not limit:
-            if self.depth == 0:  # of a class, a learner without anything is a learner
-                (self.target / (at if read is None else at.parent)).mkdir(parents=True, exist_ok=True)
-                if read is not None:
-                    (self.target / at).touch()
             return
+        if len(at.parts) > _DEEPEST:
+            raise GradingError(f"{at} lies in more than {_DEEPEST} folders in each other")
         goes = self.target / at
         goes.parent.mkdir(parents=True, exist_ok=True)
         data = read(limit)
@@ -149,7 +155,7 @@ class _Copy:
         if goes.is_file() and goes.read_bytes() != data:
             raise GradingError(f"{at} is there twice, with different content")
         goes.write_bytes(data)
-        self.times[str(at)] = came
+        self.times[str(at)] = came if 0 <= came < 1 << 33 else 0  # not what is no number, which a tar can say
 
     @contextlib.contextmanager
     def _broken(self, at: PurePosixPath) -> Iterator[None]:
@@ -158,10 +164,11 @@ class _Copy:
         except GradingError as error:
             self.say(at, str(error))
         except _BROKEN as error:
-            what = "it" if at == PurePosixPath() else readable(str(at))
+            what = at if at.parts else "it"
             self.say(at, f"{what} cannot be unpacked ({str(error) or type(error).__name__}): pack it as zip")
 
     def say(self, at: PurePosixPath, text: str) -> None:
+        text = readable(text)
         self.said.append((str(at), text if len(text) <= _MAX_SAID else f"{text[:_MAX_SAID]} ..."))
 
 
@@ -169,7 +176,7 @@ def copy(place: str, target: str, pieces: Sequence[str], depth: int) -> dict[str
     """Copies what is wanted of a folder, an archive or a file; returns what was refused, and dates, by path."""
     copied, path = _Copy(Path(target), pieces, depth), Path(place)
     if path.is_dir():
-        copied.take(_in_folder(path), PurePosixPath(), depth, None)
+        copied.take(_in_folder(path, copied.say), PurePosixPath(), depth, None)
     elif _ARCHIVE.search(path.name):
         with copied._broken(PurePosixPath()), path.open("rb") as file:
             copied.take(_members(file), PurePosixPath(), depth - 1, path.stat().st_mtime if depth else None)
@@ -178,11 +185,12 @@ def copy(place: str, target: str, pieces: Sequence[str], depth: int) -> dict[str
     return {"said": copied.said, "times": copied.times}
 
 
-def _in_folder(folder: Path) -> Iterator[_Member]:
-    def refuse(error: OSError) -> None:
-        raise error
+def _in_folder(folder: Path, say: Callable[[PurePosixPath, str], None]) -> Iterator[_Member]:
+    def closed(error: OSError) -> None:
+        at = PurePosixPath(Path(error.filename).relative_to(folder))
+        say(at, f"{at} cannot be opened: {error.strerror}")
 
-    for root, folders, files in os.walk(folder, onerror=refuse):
+    for root, folders, files in os.walk(folder, onerror=closed):
         folders[:] = sorted(name for name in folders if _is_theirs(PurePosixPath(name)))
         for name in sorted(files):
             yield _on_disk(Path(root, name), str(Path(root, name).relative_to(folder)))
@@ -211,11 +219,11 @@ def _members(file: IO[bytes]) -> Iterator[_Member]:
 
 def _bounded(name: str, opened: Callable[[], Any] | None, limit: int) -> bytes:
     if opened is None:
-        raise GradingError(f"{readable(name)} is no regular file but a link or a device; it is not followed")
+        raise GradingError(f"{name} is no regular file but a link or a device; it is not followed")
     with opened() as file:
         data: bytes = file.read(limit + 1)
     if len(data) > limit:
-        raise GradingError(f"{readable(name)} has more than {limit} bytes")
+        raise GradingError(f"{name} has more than {limit} bytes")
     return data
 
 
@@ -304,7 +312,7 @@ class _Part:
                     content = Content(
                         piece_of(name.name, pieces),
                         read_regular(path, MAX_NOTEBOOK_BYTES),
-                        _stamp(times[str(at)]) if dated and str(at) in times else "",
+                        _stamp(times[str(at)]) if dated and times.get(str(at)) else "",
                     )
                     if name in files and files[name].data != content.data:
                         content = Content(content.piece, problem=f"{name} is there twice, with different content")
@@ -367,7 +375,7 @@ def submissions(
             base = folder / place.relative_to(archive) if place != archive else _beneath(folder, place, theirs, pieces)
             if not base.is_dir():
                 raise GradingError(f"no folder {place.relative_to(archive)} in {archive}")
-            parts = _parts(base, archive.stem if base == folder else base.name, pieces)
+            parts = _parts(base, _ARCHIVE.sub("", archive.name) if base == folder else base.name, pieces)
             by_path = {PurePosixPath(part.path.relative_to(folder)): part for part in parts}
             nobodys = []
             for at, text in said:
@@ -452,6 +460,7 @@ def _parts(place: Path, called: str, pieces: Sequence[str]) -> list[_Part]:
 def _authors(metadata: Path) -> dict[str, list[tuple[str, str, str]]]:
     """Name, id and e-mail of a submission's authors, by its folder, as Gradescope's export tells them."""
     found: dict[str, list[dict[str, str]]] = {}
+    authors: list[dict[str, str]] = []
     with contextlib.suppress(FileNotFoundError):
         for line in read_regular(metadata, MAX_NOTEBOOK_BYTES).decode("utf-8", "replace").splitlines():
             if match := _SUBMITTERS.match(line):
@@ -459,7 +468,7 @@ def _authors(metadata: Path) -> dict[str, list[tuple[str, str, str]]]:
                     authors = found.setdefault(match["folder"], [])
                 elif match["what"] == "name":
                     authors.append({})
-                if match["what"]:
+                if match["what"] and authors:
                     authors[-1][match["what"]] = readable(match["value"].strip().strip("'\""))
     return {
         name: [(each["name"], each.get("sid", ""), each.get("email", "")) for each in authors]

@@ -70,7 +70,11 @@ class Reader(Sandbox):
     def call(self, function: Callable[..., Any], *given: Any, seconds: float = SECONDS) -> Any:
         """What ``function`` returns there, as JSON brings it. Raises ChildFailed, BadReply and sandbox.Stopped."""
         _, said = self.ask({"call": (function, given)}, reply_bytes=_MOST_SAID, seconds=seconds)
-        self._watch()  # what was written may be too much since the last look
+        try:
+            self._watch()  # what was written may be too much since the last look
+        except ChildFailed:
+            self.end()
+            raise
         return json.loads(said)
 
     def is_ours(self) -> bool:
