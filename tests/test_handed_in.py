@@ -240,11 +240,12 @@ def test_two_places_of_one_learner_are_named(tmp_path: Path) -> None:
     assert "2 places are taken for one learner's" in said
 
 
-def test_an_archive_of_all_submissions(tmp_path: Path) -> None:
+def test_an_archive_of_all_submissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     inner = zipped(**{PIECE: b"// inner\n"})
     whole = {"handed in/ada/work.zip": inner, f"handed in/bob/{PIECE}": b"// bob\n", "handed in/eve/notes.txt": b"?"}
     put(tmp_path / "Handed in (1).zip", zipped(**whole))
-    found = collected(tmp_path / "Handed in (1).zip")
+    found = collected(Path("Handed in (1).zip"))
     assert list(found) == ["ada", "bob", "eve"]
     assert pieces_in(found["ada"], EXERCISE).files == {PIECE: b"// inner\n"}
     assert not pieces_in(found["eve"], EXERCISE).files

@@ -336,7 +336,7 @@ def _copied(
     seconds, most = limits
     with temporary_folder("ep_handed_in_") as folder, Reader(most, folder) as child:
         try:
-            found = child.call(copy, str(place), str(folder), pieces, depth, seconds=seconds)
+            found = child.call(copy, str(place.absolute()), str(folder), pieces, depth, seconds=seconds)
         except (ChildFailed, BadReply) as error:
             why = f"{error}".partition(":")[0]
             raise GradingError(f"refused: reading it was stopped, since {why}; hand in the exercise's files") from error
