@@ -14,8 +14,8 @@ What is understood in the folder (or the archive, or a folder in the archive: "c
 - clones of a git classroom: in "workshop-submissions", as `gh classroom` calls it, "workshop-ada" is ada;
 - single files named after the learner: "ada_ring.cuh", "ada_01_write_and_signal.ipynb".
 
-A name follows from its own entry alone; other files are nobody's. Of two learners of one name a platform's number tells
-them apart, and a learner who is in the gradebook keeps the name there.
+A name follows from its own entry alone; other files belong to no learner. Of two learners of one name a platform's
+number tells them apart, and a learner who is in the gradebook keeps the name there.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _NOT_THEIRS = ("__MACOSX", "__pycache__", "node_modules")
 # The course's own folders, if somebody sends all.
 _COURSES = ("solutions", "ep_lib", "tutorial_kernels", "tests", "build")
 _LEARNERS_OWN = ("mine", "exercises", "notebooks")  # folders that learners have
-_NOBODYS = "(the archive itself)"  # a row for names that lead out of it
+_WHOLE = "(the archive itself)"  # a row for names that lead out of it
 _AS_GIVEN, _OF_THE_COURSE = 3, 4  # the last ranks of a candidate
 _AGAIN = re.compile(r"(?: ?\(\d+\)|-\d+)(?=\.\w+$)")  # "ring (1).cuh" of a browser, "ring-1.cuh" of Canvas
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<late>)(?P<file>.*)$")
@@ -377,15 +377,15 @@ def submissions(
                 raise GradingError(f"no folder {place.relative_to(archive)} in {archive}")
             parts = _parts(base, _ARCHIVE.sub("", archive.name) if base == folder else base.name, pieces)
             by_path = {PurePosixPath(part.path.relative_to(folder)): part for part in parts}
-            nobodys = []
+            others = []
             for at, text in said:
                 top = next((top for top in (at, *at.parents) if top in by_path), None)
                 if top is None or ".." in at.parts:
-                    nobodys.append(text)
+                    others.append(text)
                 else:
                     by_path[top].said.append((at.relative_to(top) if at != top else PurePosixPath(at.name), text))
-            if nobodys:
-                yield Submission(_NOBODYS, readable(str(place)), _NOBODYS, problems=_few(nobodys))
+            if others:
+                yield Submission(_WHOLE, readable(str(place)), _WHOLE, problems=_few(others))
             yield from _named(parts, readable(str(place)), pieces, known or {})
     else:
         raise GradingError(f"no folder {place}, and no archive (.zip, .tar.gz): --all names what the class handed in")

@@ -3,7 +3,8 @@
 Python's parser and its regular expressions listen to nobody while they work, and some text keeps them at it for hours,
 or takes all memory. So what looks at a submission's text does not run in the instructor's process: :func:`read` has it
 run in a child with the limits and walls of the grader's others, which changes no file and runs nothing of a submission.
-It is kept for the next text, since a new one takes longer than most texts.
+It is kept for the next text, since a new one takes longer than most texts. :mod:`ep_lib.workshop.handed_in` unpacks
+archives in children of this kind that write into one folder and are used once.
 """
 
 from __future__ import annotations
