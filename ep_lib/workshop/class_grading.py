@@ -89,8 +89,7 @@ def _collected(found: Iterable[Submission], exercises: Sequence[Exercise], *, pu
             untouched = f": nothing is answered in {', '.join(seen[:_MOST_NAMED])}" if seen and puzzles else ""
             why = "; ".join([f"no file {wanted} in {each.source}{untouched}", *each.problems])
             of_this = [Entry(Job(each.learner, name, {}, source=each.source), why)]
-        id_, email = getattr(each, "id", ""), getattr(each, "email", "")
-        entries += [dataclasses.replace(entry, place=each.place, id=id_, email=email) for entry in of_this]
+        entries += [dataclasses.replace(entry, place=each.place, id=each.id, email=each.email) for entry in of_this]
     return entries
 
 
