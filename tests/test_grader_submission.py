@@ -9,7 +9,6 @@ import pytest
 
 from ep_lib.errors import GradingError
 from ep_lib.processes import descendants
-from ep_lib.workshop import grader
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
 from ep_lib.workshop.sandbox import Limits
