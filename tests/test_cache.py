@@ -272,6 +272,56 @@ def test_a_cache_of_somebody_else_is_refused(
         cache.cache_dir()
 
 
+@pytest.mark.parametrize(
+    "part", ["kind", "kind/key", "kind/key/below", "kind/key/below/done", f"kind/key/{cache.MANIFEST}"]
+)
+@pytest.mark.parametrize("way", ["open", "another user's"])
+def test_an_entry_that_others_could_have_made_is_not_used(
+    part: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "_sound", {})
+    built = []
+
+    def build(folder: Path, _: Path) -> None:
+        built.append(folder)
+        (folder / "below").mkdir()
+        (folder / "below" / "done").write_text("x")
+
+    old = os.umask(0)  # what it makes itself is never open
+    try:
+        place = cache.entry("kind", "key", "below/done", build)
+        assert cache.entry("kind", "key", "below/done", build) == place and len(built) == 1
+    finally:
+        os.umask(old)
+    planted = tmp_path / part
+    if way == "open":
+        place.chmod(0o755)  # as in a cache that is shared: else none gets at what is in it
+        planted.chmod(planted.stat().st_mode | 0o022)
+    elif os.getuid() == 0:
+        os.chown(planted, 77, 77)
+    else:
+        pytest.skip("only root can give a file to another user")
+    if part == "kind":
+        with pytest.raises(
+            BackendUnavailable, match=f"{planted} belongs to another user|others can write into .*{planted}"
+        ):
+            cache.entry("kind", "key", "below/done", build)
+        return
+    assert cache.entry("kind", "key", "below/done", build) == place and len(built) == 2
+    assert "others could have changed it" in capsys.readouterr().err
+    assert cache.entry("kind", "key", "below/done", build) == place and len(built) == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_a_note_of_another_user_is_not_read(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    cache.write_note(note, b"what was found")
+    assert cache.read_note(note) == b"what was found"
+    os.chown(note, 77, 77)
+    assert cache.read_note(note) is None
+
+
 def test_a_planted_folder_for_temporary_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EP_LIB_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
