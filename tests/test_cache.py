@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -361,6 +363,34 @@ def test_contents_prune_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cache.entry("test", "b", "done", _write)
     assert cache.clear() > 0 and list(tmp_path.iterdir()) == []
     assert cache.contents() == []
+
+
+def test_clear_waits_for_what_is_being_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+    compiles, goes_on = threading.Event(), threading.Event()
+
+    def build(folder: Path, _: Path) -> None:
+        (folder / "done").write_text("x")
+        compiles.set()
+        assert goes_on.wait(60)
+
+    waits = threading.Event()
+    monkeypatch.setattr(cache, "say", lambda text: waits.set())
+    with ThreadPoolExecutor(2) as threads:
+        built = threads.submit(cache.entry, "test", "key", "done", build)
+        assert compiles.wait(60)
+        cleared = threads.submit(cache.clear)
+        assert waits.wait(60) and not cleared.done()
+        goes_on.set()
+        assert built.result(60) == tmp_path / "test" / "key" and cleared.result(60) > 0
+    assert not (tmp_path / "test").exists()
+
+
+def test_a_kernel_whose_library_has_gone_is_compiled_again(own_cache: Path) -> None:
+    kernel = Kernel.from_source(SOURCE, "add")
+    image = kernel.compile()
+    shutil.rmtree(own_cache / "emulator")  # as `ep-lib cache clear` does beside a notebook
+    assert kernel.compile() == image and image.path.is_file()
 
 
 @pytest.fixture

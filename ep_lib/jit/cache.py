@@ -143,7 +143,7 @@ def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None])
         if _is_sound(place / kind / key, marker):
             return place / kind / key
     final = cache_dir() / kind / key
-    with _typed("written", final), _locked(kind, key):
+    with _typed("written", final), _kept(fcntl.LOCK_SH), _locked(kind, key):
         if _is_sound(final, marker):
             return final
         if os.path.lexists(final):
@@ -322,6 +322,24 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
+def _kept(operation: int) -> Iterator[None]:
+    """Holds the lock of the whole cache, where the file system has locks: LOCK_SH while entries are made, LOCK_EX while
+    they go."""
+    descriptor = os.open(cache_dir(), os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if operation == fcntl.LOCK_EX:
+                    say("the cache is emptied once what other processes compile now is done")
+                fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)  # and unlocks it
+
+
+@contextlib.contextmanager
 def _locked(kind: str, key: str) -> Iterator[None]:
     """Holds the lock of one entry, where the file system has locks."""
     lock = cache_dir() / "locks" / f"{kind}-{key[:32]}"
@@ -368,8 +386,10 @@ def prune(days: float) -> int:
 
 
 def clear() -> int:
-    """Removes everything; returns the bytes. Processes that run go on: what they have loaded stays until they end."""
-    return sum(map(_free, list(cache_dir().iterdir())))
+    """Removes everything, once what is being compiled is done; returns the bytes. Processes that run go on: what they
+    have loaded stays until they end, and what they need next is made again."""
+    with _kept(fcntl.LOCK_EX):
+        return sum(map(_free, list(cache_dir().iterdir())))
 
 
 def _free(item: Path) -> int:
