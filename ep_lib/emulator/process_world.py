@@ -275,10 +275,12 @@ class ProcessWorld:
         PeerTimeout."""
         if self._links is not None:
             self._links.refuse_rejoin()
-        self.heaps.take_back(ranks, self._meeting_timeout)
-        if self._rank in ranks and isinstance(self._bootstrap, LateBootstrap):
-            self._bootstrap.has_joined()
+        late = self._bootstrap if self._rank in ranks and isinstance(self._bootstrap, LateBootstrap) else None
+        if late is not None:  # before it waits for others that come: they wait for it
             self.heaps.take_seat()
+        self.heaps.take_back(ranks, self._meeting_timeout)
+        if late is not None:
+            late.has_joined()
 
     def leave(self, rank: int) -> None:
         """Waits until all ranks leave, so that none misses another, and gives everything back; at most ``timeout``.

@@ -9,6 +9,7 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,12 +210,12 @@ def closes_after_an_error(rank: Rank) -> bool:
     raise AssertionError
 
 
-def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> Any:
-    """Rank 1 is killed at any moment of a Buffer's operations; the others go on in the same Buffer, and take in a new
-    process in its place. Returns what the others were told, and the seconds until it took part."""
+def outlives(rank: Rank, way: str, dies_after: float, dead: Sequence[int] = (1,), replaced: bool = True) -> Any:
+    """The ranks ``dead`` are killed at any moment of a Buffer's operations; the others go on in the same Buffer, and
+    take in new processes in their places. Returns what the others were told, and the seconds until those took part."""
     told = ""
     with Buffer(rank, **mask_cases.BOTH) as buffer:
-        if rank == 1:
+        if rank.rank in dead:
             signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
             signal.setitimer(signal.ITIMER_REAL, dies_after)
         for seed in itertools.count():
@@ -223,14 +224,18 @@ def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> 
             except (RankFailed, PeerTimeout) as error:
                 told = f"{type(error).__name__}: {error}"
                 break
-        buffer.mask_ranks([1])
+        while rank.rank in dead:  # another died first
+            signal.pause()
+        while replaced and not (FOLDER / "dead").exists():  # a masked rank that lives would be taken back itself
+            time.sleep(0.01)
+        buffer.mask_ranks(dead)
         layers(buffer, rank)
         begin = time.monotonic()
         if replaced:
-            if rank == 0:
+            if rank.rank == min({*range(rank.world_size)} - {*dead}):
                 (FOLDER / "invitation.new").write_text(rank.invitation())
                 (FOLDER / "invitation.new").rename(FOLDER / "invitation")
-            buffer.connect_ranks([1])
+            buffer.connect_ranks(dead)
             layers(buffer, rank)
     return told, time.monotonic() - begin
 
@@ -263,11 +268,11 @@ def layers(buffer: Buffer, rank: Rank) -> None:
         mask_cases.low_latency(buffer, rank, seed)
 
 
-def replaces(rank: Rank) -> bool:
-    """A new process in the place of rank 1."""
+def replaces(rank: Rank, dead: Sequence[int]) -> bool:
+    """A new process in the place of one of the ranks ``dead``, which are all replaced at once."""
     with Buffer(rank, **mask_cases.BOTH) as buffer:
-        assert rank.all_gather(rank.rank) == [1] * rank.world_size
-        buffer.connect_ranks([1])
+        assert rank.all_gather(rank.rank) == [rank.rank] * rank.world_size
+        buffer.connect_ranks(dead)
         layers(buffer, rank)
     return True
 
@@ -322,7 +327,9 @@ PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING, too_lar
 
 
 def main(name: str, folder: Path, options: dict[str, Any]) -> None:
-    me = 1 if name == "replaces" else launcher.detect().rank
+    me = options.pop("replaces", None)
+    is_new = me is not None
+    me = me if is_new else launcher.detect().rank
     global FOLDER
     FOLDER = folder
     arguments = options.pop("arguments", {})
@@ -331,7 +338,7 @@ def main(name: str, folder: Path, options: dict[str, Any]) -> None:
     if "fabric" in options:
         options["fabric"] = Fabric(**options["fabric"])
     try:
-        made = ep_lib.rejoin((folder / "invitation").read_text(), 1) if name == "replaces" else ep_lib.init(**options)
+        made = ep_lib.rejoin((folder / "invitation").read_text(), me) if is_new else ep_lib.init(**options)
         with made as rank:
             result: Any = PROGRAMS[name](rank, **arguments)
     except ep_lib.errors.EpError as error:
