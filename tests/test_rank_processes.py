@@ -123,6 +123,35 @@ def test_an_error_under_mpiexec_is_told_to_who_waits_in_kernels(where: str, tmp_
         assert "check whether" not in text and "too long" not in text, text  # what nobody needs to look for
 
 
+@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+def test_a_forked_child_does_not_speak_for_its_rank(launcher: str, tmp_path: Path) -> None:
+    found = launch(mpiexec(2), "forks", tmp_path, 2) if launcher == "mpiexec" else run("forks", tmp_path, 2)
+    assert found == [3, 3]
+
+
+FORKS_AFTER_MPI = """
+import os, sys
+from mpi4py import MPI
+import ep_lib
+rank = ep_lib.init("emulator")
+if rank == 1:
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+rank.barrier()
+rank.close()
+"""
+
+
+def test_a_forked_child_that_would_end_mpi_says_so() -> None:
+    """mpi4py ends MPI where the program has started it, in a child, too: that is no end that others live through."""
+    command = [*mpiexec(2), "-c", FORKS_AFTER_MPI]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=ENOUGH, check=False)
+    assert (done.returncode, done.stdout) == (0, "child 1\n"), done.stderr
+    assert "forked from rank 1's, ends here" in done.stderr and "os._exit(code)" in done.stderr
+
+
 def test_a_stopped_rank_under_mpiexec_is_named_and_all_end(tmp_path: Path) -> None:
     """mpiexec waits for every process, also for one that is stopped, and MPI_Finalize for every rank. Whose limit is
     over first raises PeerTimeout and tells the others, who raise RankFailed, if their own is not over."""

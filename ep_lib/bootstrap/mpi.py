@@ -33,6 +33,7 @@ _LOOK_SECONDS = 0.2
 _EXIT_POLL_SECONDS = 0.01
 _SHARED_NAMES = rf"{SHARED_MEMORY}/mpich_shm_\S+"
 _SHARED_BYTES = 1_064_000  # of MPICH 5.0, for each rank of the host
+_ends_mpi = False  # whether ep_lib calls MPI_Finalize, not mpi4py
 # Ends its parent unless that says in time that it has started; if the parent dies meanwhile, removes the shared memory
 # that it had. It is a process: MPI_Init lets no other thread of Python run.
 _WATCH = """
@@ -79,13 +80,12 @@ class MpiBootstrap:
             _require_shared_memory()
         with limited_start(DEFAULT_TIMEOUT):
             try:
-                from mpi4py import MPI
+                self._mpi = MPI = _import_mpi()
             except ImportError as error:
                 raise BackendUnavailable(
                     "This process was started by mpirun, but Python cannot import mpi4py "
                     f"({error}). Install it where the ranks run: pip install mpi4py"
                 ) from error
-            self._mpi = MPI
             _survive_deaths()
             self._comm = (MPI.COMM_WORLD if communicator is None else communicator).Dup()
             _unname_shared_memory()
@@ -160,7 +160,7 @@ class MpiBootstrap:
         self.all_gather(None, timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        if self._closed:
+        if self._closed or self._is_forked():
             return
         self._closed = True
         atexit.unregister(self.close)
@@ -168,6 +168,10 @@ class MpiBootstrap:
             self._patience = round(timeout, 1)
         if not self._mpi.Is_finalized():
             self._tell_others(_BYE_TAG)
+
+    def _is_forked(self) -> bool:
+        """Whether this process is a child of the rank's, which must not speak for it."""
+        return os.getpid() != self._processes[self.rank].pid
 
     def _tell_others(self, tag: int) -> None:
         """By eager, empty messages, which are not waited for, since those ranks may never read them."""
@@ -181,8 +185,17 @@ class MpiBootstrap:
         Waits until every other rank is here, too, or has ended. If one has ended, MPI_Finalize is to do without the
         others. If one is stopped, this ends all ranks (MPI_Abort): mpiexec would wait for it.
         """
-        raised = getattr(sys, "last_value", None) is not None
-        if self._mpi.Is_finalized() or (raised and "mpi4py.run" in sys.modules):  # which ends all ranks at once
+        if self._is_forked():
+            if not _ends_mpi:
+                sys.stderr.write(
+                    f"ep_lib: process {os.getpid()}, which was forked from rank {self.rank}'s, ends here: Python's end "
+                    "would end MPI, which is its parent's. End it by os._exit(code), or call ep_lib.init() before "
+                    "`from mpi4py import MPI`\n"
+                )
+                sys.stderr.flush()
+                os._exit(1)
+            return
+        if self._mpi.Is_finalized() or _aborts():
             return
         self._tell_others(_EXIT_TAG)
         place = self._processes[self.rank].place
@@ -211,6 +224,32 @@ class MpiBootstrap:
             sys.stderr.write(f"ep_lib: all ranks end now: {stuck or 'a rank has ended, and MPI_Finalize needs all'}\n")
             sys.stderr.flush()
             self._comm.Abort(1)
+
+
+def _import_mpi() -> Any:
+    """mpi4py's MPI, which starts MPI. Where this is the first import, ep_lib ends MPI as well: mpi4py would do so in
+    forked children, too, after all that Python can do there."""
+    global _ends_mpi
+    if "mpi4py.MPI" not in sys.modules:
+        import mpi4py
+
+        if mpi4py.rc.finalize is None:
+            mpi4py.rc.finalize, _ends_mpi = False, True
+            atexit.register(_finalize, os.getpid())  # before those of bootstraps, so that it comes after them
+    from mpi4py import MPI
+
+    return MPI
+
+
+def _finalize(process: int) -> None:
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if os.getpid() == process and mpi is not None and not mpi.Is_finalized() and not _aborts():
+        mpi.Finalize()
+
+
+def _aborts() -> bool:
+    """Whether mpi4py is about to end all ranks at once, because of what was raised here."""
+    return getattr(sys, "last_value", None) is not None and "mpi4py.run" in sys.modules
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import copy
 import math
+import os
 import sys
 import threading
 import time
@@ -95,6 +96,7 @@ class ProcessWorld:
         self.gave_up = False  # on another rank, because of which a call has raised
         self._has_changed = isinstance(bootstrap, LateBootstrap)  # other processes than the bootstrap knows
         self._closed = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run_kernels, name="ep_lib kernels", daemon=True)
         start_thread(self._thread)
         atexit.register(self._abandon)  # a thread inside a kernel must not outlive Python's memory
@@ -317,7 +319,8 @@ class ProcessWorld:
 
     def _abandon(self) -> None:
         """When Python ends without :meth:`leave`."""
-        self.abandon(getattr(sys, "last_value", None))
+        if os.getpid() == self._process:  # not in a forked child
+            self.abandon(getattr(sys, "last_value", None))
 
     def _end(self) -> None:
         self._stop()

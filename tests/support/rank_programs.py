@@ -17,7 +17,7 @@ import numpy as np
 
 import ep_lib
 from ep_lib import Buffer, Fabric, Kernel, Rank
-from ep_lib.errors import KernelTimeout, PeerTimeout, RankFailed
+from ep_lib.errors import BufferClosedError, KernelTimeout, PeerTimeout, RankFailed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -119,6 +119,26 @@ def pushes_wrongly(rank: Rank, peer: int) -> None:
         rank.synchronize()
 
 
+def forks(rank: Rank) -> int:
+    """Rank 1's process forks a child that ends as Python ends it, inside of all blocks. Returns its exit code."""
+    code = 3
+    with Buffer(rank, num_experts=4, top_k=1, hidden=16, max_tokens=4, dtype="float32") as buffer:
+        if rank == 1:
+            child = os.fork()
+            if child == 0:
+                try:
+                    rank.barrier()
+                except BufferClosedError:
+                    sys.exit(code)
+                os._exit(1)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        rank.barrier()
+        x, idx = np.full((4, 16), rank.rank + 1, np.float32), np.arange(4).reshape(4, 1)
+        recv = buffer.dispatch(x, idx)
+        assert (np.asarray(buffer.combine(recv.x, recv.handle)) == x).all()
+    return code
+
+
 def says_goodbye(rank: Rank) -> int:
     """Rank 0 posts, waits for no completion, and leaves; rank 1 gets all of it."""
     counter, _, _ = memory(rank)
@@ -175,7 +195,7 @@ def raises(rank: Rank) -> None:
     """Rank 0 ends by an error that is none of the library's; the others wait for it."""
     if rank == 0:
         (FOLDER / "0").write_bytes(pickle.dumps(None))
-        rank.is_closed = True  # as where nothing closes it
+        rank._is_closed = True  # as where nothing closes it
         sys.exit(0)
     rank.barrier()
 
@@ -254,7 +274,7 @@ def works(rank: Rank, stops: bool = False, raises: str = "") -> tuple[str, int, 
             if seed == 0:
                 (FOLDER / f"works-{rank.rank}").touch()
                 if raises and rank.rank == 1:
-                    rank.is_closed = raises == "unclosed"
+                    rank._is_closed = raises == "unclosed"
                     raise ValueError("my own mistake")
                 if stops and rank == 1:
                     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
@@ -309,7 +329,7 @@ def other_heap(rank: Rank) -> None:
     """What is wrong comes before: see main."""
 
 
-NORMAL = (ping_pong, atomics, in_the_background, says_goodbye, buffers, outlives, replaces, works)
+NORMAL = (ping_pong, atomics, in_the_background, forks, says_goodbye, buffers, outlives, replaces, works)
 FAILING = (
     die,
     raises,
