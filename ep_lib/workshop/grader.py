@@ -33,8 +33,16 @@ from ep_lib.workshop.generate import another_version, version_of, without_versio
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.reading import Unreadable, read
 from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox, Walls
-from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
-from ep_lib.workshop.seal import Tampered
+from ep_lib.workshop.scenario import (
+    CHECKER_IS_OFF,
+    BadReply,
+    Call,
+    Failure,
+    InputWasChanged,
+    Outputs,
+    Scenario,
+    unpack_outputs,
+)
 from ep_lib.workshop.submission import copy_pieces, not_text
 from ep_lib.workshop.walls import beneath, missing
 from ep_lib.workshop.watched import look_through, unwatched
@@ -87,7 +95,6 @@ class TaskGrade:
     timed_out: bool = False  # no answer within its limits, perhaps because the machine had no time, memory or disk
     used_cpu: bool = False  # all of that time was CPU time: trying it again alone would end the same
     scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
-    looks: tuple[str, ...] = ()  # at what an instructor should look
 
     @property
     def points(self) -> int:
@@ -323,8 +330,8 @@ def examine(
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed, below))
             output = sandbox.output.decode(errors="replace")
     flags: tuple[str, ...] = (problem,) if refused or _SHUT.search(problem) else ()
-    flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
-    flags += (*looks, *dict.fromkeys(look for each in found for look in each.looks), *notes)
+    changed = (each.message.splitlines()[0] for each in found if InputWasChanged.__name__ in each.message)
+    flags += (*dict.fromkeys(changed), *looks, *notes)
     seconds = time.monotonic() - began
     return Grade(exercise, folder, tuple(found), seconds, problem, output, public, flags, seed, notes)
 
@@ -348,7 +355,8 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
     environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
     texts = [(work / "mine" / piece).read_bytes() for piece in exercise.pieces if piece.endswith(".py")]
     modules = tuple(dict.fromkeys([*tests.imports, *([_SLOW] if any(map(_IMPORTS_SLOW.search, texts)) else [])]))
-    return Sandbox(work / "mine", limits, work / "cwd", environment, _open_to(exercise, tests, work), modules)
+    around = _open_to(exercise, tests, work)
+    return Sandbox(work / "mine", limits, work / "cwd", environment, around, modules, guests=bool(texts))
 
 
 def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
@@ -539,11 +547,9 @@ def _grade_task(
     tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
-    looks: dict[str, None] = {}
     for number, test in enumerate(tests):
         for case in test.cases(inputs_of(seed, task.number, number)):
             outputs = _run(sandbox, case.scenario, limits)
-            looks.update(dict.fromkeys(outputs.looks))
             if case.endless and outputs.failure and outputs.failure.kind in _ENDLESS:
                 continue
             found = what_failed(case.scenario, outputs, work, exercise.also)
@@ -561,8 +567,8 @@ def _grade_task(
                     if below:
                         message = f"(It stands on {which}: look there first.)\n{message}"
                 late = _out_of_time(outputs.failure.kind if outputs.failure else "")
-                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario, tuple(looks))
-    return TaskGrade(task, True, looks=tuple(looks))
+                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
+    return TaskGrade(task, True)
 
 
 def _tasks(numbers: Sequence[str]) -> str:

@@ -40,6 +40,10 @@ class BadReply(EpError):
         super().__init__("something other than the runner wrote into the grader's own pipe")
 
 
+class InputWasChanged(EpError):
+    """Something was written into a test's input, which its kernels read through pointers to const."""
+
+
 @dataclass(frozen=True)
 class Ref:
     """A kernel argument: the address of the launching rank's array of that name, ``offset`` bytes further on."""
@@ -98,18 +102,22 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of ``function(piece, **arguments)``: a function of ``program``, a file of the grader's, and the learner's
-    file ``piece``, imported. It returns plain data (what JSON has), at most as much as fits into a header: what it saw.
+    """A call of ``function(piece, **arguments)``: a function of ``program``, a file of the grader's, which runs beside
+    the emulator, and the learner's file ``piece``, a :class:`ep_lib.workshop.far.Guest`. It returns plain data (what
+    JSON has), at most as much as fits into a header: what it saw.
 
-    With ``kept``, the program's class ``Kept(**kept)`` stays out of the learner's process: the function gets ``ask``,
-    calls its methods by it (``ask("receive", 8)``), and what was seen is ``Kept.seen(what the function returned)``.
+    With ``of_ranks``, the function gets a list of so many, a process for each rank.
     """
 
     program: str
     function: str
     piece: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    kept: Mapping[str, Any] | None = None
+    of_ranks: int = 0
+
+    @property
+    def ranks(self) -> int:
+        return self.of_ranks or 1
 
     @property
     def check_seeds(self) -> tuple[int, ...]:
@@ -157,8 +165,7 @@ class Outputs:
     Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too. ``nanoseconds``: of virtual time,
     from the beginning of the first kernel to the end of the last, where the scenario asks for it. ``unseen``: bytes
     that changed although the checker saw no write to them. ``accesses``: of the scenario's ``watched``, by name and by
-    the rank whose array it is, what :meth:`ep_lib.emulator.accesses.Accesses.kinds` counted. ``looks``: of a Call,
-    what an instructor should look at.
+    the rank whose array it is, what :meth:`ep_lib.emulator.accesses.Accesses.kinds` counted.
     """
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
@@ -168,7 +175,6 @@ class Outputs:
     nanoseconds: float = 0.0
     unseen: int = 0
     accesses: Mapping[str, Sequence[NDArray[np.int64]]] = field(default_factory=dict)
-    looks: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Sequence[Array]:
         return self.arrays[name]
@@ -188,9 +194,6 @@ def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:
     return header, body
 
 
-_LONGEST_LOOK = 200  # characters
-
-
 def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, body: bytes) -> Outputs:
     """The reply of the child as :class:`Outputs`. Raises BadReply if it is not an answer to this request."""
     try:
@@ -198,13 +201,12 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
         if reply["nonce"] != nonce:
             raise ValueError("another nonce")
         complaints = tuple(_complaint(each) for each in reply.get("complaints", []))
-        looks = tuple(plain(str(each))[:_LONGEST_LOOK] for each in reply.get("looks", []))
         failure = reply["failure"]
         if failure is not None:
             fields = {key: plain(str(failure[key])) for key in ("kind", "message", "location")}
-            return Outputs(failure=Failure(**fields), complaints=complaints, looks=looks)
+            return Outputs(failure=Failure(**fields), complaints=complaints)
         if isinstance(scenario, Call):
-            return Outputs(seen=reply["seen"], looks=looks)
+            return Outputs(seen=reply["seen"])
         nanoseconds, unseen = float(reply.get("nanoseconds", 0.0)), int(reply.get("unseen", 0))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadReply from error
