@@ -93,10 +93,13 @@ def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> None:
     walls.confine(**settings["walls"])
 
 
-def serve(requests: BinaryIO, reply_fd: int, mine: Path, around: Walls | None = None) -> None:
-    """Answers pickled requests, one frame each, until the parent closes the pipe. ``around``: as for a guest."""
+def serve(
+    requests: BinaryIO, reply_fd: int, mine: Path, given: Sequence[Path] = (), around: Walls | None = None
+) -> None:
+    """Answers pickled requests, one frame each, until the parent closes the pipe. ``given``: as for a Runner,
+    ``around``: as for a guest."""
     sys.unraisablehook = say_in_a_line  # before it is noted what stands where
-    runner = Runner(mine, around=around, shut=(requests.fileno(), reply_fd))
+    runner = Runner(mine, *given, around=around, shut=(requests.fileno(), reply_fd))
     while True:
         runner.prepare()
         prefix = requests.read(REQUEST_BYTES.size)

@@ -22,15 +22,16 @@ import ep_lib
 from ep_lib.errors import ArgumentError, GradingError, KernelCompileError
 from ep_lib.jit import cache as compile_cache
 from ep_lib.jit import pieces, sealed
+from ep_lib.jit.gxx import HALF, compile_half
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
-from ep_lib.workshop.bound import put_together
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, says_all, what_failed
 from ep_lib.workshop.generate import another_version, version_of, without_version
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
+from ep_lib.workshop.kernels import CALLS, kernel_of
 from ep_lib.workshop.reading import Unreadable, read
 from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
@@ -50,7 +51,7 @@ _MAY_BE_THE_MACHINES = (
 )
 _MOST_RECORDED = 64 << 20  # bytes of a recording
 _SHOWN = 2000  # characters of what the learner's code printed
-_SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
+_SHARED = ("runtime", "prelude", "support", HALF)  # of the compile cache: the same for every submission
 # Of /etc what the loader and Debian's compilers need: as root, a submission could read all of it, also /etc/shadow.
 _ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
 _SYSTEM = (*("/usr", "/bin", "/lib", "/lib32", "/lib64", "/dev/random", "/dev/urandom"), *_ETC)
@@ -292,7 +293,7 @@ def examine(
     began = time.monotonic() if began is None else began
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     limits = limits or Limits()
-    _compile_what_all_share()  # here: in the child it would count as the submission's time
+    _compile_what_all_share(exercise, tests)  # here: in the child it would count as the submission's time
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         late = False, False
@@ -344,7 +345,8 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
     _prepare_cache(work / "cache")
     environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
     environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
-    return Sandbox(work / "mine", limits, work / "cwd", environment, _open_to(exercise, tests, work), tests.imports)
+    around = _open_to(exercise, tests, work)
+    return Sandbox(work / "mine", limits, work / "cwd", environment, around, tests.imports, _given(exercise))
 
 
 def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
@@ -390,26 +392,32 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 
     Takes no time after the first time. Raises EpError if the grader cannot work, for instance without a compiler.
     """
-    _compile_what_all_share()
-    _compile_tests(exercise, load(exercise.name, public=public))
+    tests = load(exercise.name, public=public)
+    _compile_what_all_share(exercise, tests)
+    _compile_tests(exercise, tests)
 
 
-def _compile_what_all_share() -> None:
-    """The emulator's runtime and headers, in the user's cache. Raises EpError if there is no compiler, for instance."""
+def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> None:
+    """The emulator's runtime and headers, and what of the tests' kernels is no piece's, in the user's cache. Raises
+    EpError if there is no compiler, for instance."""
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
+        for source, name in tests.kernels:
+            kernel = kernel_of(Path(source), name, exercise.solution_dir, _given(exercise))
+            if kernel.closed is not None:
+                compile_half(kernel)
+
+
+def _given(exercise: Exercise) -> tuple[Path, ...]:
+    """The folder with headers that learners of an exercise get and do not write."""
+    return (exercise.root / exercise.runs_as,) if exercise.also else ()
 
 
 def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
     """With the solution. Raises EpError where that fails, and no submission is at fault."""
     with pieces.unused():
-        for source, kernel in tests.kernels:
-            include = [
-                exercise.solution_dir,
-                exercise.exercise_dir,
-            ]  # the second for what the pieces include from beside them
-            text, there = put_together(Path(source), exercise.solution_dir, kernel)
-            Kernel(text, there, path=Path(source), filename=source, include=include).compile()
+        for source, name in tests.kernels:
+            kernel_of(Path(source), name, exercise.solution_dir, _given(exercise)).compile()
 
 
 def _prepare_cache(folder: Path) -> None:
@@ -452,6 +460,8 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             *(part for root in roots for part in beneath(root, closed)),
             *beneath(package, private),
             *tests.folder.glob("*.cuh"),
+            tests.folder / CALLS,
+            *(folder / name for folder in _given(exercise) for name in exercise.also),
             *(Path(source) for source, _ in tests.kernels),
             *(tests.folder / name for name in (f"play{exercise.name}.py", f"ex{exercise.name}.cu")),
             *(place / kind for place in compile_cache.places() for kind in _SHARED),
@@ -460,7 +470,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             work / "mine",
         ],
         "writable": [work / "cwd", work / "cache", Path("/dev/null")],
-        "listable": [package],
+        "listable": [package, *_given(exercise)],
     }
 
 

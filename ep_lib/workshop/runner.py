@@ -17,12 +17,12 @@ from ep_lib.compat import ibgda
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.accesses import accesses_of
 from ep_lib.workshop import seal
-from ep_lib.workshop.bound import put_together
 from ep_lib.workshop.checked import checked, exhausted, told_of
 from ep_lib.workshop.guest import ENDLESS, Guest, Walls, failure_of
+from ep_lib.workshop.kernels import kernel_of
 from ep_lib.workshop.pieces import load
 from ep_lib.workshop.scenario import ANSWERS, Array, Call, Launch, Ref, Scenario, pack
-from ep_lib.workshop.watched import require_kernels_own, unseen_bytes
+from ep_lib.workshop.watched import unseen_bytes
 
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
 # By name and rank: an array's address, its bytes before and after.
@@ -30,12 +30,14 @@ Changed = dict[tuple[str, int], tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
 
 
 class Runner:
-    """Compiles each kernel once with ``include=[mine]``, calls Python pieces in processes of theirs, runs scenarios."""
+    """Compiles each kernel once, with the pieces in ``mine``, calls those in Python in processes of theirs, and runs
+    scenarios."""
 
-    def __init__(self, mine: Path, *also: Path, around: Walls | None = None, shut: Sequence[int] = ()) -> None:
-        """``around`` and ``shut``: for the process of a piece in Python, :class:`ep_lib.workshop.guest.Guest`."""
+    def __init__(self, mine: Path, *given: Path, around: Walls | None = None, shut: Sequence[int] = ()) -> None:
+        """``given``: folders with headers that learners get and do not write. ``around`` and ``shut``: for the process
+        of a piece in Python, :class:`ep_lib.workshop.guest.Guest`."""
         self._mine = mine
-        self._include = [mine, *also]
+        self._given = given
         self._kernels: dict[tuple[str, str], ep_lib.Kernel] = {}
         self._around, self._shut = around, shut
         self._programs: dict[str, ModuleType] = {}  # the grader's: they take their references before a piece is there
@@ -64,7 +66,7 @@ class Runner:
         try:
             if "compile" in request:
                 for source, name in request["compile"]:
-                    require_kernels_own(self._kernel(source, name).compile("emulator").path)
+                    self._kernel(source, name).compile("emulator")
                 return pack({"nonce": nonce, **self._imported(request)})
             if "record" in request:
                 return self._answer_record(nonce, request["record"])
@@ -77,8 +79,7 @@ class Runner:
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
         key = (source, name)
         if key not in self._kernels:
-            text, there = put_together(Path(source), self._mine, name)
-            self._kernels[key] = ep_lib.Kernel(text, there, path=Path(source), filename=source, include=self._include)
+            self._kernels[key] = kernel_of(Path(source), name, self._mine, self._given)
         return self._kernels[key]
 
     def _answer_record(self, nonce: str, scenario: Scenario) -> bytes:

@@ -105,7 +105,8 @@ def stop_all() -> Iterator[None]:
 class Sandbox:
     """One child process, started on first use and again after it has ended; use it as a context manager.
 
-    ``modules``: what the zygote imports beside the library, before any child of it is there.
+    ``modules``: what the zygote imports beside the library, before any child of it is there. ``given``: folders with
+    headers that learners get and do not write.
     """
 
     def __init__(
@@ -116,8 +117,10 @@ class Sandbox:
         environment: Mapping[str, str],
         open_to_it: Walls | None = None,
         modules: Sequence[str] = (),
+        given: Sequence[Path] = (),
     ) -> None:
         self._mine = mine
+        self._given = tuple(given)
         self._limits = limits
         self._work = work
         self._environment = dict(environment)
@@ -234,8 +237,8 @@ class Sandbox:
 
     def _program(self) -> str:
         """What the child runs, once it is limited."""
-        mine = f"Path({str(self._mine)!r})"
-        return f"from pathlib import Path; child.serve(sys.stdin.buffer, reply, {mine}, settings['walls'])"
+        mine, given = f"Path({str(self._mine)!r})", f"[Path(each) for each in {list(map(str, self._given))!r}]"
+        return f"from pathlib import Path; child.serve(sys.stdin.buffer, reply, {mine}, {given}, settings['walls'])"
 
     def _exchange(self, request: bytes, reply_bytes: int, seconds: float, *, is_counted: bool) -> tuple[bytes, bytes]:
         assert self._child is not None
