@@ -22,7 +22,7 @@ import ep_lib
 from ep_lib.errors import ArgumentError, GradingError, KernelCompileError
 from ep_lib.jit import cache as compile_cache
 from ep_lib.jit import pieces, sealed
-from ep_lib.jit.gxx import HALF, compile_half
+from ep_lib.jit.gxx import HALF
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import run, temporary_folder
@@ -31,7 +31,7 @@ from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, says_all, what_failed
 from ep_lib.workshop.generate import another_version, version_of, without_version
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
-from ep_lib.workshop.kernels import CALLS, kernel_of
+from ep_lib.workshop.kernels import CALLS, compile_halves, kernel_of
 from ep_lib.workshop.reading import Unreadable, read
 from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
@@ -402,10 +402,7 @@ def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> None:
     EpError if there is no compiler, for instance."""
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
-        for source, name in tests.kernels:
-            kernel = kernel_of(Path(source), name, exercise.solution_dir, _given(exercise))
-            if kernel.closed is not None:
-                compile_half(kernel)
+        compile_halves(tests.kernels, _given(exercise))
 
 
 def _given(exercise: Exercise) -> tuple[Path, ...]:

@@ -5,6 +5,8 @@
 
 namespace {
 
+using given::Packet;
+
 // Mirrors _Job of ex08_packets.py.
 struct Job {
     int64_t words;      // of a round

@@ -8,14 +8,12 @@
 #define PIECE(result, name, parameters, ...) \
     extern "C" __device__ result piece_##name parameters { return __VA_ARGS__; }
 
-// The same memory as the piece's own type.
+// The same memory as what the piece has for it.
 template <typename T, typename Given>
 EP_DEVICE T* as(Given* given) {
+    static_assert(sizeof(T) == sizeof(Given) && alignof(T) == alignof(Given),
+                  "a struct of the exercise that the tests use as well has changed: leave it as it is");
     return reinterpret_cast<T*>(given);
-}
-template <typename T, typename Given>
-EP_DEVICE const T* as(const Given* given) {
-    return reinterpret_cast<const T*>(given);
 }
 #else
 #define PIECE(result, name, parameters, ...) extern "C" __device__ result piece_##name parameters;
