@@ -640,7 +640,9 @@ def _link(
     parts = [Elf(file.read_bytes()) for file in objects]
     dynamic = sorted({name for each in parts for name in undefined_tls_symbols(each)})
     inputs = [*map(str, objects), str(_support(compiler)), *_dynamic_shared(compiler, folder, dynamic)]
-    command = [compiler.path, *inputs, str(plan.runtime), *_KERNEL_LINK_FLAGS, "-o", str(library)]
+    # Of another's object the library names what the kernel calls only.
+    flags = [*_KERNEL_LINK_FLAGS, *(["-Wl,--discard-all"] if kernel.closed is not None else [])]
+    command = [compiler.path, *inputs, str(plan.runtime), *flags, "-o", str(library)]
     _step(kernel, plan, command, library, found)
     image = Elf(library.read_bytes())
     if of_linker := names_of_the_linker(parts[0], [Elf(Path(file).read_bytes()) for file in inputs[1:]], image):
