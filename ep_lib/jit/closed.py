@@ -62,18 +62,18 @@ def closing(names: Iterable[str]) -> list[str]:
     return [*(f"--remove-section={each}" for each in _AT_LOAD), *(f"--keep-global-symbol={name}" for name in names)]
 
 
-def require_own_names(filename: str, obj: Elf, runtime: Elf, support: Elf) -> None:
+def require_own_names(obj: Elf, runtime: Elf, support: Elf) -> None:
     """Raises KernelCompileError if an object has, local or not, what compilers' own calls go to in place of the
     emulator's: they would take the object's accesses. Names of C++ are not called so."""
     given = {name for each in (runtime, support) for name in each.defined_names(strong=True)}
     taken = sorted(name for name in given & obj.defined_names(local=True) if not name.startswith("_Z"))
     if taken:
         raise KernelCompileError(
-            f"{filename}: error: your code defines {_listed(taken)}, which is the emulator's: name it otherwise"
+            f"your code defines {_listed(taken)}, which is the emulator's: name it otherwise"
         )
 
 
-def require_own_lines(filename: str, obj: Elf, dependencies: str, source: Path) -> None:
+def require_own_lines(obj: Elf, dependencies: str, source: Path) -> None:
     """Raises KernelCompileError if an object's lines are of a file that was not included, as the checker would name
     that. ``dependencies``: what the compiler wrote by -MD for ``source``."""
     read = {Path(name.replace("\\", "")) for name in _DEPENDENCY.findall(dependencies)} | {source}
@@ -81,32 +81,32 @@ def require_own_lines(filename: str, obj: Elf, dependencies: str, source: Path) 
     for name in sorted(obj.files_of_lines()):
         if not name.startswith("<") and str(Path(name).resolve()) not in allowed:
             raise KernelCompileError(
-                f"{filename}: error: lines of your code are said to be of {Path(name).name}, which is not where they "
+                f"lines of your code are said to be of {Path(name).name}, which is not where they "
                 "are: leave out `#line`"
             )
 
 
-def require_calls_of_kernels(filename: str, obj: Elf, names: Collection[str], support: Elf) -> None:
+def require_calls_of_kernels(obj: Elf, names: Collection[str], support: Elf) -> None:
     """Raises KernelCompileError if a closed object lacks one of ``names``, shows more, or calls what kernels do not
     have."""
     if strange := sorted(obj.defined_names() ^ set(names)):
-        raise KernelCompileError(f"{filename}: error: your code defines {_listed(strange)} otherwise than it should")
+        raise KernelCompileError(f"your code defines {_listed(strange)} otherwise than it should")
     dynamic = set(undefined_tls_symbols(obj))
     dynamic |= {name.replace("_Z", "_ZTH", 1) for name in dynamic}  # clang++: what would initialise it, nowhere
     given = dynamic | support.defined_names()
-    _refuse(filename, [name for name in obj.undefined_names() - given if not _is_of_kernels(name)])
+    _refuse([name for name in obj.undefined_names() - given if not _is_of_kernels(name)])
 
 
-def require_no_addresses(filename: str, library: Elf) -> None:
+def require_no_addresses(library: Elf) -> None:
     """Raises KernelCompileError if a library takes the address of a function of another one: from there all others are
     not far."""
-    _refuse(filename, [name for name in library.addresses_of_others() if not _ADDRESSES.fullmatch(name)])
+    _refuse([name for name in library.addresses_of_others() if not _ADDRESSES.fullmatch(name)])
 
 
-def _refuse(filename: str, names: list[str]) -> None:
+def _refuse(names: list[str]) -> None:
     if names:
         what = f"your code calls, defines or takes the address of {_listed(sorted(names))}, which kernels do not have"
-        raise KernelCompileError(f"{filename}: error: {what}")
+        raise KernelCompileError(what)
 
 
 def _is_of_kernels(name: str) -> bool:

@@ -6,7 +6,6 @@ A small reader instead of ``readelf``: the cached path must not start a process,
 from __future__ import annotations
 
 import posixpath
-import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ _JUMP_SLOTS = (7, 1026)  # of x86-64 and aarch64
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_DYNSYM = 2, 4, 8, 11
 
 _AT_LOAD = (".init_array", ".ctors", ".fini_array", ".dtors")
-_RESERVED = re.compile(r"__|_(?!Z)[A-Z]")  # but for C++'s own spelling of names
 _HARMLESS = {"_ZNSt8ios_base4InitC1Ev", "__tsan_init"}  # of <iostream>, and of -fsanitize=thread
 _BESIDE = {"_ZNSt8ios_base4InitD1Ev", "_ZStL8__ioinit", "__dso_handle", "__cxa_atexit", "_GLOBAL_OFFSET_TABLE_", ""}
 _BESIDE |= {"__tsan_func_entry", "__tsan_func_exit"}
@@ -245,13 +243,6 @@ def names_of_the_linker(obj: Elf, inputs: Sequence[Elf], linked: Elf) -> list[st
     used = {s.name for s in obj.symbols if s.section == SHN_UNDEF} - {"_GLOBAL_OFFSET_TABLE_", "__dso_handle", ""}
     defined = {s.name for each in inputs for s in each.symbols if s.section != SHN_UNDEF}
     return sorted((used - defined) & {s.name for s in linked.symbols if s.section != SHN_UNDEF})
-
-
-def names_of_the_system(obj: Elf) -> list[str]:
-    """What an object file defines by a name that C and C++ reserve. The loader, the compiler's start files and libc
-    look such names up and call them, ``__gmon_start__`` and ``_init`` when a library is loaded."""
-    names = {s.name for s in obj.symbols if s.section != SHN_UNDEF and not s.is_local}
-    return sorted(name for name in names if _RESERVED.match(name) or name in ("_init", "_fini"))
 
 
 def virtual_thunks(obj: Elf) -> list[str]:

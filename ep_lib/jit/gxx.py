@@ -11,7 +11,7 @@ import resource
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -35,7 +35,6 @@ from ep_lib.jit.elf import (
     functions_at_load,
     has_writable_globals,
     names_of_the_linker,
-    names_of_the_system,
     undefined_tls_symbols,
     variable_sizes,
     virtual_thunks,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 
 HALF = "half"  # the kind of the cache's entries that are a kernel's own object: see closed.py
 _NO_KERNELS = names.GlobalFunctions((), frozenset(), True)
+_UNWATCHED = "unwatched.json"  # beside an object: accesses that the race checker does not see, a line each
 _OBJECT, _LIBRARY = "kernel.o", "kernel.so"
 _ENTRY_SYMBOL = "epemu_entry_{}"
 _TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/device/ep/detail/entry.cuh
@@ -207,7 +207,7 @@ class EmulatorImage:
     ``entry_symbol`` the function ``void(void** args)`` in it that calls the kernel. ``writable_globals`` says that the
     kernel has variables of its own (``__device__`` and the like), so each kernel of each rank needs its own copy of the
     library. ``static_shared_bytes`` is the size of ``__shared__`` variables, and the offset at which
-    ``extern __shared__`` memory begins.
+    ``extern __shared__`` memory begins. ``unwatched`` says, a line each, which accesses the race checker does not see.
     """
 
     path: Path
@@ -215,6 +215,7 @@ class EmulatorImage:
     params: tuple[Param, ...]
     writable_globals: bool
     static_shared_bytes: int
+    unwatched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,7 @@ class _Plan:
         return self._key("object", self.prelude.name, self.runtime.name, *more)
 
     def _key(self, *more: str) -> str:
-        parts = [toolkit.library_version(), self.compiler.path, self.compiler.identity, *self.flags]
+        parts = [_UNWATCHED, toolkit.library_version(), self.compiler.path, self.compiler.identity, *self.flags]
         parts += [*self.looked_through, *more, *map(str, self.roots), *map(str, self.system_roots)]
         return digest.key(self.headers, [*parts, self.unit])
 
@@ -336,7 +337,7 @@ def _build_of_two(kernel: KernelSource, closed: KernelSource, plan: _Plan, trans
 
     def link(folder: Path, _: Path) -> None:
         _link(kernel, plan, folder, [half, objects], _NO_KERNELS)
-        require_no_addresses(closed.filename, Elf((folder / _LIBRARY).read_bytes()))
+        require_no_addresses(Elf((folder / _LIBRARY).read_bytes()))
 
     objects = cache.entry("closed", other.object_key(*exported), _OBJECT, close) / _OBJECT
     key = digest.key(digest.Headers("", ()), [plan.key, objects.parent.name])
@@ -350,9 +351,9 @@ def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[s
     own_names = [] if plan.compiler.is_clang else ["-fno-gnu-unique"]
     parts = _compile_object(source, plan, folder, _NO_KERNELS, ["-MD", "-MF", str(read), "-gz=none", *own_names])
     runtime, support = (Elf(file.read_bytes()) for file in (plan.runtime, _support(plan.compiler)))
-    require_own_names(source.filename, parts, runtime, support)
+    require_own_names(parts, runtime, support)
     dependencies = "".join(file.read_text("utf-8", "replace") for file in (read, plan.prelude / _READ))
-    require_own_lines(source.filename, parts, dependencies, source.source_path)
+    require_own_lines(parts, dependencies, source.source_path)
     merged, closed = folder / "merged.o", folder / "closed.o"
     for name, *options in (("ld", *MERGE, whole, "-o", merged), ("objcopy", *closing(exported), merged, closed)):
         command = [_beside(plan.compiler, name), *map(str, options)]
@@ -367,7 +368,7 @@ def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[s
             raise KernelCompileError(
                 f"{source.filename}: error: what it defines cannot be linked: {log.strip()}", log=log
             )
-    require_calls_of_kernels(source.filename, Elf(closed.read_bytes()), exported, support)
+    require_calls_of_kernels(Elf(closed.read_bytes()), exported, support)
     closed.replace(whole)
     for leftover in (merged, read, folder / UNIT_FILE):
         leftover.unlink(missing_ok=True)
@@ -608,27 +609,20 @@ def _compile_object(
             command += ["-include", str(unforced)]
             _step(kernel, plan, [*command, *looked_through], obj, found)
             unforced.unlink()
-        parts = Elf(obj.read_bytes())
+        parts, notes = Elf(obj.read_bytes()), []
         if plan.looked_through and (silent := _unseen(dump, classes, parts)):
             from ep_lib.jit import diagnostics
 
             _step(kernel, plan, [*command, f"{unseen.DUMP}-lineno={dump}", f"{unseen.CLASSES}={classes}"], obj, found)
-            raise diagnostics.unseen_error(kernel, silent, _unseen(dump, classes, parts), roots=plan.roots)
+            notes.append(diagnostics.unseen_note(kernel, silent, _unseen(dump, classes, parts), roots=plan.roots))
     if thunks := virtual_thunks(parts):
         function = "::".join(unseen.names_in(thunks[0]))
-        raise KernelCompileError(
-            f"{kernel.filename}: error: {function} is a virtual function of a virtual base, and the race checker does "
-            "not see what is read to find the object: inherit without `virtual`"
-        )
-    if found is not _NO_KERNELS and (reserved := names_of_the_system(parts)):
-        raise KernelCompileError(
-            f"{kernel.filename}: error: {', '.join(reserved)}: names that begin with two underscores, or with one and "
-            "a capital letter, are the compiler's and the system's, which may call what has them: name yours otherwise"
-        )
+        notes.append(f"{kernel.filename}: {function} is a virtual function of a virtual base: what is read to find it")
     if initialisers := functions_at_load(parts):
         from ep_lib.jit import diagnostics
 
         raise diagnostics.initialiser_error(kernel, obj, initialisers)
+    (folder / _UNWATCHED).write_text(json.dumps(notes), encoding="utf-8")
     return parts
 
 
@@ -657,6 +651,7 @@ def _link(
         ],
         "writable_globals": any(map(has_writable_globals, parts)),
         "static_shared_bytes": image.tls_bytes(),
+        "unwatched": [note for file in objects for note in json.loads((file.with_name(_UNWATCHED)).read_text("utf-8"))],
     }
     for leftover in (*folder.glob("*.o"), *folder.glob("*.h")):
         leftover.unlink()
@@ -681,12 +676,11 @@ def _step(kernel: KernelSource, plan: _Plan, command: list[str], target: Path, f
 
 
 def _unseen(dump: Path, classes: Path, obj: Elf) -> list[unseen.Unseen]:
-    """What the sanitizer was not told of, by the compiler's dumps, which are deleted."""
-    try:
-        text, sizes = (file.read_text(encoding="utf-8", errors="replace") for file in (dump, classes))
-    except FileNotFoundError:
-        message = f"g++ does not know {unseen.DUMP} or {unseen.CLASSES}, or has written nothing; {_ANOTHER}"
-        raise BackendUnavailable(message) from None
+    """What the sanitizer was not told of, by the compiler's dumps, which are deleted. A g++ that has written none says
+    nothing."""
+    if not (dump.is_file() and classes.is_file()):
+        return []
+    text, sizes = (file.read_text(encoding="utf-8", errors="replace") for file in (dump, classes))
     dump.unlink()
     classes.unlink()
     symbols = unseen.Symbols([*defined_tls_symbols(obj), *undefined_tls_symbols(obj)], variable_sizes(obj))
@@ -716,7 +710,16 @@ def _load_image(folder: Path, number: int) -> EmulatorImage:
         params=tuple(Param(*row) for row in facts["params"][number]),
         writable_globals=facts["writable_globals"],
         static_shared_bytes=facts["static_shared_bytes"],
+        unwatched=tuple(facts["unwatched"]),
     )
+
+
+def unwatched(libraries: Iterable[str]) -> tuple[str, ...]:
+    """Which accesses of kernels the race checker does not see, a line each. ``libraries``: the keys of their entries in
+    the cache."""
+    files = (place / "emulator" / key / "image.json" for key in libraries for place in cache.places())
+    found = (json.loads(file.read_text(encoding="utf-8"))["unwatched"] for file in files if file.is_file())
+    return tuple(sorted({note for notes in found for note in notes}))
 
 
 def _run(command: Sequence[str]) -> tuple[int, str]:
