@@ -85,10 +85,10 @@ pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run 
 	"$(PY)" docs/site/pictures.py
 
 # One thread a process: the tests fill the cores, and NumPy's threads would spin beside them.
-test extended quick nightly coverage: export OPENBLAS_NUM_THREADS = 1
-test extended quick nightly coverage: export OMP_NUM_THREADS = 1
+test extended quick nightly coverage matrix: export OPENBLAS_NUM_THREADS = 1
+test extended quick nightly coverage matrix: export OMP_NUM_THREADS = 1
 # pytest takes seconds to rewrite the tests' assertions: their bytecode is kept for all workers, whatever the shell says.
-test extended quick nightly coverage: export PYTHONDONTWRITEBYTECODE =
+test extended quick nightly coverage matrix: export PYTHONDONTWRITEBYTECODE =
 
 test: $(CORE_INSTALLED)  ## lint, types and the tests, compile checks and notebooks included
 	$(BOTH) $(TEST_INSTALLED) .emulator
@@ -130,8 +130,8 @@ lock: $(TEST_INSTALLED)  ## the newest releases that the ranges of pyproject.tom
 	"$(PY)" .ci/install.py lock .ci/constraints.txt
 	$(MAKE) --no-print-directory test
 
-matrix: | check-machine  ## the oldest and the newest dependencies, for every Python here, smoke-tested (needs a package index)
-	"$(PYTHON)" .ci/matrix.py
+matrix: $(TEST_INSTALLED)  ## the oldest and the newest dependencies, smoke-tested for every Python here, and the tests with the newest of everything
+	"$(PY)" .ci/matrix.py $(MATRIX_FLAGS)
 
 lint: .formats .types  ## format and type checks only
 

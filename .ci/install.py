@@ -85,12 +85,22 @@ def lock(target: str) -> int:
     if options is None:
         print("this needs uv, and a pip that is told nothing which uv cannot do")
         return 1
-    pairs = zip(options[::2], options[1::2], strict=True)
-    indexes = [word for pair in pairs if pair[0] not in ("--find-links", "--constraint") for word in pair]  # not a disk's
-    text = "--universal --all-extras --upgrade --no-annotate --no-emit-index-url --python-version 3.11 --quiet".split()
-    header = ("--custom-compile-command", "make lock")
-    wanted = ("pyproject.toml", "--constraint", ".ci/constraints.in", "--output-file", target)
-    return uv("compile", *indexes, *text, *header, *wanted)
+    places = [  # not those of one machine's disk
+        word
+        for name, value in zip(options[::2], options[1::2], strict=True)
+        if name not in ("--find-links", "--constraint")
+        for word in (name, value)
+    ]
+    flags = [
+        "--universal",
+        "--python-version=3.11",
+        "--all-extras",
+        "--upgrade",
+        "--no-annotate",
+        "--no-emit-index-url",
+    ]
+    files = ["pyproject.toml", "--constraint", ".ci/constraints.in", "--output-file", target]
+    return uv("compile", "--quiet", "--custom-compile-command", "make lock", *flags, *places, *files)
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Pipe
 from pathlib import Path
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from support.torchrun import as_torchrun
 
 from ep_lib.bootstrap import SingleBootstrap, meeting, wire
 from ep_lib.bootstrap import torchrun as torchrun_module
-from ep_lib.bootstrap.base import within
+from ep_lib.bootstrap.base import dumps, loads, within
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.bootstrap.srun import SrunBootstrap, _sweep
 from ep_lib.bootstrap.stopped import Watched
@@ -77,6 +78,20 @@ def test_hub_gathers_classes_of_a_notebook(hub_of_four: list[HubBootstrap]) -> N
 
     results = on_threads({me.rank: (lambda me=me: body(me)) for me in hub_of_four})
     assert [function() for function in results[2]] == [0, 10, 20, 30]
+
+
+def test_functions_keep_the_names_of_their_files() -> None:
+    """cloudpickle 3.1.3 and newer would send "<dynamic-code>", and no traceback would show the user's line."""
+
+    class Local:
+        def method(self) -> CodeType:
+            return (lambda: None).__code__
+
+    def outer() -> CodeType:
+        return (lambda: None).__code__
+
+    for code in (loads(dumps(outer)).__code__, loads(dumps(outer))(), loads(dumps(Local))().method()):
+        assert code.co_filename == __file__
 
 
 def test_hub_names_all_missing_ranks(hub_of_four: list[HubBootstrap]) -> None:
@@ -316,6 +331,33 @@ def test_torchrun_ranks_exchange_more_than_the_store_takes_at_once(in_store: lis
 def test_torchrun_names_late_ranks(in_store: list[TorchrunBootstrap]) -> None:
     with pytest.raises(PeerTimeout, match="rank 1"):
         in_store[0].barrier(timeout=0.3)
+
+
+def test_a_key_that_is_taken_back_between_two_questions_is_waited_for(
+    in_store: list[TorchrunBootstrap], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's own get() would wait for it five minutes."""
+    monkeypatch.setattr(in_store[0], "_missing", lambda keys: [])
+    with pytest.raises(PeerTimeout, match=r"waited 0\.3 s .* for rank 1"):
+        in_store[0].barrier(timeout=0.3)
+    in_store[1]._store.set("0/1", "2")  # two pieces, of which one is there
+    in_store[1]._store.set("0/1/0", b"[")
+    assert in_store[0].peek(1) is in_store[0].hear(1) is None
+
+
+def test_a_store_that_does_not_answer_is_named_within_the_limit(
+    in_store: list[TorchrunBootstrap], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does not whose process is stopped: torch's client waits for it without end, and takes no signal."""
+    monkeypatch.setenv("EP_LIB_TIMEOUT_S", "0.2")
+    answer = threading.Event()
+    silent = SimpleNamespace(**dict.fromkeys(("set", "check", "compare_set", "delete_key"), lambda *_: answer.wait()))
+    monkeypatch.setattr(in_store[0], "_store", silent)
+    for call in (lambda: in_store[0].peek(1), lambda: in_store[0].tell(1), lambda: in_store[0].barrier(timeout=0.2)):
+        with pytest.raises(PeerTimeout, match=r"rank 0 waited 0\.2 s for an answer of torchrun's store"):
+            call()
+    in_store[0].close(0.2)
+    answer.set()
 
 
 def test_a_stranger_at_the_store_runs_no_code(in_store: list[TorchrunBootstrap], tmp_path: Path) -> None:

@@ -298,9 +298,7 @@ def noted_by_gxx(source: str, says: str, folder: Path, monkeypatch: pytest.Monke
         return note(*args, **options)
 
     monkeypatch.setattr(diagnostics, "unseen_note", listed)
-    (said,) = (
-        Kernel.from_source(f"{source}// {folder}", "k", filename="unseen.cu").compile().unwatched
-    )
+    (said,) = Kernel.from_source(f"{source}// {folder}", "k", filename="unseen.cu").compile().unwatched
     assert re.search(says, said)
     return {each.line: each.is_write for each in told}
 

@@ -236,7 +236,7 @@ def test_empty_means_not_set() -> None:
         ("EP_LIB_TIMEOUT_S", "nan"),
         ("EP_LIB_TIMEOUT_S", "soon"),
         ("EP_LIB_TRANSPORT", "infiniband"),
-        ("EP_LIB_WORKSHOP", "/no/such/directory"),
+        ("EP_LIB_WORKSHOP", "/proc/self/no-such/directory"),
     ],
 )
 def test_a_bad_setting_names_the_variable_and_the_value(name: str, value: str) -> None:

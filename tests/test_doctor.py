@@ -136,7 +136,7 @@ def test_a_library_that_crashes_is_a_finding(tmp_path: Path, program: str, error
 
 
 def test_a_program_that_cannot_start_is_a_finding() -> None:
-    assert "cannot be started" in trials.probe(["/no/such/python"], "torch").error
+    assert "cannot be started" in trials.probe(["/proc/self/no-such/python"], "torch").error
 
 
 def nvidia_smi_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Smi:

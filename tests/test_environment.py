@@ -82,17 +82,22 @@ def test_every_package_that_the_user_named_has_its_place() -> None:
     assert {name for name in named if not any(h == name or h.startswith(f"{name}-") for h in have)} == set()
 
 
-def test_constraints_fit_the_ranges() -> None:
-    ranges = by_name([Requirement(line) for line in EXTRAS["lab"]])
-    lines = (ROOT / ".ci/constraints.txt").read_text().splitlines()
-    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    assert [pin.name for pin in pins] == ["torch"]
-    for pin in pins:
-        (exact,) = pin.specifier
-        assert exact.operator == "=="
-        assert exact.version in ranges[pin.name].specifier
+def test_the_lock_holds_what_make_installs_within_the_ranges() -> None:
+    def pins(name: str) -> list[Requirement]:
+        lines = (ROOT / ".ci" / name).read_text().splitlines()
+        return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+    locked: dict[str, list[Requirement]] = {}
+    for pin in pins("constraints.txt"):
+        locked.setdefault(canonicalize_name(pin.name), []).append(pin)
+    assert [str(pin) for pin in pins("constraints.in")] == [str(pin) for pin in locked["torch"]]
+    for line in [*PYPROJECT["project"]["dependencies"], *(line for extra in EXTRAS.values() for line in extra)]:
+        wanted = Requirement(line)
+        for pin in locked[canonicalize_name(wanted.name)]:
+            (exact,) = pin.specifier
+            assert exact.operator == "==" and exact.version in wanted.specifier, f"{line} and {pin}: make lock"
     # The build that a rented GPU host brings must satisfy the range too, or pip would replace it.
-    assert "2.11.0+cu130" in ranges["torch"].specifier
+    assert "2.11.0+cu130" in by_name([Requirement(line) for line in EXTRAS["lab"]])["torch"].specifier
 
 
 def test_both_cuda_variants_offer_the_same() -> None:

@@ -117,7 +117,9 @@ def test_a_grader_without_a_compiler_says_so_once(
     assert said.out == "" and "no-such-compiler" in said.err and said.err.count("ep-lib grade:") == 1
 
 
-@pytest.mark.parametrize("arguments", [["77"], ["01", "--mine", "/no/such/folder"], ["01", "--all", "/no/such/folder"]])
+@pytest.mark.parametrize(
+    "arguments", [["77"], ["01", "--mine", "/proc/self/no-such/folder"], ["01", "--all", "/proc/self/no-such/folder"]]
+)
 def test_what_the_grader_cannot_do_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["grade", *arguments]) == 2
     assert capsys.readouterr().err.startswith("ep-lib grade: no ")

@@ -441,10 +441,10 @@ class _NoMemory:
 def test_what_a_piece_returns_and_nothing_can_hold_is_its_own(
     gives: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = guest._outcome(Path("/nowhere"), gives)["failure"]
+    told = guest._outcome(Path("/proc/self/no-such"), gives)["failure"]
     assert told["kind"] == "ValueError" and "takes more memory" in told["message"]
     monkeypatch.setattr(guest, "_has_memory", lambda: False)  # as on a machine that has none
-    assert guest._outcome(Path("/nowhere"), gives)["failure"]["kind"] == "MemoryError"
+    assert guest._outcome(Path("/proc/self/no-such"), gives)["failure"]["kind"] == "MemoryError"
 
 
 def test_a_child_without_memory_is_tried_once_more() -> None:
@@ -452,7 +452,9 @@ def test_a_child_without_memory_is_tried_once_more() -> None:
     once, twice = _NoMemory(1), _NoMemory(2)
     assert ask(once).failure is None and (once.asked, once.ended) == (2, 1)
     failure = ask(twice).failure
-    assert failure is not None and failure_text(failure, Path("/nowhere")) == f"MemoryError: {grader._NO_MEMORY}"
+    assert (
+        failure is not None and failure_text(failure, Path("/proc/self/no-such")) == f"MemoryError: {grader._NO_MEMORY}"
+    )
     assert twice.asked == 2, "and what judges a class tries again, alone"
     own = _NoMemory(1, " (line 3 of 10_plan.py)")  # a list of the learner's that is too long
     failure = ask(own).failure

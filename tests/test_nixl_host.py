@@ -42,7 +42,7 @@ needs_nixl = pytest.mark.skipif(bool(missing()), reason=missing())
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     """Two agents of this process that do not know each other yet."""
-    with DeviceHost("writer", timeout=5, telemetry=True) as one, DeviceHost("reader", timeout=5) as other:
+    with DeviceHost("writer", timeout=60, telemetry=True) as one, DeviceHost("reader", timeout=60) as other:
         yield one, other
 
 
@@ -108,7 +108,7 @@ def test_a_successor_may_have_its_predecessors_name(pair: Pair) -> None:
     writer.register(mine)
     for _ in range(2):
         theirs[:] = 0
-        with DeviceHost("owner", timeout=5) as owner:
+        with DeviceHost("owner", timeout=60) as owner:
             owner.register(theirs)
             writer.add_remote_agent(owner.get_metadata())
             descs = owner.serialize_xfer_descs(theirs.ctypes.data, 64)
@@ -414,7 +414,7 @@ def test_the_runs_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 @needs_nixl
 def test_hosts_meet_over_tcp_and_files(tmp_path: Path) -> None:
     data = words(64)
-    with DeviceHost("a", port=0, secret=SECRET, timeout=5) as a, DeviceHost("b", secret=SECRET, timeout=5) as b:
+    with DeviceHost("a", port=0, secret=SECRET, timeout=60) as a, DeviceHost("b", secret=SECRET, timeout=60) as b:
         a.register(data)
         a.publish("data", a.serialize_xfer_descs(data.ctypes.data, 64))
         assert isinstance(a.port, int) and b.port is None
@@ -597,6 +597,6 @@ def test_a_killed_peer_is_named(pair: Pair) -> None:
         assert isinstance(write, Transfer)
         here.wait_notification("lost", b"ready")
         here.transfer(write, b"go")
-        assert child.wait(20) == -9
+        assert child.wait(120) == -9
         with pytest.raises(RankFailed, match=r"the peer 'lost' is gone .*exchange metadata with the one"):
             here.transfer(write)

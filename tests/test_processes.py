@@ -100,7 +100,7 @@ def test_a_command_is_ended_when_it_has_had_its_time() -> None:
     done = processes.run(["sh", "-c", "cat; echo err >&2; exit 3"], cpu_s=9, idle_s=9, stdin="in")
     assert (done.returncode, done.stdout, done.stderr) == (3, "in", "err\n")
     with pytest.raises(FileNotFoundError):
-        processes.run(["/no/such/program"], cpu_s=1, idle_s=1)
+        processes.run(["/proc/self/no-such/program"], cpu_s=1, idle_s=1)
 
 
 def test_a_group_that_was_ended_runs_no_more() -> None:

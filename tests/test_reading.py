@@ -11,7 +11,6 @@ import pytest
 from ep_lib.workshop import reading, similar
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.generate import version_of
-from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.sandbox import Stopped, stop_all
 from ep_lib.workshop.watched import look_through
 
@@ -42,14 +41,6 @@ OF_PYTHON = {
     "names": "".join(f"a{n} = 1\n" for n in range(5000)),
     "blank lines": "\n" * BYTES,
 }
-TOO_DEEP = {
-    "attributes that are set": "import numpy as np\nnp" + ".a" * 400 + " = 1\n",
-    "items that are set": "import numpy as np\nnp" + "[0]" * 400 + " = 1\n",
-    "items of attributes": "import numpy as np\n(np" + ".a" * 400 + ")[0].y = 1\n",
-    "formats in formats": "s = '" + "{:" * 400 + "}" * 400 + "'.format(1)\n",
-    "more than the parser takes": "x = " + "-" * 5000 + "1\n",
-    "attributes, more than the parser takes": "x = y" + ".a" * 5000 + "\n",
-}
 
 
 def what_is_said(tmp_path: Path, name: str, text: str) -> str:
@@ -59,7 +50,7 @@ def what_is_said(tmp_path: Path, name: str, text: str) -> str:
     piece.parent.mkdir(exist_ok=True)
     piece.write_text(text)
     reading.read(similar.marks_of, name, {exercise.pieces[0]: text.encode()})
-    refused: str = reading.read(look_through, exercise, tmp_path, [])[0]
+    refused: str = reading.read(look_through, exercise, tmp_path)[0]
     return refused
 
 
@@ -74,12 +65,6 @@ def test_no_text_in_cpp_takes_long_to_read(tmp_path: Path, many: str, monkeypatc
 def test_no_text_in_python_takes_long_to_read(tmp_path: Path, many: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "SECONDS", 4.0)
     assert "cannot be read" not in what_is_said(tmp_path, "10_plan", OF_PYTHON[many])
-
-
-@pytest.mark.parametrize("deep", TOO_DEEP)
-def test_what_is_too_deep_is_refused(deep: str) -> None:
-    (found,) = (each for each in reaches(TOO_DEEP[deep].encode()) if each.refused)
-    assert "nested too deeply" in str(found) or "text names" in str(found)
 
 
 def test_what_never_ends_or_ends_the_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Pieces in Python that reach for the grader's half of their process: no points, and a flag for the instructor."""
+"""Pieces in Python that reach for the grader's half of their process: a flag for the instructor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ep_lib import Kernel
-from ep_lib.workshop import grader, seal
+from ep_lib.workshop import seal
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
 from ep_lib.workshop.scenario import CHECKER_IS_OFF
@@ -23,35 +23,26 @@ def pass_on(*_): raise RuntimeError
 def pass_far(*_): raise RuntimeError
 """
 CHEATS = {
-    "the library's function replaced": "ep_lib.check = lambda *_, **__: None",
-    "its code replaced": "ep_lib.spawn.__code__ = (lambda *_, **__: [[1], [2]]).__code__",
-    "a method replaced during a run": """
-def pass_on(rank, kernel, mine):
-    ep_lib.Rank.to_host = lambda *_: mine
-    return mine
-""",
-    "a note on a class": """
-def pass_on(rank, kernel, mine):
-    rank.__class__.mro()[1].heard = {rank.rank: mine}
-    return mine
-""",
-    "a note on a function": """
-import json
-def pass_on(rank, kernel, mine):
-    json.dumps.heard = {rank.rank: mine}
-    return mine
-""",
-    "all objects": """
-import gc
-def pass_on(rank, kernel, mine): return [each for each in gc.get_objects() if type(each) is list][0]
-""",
+    "the library's function replaced": ("ep_lib.check = lambda *_, **__: None", "ep_lib.check has another meaning"),
+    "its code replaced": (
+        "ep_lib.spawn.__code__ = ep_lib.check.__code__",
+        "spawn has another meaning",
+    ),
+    "a method replaced during a run": (
+        "def pass_on(rank, kernel, mine): ep_lib.Rank.to_host = lambda *_: mine",
+        "Rank.to_host has another meaning",
+    ),
+    "a note on a class": (
+        "def pass_on(rank, kernel, mine): rank.__class__.mro()[1].heard = {rank.rank: mine}",
+        "Rank.heard is new",
+    ),
+    "a note on a function": (
+        "import json\ndef pass_on(rank, kernel, mine): json.dumps.heard = {rank.rank: mine}",
+        "json.dumps has a new attribute",
+    ),
+    "all objects": ("import gc\ndef pass_on(*_): gc.get_objects()", "gc.get_objects() looks through"),
+    "a program": ("import os\nos.system('true')", "os.system() compiles or starts"),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What :mod:`ep_lib.workshop.reaching` does not know would get as far as this."""
-    monkeypatch.setattr(grader, "read", lambda *_: ("", "", ()))
 
 
 def submitted(folder: Path, code: str) -> Path:
@@ -61,10 +52,33 @@ def submitted(folder: Path, code: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_what_changes_the_library_has_no_points_and_a_flag(cheat: str, tmp_path: Path) -> None:
-    found = grade("00_first_main", submitted(tmp_path, CHEATS[cheat]), tasks=[2], seed=1)
-    assert found.points == 0
-    assert any("Tampered" in flag for flag in found.flags), found.tasks
+def test_what_changes_the_library_has_a_flag(cheat: str, tmp_path: Path) -> None:
+    code, says = CHEATS[cheat]
+    found = grade("00_first_main", submitted(tmp_path, code), tasks=[2], seed=1)
+    assert any(says in flag for flag in found.flags), found
+
+
+OUTSIDE = {
+    "the cases of a test": (
+        "open(ep_lib.__path__[0] + '/workshop/hidden/ex00_first_main.py')",
+        "Permission denied",
+    ),
+    "the machine's files": ("open('/etc/shadow')", "Permission denied"),
+    "a file elsewhere": ("open('/tmp/own', 'w')", "Permission denied"),
+    "the network": ("import socket\nsocket.create_connection(('127.0.0.1', 22))", "not permitted"),
+    "processes": (
+        "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(20); os._exit(0)\ntime.sleep(3)",
+        "started more than 32 processes",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", OUTSIDE)
+def test_what_reaches_out_of_the_process_meets_a_wall(cheat: str, tmp_path: Path) -> None:
+    code, says = OUTSIDE[cheat]
+    found = grade("00_first_main", submitted(tmp_path, code), tasks=[1], seed=1)
+    assert not found.points and says in found.problem, found.problem
 
 
 @pytest.mark.slow
@@ -91,64 +105,8 @@ def _frames():
 """
 
 
-DOORS = """
-import functools, io, marshal, pickle, sys, threading
-import numpy as np
-def _generator(): yield
-def _by_thread(function, *given):
-    answers = []
-    thread = threading.Thread(target=lambda: None)
-    thread.run = functools.partial(lambda: answers.append(function(*given)))
-    thread.start()
-    thread.join()
-    return answers[0]
-class _Pickled:
-    def __reduce__(self): return list, ()
-_doors = {
-    "eval": lambda: eval("1"),
-    "exec": lambda: exec("pass"),
-    "compile": lambda: compile("1", "<x>", "eval"),
-    "eval of NumPy's": lambda: np.vectorize(eval)(np.array(["1"])),
-    "eval of a thread's": lambda: _by_thread(eval, "1"),
-    "eval as an index": lambda: np.zeros(2)[type("X", (), {"__index__": functools.partial(eval, "1")})()],
-    "code": lambda: _frames.__code__.replace(co_name="x"),
-    "function": lambda: type(_frames)(_frames.__code__, {}),
-    "marshal": lambda: marshal.loads(marshal.dumps(1)),
-    "pickle": lambda: pickle.loads(pickle.dumps(_Pickled())),
-    "npz": lambda: np.load(io.BytesIO(pickle.dumps(np.array([None]))), None, True),
-    "_getframe": lambda: sys._getframe(),
-    "_getframe of a map": lambda: list(map(sys._getframe, [0])),
-    "tb_frame": lambda: list(_frames()),
-    "gi_frame": lambda: _generator().gi_frame,
-    "memory by its address": lambda: type(np.zeros(1).ctypes.shape).from_address(np.zeros(1).ctypes.data),
-    "memory by a map": lambda: list(map(type(np.zeros(1).ctypes.shape).from_address, [np.zeros(1).ctypes.data])),
-    "memory of an array": lambda: type(np.zeros(1).ctypes.shape).from_buffer(np.zeros(1)),
-}
-_open = []
-def _try_doors():
-    for name, door in _doors.items():
-        try: door()
-        except Exception: continue
-        _open.append(name)
-"""
-
-
 @pytest.mark.slow
-def test_frames_and_new_code_are_behind_doors(tmp_path: Path) -> None:
-    code = "def pass_on(rank, kernel, mine): _try_doors(); raise RuntimeError(f'open: {_open}')"
-    (result,) = grade("00_first_main", submitted(tmp_path, REACHES + DOORS + code), tasks=[2], seed=1).tasks
-    assert "open: []" in result.message
-
-
-@pytest.mark.slow
-def test_who_tried_a_door_is_told_to_the_instructor(tmp_path: Path) -> None:
-    code = "\ndef _x():\n    try: compile('1', '<x>', 'eval')\n    except Exception: pass\n_x()\n"
-    found = grade("00_first_main", submitted(tmp_path, code), tasks=[1], seed=1)
-    assert not found.points and any("Tampered" in flag for flag in found.flags), found.tasks
-
-
-@pytest.mark.slow
-def test_a_generator_that_does_not_close_has_compiled_nothing(tmp_path: Path) -> None:
+def test_a_generator_that_does_not_close_is_said_in_a_line(tmp_path: Path) -> None:
     code = """
 def _numbers():
     try: yield 1
@@ -226,8 +184,7 @@ def test_a_number_is_one_number_however_often_it_is_asked() -> None:
 OWN_CODE = """
 import copy
 import os
-import subprocess
-import ep_lib.emulator.library, ep_lib.jit.gxx, ep_lib.jit.kernel
+import ep_lib.jit.gxx, ep_lib.jit.kernel
 TEXT = 'extern "C" __global__ void own(int* p) { *p = 7; }'
 def _own(): return ep_lib.Kernel(TEXT, "own", path=None, filename="k.cu")
 def _image(): return ep_lib.jit.gxx.EmulatorImage("/usr/lib/libc.so.6", "system", (), False, 0)
@@ -246,12 +203,6 @@ _ways = {
     "the handed one elsewhere": lambda rank, kernel: _launched(ep_lib.init(), kernel),
     "the handed one, copied": lambda rank, kernel: _launched(rank, copy.copy(kernel)),
     "a library": lambda rank, kernel: rank._backend._machine.load(_image(), 0),
-    "a library by ctypes": lambda rank, kernel: ep_lib.emulator.library.ctypes.CDLL("libc.so.6"),
-    "a program": lambda rank, kernel: subprocess.run(["true"]),
-    "a compiler": lambda rank, kernel: ep_lib.jit.gxx._run(["g++", "--version"]),
-    "a shell": lambda rank, kernel: os.system("true"),
-    "a process": lambda rank, kernel: os._exit(0) if os.fork() == 0 else None,
-    "where programs are": lambda rank, kernel: os.putenv("PATH", "/tmp"),
     "a file": lambda rank, kernel: open(os.environ["EP_LIB_CACHE_DIR"] + "/x", "w"),
     "a file in its folder": lambda rank, kernel: open("x", "w"),
 }
@@ -266,19 +217,9 @@ def pass_on(rank, kernel, mine):
 
 
 @pytest.mark.slow
-def test_a_piece_has_no_native_code_but_the_tests(tmp_path: Path) -> None:
+def test_a_piece_launches_no_kernels_but_the_tests_and_writes_no_file(tmp_path: Path) -> None:
     (result,) = grade("00_first_main", submitted(tmp_path, OWN_CODE), tasks=[2], seed=1).tasks
     assert "done: []" in result.message
-
-
-@pytest.mark.slow
-def test_who_compiles_is_told_to_the_instructor(tmp_path: Path) -> None:
-    code = """
-try: ep_lib.Kernel('extern "C" __global__ void own() {}', "own", path=None, filename="k.cu").compile()
-except Exception: pass
-"""
-    found = grade("00_first_main", submitted(tmp_path, code), tasks=[1], seed=1)
-    assert not found.points and any("ep_lib.compile() compiles" in flag for flag in found.flags), found.tasks
 
 
 @pytest.mark.slow
@@ -433,15 +374,6 @@ def test_what_happened_cannot_be_taken_back(tmp_path: Path) -> None:
     submission = proxy_with(tmp_path, "self.ring.taken = first + count", each)
     (result,) = grade("04_proxy_loop", submission, tasks=[2], seed=1).tasks
     assert "wrote ring.taken 3 times" in result.message
-
-
-@pytest.mark.slow
-def test_the_tests_own_program_is_sealed(tmp_path: Path) -> None:
-    replaces = """for frame in _frames():
-            if "run" in (names := getattr(frame, "f_" + "globals")): names["run"] = lambda *_, **__: []
-        self.ring = ring"""
-    found = grade("04_proxy_loop", proxy_with(tmp_path, "self.ring = ring", replaces), tasks=[1], seed=1)
-    assert not found.points and any("Tampered" in flag for flag in found.flags), found.tasks
 
 
 def test_a_silent_checker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

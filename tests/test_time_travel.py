@@ -226,13 +226,14 @@ def test_names_of_parameters() -> None:
     assert parameter_names("void h()", "h") == [] and parameter_names("void h(int)", "other") == []
 
 
-def test_bad_input() -> None:
+def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="launched no kernel"):
         time_travel(lambda rank: None, 1)
     with pytest.raises(ArgumentError, match="steps is 0"):
         time_travel(main, steps=0, args=("right",))
+    (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match="cannot be written to"):
-        time_travel(main, args=("right",)).save("/nowhere/page.html")
+        time_travel(main, args=("right",)).save(tmp_path / "file" / "page.html")
 
 
 def test_a_click_on_a_finding_leads_to_its_run() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from types import CodeType
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import cloudpickle
 
@@ -49,9 +52,27 @@ class Bootstrap(Protocol):
         ...
 
 
+def _reduced(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, ...]]:
+    return _code, (*cloudpickle.Pickler.dispatch_table[CodeType](code), code.co_filename)
+
+
+def _code(make: Callable[..., CodeType], arguments: tuple[Any, ...], file: str) -> CodeType:
+    return make(*arguments).replace(co_filename=file)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, with the file of each function: since 3.1.3 it sends "<dynamic-code>" in its place, and tracebacks
+    of other processes would not show the user's line."""
+
+    dispatch_table: ClassVar = ChainMap({CodeType: _reduced}, cloudpickle.Pickler.dispatch_table)
+
+
 def dumps(obj: object) -> bytes:
-    """Pickle by value what a notebook defined, so that it can be read in a process that lacks the notebook."""
-    return bytes(cloudpickle.dumps(obj))
+    """Pickle by value what a notebook defined, so that it can be read in a process that lacks the notebook. Functions
+    keep the names of their files."""
+    with io.BytesIO() as file:
+        _Pickler(file).dump(obj)
+        return file.getvalue()
 
 
 def loads(data: bytes) -> Any:

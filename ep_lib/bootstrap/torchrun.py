@@ -10,19 +10,32 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, check_rank, missing_error, read_int, within
 from ep_lib.bootstrap.wire import dumps, loads
-from ep_lib.errors import ArgumentError, BackendUnavailable, RankFailed
+from ep_lib.config import Config
+from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
+
+T = TypeVar("T")
 
 _SLICE = 0.5  # seconds between two looks at all that may end a wait
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between two questions whether a key is there
 _GRACE = 1.0  # seconds beyond its own limit that the store gets to connect
 _PIECE_BYTES = 4 << 20
+_ABSENT = "-"  # which no rank sets
 _worlds_made = 0  # a second init() in the same processes must not read the first one's keys
+
+
+class _Found(NamedTuple):
+    """Of the keys of a collective: all values, or the ranks whose keys are missing, and those that have left."""
+
+    values: list[bytes]
+    missing: list[int]
+    lost: list[int]
 
 
 class StoreBootstrap:
@@ -49,16 +62,16 @@ class StoreBootstrap:
         operation = self._operation
         keys = [f"{operation}/{rank}" for rank in range(self.world_size)]
         try:
-            mine = self._set(keys[self.rank], dumps(obj))
+            mine = self._answered(partial(self._set, keys[self.rank], dumps(obj)), limit)
             is_complete = False
             try:
-                self._await(keys, operation, limit, look)
+                parts = [loads(data, rank) for rank, data in enumerate(self._await(keys, operation, limit, look))]
                 is_complete = True
             finally:
                 if not is_complete:
-                    self._delete(mine)
-            parts = [loads(self._get(key, rank), rank) for rank, key in enumerate(keys)]
-            self._delete(self._pieces)  # all ranks have set a key of this operation, so all are past the one before
+                    self._answered(partial(self._delete, mine), _GRACE)
+            # All ranks have set a key of this operation, so all are past the one before.
+            self._answered(partial(self._delete, self._pieces), limit)
         except self._store_error as error:
             first = str(error).partition("\n")[0]
             raise RankFailed(
@@ -71,33 +84,67 @@ class StoreBootstrap:
 
     def tell(self, word: object) -> None:
         """What others can :meth:`hear` from now on, in place of what this rank told before. Local."""
-        self._store.set(f"word/{self.rank}", dumps(word))
+        self._answered(partial(self._store.set, f"word/{self.rank}", dumps(word)))
 
     def hear(self, rank: int) -> Any:
         """What ``rank`` has told last; None if nothing. Local."""
-        key = f"word/{rank}"
-        return loads(bytes(self._store.get(key)), rank) if self._store.check([key]) else None
+        said = self._answered(lambda: self._value(f"word/{rank}"))
+        return None if said is None else loads(said, rank)
 
     def peek(self, rank: int) -> Any:
         """What ``rank`` has said in the collective that this rank would join next; None if it is not there. Local."""
-        key = f"{self._operation}/{rank}"
-        return loads(self._get(key, rank), rank) if self._store.check([key]) else None
+        said = self._answered(lambda: self._get(f"{self._operation}/{rank}"))
+        return None if said is None else loads(said, rank)
 
-    def _await(self, keys: list[str], operation: int, limit: float, look: Look | None) -> None:
+    def _await(self, keys: list[str], operation: int, limit: float, look: Look | None) -> list[bytes]:
+        """What stands at all ``keys``, once it does."""
         deadline = time.monotonic() + limit
-        while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
-            lost = [rank for rank in missing if self._store.check([f"bye/{rank}"])]
-            # It may have set its key between our two looks, so look again.
-            if lost and not self._store.check([keys[lost[0]]]):
-                raise RankFailed(
-                    f"rank {lost[0]} will not join host collective {operation}: it had already finished", rank=lost[0]
-                )
+        while True:
             left = deadline - time.monotonic()
+            found = self._answered(partial(self._look_at, keys, min(left, _SLICE)), max(left, 0) + _GRACE)
+            if found.values:
+                return found.values
+            if found.lost:
+                raise RankFailed(
+                    f"rank {found.lost[0]} will not join host collective {operation}: it had already finished",
+                    rank=found.lost[0],
+                )
             if left <= 0:
-                raise missing_error(self.rank, self.world_size, missing, operation, limit)
+                raise missing_error(self.rank, self.world_size, found.missing, operation, limit)
             if look is not None:
                 look()
-            self._wait(keys[missing[0]], min(left, _SLICE))
+
+    def _look_at(self, keys: list[str], seconds: float) -> _Found:
+        """What stands at all ``keys``, or, after so many seconds, where nothing does."""
+        if missing := self._missing(keys):
+            self._wait(keys[missing[0]], seconds)
+            missing = self._missing(keys)
+        values = [] if missing else [self._get(key) for key in keys]
+        missing = missing or [rank for rank, value in enumerate(values) if value is None]  # that one took it back
+        lost = [rank for rank in missing if self._store.check([f"bye/{rank}"])]
+        # It may have set its key between our two looks, so look again.
+        lost = [rank for rank in lost if not self._store.check([keys[rank]])]
+        return _Found([] if missing else [value for value in values if value is not None], missing, lost)
+
+    def _missing(self, keys: list[str]) -> list[int]:
+        return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+
+    def _answered(self, step: Callable[[], T], limit: float | None = None) -> T:
+        """What ``step`` returns, which asks the store. Torch waits without end for a store whose process is stopped."""
+        seconds = limit or Config.from_environment().timeout_s or DEFAULT_TIMEOUT
+        answer = within(seconds, lambda: (step(),))
+        if answer is None:
+            raise PeerTimeout(
+                f"rank {self.rank} waited {seconds:.3g} s for an answer of torchrun's store: is the process that holds "
+                "it, rank 0's or torchrun's agent, stopped?",
+                rank=self.rank,
+                peer=0,
+                phase="bootstrap",
+                slot=self._operation,
+                seen=0,
+                expected=1,
+            )
+        return answer[0]
 
     def _set(self, key: str, data: bytes) -> list[str]:
         """Sets a value in pieces, since the store takes 8 MiB at once; the key itself, which says how many, is last."""
@@ -108,11 +155,19 @@ class StoreBootstrap:
         self._store.set(key, str(len(pieces)))
         return [key, *keys]
 
-    def _get(self, key: str, rank: int) -> bytes:
-        count = bytes(self._store.get(key))
-        if not (count.isdigit() and len(count) < 8):
-            return count  # not ours: loads() says so
-        return b"".join(bytes(self._store.get(f"{key}/{number}")) for number in range(int(count)))
+    def _get(self, key: str) -> bytes | None:
+        """What :meth:`_set` has put there; None if nothing, also where it is being taken back at this moment."""
+        count = self._value(key)
+        if count is None or not (count.isdigit() and len(count) < 8):
+            return count  # if not ours, loads() says so
+        pieces = [self._value(f"{key}/{number}") for number in range(int(count))]
+        return None if None in pieces else b"".join(piece for piece in pieces if piece is not None)
+
+    def _value(self, key: str) -> bytes | None:
+        """The store's own get() waits for a key that is not there, for minutes; this is its one question that does not:
+        a key that is absent is answered by what was expected there."""
+        value = bytes(self._store.compare_set(key, _ABSENT, _ABSENT))
+        return None if value == _ABSENT.encode() else value
 
     def _delete(self, keys: list[str]) -> None:
         with contextlib.suppress(self._store_error):  # the store has ended: nobody reads there any more
@@ -135,9 +190,9 @@ class StoreBootstrap:
             return
         self._closed = True
         try:
-            self._store.set(f"bye/{self.rank}", b"")
-        except RuntimeError:
-            return  # the store's host has left before us
+            self._answered(partial(self._store.set, f"bye/{self.rank}", b""), timeout)
+        except (RuntimeError, PeerTimeout):
+            return  # the store's host has left before us, or is stopped
 
 
 class TorchrunBootstrap(StoreBootstrap):

@@ -6,8 +6,8 @@ Exit codes: 0 for full marks, 1 for fewer, 2 if the grader itself could not work
     {"schema": 1, "exercise": "01_write_signal", "mine": "...", "points": 7, "of": 10, "full": false, "seconds": 8.1,
      "seed": 81985529216,                   what the tests drew their inputs from
      "problem": null,                       why nothing could run at all (a compile error), else null
-     "flags": [],                           what an instructor should look at: a file of another version of the
-                                            exercise, files that a piece has reached for
+     "flags": [],                           what an instructor should look at, and costs no point by itself: a file
+                                            of another version, words that no exercise needs (docs/walls.md)
      "not_enforced": [],                    what this machine cannot keep from submissions, a sentence each
      "tasks": [{"task": 1, "title": "...", "points": 2, "of": 2, "passed": true,
                 "failed_behaviour": null, "message": null, "timed_out": false, "used_cpu": false}, ...]}

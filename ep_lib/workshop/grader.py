@@ -59,6 +59,8 @@ _OF_A_PREFIX = ("bin", "lib", "lib64", "libexec", "include")
 _OF_AN_INSTALLATION = re.compile(r"(?P<prefix>/.*?)/(?:lib\w*/(?:gcc|clang)|libexec/gcc)(?:/|$)")
 _SHUT = re.compile(r"Permission denied|can't open .* for reading")  # a compiler's words for a file behind the walls
 _PROC = ("/proc/self", "/proc/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
+_SLOW = "torch"  # imported once, and not in each test's time
+_IMPORTS_SLOW = re.compile(rb"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 _EMPTY_KERNEL = 'extern "C" __global__ void nothing() {}'
 _NO_MEMORY = (
     "twice the process that runs your files got no memory from this machine, in no line of yours: no mark. Close "
@@ -86,6 +88,7 @@ class TaskGrade:
     timed_out: bool = False  # no answer within its limits, perhaps because the machine had no time, memory or disk
     used_cpu: bool = False  # all of that time was CPU time: trying it again alone would end the same
     scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
+    looks: tuple[str, ...] = ()  # at what an instructor should look
 
     @property
     def points(self) -> int:
@@ -108,7 +111,7 @@ class Grade:
     problem: str = ""  # why nothing could run, for instance a compile error
     output: str = ""  # what the learner's code printed, bounded
     public: bool = False  # only the notebook's checks ran
-    flags: tuple[str, ...] = ()  # what an instructor should look at: a piece that reaches for others' files
+    flags: tuple[str, ...] = ()  # what an instructor should look at: no point is lost by it
     seed: int = 0  # of the inputs that the tests drew: with it, they draw them again
     notes: tuple[str, ...] = ()  # what the learner should know of the files; the flags have it too
 
@@ -297,19 +300,18 @@ def examine(
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         late = False, False
-        refused, open_, looks = "", "", ()
+        refused, looks = "", []
         if not (problem := not_text(exercise, work / "mine")):
             try:
-                refused, open_, looks = read(look_through, exercise, work / "mine", _sources(tests))
+                refused, looks = read(look_through, exercise, work / "mine")
             except Unreadable as error:
                 refused, late = str(error), _out_of_time(error.kind)
             problem = refused
         notes = _versions(exercise, work / "mine", public)
         with _sandbox(exercise, tests, limits, work) as sandbox:
             if not problem:
-                problem, kind = _compile(exercise, sandbox, tests, limits, work)
-                late = _out_of_time(kind)
-                problem = problem or open_
+                problem, kind, unwatched_accesses = _compile(exercise, sandbox, tests, limits, work)
+                looks, late = [*looks, *unwatched_accesses], _out_of_time(kind)
             found = []
             for task in exercise.tasks:
                 if tasks and task.number not in tasks:
@@ -321,9 +323,9 @@ def examine(
                 below = _wrong_below(task, found)
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed, below))
             output = sandbox.output.decode(errors="replace")
-    flags: tuple[str, ...] = (problem,) if refused or (problem and problem == open_) or _SHUT.search(problem) else ()
+    flags: tuple[str, ...] = (problem,) if refused or _SHUT.search(problem) else ()
     flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
-    flags += (*looks, *notes)
+    flags += (*looks, *dict.fromkeys(look for each in found for look in each.looks), *notes)
     seconds = time.monotonic() - began
     return Grade(exercise, folder, tuple(found), seconds, problem, output, public, flags, seed, notes)
 
@@ -345,8 +347,10 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
     _prepare_cache(work / "cache")
     environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
     environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
+    texts = [(work / "mine" / piece).read_bytes() for piece in exercise.pieces if piece.endswith(".py")]
+    modules = tuple(dict.fromkeys([*tests.imports, *([_SLOW] if any(map(_IMPORTS_SLOW.search, texts)) else [])]))
     around = _open_to(exercise, tests, work)
-    return Sandbox(work / "mine", limits, work / "cwd", environment, around, tests.imports, _given(exercise))
+    return Sandbox(work / "mine", limits, work / "cwd", environment, around, modules, _given(exercise))
 
 
 def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
@@ -485,15 +489,11 @@ def _without_home(prefix: Path) -> list[Path]:
     return [prefix / part for part in _OF_A_PREFIX] if prefix in (home, *home.parents) else [prefix]
 
 
-def _sources(tests: HiddenTests) -> list[Path]:
-    """The files of the tests that include a piece in C++."""
-    sources = dict.fromkeys(Path(source) for source, _ in tests.kernels)
-    return [*sources, *(tests.folder.glob("*.cuh") if sources else ())]
-
-
-def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> tuple[str, str]:
-    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or "", and of what kind that
-    was."""
+def _compile(
+    exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path
+) -> tuple[str, str, tuple[str, ...]]:
+    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or "", of what kind that
+    was, and what of it an instructor should look at."""
     nonce = secrets.token_hex(16)
     python = [piece for piece in exercise.pieces if piece.endswith(".py")]
     program = tests.folder / f"play{exercise.name}.py"
@@ -508,12 +508,12 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
                 f"{' and '.join(python)} was not imported within {limits.import_s:g} s, in which each test imports it "
                 "anew: is there an endless loop outside of its functions, or work that belongs into them?"
             )
-            return why, outputs.failure.kind
+            return why, outputs.failure.kind, ()
     if outputs.failure is None:
-        return "", ""
+        return "", "", outputs.looks
     if outputs.failure.kind == KernelCompileError.__name__ and exercise.solution_dir.is_dir():
         _compile_tests(exercise, tests)  # if this fails as well, it is not the submission's fault
-    return failure_text(outputs.failure, work), outputs.failure.kind
+    return failure_text(outputs.failure, work), outputs.failure.kind, ()
 
 
 def _out_of_time(kind: str) -> tuple[bool, bool]:
@@ -536,9 +536,11 @@ def _grade_task(
     tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
+    looks: dict[str, None] = {}
     for number, test in enumerate(tests):
         for case in test.cases(inputs_of(seed, task.number, number)):
             outputs = _run(sandbox, case.scenario, limits)
+            looks.update(dict.fromkeys(outputs.looks))
             if case.endless and outputs.failure and outputs.failure.kind in _ENDLESS:
                 continue
             found = what_failed(case.scenario, outputs, work, exercise.also)
@@ -556,8 +558,8 @@ def _grade_task(
                     if below:
                         message = f"(It stands on {which}: look there first.)\n{message}"
                 late = _out_of_time(outputs.failure.kind if outputs.failure else "")
-                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
-    return TaskGrade(task, True)
+                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario, tuple(looks))
+    return TaskGrade(task, True, looks=tuple(looks))
 
 
 def _tasks(numbers: Sequence[str]) -> str:

@@ -55,7 +55,7 @@ class _Endless(BaseException):
 class Guest:
     """A fork of this process, with its modules, that has imported ``piece`` and waits for a call. The worker's end.
 
-    ``before`` and ``may_trace`` are for :mod:`ep_lib.workshop.seal`. ``around``: the walls of the worker,
+    ``before`` is for :mod:`ep_lib.workshop.seal`. ``around``: the walls of the worker,
     which are built once more around the guest, so that it does not reach the worker either; None: it has none.
     ``shut``: descriptors that are not its business.
     """
@@ -65,7 +65,6 @@ class Guest:
         mine: Path,
         piece: str,
         before: Sequence[seal.Noted],
-        may_trace: bool = False,
         around: Walls | None = None,
         shut: Iterable[int] = (),
     ) -> None:
@@ -78,18 +77,19 @@ class Guest:
             signal.setitimer(signal.ITIMER_PROF, *time_left)
             os.close(from_guest)
             os.close(to_guest)
-            _live(mine, piece, before, may_trace, around, shut, orders, told)
+            _live(mine, piece, before, around, shut, orders, told)
         os.close(orders)
         os.close(told)
         self._from, self._to = from_guest, to_guest
 
     def imported(self) -> dict[str, Any]:
-        """Waits until the piece is imported: {"failure": None}, or why it is not."""
+        """Waits until the piece is imported: {"failure": None}, or why it is not; and "looks", at what an instructor
+        should look."""
         return self._told()
 
     def call(self, program: ModuleType, call: Call, kept: Any, endless: Iterable[str] = ()) -> dict[str, Any]:
-        """What it gave: {"seen": ..., "failure": None} or {"failure": ...}. ``kept`` answers what the guest asks;
-        ``endless`` names functions of the piece in which earlier calls were ended."""
+        """What it gave: {"seen": ..., "failure": None} or {"failure": ...}, and "looks" again. ``kept`` answers what
+        the guest asks; ``endless`` names functions of the piece in which earlier calls were ended."""
         order = list(endless), program.__name__, call.function, dict(call.arguments), kept is not None
         _write(self._to, pickle.dumps(order))
         while True:
@@ -138,8 +138,7 @@ _asking = threading.Lock()
 
 
 def say_in_a_line(ignored: sys.UnraisableHookArgs) -> None:
-    """For ``sys.unraisablehook``. Python's own shows the line that raised, and parses it for that: to the seal, the
-    piece has compiled something."""
+    """For ``sys.unraisablehook``: a line, where Python's own shows a traceback."""
     kind = ignored.exc_type.__name__
     print(
         f"{ignored.err_msg or 'Exception ignored in'} {ignored.object!r}: {kind}: {ignored.exc_value}", file=sys.stderr
@@ -151,7 +150,6 @@ def _live(
     mine: Path,
     piece: str,
     before: Sequence[seal.Noted],
-    may_trace: bool,
     around: Walls | None,
     shut: Iterable[int],
     orders: int,
@@ -164,7 +162,7 @@ def _live(
             os.dup2(nothing, fd)
         if around is not None:
             walls.confine_further(**around)
-        _serve(mine, piece, before, may_trace, orders, told)
+        _serve(mine, piece, before, orders, told)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
@@ -176,38 +174,31 @@ def _live(
         os._exit(code)
 
 
-def _serve(mine: Path, piece: str, before: Sequence[seal.Noted], may_trace: bool, orders: int, told: int) -> None:
-    require = seal.put_on(before, may_trace=may_trace)
+def _serve(mine: Path, piece: str, before: Sequence[seal.Noted], orders: int, told: int) -> None:
+    looks = seal.put_on(before)
     module: ModuleType | None = None
 
     def imported() -> dict[str, Any]:
         nonlocal module
         module = load(mine / piece)
-        require()
         return {"failure": None}
 
     def called() -> dict[str, Any]:
         # _made() takes the arguments out of the order: a piece that finds this frame finds nothing in it.
         order = _order(orders)
         with _ended_in_time(mine, order.pop(0)):
-            return {"failure": None, "seen": _made(module, order, partial(_ask, orders, told), require)}
+            return {"failure": None, "seen": _made(module, order, partial(_ask, orders, told))}
 
     for step in (imported, called):
-        said = json.dumps(_outcome(mine, step, module))
+        said = json.dumps({**_outcome(mine, step, module), "looks": looks()})
         sys.stdout.flush()
         _write(told, said.encode())
 
 
-def _made(
-    piece: ModuleType | None,
-    order: list[Any],
-    ask: Callable[..., Any],
-    require: Callable[[], None],
-) -> Any:
+def _made(piece: ModuleType | None, order: list[Any], ask: Callable[..., Any]) -> Any:
     program, function = sys.modules[order.pop(0)], order.pop(0)
     given = {"ask": ask} if order.pop() else {}
     seen = getattr(program, function)(piece, **given, **order.pop())
-    require()
     return seen if len(json.dumps(seen)) <= MAX_HEADER_BYTES // 2 else None  # more than any right answer gives
 
 

@@ -65,9 +65,9 @@ class Runner:
             self._is_quiet = True
         try:
             if "compile" in request:
-                for source, name in request["compile"]:
-                    self._kernel(source, name).compile("emulator")
-                return pack({"nonce": nonce, **self._imported(request)})
+                images = [self._kernel(source, name).compile() for source, name in request["compile"]]
+                looks = dict.fromkeys(f"not watched: {note}" for image in images for note in image.unwatched)
+                return pack({"nonce": nonce, "looks": [*looks], **self._imported(request)})
             if "record" in request:
                 return self._answer_record(nonce, request["record"])
             if isinstance(request["run"], Call):
@@ -98,13 +98,13 @@ class Runner:
     def _new_guest(self, piece: str) -> Guest:
         self._before = self._before or seal.noted()
         if piece == ANSWERS:  # of puzzles, whose other half follows the learner's lines, and compiles them
-            return Guest(self._mine, piece, self._before, True, self._around, self._shut)
+            return Guest(self._mine, piece, self._before, self._around, self._shut)
         around = self._around and {
             **self._around,
             "readable": [*self._around["readable"], *self._around["writable"]],
             "writable": [os.devnull],  # so no file of its own can be loaded as code
         }
-        return Guest(self._mine, piece, self._before, False, around, self._shut)
+        return Guest(self._mine, piece, self._before, around, self._shut)
 
     def _imported(self, request: Mapping[str, Any]) -> dict[str, Any]:
         for program in request["programs"]:

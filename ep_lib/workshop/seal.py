@@ -1,38 +1,26 @@
-"""The grader's half of a process in which a learner's Python runs, and whether it is still as it was.
+"""The grader's half of a process in which a learner's Python runs, and what of it an instructor should look at.
 
 A piece in Python is called by a function of the grader's in the same interpreter, and could put another function in
 the place of the library's. :func:`noted` notes, before any piece is imported, what each name of the process's modules
-stands for; the function that :func:`put_on` returns raises :class:`Tampered` once a name stands for something else, or
-a function, or a class of the library's, has an attribute more. What looks through the whole process, as
-``gc.get_objects()`` does, what reads frames, what makes code of text or data, and what reads and writes memory by its
-address through ctypes is refused from then on, by an audit hook (PEP 578), which nothing in Python takes off again.
+stands for; the function that :func:`put_on` returns says which of them stand for something else, and what an audit hook
+(PEP 578) has heard: that the piece looks through all objects, traces, compiles or starts programs. It costs no point.
 
-So is all native code but the test's own: the kernels of a test are compiled and made known by :func:`kernels` before
-the learner's process is there, and in that process nothing more is compiled, loaded or started. What a piece is given
+The kernels of a test are compiled by :func:`kernels` before the learner's process is there. What a piece is given
 are a :class:`HandedKernel` for each and :func:`theirs`, a rank of its own.
-
-The words for reaching further are refused in a piece's text before it runs (:mod:`ep_lib.workshop.reaching`). Where
-one is missing there, the hook still stands between a piece and the frames with the grader's records.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import dataclasses
-import enum
+import itertools
 import os
 import pickle
 import sys
-import sysconfig
-import threading
-import typing
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -50,32 +38,20 @@ _MOST_NOTED = 4096  # bytes of an array in which a kernel has found something
 _MOST_DISGUISED = 1 << 16  # bytes of an array that a kernel is given to send
 _ITEMS = {1: np.uint8, 4: np.int32}
 _LARGE = frozenset(("torch", "sympy", "scipy"))  # of these, what their public names stand for
-_LOOK_THROUGH = frozenset(
-    ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions")
-)
-_MAKES_CODE = frozenset(
-    ("compile", "exec", "code.__new__", "function.__new__", "marshal.load", "marshal.loads", "pickle.find_class")
-)
-_FRAMES_OF = frozenset(("tb_frame", "gi_frame", "cr_frame", "ag_frame"))
-_IMPORT = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
-# These make code for a class, or ask who calls. None of them calls what it is handed, or hands on a frame.
-_MAKERS = frozenset(module.__file__ for module in (collections, dataclasses, enum, typing, warnings))
-_LIBRARY = str(Path(__file__).parents[1]) + os.sep
-_INSTALLED = ("<frozen ", *(sysconfig.get_path(which) + os.sep for which in ("stdlib", "purelib", "platlib")))
-_TRACES = frozenset(("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"))
-# What compiles, loads or starts code, and what tells programs where to look for it.
-_NATIVE = frozenset(
+_LOOKS_THROUGH = frozenset(
     (
-        *("ep_lib.compile", "ctypes.dlopen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn"),
-        *("os.system", "os.putenv", "os.unsetenv"),
+        *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions"),
+        *("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
     )
 )
+# What compiles kernels and starts processes: the test's kernels were made before.
+_STARTS = frozenset(("ep_lib.compile", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"))
 _OF_FINDINGS = "addr2line"  # the program that the checker asks for lines
-_known: set[str] = set()  # files of the tests' compiled kernels
+_MOST_LOOKS = 20
 
 
 class Tampered(EpError):
-    """A piece has changed what is not its own, or looked through the grader's process."""
+    """A piece has changed what a test gives it to be read."""
 
 
 class GivenWasChanged(EpError):
@@ -93,77 +69,36 @@ def unchanged(**given: Any) -> Iterator[None]:
             raise GivenWasChanged(f"the call has changed `{name}`, which its caller still needs: work on a copy")
 
 
-def put_on(before: Sequence[Noted], *, may_trace: bool = False) -> Callable[[], None]:
-    """Returns what raises Tampered if a name stands for something else than :func:`noted` has noted ``before``.
-
-    ``may_trace``: whether the grader's half follows the learner's lines itself, as that of the puzzles does, and
-    compiles them."""
-    refuses = _LOOK_THROUGH if may_trace else _LOOK_THROUGH | _TRACES
-    loadable = frozenset(_known)
-    refused: list[tuple[str, str]] = []
+def put_on(before: Sequence[Noted]) -> Callable[[], list[str]]:
+    """Returns what says, a sentence each, what an instructor should look at: which names stand for something else than
+    :func:`noted` has noted ``before``, and what looked through this process or started another one since now."""
+    heard: dict[str, str] = {}
     gone = object()
 
-    looking = threading.local()
-    frame_of = sys._getframe
-
-    def is_known(event: str) -> bool:
-        """Whether the function that the event comes from may cause it: a maker, the library, the import of a module,
-        and what these two call. A function that a piece has called may not, however many calls lie between."""
-        looking.now = True  # what follows is an event itself
-        try:
-            frame: FrameType | None = frame_of(2)
-        finally:
-            looking.now = False
-        file = frame.f_code.co_filename if frame else ""
-        if file in _MAKERS:
-            return True
-        if file.startswith(_LIBRARY) and event in ("compile", "exec") and not may_trace:
-            return False  # it makes none itself, and was handed something that does
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if file in _IMPORT or file.startswith(_LIBRARY):
-                return True
-            if not file.startswith(_INSTALLED):
-                return False
-            frame = frame.f_back
-        return False
-
     def watch(event: str, given: Any) -> None:
-        if event not in refuses and getattr(looking, "now", False):
-            return
-        if not may_trace and (
-            event in _NATIVE
-            or (event == "ep_lib.load" and given[0] not in loadable)
-            or (event == "subprocess.Popen" and given[0] != _OF_FINDINGS)
-        ):
-            refused.append((f"{event}()", "compiles, loads or starts what the test has not made"))
-            raise _tampered(*refused[-1])
-        reads_frame = event == "sys._getframe" or (event == "object.__getattr__" and given[1] in _FRAMES_OF)
-        asks = reads_frame or event in _MAKES_CODE or event.startswith("ctypes.")
-        if event not in refuses and (not asks or is_known(event)):
-            return
-        what = f"{event}()" if event != "object.__getattr__" else given[1]
-        refused.append((what, "looks through the process that grades it"))
-        raise _tampered(*refused[-1])
+        if event in _LOOKS_THROUGH:
+            heard[event] = f"{event}() looks through the process that grades it"
+        elif event in _STARTS or (event == "subprocess.Popen" and given[0] != _OF_FINDINGS):
+            heard[event] = f"{event}() compiles or starts what the test has not made"
 
-    def require() -> None:
-        if refused:
-            raise _tampered(*refused[0])
+    def looks() -> Iterator[str]:
+        yield from heard.values()
         for where, names, noted, is_class in before:
             now = names.get
             if is_class and len(names) > len(noted):
                 for name in names.keys() - {each[0] for each in noted}:
                     if not name.startswith("__"):  # Python's own, such as __annotations__, may be made when asked for
-                        raise _tampered(f"{where}.{name}", "is new since your file was imported")
+                        yield f"{where}.{name} is new since your file was imported"
             for name, value, code, defaults, attributes in noted:
-                same = now(name, gone) is value
                 if attributes is not None and len(value.__dict__) > attributes:
-                    raise _tampered(f"{where}.{name}", "has a new attribute since your file was imported")
-                if not same or (code and (value.__code__ is not code or value.__defaults__ is not defaults)):
-                    raise _tampered(f"{where}.{name}", "has another meaning since your file was imported")
+                    yield f"{where}.{name} has a new attribute since your file was imported"
+                if now(name, gone) is not value or (
+                    code and (value.__code__ is not code or value.__defaults__ is not defaults)
+                ):
+                    yield f"{where}.{name} has another meaning since your file was imported"
 
     sys.addaudithook(watch)
-    return require
+    return lambda: list(itertools.islice(looks(), _MOST_LOOKS))
 
 
 def noted() -> list[Noted]:
@@ -172,10 +107,10 @@ def noted() -> list[Noted]:
 
 
 def kernels(source: Path, *names: str) -> dict[str, Kernel]:
-    """A test's kernels by name, compiled: for its program to make when it is imported, before any piece is there. Of
-    the process in which a piece runs, these are all."""
+    """A test's kernels by name, compiled: for its program to make when it is imported, before any piece is there."""
     found = {name: Kernel.from_source(source.read_text(encoding="utf-8"), name) for name in names}
-    _known.update(str(kernel.compile().path) for kernel in found.values())
+    for kernel in found.values():
+        kernel.compile()
     library.load()
     return found
 
@@ -510,10 +445,6 @@ def findings_of(main: Callable[..., Any], ranks: int, canary: Kernel, seeds: int
     if len(real) == len(found) and all(each.second is not None for each in found):  # it did not end early either
         return [CHECKER_IS_OFF]
     return [f"{each.kind}: {each.message}; {each.remedy}"[:300] for each in real]
-
-
-def _tampered(what: str, why: str) -> Tampered:
-    return Tampered(f"{what} {why}: a piece defines functions of its own, and leaves everything else as it is")
 
 
 # A name, what it stands for and, of a function, what can be exchanged: its code, its defaults, how many attributes it

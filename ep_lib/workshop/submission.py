@@ -16,7 +16,6 @@ from ep_lib.workshop.exercises import Exercise
 
 MAX_PIECE_BYTES = 1 << 18  # ten times the longest of the course's
 _CTRL_Z = b"\x1a"
-_LONGEST_LINE = 4000  # characters; what follows reads some lines again for each word in them
 
 # What reads files that are not the exercise's. The walls keep such files shut in any case, however they are named; here
 # the learner, and the instructor, get a sentence with the line instead of the compiler's.
@@ -48,13 +47,6 @@ def reaches_out(exercise: Exercise, mine: Path) -> str:
         if piece.endswith(".py"):
             continue
         text = logical(source_text(mine / piece))
-        longest = max(text.split("\n"), key=len)
-        if len(longest) > _LONGEST_LINE:
-            line = text.count("\n", 0, text.index(longest)) + 1
-            return (
-                f"{piece}:{line}: `{longest[:40].strip()}` begins a line of {len(longest)} characters (lines that end "
-                f"in a backslash are one): in a piece a line has at most {_LONGEST_LINE}."
-            )
         if found := _REACHES_OUT.search(text):
             line = text.count("\n", 0, found.start()) + 1
             return (

@@ -365,7 +365,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_tag_after": ({1}, "the tag by a plain store, then the epoch with release"),
         "wrong_masked_too": ({1}, "rank 2 is left out, and got a signal"),
         "wrong_one_round": ({1}, "36 ranks"),
-        "wrong_own_rank_not_waited_for": ({2}, "another block overwrites what one block reads|were not there after that"),
+        "wrong_own_rank_not_waited_for": (
+            {2},
+            "another block overwrites what one block reads|were not there after that",
+        ),
         "wrong_no_barrier": ({2}, "a barrier that also hands out the answer"),
         "wrong_equal": ({2}, "entries that are at least the epoch"),
         "wrong_waits_for_masked": ({2}, "waited too long for rank 2"),

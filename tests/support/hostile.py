@@ -86,7 +86,7 @@ def nasty_values() -> dict[str, Any]:
         "class": int,
         "function": lambda *a, **k: None,
         "module": math,
-        "path": Path("/nowhere/at/all"),
+        "path": Path("/proc/self/no-such"),
         "folder": Path("/"),
         "ellipsis": ...,
         "slice": slice(None),

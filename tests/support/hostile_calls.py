@@ -264,7 +264,7 @@ def of_compat(rank: Rank) -> list[Call]:
             peer_name=name,
         ),
         call("a peer's signals", host.create_signal_req, signals=descs, peers=name),
-        call("read_metadata", lambda path: host.read_metadata(path, 0.001), path="/no/such/folder"),
+        call("read_metadata", lambda path: host.read_metadata(path, 0.001), path="/proc/self/no-such/folder"),
         call("connect", lambda address, port: host.connect(address, port, 0.001), address="127.0.0.1", port=1),
         call("transfer", host.transfer, request=write, notification=b"x"),
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from support.waiting import ENOUGH
+
 
 def on_threads(calls: dict[int, Any]) -> dict[int, Any]:
     """Run each call on a thread of its own; its result or its exception by rank."""
@@ -20,6 +22,6 @@ def on_threads(calls: dict[int, Any]) -> dict[int, Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(ENOUGH)
         assert not thread.is_alive()
     return results
