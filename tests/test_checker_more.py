@@ -319,6 +319,8 @@ BY_INDEX = """
 #define NOINLINE __attribute__((noinline)) static
 struct Tail { long n; char a[]; };
 struct Rows { long n; int a[8]; };
+struct Cube { long n; char a[][8][8]; };
+struct Sized { long n; char a[4][8][8]; };
 struct Triple { long a, b, c; };  // unseen: copied by a constructor that has this line
 struct Triples { long n; Triple a[]; };
 struct Bits { unsigned a : 3, b : 5; };
@@ -363,6 +365,8 @@ NOINLINE char narrow(Tail tail, int i) {
 }
 NOINLINE long negative(Tail tail, long i) { return tail.n + tail.a[i & -8]; }  // unseen
 NOINLINE long far(Tail tail, long i) { return tail.n + tail.a[1 << 20] + tail.a[i & 7]; }  // unseen
+NOINLINE char cube(Cube all, long i) { return all.n + all.a[i & 4095][i & 7][7]; }  // unseen
+NOINLINE char sized(Sized all, long i) { return all.n + all.a[i & 3][i & 7][7] + all.a[2][1][i]; }
 NOINLINE Triple whole(Triples all, long i) { return all.a[i]; }
 NOINLINE long bits(BitsBehind all, const Bits* p) { return all.a[p - all.a].b + all.n; }  // unseen
 extern "C" __global__ void k(char* out, char* p, int j, Rows* many, Triple* triples, Tail* tail) {
@@ -386,6 +390,7 @@ extern "C" __global__ void k(char* out, char* p, int j, Rows* many, Triple* trip
     rows.n += of_bytes[static_cast<unsigned char>(p[0])] + of_bytes[p[1] & 255] + tail->a[j];
     p[8] = rows.n + later(p) + taken(*tail, j) + flexible(p) + of_string(p) + of_static(many->a) + cast(*tail, j);
     p[9] = given(*tail, j).n + another_check(*tail, p, j, false) + negative(*tail, j) + narrow(*tail, j);
+    p[12] = cube({1}, j) + sized(*reinterpret_cast<Sized*>(p), j);
     p[11] = fminf(fmaxf(p[0], -INFINITY), INFINITY);
     p[10] = far(*tail, j) + bits({1}, reinterpret_cast<Bits*>(p));
     triples[0] = whole({1}, j);
