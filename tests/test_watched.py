@@ -163,7 +163,7 @@ UNSEEN = {
         "",
         "char* to = (char*)peer_ptr(target, peer); const void* from = source; size_t n = bytes;"
         ' asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");',
-        "asm",
+        "your writes could not be watched",
     ),
     "a copy without the sanitizer": (
         HIDDEN_COPY,

@@ -42,7 +42,8 @@ _MATHEMATICS = frozenset(
 )
 _COMPILERS = re.compile(
     r"__tsan_\w+|__ubsan_\w+"  # these the runtime defines, and sees what they are called for
-    r"|__[a-z]+?(?:[qhsdtxbo][ifc])+[2-4]?"  # arithmetic of libgcc, by GCC's names of types: __udivti3
+    # arithmetic of libgcc, by GCC's names of types: __udivti3, __floattidf
+    r"|__(?:[a-z]+?(?:[qhsdtxbo][ifc])+[2-4]|(?:fix|float|extend|trunc)[a-z]*(?:[qhsdtxbo][ifc]){2})"
     r"|__stack_chk_fail|__assert_fail|_ZSt\d+__throw_\w+|abort"  # the end of the run
     r"|_ZTH\w+"  # clang++ asks whether an extern __shared__ array has such a function; nothing has
     r"|fe[gs]etround|l?abs|_GLOBAL_OFFSET_TABLE_|__dso_handle"
