@@ -43,16 +43,17 @@ SWITCHES_OFF = {
     "an attribute": '__attribute__((no_sanitize("thread"))) inline void f(int* p) { *p = 1; }',
     "an attribute of C++": "[[gnu::no_sanitize_thread]] inline void f(int* p) { *p = 1; }",
     "pasted words": '#define JOIN(a, b) a##b\nJOIN(__attr, ibute__)((no_sanitize("thread"))) inline void f() {}',
-    "an attribute in digraphs": "<:<:gnu::no_sanitize_thread:>:> inline void f(int* p) { *p = 1; }",
-}
-REACHES_BENEATH = {
     "assembly": 'inline void f(long* p) { asm volatile("movq $1, (%0)" ::"r"(p) : "memory"); }',
     "assembly by its other name": 'inline void f() { __asm__("nop"); }',
     "assembly over two lines": 'inline void f() { as\\\nm("nop"); }',
+    "an attribute in digraphs": "<:<:gnu::no_sanitize_thread:>:> inline void f(int* p) { *p = 1; }",
+}
+REACHES_BENEATH = {
+    "assembly of nothing": 'inline void f() { asm volatile("" ::: "memory"); }',
     "the checker's functions": 'extern "C" void __tsan_write8(void*) {}',
     "the emulator's functions": 'extern "C" void epemu_check_end(void*);',
-    "behind a digit separator": 'int a_ = 1\'000; char c_ = \'"\'; auto s_ = "/*"; int f() { asm(""); } /* */',
-    "behind a raw string": 'inline auto s_ = R"x(")x"; inline auto t_ = "/*"; int f() { asm(""); } /* */',
+    "behind a digit separator": 'int a_ = 1\'000; char c_ = \'"\'; auto s_ = "/*"; void f() { asm(""); } /* */',
+    "behind a raw string": 'inline auto s_ = R"x(")x"; inline auto t_ = "/*"; void f() { asm(""); } /* */',
     "words put together": "#define JOIN(a, b) a##b",
     "reads that are no loads": "inline bool f(const int* p) { int g = 5; return __builtin_memcmp(p, &g, 4) == 0; }",
     "the caller's frame": "inline void* f() { return __builtin_frame_address(1); }",

@@ -19,12 +19,18 @@ from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.submission import reaches_out, source_text
 
-# What this hides no layer beneath finds: reads that the sanitizer is not told of.
-_SWITCHES_OFF = re.compile(r"(?:no_sanitiz|disable_sanitizer|no_address_safety)\w*")
+# What these hide no layer beneath finds: reads that the sanitizer is not told of.
+_SWITCHES_OFF = (
+    (re.compile(r"(?:no_sanitiz|disable_sanitizer|no_address_safety)\w*"), "it switches the checker off: leave it out"),
+    (
+        re.compile(r"\b(?:asm|__asm(?:__)?)\b\s*\w*\s*\(\s*\"[^\"]+\""),  # one of nothing keeps code in its place
+        "the checker does not see what assembly does: write it in plain CUDA C++, and leave it out",
+    ),
+)
 _REACHES_BENEATH = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
-        (r"\basm\b|\b__asm(?:__)?\b", "the emulator cannot watch assembly: write it in plain CUDA C++"),
+        (r"\basm\b|\b__asm(?:__)?\b", "the checker does not see what assembly does"),
         (r"##|# #", "words that are pasted together cannot be read here"),
         (r"\b(?:__tsan|__ubsan|__asan|epemu|EPEMU)_?\w*|\bep_emulator\b", "it belongs to the emulator"),
         (r"\b__builtin_(?:frame|return|extract_return|apply|dwarf|longjmp)\w*", "it reaches frames of others"),
@@ -47,8 +53,9 @@ def look_through(exercise: Exercise, mine: Path) -> tuple[str, list[str]]:
             found += [f"{piece}:{each}" for each in reaches((mine / piece).read_bytes())]
             continue
         text = code_of(source_text(mine / piece))
-        if switch := _SWITCHES_OFF.search(text):
-            refused = refused or _told(piece, text, switch, "it switches the checker off: leave it out")
+        for pattern, why in _SWITCHES_OFF:
+            if switch := pattern.search(text):
+                refused = refused or _told(piece, text, switch, why)
         if max(map(len, text.split("\n"))) > _LONGEST_LINE:
             found.append(f"{piece}: a line has more than {_LONGEST_LINE} characters, so its words were not looked at")
             continue
@@ -59,7 +66,7 @@ def look_through(exercise: Exercise, mine: Path) -> tuple[str, list[str]]:
 
 
 def _told(piece: str, text: str, found: re.Match[str], why: str) -> str:
-    return f"{piece}:{text.count(chr(10), 0, found.start()) + 1}: `{found.group()}`: {why}."
+    return f"{piece}:{text.count(chr(10), 0, found.start()) + 1}: `{' '.join(found.group().split())}`: {why}."
 
 
 def unwatched() -> tuple[str, ...]:
