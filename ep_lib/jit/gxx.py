@@ -615,6 +615,8 @@ def _compile_object(
 
             _step(kernel, plan, [*command, f"{unseen.DUMP}-lineno={dump}", f"{unseen.CLASSES}={classes}"], obj, found)
             notes.append(diagnostics.unseen_note(kernel, silent, _unseen(dump, classes, parts), roots=plan.roots))
+            if found is _NO_KERNELS and silent[0].kind == unseen.MACHINE:  # GPUs do not have it
+                raise KernelCompileError(notes[0])
     if thunks := virtual_thunks(parts):
         function = "::".join(unseen.names_in(thunks[0]))
         notes.append(f"{kernel.filename}: {function} is a virtual function of a virtual base: what is read to find it")
