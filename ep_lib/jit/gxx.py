@@ -365,9 +365,7 @@ def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[s
         elif _says_the_machine(log):
             raise _failed(command, f"the object of {source.filename}", log)
         else:
-            raise KernelCompileError(
-                f"{source.filename}: error: what it defines cannot be linked: {log.strip()}", log=log
-            )
+            raise KernelCompileError(f"what your code defines cannot be linked: {log.strip()}", log=log)
     require_calls_of_kernels(Elf(closed.read_bytes()), exported, support)
     closed.replace(whole)
     for leftover in (merged, read, folder / UNIT_FILE):
