@@ -500,6 +500,12 @@ def _compile(
     programs = [str(program)] if python and program.exists() else []
     request = {"nonce": nonce, "compile": tests.kernels, "programs": programs, "import": []}
     outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
+    if outputs.failure and outputs.failure.kind in _OF_TIME:
+        why = (
+            f"the files were not compiled within {limits.compile_s:g} s: is there a large array of constants, or "
+            "something else that the compiler computes?"
+        )
+        return why, outputs.failure.kind
     if outputs.failure is None and python:
         request = {"nonce": nonce, "compile": [], "programs": [], "import": python}
         outputs = _ask(sandbox, request, nonce, None, limits.import_s)

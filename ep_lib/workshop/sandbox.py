@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ep_lib.errors import EpError
 from ep_lib.processes import OwnTime, TookTooLong, descendants
@@ -51,7 +51,7 @@ class Limits:
     # Seconds of the child's own time: of CPU, or doing nothing. A busy machine makes no answer wrong.
     request_s: float = 5.5  # of one scenario
     check_s: float = 5.0  # added to a scenario of several schedules under the checker
-    compile_s: float = 120.0  # of the first request, which compiles
+    compile_s: float = 30.0  # of the first request, which compiles: 35 times what the solutions take, 10 times CUB
     import_s: float = 2.0  # of a piece in Python, which each scenario imports anew
     start_s: float = 3.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process
@@ -134,7 +134,7 @@ class Sandbox:
         self._pids: list[int] = []  # the supervisor and all below it, when they were last looked at
         self.output = b""  # what the child printed, bounded
 
-    def __enter__(self) -> Sandbox:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -88,9 +88,9 @@ def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTe
     name = f"{__name__}.ex{exercise}"
     if sealed.in_use() and not public and folder is None:
         raise GradingError(
-            f"the hidden tests of exercise {exercise} are with your instructor, who grades what you hand in; "
-            f'workshop.check("{exercise}") runs the public checks. With the tests\' folder: '
-            f"`ep-lib grade {exercise} --tests DIR`"
+            f"the tests that give points for {exercise} are with your instructor. {sealed.HOW_TO_HAND_IN}. "
+            f'workshop.check("{exercise}") runs the public checks (and `ep-lib grade {exercise} --tests DIR` the tests '
+            "of a folder)"
         )
     try:
         module = importlib.import_module(name) if folder is None else _import_from(folder / f"ex{exercise}.py")
