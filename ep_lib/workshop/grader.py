@@ -505,7 +505,7 @@ def _compile(
             f"the files were not compiled within {limits.compile_s:g} s: is there a large array of constants, or "
             "something else that the compiler computes?"
         )
-        return why, outputs.failure.kind
+        return why, outputs.failure.kind, ()
     if outputs.failure is None and python:
         request = {"nonce": nonce, "compile": [], "programs": [], "import": python}
         outputs = _ask(sandbox, request, nonce, None, limits.import_s)
