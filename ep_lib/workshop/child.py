@@ -97,14 +97,19 @@ def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> Nursery |
 
 
 def serve(
-    requests: BinaryIO, reply_fd: int, mine: Path, nursery: Nursery | None = None, around: Walls | None = None
+    requests: BinaryIO,
+    reply_fd: int,
+    mine: Path,
+    given: Sequence[Path] = (),
+    nursery: Nursery | None = None,
+    around: Walls | None = None,
 ) -> None:
-    """Answers pickled requests, one frame each, until the parent closes the pipe. ``around``: this process's walls,
-    which come around a piece in Python once more."""
+    """Answers pickled requests, one frame each, until the parent closes the pipe. ``given``: as for a Runner,
+    ``around``: this process's walls, which come around a piece in Python once more."""
     sys.unraisablehook = say_in_a_line
     if nursery is not None:
         nursery.start(mine, around, (requests.fileno(), reply_fd))
-    runner = Runner(mine, nursery=nursery)
+    runner = Runner(mine, *given, nursery=nursery)
     while True:
         prefix = requests.read(REQUEST_BYTES.size)
         if len(prefix) < REQUEST_BYTES.size:

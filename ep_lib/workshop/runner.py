@@ -18,10 +18,10 @@ import ep_lib
 from ep_lib.compat import ibgda
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.accesses import accesses_of
-from ep_lib.workshop.bound import put_together
 from ep_lib.workshop.checked import checked, exhausted, told_of
 from ep_lib.workshop.far import Guest
 from ep_lib.workshop.guest import ENDLESS, Nursery, failure_of
+from ep_lib.workshop.kernels import kernel_of
 from ep_lib.workshop.pieces import load
 from ep_lib.workshop.scenario import (
     ANSWERS,
@@ -34,7 +34,7 @@ from ep_lib.workshop.scenario import (
     Scenario,
     pack,
 )
-from ep_lib.workshop.watched import require_kernels_own, unseen_bytes
+from ep_lib.workshop.watched import unseen_bytes
 
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
 # By name and rank: an array's address, its bytes before and after.
@@ -42,12 +42,14 @@ Changed = dict[tuple[str, int], tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
 
 
 class Runner:
-    """Compiles each kernel once with ``include=[mine]``, calls Python pieces in processes of theirs, runs scenarios."""
+    """Compiles each kernel once, with the pieces in ``mine``, calls those in Python in processes of theirs, and runs
+    scenarios."""
 
-    def __init__(self, mine: Path, *also: Path, nursery: Nursery | None = None) -> None:
-        """``nursery``: where the processes of pieces in Python come from."""
+    def __init__(self, mine: Path, *given: Path, nursery: Nursery | None = None) -> None:
+        """``given``: folders with headers that learners get and do not write. ``nursery``: where the processes of
+        pieces in Python come from."""
         self._mine = mine
-        self._include = [mine, *also]
+        self._given = given
         self._kernels: dict[tuple[str, str], ep_lib.Kernel] = {}
         self._nursery = nursery
         self._programs: dict[str, ModuleType] = {}  # the grader's
@@ -67,14 +69,14 @@ class Runner:
             self._is_quiet = True
         try:
             if "compile" in request:
-                for source, name in request["compile"]:
-                    require_kernels_own(self._kernel(source, name).compile("emulator").path)
+                images = [self._kernel(source, name).compile() for source, name in request["compile"]]
+                looks = dict.fromkeys(f"not watched: {note}" for image in images for note in image.unwatched)
                 for program in request["programs"]:
                     self._program(program)  # it may compile kernels of its own
                 for piece in request["import"]:
                     with self._guests(piece) as (guest,):
                         guest.imported()
-                return pack({"nonce": nonce, "failure": None})
+                return pack({"nonce": nonce, "failure": None, "looks": [*looks]})
             if "record" in request:
                 return self._answer_record(nonce, request["record"])
             if isinstance(request["run"], Call):
@@ -86,8 +88,7 @@ class Runner:
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
         key = (source, name)
         if key not in self._kernels:
-            text, there = put_together(Path(source), self._mine, name)
-            self._kernels[key] = ep_lib.Kernel(text, there, path=Path(source), filename=source, include=self._include)
+            self._kernels[key] = kernel_of(Path(source), name, self._mine, self._given)
         return self._kernels[key]
 
     def _answer_record(self, nonce: str, scenario: Scenario) -> bytes:

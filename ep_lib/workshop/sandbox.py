@@ -106,8 +106,8 @@ def stop_all() -> Iterator[None]:
 class Sandbox:
     """One child process, started on first use and again after it has ended; use it as a context manager.
 
-    ``modules``: what the zygote imports beside the library, before any child of it is there. ``guests``: whether pieces
-    in Python get processes of their own.
+    ``modules``: what the zygote imports beside the library, before any child of it is there. ``given``: folders with
+    headers that learners get and do not write. ``guests``: whether pieces in Python get processes of their own.
     """
 
     def __init__(
@@ -118,10 +118,12 @@ class Sandbox:
         environment: Mapping[str, str],
         open_to_it: Walls | None = None,
         modules: Sequence[str] = (),
+        given: Sequence[Path] = (),
+        *,
         guests: bool = False,
     ) -> None:
         self._mine = mine
-        self._guests = guests
+        self._given, self._guests = tuple(given), guests
         self._limits = limits
         self._work = work
         self._environment = dict(environment)
@@ -238,8 +240,9 @@ class Sandbox:
 
     def _program(self) -> str:
         """What the child runs, once it is limited."""
-        mine = f"Path({str(self._mine)!r})"
-        return f"from pathlib import Path; child.serve(sys.stdin.buffer, reply, {mine}, nursery, settings['walls'])"
+        mine, given = f"Path({str(self._mine)!r})", f"[Path(each) for each in {list(map(str, self._given))!r}]"
+        serve = f"child.serve(sys.stdin.buffer, reply, {mine}, {given}, nursery, settings['walls'])"
+        return f"from pathlib import Path; {serve}"
 
     def _exchange(self, request: bytes, reply_bytes: int, seconds: float, *, is_counted: bool) -> tuple[bytes, bytes]:
         assert self._child is not None

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from ep_lib.emulator.accesses import KINDS
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import EpError
-from ep_lib.workshop.bound import plain
 
 MAGIC = b"EPG1"
 REQUEST_BYTES = struct.Struct("<Q")  # before each request: the bytes of its pickle
@@ -165,7 +164,8 @@ class Outputs:
     Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too. ``nanoseconds``: of virtual time,
     from the beginning of the first kernel to the end of the last, where the scenario asks for it. ``unseen``: bytes
     that changed although the checker saw no write to them. ``accesses``: of the scenario's ``watched``, by name and by
-    the rank whose array it is, what :meth:`ep_lib.emulator.accesses.Accesses.kinds` counted.
+    the rank whose array it is, what :meth:`ep_lib.emulator.accesses.Accesses.kinds` counted. ``looks``: of what was
+    compiled, what an instructor should look at.
     """
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
@@ -175,6 +175,7 @@ class Outputs:
     nanoseconds: float = 0.0
     unseen: int = 0
     accesses: Mapping[str, Sequence[NDArray[np.int64]]] = field(default_factory=dict)
+    looks: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Sequence[Array]:
         return self.arrays[name]
@@ -194,6 +195,9 @@ def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:
     return header, body
 
 
+_LONGEST_LOOK = 200  # characters
+
+
 def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, body: bytes) -> Outputs:
     """The reply of the child as :class:`Outputs`. Raises BadReply if it is not an answer to this request."""
     try:
@@ -201,17 +205,18 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
         if reply["nonce"] != nonce:
             raise ValueError("another nonce")
         complaints = tuple(_complaint(each) for each in reply.get("complaints", []))
+        looks = tuple(str(each)[:_LONGEST_LOOK] for each in reply.get("looks", []))
         failure = reply["failure"]
         if failure is not None:
-            fields = {key: plain(str(failure[key])) for key in ("kind", "message", "location")}
-            return Outputs(failure=Failure(**fields), complaints=complaints)
+            fields = {key: str(failure[key]) for key in ("kind", "message", "location")}
+            return Outputs(failure=Failure(**fields), complaints=complaints, looks=looks)
         if isinstance(scenario, Call):
             return Outputs(seen=reply["seen"])
         nanoseconds, unseen = float(reply.get("nanoseconds", 0.0)), int(reply.get("unseen", 0))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadReply from error
     if scenario is None:
-        return Outputs()
+        return Outputs(looks=looks)
     if len(body) != scenario.reply_bytes():
         raise BadReply
     arrays: dict[str, list[Array]] = {}
@@ -232,8 +237,6 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
 
 
 def _complaint(raw: Mapping[str, Any]) -> Complaint:
-    words = {key: plain(str(raw[key])) for key in ("kind", "message", "remedy", "detail", "seed")}
-    sides = tuple(
-        Side(*(plain(str(each[key])) for key in ("location", "source", "operation"))) for each in raw["sides"]
-    )
+    words = {key: str(raw[key]) for key in ("kind", "message", "remedy", "detail", "seed")}
+    sides = tuple(Side(*(str(each[key]) for key in ("location", "source", "operation"))) for each in raw["sides"])
     return Complaint(**words, sides=sides)

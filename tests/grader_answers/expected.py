@@ -365,7 +365,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_tag_after": ({1}, "the tag by a plain store, then the epoch with release"),
         "wrong_masked_too": ({1}, "rank 2 is left out, and got a signal"),
         "wrong_one_round": ({1}, "36 ranks"),
-        "wrong_own_rank_not_waited_for": ({2}, "another block reads what one block writes|were not there after that"),
+        "wrong_own_rank_not_waited_for": (
+            {2},
+            "another block overwrites what one block reads|were not there after that",
+        ),
         "wrong_no_barrier": ({2}, "a barrier that also hands out the answer"),
         "wrong_equal": ({2}, "entries that are at least the epoch"),
         "wrong_waits_for_masked": ({2}, "waited too long for rank 2"),
@@ -514,7 +517,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_row_that_never_came": ({4}, "never came, and receive_warp was true"),
         "wrong_thread_waits_for_its_warp": ({1, 2, 3, 5}, "wait in __syncwarp|waits in __syncwarp"),
         "wrong_lanes_of_one_dimension": ({2, 5}, "packets were sent; each word once is right"),
-        "wrong_barrier_after_the_packet": ({4}, "divergent barrier"),
+        "wrong_barrier_after_the_packet": ({4}, "divergent barrier|say that other experts want"),
     },
     "09_router": {
         "wrong_largest_probabilities": ({1}, "are not those of the 4 largest logits"),
