@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,9 @@ from support.dispatch_combine_cases import make_case
 from support.mpi import mpich_memory, mpiexec
 from support.rank_runs import PROGRAM, environment, finish, no_heap_is_left, read, run, start, start_in
 from support.torchrun import as_torchrun
-from support.waiting import CPU_S, ENOUGH, wait_until
+from support.waiting import CPU_S, ENOUGH, said_by, wait_until
 
-from ep_lib.bootstrap import mpi
+from ep_lib.bootstrap import mpi, siblings
 from ep_lib.emulator.process_world import ProcessWorld
 from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.errors import (
@@ -180,7 +181,7 @@ def test_ranks_under_mpiexec_go_on_without_a_killed_one(tmp_path: Path) -> None:
 DIES_IN_INIT = """
 import os, signal, time
 import ep_lib
-from ep_lib.bootstrap import mpi
+from ep_lib.bootstrap import mpi, siblings
 
 def dies():
     time.sleep(0.2)
@@ -215,6 +216,62 @@ def test_mpi_that_never_starts_ends_with_a_sentence() -> None:
     ended = subprocess.run([sys.executable, "-c", program.format(0.2, 60)], capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGTERM and "has waited 0.2 s in MPI_Init for the other ranks" in ended.stderr
     subprocess.run([sys.executable, "-c", program.format(60, 0)], check=True, timeout=ENOUGH)
+
+
+LAUNCHERS = {
+    "srun": ("SLURM_LOCALID", {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": f"{os.getpid()}"}),
+    "torchrun": ("LOCAL_RANK", {"LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "3"}),
+    "mpiexec": ("MPI_LOCALRANKID", {"MPI_LOCALNRANKS": "3", "PMI_RANK": "0"}),
+}
+ENDS_EARLY = """
+import os, sys, time
+from ep_lib.bootstrap import mpi, siblings, stopped
+way, number, slow = sys.argv[1:]
+siblings.PATIENCE_S, siblings.LOOK_S = 0.5, 0.05
+if number == "1":
+    time.sleep(0.5)
+    sys.exit()
+if way == "mpiexec":
+    siblings.__file__ = slow
+    with mpi.limited_start(60):
+        time.sleep(60)
+look = stopped.give_up_on_ended(int(number), int(number))
+while True:
+    look()
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("way", LAUNCHERS)
+def test_a_rank_that_ends_before_the_ranks_meet_is_named(way: str, tmp_path: Path) -> None:
+    """Also where a script of the launcher's starts the rank. Clocks apart, nothing is a stand-in but the launcher."""
+    faster = tmp_path / "siblings.py"
+    faster.write_text(Path(siblings.__file__).read_text().replace("PATIENCE_S = 10.0", "PATIENCE_S = 0.5"))
+    variable, more = LAUNCHERS[way]
+    command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", ENDS_EARLY, way]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(number), str(faster)],
+            env={**environment(), **more, variable: str(number)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    said = [err for _, err in said_by(ranks)]
+    assert ranks[1].returncode == 0 and not said[1]
+    for number in (0, 2):
+        assert ranks[number].returncode != 0
+        told = "number 1 of this host's" if way == "mpiexec" else "rank 1 has no process any more: it ended before"
+        assert told in said[number], said
+
+
+def test_a_rank_that_no_launcher_started_has_no_siblings() -> None:
+    by_hand = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}  # each in its own shell
+    program = "import os; from ep_lib.bootstrap.siblings import siblings_of; print(siblings_of(os.getpid()))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**environment(), **by_hand}, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 def test_a_wait_without_end_names_its_line(tmp_path: Path) -> None:

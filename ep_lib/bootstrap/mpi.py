@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ep_lib.bootstrap import siblings
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, missing_error, read_int
 from ep_lib.bootstrap.stopped import give_up_on_stopped, processes_stopped
 from ep_lib.bootstrap.wire import dumps, loads
@@ -37,10 +38,19 @@ _ends_mpi = False  # whether ep_lib calls MPI_Finalize, not mpi4py
 # Ends its parent unless that says in time that it has started; if the parent dies meanwhile, removes the shared memory
 # that it had. It is a process: MPI_Init lets no other thread of Python run.
 _WATCH = """
-import os, re, select, sys, time
-seconds, text, pattern, *signals = sys.argv[1:]
+import os, re, runpy, select, sys, time
+seconds, text, of_absent, siblings, pattern, *signals = sys.argv[1:]
+siblings = runpy.run_path(siblings)
 parent, names, end = os.getppid(), set(), time.monotonic() + float(seconds)
+found, next_look, since, lost = siblings["siblings_of"](parent), 0, 0, None
 while time.monotonic() < end and not select.select([0], [], [], 0.01)[0]:
+    if found and time.monotonic() > next_look:
+        now, absent = time.monotonic(), siblings["absent"](found)
+        next_look = now + siblings["LOOK_S"]
+        if not absent or lost not in absent:
+            lost, since = (absent or [None])[0], now
+        elif now - since > siblings["PATIENCE_S"]:
+            text, end = of_absent.format(lost), 0
     try:
         with open(f"/proc/{parent}/maps") as maps:
             names.update(re.findall(pattern, maps.read()))
@@ -261,8 +271,24 @@ def limited_start(seconds: float) -> Iterator[None]:
         "returned, before ep_lib.init()? Its output says why. A script that begins with `from mpi4py import MPI`, "
         "started by `mpiexec -n N python -m mpi4py SCRIPT`, ends all ranks at once when one raises\n"
     )
+    of_absent = (
+        f"ep_lib: process {os.getpid()} waits in MPI_Init for the other ranks, and number {{}} of this host's (from 0) "
+        "has no process any more: it ended before ep_lib.init(). Its output says why\n"
+    )
     signals = [str(int(number)) for number in (signal.SIGTERM, signal.SIGKILL)]
-    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(seconds), text, _SHARED_NAMES, *signals]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _WATCH,
+        str(seconds),
+        text,
+        of_absent,
+        siblings.__file__,
+        _SHARED_NAMES,
+        *signals,
+    ]
     # In a session of its own: mpiexec kills the process groups of all ranks when one dies.
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as watch:
         assert watch.stdin is not None
