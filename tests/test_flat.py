@@ -15,6 +15,7 @@ import pytest
 import ep_lib
 from ep_lib.emulator.machine import Machine, _Memory
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout
+from ep_lib.memory.arrays import BFLOAT16
 
 SOURCE = """
 #include <ep/signal.cuh>
@@ -69,6 +70,30 @@ def machines() -> int:
 def test_no_machine_outlives_its_run(what: int, without_collector: None) -> None:
     before = machines()
     run_once(what)
+    assert machines() == before
+
+
+LAYER = {"num_experts": 4, "top_k": 1, "hidden": 128, "max_tokens": 4, "num_max_dispatch_tokens_per_rank": 4}
+
+
+def layer(rank: ep_lib.Rank) -> None:
+    buffer = ep_lib.Buffer(rank, **LAYER)
+    x, idx = np.ones((4, 128), BFLOAT16), np.arange(4).reshape(4, 1)
+    recv = buffer.low_latency_dispatch(x, idx, False, return_recv_hook=True)
+    assert recv.hook is not None
+    recv.hook()
+    out = buffer.low_latency_combine(recv.recv_x, idx, np.ones((4, 1), np.float32), recv.handle).out
+    rank.synchronize()
+    assert (out == x).all()
+
+
+@pytest.mark.parametrize("way", ["spawn", "init"])
+def test_no_machine_outlives_a_buffer_that_was_not_closed(way: str, without_collector: None) -> None:
+    before = machines()
+    if way == "spawn":
+        ep_lib.spawn(layer, 2, "emulator")
+    else:
+        layer(ep_lib.init("emulator"))
     assert machines() == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from types import TracebackType
@@ -164,7 +165,9 @@ class Buffer:
         way = DirectMode if self._is_direct else PcieMode if self._config.ranks_per_node is None else HierarchicalMode
         self._mode: Mode = way(rank, self._config)
         self._checks = InputChecks(self._config, self._mode.device)
-        self._low_latency = LowLatencyMode(rank, self._config, self._require_usable) if low_latency else None
+        # Weakly, or a Buffer would be in a circle with it, and its heaps' address space wait for the collector.
+        usable = weakref.WeakMethod(self._require_usable)
+        self._low_latency = LowLatencyMode(rank, self._config, usable) if low_latency else None
         self._owner = object()  # in every handle
         self._closes_rank = False
         self._fault_word = rank._backend.fault_word

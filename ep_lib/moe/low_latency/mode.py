@@ -143,9 +143,14 @@ class LowLatencyCombined(NamedTuple):
 class LowLatencyMode:
     """Launches and memory of ``Buffer(num_max_dispatch_tokens_per_rank=...)``, and which operations wait for hooks."""
 
-    def __init__(self, rank: Rank, config: BufferConfig, require_usable: Callable[[], None] = lambda: None) -> None:
-        """Collective. ``require_usable`` raises if the Buffer cannot be used any more; hooks call it. Raises
-        ArgumentError and OutOfSymmetricMemory."""
+    def __init__(
+        self,
+        rank: Rank,
+        config: BufferConfig,
+        require_usable: Callable[[], Callable[[], None] | None] = lambda: None,
+    ) -> None:
+        """Collective. ``require_usable`` returns what raises if the Buffer cannot be used any more; hooks call that.
+        Raises ArgumentError and OutOfSymmetricMemory."""
         self.rank, self.config, self._require_usable = rank, config, require_usable
         self.shapes: dict[str, LaunchShape] = {}  # of "dispatch" and "combine", to use instead of the usual ones
         self._sms = _num_sms(rank, config.num_low_latency_sms)
@@ -172,7 +177,7 @@ class LowLatencyMode:
         self._empty, self._streams = rank._backend.empty, rank.streams.operations()
         self._owner = object()  # in every handle
         self._arrived = Arrived() if rank.backend == "emulator" else None
-        self._waiting: dict[str, deque[Hook]] = {"dispatch": deque(), "combine": deque()}
+        self._waiting: dict[str, deque[object]] = {"dispatch": deque(), "combine": deque()}
         self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
         # What get_next_low_latency_combine_buffer gave out, for as long as its handle lives.
         self._expert_rows: weakref.WeakKeyDictionary[LowLatencyHandle, Array] = weakref.WeakKeyDictionary()
@@ -383,12 +388,14 @@ class LowLatencyMode:
         event = Event(self.rank, self._streams.last or 0, kind, keep) if async_finish else None
         if not hooked:
             return event, None
+        require_usable, turn = self._require_usable(), object()
 
         def hook() -> None:
-            self._require_usable()
+            if require_usable is not None:
+                require_usable()
             waiting = self._waiting[what]
-            if not waiting or waiting[0] is not hook:
-                late = hook not in waiting
+            if not waiting or waiting[0] is not turn:
+                late = turn not in waiting
                 raise HandleError(
                     f"this hook of a low_latency_{what} was called before"
                     if late
@@ -400,7 +407,7 @@ class LowLatencyMode:
             if what == "dispatch":
                 self._without_rows.popleft()
 
-        self._waiting[what].append(hook)
+        self._waiting[what].append(turn)
         return event, hook
 
     def _require_order(self, what: str, async_finish: bool, hooked: bool) -> None:
