@@ -564,7 +564,7 @@ def _grade_task(
             if case.endless and outputs.failure and outputs.failure.kind in _ENDLESS:
                 continue
             found = what_failed(case.scenario, outputs, work, exercise.also)
-            message = found or case.judge(outputs)
+            message = found or case.verdict(outputs)
             if message:
                 found_by_checker = bool(found and case.scenario.check_seeds)
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
