@@ -111,11 +111,11 @@ class Kernel(KernelSource):
         if pieces.in_use:  # the learner edits them while the library's kernels live on
             key += self.reaches(toolkit.EMULATED_TRANSPORT).digest
         image = self._images.get(key)
-        if image is not None:
+        if image is not None and _is_there(image):
             return image
         with self._lock:
             image = self._images.get(key)
-            if image is None:
+            if image is None or not _is_there(image):
                 if target == "emulator":
                     image = gxx.build_emulator_kernel(self)
                 elif _TARGET.fullmatch(target):
@@ -134,6 +134,11 @@ class Kernel(KernelSource):
 
     def __repr__(self) -> str:
         return f"<ep_lib.Kernel {self.name} of {self.filename}>"
+
+
+def _is_there(image: EmulatorImage | NvrtcImage) -> bool:
+    """Whether its file is: the cache may have been emptied since."""
+    return not isinstance(image, EmulatorImage) or image.path.exists()
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distribution
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Literal
 
 from tqdm import tqdm
 
+from ep_lib import processes
 from ep_lib.commands import efa_environment
 from ep_lib.commands.doctor import trials
 from ep_lib.commands.doctor.trials import (
@@ -120,7 +121,7 @@ def examine() -> Report:
         for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")
     }
     jobs["mpi"] = probe_mpi
-    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
+    with processes.stoppable_threads(max(2, os.cpu_count() or 2)) as pool:
         running = {name: pool.submit(job) for name, job in jobs.items()}
         smi = nvidia_smi()
         with tqdm(total=len(running), desc="Trying what there is", delay=1, leave=False, disable=None, unit="") as bar:
