@@ -67,6 +67,17 @@ def stop_by(event: threading.Event) -> None:
     _of_this_thread.stop = event
 
 
+@contextlib.contextmanager
+def stopping_by(event: threading.Event) -> Iterator[None]:
+    """Until the context ends, as :func:`stop_by`; what the thread was told before is told again then."""
+    before: threading.Event | None = getattr(_of_this_thread, "stop", None)
+    stop_by(event)
+    try:
+        yield
+    finally:
+        _of_this_thread.stop = before
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a command ended."""
