@@ -77,6 +77,7 @@ _NO_MEMORY = (
 _ENDLESS = ("DeadlockError", "LivelockError", "KernelTimeout")  # how a wait without a limit ends
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
+    "EP_LIB_CUDA_RULES",
     "EP_LIB_CXX",
     "CUDA_HOME",
     "CUDA_PATH",
