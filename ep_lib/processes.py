@@ -86,6 +86,17 @@ def stoppable_threads(count: int) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
+@contextlib.contextmanager
+def stopping_by(event: threading.Event) -> Iterator[None]:
+    """Until the context ends, as :func:`stop_by`; what the thread was told before is told again then."""
+    before: threading.Event | None = getattr(_of_this_thread, "stop", None)
+    stop_by(event)
+    try:
+        yield
+    finally:
+        _of_this_thread.stop = before
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a command ended."""
