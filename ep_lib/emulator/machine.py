@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.emulator import library, outcomes, recording
+from ep_lib.emulator import findings, library, outcomes, recording
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.emulator.host_watch import HostAccess
+from ep_lib.emulator.symbols import Place
 from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
 
 if TYPE_CHECKING:
@@ -251,6 +253,7 @@ class Machine:
         self.launches: list[Launched] | None = None  # a list where they are to be kept
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the runtime looks at them
         self._kept: list[object] = []
+        self._other_values, self._warned = 0, set[Place]()
 
     def begin_checks(self, plain_volatile: bool = False, weak_memory: bool = False) -> None:
         """Switches the checker on; to be called before the first launch. Raises BackendUnavailable.
@@ -491,6 +494,7 @@ class Machine:
             finally:
                 self._stop(run)  # an interrupt ends the kernels before it goes on
                 self._show_output()
+        self._warn_of_other_values()
         self._has_failed = run.error is not None or run.outcome != library.DONE
         if run.error is not None:
             self._error = run.error
@@ -499,6 +503,17 @@ class Machine:
             report = self._lib.epemu_report(self.handle).decode()
             self._error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)
             self.raise_if_broken()
+
+    def _warn_of_other_values(self) -> None:
+        """Says once of a line that a GPU may compute another value there. The checker has findings instead."""
+        count = self._lib.epemu_num_other_values(self.handle)
+        if count == self._other_values:
+            return
+        self._other_values = count
+        for place, message in findings.other_values(self._lib.epemu_other_values(self.handle).decode()):
+            if place not in self._warned:
+                self._warned.add(place)
+                warnings.warn_explicit(f"{message}: {place.source}", RuntimeWarning, place.name, place.line)
 
     def drain_network(self) -> None:
         """Lets everything in flight arrive, except on broken links; a barrier of all ranks does this."""

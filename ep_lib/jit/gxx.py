@@ -68,10 +68,13 @@ _KERNEL_FLAGS = [
     "-fno-rtti",  # as on GPUs; a table of virtual functions then names nothing of the C++ library's
     "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
+    "-fwrapv",  # as an integer of a GPU does
     "-ffp-contract=off",
     "-fsanitize=thread",
     "-fstack-protector-strong",  # past a local array through a pointer that g++ lost, seen when the function returns
     "-fsanitize=alignment",  # what g++ would take apart, such as an int4 at an odd address, a GPU does not forgive
+    # What a GPU defines and C++ does not, and division by 0, which both leave open.
+    "-fsanitize=shift-exponent,float-cast-overflow,integer-divide-by-zero",
     "-fvisibility=hidden",
     "-DEP_EMULATOR=1",
     "-U_FORTIFY_SOURCE",  # Ubuntu defines it: its longjmp refuses to change fibers, its memcpy escapes the checks

@@ -134,6 +134,18 @@ void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind) {
     finding.verdict.certainty = 22;
 }
 
+std::string* Checker::other_value(const Fiber* fiber, uintptr_t pc, const char* kind) {
+    const Side side = {fiber->check->id, fiber->check->time, static_cast<uint32_t>(pc), 0};
+    Finding& finding = note(side, side);
+    if (finding.count > 1) return nullptr;
+    finding.verdict.kind = kind;
+    const bool shift = finding.verdict.kind[0] == 's';
+    finding.verdict.remedy = shift ? "a branch for amounts of the width and more"
+                                   : "clamp the value before the cast, or use an intrinsic such as __float2int_rz";
+    finding.verdict.certainty = 22;
+    return &finding.verdict.detail;
+}
+
 // The library and the offset in it, from the lower half of an address.
 std::string Checker::place(uint32_t pc) const {
     for (const auto& image : m_.images)

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -333,6 +334,12 @@ struct Machine {
     const Fiber* last_local_writer = nullptr;  // to an array of its own, and where: it may have gone too far
     uintptr_t last_local_pc = 0;
     std::string fault_text;
+    // Where kernels met what a GPU defines and C++ does not, each line once; while checks are off.
+    struct OtherValue {
+        const char* kind;
+        std::string place, kernel, text;
+    };
+    std::map<uintptr_t, OtherValue> other_values;
     std::string report, findings;  // JSON for Python
     std::string livelock;          // JSON: whose steps come back to a state, if the schedule has found that
     std::string quiescence;        // who waited when only waits with a limit could go on any more; under checks
@@ -350,6 +357,7 @@ struct Machine {
     Machine(int ranks, const Settings& settings);
     ~Machine();
     bool has_other_processes() const { return settings.home >= 0; }
+    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // what there is to say; null: it is
 };
 
 // What a host does to a machine whose kernels may be running meanwhile.
