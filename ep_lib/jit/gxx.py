@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import sys
 import tempfile
 import threading
@@ -220,6 +221,7 @@ class _Plan:
     roots: list[Path]
     system_roots: tuple[Path, ...]
     uses_cpp_library: bool
+    cuda_arch: int
 
     @property
     def flags(self) -> list[str]:
@@ -237,15 +239,18 @@ class _Plan:
     def key(self) -> str:
         parts = ["emulator", toolkit.library_version(), self.compiler.path, self.compiler.identity]
         parts += [*self.flags, *_KERNEL_LINK_FLAGS, *self.looked_through, str(self.prelude), str(self.runtime)]
-        return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
+        parts += [str(self.cuda_arch), *map(str, self.roots), *map(str, self.system_roots), self.unit]
+        return digest.key(self.headers, parts)
 
 
 def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> _Plan:
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
-    roots, system = [*kernel.include_roots(transport), toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
-    headers = digest.scan(unit, roots, system)
+    roots, system = kernel.include_roots(transport), toolkit.cuda_include_dirs()
+    headers = digest.scan(unit, roots, [toolkit.EMULATOR_INCLUDE, *system])
+    roots = [*roots, toolkit.EMULATOR_INCLUDE]
     library = _uses_cpp_library(unit, headers, system)
-    return _Plan(compiler, _prelude(compiler, library), build_runtime(), kernels, unit, headers, roots, system, library)
+    prelude, arch = _prelude(compiler, library), Config.from_environment().cuda_arch
+    return _Plan(compiler, prelude, build_runtime(), kernels, unit, headers, roots, system, library, arch)
 
 
 @functools.lru_cache(256)  # the headers' digest says what is in them
@@ -489,10 +494,12 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     compiler = plan.compiler
     source, obj, library = folder / UNIT_FILE, folder / "kernel.o", folder / "kernel.so"
     source.write_text(plan.unit, encoding="utf-8")
-    includes = [f"-I{root}" for root in plan.roots]
+    views = folder / "views"
+    includes = [f"-I{root}" for root in (views, *plan.roots)]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
     options = [*plan.flags, *_precompiled(compiler, plan.prelude, plan.uses_cpp_library)]
+    options += ["-include", str(_write_views(plan, views))]
 
     def step(command: list[str], target: Path) -> None:
         status, log = _run(command)
@@ -563,7 +570,34 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     }
     for leftover in (*folder.glob("*.o"), *folder.glob("*.h")):
         leftover.unlink()
+    shutil.rmtree(views)
     (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+_OF_CUDA = """#ifdef __CUDACC__
+#include <ep_emulator/host_view.h>
+#include_next <{name}>
+#include <ep_emulator/device_view.h>
+#else
+#include_next <{name}>
+#endif
+"""
+
+
+def _write_views(plan: _Plan, folder: Path) -> Path:
+    """What makes a kernel's own code see the macros of a compiler for GPUs, and the headers of CUDA and of the emulator
+    those of one for hosts: before all include folders one for each of these that the kernel includes, and one to begin
+    with, whose path is returned."""
+    for name in plan.headers.settled:
+        target = (folder / name).resolve()
+        if target.is_relative_to(folder):  # not by ..
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(_OF_CUDA.format(name=name), encoding="utf-8")
+    begin = folder / "ep_emulator" / "begin.h"
+    begin.parent.mkdir(parents=True, exist_ok=True)
+    arch = plan.cuda_arch * 10
+    begin.write_text(f"#define EPEMU_CUDA_ARCH {arch}\n#include <ep_emulator/device_view.h>\n", encoding="utf-8")
+    return begin
 
 
 def _unseen(dump: Path, classes: Path, obj: Elf) -> list[unseen.Unseen]:
