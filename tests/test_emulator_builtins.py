@@ -47,6 +47,12 @@ def test_indices_in_three_dimensions(backend: str) -> None:
     assert sizes.tolist() == [[4, 3, 2], [3, 2, 2], [32, 1, 1]]
 
 
+def test_indices_by_other_names(backend: str) -> None:
+    """A member, a parameter, a reference, a copy, and with the global namespace before it."""
+    (right,) = run(backend, language("indices_by_other_names"), 2, (40, 2), np.zeros(160, np.uint32))
+    assert right.tolist() == [4] * 160
+
+
 @pytest.mark.parametrize(("c_type", "dtype"), [("float", np.float32), ("long long", np.int64), ("short", np.int16)])
 def test_templates_in_namespaces(backend: str, c_type: str, dtype: Any) -> None:
     x = RNG.integers(-1000, 1000, 300).astype(dtype)

@@ -150,14 +150,14 @@ class _Scan:
         seen: set[str] = set()
         others: set[str] = set()
         settled: set[str] = set()
-        waiting = [(name, "") for name in reversed(_includes(text))]
+        waiting = [(name, "", False) for name in reversed(_includes(text))]
         while waiting:
-            name, folder = waiting.pop()
+            name, folder, by_settled = waiting.pop()
             path = self.find(name, folder)
             hasher.update(f"{name}\0{path.removeprefix(self.home)}\0".encode("utf-8", "surrogateescape"))
             if not path:
                 others.add(name[1:-1])
-            if path.startswith(self.settled) and not f"{folder}{os.sep}".startswith(self.settled):
+            if not by_settled and path.startswith(self.settled):
                 settled.add(name[1:-1])
             if not path or path in seen:
                 continue
@@ -165,7 +165,8 @@ class _Scan:
             file = self.read(path)
             hasher.update(file.digest.encode())
             inside = os.path.dirname(path)  # noqa: PTH120 - hundreds of headers a scan; pathlib costs 5 us each
-            waiting.extend((included, inside) for included in reversed(file.includes))
+            is_settled = path.startswith(self.settled)
+            waiting += [(included, inside, is_settled) for included in reversed(file.includes)]
         if self.store is not None:
             self.store.save()
         return Headers(hasher.hexdigest(), tuple(sorted(seen)), frozenset(others), frozenset(settled))

@@ -269,10 +269,6 @@ uint32_t epemu_activemask() {
     return static_cast<uint32_t>(current->result);
 }
 
-const epemu_dim3* epemu_thread_idx() { return &current->thread; }
-const epemu_dim3* epemu_block_idx() { return &current->block->index; }
-const epemu_dim3* epemu_block_dim() { return &current->block->launch->block; }
-const epemu_dim3* epemu_grid_dim() { return &current->block->launch->grid; }
 int epemu_rank() { return current->block->launch->rank; }
 int epemu_num_ranks() { return machine->num_ranks; }
 char* epemu_heap_base(int rank) { return machine->heaps + static_cast<size_t>(rank) * machine->heap_stride; }

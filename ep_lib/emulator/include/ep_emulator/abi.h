@@ -12,12 +12,8 @@ struct epemu_dim3 {
     unsigned x, y, z;
 };
 
-// A fiber's indices never change, so the compiler may fold repeated calls (attribute const).
+// What never changes for a fiber: the compiler may fold repeated calls.
 #define EPEMU_CONST __attribute__((const))
-EPEMU_CONST const epemu_dim3* epemu_thread_idx();
-EPEMU_CONST const epemu_dim3* epemu_block_idx();
-EPEMU_CONST const epemu_dim3* epemu_block_dim();
-EPEMU_CONST const epemu_dim3* epemu_grid_dim();
 
 // ---- where am I among the ranks -------------------------------------------------------------------------------
 EPEMU_CONST int epemu_rank();

@@ -8,24 +8,18 @@
 #define EPEMU_C_INLINE extern "C" inline __attribute__((always_inline, artificial, unused))
 
 // ---- indices --------------------------------------------------------------------------------------------------
-// One function a component, without instrumentation (these reads concern no memory of the kernel) and `const`, so that
-// the compiler keeps the result in a register. Not a variable: threads share one OS thread, and change in mid-function.
-namespace ep_emulator {
-#define EPEMU_INDEX(name)                                                                                            \
-    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_x() { return epemu_##name()->x; } \
-    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_y() { return epemu_##name()->y; } \
-    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_z() { return epemu_##name()->z; }
-EPEMU_INDEX(thread_idx)
-EPEMU_INDEX(block_idx)
-EPEMU_INDEX(block_dim)
-EPEMU_INDEX(grid_dim)
-#undef EPEMU_INDEX
-}  // namespace ep_emulator
-
-#define threadIdx (uint3{ep_emulator::thread_idx_x(), ep_emulator::thread_idx_y(), ep_emulator::thread_idx_z()})
-#define blockIdx (uint3{ep_emulator::block_idx_x(), ep_emulator::block_idx_y(), ep_emulator::block_idx_z()})
-#define blockDim (dim3(ep_emulator::block_dim_x(), ep_emulator::block_dim_y(), ep_emulator::block_dim_z()))
-#define gridDim (dim3(ep_emulator::grid_dim_x(), ep_emulator::grid_dim_y(), ep_emulator::grid_dim_z()))
+// Variables of the runtime, which changes them when another thread goes on. They are const, so that the compiler keeps what
+// it has read, and g++ tells the sanitizer of no read: of dim3, which has a constructor, it would.
+struct EpEmulatorDim {
+    unsigned x, y, z;
+    constexpr operator dim3() const { return dim3(x, y, z); }
+};
+extern "C" {
+#define EPEMU_OF_RUNTIME __attribute__((visibility("default"))) const
+extern EPEMU_OF_RUNTIME uint3 threadIdx, blockIdx;
+extern EPEMU_OF_RUNTIME EpEmulatorDim blockDim, gridDim;
+#undef EPEMU_OF_RUNTIME
+}
 
 static constexpr int warpSize = 32;
 
