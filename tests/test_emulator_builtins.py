@@ -257,6 +257,35 @@ def test_printf_reaches_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(lines) == sorted(f"rank {r}: 3.50 0x2a text c -1234567890123 100%" for r in range(2))
 
 
+def test_printf_returns_how_many_arguments_it_has(backend: str) -> None:
+    kernel = ep_lib.Kernel.from_source(
+        """
+        #include <cstdio>
+        __global__ void k(int* o) {
+            o[0] = printf("none\\n");
+            o[1] = std::printf("%d %s %f\\n", 1, "two", 3.0f);
+        }""",
+        "k",
+    )
+    (got,) = run(backend, kernel, 1, 1, np.full(2, -1, np.int32))
+    assert got.tolist() == [0, 3]
+
+
+def test_a_kernel_may_be_ready_for_programmatic_dependent_launches(backend: str) -> None:
+    kernel = ep_lib.Kernel.from_source(
+        """
+        #include <cuda_device_runtime_api.h>
+        __global__ void k(int* o) {
+            cudaGridDependencySynchronize();
+            o[threadIdx.x] += threadIdx.x;
+            cudaTriggerProgrammaticLaunchCompletion();
+        }""",
+        "k",
+    )
+    (got,) = run(backend, kernel, 1, 32, np.ones(32, np.int32))
+    assert got.tolist() == list(range(1, 33))
+
+
 def fault(name: str, value: int) -> errors.KernelFault:
     def main(rank: ep_lib.Rank) -> None:
         ends(name).launch(rank, 2, 64, value)

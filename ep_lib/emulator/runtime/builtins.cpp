@@ -322,7 +322,7 @@ void epemu_nanosleep(unsigned ns) {
     yield();
 }
 
-int epemu_printf(const char* format, ...) {
+void epemu_printf(const char* format, ...) {
     // vsnprintf needs kilobytes of stack, so the scheduler calls it, on its own.
     va_list args;
     va_start(args, format);
@@ -330,7 +330,6 @@ int epemu_printf(const char* format, ...) {
     current->format_args = &args;
     block_current(State::kPrinting, "printf", EPEMU_PC);
     va_end(args);
-    return 0;
 }
 
 void epemu_trap(const char* why) { raise_fault(Fault::kTrap, EPEMU_PC, 0, why); }

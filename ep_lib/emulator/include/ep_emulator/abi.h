@@ -133,7 +133,7 @@ void epemu_only_looks(bool from_now_on);  // the thread is in a wait of ep::look
 uint64_t epemu_globaltimer();             // virtual nanoseconds, the same clock on all ranks
 uint64_t epemu_limit_timer();             // the same, for the limit of a wait that is over long before
 void epemu_nanosleep(unsigned ns);
-int epemu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void epemu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void epemu_trap(const char* why);
 [[noreturn]] void epemu_assert_fail(const char* expression, const char* file, unsigned line, const char* function);
 

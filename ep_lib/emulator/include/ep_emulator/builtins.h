@@ -62,6 +62,10 @@ EPEMU_INLINE void __barrier_sync(unsigned id, unsigned site = EPEMU_SITE) {
 }
 EPEMU_INLINE void __barrier_sync_count(unsigned id, unsigned threads) { epemu_named_barrier(id, threads); }
 
+// Programmatic dependent launches, which ep_lib does not make: the kernel before has ended, and none waits for a trigger.
+EPEMU_INLINE void cudaGridDependencySynchronize() {}
+EPEMU_INLINE void cudaTriggerProgrammaticLaunchCompletion() {}
+
 // ---- fences ---------------------------------------------------------------------------------------------------
 EPEMU_INLINE void __threadfence_block() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_BLOCK); }
 EPEMU_INLINE void __threadfence() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_DEVICE); }
