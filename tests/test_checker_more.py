@@ -467,3 +467,47 @@ def test_instructions_of_the_machine_are_refused_however_they_came(monkeypatch: 
     of = {each.name: each.function for each in told if each.kind == "machine"}
     assert of.pop("asm") == "k" and of.pop("__builtin_ia32_fxsave64") == "k"
     assert "store" in of.pop("__builtin_ia32_movntq") and any("maskmov" in each for each in of)
+
+
+RESTRICT = """
+#include <ep/peer.cuh>
+#include <ep/signal.cuh>
+#include <ep/wait.cuh>
+template <typename T>
+__global__ void k(T* __restrict__ out, {inbox}, T* mine, uint64_t* flag, bool also_mine) {{
+    const int peer = 1 - ep::rank();
+    *ep::peer_ptr(mine, peer) = 40 + ep::rank();
+    ep::signal_add(flag, 1, peer);
+    if (!ep::wait_until_ge(flag, 1, {{ep::kPhaseSignal, peer, 0}})) return;
+    out[0] = inbox[also_mine ? 0 : 1];
+}}
+"""
+INBOXES = {
+    "const T* __restrict__ inbox": True,
+    "T const *__restrict inbox": True,
+    "const T* const __restrict__ inbox": True,
+    "const T* inbox": False,
+    "T* __restrict__ inbox": False,
+    "const T* inbox /* no __restrict__ */": False,
+}
+
+
+@pytest.mark.parametrize("reads_what_comes", [True, False])
+@pytest.mark.parametrize("inbox", INBOXES)
+def test_a_restrict_parameter_is_read_by_the_read_only_path(inbox: str, reads_what_comes: bool) -> None:
+    """NVRTC makes ld.global.nc of such a load: what a peer writes meanwhile may be missed, also behind a wait."""
+    kernel = ep_lib.Kernel.from_source(RESTRICT.format(inbox=inbox), "k<int>")
+
+    def main(rank: ep_lib.Rank) -> None:
+        box, flag = rank.symmetric(2, np.int32), rank.symmetric(1, np.uint64)
+        kernel.launch(rank, 1, 1, rank.empty(1, np.int32), box, box, flag, reads_what_comes)
+        rank.synchronize()
+
+    report = ep_lib.check(main, 2, seeds=4, progress=False)
+    if not (INBOXES[inbox] and reads_what_comes):
+        assert report.ok, report
+        return
+    (finding,) = report.findings
+    assert finding.kind == "read-only path"
+    assert "without __restrict__" in finding.remedy
+    assert finding.second is not None and "out[0] = inbox" in finding.second.source

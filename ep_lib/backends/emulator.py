@@ -18,7 +18,7 @@ from ep_lib.backends.base import MAX_SHARED_BYTES
 from ep_lib.callers import is_ours
 from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
-from ep_lib.emulator.recording import parameter_names
+from ep_lib.emulator.recording import parameter_names, read_only_parameters
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
@@ -302,8 +302,15 @@ class EmulatorBackend:
                 ranges.append((info.address, info.address + info.nbytes, not info.readonly))
         if self._watch is not None:
             self._watch.look()
+        read_only = []
+        if self.checks:
+            flags = read_only_parameters(kernel.source, kernel.name)
+            pointers = (array for (_, array, _), flag in zip(marshalled, flags, strict=False) if flag)
+            read_only = [
+                (array.address, array.address + array.nbytes, False) for array in pointers if array is not None
+            ]
         self._last_ticket = self._machine.launch(
-            self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes, parameters
+            self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes, parameters, read_only=read_only
         )
         if self._machine.notes is not None:
             given = [list(inside) if array is None else [array] for _, array, inside in marshalled]

@@ -104,6 +104,8 @@ class LaunchRequest(Structure):
         ("parameters", c_char_p),
         ("ranges", POINTER(Range)),
         ("num_ranges", c_uint64),
+        ("read_only", POINTER(Range)),
+        ("num_read_only", c_uint64),
     ]
 
 

@@ -396,11 +396,13 @@ class Machine:
         shared_bytes: int,
         parameters: str = "",
         *,
+        read_only: Sequence[tuple[int, int, bool]] = (),
         is_service: bool = False,
     ) -> int:
         """Queues a kernel behind the rank's others; returns its ticket. ``ranges``: (begin, end, writable) of what its
-        arguments point to. ``parameters``: their names for reports (``Launch`` of the runtime). ``is_service``: it
-        starts beside them and never ends, like a thread of the host."""
+        arguments point to. ``parameters``: their names for reports (``Launch`` of the runtime). ``read_only``: ranges
+        that the compiler may read by the read-only path. ``is_service``: it starts beside them and never ends, like a
+        thread of the host."""
         self.raise_if_broken()
         self._forget_stale()
         loaded = self.load(image, rank)
@@ -424,6 +426,8 @@ class Machine:
             parameters=parameters.encode(),
             ranges=(library.Range * max(1, len(ranges)))(*ranges),  # type: ignore[misc]  # ctypes takes tuples
             num_ranges=len(ranges),
+            read_only=(library.Range * max(1, len(read_only)))(*read_only),  # type: ignore[misc]
+            num_read_only=len(read_only),
         )
         start = self._lib.epemu_launch_service if is_service else self._lib.epemu_launch
         self._has_services |= is_service

@@ -160,6 +160,8 @@ struct LaunchRequest {
     const char* parameters;  // as in Launch
     const Range* ranges;
     uint64_t num_ranges;
+    const Range* read_only;
+    uint64_t num_read_only;
 };
 
 static std::unique_ptr<Launch> make_launch(const Rank& rank, Image* image, void* entry, const LaunchRequest* r) {
@@ -181,6 +183,7 @@ static std::unique_ptr<Launch> make_launch(const Rank& rank, Image* image, void*
     launch->parameters = r->parameters;
     launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
     sort_ranges(launch->ranges);
+    launch->read_only.assign(r->read_only, r->read_only + r->num_read_only);
     launch->arrays = rank.arrays;
     return launch;
 }

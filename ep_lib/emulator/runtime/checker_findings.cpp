@@ -116,7 +116,8 @@ void Checker::read_only_of_written(const ThreadCheck& t, uint32_t pc, const Slot
     report_as(finding, first, second);
     finding.verdict.kind = "read-only path";
     finding.verdict.remedy =
-        "a plain load (ld_na_v4): ld_nc and __ldg are for what is not written while the kernel runs";
+        "a plain load (ld_na_v4), without __restrict__: ld_nc, __ldg and const T* __restrict__ are for what is not "
+        "written while the kernel runs";
     finding.verdict.certainty = 22;
     finding.verdict.what = "use a plain load";
     finding.verdict.how = "at";

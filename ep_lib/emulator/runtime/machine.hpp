@@ -206,6 +206,7 @@ struct Launch {
     std::vector<void*> args;
     std::string parameters;          // a line each: element bytes (0: unknown) and its name, or - for no pointer
     std::vector<Range> ranges;       // host arrays this launch may touch, sorted by address
+    std::vector<Range> read_only;    // those of parameters that are const T* __restrict__; under checks
     Range recent[2] = {};            // the arrays of the last read and the last write that were in one
     SymmetricArrays arrays;          // as its host knew them when it launched
     Range recent_symmetric[2] = {};  // the same as `recent` in the heaps, as offsets
