@@ -511,3 +511,46 @@ def test_a_restrict_parameter_is_read_by_the_read_only_path(inbox: str, reads_wh
     assert finding.kind == "read-only path"
     assert "without __restrict__" in finding.remedy
     assert finding.second is not None and "out[0] = inbox" in finding.second.source
+
+
+SHUFFLES = {
+    "of lanes that have left": (
+        32,
+        "if (me < 20) v = __shfl_xor_sync(~0u, v, 16);",
+        "0xffffffff names lanes 20 to 31, which have ended: they",
+    ),
+    "of lanes that there never were": (
+        40,
+        "if (me >= 32) v = __shfl_down_sync(~0u, v, 4);",
+        "0xffffffff names lanes 8 to 31, which the block does not have: they",
+    ),
+    "of a lane that left and others that never were": (
+        36,
+        "if (me >= 33) v = __shfl_down_sync(~0u, v, 2);",
+        "0xffffffff names lane 0, which have ended, and lanes 4 to 31, which the block does not have: they",
+    ),
+    "of a lane that is not named": (
+        32,
+        "if (me < 20) v = __shfl_xor_sync(0xfffff, v, 16);",
+        "0xfffff does not name lane 20",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_a_shuffle_says_why_its_source_takes_no_part(name: str) -> None:
+    threads, line, says = SHUFFLES[name]
+    kernel = ep_lib.Kernel.from_source(
+        f"__global__ void k(int* o) {{ int me = threadIdx.x, v = me; {line} o[me] = v; }}", "k"
+    )
+
+    def main(rank: ep_lib.Rank) -> list[int]:
+        out = rank.to_device(np.zeros(64, np.int32))
+        kernel.launch(rank, 1, threads, out)
+        rank.synchronize()
+        return list(rank.to_host(out).tolist())
+
+    findings = ep_lib.check(main, 1, seeds=3, progress=False).findings
+    finding = next(f for f in findings if f.kind == "shuffle")
+    assert says in finding.detail
+    assert "its mask" not in finding.message

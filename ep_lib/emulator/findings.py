@@ -175,7 +175,7 @@ _SENTENCES = {
     "volatile": "volatile accesses carry data here, as nobody polls it, and nothing orders the two: either may be late",
     "read-only path": "memory is read through the read-only path (ld_nc, __ldg, or what the compiler makes of const T* "
     "__restrict__) that the same kernel writes",
-    "shuffle": "a shuffle reads a lane that its mask does not name: it gets anything, and results depend on it",
+    "shuffle": "a shuffle reads a lane that takes no part in it: it gets anything, and results depend on it",
     "shift amount": "by its width or more a GPU shifts everything out, and a CPU gives any value",
     "cast range": "the integer cannot hold the value: a GPU gives the nearest one, or 0 for NaN, and a CPU any",
     "activemask": "results depend on which lanes __activemask happens to find together",

@@ -124,14 +124,13 @@ void Checker::read_only_of_written(const ThreadCheck& t, uint32_t pc, const Slot
     finding.verdict.to = pc;
 }
 
-void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind) {
+void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std::string remedy, std::string detail) {
     const Side side = {fiber->check->id, fiber->check->time, static_cast<uint32_t>(pc), 0};
     Finding& finding = note(side, side);
     if (finding.count > 1) return;
     finding.verdict.kind = kind;
-    const bool shuffle = finding.verdict.kind[0] == 's';
-    finding.verdict.remedy = shuffle ? "a mask that names the lane that is read, or no use of its value"
-                                     : "a mask from __ballot_sync, or what the program knows, instead of __activemask";
+    finding.verdict.remedy = std::move(remedy);
+    finding.verdict.detail = std::move(detail);
     finding.verdict.certainty = 22;
 }
 
