@@ -24,7 +24,7 @@ from ep_lib.jit import cache as compile_cache
 from ep_lib.jit import pieces, sealed
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
-from ep_lib.processes import run, temporary_folder
+from ep_lib.processes import home_folder, run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.bound import put_together
 from ep_lib.workshop.exercises import Exercise, Task, find
@@ -478,8 +478,9 @@ def _installation(compiler: Path) -> tuple[Path, ...]:
 
 def _without_home(prefix: Path) -> list[Path]:
     """A folder with software; of one that holds the user's own files as well, the parts that are software."""
-    home = Path.home().resolve()
-    return [prefix / part for part in _OF_A_PREFIX] if prefix in (home, *home.parents) else [prefix]
+    home = home_folder()
+    in_home = home is not None and home.resolve().is_relative_to(prefix)
+    return [prefix / part for part in _OF_A_PREFIX] if in_home else [prefix]
 
 
 def _sources(tests: HiddenTests) -> list[Path]:
