@@ -286,6 +286,62 @@ def test_a_kernel_may_be_ready_for_programmatic_dependent_launches(backend: str)
     assert got.tolist() == list(range(1, 33))
 
 
+VARIABLES = """
+__constant__ float weights[4];
+__device__ int calls = 5;
+namespace deep { namespace inside { __device__ short table[3]; } }
+extern "C" __global__ void k(float* out) {
+    out[threadIdx.x] = weights[threadIdx.x] * deep::inside::table[threadIdx.x % 3];
+    if (threadIdx.x == 0) calls++;
+}
+"""
+
+
+def test_variables_of_a_kernel_are_set_and_read_from_python(backend: str) -> None:
+    kernel = ep_lib.Kernel.from_source(VARIABLES, "k")
+
+    def main(rank: ep_lib.Rank) -> list[Any]:
+        weights = kernel.get_global(rank, "weights", np.float32)
+        weights[...] = rank.to_device(np.arange(1, 5, dtype=np.float32))
+        kernel.get_global(rank, "deep::inside::table", np.int16)[...] = rank.to_device(np.array([1, 10, 100], np.int16))
+        out = rank.to_device(np.zeros(4, np.float32))
+        for _ in range(2):
+            kernel.launch(rank, 1, 4, out)
+        rank.synchronize()
+        calls = kernel.get_global(rank, "calls", np.int32)
+        return [rank.to_host(array).tolist() for array in (out, calls, weights)]
+
+    assert alone(backend, main) == [[1.0, 20.0, 300.0, 4.0], [7], [1.0, 2.0, 3.0, 4.0]]
+
+
+def test_each_rank_has_variables_of_its_own_which_outlive_it() -> None:
+    kernel = ep_lib.Kernel.from_source(VARIABLES, "k")
+
+    def main(rank: ep_lib.Rank) -> Any:
+        calls = kernel.get_global(rank, "calls", np.int32)
+        for _ in range(rank.rank):
+            kernel.launch(rank, 1, 4, rank.empty(4, np.float32))
+        rank.synchronize()
+        return calls
+
+    assert [calls.tolist() for calls in ep_lib.spawn(main, 3, "emulator")] == [[5], [6], [7]]
+
+
+def test_a_variable_that_is_not_there_is_refused(backend: str) -> None:
+    kernel = ep_lib.Kernel.from_source(VARIABLES, "k")
+
+    def main(rank: ep_lib.Rank) -> None:
+        for name in ("missing", "table", "k"):
+            with pytest.raises(errors.KernelNotFoundError, match=f"has no variable '{name}'"):
+                kernel.get_global(rank, name)
+        with pytest.raises(errors.ArgumentError, match="has 6 bytes, which is no multiple of int32's"):
+            kernel.get_global(rank, "deep::inside::table", np.int32)
+        with pytest.raises(errors.ArgumentError, match="the Rank that main got"):
+            kernel.get_global(3, "calls")  # type: ignore[arg-type]
+
+    alone(backend, main)
+
+
 def fault(name: str, value: int) -> errors.KernelFault:
     def main(rank: ep_lib.Rank) -> None:
         ends(name).launch(rank, 2, 64, value)

@@ -256,6 +256,12 @@ class EmulatorBackend:
             address = array.__array_interface__["data"][0]
             self._machine.left_unwritten(address, min(array.nbytes, _MARKED_BYTES))
 
+    def variable(self, kernel: Kernel, symbol: str) -> Array | None:
+        """A view of a variable of the kernel's library, of which each kernel of each rank has a copy."""
+        self._check_open()
+        image, _ = self._loaded.get(kernel) or self._load(kernel)
+        return self._machine.variable(image, self.rank, symbol)
+
     def replay(self, launches: Any, given: Any, made: Any) -> None:
         """Kernels are launched one by one here, and checked."""
 

@@ -29,6 +29,7 @@ from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.emulator.host_watch import HostAccess
 from ep_lib.emulator.symbols import Place
 from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
+from ep_lib.jit.elf import SHN_UNDEF, STT_OBJECT, Elf
 
 if TYPE_CHECKING:
     from ep_lib.jit.gxx import EmulatorImage
@@ -383,6 +384,17 @@ class Machine:
     def symbol(self, loaded: int, name: str) -> int | None:
         """The address of what a loaded library exports under this name; None if it does not."""
         return self._lib.epemu_symbol(loaded, name.encode()) or None
+
+    def variable(self, image: EmulatorImage, rank: int, symbol: str) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        """The bytes of a variable of a compiled kernel's library, without a copy; None if it has none of that name."""
+        symbols = {each.name: each for each in Elf(image.path.read_bytes()).symbols if each.section != SHN_UNDEF}
+        found, entry = symbols.get(symbol), symbols[image.entry_symbol]
+        if found is None or found.type != STT_OBJECT:
+            return None
+        base = self._lib.epemu_symbol(self.load(image, rank), image.entry_symbol.encode()) - entry.value
+        buffer = (ctypes.c_uint8 * found.size).from_address(base + found.value)
+        buffer.memory = self._memory  # type: ignore[attr-defined]  # keeps the library loaded
+        return np.ctypeslib.as_array(buffer)
 
     def launch(
         self,
