@@ -108,8 +108,8 @@ constexpr int kSavedWords = 20, kReturnWord = 11, kPaddingWords = 0;
 extern "C" void epemu_switch(void** save, void* load);
 extern "C" void epemu_call_on(void* stack, void (*function)(void*), void* argument);
 extern "C" {
-// Of the fiber that runs; kernels read them by these names (ep_emulator/builtins.h).
-epemu_dim3 threadIdx, blockIdx, blockDim, gridDim;
+// Of the fiber that runs: what kernels call threadIdx and its kin (ep_emulator/builtins.h).
+epemu_dim3 epemu_thread_idx, epemu_block_idx, epemu_block_dim, epemu_grid_dim;
 }
 
 namespace epemu {
@@ -179,7 +179,7 @@ StackPool& pool_of(const Fiber* fiber, size_t stack_bytes) {
 // From another fiber of the same block.
 inline void set_current(Fiber* fiber) {
     current = fiber;
-    threadIdx = fiber->thread;
+    epemu_thread_idx = fiber->thread;
 }
 
 void* scheduler_stack_pointer;
@@ -254,9 +254,9 @@ Fiber* switch_to(Fiber* fiber) {
     if (!fiber->stack) prepare(fiber);
     set_current(fiber);
     const Block* block = fiber->block;
-    blockIdx = block->index;
-    blockDim = block->launch->block;
-    gridDim = block->launch->grid;
+    epemu_block_idx = block->index;
+    epemu_block_dim = block->launch->block;
+    epemu_grid_dim = block->launch->grid;
     epemu_switch(&scheduler_stack_pointer, fiber->stack_pointer);
     return std::exchange(current, nullptr);
 }
@@ -272,7 +272,7 @@ bool is_on_its_stack() {
 }
 
 bool is_an_index(uintptr_t address, size_t size) {
-    for (const epemu_dim3* index : {&threadIdx, &blockIdx, &blockDim, &gridDim})
+    for (const epemu_dim3* index : {&epemu_thread_idx, &epemu_block_idx, &epemu_block_dim, &epemu_grid_dim})
         if (const uintptr_t at = address - reinterpret_cast<uintptr_t>(index); at < sizeof(*index))
             return size <= sizeof(*index) - at;
     return false;

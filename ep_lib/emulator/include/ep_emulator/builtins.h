@@ -14,12 +14,12 @@ struct EpEmulatorDim {
     unsigned x, y, z;
     constexpr operator dim3() const { return dim3(x, y, z); }
 };
-extern "C" {
-#define EPEMU_OF_RUNTIME __attribute__((visibility("default"))) const
-extern EPEMU_OF_RUNTIME uint3 threadIdx, blockIdx;
-extern EPEMU_OF_RUNTIME EpEmulatorDim blockDim, gridDim;
-#undef EPEMU_OF_RUNTIME
-}
+#define EPEMU_INDEX(type, name, symbol) extern "C" __attribute__((visibility("default"))) const type name asm(#symbol);
+EPEMU_INDEX(uint3, threadIdx, epemu_thread_idx)
+EPEMU_INDEX(uint3, blockIdx, epemu_block_idx)
+EPEMU_INDEX(EpEmulatorDim, blockDim, epemu_block_dim)
+EPEMU_INDEX(EpEmulatorDim, gridDim, epemu_grid_dim)
+#undef EPEMU_INDEX
 
 static constexpr int warpSize = 32;
 
