@@ -100,7 +100,7 @@ def test_dynamic_shared_memory_at_file_scope_is_aligned(backend: str) -> None:
 
 def test_a_struct_by_value(backend: str) -> None:
     layout = [("in", "u8"), ("out", "u8"), ("n", "i4"), ("factor", "f4"), ("padding", "u8"), ("extra", "i4", 4)]
-    x = RNG.standard_normal(50).astype(np.float32)
+    x = np.random.default_rng(7).standard_normal(50).astype(np.float32)
 
     def main(rank: ep_lib.Rank) -> np.ndarray[Any, Any]:
         a, b = rank.symmetric(x.shape, x.dtype), rank.symmetric(x.shape, x.dtype)
@@ -112,7 +112,8 @@ def test_a_struct_by_value(backend: str) -> None:
         language("by_value").launch(rank, 1, 64, args)
         return rank.to_host(b).copy()
 
-    np.testing.assert_allclose(alone(backend, main), x * 2.5 + 7, rtol=1e-6)
+    # One rounding or two: the sum may be small where both terms are not.
+    np.testing.assert_allclose(alone(backend, main), x * 2.5 + 7, rtol=1e-6, atol=1e-6)
 
 
 def test_bulk_copies_of_structs_and_recursion(backend: str) -> None:

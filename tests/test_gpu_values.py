@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.builtins_table import alone
 from support.clang import use_clang
 
 import ep_lib
 from ep_lib.errors import KernelFault
+from ep_lib.jit import gxx
 
 INT_MIN, INT64_MIN = -(2**31), -(2**63)
 
@@ -175,3 +177,61 @@ def test_an_integer_divided_by_zero_stops_the_run(operation: str, compiler: str)
     )
     with pytest.raises(KernelFault, match="divides an integer by zero, for which a GPU gives any value"):
         ep_lib.spawn(main, 1, "emulator")
+
+
+PRODUCTS = """
+const float a = x[0], b = x[1], c = x[2];
+o[0] = a * b + c;
+o[1] = -c - x[3] * b;
+o[2] = __fadd_rn(__fmul_rn(a, b), c);
+o[3] = __fmul_rn(x[3], b) + c;
+float sum = c;
+for (int i = 0; i < n; i++) sum += x[i] * x[i + 1];
+o[4] = sum;
+o[5] = fmaf(a, b, c);
+"""
+
+
+def test_a_product_and_a_sum_are_rounded_once(compiler: str) -> None:
+    """As nvcc and NVRTC have it by default, but for intrinsics that say how they round."""
+    if gxx._contraction(compiler == "clang++") == ("-ffp-contract=off",):
+        pytest.skip("this processor has no fused multiply-add")
+    a = np.float32(1 + 2**-12)
+    given = np.array([a, a, -1, a], np.float32)
+    main = program(f"const int n = 1;{PRODUCTS}", np.zeros(6, np.float32), given, parameters="float* o, const float* x")
+    once, twice = float(np.float32(float(a) ** 2 - 1)), float(a * a - np.float32(1))
+    assert once != twice
+    assert ep_lib.spawn(main, 1, "emulator") == [[once, -once, twice, twice, once, once]]
+
+
+BEYOND = {  # NaN and the ends of formats, as CUDA's documentation has them
+    "fminf(nan, 1.0f)": 1.0,
+    "fmaxf(1.0f, nan)": 1.0,
+    "min(nan, 1.0f)": 1.0,
+    "fmin((double)nan, 2.0)": 2.0,
+    "nan < 1.0f || nan >= 1.0f || nan == nan": 0.0,
+    "nan != nan": 1.0,
+    "__half2float(__float2half(65519.0f))": 65504.0,
+    "__half2float(__float2half(65520.0f))": np.inf,
+    "__half2float(__float2half(2.98023224e-8f))": 0.0,
+    "__half2float(__float2half(2.9802326e-8f))": 2.0**-24,
+    "__bfloat162float(__float2bfloat16(3.3895314e38f))": 3.3895314e38,
+    "__bfloat162float(__float2bfloat16(3.4028235e38f))": np.inf,
+    "(float)__nv_fp8_e4m3(1e9f)": 448.0,
+    "(float)__nv_fp8_e5m2(1e9f)": 57344.0,
+    "isnan((float)__nv_fp8_e4m3(nan)) ? 1.0f : 0.0f": 1.0,
+    "1.1754944e-38f * half_": 5.877472e-39,  # a denormal: kernels are compiled without -ftz
+}
+
+
+def test_nan_denormals_and_the_ends_of_formats(backend: str, compiler: str) -> None:
+    lines = "".join(f"o[{i}] = {expression};\n" for i, expression in enumerate(BEYOND))
+    main = program(
+        f"const float nan = x[0], half_ = x[1];\n{lines}",
+        np.zeros(len(BEYOND), np.float32),
+        np.array([np.nan, 0.5], np.float32),
+        includes="#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <cuda_fp8.h>",
+        parameters="float* o, const float* x",
+    )
+    got = alone(backend, main)
+    assert dict(zip(BEYOND, got, strict=True)) == {name: float(np.float32(value)) for name, value in BEYOND.items()}

@@ -70,7 +70,6 @@ _KERNEL_FLAGS = [
     "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
     "-fwrapv",  # as an integer of a GPU does
-    "-ffp-contract=off",
     "-fsanitize=thread",
     "-fstack-protector-strong",  # past a local array through a pointer that g++ lost, seen when the function returns
     "-fsanitize=alignment",  # what g++ would take apart, such as an int4 at an odd address, a GPU does not forgive
@@ -425,13 +424,25 @@ def _watched_stream() -> TextIO | None:
     return sys.stdout if type(sys.stdout).__module__.startswith("ipykernel.") else None
 
 
+@functools.cache
+def _contraction(is_clang: bool) -> tuple[str, ...]:
+    """A product and a sum are one operation, rounded once, where nothing keeps them apart, as nvcc and NVRTC have it by
+    default; two where the processor has no such instruction."""
+    is_x86 = platform.machine() in ("x86_64", "AMD64", "i686")
+    if is_x86 and " fma " not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"):
+        return ("-ffp-contract=off",)
+    # g++ has the pass that joins them behind its own loops' only.
+    expensive = () if is_clang else ("-fexpensive-optimizations",)
+    return ("-ffp-contract=fast", *expensive, *(["-mfma"] if is_x86 else []))
+
+
 def _kernel_flags(compiler: Compiler, cpp_library: bool) -> list[str]:
     # The classic way to reach thread-local variables, a call of __tls_get_addr, has two names
     dialect = "gnu" if platform.machine() in ("x86_64", "AMD64", "i686") else "trad"
     library = ["-DEP_EMULATOR_CPP_LIBRARY"] if cpp_library else []
     if compiler.is_clang:  # its default on x86; older versions do not know the option
-        return [*_KERNEL_FLAGS, *library, *_CLANG_FLAGS]
-    return [*_KERNEL_FLAGS, *library, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
+        return [*_KERNEL_FLAGS, *_contraction(True), *library, *_CLANG_FLAGS]
+    return [*_KERNEL_FLAGS, *_contraction(False), *library, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
 
 
 def _prelude_flags(compiler: Compiler, cpp_library: bool) -> list[str]:

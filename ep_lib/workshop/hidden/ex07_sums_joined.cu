@@ -1,6 +1,6 @@
-// A product and a sum as compilers for GPUs take them: joined to one fused multiply-add wherever nothing keeps them apart.
-// Elsewhere the emulator's kernels are compiled without that, so that they round as NumPy does whatever a piece says.
-// For processors that have the instruction.
+// A product and a sum as compilers for GPUs take them: joined to one fused multiply-add wherever nothing keeps them apart,
+// as the emulator's kernels have it too (ep_lib/jit/gxx.py); here whatever its options say. For processors that have the
+// instruction.
 #include <ep/platform.cuh>
 
 #include <cuda_bf16.h>
