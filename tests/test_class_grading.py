@@ -25,11 +25,12 @@ from grader_answers import submission
 
 from ep_lib import processes
 from ep_lib.cli import main
+from ep_lib.commands import grade as grade_command
 from ep_lib.errors import GradingError
 from ep_lib.workshop import class_grading, marking, similar
 from ep_lib.workshop.class_grading import collect, grade_class, left_to_do
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.gradebook import Book
+from ep_lib.workshop.gradebook import Book, HandedIn
 from ep_lib.workshop.gradebook_views import standings_of, write_all
 from ep_lib.workshop.grader import Grade
 from ep_lib.workshop.handed_in import MAX_NOTEBOOK_BYTES
@@ -465,12 +466,15 @@ def test_the_command_keeps_writes_and_gives(tmp_path: Path, capsys: pytest.Captu
     book, out, table = str(tmp_path / "class.db"), tmp_path / "out", tmp_path / "grades.csv"
     words = ["grade", "--book", book, "--out", str(out), "--csv", str(table)]
     assert main([*words[:1], "01", *words[1:], "--all", str(place)]) == 1
-    assert "ada, 01_write_signal: 4 of 4\n" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "ada, 01_write_signal: 4 of 4\n" in said.out and f"{book} is a new gradebook" in said.err
     assert main([*words[:1], "01", *words[1:], "--all", str(place)]) == 1
     assert f"2 of 2 submissions are in {book} already" in capsys.readouterr().err
     other = tmp_path / "clas.db"
-    assert main(["grade", "--book", str(other), "--give", "bob", "01.2", "1", "--note", "half"]) == 2
-    assert f"there is no file {other}" in " ".join(capsys.readouterr().err.split()) and not other.exists()
+    for alone in (["--give", "bob", "01.2", "1", "--note", "half"], ["--deadline", "2001-01-01"], ["--out", str(out)]):
+        assert main(["grade", "--book", str(other), *alone]) == 2
+        assert f"there is no file {other}" in capsys.readouterr().err and not other.exists()
+    assert main(["grade", "--csv"]) == 2 and "nothing to grade, and no book" in capsys.readouterr().err
     assert main([*words, "--give", "bob", "01.2", "1", "--note", "half"]) == 0
     assert "bob,01_write_signal,3,4,2,1," in table.read_text() and (out / "bob" / "feedback.html").exists()
     (out / "ada" / "feedback.txt").unlink()
@@ -495,9 +499,10 @@ def test_the_command_keeps_writes_and_gives(tmp_path: Path, capsys: pytest.Captu
     assert [each["points"] for each in json.loads(capsys.readouterr().out)] == [0, 0]
     assert main(["grade", "--book", book, "--late", "0", "--json"]) == 0  # the deadline stays
     assert [each["points"] for each in json.loads(capsys.readouterr().out)] == [4, 3]
-    assert main(["grade", "--book", str(tmp_path / "new.db"), "--late", "50/day"]) == 2
+    new = ["grade", "01", "--all", str(place), "--book", str(tmp_path / "new.db")]
+    assert main([*new, "--late", "50/day"]) == 2
     assert "--late 50/day needs a deadline" in capsys.readouterr().err
-    assert main(["grade", "--book", str(tmp_path / "new.db"), "--deadline", "2001-01-01"]) == 0
+    assert main([*new, "--deadline", "2001-01-01"]) == 1
     assert "no --late RULE: who is late is marked" in capsys.readouterr().err
 
 
@@ -525,6 +530,53 @@ def test_times_count_for_what_is_graded_already(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("graded_by_comment")
+def test_rules_of_a_class_are_kept_and_can_be_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def points(*words: str) -> list[tuple[float, float]]:
+        assert main(["grade", "--book", str(tmp_path / "class.db"), "--json", *words]) == 0
+        return [(each["points"], each["share"]) for each in json.loads(capsys.readouterr().out)]
+
+    times = tmp_path / "times.csv"
+    times.write_text("learner,time\nada,2001-01-04\nbob,2001-01-04\n")
+    new = ["--all", str(handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 2")), "--times", str(times)]
+    main(["grade", "01", "--book", str(tmp_path / "class.db"), *new, "--deadline", "2001-01-01", "--late", "25/day"])
+    capsys.readouterr()
+    assert points("--late-days", "1") == [(2, 2), (2, 2)] == points()
+    assert points("--extension", "ada", "2001-01-02") == [(3, 3), (2, 2)]
+    assert points("01", "--extension", "ada", "2001-01-03", "--extension", "bob", "-") == [(4, 4), (2, 2)]
+    assert points("--weight", "01_write_signal", "10") == [(4, 10), (2, 5)]
+    assert points("--weight", "01_write_signal", "-", "--late-days", "0") == [(3, 3), (1, 1)]
+    assert points("--extension", "guy", "2001-01-02")  # before anything is handed in
+    for wrong in (
+        ["--best", "-1"],
+        ["--weight", "02", "3"],
+        ["--weight", "10_plan", "nan"],
+        ["--extension", "ada", "x"],
+    ):
+        assert main(["grade", "--book", str(tmp_path / "class.db"), *wrong]) == 2
+    assert "'02' may mean several exercises: choose one of 02_handshake, 02_reg" in capsys.readouterr().err
+    platform = ["--canvas", str(tmp_path / "canvas.csv"), "--moodle", str(tmp_path / "moodle.csv"), "--best", "3"]
+    assert main(["grade", "--book", str(tmp_path / "class.db"), *platform]) == 0
+    assert "moodle.csv leaves out those without a number of Moodle's: ada, bob" in capsys.readouterr().err
+    assert (tmp_path / "canvas.csv").read_text().endswith("ada,,,,,3\nbob,,,,,1\n")
+    with Book(tmp_path / "class.db") as book:
+        book.append("ada", "10_plan", "d", "v", result(Job("ada", "10_plan", {}), task(1, 2), task(2, 2)).record)
+        book.hand_in([HandedIn("ada", "10_plan", "d", id="7")])
+    for words, total in (([], "4,4"), (["01"], "3,4"), (["10_plan"], "4,4")):
+        assert main(["grade", *words, "--book", str(tmp_path / "class.db"), *platform, "--best", "1"]) == 0
+        assert f"Participant 7,ada,,,{total},Yes,\n" in (tmp_path / "moodle.csv").read_text()
+
+
+def test_how_far_it_is_is_said_without_a_terminal(
+    graded_by_comment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert grade_command._so_far(45, 300, 127) == "45 of 300, 12 min left"
+    assert grade_command._so_far(299, 300, 900) == "299 of 300, less than a minute left"
+    monkeypatch.setattr(grade_command, "_SAID_EVERY_S", 0)
+    main(["grade", "01", "--all", str(handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 2"))])
+    assert "1 of 2, less than a minute left\n2 of 2, less than a minute left\n" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("graded_by_comment")
 def test_points_by_hand_for_what_was_not_graded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in" / "ada").mkdir(parents=True)
     out, book = tmp_path / "out", str(tmp_path / "class.db")
@@ -536,7 +588,7 @@ def test_points_by_hand_for_what_was_not_graded(tmp_path: Path, capsys: pytest.C
     assert main([*give, "01", "3"]) == 0
     text = (out / "ada" / "feedback.txt").read_text()
     assert "01_write_signal: 3 of 12 points" in text and "no file" not in text
-    assert '<td class="n some"' in (out / "overview.html").read_text()
+    assert '<td class="n whole some"' in (out / "overview.html").read_text()
     assert main(["grade", "01", "--all", str(tmp_path / "in"), "--book", book]) == 1, "3 of 12 is not all of it"
 
 

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from ep_lib.callers import short_path
 from ep_lib.commands.demo import PICTURE_NAME, DemoOptions, run_demo
 from ep_lib.commands.demo.report import Listener
 from ep_lib.errors import ArgumentError, BackendUnavailable
@@ -303,7 +304,7 @@ def test_a_wrong_piece_is_named_and_the_library_is_not(
     line = (folder / "05_ring" / "ep" / "ring.cuh").read_text().partition("EXERCISE-BEGIN 1a")[0].count("\n") + 1
     runs, (problem,) = run_own(trained_small, folder)
     assert runs == [] and problem.startswith("pcie: ") and "With the library's pieces it is right" in problem
-    place = f"{folder / '05_ring' / 'ep' / 'ring.cuh'}:{line}"
+    place = f"{short_path(folder / '05_ring' / 'ep' / 'ring.cuh')}:{line}"
     assert f"The mistake is in:\n{place} and " in problem and "your task 1, when is a slot free?" in problem
     assert "(`ep-lib grade 05_ring` says more)" in problem
 

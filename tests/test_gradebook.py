@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
+import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,7 +21,18 @@ from ep_lib import processes
 from ep_lib.errors import GradingError
 from ep_lib.workshop import gradebook
 from ep_lib.workshop import gradebook_views as views
-from ep_lib.workshop.gradebook import ANY_EXERCISE, Book, HandedIn, LateRule, Standing, a_time
+from ep_lib.workshop.gradebook import (
+    ANY_EXERCISE,
+    BEST,
+    EXTENSION,
+    LATE_DAYS,
+    WEIGHT,
+    Book,
+    HandedIn,
+    LateRule,
+    Standing,
+    a_time,
+)
 
 
 def record(*points: float, problem: str = "", message: str = "the wait returned too early") -> dict[str, Any]:
@@ -125,13 +139,12 @@ def test_points_by_hand_survive_a_regrade_and_can_be_taken_back(book: Book) -> N
     assert one(book).points == 0
 
 
-def test_a_book_of_the_version_before_is_used_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(1, len(gradebook._STEPS)))
+def test_a_book_of_an_earlier_version_is_used_on(version: int, tmp_path: Path) -> None:
     old = sqlite3.connect(tmp_path / "old.db")
-    for statement in gradebook._TABLES.split(";\n"):
+    for statement in itertools.chain(*gradebook._STEPS[:version]):
         old.execute(statement)
-    for table in gradebook._KEPT:
-        old.execute(gradebook._TRIGGER.format(table=table, what="UPDATE"))
-    old.execute("PRAGMA user_version = 1")
+    old.execute(f"PRAGMA user_version = {version}")
     for digest in ("d1", "d2"):
         old.execute(
             "INSERT INTO attempts (learner, exercise, digest, library, round, state, points, of, problem, flags, "
@@ -149,6 +162,9 @@ def test_a_book_of_the_version_before_is_used_on(tmp_path: Path) -> None:
     with Book(tmp_path / "old.db") as book:
         book.hand_in([HandedIn("ada", "01", "d1", "2026-04-04T00:00:00+00:00")])
         assert (one(book).digest, one(book).submitted[:10]) == ("d1", "2026-04-04")
+        book.hand_in([HandedIn("ada", "01", "d1", id="77", email="ada@x")])
+        book.set_rule(WEIGHT, "10", exercise="01")
+        assert (one(book).id, one(book).email, one(book).most) == ("77", "ada@x", 10)
 
 
 def test_late_by_the_platform_is_seen_where_no_date_says_it(book: Book) -> None:
@@ -160,7 +176,7 @@ def test_late_by_the_platform_is_seen_where_no_date_says_it(book: Book) -> None:
 def test_what_is_full_but_late_is_not_shown_as_half(book: Book) -> None:
     book.append("ada", "01", "d1", "v1", record(2, 2), submitted="2026-01-02T12:00:00+00:00")
     book.set_deadline("01", a_time("2026-01-01"), LateRule(50))
-    assert one(book).points == 2 and 'class="n full"' in views.overview(book.standings())
+    assert one(book).points == 2 and 'class="n whole full"' in views.overview(book.standings())
 
 
 @pytest.mark.parametrize(
@@ -196,6 +212,51 @@ def test_being_late_costs_what_the_rule_says(book: Book) -> None:
         assert one(book).late == said
     book.give("ada", "01", None, 3, "was ill")
     assert (one(book).points, one(book).taken_off) == (3, 0)
+
+
+def test_an_extension_is_a_later_deadline_of_one_learner(book: Book) -> None:
+    for learner in ("ada", "bob"):
+        for exercise in ("01", "02"):
+            book.append(learner, exercise, "d1", "v1", record(2, 2), submitted="2026-03-03T12:00:00+00:00")
+    book.set_deadline(ANY_EXERCISE, a_time("2026-03-01T12:00:00+00:00"), LateRule.parse("10/day"))
+    book.set_rule(EXTENSION, "2026-03-02T12:00:00+00:00", "ada")
+    book.set_rule(EXTENSION, "2026-03-05T12:00:00+00:00", "ada", "02")
+    book.set_rule(EXTENSION, "2026-02-01T12:00:00+00:00", "bob", "02")  # before the deadline: nobody's loss
+    assert [each.points for each in book.standings()] == [3.6, 4, 3.2, 3.2]
+    book.set_rule(EXTENSION, "", "ada", "02")
+    assert [each.points for each in book.standings()] == [3.6, 3.6, 3.2, 3.2]
+
+
+def test_free_days_of_being_late_are_spent_in_the_order_of_the_deadlines(book: Book) -> None:
+    for exercise, submitted in (("01", "04T12"), ("02", "03T13"), ("03", "03T12")):
+        book.append("ada", exercise, "d1", "v1", record(2, 2), submitted=f"2026-03-{submitted}:00:00+00:00")
+    for exercise, deadline in (("01", "03"), ("02", "02"), ("03", "01")):
+        book.set_deadline(exercise, a_time(f"2026-03-{deadline}T12:00:00+00:00"), LateRule.parse("10/day"))
+    assert [each.points for each in book.standings()] == [3.6, 3.2, 3.2]
+    book.set_rule(LATE_DAYS, "3")
+    assert [each.points for each in book.standings()] == [4 * 0.9, 4 * 0.9, 4]
+    assert book.standings()[1].late == "25.0 hours late, of which 1 free day"
+    book.give("ada", "03", None, 4, "was ill")  # takes none of them
+    assert [(each.points, each.taken_off) for each in book.standings()] == [(4, 0), (4, 0), (4, 0)]
+
+
+def test_the_total_is_of_the_best_exercises_in_what_they_weigh(book: Book) -> None:
+    for exercise, points in (("01", (2, 2)), ("02", (2, 0)), ("03", (2, 2, 0))):
+        book.append("ada", exercise, "d1", "v1", record(*points))
+    book.append("bob", "02", "d1", "v1", record(2, 2))
+    assert "ada,,,4,2,4,10,14\nbob,,,,4,,4,14\n" in views.totals_csv(views.standings_of(book))
+    book.set_rule(WEIGHT, "20", exercise="02")
+    book.set_rule(BEST, "2")
+    standings = views.standings_of(book)
+    assert [(each.share, each.counts) for each in standings] == [(4, True), (10, True), (4, False), (20, True)]
+    assert "ada,,,4,2,4,14,26\nbob,,,,4,,20,26\n" in views.totals_csv(standings, book.best)
+    assert "All together: 14 of 24 points (the best 2 of 3 count)" in views.feedback_text("ada", standings[:3])
+    assert "02: 2 of 4 points (10 of 20 in the total)" in views.feedback_text("ada", standings[:3])
+    page = views.overview(standings, best=book.best)
+    assert "total of 26" in page and ">(4)</td>" in page and "not among the learner's best 2" in page
+    book.set_rule(WEIGHT, "0", exercise="02")  # leaves it out
+    book.set_rule(BEST, "0")
+    assert "bob,,,,4,,0,10\n" in views.totals_csv(views.standings_of(book), book.best)
 
 
 def test_late_rules_and_times_as_people_write_them() -> None:
@@ -258,6 +319,11 @@ os.kill(os.getpid(), 9)
 """
     assert processes.run(processes.python("-c", code), cpu_s=60, idle_s=60).returncode == -9
     with Book(tmp_path / "class.db") as book:
+        shutil.copy(tmp_path / "class.db", tmp_path / "copy.db")  # without what is beside it
+        with Book(tmp_path / "copy.db") as copy:
+            assert copy.standings() == book.standings()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("class")] == ["class.db"]
+    with Book(tmp_path / "class.db") as book:
         assert len(book.standings()) == 3 and all(len(each.tasks) == 2 for each in book.standings())
         assert book._db.execute("SELECT count(*) FROM by_hand").fetchone()[0] == 0
         assert book._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
@@ -302,9 +368,31 @@ def test_csv_has_a_line_for_each_and_no_formula(book: Book) -> None:
     assert [row["points"] for row in rows] == ["0", "4", "3", "", "2"]
     assert rows[2]["note"] == "task 2: half & half" and rows[0]["flags"] == "it reaches for a file"
     totals = list(csv.DictReader(io.StringIO(views.totals_csv(a_class(book)))))
-    assert totals[1] == {"learner": "ada", "01": "4", "02": "3", "total": "7"}
+    assert totals[1] == {"learner": "ada", "id": "", "email": "", "01": "4", "02": "3", "total": "7", "of": "8"}
     assert totals[2]["learner"] == "bob" and not totals[2]["total"], "not graded is not the same as no points"
     assert "\x1b" not in views.grades_csv(a_class(book))
+
+
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,01,02
+Points Possible,,,,,4,10
+ada,7001,,ada@x,,4,5
+bob,,,,,,
+"""  # GradebookImporter of Canvas wants these five columns, and finds who has no ID by login or name
+MOODLE = """Identifier,Full name,Email address,Status,Grade,Maximum Grade,Grade can be changed,Last modified (grade)
+Participant 7001,ada,ada@x,,9,14,Yes,
+"""  # Moodle's importgradeslib.php reads Identifier, Grade and Last modified (grade)
+
+
+def test_platforms_get_the_form_that_they_import(book: Book) -> None:
+    book.append("ada", "01", "d1", "v1", record(2, 2))
+    book.append("ada", "02", "d1", "v1", record(2, 0))
+    book.append("bob", "01", "d1", "v1", ERROR)
+    book.set_rule(WEIGHT, "10", exercise="02")
+    book.hand_in([HandedIn("ada", "01", "d1", id="6000"), HandedIn("ada", "02", "d1", id="7001", email="ada@x")])
+    standings = views.standings_of(book)
+    assert [each.id for each in standings] == ["6000", "7001", ""]  # a number may be of one assignment
+    assert views.canvas_csv(standings) == CANVAS and views.moodle_csv(standings) == MOODLE
+    assert "Participant 6000,ada,,,4,4," in views.moodle_csv(standings[:1])
 
 
 def test_the_overview_says_who_needs_help_and_what_failed(book: Book) -> None:
@@ -312,9 +400,14 @@ def test_the_overview_says_who_needs_help_and_what_failed(book: Book) -> None:
     assert "4 learners, 2 exercises, 4 graded submissions, 1 not graded." in page
     assert "01, task 1</span>: title 1" in page and "2 of 3" in page and "it waits (2 of 2)" in page
     help_list = page[page.index("Who needs help") : page.index("What failed most")]
-    assert '<td class="name">bob</td><td class="n">not graded</td><td></td>' in help_list and "ada" not in help_list
+    assert (
+        '<td class="whole">bob</td><td class="n whole">not graded</td><td></td>' in help_list and "ada" not in help_list
+    )
     assert "<script" not in page and "\x1b" not in page and "&lt;script&gt;" in page
     assert page.index("All points") < page.index("Who needs help") < page.index("To look at")
+    assert 'median</th><td class="n">2</td><td class="n">2</td><td class="n">3</td>' in page  # of 7, 0, 2 in all
+    tenths = re.findall(r'%</td>\n<td class="n">(\d)</td><td><div class="bar" style="width: (\d+)em', page)
+    assert tenths == [("1", "30") if tenth in (0, 2, 8) else ("0", "0") for tenth in range(10)]
     assert page.index("total of 8") < page.index('class="turned">01'), (
         "beside the name, and not beyond the screen's edge"
     )
@@ -347,9 +440,10 @@ def test_what_could_not_run_is_one_failure_and_not_one_of_each_task(book: Book) 
     book.append("ada", "01", "d1", "v1", record(0, 0, 0, problem="x.cuh:3: error"))
     book.append("bob", "01", "d2", "v1", record(2, 0, 2))
     page = views.overview(views.standings_of(book))
+    assert "2 learners, 1 exercise, 2 graded submissions." in page
     failed = page[page.index("What failed most") :]
     assert "1 of 2 could not run at all" in failed and failed.count("<tr><td>") == 1
-    assert '01, task 2</span>: title 2</td><td class="n">1 of 1</td>' in failed
+    assert '01, task 2</span>: title 2</td><td class="n whole">1 of 1</td>' in failed
 
 
 def test_a_long_name_is_cut_in_the_overview(book: Book) -> None:
@@ -357,7 +451,7 @@ def test_a_long_name_is_cut_in_the_overview(book: Book) -> None:
     book.append(long, "01", "d1", "v1", record(0, 0))
     page = views.overview(views.standings_of(book))
     begin = "&lt;a&gt;" * 19 + "&lt;a"
-    assert page.count(f'<span title="{"&lt;a&gt;" * 80}">{begin}&hellip;</span>') == 2
+    assert page.count(f'<span title="{"&lt;a&gt;" * 80}">{begin}…</span>') == 2
     assert "&lt;a&gt;" * 21 not in page.replace(f'title="{"&lt;a&gt;" * 80}"', "")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ep_lib.errors import GradingError
+from ep_lib.processes import descendants
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
 from ep_lib.workshop.sandbox import Limits
@@ -129,6 +130,17 @@ def test_what_a_file_does_when_it_is_imported_has_a_limit_of_its_own(tmp_path: P
     result = grade("10_plan", tmp_path, limits=Limits(import_s=0.2))
     assert result.problem.startswith("10_plan.py was not imported within 0.2 s, in which each test imports it anew")
     assert result.points == 0 and all(each.timed_out and each.used_cpu for each in result.tasks)
+
+
+@pytest.mark.slow
+def test_a_compiler_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+    held_a_place_for_minutes = "const char big[1ul << 30] = {1}; EP_DEVICE char at(int i) { return big[i]; }\n"
+    submission(tmp_path, SOLUTION.read_text() + held_a_place_for_minutes)
+    result = grade("01", tmp_path, limits=Limits(compile_s=2))
+    assert "not compiled within 2 s: is there a large array of constants" in result.problem
+    assert all(each.timed_out and each.used_cpu for each in result.tasks), "so it is not tried again"
+    left = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(os.getpid())]
+    assert not any(b"cc1plus" in line or b"clang" in line for line in left)
 
 
 def test_what_is_no_text_is_not_read_as_code(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_it_is_revealed_on_a_click() -> None:
     assert "You predicted" not in asked.as_html()
     assert asked._widget is not None
     asked._widget._buttons["2"].click()
-    assert "You predicted: 2. It is: 1" in asked.as_html() and "&#9679; 2" in asked.as_html()
+    assert "You predicted: 2. It is: 1" in asked.as_html() and "● 2" in asked.as_html()
     assert "It is: 2" not in asked._widget._below.value and "It is: 1" in asked._widget._below.value
     assert [b.button_style for b in asked._widget._buttons.values()] == ["success", "warning"]
     asked._widget._buttons["1"].click()

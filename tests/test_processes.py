@@ -171,13 +171,14 @@ def test_check_imports_no_numpy_of_the_folder_and_leaves_no_bytecode(tmp_path: P
 def test_a_looping_script_ends_with_ep_lib_check(how: signal.Signals, tmp_path: Path) -> None:
     word = f"loop{os.getpid()}_{how:d}.py"
     (tmp_path / word).write_text("import subprocess\nsubprocess.Popen(['sleep', '7654'])\nwhile True: pass\n")
-    folders = set(Path(processes.tempfile.gettempdir()).glob("ep_lib-*"))
-    parent = subprocess.Popen([sys.executable, "-m", "ep_lib", "check", str(tmp_path / word)])
+    (own := tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "ep_lib", "check", str(tmp_path / word)]
+    parent = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(own)})
     assert until(lambda: len(running(word)) == 2 and bool(running("7654")))
     parent.send_signal(how)
     parent.wait()
     assert until(lambda: not running(word) and not running("7654"))
-    assert set(Path(processes.tempfile.gettempdir()).glob("ep_lib-*")) <= folders
+    assert list(own.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -89,6 +89,9 @@ def test_all_of_it_done_is_said(root: Path) -> None:
 
 def test_without_a_grader_what_passes_the_checks_is_done(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed, "in_use", lambda: True)
+    progress_page.keep(graded(find("01"), public=True))  # of the exercise's own files
+    assert "01_write_signal: not begun" in repr(workshop.my_progress())
+    start("01")
     progress_page.keep(graded(find("01"), *range(1, 6), public=True))
     said = repr(workshop.my_progress())
     assert said.startswith(f"1 of {len(names())} exercises pass all checks so far") and "grade" not in said
@@ -108,6 +111,7 @@ def test_only_the_learners_own_whole_gradings_are_kept(root: Path) -> None:
 
 
 def test_the_page_is_written_and_escaped(root: Path, tmp_path: Path) -> None:
+    start("01")
     progress_page.keep(graded(find("01"), 1, 2))
     page = workshop.my_progress().save(tmp_path / "progress.html").read_text()
     assert "Your progress" in page and "<script" not in page and "01_write_signal" in page

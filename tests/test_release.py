@@ -263,6 +263,18 @@ def test_the_same_tree_as_a_folder_and_as_an_archive(
     assert {path: data for path, data in files.items() if "__pycache__" not in path.parts} == got
 
 
+def test_the_grader_of_a_release_says_how_to_hand_in(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealed, "in_use", lambda: True)
+    assert main(["grade"]) == 0
+    assert "10_plan: " in (said := capsys.readouterr().out) and sealed.HOW_TO_HAND_IN in said
+    assert main(["grade", "01"]) == 2
+    said = capsys.readouterr().err
+    assert "for 01_write_signal are with your instructor. Hand in your folder mine/" in said
+    assert "python -m zipfile -c mine.zip mine" in said
+
+
 def test_where_a_release_cannot_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ArgumentError, match="is there already"):
@@ -276,8 +288,6 @@ def test_where_a_release_cannot_go(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sealed, "in_use", lambda: True)
     with pytest.raises(ArgumentError, match="this is a release already"):
         release.release(tmp_path / "course")
-    with pytest.raises(GradingError, match="are with your instructor"):
-        hidden.load("01_write_signal", public=False)
 
 
 def test_what_git_does_not_know_is_left_out_and_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import io
 import re
 import runpy
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from ep_lib import errors
 from ep_lib.commands.lab import NEW_KERNEL
-from ep_lib.workshop.notebook import as_note, expect, find, show_source
+from ep_lib.workshop.notebook import as_note, expect, find, said_meanwhile, show_source
 
 pytestmark = pytest.mark.slow
 
@@ -177,3 +178,14 @@ def test_a_kernel_that_has_run_nothing_says_what_to_do(
     explain(shell, NameError, error, None)
     assert "run the notebook's first cell" in error._render_traceback_()[1]  # type: ignore[attr-defined]
     assert shell.showtraceback.call_count == 2
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_takes_long_is_said_in_a_line_that_goes(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    with said_meanwhile() as say:
+        say("compiling")
+    assert [part for part in out.getvalue().split("\r") if part.strip()] == ["compiling"] * is_terminal

@@ -27,39 +27,45 @@ the learner. Two graders may use one book at the same time. Without ``--all``, t
 ``--executor`` grades on other machines, too (:mod:`ep_lib.workshop.executors`).
 
 A submission that cannot be graded has "error" in the place of points. Of a class, each object of ``--json`` has more:
-"learner", "same_as" (learners with a similar submission: look), "note" (of points given by hand), "late", "taken_off",
-"submitted", "graded_at", "attempts", "digest" and "library" (the version that graded it); its tasks have "note" in the
-place of "timed_out" and "used_cpu".
+"learner", "id" and "email" (by the platform; "" if unknown), "same_as" (learners with a similar submission: look),
+"note" (of points given by hand), "late", "taken_off", "share" (what it gives to the total), "most" (what it may give),
+"counts" (whether it is among the best ones), "submitted", "graded_at", "attempts", "digest" and "library" (the version
+that graded it); its tasks have "note" in the place of "timed_out" and "used_cpu".
 
 What lies in SUBMISSIONS now is what counts (``--count best``: or what had more points), also where it was graded
 before something else. ``--times FILE`` counts at once for what is graded already: with ``--all`` for what is there,
 else for all that the book has. ``--deadline`` without ``--late`` keeps the rule, and the
-other way round.
+other way round. Deadlines, extensions, free days, weights and how many exercises count stay in the book.
 
     ep-lib grade --all handed_in.zip --book class.db --out feedback --deadline 2026-11-30 --late 10/day
-    ep-lib grade --book class.db --give ada 01.2 2 --note "right, but for another signature" --out feedback
+    ep-lib grade --book class.db --give ada 10_plan.2 2 --note "right, but for another signature" --out feedback
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import sys
+import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from ep_lib.errors import EpError, GradingError
+from ep_lib.jit import sealed
+from ep_lib.require import whole_number
 from ep_lib.workshop import class_grading, gradebook_views, progress_page, replaying
 from ep_lib.workshop.class_grading import Entry
 from ep_lib.workshop.executors import HELP, open_executor
 from ep_lib.workshop.exercises import Exercise, find, names
-from ep_lib.workshop.gradebook import ANY_EXERCISE, Book, LateRule, Standing, a_time
+from ep_lib.workshop.gradebook import ANY_EXERCISE, BEST, EXTENSION, LATE_DAYS, WEIGHT, Book, LateRule, Standing, a_time
 from ep_lib.workshop.grader import Grade, as_text, grade, prepare, printable
 from ep_lib.workshop.handed_in import readable
 from ep_lib.workshop.marking import Result
@@ -69,13 +75,15 @@ from ep_lib.workshop.watched import unwatched
 
 _PUZZLES = "puzzles"  # in the place of an exercise
 _STDOUT = "-"
+_MOST = 1000  # days, exercises
+_SAID_EVERY_S = 30.0  # how far it is, where there is no terminal for a bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ep-lib grade``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = __doc__
-    parser.add_argument("exercise", nargs="?", help="01 or 01_write_signal; without it, lists the exercises")
+    parser.add_argument("exercise", nargs="?", help="its name, as 10_plan; 01 is 01_write_signal; without it, a list")
     parser.add_argument(
         "--mine", action="append", metavar="DIR", help="folder with your files; repeat it to grade several submissions"
     )
@@ -103,12 +111,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="grade this learner again; `all` for everybody",
     )
+    group.add_argument("--canvas", type=Path, metavar="FILE", help="write what the gradebook of Canvas imports")
+    group.add_argument("--moodle", type=Path, metavar="FILE", help="write the grading worksheet of a Moodle assignment")
     group.add_argument("--count", choices=("latest", "best"), default="latest", help="which attempt counts")
+    group.add_argument(
+        "--best", type=int, metavar="N", help="of each learner the N best exercises count; 0 for all; kept"
+    )
+    group.add_argument(
+        "--weight",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("EXERCISE", "POINTS"),
+        help="what full points of an exercise are in the total; `-` for as many as they are; kept",
+    )
     group.add_argument("--deadline", metavar="TIME", help="2026-11-30 (its end) or 2026-11-30T18:00, of this machine")
     group.add_argument(
         "--late",
         metavar="RULE",
         help="percent taken off: 10/day, 5/hour, 100 for no points, 0 for none; kept until there is another",
+    )
+    group.add_argument(
+        "--late-days", type=int, metavar="N", help="so many days of being late are free for each learner, in all; kept"
+    )
+    group.add_argument(
+        "--extension",
+        nargs=2,
+        action="append",
+        type=readable,
+        default=[],
+        metavar=("LEARNER", "TIME"),
+        help="a later deadline for one learner, of the exercise named or of all; `-` takes it back; kept",
     )
     group.add_argument(
         "--times",
@@ -120,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--give",
         nargs=3,
         metavar=("LEARNER", "EXERCISE[.TASK]", "POINTS"),
-        help="points by hand, which regrading leaves alone; `-` for points takes them back; needs --note",
+        help="points by hand (ada 10_plan.2 3), which regrading leaves alone; `-` takes them back; needs --note",
     )
     group.add_argument("--note", default="", help="why, for --give; the learner reads it")
     group.add_argument("--bonus", action="store_true", help="--give may be more than a task or an exercise has")
@@ -129,11 +162,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs ``ep-lib grade`` with parsed options; returns the exit code."""
     try:
-        is_class = options.all or options.book or options.csv or len(options.mine or []) > 1
+        of_a_class = (options.all, options.book, options.csv, options.canvas, options.moodle)
+        is_class = any(of_a_class) or len(options.mine or []) > 1
         if options.html and (is_class or options.json):
             raise GradingError("--html shows the run of one submission: leave out --json and what is for a class")
         if options.exercise is None and not is_class:
             sys.stdout.write("".join(f"{name}: {find(name).title}\n" for name in names()))
+            if sealed.in_use():
+                sys.stdout.write(f"\n{sealed.HOW_TO_HAND_IN}.\n")
             return 0
         if is_class:
             return _class(options)
@@ -173,27 +209,30 @@ def _class(options: argparse.Namespace) -> int:
     """Grades what is new, and writes the views that were asked for, also after an interrupt."""
     if options.tests:
         raise GradingError("--tests is for one submission; a class is graded in a checkout, which has the hidden tests")
-    if options.give and options.book and not options.book.exists():
-        raise GradingError(f"--book: there is no file {options.book}, so nobody whom --give could give points")
     if not options.all and not options.mine:
+        if options.book is None:
+            raise GradingError("there is nothing to grade, and no book: name submissions by --all, or --book FILE")
+        if not options.book.exists():
+            raise GradingError(f"--book: there is no file {options.book}; --all SUBMISSIONS makes a new gradebook")
         with Book(options.book) as book:
             _change(book, options)
             book.set_times(_times(options, book.learners()), partial(_is_asked, options))
-            _write(gradebook_views.standings_of(book, options.count), options)
+            _write(book, options)
         return 0
     with open_executor(options.executor, options.jobs) as place:
         return 0 if place is None else _grade(options, *place)  # None: it has served another process of mpiexec
 
 
 def _grade(options: argparse.Namespace, executor: Executor, workers: int) -> int:
+    if options.book and not options.book.exists():
+        _say(f"ep-lib grade: {options.book} is a new gradebook")
     with Book(options.book) as book:
         _change(book, options)
         entries = _collect(book, options)
         try:
             _grade_what_is_new(book, entries, options, executor, workers)
         finally:
-            standings = gradebook_views.standings_of(book, options.count)
-            _write(standings, options)
+            standings = _write(book, options)
         asked = {(each.job.learner, each.job.exercise) for each in entries}
         return max((_code(each) for each in standings if (each.learner, each.exercise) in asked), default=0)
 
@@ -203,27 +242,56 @@ def _code(standing: Standing) -> int:
 
 
 def _change(book: Book, options: argparse.Namespace) -> None:
-    """Deadlines and points by hand."""
+    """Deadlines, rules and points by hand."""
     if options.deadline or options.late:
         _set_deadline(book, options)
+    for option, kind, count in (("--late-days", LATE_DAYS, options.late_days), ("--best", BEST, options.best)):
+        if count is not None:
+            book.set_rule(kind, str(whole_number(option, count, 0, _MOST)))
+    for name, points in options.weight:
+        weight = _points_given(f"--weight is {name} {points}", points)
+        book.set_rule(WEIGHT, "" if weight is None else str(weight), exercise=_named(name))
+    for learner, until in options.extension:
+        if learner not in book.learners():
+            _say(f"ep-lib grade: nothing of {learner!r} is in {options.book} so far; the extension waits for it")
+        book.set_rule(EXTENSION, "" if until == "-" else a_time(until).isoformat(), learner, _one_or_any(options))
     if options.give:
         learner, of, points = options.give
         name, _, task = of.partition(".")
-        exercise = name if graded.is_of_puzzles(name) else find(name).name
-        try:
-            number, given = int(task) if task else None, None if points == "-" else float(points)
-        except ValueError:
-            raise GradingError(f"--give is {of} {points}; write 01 or 01.2, and a number of points or -") from None
+        exercise = _named(name)
+        if task and not task.isdecimal():
+            raise GradingError(f"--give is {of} {points}; write 10_plan, or 10_plan.2 for its task 2")
+        number, given = int(task) if task else None, _points_given(f"--give is {of} {points}", points)
         if given is not None and not options.bonus:
-            _require_no_more(name, number, given)
+            _require_no_more(exercise, number, given)
         _require_graded(book, readable(learner), exercise, number)
         book.give(readable(learner), exercise, number, given, options.note)
 
 
+def _points_given(said: str, points: str) -> float | None:
+    """A number of points; None for `-`."""
+    try:
+        value = None if points == "-" else float(points)
+    except ValueError:
+        value = math.nan
+    if value is not None and not 0 <= value < math.inf:
+        raise GradingError(f"{said}: points are a number from 0 on, or - to take back what was given")
+    return value
+
+
+def _named(name: str) -> str:
+    """An exercise or the puzzles of a notebook, by its whole name."""
+    return name if name in graded.names() else find(name).name
+
+
+def _one_or_any(options: argparse.Namespace) -> str:
+    return ANY_EXERCISE if options.exercise in (None, _PUZZLES) else find(options.exercise).name
+
+
 def _set_deadline(book: Book, options: argparse.Namespace) -> None:
     """What is not named, the deadline or the rule, stays as it is in the book."""
-    exercise = _exercises(options)[0].name if options.exercise not in (None, _PUZZLES) else ANY_EXERCISE
-    known = book.deadline(exercise)
+    exercise = _one_or_any(options)
+    known = book.rules().deadline(exercise)
     if options.deadline is None and known is None:
         raise GradingError(f"--late {options.late} needs a deadline, and the book has none: add --deadline TIME")
     if options.late is None and known is None:
@@ -297,14 +365,32 @@ def _grade_what_is_new(
             _say(f"ep-lib grade: {line}")
     if done := len(entries) - len(left):
         _say(f"{done} of {len(entries)} submissions are in {options.book} already")
+    began = time.monotonic()
+    said = began
+    is_quiet = options.json or options.csv == _STDOUT
     has_bar = sys.stderr.isatty()
-    with tqdm(total=len(left), unit="", desc="graded", disable=not has_bar) as bar:
-        for result in class_grading.grade_class(book, left, executor, workers, regrade=options.regrade, ready=_ready):
-            bar.update()
+    with tqdm(total=len(left), bar_format="{desc} |{bar}| {postfix}", disable=not has_bar) as bar:
+        for count, result in enumerate(
+            class_grading.grade_class(book, left, executor, workers, regrade=options.regrade, ready=_ready), 1
+        ):
+            now = time.monotonic()
+            so_far = _so_far(count, len(left), now - began)
+            bar.set_description_str(so_far, refresh=False)
             bar.set_postfix_str(printable(result.job.learner), refresh=False)
+            bar.update()
             if not has_bar:
                 text = printable(_in_a_line(result)) + "\n"
-                (sys.stderr if options.json or options.csv == _STDOUT else sys.stdout).write(text)
+                (sys.stderr if is_quiet else sys.stdout).write(text)
+                if now - said >= _SAID_EVERY_S:
+                    sys.stdout.flush()
+                    _say(so_far)
+                    said = now
+
+
+def _so_far(done: int, of: int, seconds: float) -> str:
+    """ "45 of 300, 12 min left", if the rest takes as long."""
+    left = math.ceil((of - done) * seconds / done / 60)
+    return f"{done} of {of}, " + ("less than a minute left" if left <= 1 else f"{left} min left")
 
 
 def _ready(exercise: str) -> None:
@@ -321,24 +407,40 @@ def _in_a_line(result: Result) -> str:
     return f"{where}: {text}" + (f" (not passed: task {failed})" if failed else "")
 
 
-def _write(standings: Sequence[Standing], options: argparse.Namespace) -> None:
+def _write(book: Book, options: argparse.Namespace) -> list[Standing]:
+    """Writes the views that were asked for; returns what counts."""
+    standings, best = gradebook_views.standings_of(book, options.count), book.best
     failed: GradingError | None = None
     if options.out:
         try:
-            gradebook_views.write_all(standings, options.out)
+            gradebook_views.write_all(standings, options.out, best)
             _say(f"overview and feedback: {options.out / 'overview.html'}")
         except GradingError as error:  # the table and the JSON are written all the same
             failed = error
+    if options.exercise is not None:  # alone it counts, whatever the others give
+        asked, best = [replace(each, counts=True) for each in standings if _is_asked(options, each.exercise)], 0
+    else:
+        asked = standings
+    if options.canvas:
+        _write_one(options.canvas, gradebook_views.canvas_csv(asked))
+    if options.moodle:
+        _write_one(options.moodle, gradebook_views.moodle_csv(asked, best))
+        if without := sorted({each.learner for each in asked if not each.id}):
+            _say(f"ep-lib grade: {options.moodle} leaves out those without a number of Moodle's: {', '.join(without)}")
     if options.csv == _STDOUT:
         sys.stdout.write(gradebook_views.grades_csv(standings))
     elif options.csv:
-        file = Path(options.csv)
-        gradebook_views.write(file.parent, {file.name: gradebook_views.grades_csv(standings)})
+        _write_one(Path(options.csv), gradebook_views.grades_csv(standings))
     if options.json:
         sys.stdout.write(json.dumps([gradebook_views.as_json(each) for each in standings], indent=2) + "\n")
     sys.stdout.flush()
     if failed:
         raise failed
+    return standings
+
+
+def _write_one(file: Path, text: str) -> None:
+    gradebook_views.write(file.parent, {file.name: text})
 
 
 def _say(text: str) -> None:

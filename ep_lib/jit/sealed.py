@@ -31,6 +31,12 @@ def in_use() -> bool:
     return MARK.is_file()
 
 
+HOW_TO_HAND_IN = (
+    "Hand in your folder mine/, all of it: `python -m zipfile -c mine.zip mine` makes an archive to upload; where your "
+    "course is a git repository, `git add mine`, commit and push"
+)
+
+
 def tested_by(exercise: str) -> str:
     """What a learner runs for the most thorough tests of an exercise that are here."""
     return f'workshop.check("{exercise}")' if in_use() else f"ep-lib grade {exercise}"

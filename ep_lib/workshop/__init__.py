@@ -10,11 +10,12 @@ the learner's code in a process of its own; feedback.py words what failed. mine.
 pieces. For the notebooks are notebook.py and notes.py, prediction.py with answers/, puzzles/ (lines to write in a
 cell), ladders/ (the rungs of a tutorial file, checked and timed), course_map.py, kernel_cell.py and pcie_model.py;
 replaying.py shows a failed test step by step; progress.py keeps what a learner has answered and solved,
-progress_page.py shows it. For a class: handed_in.py, marking.py, class_grading.py, gradebook.py and its views,
-executors.py for other machines, and release.py, which makes the tree that learners of a graded course get. saving.py
-and new_kernel.py are for the server of ``ep-lib lab`` and its kernels. The commands ``ep-lib demo``, ``doctor`` and
-``grade`` are in ep_lib/commands. Importing this package imports none of its modules, but inside IPython it registers
-the cell magics (``%%kernel``, ``%%puzzle``, ``%%with_nixl``) and shows an interrupt in one line.
+progress_page.py shows it; pages/ has the templates of pages. For a class: handed_in.py, marking.py, class_grading.py,
+gradebook.py and its views, executors.py for other machines, and release.py, which makes the tree that learners of a
+graded course get. saving.py and new_kernel.py are for the server of ``ep-lib lab`` and its kernels. The commands
+``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package imports none of its modules,
+but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``, ``%%with_nixl``) and shows an interrupt in
+one line.
 """
 
 from __future__ import annotations
@@ -93,11 +94,13 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     ``mine`` is the folder with your files; by default ``mine/<exercise>``, or ``exercises/<exercise>`` if that does not
     exist. Your code runs in a process of its own, so an endless loop or a crash cannot hurt the notebook. The public
     checks begin small and go on with the beginning of each hidden test, with numbers of their own; ``ep-lib grade``
-    runs all of them. Raises GradingError for an unknown exercise or folder.
+    runs all of them. A line that goes says what it is at. Raises GradingError for an unknown exercise or folder.
     """
-    from ep_lib.workshop import grader
+    from ep_lib.workshop import grader, notebook
 
-    result = grader.grade(exercise, mine, public=True)
+    with notebook.said_meanwhile() as say:
+        say("compiling: your files, and the first time what all need")
+        result = grader.grade(exercise, mine, public=True, progress=say)
     print(grader.as_text(result), end="")
     _keep(result)
     return result

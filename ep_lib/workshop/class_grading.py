@@ -42,11 +42,13 @@ class Entry:
     flags: tuple[str, ...] = ()
     place: str = ""  # of the submission
     is_told: bool = False  # when it was handed in is known from `--times`
+    id: str = ""  # of the learner, by the platform
+    email: str = ""
 
     @property
     def handed_in(self) -> HandedIn:
-        job = self.job
-        return HandedIn(job.learner, job.exercise, job.digest, job.submitted, self.place, self.is_told)
+        job, person = self.job, (self.id, self.email)
+        return HandedIn(job.learner, job.exercise, job.digest, job.submitted, self.place, self.is_told, *person)
 
 
 def collect(
@@ -87,7 +89,7 @@ def _collected(found: Iterable[Submission], exercises: Sequence[Exercise], *, pu
             untouched = f": nothing is answered in {', '.join(seen[:_MOST_NAMED])}" if seen and puzzles else ""
             why = "; ".join([f"no file {wanted} in {each.source}{untouched}", *each.problems])
             of_this = [Entry(Job(each.learner, name, {}, source=each.source), why)]
-        entries += [dataclasses.replace(entry, place=each.place) for entry in of_this]
+        entries += [dataclasses.replace(entry, place=each.place, id=each.id, email=each.email) for entry in of_this]
     return entries
 
 

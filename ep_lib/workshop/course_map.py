@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from pathlib import Path
+
+from markupsafe import Markup, escape
 
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.require import text
@@ -78,25 +79,23 @@ class CourseMap:
         lines.append("  # stands, > added here, . comes later")
         return "\n".join([*lines, *(f"  your piece: {piece}" for piece in self.pieces)])
 
-    def _repr_html_(self) -> str:
-        boxes = "".join(self._box(stage) for stage in STAGES)
+    def _repr_html_(self) -> Markup:
         columns = "repeat(auto-fill, minmax(14em, 1fr))"  # wide enough for the names of files
-        row = f'<div style="display:grid; grid-template-columns:{columns}; gap:0.4em">{boxes}</div>'
-        named = (html.escape(piece).partition(": ") for piece in self.pieces)
-        pieces = "".join(f"<li><code>{name}</code>: {title}</li>" for name, _, title in named)
-        mine = (
-            f'<div style="margin-top:0.4em">Your pieces here:<ul style="margin:0">{pieces}</ul></div>' if pieces else ""
-        )
-        return f'<div role="img" aria-label="{html.escape(repr(self))}">{row}</div>{mine}'
+        grid = Markup('<div style="display:grid; grid-template-columns:{}; gap:0.4em">{}</div>')
+        row = grid.format(columns, Markup().join(self._box(stage) for stage in STAGES))
+        shown = Markup('<div role="img" aria-label="{}">{}</div>').format(repr(self), row)
+        named = (piece.partition(": ") for piece in self.pieces)
+        pieces = Markup().join(Markup("<li><code>{}</code>: {}</li>").format(name, title) for name, _, title in named)
+        mine = Markup('<div style="margin-top:0.4em">Your pieces here:<ul style="margin:0">{}</ul></div>')
+        return shown + mine.format(pieces) if pieces else shown
 
-    def _box(self, stage: Stage) -> str:
+    def _box(self, stage: Stage) -> Markup:
         state = self._state(stage)
-        files = "<br>".join(html.escape(file).replace("/", "/<wbr>") for file in stage.files)
-        return (
-            f'<div style="{_LOOKS[state]}; font-size:85%"><b>{stage.notebook} {html.escape(stage.title)}</b>'
-            f"<br>{html.escape(stage.words)}"
-            f'<div style="{CODE}font-size:10px; overflow-wrap:anywhere">{files}</div><i>{state}</i></div>'
-        )
+        files = Markup("<br>").join(escape(file).replace("/", Markup("/<wbr>")) for file in stage.files)
+        return Markup(
+            '<div style="{}; font-size:85%"><b>{} {}</b><br>{}'
+            '<div style="{}font-size:10px; overflow-wrap:anywhere">{}</div><i>{}</i></div>'
+        ).format(_LOOKS[state], stage.notebook, stage.title, stage.words, CODE, files, state)
 
 
 def _begun(root: Path, exercise: str) -> bool:

@@ -1,14 +1,16 @@
 """The gradebook: one SQLite file that holds every attempt that was graded, and never forgets one.
 
-Attempts, points given by hand, deadlines and what was handed in when are appended; triggers refuse to change or delete
-them. What counts is a view: the attempt at what was handed in last (or the best one), with what was given by hand in
-place of a task's points, less what is taken off for being late. Several graders may write at once, from processes of
-one machine: the file is in WAL mode, which network file systems do not carry.
+Attempts, points given by hand, deadlines, rules and what was handed in when are appended; triggers refuse to change or
+delete them. What counts is a view: the attempt at what was handed in last (or the best one), with what was given by
+hand in place of a task's points, less what is taken off for being late. Several graders may write at once, from
+processes of one machine: the file is in WAL mode, which network file systems do not carry. Opening and closing a book
+brings what is in the file ``-wal`` beside it into the book itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -27,8 +29,8 @@ from ep_lib.errors import GradingError
 from ep_lib.require import one_of
 
 GRADED, NOT_GRADED = "graded", "not graded"
-ANY_EXERCISE = "*"  # of a deadline
-_SCHEMA = 3
+ANY_EXERCISE = "*"  # of a deadline or a rule
+EXTENSION, LATE_DAYS, BEST, WEIGHT = "extension", "late days", "best", "weight"  # rules: see set_rule
 _BUSY_S = 60.0  # how long a grader waits for another one's writing, which takes milliseconds
 _TABLES = """
 CREATE TABLE attempts (
@@ -59,30 +61,53 @@ CREATE VIEW gradebook AS
            seconds, task, title, tasks.points AS points, tasks.of AS of, behaviour, message, problem, flags
     FROM attempts LEFT JOIN tasks ON tasks.attempt = attempts.id;
 """
-_KEPT = ("attempts", "tasks", "by_hand", "deadlines", "marks")
-_SINCE_2 = (
-    "ALTER TABLE attempts ADD COLUMN not_enforced TEXT NOT NULL DEFAULT '[]'",
-    # What lay there, each time that it was something else: also what was graded long ago. `place` names the folder or
-    # archive of the learner, `submitted` is "" if nobody knows.
-    "CREATE TABLE handed_in (id INTEGER PRIMARY KEY, learner TEXT NOT NULL, exercise TEXT NOT NULL, "
-    "digest TEXT NOT NULL, submitted TEXT NOT NULL, place TEXT NOT NULL, at TEXT NOT NULL)",
-)
-_KEPT_SINCE_2 = ("handed_in",)
-_TRIGGER = """
-CREATE TRIGGER {table}_{what} BEFORE {what} ON {table}
-BEGIN SELECT RAISE(ABORT, 'a gradebook only grows: nothing in it is changed or deleted'); END;
-"""
-# Since 3. INSERT OR REPLACE deletes what is in its way, and SQLite tells no trigger of DELETE.
+_NEVER = "BEGIN SELECT RAISE(ABORT, 'a gradebook only grows: nothing in it is changed or deleted'); END"
 _OF_ONE = {
-    "attempts": ("learner", "exercise", "digest", "library", "round", "state"),
-    "tasks": ("attempt", "task"),
-    "marks": ("digest", "exercise"),
+    "attempts": "learner exercise digest library round state",
+    "tasks": "attempt task",
+    "marks": "digest exercise",
 }  # what the tables have once, beside rows' numbers
-_NO_REPLACING = """
-CREATE TRIGGER {table}_REPLACE BEFORE INSERT ON {table}
-WHEN EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid) OR EXISTS (SELECT 1 FROM {table} WHERE {same})
-BEGIN SELECT RAISE(ABORT, 'a gradebook only grows: nothing in it is changed or deleted'); END;
-"""
+
+
+def _kept(*tables: str) -> Iterator[str]:
+    for table in tables:
+        for what in ("UPDATE", "DELETE"):
+            yield f"CREATE TRIGGER {table}_{what} BEFORE {what} ON {table} {_NEVER}"
+
+
+def _not_replaced(*tables: str) -> Iterator[str]:
+    """INSERT OR REPLACE deletes what is in its way, and SQLite tells no trigger of DELETE."""
+    for table in tables:
+        same = " AND ".join(f"{each} = NEW.{each}" for each in _OF_ONE.get(table, "rowid").split())
+        same += " AND state = 'graded'" if table == "attempts" else ""
+        taken = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE {each})" for each in ("rowid = NEW.rowid", same))
+        yield f"CREATE TRIGGER {table}_REPLACE BEFORE INSERT ON {table} WHEN {taken} {_NEVER}"
+
+
+_OF_1 = ("attempts", "tasks", "by_hand", "deadlines", "marks")
+# What makes version 1 of nothing, 2 of 1, and so on: an older book is used on.
+_STEPS = (
+    (*_TABLES.split(";\n"), *_kept(*_OF_1)),
+    (
+        "ALTER TABLE attempts ADD COLUMN not_enforced TEXT NOT NULL DEFAULT '[]'",
+        # What lay there, each time that it was something else: also what was graded long ago. `place` names the folder
+        # or archive of the learner, `submitted` is "" if nobody knows.
+        "CREATE TABLE handed_in (id INTEGER PRIMARY KEY, learner TEXT NOT NULL, exercise TEXT NOT NULL, "
+        "digest TEXT NOT NULL, submitted TEXT NOT NULL, place TEXT NOT NULL, at TEXT NOT NULL)",
+        *_kept("handed_in"),
+    ),
+    (*_not_replaced(*_OF_1, "handed_in"),),
+    (
+        "ALTER TABLE handed_in ADD COLUMN platform_id TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE handed_in ADD COLUMN email TEXT NOT NULL DEFAULT ''",
+        "CREATE TABLE rules (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, learner TEXT NOT NULL, "
+        "exercise TEXT NOT NULL, value TEXT NOT NULL, at TEXT NOT NULL)",
+        *(*_kept("rules"), *_not_replaced("rules")),
+    ),
+)
+_AS_THEY_ARE = (
+    *("learner", "exercise", "of", "problem", "digest", "library", "seed", "source", "graded_at", "seconds"),
+)  # columns of an attempt that a standing has, too
 BY_THE_PLATFORM = "the platform has marked it as late"  # a flag
 _RULE = re.compile(r"(\d+(?:\.\d+)?)(?:/(hour|day))?")
 
@@ -129,6 +154,22 @@ class Standing:
     late: str = ""  # "2 days late", or that the platform says so; "" if in time, or if nobody knows
     note: str = ""  # of points given by hand for the whole exercise
     same_as: tuple[str, ...] = field(default=())
+    id: str = ""  # of the learner, by the platform; "" if unknown
+    email: str = ""
+    weight: float | None = None  # what full points are in the total; None: as many as they are
+    counts: bool = True  # whether it is among the best ones, of which the total is the sum
+
+    @property
+    def most(self) -> float | None:
+        """What it may give to the total."""
+        return self.of if self.weight is None else self.weight
+
+    @property
+    def share(self) -> float | None:
+        """What it gives to the total, if it counts."""
+        if self.points is None or self.weight is None or not self.of:
+            return self.points
+        return self.points / self.of * self.weight
 
     @property
     def state(self) -> str:
@@ -154,6 +195,8 @@ class HandedIn:
     submitted: str = ""  # ISO 8601, UTC; "" if nobody knows
     place: str = ""
     is_told: bool = False  # the date was named by somebody (`--times`)
+    id: str = ""  # of the learner, by the platform
+    email: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,6 +220,24 @@ class LateRule:
             return 1.0
         units = {"": late, "hour": timedelta(hours=1), "day": timedelta(days=1)}[self.unit]
         return max(0.0, 1 - self.percent / 100 * math.ceil(late / units))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is in force: deadlines by exercise, and the others by kind, learner and exercise."""
+
+    deadlines: Mapping[str, tuple[datetime, LateRule]]
+    others: Mapping[tuple[str, str, str], str]
+
+    def other(self, kind: str, learner: str = "", exercise: str = ANY_EXERCISE) -> str:
+        """Of an exercise: its own, or that of ANY_EXERCISE; "" if there is none."""
+        return self.others.get((kind, learner, exercise)) or self.others.get((kind, learner, ANY_EXERCISE), "")
+
+    def deadline(self, exercise: str, learner: str = "") -> tuple[datetime, LateRule] | None:
+        """An exercise's own, or that of ANY_EXERCISE; of a learner who has an extension, the later one."""
+        known = self.deadlines.get(exercise) or self.deadlines.get(ANY_EXERCISE)
+        later = self.other(EXTENSION, learner, exercise)
+        return known if known is None or not later else (max(known[0], datetime.fromisoformat(later)), known[1])
 
 
 def a_time(text: str) -> datetime:
@@ -217,36 +278,30 @@ class Book:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._db.close()
+        try:
+            self._checkpoint()
+        finally:
+            self._db.close()
+
+    def _checkpoint(self) -> None:
+        """Brings what is in the file ``-wal`` into the book; what others are reading stays there."""
+        with self._told():
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _open(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")  # what was said to be graded is on the disk
         with self._writing():
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0 and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
-                self._add(_TABLES.split(";\n"), _KEPT)
-                version = 1
-            if version == 1:  # of an earlier ep_lib, or new
-                self._add(_SINCE_2, _KEPT_SINCE_2)
-                version = 2
-            if version == 2:
-                for table in (*_KEPT, *_KEPT_SINCE_2):
-                    same = " AND ".join(f"{each} = NEW.{each}" for each in _OF_ONE.get(table, ("rowid",)))
-                    same += " AND state = 'graded'" if table == "attempts" else ""
-                    self._db.execute(_NO_REPLACING.format(table=table, same=same))
-                self._db.execute(f"PRAGMA user_version = {_SCHEMA}")
-            elif version != _SCHEMA:
+            is_other = version == 0 and self._db.execute("SELECT 1 FROM sqlite_master").fetchone()
+            if is_other or version > len(_STEPS):
                 raise GradingError(
                     f"{self.path} is a database, but no gradebook of this version of ep_lib: name another file"
                 )
-
-    def _add(self, statements: Iterable[str], kept: Iterable[str]) -> None:
-        for statement in statements:
-            self._db.execute(statement)
-        for table in kept:
-            for what in ("UPDATE", "DELETE"):
-                self._db.execute(_TRIGGER.format(table=table, what=what))
+            for statement in itertools.chain(*_STEPS[version:]):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {len(_STEPS)}")
+        self._checkpoint()  # of a grader that was killed
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -289,11 +344,12 @@ class Book:
             return self._db.execute(query, values).fetchall()
 
     # ---- what is appended ------------------------------------------------------------------------------------------
-    def is_graded(self, learner: str, exercise: str, digest: str, library: str) -> bool:
-        """Whether this submission was graded by this version of the library."""
+    def is_graded(self, learner: str, exercise: str, digest: str, library: str, round: int | None = None) -> bool:
+        """Whether this submission was graded by this version of the library, in this round or in any."""
         found = self._rows(
-            "SELECT 1 FROM attempts WHERE learner = ? AND exercise = ? AND digest = ? AND library = ? AND state = ?",
-            *(learner, exercise, digest, library, GRADED),
+            "SELECT 1 FROM attempts WHERE learner = ? AND exercise = ? AND digest = ? AND library = ? AND state = ? "
+            "AND coalesce(round = ?, TRUE)",
+            *(learner, exercise, digest, library, GRADED, round),
         )
         return bool(found)
 
@@ -303,25 +359,38 @@ class Book:
         What is there unchanged keeps its date, unless somebody has told one: a file's may be that of a download.
         """
         with self._writing():
-            graded, known = self._last("attempts"), self._last("handed_in")
+            graded, known, people = self._last("attempts"), self._last("handed_in"), self._people()
             for each in what:
                 key = (each.learner, each.exercise)
                 last = known.get(key) or graded.get(key)
                 submitted = each.submitted
                 if last is not None and last[0] == each.digest and not each.is_told:
                     submitted = last[1]
-                if known.get(key) == (each.digest, submitted):
+                person = (each.id, each.email)
+                is_known = not any(person) or people.get(key) == person
+                if known.get(key) == (each.digest, submitted) and is_known:
                     continue
                 known[key] = (each.digest, submitted)
+                people[key] = person
                 self._db.execute(
-                    "INSERT INTO handed_in (learner, exercise, digest, submitted, place, at) VALUES (?, ?, ?, ?, ?, ?)",
-                    (*key, each.digest, submitted, each.place, _now()),
+                    "INSERT INTO handed_in (learner, exercise, digest, submitted, place, at, platform_id, email) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*key, each.digest, submitted, each.place, _now(), *person),
                 )
 
     def _last(self, table: str) -> dict[tuple[str, str], tuple[str, str]]:
         """Digest and date of what is the last, by learner and exercise."""
         rows = self._db.execute(f"SELECT learner, exercise, digest, submitted FROM {table} ORDER BY id")
         return {(row["learner"], row["exercise"]): (row["digest"], row["submitted"]) for row in rows}
+
+    def _people(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """The platform's id and the e-mail address, by learner and exercise, and by learner and "" the last ones. A
+        platform's numbers may be those of one assignment."""
+        found = {}
+        for row in self._rows("SELECT * FROM handed_in WHERE platform_id != '' OR email != '' ORDER BY id"):
+            for exercise in (row["exercise"], ""):
+                found[row["learner"], exercise] = (row["platform_id"], row["email"])
+        return found
 
     def set_times(self, times: Mapping[str, str], is_meant: Callable[[str], bool] = lambda exercise: True) -> None:
         """When learners have handed in (ISO 8601) what the book has of them last, in the exercises that are meant."""
@@ -359,7 +428,7 @@ class Book:
         record = _storable(record)
         error = record.get("error")
         with self._writing():
-            if error is None and self._is_there(learner, exercise, digest, library, round):
+            if error is None and self.is_graded(learner, exercise, digest, library, round):
                 return False
             if error is not None and self._is_repeated(learner, exercise, digest, error):
                 return False
@@ -390,14 +459,6 @@ class Book:
                 {"digest": digest, "exercise": exercise, "marks": json.dumps(sorted(marks))},
             )
         return True
-
-    def _is_there(self, learner: str, exercise: str, digest: str, library: str, round: int) -> bool:
-        found = self._db.execute(
-            "SELECT 1 FROM attempts WHERE learner = ? AND exercise = ? AND digest = ? AND library = ? AND round = ? "
-            "AND state = ?",
-            (learner, exercise, digest, library, round, GRADED),
-        )
-        return found.fetchone() is not None
 
     def _is_repeated(self, learner: str, exercise: str, digest: str, problem: str) -> bool:
         last = self._db.execute(
@@ -437,9 +498,18 @@ class Book:
                 "INSERT INTO deadlines (exercise, deadline, rule, at) VALUES (?, ?, ?, ?)", (*values, _now())
             )
 
-    def deadline(self, exercise: str) -> tuple[datetime, LateRule] | None:
-        """What is in force for an exercise: its own, or that of ANY_EXERCISE."""
-        return _deadline(self._deadlines(), exercise)
+    def set_rule(self, kind: str, value: str, learner: str = "", exercise: str = ANY_EXERCISE) -> None:
+        """From now on it is this one; ``value`` "" takes it back.
+
+        EXTENSION: ISO 8601, of a learner. LATE_DAYS: how many days of being late are free for each learner, in all.
+        BEST: how many exercises of each learner count. WEIGHT: what full points of an exercise are in the total.
+        """
+        if self.rules().others.get((kind, learner, exercise), "") != value:
+            with self._writing():
+                self._db.execute(
+                    "INSERT INTO rules (kind, learner, exercise, value, at) VALUES (?, ?, ?, ?, ?)",
+                    (kind, learner, exercise, value, _now()),
+                )
 
     # ---- views -----------------------------------------------------------------------------------------------------
     def learners(self) -> list[str]:
@@ -477,18 +547,33 @@ class Book:
             newest[key] = row
             if key not in chosen or _counts_more(row, chosen[key], best=best):
                 chosen[key] = row
-        by_hand = self._by_hand()
-        deadlines = self._deadlines()
+        by_hand, rules, people = self._by_hand(), self.rules(), self._people()
         tasks: dict[int, list[sqlite3.Row]] = {}
         for row in self._rows("SELECT * FROM tasks ORDER BY attempt, task"):
             tasks.setdefault(row["attempt"], []).append(row)
-        return [
-            _standing(
-                *(row, handed_in.get((*key, row["digest"]), row)["submitted"], newest[key], tasks.get(row["id"], [])),
-                *(by_hand.get(key, {}), deadlines, numbers[key]),
+        free_days: dict[str, int] = {}  # of being late, that a learner has left
+
+        def by_deadline(key: tuple[str, str]) -> tuple[str, str]:
+            known = rules.deadline(key[1], key[0])
+            return ("" if known is None else known[0].isoformat()), key[1]
+
+        found = {}
+        for key in sorted(chosen, key=by_deadline):
+            row, (learner, _) = chosen[key], key
+            person = people.get(key, people.get((learner, ""), ("", "")))
+            left = free_days.get(learner, int(rules.other(LATE_DAYS) or 0))
+            submitted = handed_in.get((*key, row["digest"]), row)["submitted"]
+            found[key], used = _standing(
+                *(row, submitted, newest[key], tasks.get(row["id"], []), by_hand.get(key, {})),
+                *(rules, numbers[key], person, left),
             )
-            for key, row in sorted(chosen.items())
-        ]
+            free_days[learner] = left - used
+        return [found[key] for key in sorted(found)]
+
+    @property
+    def best(self) -> int:
+        """How many exercises of a learner count, the best ones; 0: all."""
+        return int(self.rules().other(BEST) or 0)
 
     def _by_hand(self) -> dict[tuple[str, str], dict[int | None, tuple[float, str]]]:
         found: dict[tuple[str, str], dict[int | None, tuple[float, str]]] = {}
@@ -499,12 +584,14 @@ class Book:
                 given[row["task"]] = (row["points"], row["note"])
         return found
 
-    def _deadlines(self) -> dict[str, tuple[datetime, LateRule]]:
-        rows = self._rows("SELECT * FROM deadlines ORDER BY id")
-        return {
+    def rules(self) -> Rules:
+        """What is in force."""
+        deadlines = {
             row["exercise"]: (datetime.fromisoformat(row["deadline"]), LateRule(*json.loads(row["rule"])))
-            for row in rows
+            for row in self._rows("SELECT * FROM deadlines ORDER BY id")
         }
+        others = self._rows("SELECT * FROM rules ORDER BY id")
+        return Rules(deadlines, {(row["kind"], row["learner"], row["exercise"]): row["value"] for row in others})
 
 
 def _counts_more(row: sqlite3.Row, than: sqlite3.Row, *, best: bool) -> bool:
@@ -520,16 +607,22 @@ def _standing(
     newest: sqlite3.Row,
     tasks: Sequence[sqlite3.Row],
     by_hand: Mapping[int | None, tuple[float, str]],
-    deadlines: Mapping[str, tuple[datetime, LateRule]],
+    rules: Rules,
     attempts: int,
-) -> Standing:
+    person: tuple[str, str],
+    free_days: int,
+) -> tuple[Standing, int]:
+    """What counts, and how many of the learner's free days of being late it takes."""
+
     def task_of(task: sqlite3.Row) -> TaskStanding:
         points, note = by_hand.get(task["task"], (task["points"], ""))
         return TaskStanding(task["task"], task["title"], points, task["of"], task["behaviour"], task["message"], note)
 
     found = tuple(map(task_of, tasks))
     raw = None if row["points"] is None else sum(task.points for task in found)
-    late, kept = _lateness(row["exercise"], submitted, deadlines)
+    deadline = rules.deadline(row["exercise"], row["learner"])
+    is_late = deadline is not None and raw is not None and None not in by_hand
+    late, kept, used = _lateness(submitted, deadline, free_days if is_late else 0)
     taken_off = 0.0 if raw is None else round(raw * (1 - kept), 2)
     points = None if raw is None else raw - taken_off
     flags = tuple(json.loads(row["flags"]))
@@ -540,46 +633,39 @@ def _standing(
     note = ""
     if None in by_hand:  # for the whole exercise: as given, whatever the date
         (points, note), taken_off = by_hand[None], 0.0
-    return Standing(
-        learner=row["learner"],
-        exercise=row["exercise"],
+    weight = rules.other(WEIGHT, exercise=row["exercise"])
+    standing = Standing(
+        **{name: row[name] for name in _AS_THEY_ARE},
         points=points,
-        of=row["of"],
         tasks=found,
-        problem=row["problem"],
         flags=flags,
         not_enforced=tuple(json.loads(row["not_enforced"])),
         attempt=row["id"],
         attempts=attempts,
-        digest=row["digest"],
-        library=row["library"],
-        seed=row["seed"],
-        source=row["source"],
         submitted=submitted,
-        graded_at=row["graded_at"],
-        seconds=row["seconds"],
         taken_off=taken_off,
         late=late,
         note=note,
+        id=person[0],
+        email=person[1],
+        weight=float(weight) if weight else None,
     )
+    return standing, used
 
 
-def _deadline(deadlines: Mapping[str, tuple[datetime, LateRule]], exercise: str) -> tuple[datetime, LateRule] | None:
-    return deadlines.get(exercise) or deadlines.get(ANY_EXERCISE)
-
-
-def _lateness(exercise: str, submitted: str, deadlines: Mapping[str, tuple[datetime, LateRule]]) -> tuple[str, float]:
-    """ "2 days late", and the part of the points that stays."""
-    known = _deadline(deadlines, exercise)
-    if known is None or not submitted:
-        return "", 1.0
-    late = datetime.fromisoformat(submitted) - known[0]
+def _lateness(submitted: str, deadline: tuple[datetime, LateRule] | None, free_days: int) -> tuple[str, float, int]:
+    """ "2.0 days late", the part of the points that stays, and the free days that it takes, of those that are left."""
+    if deadline is None or not submitted:
+        return "", 1.0, 0
+    late = datetime.fromisoformat(submitted) - deadline[0]
     if late <= timedelta(0):
-        return "", 1.0
+        return "", 1.0, 0
     hours = late / timedelta(hours=1)
     minutes = math.ceil(late / timedelta(minutes=1))
     said = f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours" if hours >= 1 else f"{minutes} minutes"
-    return f"{'1 minute' if minutes == 1 else said} late", known[1].kept(late)
+    used = min(free_days, math.ceil(late / timedelta(days=1))) if deadline[1].percent else 0
+    free = f", of which {used} free day{'s' * (used != 1)}" if used else ""
+    return f"{'1 minute' if minutes == 1 else said} late{free}", deadline[1].kept(late - timedelta(days=used)), used
 
 
 def _listed(record: Mapping[str, Any], key: str) -> str:

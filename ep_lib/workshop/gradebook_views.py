@@ -1,7 +1,7 @@
 """Views of a gradebook: CSV and JSON for programs, an overview page for the instructor, feedback for each learner.
 
-Pages are HTML without scripts; whatever came out of a submission is escaped. A file is replaced as a whole or not at
-all, so that a full disk leaves the one that was there.
+Pages are made by :mod:`ep_lib.workshop.pages`. A file is replaced as a whole or not at all, so that a full disk leaves
+the one that was there.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import csv
 import dataclasses
 import errno
 import hashlib
-import html
 import io
 import itertools
 import json
 import re
+import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,45 +27,32 @@ from ep_lib.workshop import similar
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.gradebook import NOT_GRADED, Book, Standing, TaskStanding
 from ep_lib.workshop.grader import SCHEMA, printable
+from ep_lib.workshop.pages import number, render, shortened
 from ep_lib.workshop.puzzles import graded
 
 _FILES = ("overview.html", "grades.csv", "totals.csv", "grades.json")  # beside the learners' folders
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for a formula
 _MOST_FAILED = 12  # tasks in the overview's list of what failed most
-_MOST_NAMED = 6  # exercises of a line in the overview
 _LONGEST_NAME = 60  # characters of a learner's name in the overview
 _LONGEST_FOLDER = 180  # bytes of a learner's folder's name: file systems take 255
-_NEEDS_HELP = 0.5  # of the points, below which a learner is in the list of those who need help
-_STYLE = """
-:root { --ink: #222; --paper: #fff; --soft: #f3f3f3; --line: #ccc; --full: #d8efe6; --some: #fdf1d0; --none: #fbe0d2;
-  color-scheme: light dark; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #16181c; --soft: #24272d; --line: #4a4f57;
-  --full: #144536; --some: #4d4413; --none: #5c2f14; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 1.2em auto;
-  max-width: 75em; padding: 0 1em; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin: 1.6em 0 0.4em; }
-table { border-collapse: collapse; } th, td { border: 1px solid var(--line); padding: 0.2em 0.55em; text-align: left;
-  vertical-align: top; overflow-wrap: anywhere; }
-td.n, thead th { overflow-wrap: normal; } .name, td.n { white-space: nowrap; } td.n { text-align: right; }
-thead th { background: var(--soft); position: sticky; top: 0; }
-tbody th.name { background: var(--paper); position: sticky; left: 0; font-weight: normal; }
-summary { cursor: pointer; } details { margin: 0.3em 0; overflow-wrap: anywhere; } details ul { margin: 0.2em 0 0.8em; }
-th.turned { writing-mode: vertical-rl; padding: 0.5em 0.2em; }
-.full { background: var(--full); } .some { background: var(--some); } .none { background: var(--none); }
-.quiet { opacity: 0.75; } .wide { overflow-x: auto; } .wide td { min-width: 1.6em; }
-pre { background: var(--soft); padding: 0.5em 0.7em; overflow-x: auto; white-space: pre-wrap; margin: 0.3em 0; }
-@media print { * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
-"""
 
 
 def standings_of(book: Book, count: str = "latest") -> list[Standing]:
-    """What counts, with ``same_as`` filled in, and what there is to have where all of it was given by hand."""
+    """What counts, with ``same_as`` and ``counts`` filled in, and what there is to have where all of it was given by
+    hand."""
     standings = [
         dataclasses.replace(each, of=_possible(each.exercise)) if each.points is not None and each.of is None else each
         for each in book.standings(count)
     ]
     twins = similar.twins(standings, book.marks())
-    return [dataclasses.replace(each, same_as=twins.get(each.attempt, ())) for each in standings]
+    counting: set[int] = set()
+    for _, own in _by_learner(standings):
+        best = sorted(own.values(), key=lambda each: -(each.share or 0))
+        counting |= {each.attempt for each in best[: book.best or None]}
+    return [
+        dataclasses.replace(each, same_as=twins.get(each.attempt, ()), counts=each.attempt in counting)
+        for each in standings
+    ]
 
 
 def _possible(exercise: str) -> float | None:
@@ -72,11 +60,6 @@ def _possible(exercise: str) -> float | None:
     if exercise not in (*names(), *graded.names()):
         return None
     return (graded.as_exercise(exercise) if graded.is_of_puzzles(exercise) else find(exercise)).points
-
-
-def number(value: float | None) -> str:
-    """Points as people write them: 7, 7.5; "" for none."""
-    return "" if value is None else f"{round(value, 2):g}"
 
 
 # ---- for programs ----------------------------------------------------------------------------------------------------
@@ -93,13 +76,14 @@ def as_json(each: Standing) -> dict[str, Any]:
     if each.points is None:
         record["error"] = each.problem
     else:
-        record |= {"points": each.points, "of": each.of, "full": each.full, "seconds": each.seconds, "seed": each.seed}
-        record |= {"problem": each.problem or None, "tasks": tasks}
-    record |= {"flags": list(each.flags), "not_enforced": list(each.not_enforced)}
-    told = {"same_as": list(each.same_as), "note": each.note or None}
-    dates = {"late": each.late or None, "taken_off": each.taken_off, "submitted": each.submitted or None}
-    about = {"graded_at": each.graded_at, "attempts": each.attempts, "digest": each.digest, "library": each.library}
-    return {**record, **told, **dates, **about}
+        record |= {**_named(each, "points of full seconds seed"), "problem": each.problem or None, "tasks": tasks}
+    record |= {key: list(value) for key, value in _named(each, "flags not_enforced same_as").items()}
+    record |= {key: value or None for key, value in _named(each, "note late submitted").items()}
+    return record | _named(each, "taken_off id email share most counts graded_at attempts digest library")
+
+
+def _named(each: Standing, fields: str) -> dict[str, Any]:
+    return {name: getattr(each, name) for name in fields.split()}
 
 
 def grades_csv(standings: Sequence[Standing]) -> str:
@@ -122,13 +106,45 @@ def _csv_row(each: Standing, most: int) -> list[str]:
     ]
 
 
-def totals_csv(standings: Sequence[Standing]) -> str:
-    """A line per learner, a column per exercise, and the sum: what a learning platform's gradebook imports."""
-    exercises = _exercises(standings)
-    rows = [["learner", *exercises, "total"]]
+def totals_csv(standings: Sequence[Standing], best: int = 0) -> str:
+    """A line per learner: who it is, points in each exercise, their total, and what it may be. ``best``: how many
+    exercises of a learner count, 0 for all."""
+    exercises, most = _exercises(standings), number(possible(standings, best))
+    rows = [["learner", "id", "email", *exercises, "total", "of"]]
     for learner, own in _by_learner(standings):
-        rows.append([learner, *(number(own[e].points) if e in own else "" for e in exercises), number(_total(own))])
+        points = (number(own[each].points) if each in own else "" for each in exercises)
+        rows.append([*_person(learner, own), *points, number(total_of(own.values())), most])
     return _csv(rows)
+
+
+def canvas_csv(standings: Sequence[Standing]) -> str:
+    """What the gradebook of Canvas imports: a column per exercise, in what it gives to the total."""
+    exercises = _exercises(standings)
+    most = {each.exercise: each.most for each in standings if each.most is not None}
+    rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *exercises]]
+    rows.append(["Points Possible", "", "", "", "", *(number(most.get(each)) for each in exercises)])
+    for learner, own in _by_learner(standings):
+        name, id_, email = _person(learner, own)
+        points = (number(own[each].share) if each in own else "" for each in exercises)
+        rows.append([name, id_, "", email, "", *points])
+    return _csv(rows)
+
+
+def moodle_csv(standings: Sequence[Standing], best: int = 0) -> str:
+    """What a Moodle assignment imports as its grading worksheet: the totals of those of whom it has a number."""
+    most = number(possible(standings, best))
+    head = ["Identifier", "Full name", "Email address", "Status", "Grade", "Maximum Grade", "Grade can be changed"]
+    rows = [[*head, "Last modified (grade)"]]
+    for learner, own in _by_learner(standings):
+        name, id_, email = _person(learner, own)
+        if id_:
+            rows.append([f"Participant {id_}", name, email, "", number(total_of(own.values())), most, "Yes", ""])
+    return _csv(rows)
+
+
+def _person(learner: str, own: Mapping[str, Standing]) -> tuple[str, str, str]:
+    last = max(own.values(), key=lambda each: each.attempt)
+    return learner, last.id, last.email
 
 
 def _csv(rows: Iterable[Sequence[str]]) -> str:
@@ -153,69 +169,87 @@ def _by_learner(standings: Iterable[Standing]) -> Iterator[tuple[str, dict[str, 
         yield learner, {each.exercise: each for each in own}
 
 
-def _total(own: dict[str, Standing]) -> float | None:
+def total_of(own: Iterable[Standing]) -> float | None:
     """None if nothing of theirs was graded, which is not the same as no points."""
-    points = [each.points for each in own.values() if each.points is not None]
+    points = [each.share for each in own if each.share is not None and each.counts]
     return sum(points) if points else None
 
 
-# ---- the overview ----------------------------------------------------------------------------------------------------
-def overview(standings: Sequence[Standing], title: str = "Overview", there: Collection[str] = ()) -> str:
+def possible(standings: Iterable[Standing], best: int = 0) -> float:
+    """What the total may be: of all exercises, or of the ``best`` that give most."""
+    most = {each.exercise: each.most for each in standings if each.most is not None}
+    return sum(sorted(most.values(), reverse=True)[: best or None])
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Row:
+    """A learner in the overview; ``number`` from 1 on."""
+
+    number: int
+    learner: str
+    own: dict[str, Standing]
+    total: float | None
+    folder: str
+
+    @property
+    def reasons(self) -> dict[str, list[str]]:
+        """What to look at: each reason once, with the exercises that it is about."""
+        about: dict[str, list[str]] = {}
+        for exercise, each in self.own.items():
+            not_graded = [f"not graded: {each.problem}"] if each.points is None else []
+            for reason in not_graded + _to_look_at(each):
+                about.setdefault(reason, []).append(exercise)
+        return about
+
+
+def overview(standings: Sequence[Standing], there: Collection[str] = (), best: int = 0) -> str:
     """Learners x exercises, what failed most, who needs help, and what to look at, as a page of HTML. ``there``: as for
-    :func:`folder_name`."""
+    :func:`folder_name`; ``best``: how many exercises of a learner count, 0 for all."""
     learners = list(_by_learner(standings))
     exercises = _exercises(standings)
-    of = {each.exercise: each.of for each in standings if each.of is not None}
-    possible = sum(of.values())
-    count = sum(each.points is not None for each in standings)
-    left = len(standings) - count
-    said = f"{len(learners)} learners, {len(exercises)} exercises, {count} graded submissions"
-    parts = [
-        f"<p>{said}{f', {left} not graded' if left else ''}.</p>",
-        _section("All points", _points_table(learners, exercises, of, possible, there)),
-        _section("Who needs help", _help_list(learners, exercises, possible)),
-        _section("What failed most", _failed_table(standings, count)),
-        _section("To look at", _look_list(learners)),
+    graded_ones = [each for each in standings if each.points is not None]
+    most = possible(standings, best)
+    names = [learner for learner, _ in learners]
+    rows = [
+        _Row(place, learner, own, total_of(own.values()), folder_name(learner, names, there))
+        for place, (learner, own) in enumerate(learners, 1)
     ]
-    return page(title, "\n".join(parts))
-
-
-def _points_table(
-    learners: Sequence[tuple[str, dict[str, Standing]]],
-    exercises: Sequence[str],
-    of: dict[str, float],
-    possible: float,
-    there: Collection[str],
-) -> str:
-    head = "".join(f'<th scope="col" class="turned">{_text(e)} ({number(of.get(e))})</th>' for e in exercises)
-    rows = []
-    for number_of_row, (learner, own) in enumerate(learners, 1):
-        cells = "".join(_points_cell(own.get(exercise), f"#look{number_of_row}") for exercise in exercises)
-        place = folder_name(learner, [name for name, _ in learners], there)
-        who = f'<a href="{html.escape(place)}/feedback.html">{_name(learner)}</a>'
-        total = f'<td class="n"><b>{number(_total(own))}</b></td>'
-        rows.append(f'<tr><th scope="row" class="name">{who}</th>{total}{cells}</tr>')
-    means = "".join(f'<td class="n">{_mean([o[e] for _, o in learners if e in o])}</td>' for e in exercises)
-    totals = [each for each in (_total(own) for _, own in learners) if each is not None]
-    mean = number(round(sum(totals) / len(totals), 1)) if totals else ""
-    rows.append(f'<tr><th scope="row" class="name">mean</th><td class="n">{mean}</td>{means}</tr>')
-    return (
-        f'<div class="wide"><table><thead><tr><th scope="col">learner</th><th scope="col">total of {number(possible)}'
-        f"</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        '<p class="quiet">?: not graded (why: click on it). !: to look at, below. *: given by hand. L: late.</p>'
+    totals = [row.total for row in rows if row.total is not None]
+    points = [[each.points or 0 for each in graded_ones if each.exercise == exercise] for exercise in exercises]
+    spread = Counter(min(9, int(10 * total / most)) for total in totals if most)
+    return render(
+        "overview.html",
+        title="Overview",
+        rows=rows,
+        exercises=exercises,
+        of={each.exercise: each.of for each in standings if each.of is not None},
+        possible=most,
+        best=best,
+        graded=len(graded_ones),
+        left=len(standings) - len(graded_ones),
+        medians=[statistics.median(each) if each else None for each in (totals, *points)],
+        means=[round(statistics.mean(each), 1) if each else None for each in (totals, *points)],
+        spread=[spread[tenth] for tenth in range(10)],
+        help=list(_who_needs_help(rows, exercises, most)),
+        did_not_run=[each.exercise for each in standings if _did_not_run(each)],
+        failed=_failed(standings),
+        look=_look,
+        signs=_signs,
+        in_short=_in_short,
+        longest=_LONGEST_NAME,
     )
 
 
-def _points_cell(each: Standing | None, reasons: str) -> str:
-    if each is None:
-        return "<td></td>"
+def _signs(each: Standing) -> str:
     by_hand = each.note or any(task.note for task in each.tasks)
-    signs = "!" * bool(_to_look_at(each)) + "*" * bool(by_hand) + "L" * bool(each.late)
-    if each.points is None:
-        return f'<td class="n none" title="{_text(each.problem)}"><a href="{reasons}">?</a>{signs}</td>'
-    is_full = each.of is not None and each.points + each.taken_off >= each.of  # L says that it is late
-    look = "full" if is_full else "some" if each.points > 0 else "none"
-    return f'<td class="n {look}" title="{_text(_in_short(each))}">{number(each.points)}{signs}</td>'
+    return "!" * bool(_to_look_at(each)) + "*" * bool(by_hand) + "L" * bool(each.late)
+
+
+def _look(each: Standing) -> str:
+    points = each.points or 0
+    is_full = each.of is not None and points + each.taken_off >= each.of  # L says that it is late
+    return "full" if is_full else "some" if points > 0 else "none"
 
 
 def _in_short(each: Standing) -> str:
@@ -223,54 +257,33 @@ def _in_short(each: Standing) -> str:
     return "; ".join(filter(None, [f"not passed: task {wrong}" if wrong else "", each.late, each.note, *each.flags]))
 
 
-def _mean(found: Sequence[Standing]) -> str:
-    points = [each.points for each in found if each.points is not None]
-    return number(round(sum(points) / len(points), 1)) if points else ""
+def _did_not_run(each: Standing) -> bool:
+    return bool(each.problem and each.tasks) and not any(task.full for task in each.tasks)
 
 
-def _failed_table(standings: Sequence[Standing], count: int) -> str:
-    tried: Counter[tuple[str, int]] = Counter()
-    failed: Counter[tuple[str, int]] = Counter()
-    behaviours: dict[tuple[str, int], Counter[str]] = {}
-    titles: dict[tuple[str, int], str] = {}
-    did_not_run: list[str] = []
+def _failed(standings: Iterable[Standing]) -> list[dict[str, Any]]:
+    """The tasks that failed most; what did not run at all is one failure, and not one of each task."""
+    tried: dict[tuple[str, int], list[TaskStanding]] = {}
     for each in standings:
-        if each.problem and each.tasks and not any(task.full for task in each.tasks):
-            did_not_run.append(each.exercise)  # one failure, not one of each task
-            continue
-        for task in each.tasks:
-            key = (each.exercise, task.task)
-            tried[key] += 1
-            titles[key] = task.title
-            if not task.full:
-                failed[key] += 1
-                behaviours.setdefault(key, Counter())[task.behaviour] += 1
-    many, where = len(did_not_run), _text(_shortened(sorted(set(did_not_run))))
-    above = f"<p>{many} of {count} could not run at all (they do not compile, or were refused), in {where}.</p>"
-    if not failed:
-        return above if many else "<p>Nothing failed.</p>"
-    rows = []
-    for key, times in failed.most_common(_MOST_FAILED):
-        behaviour, often = behaviours[key].most_common(1)[0]
-        most = f"{_text(behaviour)} ({often} of {times})" if behaviour else ""
-        what = f'<span class="name">{_text(key[0])}, task {key[1]}</span>: {_text(titles[key])}'
-        rows.append(f'<tr><td>{what}</td><td class="n">{times} of {tried[key]}</td><td>{most}</td></tr>')
-    return (above if many else "") + _table(("task", "failed", "most often because this does not hold"), rows)
+        for task in () if _did_not_run(each) else each.tasks:
+            tried.setdefault((each.exercise, task.task), []).append(task)
+    failed = {key: [task.behaviour for task in tasks if not task.full] for key, tasks in tried.items()}
+    found = []
+    for key in sorted(filter(failed.get, failed), key=lambda key: -len(failed[key]))[:_MOST_FAILED]:
+        behaviour, often = Counter(failed[key]).most_common(1)[0]
+        about = {"exercise": key[0], "task": key[1], "title": tried[key][-1].title, "tried": len(tried[key])}
+        found.append({**about, "times": len(failed[key]), "behaviour": behaviour, "often": often})
+    return found
 
 
-def _help_list(learners: Sequence[tuple[str, dict[str, Standing]]], exercises: Sequence[str], possible: float) -> str:
-    rows = []
-    for learner, own in sorted(learners, key=lambda each: _total(each[1]) or 0):
-        total = _total(own)
-        if possible and (total or 0) < _NEEDS_HELP * possible:
-            nothing = [e for e in exercises if e not in own or own[e].points == 0]
-            where = _shortened(nothing)
-            points = NOT_GRADED if total is None else f"{number(total)} of {number(possible)}"
-            cells = f'<td class="n">{points}</td><td>{_text("" if total is None else where)}</td>'
-            rows.append(f'<tr><td class="name">{_name(learner)}</td>{cells}</tr>')
-    if not rows:
-        return f"<p>Everybody has at least {_NEEDS_HELP:.0%} of the points.</p>"
-    return _table(("learner", "points", "no points in"), rows)
+def _who_needs_help(rows: Iterable[_Row], exercises: Sequence[str], most: float) -> Iterator[tuple[str, str, str]]:
+    """Learners with less than half of the points, how many they have, and in which exercises they have none."""
+    for row in sorted(rows, key=lambda row: row.total or 0):
+        if row.total is None:
+            yield row.learner, NOT_GRADED, ""
+        elif row.total < most / 2:
+            nothing = [each for each in exercises if each not in row.own or row.own[each].points == 0]
+            yield row.learner, f"{number(row.total)} of {number(most)}", shortened(nothing)
 
 
 def _to_look_at(each: Standing) -> list[str]:
@@ -278,69 +291,18 @@ def _to_look_at(each: Standing) -> list[str]:
     return [*each.flags, *each.not_enforced, *like]
 
 
-def _look_list(learners: Sequence[tuple[str, dict[str, Standing]]]) -> str:
-    """A line per learner that unfolds: each reason once, with the exercises that it is about."""
-    lines = []
-    for number_of_row, (learner, own) in enumerate(learners, 1):
-        about: dict[str, list[str]] = {}
-        for exercise, each in own.items():
-            not_graded = [f"not graded: {each.problem}"] if each.points is None else []
-            for reason in not_graded + _to_look_at(each):
-                about.setdefault(reason, []).append(exercise)
-        if about:
-            exercises = {exercise for each in about.values() for exercise in each}
-            many = f"{len(about)} reason{'s' * (len(about) > 1)}, {len(exercises)} exercise{'s' * (len(exercises) > 1)}"
-            items = "".join(
-                f"<li>{_text(reason)}{_text(f' ({_shortened(where)})' if any(where) else '')}</li>"
-                for reason, where in about.items()
-            )
-            head = f"<summary>{_name(learner)}: {many}</summary>"
-            lines.append(f'<details>{head}<ul id="look{number_of_row}">{items}</ul></details>')
-    return "".join(lines) or "<p>Nothing.</p>"
-
-
-def _shortened(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f", and {more} more" if more > 0 else "")
-
-
-def _table(head: Sequence[str], rows: Sequence[str]) -> str:
-    cells = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in head)
-    return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{_text(title)}</h2>{body}</section>"
-
-
-def _text(text: str) -> str:
-    return html.escape(printable(text))
-
-
-def _name(learner: str) -> str:
-    """A learner's name; of one that is longer than any table, the beginning, and the whole as its title."""
-    if len(learner) <= _LONGEST_NAME:
-        return _text(learner)
-    return f'<span title="{_text(learner)}">{_text(learner[: _LONGEST_NAME - 1])}&hellip;</span>'
-
-
-def page(title: str, body: str) -> str:
-    """A page of HTML in the look of all of them; ``body`` is HTML already."""
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style><h1>{_text(title)}</h1>\n{body}</html>\n"
-    )
-
-
 # ---- what a learner gets back ----------------------------------------------------------------------------------------
 def feedback_text(learner: str, own: Sequence[Standing]) -> str:
     """Points and what failed, for a mail or a terminal."""
-    lines = [f"Feedback for {learner}", "", *_sum_of(own)]
+    lines = [f"Feedback for {learner}", ""]
+    lines += [said, ""] if (said := _sum_of(own)) else []
     for each in own:
-        lines.append(f"{each.exercise or 'Your submission'}: {_points_line(each)}")
+        lines.append(_head(each))
         lines += [f"  {line}" for line in _remarks(each)]
         for task in each.tasks:
-            lines.append(f"  {'ok' if task.full else '--'}  task {task.task}  {_task_line(task)}")
+            note = f" ({task.note})" if task.note else ""
+            points = f"{number(task.points)} of {number(task.of)}"
+            lines.append(f"  {'ok' if task.full else '--'}  task {task.task}  {points}  {task.title}{note}")
             lines += [f"      {line}" for line in _why(task, each).splitlines()]
         lines.append("")
     return printable("\n".join(lines))
@@ -348,39 +310,30 @@ def feedback_text(learner: str, own: Sequence[Standing]) -> str:
 
 def feedback_html(learner: str, own: Sequence[Standing]) -> str:
     """The same as a page."""
-    parts = [f"<p><b>{_text(line)}</b></p>" for line in _sum_of(own) if line]
-    for each in own:
-        remarks = "".join(
-            f"<pre>{_text(line)}</pre>" if "\n" in line else f"<p>{_text(line)}</p>" for line in _remarks(each)
-        )
-        rows = []
-        for task in each.tasks:
-            why = f"<pre>{_text(_why(task, each))}</pre>" if _why(task, each) else ""
-            look, mark = ("full", "passed") if task.full else ("none", "not yet")
-            points = f"{number(task.points)} of {number(task.of)}"
-            title = f"{_text(task.title)}{f' ({_text(task.note)})' if task.note else ''}"
-            rows.append(
-                f'<tr><td class="n">{task.task}</td><td class="{look}">{mark}</td><td class="n">{points}</td>'
-                f"<td>{title}{why}</td></tr>"
-            )
-        table = _table(("task", "", "points", "what"), rows) if rows else ""
-        head = f"{each.exercise or 'Your submission'}: {_points_line(each)}"
-        parts.append(_section(head, remarks + table))
-    return page(f"Feedback for {learner}", "\n".join(parts))
+    sections = [
+        {"head": _head(each), "remarks": _remarks(each), "tasks": [(task, _why(task, each)) for task in each.tasks]}
+        for each in own
+    ]
+    return render("feedback.html", title=f"Feedback for {learner}", sum=_sum_of(own), sections=sections)
 
 
-def _sum_of(own: Sequence[Standing]) -> list[str]:
-    """All points together, if there are several exercises, with a line between."""
+def _sum_of(own: Sequence[Standing]) -> str:
+    """All points together, if there are several exercises."""
     known = [each for each in own if each.points is not None]
     if len(own) < 2 or not known:
-        return []
+        return ""
     left = f"; {len(own) - len(known)} {NOT_GRADED}" if len(known) < len(own) else ""
-    possible = number(sum(each.of or 0 for each in known))
-    return [f"All together: {number(sum(each.points or 0 for each in known))} of {possible} points{left}", ""]
+    counting = [each for each in known if each.counts]
+    best = f" (the best {len(counting)} of {len(known)} count)" if len(counting) < len(known) else ""
+    most = sum(each.most or 0 for each in counting)
+    return f"All together: {number(total_of(known))} of {number(most)} points{best}{left}"
 
 
-def _points_line(each: Standing) -> str:
-    return NOT_GRADED if each.points is None else f"{number(each.points)} of {number(each.of)} points"
+def _head(each: Standing) -> str:
+    if each.points is None:
+        return f"{each.exercise or 'Your submission'}: {NOT_GRADED}"
+    in_total = f" ({number(each.share)} of {number(each.most)} in the total)" if each.most != each.of else ""
+    return f"{each.exercise}: {number(each.points)} of {number(each.of)} points{in_total}"
 
 
 def _remarks(each: Standing) -> list[str]:
@@ -392,11 +345,6 @@ def _remarks(each: Standing) -> list[str]:
     return lines + ([each.problem] if each.problem and not each.is_given else [])
 
 
-def _task_line(task: TaskStanding) -> str:
-    note = f" ({task.note})" if task.note else ""
-    return f"{number(task.points)} of {number(task.of)}  {task.title}{note}"
-
-
 def _why(task: TaskStanding, each: Standing) -> str:
     if task.full or each.problem:
         return ""
@@ -405,13 +353,13 @@ def _why(task: TaskStanding, each: Standing) -> str:
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
-def write_all(standings: Sequence[Standing], folder: Path) -> None:
+def write_all(standings: Sequence[Standing], folder: Path, best: int = 0) -> None:
     """overview.html, grades.csv, totals.csv and grades.json, and a folder per learner with feedback.html, feedback.txt
     and grades.json. Raises GradingError if they cannot be written."""
     learners = list(_by_learner(standings))
     names = [learner for learner, _ in learners]
     there = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    views = (overview(standings, there=there), grades_csv(standings), totals_csv(standings), _json(standings))
+    views = (overview(standings, there, best), grades_csv(standings), totals_csv(standings, best), _json(standings))
     files = dict(zip(_FILES, views, strict=True))
     for learner, by_exercise in learners:
         own = [by_exercise[exercise] for exercise in sorted(by_exercise)]

@@ -7,16 +7,16 @@ prediction counts as unanswered, so notebooks run unattended. Predictions are in
 from __future__ import annotations
 
 import ast
-import html
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from markupsafe import Markup
 from tqdm import tqdm
 
 from ep_lib.errors import ArgumentError, EpError
@@ -76,28 +76,30 @@ class Source:
     def _title(self) -> str:
         return self.file if self.is_named else "the kernel's file"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> Markup:
         first, last = self.blocks[0][0], self.blocks[-1][0] + len(self.blocks[-1][1]) - 1
-        head = f"{_link(file_of_the_course(self.file, workshop_root()), self._title)}, lines {first} to {last}"
-        body = "".join(self._block_html(number, lines) for number, lines in self.blocks)
-        return f'<div style="font-size:90%; margin-bottom:0.2em">{head}</div>{body}'
+        link = _link(file_of_the_course(self.file, workshop_root()), self._title)
+        head = Markup('<div style="font-size:90%; margin-bottom:0.2em">{}, lines {} to {}</div>')
+        body = Markup().join(self._block_html(number, lines) for number, lines in self.blocks)
+        return head.format(link, first, last) + body
 
-    def _block_html(self, first: int, lines: Sequence[str]) -> str:
+    def _block_html(self, first: int, lines: Sequence[str]) -> Markup:
         colored = enumerate(
             highlight("\n".join(lines), "python" if self.file.endswith(".py") else "cuda").split("\n"), first
         )
         return code_box(self._line_html(number, line) for number, line in colored)
 
-    def _line_html(self, number: int, line: str) -> str:
+    def _line_html(self, number: int, line: Markup) -> Markup:
         text = number_before(number, line)
         return marked(text) if number in self.marked else text
 
 
-def _link(path: Path, text: str) -> str:
+def _link(path: Path, text: str) -> Markup:
     """A link that opens a file, and looks like one: JupyterLab gives code the colour of plain text."""
     look = "color:var(--jp-content-link-color, #0056b3); text-decoration:underline"
-    code = f'<code style="color:inherit; background:none; padding:0">{html.escape(text)}</code>'
-    return f'<a href="{html.escape(os.path.relpath(path))}" target="_blank" style="{look}">{code}</a>'
+    code = '<code style="color:inherit; background:none; padding:0">{}</code>'
+    link = Markup('<a href="{}" target="_blank" style="{}">' + code + "</a>")
+    return link.format(os.path.relpath(path), look, text)
 
 
 def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), comments: bool = True) -> Source:
@@ -185,15 +187,24 @@ class Files:
         files = ", ".join(file.relative_to(self.folder.parents[1]).as_posix() for file in self._files())
         return f"Your copy of exercise {self.exercise.name}: fill in {files}"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> Markup:
         links = [_link(file, file.relative_to(self.folder.parents[1]).as_posix()) for file in self._files()]
-        return f"Your copy of exercise {self.exercise.name}. Click to open what you fill in: {', '.join(links)}"
+        said = Markup("Your copy of exercise {}. Click to open what you fill in: {}")
+        return said.format(self.exercise.name, Markup(", ").join(links))
 
 
 # ---- what takes long -------------------------------------------------------------------------------------------------
 def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
     """``items``, one after the other, with a bar that shows how far it is if all of them take more than a second."""
     return iter(tqdm(items, desc=what, delay=1, leave=False, file=sys.stdout, unit=""))
+
+
+@contextmanager
+def said_meanwhile() -> Iterator[Callable[[str], None]]:
+    """Shows the texts that it is called with in one line, which goes at the end; in a file it shows nothing."""
+    is_seen = sys.stdout.isatty() or "ipykernel" in sys.modules
+    with tqdm(bar_format="{desc}", leave=False, file=sys.stdout, disable=not is_seen) as line:
+        yield line.set_description_str
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

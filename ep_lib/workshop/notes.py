@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import importlib
 import importlib.util
 import io
@@ -12,6 +11,8 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from markupsafe import Markup, escape
 
 _WIDTH = 100  # columns of a note as text
 _BOX = "border-left:4px solid {color}; padding:0.4em 0.8em; margin:0.3em 0; background:#f7f7f7; color:#222222"
@@ -31,13 +32,14 @@ class Note:
         lines = [textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in self.text.split("\n") if line]
         return "\n".join([self.headline, *(textwrap.indent(line, "  ") for line in lines)])
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> Markup:
         style = "white-space:pre-wrap"
         if self.color == RED:
             style += f"; padding-left:2em; text-indent:-2em; {CODE}"
         lines = self.text.split("\n") if self.text else []
-        body = "".join(f'<div style="{style}">{html.escape(line)}</div>' for line in lines)
-        return f'<div style="{_BOX.format(color=self.color)}"><b>{html.escape(self.headline)}</b>{body}</div>'
+        body = Markup().join(Markup('<div style="{}">{}</div>').format(style, line) for line in lines)
+        box = _BOX.format(color=self.color)
+        return Markup('<div style="{}"><b>{}</b>{}</div>').format(box, self.headline, body)
 
 
 def show_note(note: Any) -> None:
@@ -50,27 +52,27 @@ def show_note(note: Any) -> None:
     display(note)  # type: ignore[no-untyped-call]
 
 
-# ---- as HTML ---------------------------------------------------------------------------------------------------------
-def picture_as_html(figure: Any, description: str) -> str:
+# ---- as HTML: text that is put into Markup is escaped ----------------------------------------------------------------
+def picture_as_html(figure: Any, description: str) -> Markup:
     """A Matplotlib figure as it is now, and in words for those who cannot see it."""
     memory = io.BytesIO()
     figure.savefig(memory, format="png", bbox_inches="tight")
     data = base64.b64encode(memory.getvalue()).decode()
-    return f'<img style="max-width:100%" alt="{html.escape(description)}" src="data:image/png;base64,{data}">'
+    return Markup('<img style="max-width:100%" alt="{}" src="data:image/png;base64,{}">').format(description, data)
 
 
-def code_box(lines: Iterable[str]) -> str:
-    """A box of code, of lines that are HTML already. Where the page is narrow they go on below, comments above all."""
+def code_box(lines: Iterable[Markup]) -> Markup:
+    """A box of code. Where the page is narrow they go on below, comments above all."""
     box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
     look = f"{box}{CODE}font-size:12px; white-space:pre-wrap; line-height:1.35; border:1px solid #dddddd"
-    return f'<pre style="{look}">' + "\n".join(lines) + "</pre>"
+    return Markup('<pre style="{}">{}</pre>').format(look, Markup("\n").join(lines))
 
 
-def marked(line: str) -> str:
-    return f'<span style="display:inline-block; min-width:100%; background:#fff3bf">{line}</span>'
+def marked(line: Markup) -> Markup:
+    return Markup('<span style="display:inline-block; min-width:100%; background:#fff3bf">{}</span>').format(line)
 
 
-def code_as_html(code: str, language: str, mark: str = "", *, numbered: bool = False) -> str:
+def code_as_html(code: str, language: str, mark: str = "", *, numbered: bool = False) -> Markup:
     """A box of code in a ``language`` that Pygments knows; lines that contain ``mark`` are highlighted."""
     plain, colored = code.split("\n"), highlight(code, language).split("\n")
     if numbered:
@@ -78,33 +80,33 @@ def code_as_html(code: str, language: str, mark: str = "", *, numbered: bool = F
     return code_box(marked(line) if mark and mark in text else line for text, line in zip(plain, colored, strict=True))
 
 
-def number_before(number: int, line: str) -> str:
+def number_before(number: int, line: Markup) -> Markup:
     """A line of code with its number, which is not copied with it; what is too long goes on below the code."""
-    shown = f'<span style="color:#767676; user-select:none">{number:4}  </span>{line}'
-    return f'<span style="display:inline-block; padding-left:6ch; text-indent:-6ch">{shown}</span>'
+    shown = Markup('<span style="color:#767676; user-select:none">{:4}  </span>{}').format(number, line)
+    return Markup('<span style="display:inline-block; padding-left:6ch; text-indent:-6ch">{}</span>').format(shown)
 
 
-def prose_as_html(text: str) -> str:
+def prose_as_html(text: str) -> Markup:
     """Paragraphs, between empty lines, in which `code`, **strong** and *emphasis* count."""
     paragraphs = [_words_as_html(part) for part in re.split(r"\n\s*\n", text.strip()) if part]
-    return "".join(f'<p style="margin:0.4em 0">{paragraph}</p>' for paragraph in paragraphs)
+    return Markup().join(Markup('<p style="margin:0.4em 0">{}</p>').format(paragraph) for paragraph in paragraphs)
 
 
-def _words_as_html(text: str) -> str:
-    parts = html.escape(" ".join(text.split())).split("`")  # every second one is code
+def _words_as_html(text: str) -> Markup:
+    parts = escape(" ".join(text.split())).split("`")  # every second one is code
     for number in range(0, len(parts), 2):
-        strong = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", parts[number])
-        parts[number] = re.sub(r"\*([^*]+)\*", r"<i>\1</i>", strong)
-    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+        strong = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", str(parts[number]))
+        parts[number] = Markup(re.sub(r"\*([^*]+)\*", r"<i>\1</i>", strong))
+    return Markup().join(Markup("<code>{}</code>").format(each) if n % 2 else each for n, each in enumerate(parts))
 
 
-def highlight(code: str, language: str) -> str:
+def highlight(code: str, language: str) -> Markup:
     """Code as HTML with colours, line by line; without colours if Pygments is missing."""
     if importlib.util.find_spec("pygments") is None:
-        return html.escape(code)
+        return escape(code)
     pygments, lexers, formatters = (
         importlib.import_module(f"pygments{part}") for part in ("", ".lexers", ".formatters")
     )
     lexer = lexers.get_lexer_by_name(language, stripnl=False, ensurenl=False)
     formatter = formatters.HtmlFormatter(nowrap=True, noclasses=True, style="friendly")
-    return str(pygments.highlight(code, lexer, formatter)).rstrip("\n")
+    return Markup(pygments.highlight(code, lexer, formatter).rstrip("\n"))

@@ -9,12 +9,13 @@ beside the buttons: a saved notebook shows it without a kernel (saving.py).
 
 from __future__ import annotations
 
-import html
 import importlib
 import importlib.util
 import re
 from collections.abc import Sequence
 from typing import Any
+
+from markupsafe import Markup
 
 from ep_lib.errors import ArgumentError
 from ep_lib.require import one_of, several, text
@@ -48,7 +49,7 @@ class Prediction:
         self._widget: _Buttons | None = None
         self._displays: list[Any] = []
         self._printed = ""  # since the last comparison
-        self._told = ""  # as HTML: what the comparison shows beside the outcome
+        self._told = Markup()  # what the comparison shows beside the outcome
 
     def write(self, printed: str) -> int:
         """For ``print(..., file=prediction)``: kept for :meth:`compare`."""
@@ -136,18 +137,18 @@ class Prediction:
         for shown in self._displays:
             shown.update(self._bundle(), raw=True, metadata=self._metadata())
 
-    def as_html(self) -> str:
+    def as_html(self) -> Markup:
         """The question, what was answered, and what happened, as far as that is known; needs no kernel."""
-        marks = [("&#9679;" if choice == self.answer else "&#9675;", choice) for choice in self.choices]
-        lines = "".join(f'<div style="margin-left:1em">{mark} {html.escape(choice)}</div>' for mark, choice in marks)
+        marks = [("●" if choice == self.answer else "○", choice) for choice in self.choices]
+        lines = Markup().join(Markup('<div style="margin-left:1em">{} {}</div>').format(*each) for each in marks)
         note = self.note()
         if note is not None:
             below = note._repr_html_()
         elif self.answer is None:
-            below = "<i>Not answered yet. Run this cell, and choose.</i>"
+            below = Markup("<i>Not answered yet. Run this cell, and choose.</i>")
         else:
-            below = f"You predicted: <b>{html.escape(self.answer)}</b>. What happens shows in the cells below."
-        return f'<div style="{_FRAME}">{title(self.question)}{lines}{below}</div>'
+            below = Markup("You predicted: <b>{}</b>. What happens shows in the cells below.").format(self.answer)
+        return _framed(title(self.question) + lines + below)
 
     def __repr__(self) -> str:
         lines = [self.question, *(f"  {'*' if choice == self.answer else '-'} {choice}" for choice in self.choices)]
@@ -186,8 +187,8 @@ class Comparison:
             display(forms, raw=True)  # type: ignore[no-untyped-call]
             return
         # Without widgets the outcome unfolds, and is not in the reader's face either.
-        fold = f"<details><summary>What happened</summary>{outcome}</details>"
-        forms["text/html"] = f'<div style="{_FRAME}">{title(prediction.question)}{fold}</div>'
+        fold = Markup("<details><summary>What happened</summary>{}</details>").format(outcome)
+        forms["text/html"] = _framed(title(prediction.question) + fold)
         bundle = {**prediction._bundle(), **forms}
         shown = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         if shown is not None:
@@ -226,9 +227,9 @@ class _Buttons:
         if note is not None:
             self._below.value = prediction._told + note._repr_html_()
         elif prediction.answer is not None:
-            kept = f"<br>{html.escape(progress.problem())}" if progress.problem() else ""
-            chosen = html.escape(prediction.answer)
-            self._below.value = f"You predicted: <b>{chosen}</b>. Now run the next cells.{kept}"
+            kept = Markup("<br>{}").format(progress.problem()) if progress.problem() else ""
+            said = Markup("You predicted: <b>{}</b>. Now run the next cells.{}")
+            self._below.value = said.format(prediction.answer, kept)
 
 
 def predict(key: str, question: str, choices: Sequence[str], answer: str | None = None) -> Prediction:
@@ -242,20 +243,25 @@ def predict(key: str, question: str, choices: Sequence[str], answer: str | None 
     return prediction
 
 
-def _printed_as_html(printed: str) -> str:
-    return f'<pre style="margin:0.3em 0; white-space:pre-wrap">{html.escape(printed)}</pre>' if printed else ""
+def _framed(inner: Markup) -> Markup:
+    return Markup('<div style="{}">{}</div>').format(_FRAME, inner)
 
 
-def _as_html(shown: object) -> str:
+def _printed_as_html(printed: str) -> Markup:
+    box = Markup('<pre style="margin:0.3em 0; white-space:pre-wrap">{}</pre>')
+    return box.format(printed) if printed else Markup()
+
+
+def _as_html(shown: object) -> Markup:
     if hasattr(shown, "savefig"):
         figure: Any = shown
         return picture_as_html(figure, figure.axes[0].get_title(loc="left"))
     as_html = getattr(shown, "_repr_html_", None)
-    return as_html() if as_html is not None else _printed_as_html("" if shown is None else repr(shown))
+    return Markup(as_html()) if as_html is not None else _printed_as_html("" if shown is None else repr(shown))
 
 
-def title(question: str) -> str:
-    return f"<b>Your prediction.</b> {html.escape(question)}"
+def title(question: str) -> Markup:
+    return Markup("<b>Your prediction.</b> {}").format(question)
 
 
 def has_widgets() -> bool:

@@ -6,8 +6,6 @@ with ``ep-lib grade``. An instructor's gradebook may say something else, and cou
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,9 @@ from ep_lib.jit import sealed
 from ep_lib.workshop import exercises, progress, puzzles
 from ep_lib.workshop.course_map import STAGES
 from ep_lib.workshop.exercises import Exercise
-from ep_lib.workshop.gradebook_views import number, page, write
+from ep_lib.workshop.gradebook_views import write
 from ep_lib.workshop.grader import Grade, default_mine
+from ep_lib.workshop.pages import counted, number, render
 
 _NOT_BEGUN, _BEGUN, _CHECKED = "not begun", "begun", "all checks pass"
 
@@ -31,6 +30,12 @@ class ExerciseProgress:
     exercise: Exercise
     points: int | None
     words: str
+
+    @property
+    def points_in_words(self) -> str:
+        if sealed.in_use() and self.points is None:
+            return f"worth {self.exercise.points} points"
+        return f"{number(self.points) or '-'} of {self.exercise.points}"
 
     @property
     def is_done(self) -> bool:
@@ -52,6 +57,12 @@ class StageProgress:
     @property
     def is_done(self) -> bool:
         return not self.unsolved and all(each.is_done for each in self.exercises)
+
+    @property
+    def puzzles_in_words(self) -> str:
+        all_of_them = len(self.solved) + len(self.unsolved)
+        predicted = f", {counted(self.predicted, 'prediction')} made" if self.predicted else ""
+        return f"{len(self.solved)} of {all_of_them} puzzles{predicted}" if all_of_them else f"no puzzles{predicted}"
 
     @property
     def is_begun(self) -> bool:
@@ -97,40 +108,26 @@ class MyProgress:
         lines = [f"{self.so_far} so far. Next: {self.next}", ""]
         for stage in self.stages:
             mark = "#" if stage.is_done else ">" if stage.is_begun else "."
-            lines.append(f"  {mark} {stage.notebook} {stage.title}: {_puzzles_in_words(stage)}")
-            lines += [f"       {_points(each)}  {each.exercise.name}: {each.words}" for each in stage.exercises]
+            lines.append(f"  {mark} {stage.notebook} {stage.title}: {stage.puzzles_in_words}")
+            lines += [f"       {each.points_in_words}  {each.exercise.name}: {each.words}" for each in stage.exercises]
         return "\n".join([*lines, "  # done, > begun, . comes later"])
 
     def _repr_html_(self) -> str:
-        rows = []
-        for stage in self.stages:
-            state = "done" if stage.is_done else "begun" if stage.is_begun else "comes later"
-            look = {"done": "full", "begun": "some", "comes later": ""}[state]
-            own = "".join(
-                f"<div><b>{_points(each)}</b> <code>{html.escape(each.exercise.name)}</code>: "
-                f"{_with_code(each.words)}</div>"
-                for each in stage.exercises
-            )
-            rows.append(
-                f'<tr><th scope="row">{stage.notebook} {html.escape(stage.title)}</th><td class="{look}">{state}</td>'
-                f"<td>{_puzzles_in_words(stage)}</td><td>{own}</td></tr>"
-            )
-        return (
-            f"<p><b>{self.so_far}</b> so far. <b>Next:</b> {_with_code(self.next)}</p>"
-            '<table><thead><tr><th scope="col">notebook</th><th scope="col"></th><th scope="col">puzzles</th>'
-            f'<th scope="col">exercises</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
-        )
+        return render("progress_table.html", progress=self)
 
     def save(self, path: str | Path) -> Path:
         """Writes it as a page for a browser. Raises GradingError if it cannot be written."""
         path = Path(path)
-        write(path.parent, {path.name: page("Your progress", self._repr_html_())})
+        write(path.parent, {path.name: render("progress.html", title="Your progress", progress=self)})
         return path
 
 
 def keep(result: Grade) -> None:
-    """Remembers a check or a grading of the learner's own files; others, and single tasks, are not looked at."""
-    if result.mine != default_mine(result.exercise) or len(result.tasks) != len(result.exercise.tasks):
+    """Remembers a check or a grading of the learner's own files; the exercise's and other files, and single tasks, are
+    not looked at."""
+    mine = default_mine(result.exercise)
+    is_own = result.mine == mine != result.exercise.exercise_dir
+    if not is_own or len(result.tasks) != len(result.exercise.tasks):
         return
     done = [each.task.number for each in result.tasks if each.passed]
 
@@ -204,19 +201,3 @@ def _exercise(exercise: Exercise) -> ExerciseProgress:
 def _kept(exercise: Exercise) -> dict[str, Any]:
     kept = progress.get(progress.EXERCISES, exercise.name)
     return kept if isinstance(kept, dict) else {}
-
-
-def _points(each: ExerciseProgress) -> str:
-    if sealed.in_use() and each.points is None:
-        return f"worth {each.exercise.points} points"
-    return f"{number(each.points) or '-'} of {each.exercise.points}"
-
-
-def _with_code(text: str) -> str:
-    return re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(text))
-
-
-def _puzzles_in_words(stage: StageProgress) -> str:
-    all_of_them = len(stage.solved) + len(stage.unsolved)
-    predicted = f", {stage.predicted} prediction{'s' * (stage.predicted != 1)} made" if stage.predicted else ""
-    return f"{len(stage.solved)} of {all_of_them} puzzles{predicted}" if all_of_them else f"no puzzles{predicted}"

@@ -3,7 +3,8 @@
 Python's parser and its regular expressions listen to nobody while they work, and some text keeps them at it for hours,
 or takes all memory. So what looks at a submission's text does not run in the instructor's process: :func:`read` has it
 run in a child with the limits and walls of the grader's others, which changes no file and runs nothing of a submission.
-It is kept for the next text, since a new one takes longer than most texts.
+It is kept for the next text, since a new one takes longer than most texts. :mod:`ep_lib.workshop.handed_in` unpacks
+archives in children of this kind that write into one folder and are used once.
 """
 
 from __future__ import annotations
@@ -45,23 +46,37 @@ def read(function: Callable[..., Any], *given: Any) -> Any:
     try:
         reader = _idle.pop()
     except IndexError:  # none, or all are reading: an executor's workers are threads
-        reader = _Reader()
+        reader = Reader()
     if not reader.is_ours():
         reader.leave()
-        reader = _Reader()
+        reader = Reader()
     try:
-        _, said = reader.ask({"call": (function, given)}, reply_bytes=_MOST_SAID, seconds=SECONDS)
+        said = reader.call(function, *given)
     except (ChildFailed, BadReply) as error:
         raise Unreadable(error) from error
+    atexit.unregister(_end)
+    atexit.register(_end)  # later than the end of the zygote, so it comes before that: somebody waits for it then
     _idle.append(reader)
-    return json.loads(said)
+    return said
 
 
-class _Reader(Sandbox):
-    def __init__(self) -> None:
+class Reader(Sandbox):
+    """A child that reads any file of this machine, and writes into the folders ``writable`` only."""
+
+    def __init__(self, limits: Limits = _LIMITS, *writable: Path) -> None:
         environment = {name: os.environ[name] for name in (_COMPILERS_LIBRARIES,) if name in os.environ}
-        super().__init__(Path("/"), _LIMITS, Path("/"), environment, {"readable": [Path("/")], "writable": []})
+        super().__init__(Path("/"), limits, Path("/"), environment, {"readable": [Path("/")], "writable": writable})
         self._owner = os.getpid()
+
+    def call(self, function: Callable[..., Any], *given: Any, seconds: float = SECONDS) -> Any:
+        """What ``function`` returns there, as JSON brings it. Raises ChildFailed, BadReply and sandbox.Stopped."""
+        _, said = self.ask({"call": (function, given)}, reply_bytes=_MOST_SAID, seconds=seconds)
+        try:
+            self._watch()  # what was written may be too much since the last look
+        except ChildFailed:
+            self.end()
+            raise
+        return json.loads(said)
 
     def is_ours(self) -> bool:
         """Whether this process made it, and was not forked from the one that did."""
@@ -72,16 +87,11 @@ class _Reader(Sandbox):
         os.close(self._control_fd)
         self._close()
 
-    def _start(self) -> None:
-        super()._start()
-        atexit.unregister(_end)
-        atexit.register(_end)  # later than the end of the zygote, so it comes before that: somebody waits for it then
-
     def _program(self) -> str:
         return "from ep_lib.workshop import reading; reading.serve(sys.stdin.buffer, reply)"
 
 
-_idle: list[_Reader] = []
+_idle: list[Reader] = []
 
 
 def _end() -> None:

@@ -12,7 +12,6 @@ ladder01.py, the shortest.
 
 from __future__ import annotations
 
-import html
 import importlib
 import re
 import textwrap
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
@@ -180,18 +180,20 @@ class Table:
         under = textwrap.wrap(self.clock, _WIDTH)
         return "\n".join([f"{self.file} on {self.place}", self.what, *lines, *under, *self.problems()])
 
-    def _repr_html_(self) -> str:
-        head, *rows = self.cells()
+    def _repr_html_(self) -> Markup:
         cell = "text-align:left; padding:0.15em 0.7em"
 
-        def line(texts: Sequence[str], tag: str) -> str:
-            return "".join(f'<{tag} style="{cell}{_colour(text)}">{html.escape(text)}</{tag}>' for text in texts)
+        def line(texts: Sequence[str], tag: str) -> Markup:
+            one = Markup(f'<{tag} style="{{}}">{{}}</{tag}>')
+            return Markup("<tr>{}</tr>").format(Markup().join(one.format(cell + _colour(text), text) for text in texts))
 
-        body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-        notes = "".join(f'<div style="color:{_RED}">{html.escape(problem)}</div>' for problem in self.problems())
-        caption = f"<b>{html.escape(self.file)}</b> on {html.escape(self.place)}. {html.escape(self.what)}"
-        under = f"<div>{html.escape(self.clock)}</div>" if self.clock else ""
-        return f"<div>{caption}</div><table><tr>{line(head, 'th')}</tr>{body}</table>{under}{notes}"
+        head, *rows = self.cells()
+        body = line(head, "th") + Markup().join(line(row, "td") for row in rows)
+        under = Markup("<div>{}</div>").format(self.clock) if self.clock else Markup()
+        for problem in self.problems():
+            under += Markup('<div style="color:{}">{}</div>').format(_RED, problem)
+        caption = Markup("<div><b>{}</b> on {}. {}</div>").format(self.file, self.place, self.what)
+        return Markup("{}<table>{}</table>{}").format(caption, body, under)
 
 
 def _colour(text: str) -> str:

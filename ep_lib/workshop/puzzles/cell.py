@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 import ep_lib
 from ep_lib import viz
@@ -48,24 +49,24 @@ class Shown:
             return Note("The solution", "is with your instructor.")
         return Note("A solution", f"{self.puzzle.solution.strip()}\n{' '.join(self.puzzle.discussion.split())}")
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> Markup:
         puzzle = self.puzzle
         language = "python" if puzzle.is_python else "cuda"
         mark = PYTHON_LINES if puzzle.is_python else CUDA_LINES
         template = code_as_html(puzzle.template.strip("\n"), language, mark=mark, numbered=True)
-        inner = ""  # the ladder: each hint unfolds inside the one before
+        inner = Markup()  # the ladder: each hint unfolds inside the one before
         for head, hint in reversed(list(zip(_HINTS, puzzle.hints, strict=True))):
             inner = _fold(f"Hint: {head.lower()}", prose_as_html(hint) + inner)
         solution = code_as_html(puzzle.solution.strip("\n"), language) + prose_as_html(puzzle.discussion)
-        last = _fold("A solution, discussed", solution) if puzzle.solution else ""
-        return (
-            f'<div style="{_FRAME}"><b>Puzzle {puzzle.number}: {html.escape(puzzle.title)}</b>'
-            f"{prose_as_html(puzzle.task)}{template}{inner}{last}</div>"
-        )
+        last = _fold("A solution, discussed", solution) if puzzle.solution else Markup()
+        parts = prose_as_html(puzzle.task) + template + inner + last
+        box = Markup('<div style="{}"><b>Puzzle {}: {}</b>{}</div>')
+        return box.format(_FRAME, puzzle.number, puzzle.title, parts)
 
 
-def _fold(head: str, body: str) -> str:
-    return f'<details style="{_FOLD}"><summary style="cursor:pointer">{html.escape(head)}</summary>{body}</details>'
+def _fold(head: str, body: Markup) -> Markup:
+    box = Markup('<details style="{}"><summary style="cursor:pointer">{}</summary>{}</details>')
+    return box.format(_FOLD, head, body)
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,12 @@ class Answer:
     def __repr__(self) -> str:
         return "\n".join(part for part in (repr(self.note), self.discussion, self.description) if part)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> Markup:
         return self.note._repr_html_() + self._picture() + prose_as_html(self.discussion)
 
-    def _picture(self) -> str:
+    def _picture(self) -> Markup:
         if not self.verdict.arrays:
-            return ""
+            return Markup()
         figure = viz.access_map(self.verdict.accesses, self.verdict.arrays, title="What your lines touched")
         return picture_as_html(figure, self.description)
 
