@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 EXPECTED = {
     "00_start_here",
     "01_write_and_signal",
+    "01b_for_the_curious",
     "02_host_setup",
     "03_ibgda_efa_shim",
     "04_ring_and_proxy",
@@ -27,6 +28,7 @@ EXPECTED = {
 GPUS = {
     "00_start_here": 2,
     "01_write_and_signal": 2,
+    "01b_for_the_curious": 2,
     "02_host_setup": 2,
     "03_ibgda_efa_shim": 2,
     "04_ring_and_proxy": 2,
@@ -51,7 +53,7 @@ def code_of(path: Path) -> str:
 
 
 def test_the_notebooks_are_there() -> None:
-    assert {path.stem for path in NOTEBOOKS} >= EXPECTED
+    assert {path.stem for path in NOTEBOOKS} == EXPECTED
 
 
 # ---- as committed ----------------------------------------------------------------------------------------------------
@@ -170,14 +172,14 @@ SHOWN = [
     ("01_write_and_signal", "traced-run", "It is: at most 3"),
     ("01_write_and_signal", "no-credits", "all rounds arrived: False"),
     ("01_write_and_signal", "credits-error-run", "PeerTimeout"),
-    ("01_write_and_signal", "words-run", "It is: all runs are right, and no finding"),
-    ("01_write_and_signal", "words-ptx", "store it with release, load it with acquire"),
-    ("01_write_and_signal", "nixl-run", "all bytes arrived: True"),
-    ("01_write_and_signal", "nixl-mistake-run", "only 4096 bytes are registered"),
+    ("01b_for_the_curious", "words-run", "It is: all runs are right, and no finding"),
+    ("01b_for_the_curious", "words-ptx", "store it with release, load it with acquire"),
+    ("01b_for_the_curious", "nixl-run", "all bytes arrived: True"),
+    ("01b_for_the_curious", "nixl-mistake-run", "It is: it is refused before a byte has moved"),
     ("01_write_and_signal", "exercise-check", "Task 1 is still to do"),
-    ("01_write_and_signal", "all-to-all-check", "Task 1 is still to do"),
-    ("01_write_and_signal", "board-run", "inequivalent schedules, none of them wrong"),
-    ("01_write_and_signal", "board-check", "Task 1 is still to do"),
+    ("01b_for_the_curious", "all-to-all-check", "Task 1 is still to do"),
+    ("01b_for_the_curious", "board-run", "inequivalent schedules, none of them wrong"),
+    ("01b_for_the_curious", "board-check", "Task 1 is still to do"),
     ("02_host_setup", "unregistered", "are not registered; registered: nothing"),
     ("02_host_setup", "registration-run", "It is: 2"),
     ("02_host_setup", "puzzle-inside-cell", "yours to solve"),
@@ -325,7 +327,7 @@ def test_it_runs_from_start_to_end(path: Path, tmp_path: Path, monkeypatch: pyte
             pictures += "image/png" in out.get("data", {})
             assert "Traceback" not in out.get("text", ""), f"cell {cell.id} printed an error"
             assert "No " not in out.get("data", {}).get("text/plain", "")[:3], f"cell {cell.id}: no error was provoked"
-    assert pictures >= 2
+    assert pictures >= 1
     missing = [(cell, words) for stem, cell, words in SHOWN if stem == path.stem and words not in texts(notebook, cell)]
     assert missing == []
 

@@ -164,10 +164,14 @@ def times_picture(took: Mapping[str, float], title: str) -> Any:
     return picture
 
 
-def write_by_handle(rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64) -> bool | None:
-    """Rank 0's kernel writes ``size`` bytes and signals, by handles; did rank 1 find them right?"""
-    data, bell = rank.symmetric(size, np.uint8), rank.symmetric(1, np.uint64)
-    values = np.random.default_rng(2).integers(1, 256, size, np.uint8)
+def write_by_view(
+    rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64, registered: int | None = None
+) -> bool | None:
+    """Rank 0's kernel writes ``size`` bytes and signals, by memory views; did rank 1 find them right? ``registered``:
+    how many bytes are, if not all that are sent."""
+    registered = size if registered is None else registered
+    data, bell = rank.symmetric(registered, np.uint8), rank.symmetric(1, np.uint64)
+    values = np.random.default_rng(2).integers(1, 256, registered, np.uint8)
     if rank.rank == 1:
         out = rank.to_device(np.zeros(size, np.uint8))
         receive.launch(rank, 1, 32, bell, data, out, size)
@@ -176,7 +180,7 @@ def write_by_handle(rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64)
         source = rank.to_device(values)
         for array in (source, data, bell):
             host.register(array)
-        write = host.create_gpu_req(host.create_write_req(source, 1, remote=data))
-        ring = host.create_gpu_req(host.create_signal_req(bell, 1))
-        kernel.launch(rank, 1, 32, write, ring, size)
+        local = host.prep_local_view([source])
+        remote = host.prep_remote_view([(data, 1), (bell, 1)])
+        kernel.launch(rank, 1, 32, local, remote, size)
     return None
