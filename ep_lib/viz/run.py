@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,20 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, QUIET, byte_unit, draw_bars, draws, ink_on, legend_beside, place, short_number, tidy
+from ep_lib.viz.style import (
+    INK,
+    QUIET,
+    byte_unit,
+    describe,
+    draw_bars,
+    draws,
+    ink_on,
+    legend_beside,
+    new_picture,
+    place,
+    short_number,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Span, Timeline
@@ -102,7 +115,44 @@ def run_timeline(
     tidy(axes, title=title or "Who did what, and what was on its way", grid="x")
     axes.spines["left"].set_visible(False)
     _legend(axes, rows, single)
+    describe(figure, title, *(_told(run, rank, spans, messages) for rank in range(run.ranks)))
     return figure
+
+
+@draws
+def timelines_compared(runs: Mapping[str, Timeline], *, messages: int | None = None) -> Figure:
+    """``runs`` by their titles, one below the other on one axis of virtual time that begins with the first message.
+
+    ``messages``: it ends when so many messages of the slowest run have arrived; None: with the last. Raises
+    ArgumentError where a run has no message.
+    """
+    if not runs or any(not run.messages for run in runs.values()) or (messages is not None and messages < 1):
+        raise ArgumentError("timelines_compared needs runs with messages, and shows at least one of them")
+    first = min(min(m.posted_ns for m in run.messages) for run in runs.values()) / 1000
+    arrivals = (sorted(until(run, m.delivered_ns) for m in run.messages)[:messages] for run in runs.values())
+    begin, last = max(0.0, first - 1), max(times[-1] for times in arrivals) / 1000
+    end = last + 0.02 * (last - begin)
+    picture = new_picture(_WIDTH, 3.6 * len(runs))
+    panels = picture.subplots(len(runs), 1, squeeze=False)[:, 0]
+    for axes, (title, run) in zip(panels, runs.items(), strict=True):
+        run_timeline(run, begin_us=begin, end_us=end, title=title, axes=axes)
+        all_of_it = max(until(run, m.delivered_ns) for m in run.messages) / 1000 - first
+        axes.set_title(f"all {len(run.messages)} messages: {all_of_it:.1f} µs", loc="right", fontsize=8, color=QUIET)
+    return picture
+
+
+def _told(run: Timeline, rank: int, spans: Sequence[Span], messages: Sequence[Message]) -> str:
+    """A rank in words: the time in which at least one of its warps does something, and its messages."""
+    parts = []
+    for kind, words in SPAN_WORDS.items():
+        busy = sum(
+            end - begin
+            for begin, end in union((s.begin_ns, s.end_ns) for s in spans if (s.rank, s.kind) == (rank, kind))
+        )
+        if busy:
+            parts.append(f"{words} {busy / 1000:.1f} µs")
+    sent = sum(message.source == rank for message in messages)
+    return f"rank {rank} {', '.join(parts) or 'only computes'}, sends {sent} messages"
 
 
 def _window(run: Timeline, begin_us: float | None, end_us: float | None) -> tuple[float, float]:

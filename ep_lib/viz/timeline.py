@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, RANK_COLORS, draws, ink_on, legend_beside, place, tidy
+from ep_lib.viz.style import INK, RANK_COLORS, describe, draws, ink_on, legend_beside, place, tidy
 
 WAITING = "wait"
 """Events of this kind are drawn hatched and grey."""
@@ -93,6 +93,8 @@ def timeline(
             for kind, color in colors.items()
         ],
     )
+    told = (f"rank {e.rank} {e.label or e.kind} from {e.start:g} to {e.end:g}" for e in events)
+    describe(figure, title, *told)
     return figure
 
 

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from ep_lib.errors import ArgumentError
 from ep_lib.require import one_of, several, text
 from ep_lib.workshop import progress
-from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, picture_as_html
+from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note
 
 METADATA = "ep_lib_prediction"  # of an output: what saving.py needs to write it anew
 _KEY = re.compile(r"\d\d\.[a-z0-9-]+")
@@ -175,7 +175,7 @@ class Comparison:
         return Note(f"It is: {self._happened}", f"(You made no prediction.)\n{self._why}", BLUE)
 
     def __repr__(self) -> str:
-        shown = "" if self._shown is None or hasattr(self._shown, "savefig") else repr(self._shown)
+        shown = "" if self._shown is None else repr(self._shown)
         return "\n".join(part for part in (self._printed, shown, repr(self._note())) if part)
 
     def _ipython_display_(self) -> None:
@@ -253,9 +253,6 @@ def _printed_as_html(printed: str) -> Markup:
 
 
 def _as_html(shown: object) -> Markup:
-    if hasattr(shown, "savefig"):
-        figure: Any = shown
-        return picture_as_html(figure, figure.axes[0].get_title(loc="left"))
     as_html = getattr(shown, "_repr_html_", None)
     return Markup(as_html()) if as_html is not None else _printed_as_html("" if shown is None else repr(shown))
 
