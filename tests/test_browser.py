@@ -21,7 +21,7 @@ import pytest
 from support.browser import PATIENCE_MS, needs_chromium, page_of
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 QUICKEST = "06_dispatch"
 RUNS_ALL = 3  # repetitions (--rounds) above which all notebooks run
 

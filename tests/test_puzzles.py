@@ -15,6 +15,7 @@ import ep_lib
 from ep_lib import errors, viz, workshop
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.workshop import progress, puzzles
+from ep_lib.workshop.puzzles import page
 from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell, watch
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzzle
 
@@ -128,6 +129,20 @@ def test_the_notebook_has_its_cells(notebook: str) -> None:
         if source.startswith("%%puzzle "):
             puzzle = ALL[source[9:].partition("\n")[0].strip()]
             assert puzzle.attempt(source.partition("\n")[2]).kind == "to do", "the learner's cell is empty"
+
+
+def test_the_page_of_all_puzzles_has_each_once_and_no_prose_before() -> None:
+    text = (ROOT / "notebooks" / page.NAME).read_text(encoding="utf-8")
+    assert text == page.as_notebook(), "run python -m ep_lib.workshop.generate"
+    pytest.importorskip("nbformat").validate(json.loads(text))
+    cells = json.loads(text)["cells"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    asked = [found for source in sources for found in re.findall(r"%%puzzle (\S+)", source)]
+    assert sorted(asked) == sorted(ALL) and cells[0]["cell_type"] == "code" and asked[0] == "00.1"
+    assert all(
+        ALL[each].attempt(source.partition("\n")[2]).kind == "to do"
+        for each, source in zip(asked, (source for source in sources if source.startswith("%%puzzle")), strict=True)
+    )
 
 
 def test_a_puzzle_that_is_not_there() -> None:

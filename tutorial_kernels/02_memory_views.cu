@@ -11,11 +11,11 @@ extern "C" __global__ void put_and_signal(nixlMemViewH local, nixlMemViewH remot
     nixlAtomicAdd<WARP>(1, {remote, 1, 0});
 }
 
-// DELIBERATELY WRONG, for the checker: the signal is posted before the write that it announces.
+// DELIBERATELY WRONG, for the checker, and by one thread: the signal is posted before the write that it announces.
 extern "C" __global__ void signal_first(nixlMemViewH local, nixlMemViewH remote, size_t size) {
-    if (blockIdx.x != 0 || threadIdx.x >= WARP_SIZE) return;
-    nixlAtomicAdd<WARP>(1, {remote, 1, 0});
-    nixlPut<WARP>({local, 0, 0}, {remote, 0, 0}, size);
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    nixlAtomicAdd(1, {remote, 1, 0});
+    nixlPut({local, 0, 0}, {remote, 0, 0}, size);
 }
 
 // The other side: waits for the signal, then copies what it finds.

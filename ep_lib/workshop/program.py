@@ -95,7 +95,7 @@ class Program:
             )
             for piece in self.pieces
         )
-        columns = "display:grid; grid-template-columns:repeat(auto-fit, minmax(11em, 1fr)); gap:0.4em; margin:0.4em 0"
+        columns = "display:grid; grid-template-columns:repeat(auto-fit, minmax(9.5em, 1fr)); gap:0.4em; margin:0.4em 0"
         row = Markup('<div role="img" aria-label="{}" style="{}">{}</div>').format(repr(self), columns, boxes)
         ends = Markup("<br>").join(self.ends)
         return Markup("<div><b>{}</b>{}{}</div>").format(self.head, row, ends)

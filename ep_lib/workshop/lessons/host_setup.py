@@ -105,8 +105,9 @@ def watch_cache(module: ModuleType, sends: Sequence[tuple[int, int]], limits: Se
     for axes, limit in zip(picture.subplots(1, len(limits), sharey=True), limits, strict=True):
         lives = _lives(module, sends, limit)
         for begin, end, address, nbytes in lives:
-            axes.broken_barh([(begin, max(end - begin, 0.3))], (address, nbytes), color=viz.rank_color(address // 100))
+            axes.broken_barh([(begin, max(end - begin, 0.3))], (address, nbytes), color="#777777", edgecolor="white")
         axes.set(xlabel="send number", title=f"{limit} idle bytes: {len(lives)} made")
+        picture.describe(f"With {limit} idle bytes {len(lives)} registrations serve {len(sends)} sends.")
     picture.axes[0].set_ylabel("registered addresses")
     return picture
 
@@ -161,6 +162,7 @@ def times_picture(took: Mapping[str, float], title: str) -> Any:
     axes.set(xscale="log", xlabel="µs", xlim=(1, 20 * max(took.values())))
     axes.invert_yaxis()
     axes.set_title(title, loc="left", fontsize=11)
+    picture.describe(f"{title}: {', '.join(f'{name} {us:,.0f} µs' for name, us in took.items())}.")
     return picture
 
 
