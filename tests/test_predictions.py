@@ -133,7 +133,7 @@ def test_before_the_run_an_answer_can_be_changed() -> None:
     assert asked._widget is not None
     for choice in ("2", "1"):
         asked._widget._buttons[choice].click()
-        assert [b.icon for b in asked._widget._buttons.values()] == ["check" if c == choice else "" for c in "12"]
+        assert [b.icon for b in asked._widget._buttons.values()] == ["circle" if c == choice else "" for c in "12"]
     assert "<b>1</b>" in asked._widget._below.value and repr(asked.compare("1")).startswith("You predicted: 1. Right!")
 
 
@@ -171,7 +171,7 @@ def saved(output: dict[str, Any]) -> dict[str, Any]:
 def test_a_saved_prediction_needs_no_kernel() -> None:
     asked = Prediction("99.a", "How many?", ["one", "two"])
     output = {"data": {WIDGETS: {}, "text/html": asked.as_html()}, "metadata": asked._metadata()}
-    assert "Not answered yet" in saved(json.loads(json.dumps(output)))["text/html"]
+    assert "Not answered." in saved(json.loads(json.dumps(output)))["text/html"]
     asked.choose("two")
     data = saved(json.loads(json.dumps(output)))
     assert WIDGETS not in data and "How many?" in data["text/html"] and "<b>two</b>" in data["text/html"]

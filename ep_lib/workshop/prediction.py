@@ -145,7 +145,7 @@ class Prediction:
         if note is not None:
             below = note._repr_html_()
         elif self.answer is None:
-            below = Markup("<i>Not answered yet. Run this cell, and choose.</i>")
+            below = Markup("<i>Not answered. Where the notebook runs, run this cell and choose.</i>")
         else:
             below = Markup("You predicted: <b>{}</b>. What happens shows in the cells below.").format(self.answer)
         return _framed(title(self.question) + lines + below)
@@ -210,6 +210,7 @@ class _Buttons:
             button.on_click(lambda _, choice=choice: prediction.choose(choice))
         self._below = ipywidgets.HTML()
         self._box = ipywidgets.VBox([ipywidgets.HTML(title(prediction.question)), *self._buttons.values(), self._below])
+        self._box.add_class("ep-lib-prediction")  # jupyter/labextensions knows it by this
         self.show(prediction)
 
     def bundle(self) -> dict[str, Any]:
@@ -220,10 +221,11 @@ class _Buttons:
         """What was chosen, and what happened, as far as that is known."""
         note = prediction.note()
         for choice, button in self._buttons.items():
-            button.icon = "check" if choice == prediction.answer else ""
+            button.icon = "circle" if choice == prediction.answer else ""
             button.button_style = "info" if choice == prediction.answer else ""
             if note is not None and choice in (prediction.answer, prediction.outcome):
-                button.button_style = "success" if choice == prediction.outcome else "warning"
+                right = choice == prediction.outcome
+                button.icon, button.button_style = ("check", "success") if right else ("times", "warning")
         if note is not None:
             self._below.value = prediction._told + note._repr_html_()
         elif prediction.answer is not None:
