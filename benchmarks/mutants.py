@@ -33,10 +33,12 @@ from typing import Any, NamedTuple, cast
 
 import mutate
 
-from ep_lib.jit import gxx, names, toolkit
-from ep_lib.jit.kernel import Kernel
+from ep_lib.jit import gxx, toolkit
+from ep_lib.jit.source import KernelSource
 from ep_lib.workshop import exercises, grader, hidden, runner
 from ep_lib.workshop.exercises import Exercise
+from ep_lib.workshop.guest import Nursery
+from ep_lib.workshop.kernels import kernel_of
 from ep_lib.workshop.sandbox import Limits, Sandbox
 from ep_lib.workshop.scenario import FRAME, Scenario, frame_sizes
 
@@ -157,7 +159,9 @@ def _compiling(exercise: Exercise, tests: hidden.HiddenTests, some: list[Candida
         lines = _write(exercise, folder, some)
         wrong: set[int] = set()
         for source, kernel in tests.kernels:
-            wrong |= _wrong_lines(Kernel.from_file(source, kernel, include=[folder]), folder, lines)
+            closed = kernel_of(Path(source), kernel, folder, grader._given(exercise)).closed
+            assert closed is not None, source
+            wrong |= _wrong_lines(closed, folder, lines)
         if not wrong:
             return some
         some = [each for each in some if each.number not in wrong]
@@ -173,9 +177,9 @@ def _is_python(exercise: Exercise, mutant: Candidate) -> bool:
     return True
 
 
-def _wrong_lines(kernel: Kernel, folder: Path, lines: Mapping[int, int]) -> set[int]:
+def _wrong_lines(piece: KernelSource, folder: Path, lines: Mapping[int, int]) -> set[int]:
     """The mutants in which the compiler finds errors."""
-    plan = gxx._plan(kernel, names.compiled_together(kernel), toolkit.EMULATED_TRANSPORT)
+    plan = gxx._plan(piece, (), toolkit.EMULATED_TRANSPORT)
     includes = [f"-I{root}" for root in plan.roots]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
@@ -223,12 +227,18 @@ def _fate(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: hid
     return str(pickle.loads(said)) if said else "the process ended"
 
 
+def _here(exercise: Exercise, folder: Path) -> Sandbox:
+    nursery = Nursery()
+    nursery.start(folder, None, ())
+    return cast(Sandbox, _Here(runner.Runner(folder, *grader._given(exercise), nursery=nursery)))
+
+
 def _judged(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: hidden.HiddenTests) -> str:
     if mutant is not None and mutant.piece.endswith(".py"):
         folder = Path(tempfile.mkdtemp(dir=folder.parent))
         _write(exercise, folder, [mutant], mutant)
-    here = cast(Sandbox, _Here(runner.Runner(folder)))
-    problem, _ = grader._compile(exercise, here, tests, Limits(), folder.parent)
+    here = _here(exercise, folder)
+    problem, *_ = grader._compile(exercise, here, tests, Limits(), folder.parent)
     if problem:
         return problem
     wanted = {hole.task for hole in exercise.holes if mutant is None or hole.at == mutant.at}
@@ -285,12 +295,12 @@ def examine(name: str, most: int, only: str = "", *, check: bool = False) -> dic
 
 
 def _compiled(exercise: Exercise, folder: Path, tests: hidden.HiddenTests) -> str:
-    here = cast(Sandbox, _Here(runner.Runner(folder)))
+    here = _here(exercise, folder)
     return grader._compile(exercise, here, tests, Limits(), folder.parent)[0]
 
 
 def main() -> int:
-    runner.require_kernels_own = lambda library: None  # getenv() is no kernel's own
+    gxx.require_calls_of_kernels = gxx.require_no_addresses = lambda *_: None  # getenv() is no kernel's own
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("exercise", nargs="*", help="default: all")
     parser.add_argument(

@@ -38,7 +38,7 @@ def runner_of(answers: tuple[str, str], folder: Path) -> Runner:
     mine = submission(EXERCISE, answers, folder)
     for name in EXERCISE.also:
         shutil.copyfile(EXERCISE.exercise_dir / name, mine / name)
-    return Runner(mine)
+    return Runner(mine, EXERCISE.root / EXERCISE.runs_as)
 
 
 @pytest.fixture(scope="module")

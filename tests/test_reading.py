@@ -50,7 +50,7 @@ def what_is_said(tmp_path: Path, name: str, text: str) -> str:
     piece.parent.mkdir(exist_ok=True)
     piece.write_text(text)
     reading.read(similar.marks_of, name, {exercise.pieces[0]: text.encode()})
-    refused: str = reading.read(look_through, exercise, tmp_path, [])[0]
+    refused: str = reading.read(look_through, exercise, tmp_path)[0]
     return refused
 
 

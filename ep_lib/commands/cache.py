@@ -20,6 +20,8 @@ _WHAT = {
     "runtime": "the emulator itself",
     "object": "pieces of the emulator",
     "prelude": "the emulator's headers, precompiled",
+    "half": "tests' own halves, which are linked with pieces",
+    "closed": "pieces, as tests call them",
 }
 
 

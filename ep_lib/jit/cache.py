@@ -114,14 +114,11 @@ def _typed(what: str, path: Path) -> Iterator[None]:
 def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None]) -> Path:
     """The folder of one cache entry, built when it is missing or damaged.
 
-    Whoever asks for one is heard by audit hooks, as "ep_lib.compile": the grader tells an instructor.
-
     ``build(folder, final)`` fills the empty temporary ``folder``, which is then renamed to ``final``; ``marker`` is a
     file that every entry of this kind has. Several processes may call this at once: one builds, the others wait for
     it. What ``build`` raises goes to the caller, and leaves nothing behind; BackendUnavailable says that the directory
     cannot be written.
     """
-    sys.audit("ep_lib.compile", kind, key)
     for place in places():
         if _is_sound(place / kind / key, marker):
             return place / kind / key

@@ -120,10 +120,10 @@ def initialiser_error(kernel: KernelSource, obj: Path, functions: Sequence[AtLoa
     return KernelCompileError(message, file=file, line=place.line if place else None)
 
 
-def unseen_error(
+def unseen_note(
     kernel: KernelSource, silent: Sequence[Unseen], with_lines: Sequence[Unseen], *, roots: Sequence[Path]
-) -> KernelCompileError:
-    """The error for accesses that the race checker would not see: ``silent``, and all that the same compilation
+) -> str:
+    """What to say of accesses that the race checker does not see: ``silent``, and all that the same compilation
     ``with_lines`` tells, where paths with brackets can be taken for accesses."""
     report, first = _Report(kernel, "", roots), silent[0]
     same = [each for each in with_lines if each[2:] == first[2:]]
@@ -159,11 +159,8 @@ def unseen_error(
             f"{called} is passed a struct here straight from memory, a read that the race checker does not see: copy "
             "it to a variable first, and pass that"
         )
-    message = f"{report.show(place) if place else kernel.filename}: error: {what}"
-    if place or not headers:
-        message += f"\n    {report.source_line(place)}" if place else f" (in `{first.function}`)"
-    file = report.display(place.file) if place else kernel.filename
-    return KernelCompileError(message, file=file, line=place.line if place else None)
+    where = report.show(place) if place else kernel.filename
+    return f"{where}: {what}" if place or headers else f"{where}, in `{first.function}`: {what}"
 
 
 def _lines(obj: Path, function: AtLoad) -> list[_Place]:

@@ -5,20 +5,20 @@ A small reader instead of ``readelf``: the cached path must not start a process,
 
 from __future__ import annotations
 
-import re
+import posixpath
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 PT_TLS = 7
-SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 0x1, 0x2, 0x4, 0x400
+SHF_WRITE, SHF_ALLOC, SHF_TLS = 0x1, 0x2, 0x400
 SHN_UNDEF, SHN_COMMON, SHN_LORESERVE = 0, 0xFFF2, 0xFF00
 STT_OBJECT, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 1, 5, 6, 10
+STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
 _JUMP_SLOTS = (7, 1026)  # of x86-64 and aarch64
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_DYNSYM = 2, 4, 8, 11
 
 _AT_LOAD = (".init_array", ".ctors", ".fini_array", ".dtors")
-_RESERVED = re.compile(r"__|_(?!Z)[A-Z]")  # but for C++'s own spelling of names
 _HARMLESS = {"_ZNSt8ios_base4InitC1Ev", "__tsan_init"}  # of <iostream>, and of -fsanitize=thread
 _BESIDE = {"_ZNSt8ios_base4InitD1Ev", "_ZStL8__ioinit", "__dso_handle", "__cxa_atexit", "_GLOBAL_OFFSET_TABLE_", ""}
 _BESIDE |= {"__tsan_func_entry", "__tsan_func_exit"}
@@ -47,7 +47,12 @@ class Symbol:
     section: int
     value: int
     size: int
-    is_local: bool = False  # seen in its own object file only
+    binding: int = STB_GLOBAL
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is seen in its own object file only."""
+        return self.binding == STB_LOCAL
 
 
 class Elf:
@@ -70,8 +75,9 @@ class Elf:
         return next((memory_size for kind, memory_size in self.segments if kind == PT_TLS), 0)
 
     def symbol_bytes(self, name: str) -> bytes:
-        """Content of an initialised variable. Raises ``KeyError`` when it does not exist or has no content."""
-        for symbol in self.symbols:
+        """Content of an initialised variable, before all of one that others see. Raises ``KeyError`` when it does not
+        exist or has no content."""
+        for symbol in sorted(self.symbols, key=lambda each: each.is_local):
             if symbol.name == name and 0 < symbol.section < SHN_LORESERVE:
                 section = self.sections[symbol.section]
                 if section.type == _SHT_NOBITS:
@@ -79,6 +85,56 @@ class Elf:
                 start = section.offset + symbol.value - (0 if self.is_relocatable else section.address)
                 return self.data[start : start + symbol.size]
         raise KeyError(name)
+
+    def undefined_names(self) -> set[str]:
+        """What an object file uses and does not define."""
+        return {s.name for s in self.symbols if s.section == SHN_UNDEF and s.name}
+
+    def defined_names(self, *, local: bool = False, strong: bool = False) -> set[str]:
+        """What it defines for others; ``local``: also for itself; ``strong``: what no other definition replaces."""
+        return {
+            s.name
+            for s in self.symbols
+            if s.section != SHN_UNDEF
+            and s.name
+            and (local or not s.is_local)
+            and not (strong and s.binding == STB_WEAK)
+        }
+
+    def files_of_lines(self) -> set[str]:
+        """The files that an object file's tables of lines name (DWARF 2 to 4, section 6.2.4), with their folders."""
+        found: set[str] = set()
+        for section in (each for each in self.sections if each.name == ".debug_line"):
+            at, end = section.offset, section.offset + section.size
+            while at < end:
+                (length,) = struct.unpack_from("<I", self.data, at)
+                (version,) = struct.unpack_from("<H", self.data, at + 4)
+                codes = at + 10 + (6 if version >= 4 else 5)  # behind the lengths and what says how lines are told
+                names = codes - 1 + self.data[codes - 1]  # behind the lengths of the codes
+                if not 2 <= version <= 4:
+                    raise ValueError(f"a table of lines of DWARF {version}; -gdwarf-4 asks for another")
+                at += 4 + length
+                folders = [""]
+                while self.data[names]:
+                    folders.append(self._text(names))
+                    names = self.data.index(b"\0", names) + 1
+                names += 1
+                while self.data[names]:
+                    file = self._text(names)
+                    folder, names = self._uleb128(self.data.index(b"\0", names) + 1)
+                    for _ in ("time", "length"):
+                        _, names = self._uleb128(names)
+                    found.add(posixpath.normpath(posixpath.join(folders[folder], file)))
+        return found
+
+    def _uleb128(self, at: int) -> tuple[int, int]:
+        """A number in as few bytes as it takes, and where it ends."""
+        value = shift = 0
+        while True:
+            byte = self.data[at]
+            value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+            if byte < 0x80:
+                return value, at
 
     def relocations(self, section: int) -> list[tuple[int, Symbol, int]]:
         """(offset, symbol, addend) of what the linker writes into a section of an object file."""
@@ -131,7 +187,7 @@ class Elf:
         symbols = []
         for at in range(table.offset, table.offset + table.size, 24):
             name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", self.data, at)
-            symbols.append(Symbol(self._text(names_at + name), info & 0xF, section, value, size, info >> 4 == 0))
+            symbols.append(Symbol(self._text(names_at + name), info & 0xF, section, value, size, info >> 4))
         return symbols
 
     def _text(self, offset: int) -> str:
@@ -187,14 +243,6 @@ def names_of_the_linker(obj: Elf, inputs: Sequence[Elf], linked: Elf) -> list[st
     used = {s.name for s in obj.symbols if s.section == SHN_UNDEF} - {"_GLOBAL_OFFSET_TABLE_", "__dso_handle", ""}
     defined = {s.name for each in inputs for s in each.symbols if s.section != SHN_UNDEF}
     return sorted((used - defined) & {s.name for s in linked.symbols if s.section != SHN_UNDEF})
-
-
-def names_of_the_system(obj: Elf) -> list[str]:
-    """The code that an object file defines by a name that C and C++ reserve. The loader, the compiler's start files and
-    libc look such names up and call them, ``__gmon_start__`` and ``_init`` when a library is loaded."""
-    code = {number for number, section in enumerate(obj.sections) if section.flags & SHF_EXECINSTR}
-    names = {s.name for s in obj.symbols if (s.section in code or s.section >= SHN_LORESERVE) and not s.is_local}
-    return sorted(name for name in names if _RESERVED.match(name) or name in ("_init", "_fini"))
 
 
 def virtual_thunks(obj: Elf) -> list[str]:

@@ -11,7 +11,7 @@ import resource
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -20,13 +20,21 @@ from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
 from ep_lib.jit import cache, digest, names, sealed, toolkit, unseen
+from ep_lib.jit.closed import (
+    MERGE,
+    called_by,
+    closing,
+    require_calls_of_kernels,
+    require_no_addresses,
+    require_own_lines,
+    require_own_names,
+)
 from ep_lib.jit.elf import (
     Elf,
     defined_tls_symbols,
     functions_at_load,
     has_writable_globals,
     names_of_the_linker,
-    names_of_the_system,
     undefined_tls_symbols,
     variable_sizes,
     virtual_thunks,
@@ -38,6 +46,10 @@ from ep_lib.jit.toolkit import Compiler
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+HALF = "half"  # the kind of the cache's entries that are a kernel's own object: see closed.py
+_NO_KERNELS = names.GlobalFunctions((), frozenset(), True)
+_UNWATCHED = "unwatched.json"  # beside an object: accesses that the race checker does not see, a line each
+_OBJECT, _LIBRARY = "kernel.o", "kernel.so"
 _ENTRY_SYMBOL = "epemu_entry_{}"
 _TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/device/ep/detail/entry.cuh
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
@@ -96,6 +108,7 @@ _GCC_FLAGS = [
     # in loads that it does not see.
     "-fno-elide-constructors",
 ]
+_READ = "read.d"  # which files were read, as compilers tell make
 # g++ refuses functions that are to be inlined and call themselves, or each other; GPUs and clang++ take them. Such a
 # source is compiled once more, and what is inlined is g++'s choice.
 _CANNOT_INLINE = "inlining failed in call to 'always_inline'"
@@ -194,7 +207,7 @@ class EmulatorImage:
     ``entry_symbol`` the function ``void(void** args)`` in it that calls the kernel. ``writable_globals`` says that the
     kernel has variables of its own (``__device__`` and the like), so each kernel of each rank needs its own copy of the
     library. ``static_shared_bytes`` is the size of ``__shared__`` variables, and the offset at which
-    ``extern __shared__`` memory begins.
+    ``extern __shared__`` memory begins. ``unwatched`` says, a line each, which accesses the race checker does not see.
     """
 
     path: Path
@@ -202,6 +215,7 @@ class EmulatorImage:
     params: tuple[Param, ...]
     writable_globals: bool
     static_shared_bytes: int
+    unwatched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -225,6 +239,11 @@ class _Plan:
         return [*_kernel_flags(self.compiler, self.uses_cpp_library), *(["-fpermissive"] if cub else [])]
 
     @property
+    def own_headers(self) -> list[Path]:
+        """Without CUDA's and the emulator's."""
+        return self.headers.outside([*self.system_roots, toolkit.EMULATOR_INCLUDE])
+
+    @property
     def looked_through(self) -> list[str]:
         """What is asked of the compiler, so that no access is left out. clang++'s sanitizer leaves out reads of structs
         of more than 16 bytes that a call copies, and says it nowhere."""
@@ -232,9 +251,16 @@ class _Plan:
 
     @property
     def key(self) -> str:
-        parts = ["emulator", toolkit.library_version(), self.compiler.path, self.compiler.identity]
-        parts += [*self.flags, *_KERNEL_LINK_FLAGS, *self.looked_through, str(self.prelude), str(self.runtime)]
-        return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
+        return self._key("emulator", *_KERNEL_LINK_FLAGS, str(self.prelude), str(self.runtime))
+
+    def object_key(self, *more: str) -> str:
+        """Of the object alone, which knows no place of the cache."""
+        return self._key("object", self.prelude.name, self.runtime.name, *more)
+
+    def _key(self, *more: str) -> str:
+        parts = [_UNWATCHED, toolkit.library_version(), self.compiler.path, self.compiler.identity, *self.flags]
+        parts += [*self.looked_through, *more, *map(str, self.roots), *map(str, self.system_roots)]
+        return digest.key(self.headers, [*parts, self.unit])
 
 
 def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> _Plan:
@@ -265,7 +291,6 @@ def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULAT
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when there is no compiler.
     """
-    sys.audit("ep_lib.compile", "kernel", kernel.name)
     together = names.compiled_together(kernel)
     try:
         return _build(kernel, together, transport)
@@ -277,12 +302,80 @@ def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULAT
 
 def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> EmulatorImage:
     plan = _plan(kernel, kernels, transport)
+    if kernel.closed is not None:
+        return _build_of_two(kernel, kernel.closed, plan, transport)
 
     def build(folder: Path, _: Path) -> None:
-        found = names.check(kernel, plan.headers.outside([*plan.system_roots, toolkit.EMULATOR_INCLUDE]))
-        _compile_kernel(kernel, plan, folder, found)
+        found = names.check(kernel, plan.own_headers)
+        _compile_object(kernel, plan, folder, found)
+        _link(kernel, plan, folder, [folder / _OBJECT], found)
 
     return _load_image(cache.entry("emulator", plan.key, "image.json", build), kernels.index(kernel.name))
+
+
+# ---- a kernel beside which somebody else's code is linked: ep_lib/jit/closed.py ----
+def compile_half(kernel: KernelSource, transport: Path = toolkit.EMULATED_TRANSPORT) -> Path:
+    """The object of a kernel's own source, which does not depend on ``kernel.closed``; or what is in the cache."""
+    return _half(kernel, _plan(kernel, names.compiled_together(kernel), transport))
+
+
+def _half(kernel: KernelSource, plan: _Plan) -> Path:
+    def build(folder: Path, _: Path) -> None:
+        _compile_object(kernel, plan, folder, names.check(kernel, plan.own_headers))
+
+    return cache.entry(HALF, plan.object_key(), _OBJECT, build) / _OBJECT
+
+
+def _build_of_two(kernel: KernelSource, closed: KernelSource, plan: _Plan, transport: Path) -> EmulatorImage:
+    half = _half(kernel, plan)
+    exported = called_by(Elf(half.read_bytes()), Elf(_support(plan.compiler).read_bytes()))
+    other = _plan(closed, (), transport)
+
+    def close(folder: Path, _: Path) -> None:
+        _close(closed, other, folder, exported)
+
+    def link(folder: Path, _: Path) -> None:
+        _link(kernel, plan, folder, [half, objects], _NO_KERNELS)
+        require_no_addresses(Elf((folder / _LIBRARY).read_bytes()))
+
+    objects = cache.entry("closed", other.object_key(*exported), _OBJECT, close) / _OBJECT
+    key = digest.key(digest.Headers("", ()), [plan.key, objects.parent.name])
+    return _load_image(cache.entry("emulator", key, "image.json", link), plan.kernels.index(kernel.name))
+
+
+def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[str]) -> None:
+    """Compiles ``source`` to an object that shows others only ``exported``."""
+    whole, read = folder / _OBJECT, folder / _READ
+    # g++ makes static members of templates one for the whole process, whatever objcopy says
+    own_names = [] if plan.compiler.is_clang else ["-fno-gnu-unique"]
+    parts = _compile_object(source, plan, folder, _NO_KERNELS, ["-MD", "-MF", str(read), "-gz=none", *own_names])
+    runtime, support = (Elf(file.read_bytes()) for file in (plan.runtime, _support(plan.compiler)))
+    require_own_names(parts, runtime, support)
+    dependencies = "".join(file.read_text("utf-8", "replace") for file in (read, plan.prelude / _READ))
+    require_own_lines(parts, dependencies, source.source_path)
+    merged, closed = folder / "merged.o", folder / "closed.o"
+    for name, *options in (("ld", *MERGE, whole, "-o", merged), ("objcopy", *closing(exported), merged, closed)):
+        command = [_beside(plan.compiler, name), *map(str, options)]
+        status, log = _run(command)
+        if status == 0:
+            _require(Path(command[-1]), command)
+        elif re.search(r"unknown|unrecogni[sz]ed|not recognized", log):
+            raise BackendUnavailable(f"{command[0]} does not know an option of GNU binutils: {log.strip()}; {_ANOTHER}")
+        elif _says_the_machine(log):
+            raise _failed(command, f"the object of {source.filename}", log)
+        else:
+            raise KernelCompileError(f"what your code defines cannot be linked: {log.strip()}", log=log)
+    require_calls_of_kernels(Elf(closed.read_bytes()), exported, support)
+    closed.replace(whole)
+    for leftover in (merged, read, folder / UNIT_FILE):
+        leftover.unlink(missing_ok=True)
+
+
+@functools.cache
+def _beside(compiler: Compiler, name: str) -> str:
+    """A tool of the compiler's own binutils."""
+    status, said = _run([compiler.path, f"-print-prog-name={name}"])
+    return said.strip() if status == 0 and said.strip() else name
 
 
 def build_runtime() -> Path:
@@ -439,7 +532,7 @@ def _prelude(compiler: Compiler, cpp_library: bool) -> Path:
     flags = _prelude_flags(compiler, cpp_library)
     text = "#include <ep_emulator/prelude.h>\n"
     headers = digest.scan(text, [toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs())
-    key = digest.key(headers, ["prelude", toolkit.library_version(), compiler.path, compiler.identity, *flags])
+    key = digest.key(headers, ["prelude", _READ, toolkit.library_version(), compiler.path, compiler.identity, *flags])
     folders = [place / "prelude" / key for place in cache.places()]
     return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
@@ -456,7 +549,8 @@ def _precompiled(compiler: Compiler, prelude: Path, cpp_library: bool) -> list[s
         header = folder / "prelude.h"
         header.write_text(f'#include "{source}"\n', encoding="utf-8")
         start = source if compiler.is_clang else header
-        command = [compiler.path, *_prelude_flags(compiler, cpp_library), *extra, "-x", "c++-header", str(start)]
+        command = [compiler.path, *_prelude_flags(compiler, cpp_library), "-MD", "-MF", str(folder / _READ)]
+        command += [*extra, "-x", "c++-header", str(start)]
         _tool([*command, "-o", str(folder / name)], "the emulator's headers", folder / name)
 
     folder = cache.entry("prelude", prelude.name, name, build)
@@ -482,70 +576,69 @@ def _support(compiler: Compiler) -> Path:
     return cache.entry("support", key, "support.o", build) / "support.o"
 
 
-def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions) -> None:
+def _compile_object(
+    kernel: KernelSource,
+    plan: _Plan,
+    folder: Path,
+    found: names.GlobalFunctions,
+    more: Sequence[str] = (),
+) -> Elf:
+    """Compiles a source, in which these kernels were ``found``, to an object, with ``more`` options."""
     compiler = plan.compiler
-    source, obj, library = folder / UNIT_FILE, folder / "kernel.o", folder / "kernel.so"
+    source, obj = folder / UNIT_FILE, folder / _OBJECT
     source.write_text(plan.unit, encoding="utf-8")
     includes = [f"-I{root}" for root in plan.roots]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
-    options = [*plan.flags, *_precompiled(compiler, plan.prelude, plan.uses_cpp_library)]
-
-    def step(command: list[str], target: Path) -> None:
-        status, log = _run(command)
-        if status == 0:
-            _require(target, command)
-        elif _TOO_LARGE in log and (most := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
-            raise KernelCompileError(
-                f"{kernel.filename}: error: compiled, it is larger than the {most >> 20} MiB that a file may have "
-                "here: is there a large array with initial values?"
-            )
-        elif _says_the_machine(log):
-            raise _failed(command, f"the kernel '{kernel.name}'", log)
-        else:
-            from ep_lib.jit import diagnostics  # its tables are for what goes wrong
-
-            raise diagnostics.compile_error(kernel, log, target="emulator", roots=plan.roots, found=found)
-
+    options = [*plan.flags, *more, *_precompiled(compiler, plan.prelude, plan.uses_cpp_library)]
     with sealed.open_includes(plan.unit, plan.roots) as first:
         opened = [f"-I{root}" for root in first]
         command = [compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)]
         dump, classes = folder / "kernel.tsan", folder / "kernel.class"
         looked_through = [f"{unseen.DUMP}={dump}", f"{unseen.CLASSES}={classes}"] if plan.looked_through else []
         try:
-            step([*command, *looked_through], obj)
+            _step(kernel, plan, [*command, *looked_through], obj, found)
         except KernelCompileError as error:
             if _CANNOT_INLINE not in error.log:
                 raise
             unforced = folder / "unforced.h"
             unforced.write_text(_UNFORCED, encoding="utf-8")
             command += ["-include", str(unforced)]
-            step([*command, *looked_through], obj)
-        parts = Elf(obj.read_bytes())
+            _step(kernel, plan, [*command, *looked_through], obj, found)
+            unforced.unlink()
+        parts, notes = Elf(obj.read_bytes()), []
         if plan.looked_through and (silent := _unseen(dump, classes, parts)):
             from ep_lib.jit import diagnostics
 
-            step([*command, f"{unseen.DUMP}-lineno={dump}", f"{unseen.CLASSES}={classes}"], obj)
-            raise diagnostics.unseen_error(kernel, silent, _unseen(dump, classes, parts), roots=plan.roots)
+            _step(kernel, plan, [*command, f"{unseen.DUMP}-lineno={dump}", f"{unseen.CLASSES}={classes}"], obj, found)
+            notes.append(diagnostics.unseen_note(kernel, silent, _unseen(dump, classes, parts), roots=plan.roots))
+            if found is _NO_KERNELS and silent[0].kind == unseen.MACHINE:  # GPUs do not have it
+                raise KernelCompileError(notes[0])
     if thunks := virtual_thunks(parts):
         function = "::".join(unseen.names_in(thunks[0]))
-        raise KernelCompileError(
-            f"{kernel.filename}: error: {function} is a virtual function of a virtual base, and the race checker does "
-            "not see what is read to find the object: inherit without `virtual`"
-        )
-    if reserved := names_of_the_system(parts):
-        raise KernelCompileError(
-            f"{kernel.filename}: error: {', '.join(reserved)}: names that begin with two underscores, or with one and "
-            "a capital letter, are the compiler's and the system's, which may call what has them: name yours otherwise"
-        )
+        notes.append(f"{kernel.filename}: {function} is a virtual function of a virtual base: what is read to find it")
     if initialisers := functions_at_load(parts):
         from ep_lib.jit import diagnostics
 
         raise diagnostics.initialiser_error(kernel, obj, initialisers)
-    inputs = [str(obj), str(_support(compiler)), *_dynamic_shared(compiler, folder, undefined_tls_symbols(parts))]
-    step([compiler.path, *inputs, str(plan.runtime), *_KERNEL_LINK_FLAGS, "-o", str(library)], library)
+    (folder / _UNWATCHED).write_text(json.dumps(notes), encoding="utf-8")
+    return parts
+
+
+def _link(
+    kernel: KernelSource, plan: _Plan, folder: Path, objects: Sequence[Path], found: names.GlobalFunctions
+) -> None:
+    """Makes the library of the kernel's own object, the first one, and of others; and ``image.json``."""
+    compiler, library = plan.compiler, folder / _LIBRARY
+    parts = [Elf(file.read_bytes()) for file in objects]
+    dynamic = sorted({name for each in parts for name in undefined_tls_symbols(each)})
+    inputs = [*map(str, objects), str(_support(compiler)), *_dynamic_shared(compiler, folder, dynamic)]
+    # Of another's object the library names what the kernel calls only.
+    flags = [*_KERNEL_LINK_FLAGS, *(["-Wl,--discard-all"] if kernel.closed is not None else [])]
+    command = [compiler.path, *inputs, str(plan.runtime), *flags, "-o", str(library)]
+    _step(kernel, plan, command, library, found)
     image = Elf(library.read_bytes())
-    if of_linker := names_of_the_linker(parts, [Elf(Path(file).read_bytes()) for file in inputs[1:]], image):
+    if of_linker := names_of_the_linker(parts[0], [Elf(Path(file).read_bytes()) for file in inputs[1:]], image):
         raise KernelCompileError(
             f"{kernel.filename}: error: nothing defines {', '.join(of_linker)}, and the linker has places of its own "
             "by such names: define what you declare, or name it otherwise"
@@ -555,21 +648,38 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
             [list(param) for param in parse_table(image.symbol_bytes(_TABLE_SYMBOL.format(number)))]
             for number in range(len(plan.kernels))
         ],
-        "writable_globals": has_writable_globals(parts),
+        "writable_globals": any(map(has_writable_globals, parts)),
         "static_shared_bytes": image.tls_bytes(),
+        "unwatched": [note for file in objects for note in json.loads((file.with_name(_UNWATCHED)).read_text("utf-8"))],
     }
     for leftover in (*folder.glob("*.o"), *folder.glob("*.h")):
         leftover.unlink()
     (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
+def _step(kernel: KernelSource, plan: _Plan, command: list[str], target: Path, found: names.GlobalFunctions) -> None:
+    status, log = _run(command)
+    if status == 0:
+        _require(target, command)
+    elif _TOO_LARGE in log and (most := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
+        raise KernelCompileError(
+            f"{kernel.filename}: error: compiled, it is larger than the {most >> 20} MiB that a file may have "
+            "here: is there a large array with initial values?"
+        )
+    elif _says_the_machine(log):
+        raise _failed(command, f"the kernel '{kernel.name}'", log)
+    else:
+        from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+
+        raise diagnostics.compile_error(kernel, log, target="emulator", roots=plan.roots, found=found)
+
+
 def _unseen(dump: Path, classes: Path, obj: Elf) -> list[unseen.Unseen]:
-    """What the sanitizer was not told of, by the compiler's dumps, which are deleted."""
-    try:
-        text, sizes = (file.read_text(encoding="utf-8", errors="replace") for file in (dump, classes))
-    except FileNotFoundError:
-        message = f"g++ does not know {unseen.DUMP} or {unseen.CLASSES}, or has written nothing; {_ANOTHER}"
-        raise BackendUnavailable(message) from None
+    """What the sanitizer was not told of, by the compiler's dumps, which are deleted. A g++ that has written none says
+    nothing."""
+    if not (dump.is_file() and classes.is_file()):
+        return []
+    text, sizes = (file.read_text(encoding="utf-8", errors="replace") for file in (dump, classes))
     dump.unlink()
     classes.unlink()
     symbols = unseen.Symbols([*defined_tls_symbols(obj), *undefined_tls_symbols(obj)], variable_sizes(obj))
@@ -594,12 +704,21 @@ def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> l
 def _load_image(folder: Path, number: int) -> EmulatorImage:
     facts = json.loads((folder / "image.json").read_text(encoding="utf-8"))
     return EmulatorImage(
-        path=folder / "kernel.so",
+        path=folder / _LIBRARY,
         entry_symbol=_ENTRY_SYMBOL.format(number),
         params=tuple(Param(*row) for row in facts["params"][number]),
         writable_globals=facts["writable_globals"],
         static_shared_bytes=facts["static_shared_bytes"],
+        unwatched=tuple(facts["unwatched"]),
     )
+
+
+def unwatched(libraries: Iterable[str]) -> tuple[str, ...]:
+    """Which accesses of kernels the race checker does not see, a line each. ``libraries``: the keys of their entries in
+    the cache."""
+    files = (place / "emulator" / key / "image.json" for key in libraries for place in cache.places())
+    found = (json.loads(file.read_text(encoding="utf-8"))["unwatched"] for file in files if file.is_file())
+    return tuple(sorted({note for notes in found for note in notes}))
 
 
 def _run(command: Sequence[str]) -> tuple[int, str]:

@@ -58,8 +58,18 @@ class Kernel(KernelSource):
         include: Sequence[str | os.PathLike[str]] = (),
         defines: Mapping[str, Define] | None = None,
         options: Sequence[str] = (),
+        closed: KernelSource | None = None,
     ) -> None:
-        super().__init__(source, name, path=path, filename=filename, include=include, defines=defines, options=options)
+        super().__init__(
+            source,
+            name,
+            path=path,
+            filename=filename,
+            include=include,
+            defines=defines,
+            options=options,
+            closed=closed,
+        )
         self._images: dict[str, EmulatorImage | NvrtcImage] = {}
         self._lock = threading.Lock()
 

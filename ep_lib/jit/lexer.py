@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import functools
 import re
-import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,21 +18,16 @@ _TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _SUFFIX = re.compile(r"(?:[^\W0-9][\w$]*)?")
-_RAW_BEFORE = re.compile(r"(?<![\w$])(?:u8|[uUL])?R\Z")
-# What compilers do not read alike, or this file does not read: header names are no literals.
-_DOUBTFUL_LINE = re.compile(
-    r"""(?:(?:\#|%:)[\s\x01]*+(?:include\w*+|import|embed)\b[ \t\x01]*+|__has_\w++[\s\x01]*+\(?[\s\x01]*+)"""
-    r"""<[^>\n\x01"]*+[\x01"]"""
-)
+_DIGRAPHS = {"<:": "[", ":>": "]", "<%": "{", "%>": "}", "%:": "#"}
+_DIGRAPH = re.compile("<:(?!:(?![:>]))|:>|<%|%>|%:")  # "<::" is two tokens, "<" and "::", as in a template of ::x
 
 
 class Piece(NamedTuple):
-    """A comment or a literal: ``text[begin:end]``. ``doubt``: why compilers may see it otherwise; "" if they do not."""
+    """A comment or a literal: ``text[begin:end]``."""
 
     begin: int
     end: int
     is_comment: bool
-    doubt: str = ""
 
 
 @functools.lru_cache(256)  # a source is asked about by every kernel of it, a header by every source that includes it
@@ -70,23 +64,9 @@ def without_texts(text: str) -> str:
     return "".join([*parts, text[at:]])
 
 
-def doubt(text: str) -> tuple[int, str] | None:
-    """Where in a source compilers may tell code from comments otherwise than this module does, and what is there."""
-    code, at = [], 0
-    for piece in _pieces(text):
-        if piece.doubt:
-            return piece.begin, piece.doubt
-        code += [text[at : piece.begin], "\x01" if piece.is_comment else '""']
-        at = piece.end
-    joined = _JOINED.sub("", "".join([*code, text[at:]]))
-    if found := _DOUBTFUL_LINE.search(joined):
-        return text.find(found.group().split("<")[0].strip()), "the name of a header has quotes or a comment in it"
-    stray = next((each for each in joined if each > "\x7f" and not _may_be_in_a_name(each)), None)
-    return None if stray is None else (text.index(stray), f"the character U+{ord(stray):04X} outside of a text")
-
-
-def _may_be_in_a_name(character: str) -> bool:
-    return ("a" + character).isidentifier() and unicodedata.is_normalized("NFKC", character)
+def code_of(source: str) -> str:
+    """A source without comments, joined lines and what its literals hold, and with brackets in place of digraphs."""
+    return _DIGRAPH.sub(lambda found: f"{_DIGRAPHS[found.group()]} ", without_texts(logical(source)))
 
 
 def _pieces(text: str) -> Iterator[Piece]:
@@ -108,24 +88,19 @@ def _pieces(text: str) -> Iterator[Piece]:
             end = text.find(closing, place(at - 1) + 1)
             end = len(text) if end < 0 else end + len(closing)
             joined, begins, gone = _join(text, end)
-            at, why = _suffix(joined, end)
-            yield Piece(begin, end, is_comment=False, doubt=why)
+            at = _behind_suffix(joined, end)
+            yield Piece(begin, end, is_comment=False)
         elif found["literal"] is not None:
             end = place(at - 1) + 1
-            at, why = _suffix(joined, at)
-            if found.group().startswith('"') and _RAW_BEFORE.search(joined[max(0, found.start() - 5) : found.start()]):
-                why = "a raw string with a mark that none may have"
-            yield Piece(begin, end, is_comment=False, doubt=why)
-        elif found["number"] is not None and joined[at : at + 1] == "'":
-            yield Piece(place(at), place(at), is_comment=False, doubt="a quote behind a number")
+            at = _behind_suffix(joined, at)
+            yield Piece(begin, end, is_comment=False)
 
 
-def _suffix(joined: str, at: int) -> tuple[int, str]:
-    """Where the suffix of a literal ends (``"x"_s``), and whether it might be the beginning of a raw string."""
+def _behind_suffix(joined: str, at: int) -> int:
+    """Where the suffix of a literal ends (``"x"_s``)."""
     found = _SUFFIX.match(joined, at)
     assert found is not None  # it may be empty
-    is_raw = found.group().endswith("R") and joined.startswith('"', found.end())
-    return found.end(), "a raw string directly behind another text" if is_raw else ""
+    return found.end()
 
 
 def _join(text: str, start: int = 0) -> tuple[str, list[int], list[int]]:

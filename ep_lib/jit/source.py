@@ -44,7 +44,11 @@ class KernelSource:
         include: Sequence[str | os.PathLike[str]] = (),
         defines: Mapping[str, Define] | None = None,
         options: Sequence[str] = (),
+        closed: KernelSource | None = None,
     ) -> None:
+        """``closed``: on the emulator, a source of somebody else's that is compiled to an object of its own, and has
+        functions with C linkage which this one declares and calls (:mod:`ep_lib.jit.closed`)."""
+        self.closed = closed
         self.name = text("a kernel's name", name).strip()
         if not self.name or "\n" in self.name:
             raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
@@ -140,16 +144,17 @@ class KernelSource:
         cache.write_file(file, data)
         return file
 
-    def translation_unit(self, kernels: Sequence[str] = ()) -> str:
+    def translation_unit(self, kernels: Sequence[str] | None = None) -> str:
         """The text that both compilers get: the defines, the source, and a line that describes each of ``kernels``, by
         default this one only."""
         defines = "".join(f"#define {macro} {value}\n" for macro, value in self.defines.items())
-        entries = "".join(f"EP_KERNEL_ENTRY({i}, {name})\n" for i, name in enumerate(kernels or [self.name]))
         place = str(self.source_path).replace("\\", "\\\\").replace('"', '\\"')
-        return (
-            f'{defines}#line 1 "{place}"\n{self.source}\n#line 1 "{ENTRY_FILE}"\n'
-            f"#include <ep/detail/entry.cuh>\n{entries}"
-        )
+        text = f'{defines}#line 1 "{place}"\n{self.source}\n'
+        named = [self.name] if kernels is None else kernels
+        if not named:
+            return text
+        entries = "".join(f"EP_KERNEL_ENTRY({i}, {name})\n" for i, name in enumerate(named))
+        return f'{text}#line 1 "{ENTRY_FILE}"\n#include <ep/detail/entry.cuh>\n{entries}'
 
     def _take_options(self, options: list[str], folders: list[Any]) -> tuple[str, ...]:
         """Moves -D and -I to ``defines`` and ``folders``, where the emulator sees them too; returns the others."""

@@ -212,6 +212,10 @@ class _Rules:
                 reach += most * math.prod(sizes[number + 1 :])
             if is_member and self._has_huge_classes and number + 1 < len(place.steps):
                 return False
+            # `char a[][8][8]` in a struct by value: how far one of its first index lies from the next one is not said.
+            is_outer = is_member and number + 1 < len(place.steps) and place.steps[number + 1] is not None
+            if is_outer and step != "0" and not function.is_checked(step):
+                return False
         return reach <= near
 
 
@@ -229,6 +233,10 @@ class _Function:
         line = next((each for each in self._head.splitlines() if f"D.{uid}" in each), "")
         found = re.search(rf"(?P<type>[^(,]*?)[\w.$]*D\.{uid}(?P<sizes>(?:\[\d+\])*)(?:[;,) ]|$)", line)
         return found["type"].strip() + found["sizes"] if found else ""
+
+    def is_checked(self, index: str) -> bool:
+        """Whether g++ compares an index with a bound: it has one for each array that is declared with its size."""
+        return any(m["index"] == index for m in _BOUND.finditer(self._text))
 
     def at_most(self, index: str, at: int, deep: int = 0) -> int | None:
         """How large an index can be in a statement; None if nothing says it, or if it can be negative."""

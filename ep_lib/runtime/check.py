@@ -36,7 +36,7 @@ from ep_lib.errors import (
     KernelTimeout,
     PeerTimeout,
 )
-from ep_lib.jit import pieces
+from ep_lib.jit import gxx, pieces
 from ep_lib.require import at_least_one, brief, flag, index, one_of, several, text, whole_number
 from ep_lib.require import seconds as a_time
 from ep_lib.runtime import arguments
@@ -180,6 +180,7 @@ class CheckReport:
     last ones. ``seeds_again``: of memory="mixed", the schedules that were also run under weak memory. ``seconds``: how
     long all took. ``record(seed)`` runs one of them again and keeps what happens, step by step
     (``ep_lib.viz.findings`` does that at a click). ``suspicion``: which pieces of a learner's the program ran on.
+    ``unwatched``: accesses of its kernels that are not watched, a line each; nothing is known of those.
     """
 
     findings: tuple[Finding, ...]
@@ -196,6 +197,7 @@ class CheckReport:
     coverage: Coverage | None = None
     resume: Callable[..., CheckReport] | None = field(default=None, repr=False, compare=False)
     suspicion: str = field(default_factory=pieces.suspicion, repr=False, compare=False)
+    unwatched: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -204,10 +206,14 @@ class CheckReport:
 
     @property
     def proved(self) -> bool:
-        """No findings, and an exhaustive check has left no schedule out: neither stopped nor cut, and no bound met."""
-        return self.ok and self.coverage is not None and self.coverage.complete
+        """No findings, all accesses watched, and an exhaustive check has left no schedule out: neither stopped nor cut,
+        and no bound met."""
+        return self.ok and not self.unwatched and self.coverage is not None and self.coverage.complete
 
     def __str__(self) -> str:
+        return "\n\n".join([self._text(), *(f"note: accesses here are not watched: {each}" for each in self.unwatched)])
+
+    def _text(self) -> str:
         if self.coverage is not None:
             return self._of_exhaustion(self.coverage)
         tried = f"{_count(len(self.seeds), 'schedule')} of {_count(self.ranks, 'rank')} on {self.fabric.kind}"
@@ -366,6 +372,7 @@ def check(
         random_walks=depths.pop(0, 0),
         pct=dict(sorted(depths.items())),
         record=functools.partial(_record, program),
+        unwatched=search.unwatched,
     )
 
 
@@ -638,6 +645,11 @@ class _Search:
         self.sources = Sources()  # what main asks
         self.failed = self._has_values = False
         self.recorded: tuple[Any, dict[str, Any], Notes, list[tuple[int, Finding]]] | None = None
+
+    @property
+    def unwatched(self) -> tuple[str, ...]:
+        """Accesses of the kernels that were launched and that are not watched, a line each."""
+        return gxx.unwatched(self._kernels)
 
     @property
     def told(self) -> list[Finding]:
@@ -1231,6 +1243,7 @@ class _Exhaustion:
             pct={},
             memory="ptx" if program.weak_memory else "sc",
             record=functools.partial(_record, program),
+            unwatched=self._search.unwatched,
             coverage=Coverage(
                 schedules=self._parts.explored,
                 redundant=totals.redundant,

@@ -22,19 +22,28 @@ import ep_lib
 from ep_lib.errors import ArgumentError, GradingError, KernelCompileError
 from ep_lib.jit import cache as compile_cache
 from ep_lib.jit import pieces, sealed
+from ep_lib.jit.gxx import HALF
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
-from ep_lib.workshop.bound import put_together
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, says_all, what_failed
 from ep_lib.workshop.generate import another_version, version_of, without_version
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
+from ep_lib.workshop.kernels import CALLS, compile_halves, kernel_of
 from ep_lib.workshop.reading import Unreadable, read
 from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox, Walls
-from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
-from ep_lib.workshop.seal import Tampered
+from ep_lib.workshop.scenario import (
+    CHECKER_IS_OFF,
+    BadReply,
+    Call,
+    Failure,
+    InputWasChanged,
+    Outputs,
+    Scenario,
+    unpack_outputs,
+)
 from ep_lib.workshop.submission import copy_pieces, not_text
 from ep_lib.workshop.walls import beneath, missing
 from ep_lib.workshop.watched import look_through, unwatched
@@ -50,7 +59,7 @@ _MAY_BE_THE_MACHINES = (
 )
 _MOST_RECORDED = 64 << 20  # bytes of a recording
 _SHOWN = 2000  # characters of what the learner's code printed
-_SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
+_SHARED = ("runtime", "prelude", "support", HALF)  # of the compile cache: the same for every submission
 # Of /etc what the loader and Debian's compilers need: as root, a submission could read all of it, also /etc/shadow.
 _ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
 _SYSTEM = (*("/usr", "/bin", "/lib", "/lib32", "/lib64", "/dev/random", "/dev/urandom"), *_ETC)
@@ -87,7 +96,6 @@ class TaskGrade:
     timed_out: bool = False  # no answer within its limits, perhaps because the machine had no time, memory or disk
     used_cpu: bool = False  # all of that time was CPU time: trying it again alone would end the same
     scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
-    looks: tuple[str, ...] = ()  # at what an instructor should look
 
     @property
     def points(self) -> int:
@@ -295,22 +303,22 @@ def examine(
     began = time.monotonic() if began is None else began
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     limits = limits or Limits()
-    _compile_what_all_share()  # here: in the child it would count as the submission's time
+    _compile_what_all_share(exercise, tests)  # here: in the child it would count as the submission's time
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         late = False, False
         refused, looks = "", []
         if not (problem := not_text(exercise, work / "mine")):
             try:
-                refused, looks = read(look_through, exercise, work / "mine", _sources(tests))
+                refused, looks = read(look_through, exercise, work / "mine")
             except Unreadable as error:
                 refused, late = str(error), _out_of_time(error.kind)
             problem = refused
         notes = _versions(exercise, work / "mine", public)
         with _sandbox(exercise, tests, limits, work) as sandbox:
             if not problem:
-                problem, kind = _compile(exercise, sandbox, tests, limits, work)
-                late = _out_of_time(kind)
+                problem, kind, unwatched_accesses = _compile(exercise, sandbox, tests, limits, work)
+                looks, late = [*looks, *unwatched_accesses], _out_of_time(kind)
             found = []
             for task in exercise.tasks:
                 if tasks and task.number not in tasks:
@@ -323,8 +331,8 @@ def examine(
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed, below))
             output = sandbox.output.decode(errors="replace")
     flags: tuple[str, ...] = (problem,) if refused or _SHUT.search(problem) else ()
-    flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
-    flags += (*looks, *dict.fromkeys(look for each in found for look in each.looks), *notes)
+    changed = (each.message.splitlines()[0] for each in found if InputWasChanged.__name__ in each.message)
+    flags += (*dict.fromkeys(changed), *looks, *notes)
     seconds = time.monotonic() - began
     return Grade(exercise, folder, tuple(found), seconds, problem, output, public, flags, seed, notes)
 
@@ -348,7 +356,17 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
     environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
     texts = [(work / "mine" / piece).read_bytes() for piece in exercise.pieces if piece.endswith(".py")]
     modules = tuple(dict.fromkeys([*tests.imports, *([_SLOW] if any(map(_IMPORTS_SLOW.search, texts)) else [])]))
-    return Sandbox(work / "mine", limits, work / "cwd", environment, _open_to(exercise, tests, work), modules)
+    around = _open_to(exercise, tests, work)
+    return Sandbox(
+        work / "mine",
+        limits,
+        work / "cwd",
+        environment,
+        around,
+        modules,
+        _given(exercise),
+        guests=bool(texts),
+    )
 
 
 def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
@@ -394,26 +412,29 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 
     Takes no time after the first time. Raises EpError if the grader cannot work, for instance without a compiler.
     """
-    _compile_what_all_share()
-    _compile_tests(exercise, load(exercise.name, public=public))
+    tests = load(exercise.name, public=public)
+    _compile_what_all_share(exercise, tests)
+    _compile_tests(exercise, tests)
 
 
-def _compile_what_all_share() -> None:
-    """The emulator's runtime and headers, in the user's cache. Raises EpError if there is no compiler, for instance."""
+def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> None:
+    """The emulator's runtime and headers, and what of the tests' kernels is no piece's, in the user's cache. Raises
+    EpError if there is no compiler, for instance."""
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
+        compile_halves(tests.kernels, _given(exercise))
+
+
+def _given(exercise: Exercise) -> tuple[Path, ...]:
+    """The folder with headers that learners of an exercise get and do not write."""
+    return (exercise.root / exercise.runs_as,) if exercise.also else ()
 
 
 def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
     """With the solution. Raises EpError where that fails, and no submission is at fault."""
     with pieces.unused():
-        for source, kernel in tests.kernels:
-            include = [
-                exercise.solution_dir,
-                exercise.exercise_dir,
-            ]  # the second for what the pieces include from beside them
-            text, there = put_together(Path(source), exercise.solution_dir, kernel)
-            Kernel(text, there, path=Path(source), filename=source, include=include).compile()
+        for source, name in tests.kernels:
+            kernel_of(Path(source), name, exercise.solution_dir, _given(exercise)).compile()
 
 
 def _prepare_cache(folder: Path) -> None:
@@ -456,6 +477,8 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             *(part for root in roots for part in beneath(root, closed)),
             *beneath(package, private),
             *tests.folder.glob("*.cuh"),
+            tests.folder / CALLS,
+            *(folder / name for folder in _given(exercise) for name in exercise.also),
             *(Path(source) for source, _ in tests.kernels),
             *(tests.folder / name for name in (f"play{exercise.name}.py", f"ex{exercise.name}.cu")),
             *(place / kind for place in compile_cache.places() for kind in _SHARED),
@@ -464,7 +487,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             work / "mine",
         ],
         "writable": [work / "cwd", work / "cache", Path("/dev/null")],
-        "listable": [package],
+        "listable": [package, *_given(exercise)],
     }
 
 
@@ -482,15 +505,11 @@ def _without_home(prefix: Path) -> list[Path]:
     return [prefix / part for part in _OF_A_PREFIX] if prefix in (home, *home.parents) else [prefix]
 
 
-def _sources(tests: HiddenTests) -> list[Path]:
-    """The files of the tests that include a piece in C++."""
-    sources = dict.fromkeys(Path(source) for source, _ in tests.kernels)
-    return [*sources, *(tests.folder.glob("*.cuh") if sources else ())]
-
-
-def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> tuple[str, str]:
-    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or "", and of what kind that
-    was."""
+def _compile(
+    exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path
+) -> tuple[str, str, tuple[str, ...]]:
+    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or "", of what kind that
+    was, and what of it an instructor should look at."""
     nonce = secrets.token_hex(16)
     python = [piece for piece in exercise.pieces if piece.endswith(".py")]
     program = tests.folder / f"play{exercise.name}.py"
@@ -502,7 +521,7 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
             f"the files were not compiled within {limits.compile_s:g} s: is there a large array of constants, or "
             "something else that the compiler computes?"
         )
-        return why, outputs.failure.kind
+        return why, outputs.failure.kind, ()
     if outputs.failure is None and python:
         request = {"nonce": nonce, "compile": [], "programs": [], "import": python}
         outputs = _ask(sandbox, request, nonce, None, limits.import_s)
@@ -511,12 +530,12 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
                 f"{' and '.join(python)} was not imported within {limits.import_s:g} s, in which each test imports it "
                 "anew: is there an endless loop outside of its functions, or work that belongs into them?"
             )
-            return why, outputs.failure.kind
+            return why, outputs.failure.kind, ()
     if outputs.failure is None:
-        return "", ""
+        return "", "", outputs.looks
     if outputs.failure.kind == KernelCompileError.__name__ and exercise.solution_dir.is_dir():
         _compile_tests(exercise, tests)  # if this fails as well, it is not the submission's fault
-    return failure_text(outputs.failure, work), outputs.failure.kind
+    return failure_text(outputs.failure, work), outputs.failure.kind, ()
 
 
 def _out_of_time(kind: str) -> tuple[bool, bool]:
@@ -539,11 +558,9 @@ def _grade_task(
     tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
-    looks: dict[str, None] = {}
     for number, test in enumerate(tests):
         for case in test.cases(inputs_of(seed, task.number, number)):
             outputs = _run(sandbox, case.scenario, limits)
-            looks.update(dict.fromkeys(outputs.looks))
             if case.endless and outputs.failure and outputs.failure.kind in _ENDLESS:
                 continue
             found = what_failed(case.scenario, outputs, work, exercise.also)
@@ -561,8 +578,8 @@ def _grade_task(
                     if below:
                         message = f"(It stands on {which}: look there first.)\n{message}"
                 late = _out_of_time(outputs.failure.kind if outputs.failure else "")
-                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario, tuple(looks))
-    return TaskGrade(task, True, looks=tuple(looks))
+                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
+    return TaskGrade(task, True)
 
 
 def _tasks(numbers: Sequence[str]) -> str:

@@ -28,12 +28,12 @@ import numpy as np
 
 from ep_lib import reference
 from ep_lib.errors import GradingError
-from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.lexer import without_comments
 from ep_lib.version import __version__
 from ep_lib.workshop.exercises import Exercise, Task, workshop_root
 from ep_lib.workshop.grader import Grade, examine
 from ep_lib.workshop.hidden import Behaviour, Case, HiddenTests, Rng, under_checker
+from ep_lib.workshop.kernels import kernel_of
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
 
 SCHEMA = 1  # of a line of the leaderboard
@@ -254,7 +254,7 @@ def score(task: str, folder: Path, name: str, progress: Callable[[str], None] = 
     source = str(_HIDDEN / f"contest_{task}.cu")
     tests = _tests(contest, source, grid, block, result.microseconds)
     exercise = _as_exercise(contest)
-    Kernel.from_file(source, "run", include=[_STARTERS]).compile()  # what is the same for all entries is compiled now
+    kernel_of(Path(source), "run", _STARTERS, ()).compile()  # what is the same for all entries is compiled now
     grade = examine(exercise, folder, tests, progress=progress)
     result.problem = _problem(grade)
     return result

@@ -13,11 +13,11 @@ Each behaviour yields cases: inputs for the child, and a judge that stays here, 
 Every grading draws new payloads from ``rng``, so remembered answers are worth nothing.
 
 The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
-and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same; the kernels
-that they need it has compiled when it is imported (``seal.kernels``), as nothing is compiled beside a piece. Begin with
-ex08_packets.py, the shortest, or ex02_handshake.py; what several exercises share is here. What a ``.cu`` file calls of
-the library or of CUDA is in a ``namespace held`` before the piece is included, so that no piece takes the call
-(:mod:`ep_lib.workshop.bound`).
+and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same beside the
+emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.far`). Begin with
+ex08_packets.py, the shortest, or ex02_handshake.py; what several exercises share is here. A ``.cu`` file calls the
+learner's functions as ``calls/ex<name>.cuh`` declares them, and ``calls/ex<name>.cu`` is where they are
+(:mod:`ep_lib.jit.closed`).
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 // ep-lib contest alltoall: the contestant's function, and a kernel behind it that reads what it made.
-#include <contest.cuh>
+#include <calls/contest_alltoall.cuh>
 #include <grader.cuh>
-
-#include <alltoall.cuh>
-
-static_assert(kBlocks >= 1 && kBlocks <= 32 && kThreads >= 32 && kThreads <= 1024 && kThreads % 32 == 0,
-              "kBlocks is 1 to 32, kThreads 32 to 1024, a multiple of 32");
 
 //   what   0: the canary, 1: the contestant, 2: reads
 extern "C" __global__ void run(int what, char* seen, uint64_t* flags, uint32_t* numbers, uint32_t* own,
                                const int4* source, int4* inbox, int4* out, int4* told, const int64_t* sizes) {
     if (what == 0) return canary(seen);
     const AllToAll job = {{flags, numbers, own}, source, inbox, out, static_cast<int>(sizes[0])};
-    if (what == 1) return alltoall(job);
+    if (what == 1) return piece_alltoall(job);
     const int all = ep::num_ranks() * job.vectors;
     for (int i = ep::thread_in_block(); i < all; i += ep::threads_in_block()) {
         told[i] = out[i];  // role: the next kernel, which reads what arrived

@@ -1,11 +1,6 @@
 // ep-lib contest combine: experts that write rows, the contestant's function, and a kernel that reads what it made.
-#include <contest.cuh>
+#include <calls/contest_combine.cuh>
 #include <grader.cuh>
-
-#include <combine.cuh>
-
-static_assert(kBlocks >= 1 && kBlocks <= 32 && kThreads >= 32 && kThreads <= 1024 && kThreads % 32 == 0,
-              "kBlocks is 1 to 32, kThreads 32 to 1024, a multiple of 32");
 
 //   what   0: the canary, 1: the contestant, 2: reads, 3: the experts
 extern "C" __global__ void run(int what, char* seen, uint64_t* flags, uint32_t* numbers, uint32_t* own, const float4* y,
@@ -14,7 +9,7 @@ extern "C" __global__ void run(int what, char* seen, uint64_t* flags, uint32_t* 
     if (what == 0) return canary(seen);
     const auto n = [&](int i) { return static_cast<int>(sizes[i]); };
     const Combine job = {{flags, numbers, own}, rows, returned, send_index, first_row, weights, out, n(0), n(1), n(2)};
-    if (what == 1) return combine(job);
+    if (what == 1) return piece_combine(job);
     const int thread = ep::thread_in_block(), threads = ep::threads_in_block();
     if (what == 2) {
         for (int i = thread; i < job.tokens * job.vectors; i += threads) {

@@ -1,11 +1,6 @@
 // ep-lib contest dispatch: the contestant's function, and a kernel behind it that reads what it made.
-#include <contest.cuh>
+#include <calls/contest_dispatch.cuh>
 #include <grader.cuh>
-
-#include <dispatch.cuh>
-
-static_assert(kBlocks >= 1 && kBlocks <= 32 && kThreads >= 32 && kThreads <= 1024 && kThreads % 32 == 0,
-              "kBlocks is 1 to 32, kThreads 32 to 1024, a multiple of 32");
 
 //   what   0: the canary, 1: the contestant, 2: reads
 extern "C" __global__ void run(int what, char* seen, uint64_t* flags, uint32_t* numbers, uint32_t* own, const int4* x,
@@ -14,7 +9,7 @@ extern "C" __global__ void run(int what, char* seen, uint64_t* flags, uint32_t* 
     if (what == 0) return canary(seen);
     const auto n = [&](int i) { return static_cast<int>(sizes[i]); };
     const Dispatch job = {{flags, numbers, own}, x, topk_idx, rows, num_rows, send_index, n(0), n(1), n(2), n(3), n(4)};
-    if (what == 1) return dispatch(job);
+    if (what == 1) return piece_dispatch(job);
     const int all = min(*num_rows, ep::num_ranks() * job.max_tokens) * job.vectors;
     for (int i = ep::thread_in_block(); i < all; i += ep::threads_in_block()) {
         told[i] = rows[i];  // role: the next kernel, which reads the rows that arrived

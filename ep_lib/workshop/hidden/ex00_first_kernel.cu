@@ -1,6 +1,6 @@
 // The other half of every test of exercise 00_first_kernel: block 0 sends, block 1 waits and reads. What is not the
 // learner's is the grader's own.
-#include <00_first_kernel.cuh>
+#include <calls/ex00_first_kernel.cuh>
 #include <ep/wait.cuh>
 #include <grader.cuh>
 
@@ -19,7 +19,7 @@ extern "C" __global__ void examine(int task, int learners, int* box, const int* 
     int* const mine = box + kGuard;
     if (blockIdx.x == 0 && peer >= 0) {
         if (learners & kWrite) {
-            write_numbers(mine, numbers, count, peer);
+            piece_write_numbers(mine, numbers, count, peer);
         } else {
             for (int i = threads - 1 - me; i < count; i += threads) {
                 let_others_run(me % 3);
@@ -27,7 +27,7 @@ extern "C" __global__ void examine(int task, int learners, int* box, const int* 
             }
         }
         if (learners & kTell) {
-            tell(flag, peer);
+            piece_tell(flag, peer);
         } else {
             __syncthreads();
             if (me == 0) ep::signal_add(flag, 1, peer);

@@ -1,15 +1,11 @@
 // The other half of every test of exercise 01_board: writers and readers around the learner's functions. What is not the
 // learner's is the grader's own.
-#include <01_board.cuh>
+#include <calls/ex01_board.cuh>
 #include <grader.cuh>
 
-GRADER_STRUCT(Board, 24);
-GRADER_FIELD(Board, edition, uint64_t*);
-GRADER_FIELD(Board, words, uint64_t*);
-GRADER_FIELD(Board, count, int);
-GRADER_FIELD(Board, home, int);
-
 namespace {
+
+using given::Board;
 
 enum Part { kBegin = 1, kPublish = 2, kRead = 4 };
 
@@ -35,7 +31,7 @@ struct Job {
 };
 
 EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {
-    if (job.learners & kBegin) return try_begin(board, number);
+    if (job.learners & kBegin) return piece_try_begin(board, number);
     uint64_t* const edition = ep::peer_ptr(board.edition, board.home);
     const uint64_t now = ep::ld_relaxed_sys_u64(edition);
     if (now % 2 != 0 || ep::atom_cas_relaxed_sys_u64(edition, now, now + 1) != now) return false;
@@ -44,7 +40,7 @@ EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {
 }
 
 EP_DEVICE void end(const Job& job, const Board& board, const uint64_t* words, uint64_t number) {
-    if (job.learners & kPublish) return publish(board, words, number);
+    if (job.learners & kPublish) return piece_publish(board, words, number);
     ep::fence_sys();
     for (int i = 0; i < board.count; ++i) {
         ep::st_relaxed_sys_u64(ep::peer_ptr(board.words, board.home) + i, words[i]);  // role: the writer of the words
@@ -54,7 +50,7 @@ EP_DEVICE void end(const Job& job, const Board& board, const uint64_t* words, ui
 }
 
 EP_DEVICE bool read(const Job& job, const Board& board, uint64_t* out, uint64_t* number) {
-    if (job.learners & kRead) return try_read(board, out, number);
+    if (job.learners & kRead) return piece_try_read(board, out, number);
     const uint64_t* const edition = ep::peer_ptr(board.edition, board.home);
     *number = ep::ld_acquire_sys_u64(edition);
     for (int i = 0; i < board.count; ++i) {

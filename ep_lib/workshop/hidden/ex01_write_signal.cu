@@ -2,21 +2,12 @@
 // It knows no expected values: it records what it saw, and the grader's own process compares.
 //
 // Block 0 sends, block 1 receives. A "unit" is a thread (task 1), or a warp with a message or a pipe of its own.
-#include <ep/write_signal.cuh>
+#include <calls/ex01_write_signal.cuh>
 #include <grader.cuh>
 
-GRADER_STRUCT(ep::Write, 24);
-GRADER_FIELD(ep::Write, target, void*);
-GRADER_FIELD(ep::Write, source, const void*);
-GRADER_FIELD(ep::Write, bytes, size_t);
-GRADER_STRUCT(ep::Pipe, 40);
-GRADER_FIELD(ep::Pipe, slots, char*);
-GRADER_FIELD(ep::Pipe, slot_bytes, size_t);
-GRADER_FIELD(ep::Pipe, num_slots, int);
-GRADER_FIELD(ep::Pipe, arrived, uint64_t*);
-GRADER_FIELD(ep::Pipe, credits, uint64_t*);
-
 namespace {
+
+using given::Pipe, given::Write;
 
 // Mirrors Job of ex01_write_signal.py.
 struct Job {
@@ -52,8 +43,8 @@ constexpr int kNotes = 4;                     // of each pipe: sending failed, r
 // ---- tasks 1, 3 and 4: the learner sends ------------------------------------------------------------------------
 GRADER_PART void many_writes(const Job& job, const Memory& my, int64_t at, uint64_t* signal) {
     // They grow, but for the one in the middle, which has no bytes; the bytes between them must not change.
-    __shared__ ep::Write writes[4][kMaxWrites];
-    ep::Write* list = writes[ep::warp_id()];
+    __shared__ Write writes[4][kMaxWrites];
+    Write* list = writes[ep::warp_id()];
     if (ep::lane_id() == 0) {
         int64_t offset = 0;
         for (int64_t i = 0; i < job.steps; ++i) {
@@ -63,7 +54,7 @@ GRADER_PART void many_writes(const Job& job, const Memory& my, int64_t at, uint6
         }
     }
     __syncwarp();
-    ep::write_many_and_signal_warp(list, int(job.steps), signal, job.increment, int(job.to));
+    piece_write_many_and_signal_warp(list, int(job.steps), signal, job.increment, int(job.to));
 }
 
 GRADER_PART void learner_sends(int task, const Job& job, const Memory& my) {
@@ -73,8 +64,8 @@ GRADER_PART void learner_sends(int task, const Job& job, const Memory& my) {
     uint64_t* signal = my.counters + unit * kCounters + kArrived;
     char* target = my.area + job.target + at;
     const char* source = my.source + job.source + at;
-    if (task == 1) ep::write_and_signal_thread(target, source, job.bytes, signal, job.increment, int(job.to));
-    if (task == 3) ep::write_and_signal_warp(target, source, job.bytes, signal, job.increment, int(job.to));
+    if (task == 1) piece_write_and_signal_thread(target, source, job.bytes, signal, job.increment, int(job.to));
+    if (task == 3) piece_write_and_signal_warp(target, source, job.bytes, signal, job.increment, int(job.to));
     if (task == 4) many_writes(job, my, at, signal);
 }
 
@@ -109,7 +100,7 @@ GRADER_PART void learner_waits(const Job& job, const Memory& my) {
     const uint64_t before = calls ? my.noted[thread] : 0;
     for (int64_t step = 0; step < job.steps; ++step) {
         const uint64_t expected = before + (step + 1) * job.increment - job.expect_less;
-        const bool came = !calls || ep::wait_for_signal(signal, expected, int(job.from));
+        const bool came = !calls || piece_wait_for_signal(signal, expected, int(job.from));
         if (calls) {
             const int64_t share = job.stride / job.units, at = step * job.stride + thread * share;
             look_at(my.seen + at, my.area + at, share);
@@ -126,14 +117,14 @@ GRADER_PART void learner_waits(const Job& job, const Memory& my) {
 }
 
 // ---- task 5: pipes -----------------------------------------------------------------------------------------------
-EP_DEVICE ep::Pipe pipe_of(const Job& job, const Memory& my) {
+EP_DEVICE Pipe pipe_of(const Job& job, const Memory& my) {
     uint64_t* counters = my.counters + ep::warp_id() * kCounters;
     char* slots = my.area + job.target + ep::warp_id() * job.stride;
     return {slots, size_t(job.bytes), int(job.slots), counters + kArrived, counters + kCredits};
 }
 
 // Uses a slot as soon as it has the credit for it.
-GRADER_PART bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t round, int peer) {
+GRADER_PART bool eager_send(const Pipe& pipe, const char* source, uint64_t round, int peer) {
     const uint64_t slots = pipe.num_slots;
     const uint64_t needed = round < slots ? 0 : round - slots + 1;
     while (ep::ld_acquire_sys_u64(pipe.credits) < needed) {  // role: the sender waits for your credit
@@ -146,8 +137,8 @@ GRADER_PART bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t r
 }
 
 // Takes its time once so many rounds have come, and records how many rounds the sender is ahead.
-GRADER_PART bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, uint64_t arrived, int peer,
-                              int64_t delay, uint64_t* ahead) {
+GRADER_PART bool slow_receive(const Pipe& pipe, char* target, uint64_t round, uint64_t arrived, int peer, int64_t delay,
+                              uint64_t* ahead) {
     while (ep::ld_acquire_sys_u64(pipe.arrived) < arrived) {  // role: the receiver waits for your signal
     }
     let_others_run(delay);
@@ -168,7 +159,7 @@ GRADER_PART bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round
 GRADER_PART void run_pipes(const Job& job, const Memory& my, bool sends) {
     const int unit = ep::warp_id();
     if (unit >= job.units || (sends ? job.own_send : job.own_receive) == 2) return;
-    const ep::Pipe pipe = pipe_of(job, my);
+    const Pipe pipe = pipe_of(job, my);
     bool ok = true;
     for (int64_t round = job.first; round < job.first + job.steps && ok; ++round) {
         const int64_t at = (unit * job.steps + round - job.first) * job.bytes;
@@ -176,13 +167,13 @@ GRADER_PART void run_pipes(const Job& job, const Memory& my, bool sends) {
         char* target = my.seen + job.source + at;
         if (sends) {
             ok = job.own_send ? eager_send(pipe, source, round, int(job.to))
-                              : ep::pipe_send_warp(pipe, source, round, int(job.to));
+                              : piece_pipe_send_warp(pipe, source, round, int(job.to));
         } else {
             const int64_t full = min(round + job.slots, job.first + job.steps);
             const uint64_t arrived = job.own_receive == 3 ? full : round + 1;
             ok = job.own_receive ? slow_receive(pipe, target, round, arrived, int(job.from), job.delay,
                                                 &my.noted[kNotes * unit + 2])
-                                 : ep::pipe_receive_warp(pipe, target, round, int(job.from));
+                                 : piece_pipe_receive_warp(pipe, target, round, int(job.from));
         }
     }
     if (ep::lane_id() == 0 && !ok) {

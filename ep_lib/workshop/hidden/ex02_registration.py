@@ -174,7 +174,7 @@ def _case(held: Sequence[Held], steps: Sequence[Step], idle_bytes: int = 0) -> C
         return None
 
     arguments = {"idle_bytes": idle_bytes, "held": list(held), "steps": list(steps)}
-    return Case(Call(_PROGRAM, "run", "02_registration.py", arguments, {"first": 0}), judge)
+    return Case(Call(_PROGRAM, "run", "02_registration.py", arguments), judge)
 
 
 def _apart(rng: Rng, count: int, users: int = 1) -> list[Held]:

@@ -1,44 +1,9 @@
 // The other half of every test of exercise 03_batches. It calls the learner's kernels as functions, which the emulator
 // allows: their blocks come first, then the receiver's.
+#include <calls/ex03_batches.cuh>
 #include <ep/ibgda_shim.cuh>
 #include <ep/net.cuh>
 #include <grader.cuh>
-
-namespace held {
-using ::nvshmemi_ibgda_amo_nonfetch_add;
-}  // namespace held
-
-namespace {
-
-// How often each lane of this block has waited in a quiet. One quiet per message is right, but slow.
-EP_DEVICE int* quiets() {
-    __shared__ int count[ep::kWarpSize];
-    return count;
-}
-
-EP_DEVICE void counted_shim_quiet(int peer, int qp) {
-    ++quiets()[ep::lane_id()];
-    nvshmemi_ibgda_quiet(peer, qp);
-}
-
-}  // namespace
-
-namespace ep {
-
-EP_DEVICE void counted_net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) {
-    ++quiets()[lane_id()];
-    net_quiet(peer, qp);
-}
-
-}  // namespace ep
-
-#define nvshmemi_ibgda_quiet counted_shim_quiet
-#define net_quiet counted_net_quiet
-#pragma push_macro("__global__")
-#undef __global__
-#define __global__ inline  // the piece's kernels: what no test calls is read, and not compiled
-#include <03_ibgda_shim.cu>
-#pragma pop_macro("__global__")
 
 namespace {
 
@@ -61,15 +26,15 @@ struct Memory {
 
 EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
     const int bytes = int(job.bytes), messages = int(job.messages), to = int(job.to), chunk = int(job.chunk);
-    if (ep::thread_in_block() < ep::kWarpSize) quiets()[ep::lane_id()] = 0;
-    if (task == 1) send_staged(my.inbox, my.staging, my.source, bytes, messages, my.counters, to);
-    if (task == 2) send_batched(my.inbox, my.outbox, bytes, messages, my.counters, to);
-    if (task == 3) count_by_source(my.counters, messages, to);
-    if (task == 4) channel_send(my.inbox, my.outbox, bytes, messages, chunk, my.counters, to);
+    if (ep::thread_in_block() < ep::kWarpSize) piece_quiets()[ep::lane_id()] = 0;
+    if (task == 1) piece_send_staged(my.inbox, my.staging, my.source, bytes, messages, my.counters, to);
+    if (task == 2) piece_send_batched(my.inbox, my.outbox, bytes, messages, my.counters, to);
+    if (task == 3) piece_count_by_source(my.counters, messages, to);
+    if (task == 4) piece_channel_send(my.inbox, my.outbox, bytes, messages, chunk, my.counters, to);
     __syncthreads();
     if (ep::thread_in_block() != 0) return;
     int most = 0;
-    for (int lane = 0; lane < ep::kWarpSize; ++lane) most = max(most, quiets()[lane]);
+    for (int lane = 0; lane < ep::kWarpSize; ++lane) most = max(most, piece_quiets()[lane]);
     my.noted[blockIdx.x] = most;
     const int ranks = ep::num_ranks();
     if (task == 3) nvshmemi_ibgda_amo_nonfetch_add(my.counters + ranks + ep::rank(), 1, to, 5 + int(blockIdx.x));

@@ -4,15 +4,7 @@
 #include <ep/ibgda_state.cuh>
 #include <ep/net.cuh>
 
-namespace held {
-using ep::net_atomic_add_u32_nbi;
-using ep::net_put_nbi;
-using ep::net_quiet;
-using ep::reachable;
-using ep::ibgda::queue_pair;
-}  // namespace held
-
-#include <ep/ibgda_calls.cuh>
+#include <calls/ex03_shim.cuh>
 #include <ep/wait.cuh>
 #include <grader.cuh>
 
@@ -53,7 +45,7 @@ EP_DEVICE void ask_for_pointers(const Job& job, const Memory& my) {
     if (blockIdx.x != 0 || ep::thread_in_block() != 0) return;
     char* const mine = my.area + job.target + ep::rank();
     for (int peer = 0; peer < ep::num_ranks(); ++peer) {
-        const uint64_t got = nvshmemi_get_p2p_ptr(address(mine), ep::rank(), peer);
+        const uint64_t got = piece_nvshmemi_get_p2p_ptr(address(mine), ep::rank(), peer);
         const bool right = ep::reachable(peer) && got == address(ep::peer_ptr(mine, peer));
         my.noted[peer] = got == 0 ? 0 : right ? 1 : 2;
         if (right) *reinterpret_cast<char*>(got) = static_cast<char>(my.source[0]);
@@ -79,7 +71,7 @@ EP_DEVICE void learner_puts(const Job& job, const Memory& my) {
         source[i] = static_cast<char>(source[i] ^ 1);  // role: the caller, who fills the source before the call
     }
     __syncwarp();
-    nvshmemi_ibgda_put_nbi_warp(address(target), address(source), job.bytes, int(job.to), qp, ep::lane_id(), 0);
+    piece_nvshmemi_ibgda_put_nbi_warp(address(target), address(source), job.bytes, int(job.to), qp, ep::lane_id(), 0);
     if (ep::lane_id() != job.finisher) return;
     if (job.then == kNothing) my.noted[unit] = 1;
     if (job.then == kQuiet) ep::net_quiet(int(job.to), ep::kAllQueuePairs);
@@ -121,7 +113,7 @@ EP_DEVICE void learner_adds(const Job& job, const Memory& my) {
     if (ep::lane_id() != 0) return;
     uint32_t* counter = my.counters + unit * kCounters + kArrived;
     for (int64_t i = 0; i < job.times; ++i)
-        nvshmemi_ibgda_amo_nonfetch_add(counter, int(job.value), int(job.to), qp, job.local != 0);
+        piece_nvshmemi_ibgda_amo_nonfetch_add(counter, int(job.value), int(job.to), qp, job.local != 0);
     ep::net_quiet();
 }
 

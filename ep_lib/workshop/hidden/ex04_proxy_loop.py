@@ -83,7 +83,7 @@ def _case(
         return None
 
     arguments = {"slots": slots, "most": most, "salt": salt, "batch": list(batch), "steps": list(steps)}
-    return Case(Call(_PROGRAM, "run", "04_proxy_loop.py", arguments, kept={}), judge)
+    return Case(Call(_PROGRAM, "run", "04_proxy_loop.py", arguments), judge)
 
 
 def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int, *, silent: bool) -> str | None:

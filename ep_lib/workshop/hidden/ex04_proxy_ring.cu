@@ -1,6 +1,6 @@
 // The other half of every test of exercise 04_proxy_ring: rank 0 pushes, with the learner's functions as a part, and
 // rank 1 is the proxy, which the grader plays: as far away as a CPU is. What is not the learner's is the grader's own.
-#include <ep/proxy_ring.cuh>
+#include <calls/ex04_proxy_ring.cuh>
 #include <grader.cuh>
 
 namespace {
@@ -74,18 +74,18 @@ EP_DEVICE void fill(const ep::ProxyRing& ring, const ep::ProxyCommand& command, 
 
 EP_DEVICE bool push(const Job& job, const ep::ProxyRing& ring, const ep::ProxyCommand& command, uint64_t* number) {
     if (job.learners & kPush) {
-        return ep::proxy_push(ring, command,
-                              static_cast<uint32_t>(command.source) % kNoNumber == kNoNumber - 1 ? nullptr : number);
+        return piece_proxy_push(ring, command,
+                                static_cast<uint32_t>(command.source) % kNoNumber == kNoNumber - 1 ? nullptr : number);
     }
     *number = ep::atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
     if (job.learners & kRoom) {
-        if (!ep::detail::proxy_wait_for_room(ring, *number, 0, command.peer)) return false;
+        if (!piece_proxy_wait_for_room(ring, *number, 0, command.peer)) return false;
     } else if (*number >= ring.num_slots) {
         while (ep::ld_acquire_sys_u64(&ring.credits->taken) < *number - ring.num_slots + 1) {  // role: the push's wait
         }
     }
     if (job.learners & kFill) {
-        ep::detail::proxy_fill(ring, command, *number);
+        piece_proxy_fill(ring, command, *number);
     } else {
         fill(ring, command, *number);
     }
@@ -93,8 +93,8 @@ EP_DEVICE bool push(const Job& job, const ep::ProxyRing& ring, const ep::ProxyCo
 }
 
 EP_DEVICE bool wait(const Job& job, const ep::ProxyRing& ring, uint64_t number) {
-    if (job.learners & kFlush) return ep::proxy_flush(ring);
-    if (job.learners & kWait) return ep::proxy_wait(ring, number);
+    if (job.learners & kFlush) return piece_proxy_flush(ring);
+    if (job.learners & kWait) return piece_proxy_wait(ring, number);
     while (ep::ld_acquire_sys_u64(&ring.credits->completed) <= number) {  // role: the wait for a completion
     }
     return true;
@@ -107,7 +107,7 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
     const int64_t threads = job.lanes > 0 ? warps * ep::kWarpSize : job.total / job.each;
     if (thread >= threads) return;
     // Nothing to push: that has room at any time, and takes no number.
-    if (job.learners & kPushWarp && !ep::proxy_push_warp(ring, command_of(job, my, 0), 0)) {
+    if (job.learners & kPushWarp && !piece_proxy_push_warp(ring, command_of(job, my, 0), 0, nullptr)) {
         atomicAdd(reinterpret_cast<unsigned long long*>(&my.noted[2 * job.total]), 1);
     }
     for (int64_t i = 0; i < job.each; ++i) {
@@ -124,7 +124,7 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
         uint64_t* const results = my.payload + job.total;  // what the push announces: a copy, made by this thread
         if (mine) results[index] = my.payload[index] ^ 1;  // role: the data that the push announces
         if (job.lanes > 0) {
-            ok = ep::proxy_push_warp(ring, command, static_cast<int>(job.lanes), &number);
+            ok = piece_proxy_push_warp(ring, command, static_cast<int>(job.lanes), &number);
         } else {
             ok = push(job, ring, command, &number);
         }

@@ -1,48 +1,8 @@
 // The other half of every test of exercise 05_pipeline: both ends of every ring, with the learner's functions as a part.
 // A rank's block p sends to rank p, its block ranks + p receives from it. What is not the learner's is the grader's own,
 // and calls only what 05_bounce_buffer.cuh gives.
-#include <05_bounce_buffer.cuh>
+#include <calls/ex05_pipeline.cuh>
 #include <grader.cuh>
-
-namespace held {
-using ::arrived_of;
-using ::empty_slot;
-using ::fill_slot;
-using ::num_chunks;
-using ::slot_bytes;
-using ::slot_of;
-using ep::net_atomic_add_u64_nbi;
-using ep::net_put_signal_nbi;
-using ep::net_quiet;
-}  // namespace held
-
-namespace {
-
-// How often this block's waits for either said that there is room, and nothing else.
-EP_DEVICE uint64_t* woken_by_credits() {
-    __shared__ uint64_t count;
-    return &count;
-}
-
-}  // namespace
-
-namespace ep {
-
-EP_DEVICE int counted_wait_until_either_ge_warp(const uint64_t* first, uint64_t first_expected, const uint64_t* second,
-                                                uint64_t second_expected, const WaitInfo& info) {
-    const int ready = wait_until_either_ge_warp(first, first_expected, second, second_expected, info);
-    if (lane_id() == 0 && ready == 2) ++*woken_by_credits();
-    return ready;
-}
-
-}  // namespace ep
-
-#define wait_until_either_ge_warp counted_wait_until_either_ge_warp
-#pragma push_macro("__global__")
-#undef __global__
-#define __global__ inline  // the piece's kernels: what no test calls is read, and not compiled
-#include <05_bounce_buffer.cu>
-#pragma pop_macro("__global__")
 
 namespace {
 
@@ -109,13 +69,13 @@ GRADER_PART void reuse_staging(const Job& job, const Streams& streams, const Rin
 
 GRADER_PART void sender(const Job& job, const Streams& streams, const Ring& ring, int peer) {
     if (job.learners & kSender) {
-        send_pipelined(streams, ring, peer);
+        piece_send_pipelined(streams, ring, peer);
     } else {
         const uint64_t chunks = num_chunks(streams, ring, peer);
         for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
             wait_for_room(ring, peer, chunk);
             if (job.learners & kSendChunk) {
-                send_chunk(streams, ring, peer, chunk);
+                piece_send_chunk(streams, ring, peer, chunk);
             } else {
                 send_one(streams, ring, peer, chunk);
             }
@@ -146,7 +106,7 @@ GRADER_PART void receiver(const Job& job, const Streams& streams, const Ring& ri
         note_lead(ring, peer, chunk, most);
         ChunkHeader header;
         if (job.learners & kTakeChunk) {
-            header = take_chunk(streams, ring, peer, chunk, rows);
+            header = piece_take_chunk(streams, ring, peer, chunk, rows);
         } else {
             const char* slot = slot_of(ring.inbox, streams, ring, peer, chunk);
             header = empty_slot(slot, streams, peer, rows);  // role: the receiver takes the chunk out of its slot
@@ -165,9 +125,9 @@ GRADER_PART void run(const Job& job, const Streams& streams, const Ring& ring, c
     uint64_t* const most = noted + peer;
     if (job.learners & kMerged) {
         if (!sends) return;
-        if (ep::lane_id() == 0) *woken_by_credits() = 0;
-        exchange_merged(streams, ring);
-        if (ep::lane_id() == 0) noted[ranks + peer] = *woken_by_credits();
+        if (ep::lane_id() == 0) *piece_woken_by_credits() = 0;
+        piece_exchange_merged(streams, ring);
+        if (ep::lane_id() == 0) noted[ranks + peer] = *piece_woken_by_credits();
         reuse_staging(job, streams, ring, peer);
         if (job.alone) forget_fault();
     } else if (job.order == kAtOnce) {
@@ -185,7 +145,7 @@ GRADER_PART void run(const Job& job, const Streams& streams, const Ring& ring, c
 // Task 1 alone: how many credits does each chunk need?
 GRADER_PART void ask(const Ring& ring, int64_t first, int64_t chunks, uint64_t* noted) {
     if (blockIdx.x != 0 || ep::lane_id() != 0) return;
-    for (int64_t i = 0; i < chunks; ++i) noted[i] = credits_for(ring, first + i);
+    for (int64_t i = 0; i < chunks; ++i) noted[i] = piece_credits_for(ring, first + i);
 }
 
 }  // namespace

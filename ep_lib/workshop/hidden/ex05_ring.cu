@@ -4,25 +4,12 @@
 // <ep/ring.cuh>.
 #include <ep/net.cuh>
 
-namespace held {
-using ep::net_atomic_add_u64_nbi;
-using ep::net_put_signal_nbi;
-}  // namespace held
-
-#include <ep/ring.cuh>
+#include <calls/ex05_ring.cuh>
 #include <grader.cuh>
 
-GRADER_STRUCT(ep::Ring, 56);
-GRADER_FIELD(ep::Ring, peer, int);
-GRADER_FIELD(ep::Ring, queue_pair, int);
-GRADER_FIELD(ep::Ring, num_slots, int);
-GRADER_FIELD(ep::Ring, slot_bytes, size_t);
-GRADER_FIELD(ep::Ring, staging, char*);
-GRADER_FIELD(ep::Ring, slots, char*);
-GRADER_FIELD(ep::Ring, arrived, uint64_t*);
-GRADER_FIELD(ep::Ring, credits, uint64_t*);
-
 namespace {
+
+using given::Ring;
 
 // Mirrors _Job of ex05_ring.py.
 struct Job {
@@ -57,7 +44,7 @@ struct Memory {
     uint64_t* noted;
 };
 
-EP_DEVICE ep::Ring ring_of(const Job& job, const Memory& my, int64_t peer) {
+EP_DEVICE Ring ring_of(const Job& job, const Memory& my, int64_t peer) {
     return {int(peer),
             int(job.queue_pair),
             int(job.num_slots),
@@ -72,14 +59,14 @@ EP_DEVICE size_t size_of(const Job& job, uint64_t message) {
     return job.slot_bytes - (message - job.first) % 3 * job.short_by;
 }
 
-EP_DEVICE uint64_t* marks_of(const ep::Ring& ring) { return ring.arrived + ring.num_slots + kGuard; }
+EP_DEVICE uint64_t* marks_of(const Ring& ring) { return ring.arrived + ring.num_slots + kGuard; }
 
-EP_DEVICE void mark(const Job& job, const ep::Ring& ring) {
+EP_DEVICE void mark(const Job& job, const Ring& ring) {
     if (job.marked) ep::net_atomic_add_u64_nbi(marks_of(ring), 1, ring.peer, ring.queue_pair);
 }
 
 // On InfiniBand, what was posted before a mark on the same queue pair has come before it.
-EP_DEVICE void look_behind_marks(const Job& job, const Memory& my, const ep::Ring& ring, bool for_credits) {
+EP_DEVICE void look_behind_marks(const Job& job, const Memory& my, const Ring& ring, bool for_credits) {
     if (ep::lane_id() != 0) return;
     for (uint64_t message = job.first; message < uint64_t(job.first + job.messages); ++message) {
         while (ep::ld_acquire_sys_u64(marks_of(ring)) <= message - job.first) {  // role: what follows on the queue pair
@@ -90,10 +77,11 @@ EP_DEVICE void look_behind_marks(const Job& job, const Memory& my, const ep::Rin
 }
 
 // ---- the sender -------------------------------------------------------------------------------------------------
-EP_DEVICE bool wait_for_room(const Job& job, const ep::Ring& ring, uint64_t message) {
-    if (job.learners & kWaitForRoom) return ep::ring_wait_for_room(ring, message);
+EP_DEVICE bool wait_for_room(const Job& job, const Ring& ring, uint64_t message) {
+    if (job.learners & kWaitForRoom) return piece_ring_wait_for_room(ring, message);
     if (job.learners & kRoom) {
-        while (!ep::ring_has_room(ring, message)) {  // role: the sender, which asks your ring_has_room again and again
+        while (
+            !piece_ring_has_room(ring, message)) {  // role: the sender, which asks your ring_has_room again and again
         }
         return true;
     }
@@ -103,9 +91,9 @@ EP_DEVICE bool wait_for_room(const Job& job, const ep::Ring& ring, uint64_t mess
     return true;
 }
 
-EP_DEVICE bool send(const Job& job, const ep::Ring& ring, const char* source, uint64_t message) {
+EP_DEVICE bool send(const Job& job, const Ring& ring, const char* source, uint64_t message) {
     const size_t bytes = size_of(job, message);
-    if (job.learners & kSend) return ep::ring_send_warp(ring, source, bytes, message);
+    if (job.learners & kSend) return piece_ring_send_warp(ring, source, bytes, message);
     int ok = ep::lane_id() == 0 ? wait_for_room(job, ring, message) : 0;
     ok = __shfl_sync(ep::kFullWarp, ok, 0);
     __syncwarp();
@@ -117,7 +105,7 @@ EP_DEVICE bool send(const Job& job, const ep::Ring& ring, const char* source, ui
     __syncwarp();
     if (ep::lane_id() != 0) return true;
     if (job.learners & kPost) {
-        ep::ring_post(ring, message, bytes);
+        piece_ring_post(ring, message, bytes);
         mark(job, ring);
     } else {
         uint64_t* signal = ring.arrived + message % ring.num_slots;
@@ -129,21 +117,21 @@ EP_DEVICE bool send(const Job& job, const ep::Ring& ring, const char* source, ui
 }
 
 // ---- the receiver -----------------------------------------------------------------------------------------------
-EP_DEVICE void note_lead(const Job& job, const ep::Ring& ring, uint64_t message, uint64_t* most) {
+EP_DEVICE void note_lead(const Job& job, const Ring& ring, uint64_t message, uint64_t* most) {
     for (int slot = 0; slot < ring.num_slots; ++slot) {
         const uint64_t arrived = ep::ld_acquire_sys_u64(ring.arrived + slot);
         if (arrived > message && arrived - message > *most) *most = arrived - message;
     }
 }
 
-EP_DEVICE bool receive(const Job& job, const ep::Ring& ring, char* target, uint64_t message, uint64_t* notes) {
+EP_DEVICE bool receive(const Job& job, const Ring& ring, char* target, uint64_t message, uint64_t* notes) {
     const size_t bytes = size_of(job, message);
-    if (job.learners & kReceive) return ep::ring_receive_warp(ring, target, bytes, message);
+    if (job.learners & kReceive) return piece_ring_receive_warp(ring, target, bytes, message);
     int ok = 1;
     if (ep::lane_id() == 0) {
         const uint64_t* signal = ring.arrived + message % ring.num_slots;
         if (job.learners & kWait) {
-            ok = ep::ring_wait_for_message(ring, message, kPhase);
+            ok = piece_ring_wait_for_message(ring, message, kPhase);
         } else {
             while (ep::ld_acquire_sys_u64(signal) < message + 1) {  // role: the receiver waits for the slot's signal
             }
@@ -161,7 +149,7 @@ EP_DEVICE bool receive(const Job& job, const ep::Ring& ring, char* target, uint6
     __syncwarp();
     if (ep::lane_id() != 0) return true;
     if (job.learners & kCredit) {
-        ep::ring_return_credit(ring);
+        piece_ring_return_credit(ring);
         mark(job, ring);
     } else {
         ep::net_atomic_add_u64_nbi(ring.credits, 1, ring.peer, ring.queue_pair);
@@ -182,14 +170,14 @@ EP_DEVICE void note_failure(const Memory& my, bool sends) {
 }
 
 // A receiver that comes back when its sender has given up.
-EP_DEVICE void return_late(const Job& job, const ep::Ring& ring) {
+EP_DEVICE void return_late(const Job& job, const Ring& ring) {
     if (ep::lane_id() != 0) return;
     while (!ep::has_fault()) let_others_run(1);
     ep::st_release_sys_u64(ring.credits, job.late);
 }
 
 EP_DEVICE void run_messages(const Job& job, const Memory& my, bool sends) {
-    const ep::Ring ring = ring_of(job, my, sends ? job.to : job.from);
+    const Ring ring = ring_of(job, my, sends ? job.to : job.from);
     bool ok = true;
     for (uint64_t message = job.first; message < uint64_t(job.first + job.messages) && ok; ++message) {
         const size_t at = (message - job.first) * job.slot_bytes;
@@ -200,16 +188,16 @@ EP_DEVICE void run_messages(const Job& job, const Memory& my, bool sends) {
 
 // Two streams, one after the other, over the same ring.
 EP_DEVICE void run_streams(const Job& job, const Memory& my, bool sends) {
-    const ep::Ring ring = ring_of(job, my, sends ? job.to : job.from);
+    const Ring ring = ring_of(job, my, sends ? job.to : job.from);
     const size_t first = job.bytes / 3, second = job.bytes - first;
     uint64_t message = job.first;
     bool ok;
     if (sends) {
-        ok = ep::ring_send_stream_warp(ring, my.source, first, &message) &&
-             ep::ring_send_stream_warp(ring, my.source + first, second, &message);
+        ok = piece_ring_send_stream_warp(ring, my.source, first, &message) &&
+             piece_ring_send_stream_warp(ring, my.source + first, second, &message);
     } else {
-        ok = ep::ring_receive_stream_warp(ring, my.seen, first, &message) &&
-             ep::ring_receive_stream_warp(ring, my.seen + first, second, &message);
+        ok = piece_ring_receive_stream_warp(ring, my.seen, first, &message) &&
+             piece_ring_receive_stream_warp(ring, my.seen + first, second, &message);
         if (ep::lane_id() == 0) my.noted[3] = message;
     }
     if (ep::lane_id() != 0 || ok) return;
@@ -220,11 +208,11 @@ EP_DEVICE void run_streams(const Job& job, const Memory& my, bool sends) {
 // Task 1 alone: what do the functions say for every message, with this many credits?
 EP_DEVICE void ask_for_room(const Job& job, const Memory& my) {
     if (blockIdx.x != 0 || ep::lane_id() != 0) return;
-    const ep::Ring ring = ring_of(job, my, 0);
+    const Ring ring = ring_of(job, my, 0);
     *ring.credits = job.credits;
     for (int64_t i = 0; i < job.messages; ++i) {
-        my.noted[2 * i] = ep::ring_credits_needed(ring, job.first + i);
-        my.noted[2 * i + 1] = ep::ring_has_room(ring, job.first + i);
+        my.noted[2 * i] = piece_ring_credits_needed(ring, job.first + i);
+        my.noted[2 * i + 1] = piece_ring_has_room(ring, job.first + i);
     }
 }
 

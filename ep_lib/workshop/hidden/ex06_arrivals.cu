@@ -1,15 +1,11 @@
 // The other half of every test of exercise 06_arrivals: many blocks write into the memory of all ranks, epoch after epoch,
 // and end with the learner's functions. What is not the learner's is the grader's own.
-#include <ep/all_ranks.cuh>
+#include <calls/ex06_arrivals.cuh>
 #include <grader.cuh>
 
-GRADER_STRUCT(ep::Signals, 32);
-GRADER_FIELD(ep::Signals, flags, uint64_t*);
-GRADER_FIELD(ep::Signals, tags, uint64_t*);
-GRADER_FIELD(ep::Signals, epoch, uint64_t);
-GRADER_FIELD(ep::Signals, masked, uint64_t);
-
 namespace {
+
+using given::LastBlock, given::Signals;
 
 // Mirrors _Job of ex06_arrivals.py.
 struct Job {
@@ -32,8 +28,8 @@ enum Part { kSignal = 1, kWait = 2, kLast = 4 };
 constexpr int kKinds = 3;
 constexpr int kGaveUp = 1 << 16;  // of a thread whose wait failed, in the note of wrong tags
 
-EP_DEVICE void signal_everybody(const Job& job, const ep::Signals& signals, uint64_t tag) {
-    if (job.learners & kSignal) return ep::signal_all(signals, static_cast<int>(job.kind), tag);
+EP_DEVICE void signal_everybody(const Job& job, const Signals& signals, uint64_t tag) {
+    if (job.learners & kSignal) return piece_signal_all(signals, static_cast<int>(job.kind), tag);
     const int64_t mine = job.kind * ep::num_ranks() + ep::rank();
     for (int peer = ep::thread_in_block(); peer < ep::num_ranks(); peer += ep::threads_in_block()) {
         if (signals.leave_out(peer)) continue;
@@ -42,11 +38,11 @@ EP_DEVICE void signal_everybody(const Job& job, const ep::Signals& signals, uint
     }
 }
 
-EP_DEVICE bool wait_for_everybody(const Job& job, const ep::Signals& signals) {
+EP_DEVICE bool wait_for_everybody(const Job& job, const Signals& signals) {
     if (job.learners & kWait) {
-        ep::Signals before = signals;  // those of the operation before, which waits for this one's epoch
+        Signals before = signals;  // those of the operation before, which waits for this one's epoch
         before.epoch -= 2 * job.unit;
-        return ep::wait_for_all(before, static_cast<int>(job.kind), signals.epoch, ep::kPhaseDispatch);
+        return piece_wait_for_all(before, static_cast<int>(job.kind), signals.epoch, ep::kPhaseDispatch);
     }
     for (int peer = ep::thread_in_block(); peer < ep::num_ranks(); peer += ep::threads_in_block()) {
         if (signals.leave_out(peer)) continue;
@@ -58,9 +54,9 @@ EP_DEVICE bool wait_for_everybody(const Job& job, const ep::Signals& signals) {
     return true;
 }
 
-EP_DEVICE ep::LastBlock which_is_last(const Job& job, uint32_t* finished, bool ok) {
+EP_DEVICE LastBlock which_is_last(const Job& job, uint32_t* finished, bool ok) {
     const uint32_t blocks = static_cast<uint32_t>(job.blocks);
-    if (job.learners & kLast) return ep::last_block(finished, blocks, ok);
+    if (job.learners & kLast) return piece_last_block(finished, blocks, ok);
     __shared__ uint32_t before;
     __syncthreads();
     if (ep::thread_in_block() == 0) {
@@ -69,7 +65,7 @@ EP_DEVICE ep::LastBlock which_is_last(const Job& job, uint32_t* finished, bool o
         if (before + 1 == blocks) ep::st_relaxed_gpu_u32(finished, 0);
     }
     __syncthreads();
-    return before + 1 == blocks ? ep::LastBlock::kYes : ep::LastBlock::kNo;
+    return before + 1 == blocks ? LastBlock::kYes : LastBlock::kNo;
 }
 
 }  // namespace
@@ -88,8 +84,8 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
     const int ranks = ep::num_ranks(), me = ep::rank(), thread = ep::thread_in_block();
     const int64_t words = job.words;
     // Even epochs, so that a signal may be one ahead and still not be that of the next launch. Tags are kept twice.
-    const ep::Signals signals = {flags, tags + epoch % 2 * kKinds * ranks, static_cast<uint64_t>(2 * epoch * job.unit),
-                                 static_cast<uint64_t>(job.masked)};
+    const Signals signals = {flags, tags + epoch % 2 * kKinds * ranks, static_cast<uint64_t>(2 * epoch * job.unit),
+                             static_cast<uint64_t>(job.masked)};
     uint64_t* const area = inbox + epoch % 2 * ranks * words;
     const int64_t first = blockIdx.x * ep::threads_in_block() + thread, step = job.blocks * ep::threads_in_block();
     if (blockIdx.x == 0 && me >= job.late) let_others_run(job.delay);
@@ -100,13 +96,13 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
         ep::peer_ptr(area + me * words, to)[i % words] = source[(epoch - 1) * words + i % words];
     }
     const bool ok = (job.failing >> blockIdx.x % 64 & 1) == 0 || thread != job.fails;
-    const ep::LastBlock last = which_is_last(job, finished, ok);
+    const LastBlock last = which_is_last(job, finished, ok);
     __shared__ int answer;
     if (thread == 0) answer = static_cast<int>(last);
     __syncthreads();
     int* const notes = noted + (epoch - 1) * 5;
     if (static_cast<int>(last) != answer) atomicAdd(notes + 2, 1);
-    if (last == ep::LastBlock::kNo) {
+    if (last == LastBlock::kNo) {
         // A block that has not signalled itself waits for its own rank, too.
         if (blockIdx.x != 0 || !(job.learners & kWait) || job.absent >= 0) return;
         if (!wait_for_everybody(job, signals)) atomicAdd(notes + 3, kGaveUp);

@@ -1,6 +1,6 @@
 // The other half of every test of exercise 06_slots: passes votes, values and counts to the learner's functions and
 // records what they say.
-#include <ep/slots.cuh>
+#include <calls/ex06_slots.cuh>
 #include <grader.cuh>
 
 namespace {
@@ -16,23 +16,23 @@ struct Job {
 EP_DEVICE void ask(int task, const Job& job, const int* given, int4* rows, int64_t* told) {
     const int thread = ep::thread_in_block();
     const int64_t callers = job.callers;
-    __shared__ int warp_totals[ep::kMaxWarps];
+    __shared__ int warp_totals[32];
     for (int64_t call = 0; call < job.calls; ++call) {
         int total = -1, answer;
         if (task == 1) {
-            answer = ep::votes_below(given[call * callers + thread] != 0, &total);
+            answer = piece_votes_below(given[call * callers + thread] != 0, &total);
         } else {
             const int value = given[call * ep::warps_in_block() + ep::warp_id()];
-            answer = ep::sum_of_lower_warps(value, warp_totals, &total);
+            answer = piece_sum_of_lower_warps(value, warp_totals, &total);
         }
         told[2 * (call * callers + thread)] = answer;
         told[2 * (call * callers + thread) + 1] = total;
     }
     const int me = caller();
-    if (task == 3) told[me] = ep::rows_before(given + 1, static_cast<int>(job.stride), me);
+    if (task == 3) told[me] = piece_rows_before(given + 1, static_cast<int>(job.stride), me);
     if (task == 4) {
         const int to = given[2 * me], index = given[2 * me + 1];
-        const int4* const row = ep::row_at(rows, to, index, static_cast<int>(job.row_vectors));
+        const int4* const row = piece_row_at(rows, to, index, static_cast<int>(job.row_vectors));
         told[me] = reinterpret_cast<int64_t>(row) - reinterpret_cast<int64_t>(ep::peer_ptr(rows, to));
     }
 }

@@ -1,11 +1,7 @@
 // The other half of every test of exercise 07_groups: rows go home in groups, over several epochs. What is not the
 // learner's is the grader's own. Block 0 sends, block 1 receives: one thread of each, while the others do something else.
-#include <ep/groups.cuh>
+#include <calls/ex07_groups.cuh>
 #include <grader.cuh>
-
-GRADER_STRUCT(ep::GroupItem, 8);
-GRADER_FIELD(ep::GroupItem, owner, int);
-GRADER_FIELD(ep::GroupItem, group, int);
 
 namespace {
 
@@ -27,20 +23,21 @@ enum Part { kGroups = 1, kOrder = 2, kSignal = 4, kWait = 8 };
 constexpr int kManyGroups = (1 << 16) + 464;  // more than 16 bits count
 
 EP_DEVICE int groups_of(const Job& job) {
-    if (job.learners & kGroups) return ep::num_groups(static_cast<int>(job.rows), static_cast<int>(job.group_rows));
+    if (job.learners & kGroups) return piece_num_groups(static_cast<int>(job.rows), static_cast<int>(job.group_rows));
     return static_cast<int>((job.rows - 1) / job.group_rows + 1);
 }
 
 EP_DEVICE void tell(const Job& job, uint64_t* arrived, int group, int owner, uint64_t epoch) {
     epoch *= 2 * job.unit;  // so that a signal may be one ahead and still not be that of the next launch
-    if (job.learners & kSignal) return ep::signal_group(arrived, static_cast<int>(job.max_groups), group, owner, epoch);
+    if (job.learners & kSignal)
+        return piece_signal_group(arrived, static_cast<int>(job.max_groups), group, owner, epoch);
     ep::st_release_sys_u64(ep::peer_ptr(arrived + ep::rank() * job.max_groups + group, owner), epoch + job.ahead);
 }
 
 EP_DEVICE bool wait(const Job& job, uint64_t* arrived, int group, int from, uint64_t epoch) {
     epoch *= 2 * job.unit;
     if (job.learners & kWait) {
-        return ep::wait_for_group(arrived, static_cast<int>(job.max_groups), group, from, epoch);
+        return piece_wait_for_group(arrived, static_cast<int>(job.max_groups), group, from, epoch);
     }
     // role: the receiver, which waits for your signal
     while (ep::ld_acquire_sys_u64(arrived + from * job.max_groups + group) < epoch) {
@@ -59,14 +56,15 @@ EP_DEVICE void play(int task, const Job& job, const Memory& my, int epoch) {
     const int ranks = ep::num_ranks(), me = ep::rank(), rows = static_cast<int>(job.rows);
     if (blockIdx.x == 0 && epoch == 1 && (job.learners & kGroups)) {
         my.noted[0] = groups_of(job);
-        my.noted[1 + rows] = ep::num_groups(0, static_cast<int>(job.group_rows));
+        my.noted[1 + rows] = piece_num_groups(0, static_cast<int>(job.group_rows));
         my.noted[2 + rows] =
-            ep::num_groups(kManyGroups * static_cast<int>(job.group_rows), static_cast<int>(job.group_rows));
-        for (int i = 0; i < rows; ++i) my.noted[1 + i] = ep::completes_group(i, rows, static_cast<int>(job.group_rows));
+            piece_num_groups(kManyGroups * static_cast<int>(job.group_rows), static_cast<int>(job.group_rows));
+        for (int i = 0; i < rows; ++i)
+            my.noted[1 + i] = piece_completes_group(i, rows, static_cast<int>(job.group_rows));
     }
     if (blockIdx.x == 0 && epoch == 1 && (job.learners & kOrder)) {
         for (int item = 0; item < job.items; ++item) {
-            const ep::GroupItem next = ep::group_item(item);
+            const given::GroupItem next = piece_group_item(item);
             my.noted[2 * item] = next.owner;
             my.noted[2 * item + 1] = next.group;
         }

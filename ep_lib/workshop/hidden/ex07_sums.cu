@@ -1,6 +1,6 @@
 // The other half of every test of exercise 07_sums: passes numbers to the learner's functions and records the bits of what
 // they return.
-#include <ep/sums.cuh>
+#include <calls/ex07_sums.cuh>
 #include <grader.cuh>
 
 namespace {
@@ -13,36 +13,28 @@ struct Job {
     int64_t first;  // task 4: the number of the first token, before which `given` and `weights` have nothing
 };
 
-template <typename T>
-EP_DEVICE void add_rows(const Job& job, const int* given, const float* weights, int* told, int me) {
-    const int4* const rows = reinterpret_cast<const int4*>(given);
-    ep::Sums<T> sums;
-    for (int64_t r = 0; r < job.rows; ++r) sums.add(rows[r * job.count + me], weights[r]);
-    reinterpret_cast<int4*>(told)[me] = sums.rounded();
-}
-
 EP_DEVICE void ask(int task, const Job& job, const int* given, const float* weights, int* told, int me) {
     const int count = static_cast<int>(job.count);
     if (task == 1) {
         const float* const three = reinterpret_cast<const float*>(given + 3 * me);
-        told[me] = __float_as_int(ep::add_weighted(three[0], three[1], three[2]));
+        told[me] = __float_as_int(piece_add_weighted(three[0], three[1], three[2]));
     } else if (task == 2) {
-        told[2 * me] = __float_as_int(ep::bfloat16_low(given[me]));
-        told[2 * me + 1] = __float_as_int(ep::bfloat16_high(given[me]));
+        told[2 * me] = __float_as_int(piece_bfloat16_low(given[me]));
+        told[2 * me + 1] = __float_as_int(piece_bfloat16_high(given[me]));
     } else if (task == 3) {
         const float* const two = reinterpret_cast<const float*>(given + 2 * me);
-        told[me] = ep::bfloat16_word(two[0], two[1]);
+        told[me] = piece_bfloat16_word(two[0], two[1]);
     } else if (task == 4) {
         for (int r = 0; r < job.ranks; ++r) {
             const int token = static_cast<int>(job.first) + me;
-            const float weight = ep::weight_on(static_cast<int>(job.top_k), static_cast<int>(job.experts_per_rank), r,
-                                               token, given, weights);
+            const float weight = piece_weight_on(static_cast<int>(job.top_k), static_cast<int>(job.experts_per_rank), r,
+                                                 token, given, weights);
             told[r * count + me] = __float_as_int(weight);
         }
-    } else if (task == 5) {
-        add_rows<float>(job, given, weights, told, me);
     } else {
-        add_rows<__nv_bfloat16>(job, given, weights, told, me);
+        const int4* const rows = reinterpret_cast<const int4*>(given) + me;
+        const auto add = task == 5 ? piece_sums_float : piece_sums_bfloat16;
+        add(rows, job.count, job.rows, weights, reinterpret_cast<int4*>(told) + me);
     }
 }
 

@@ -1,5 +1,5 @@
 // The other half of every test of exercise 08_fp8: passes numbers to the learner's functions and records the results.
-#include <ep/fp8.cuh>
+#include <calls/ex08_fp8.cuh>
 #include <grader.cuh>
 
 namespace {
@@ -22,22 +22,22 @@ EP_DEVICE void ask(int task, const Job& job, const char* x, char* numbers, float
     const float* const floats = reinterpret_cast<const float*>(x);
     const int4* const vectors = reinterpret_cast<const int4*>(x);
     if (task == 1) {
-        scales[me] = ep::fp8_group_largest(floats + ep::kFp8Elements * me);
+        scales[me] = piece_fp8_group_largest(floats + 16 * me);
     } else if (task == 2) {
-        scales[me] = ep::fp8_scale(floats[me]);
+        scales[me] = piece_fp8_scale(floats[me]);
     } else if (task == 3) {
-        const unsigned bits = ep::fp8_pair(floats[3 * me], floats[3 * me + 1], floats[3 * me + 2]);
+        const unsigned bits = piece_fp8_pair(floats[3 * me], floats[3 * me + 1], floats[3 * me + 2]);
         scales[me] = __int_as_float(static_cast<int>(bits));
     } else if (task == 4) {
         float scale;
-        reinterpret_cast<int4*>(numbers)[me] = ep::quantize_fp8(vectors[2 * me], vectors[2 * me + 1], &scale);
+        reinterpret_cast<int4*>(numbers)[me] = piece_quantize_fp8(vectors[2 * me], vectors[2 * me + 1], &scale);
         scales[me] = scale;
     } else {
         const int64_t warps = gridDim.x * job.warps;
         for (int64_t row = me / ep::kWarpSize; row < job.rows; row += warps) {
-            ep::quantize_row_warp(vectors + row * job.hidden / 8,
-                                  reinterpret_cast<int4*>(numbers + 16 + row * job.hidden),
-                                  scales + 4 + row * job.hidden / 128, static_cast<int>(job.hidden));
+            piece_quantize_row_warp(vectors + row * job.hidden / 8,
+                                    reinterpret_cast<int4*>(numbers + 16 + row * job.hidden),
+                                    scales + 4 + row * job.hidden / 128, static_cast<int>(job.hidden));
             __syncwarp();  // a lane that left before the shuffles of the others is here, and not at the kernel's end
         }
     }

@@ -1,13 +1,11 @@
 // The other half of every test of exercise 08_packets: ping-pong between two ranks, through the same packets in every
 // round. What is not the learner's is the grader's own.
-#include <ep/packet.cuh>
+#include <calls/ex08_packets.cuh>
 #include <grader.cuh>
 
-GRADER_STRUCT(ep::TaggedWord, 16);
-GRADER_FIELD(ep::TaggedWord, data, uint64_t);
-GRADER_FIELD(ep::TaggedWord, tag, uint64_t);
-
 namespace {
+
+using given::Packet;
 
 // Mirrors _Job of ex08_packets.py.
 struct Job {
@@ -27,20 +25,19 @@ constexpr int kGuard = 1;                          // packets before and behind
 constexpr uint64_t kStrayTag = uint64_t(1) << 41;  // comes instead of what is missing, while the receiver waits
 
 struct Memory {
-    ep::TaggedWord* packets;   // symmetric [guard, words, guard]
+    Packet* packets;           // symmetric [guard, words, guard]
     const uint64_t* source;    // [rounds, words]
     uint64_t *target, *found;  // [words]; [rounds, words]: what arrived, as another lane read it
     uint64_t* noted;           // [32] answers of the lanes, what a timeout left: see note_fault
 };
 
-EP_DEVICE void send_word(const Job& job, ep::TaggedWord* packet, uint64_t word, uint64_t tag, int peer) {
-    if (job.learners & kSend) return ep::send_packet(packet, word, tag, peer);
+EP_DEVICE void send_word(const Job& job, Packet* packet, uint64_t word, uint64_t tag, int peer) {
+    if (job.learners & kSend) return piece_send_packet(packet, word, tag, peer);
     ep::st_relaxed_sys_u64x2(&ep::peer_ptr(packet, peer)->data, word, tag);  // role: the sender's packet
 }
 
-EP_DEVICE bool wait_word(const Job& job, const ep::TaggedWord* packet, uint64_t tag, uint64_t* word,
-                         const ep::WaitInfo& info) {
-    if (job.learners & kWait) return ep::wait_packet(packet, tag, word, info);
+EP_DEVICE bool wait_word(const Job& job, const Packet* packet, uint64_t tag, uint64_t* word, const ep::WaitInfo& info) {
+    if (job.learners & kWait) return piece_wait_packet(packet, tag, word, info);
     uint64_t seen = 0;
     while (seen != tag) ep::ld_relaxed_sys_u64x2(&packet->data, word, &seen);  // role: the receiver, who waits
     return true;
@@ -49,7 +46,7 @@ EP_DEVICE bool wait_word(const Job& job, const ep::TaggedWord* packet, uint64_t 
 EP_DEVICE void send(const Job& job, const Memory& my, int64_t round, int peer, uint64_t tag) {
     const uint64_t* const words = my.source + round * job.words;
     const int count = static_cast<int>(job.words);
-    if (job.learners & kSendWarp) return ep::send_packets_warp(my.packets + kGuard, words, count, tag, peer);
+    if (job.learners & kSendWarp) return piece_send_packets_warp(my.packets + kGuard, words, count, tag, peer);
     const int64_t missing = round == job.rounds - 1 ? job.missing : 0;
     let_others_run(job.delay);
     for (int i = ep::lane_id(); i < count; i += ep::kWarpSize) {
@@ -66,7 +63,7 @@ EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer
     const int lane = ep::lane_id(), words = static_cast<int>(job.words);
     bool ok = true;
     if (job.learners & kWaitWarp) {
-        ok = ep::wait_packets_warp(my.packets + kGuard, my.target, words, tag, info);
+        ok = piece_wait_packets_warp(my.packets + kGuard, my.target, words, tag, info);
         // A lane that left the function before its vote is here, not at an end that would excuse it. It orders no memory.
         (void)__shfl_sync(ep::kFullWarp, 0, 0);
     } else {
@@ -116,8 +113,8 @@ EP_DEVICE void play(const Job& job, const Memory& my) {
 
 }  // namespace
 
-extern "C" __global__ void examine(int task, ep::TaggedWord* packets, const uint64_t* source, uint64_t* target,
-                                   uint64_t* found, uint64_t* noted, char* seen, const int64_t* numbers) {
+extern "C" __global__ void examine(int task, Packet* packets, const uint64_t* source, uint64_t* target, uint64_t* found,
+                                   uint64_t* noted, char* seen, const int64_t* numbers) {
     if (task == 0) return canary(seen);
     if (ep::warp_id() == 1) {  // so its lanes are not the block's first threads
         play(*reinterpret_cast<const Job*>(numbers), {packets, source, target, found, noted});

@@ -1,20 +1,7 @@
 // The other half of every test of exercise 09_own_dispatch: a whole dispatch, of which the parts that are examined are the
 // learner's and all others the grader's own.
-#include <09_own_dispatch.cuh>
+#include <calls/ex09_own_dispatch.cuh>
 #include <grader.cuh>
-
-GRADER_STRUCT(own::Dispatch, 72);
-GRADER_FIELD(own::Dispatch, rows, int4*);
-GRADER_FIELD(own::Dispatch, arrived, uint64_t*);
-GRADER_FIELD(own::Dispatch, routes, ep::TaggedWord*);
-GRADER_FIELD(own::Dispatch, out, int4*);
-GRADER_FIELD(own::Dispatch, wanted, uint64_t*);
-GRADER_FIELD(own::Dispatch, epoch, uint64_t);
-GRADER_FIELD(own::Dispatch, num_tokens, int);
-GRADER_FIELD(own::Dispatch, max_tokens, int);
-GRADER_FIELD(own::Dispatch, row_vectors, int);
-GRADER_FIELD(own::Dispatch, top_k, int);
-GRADER_FIELD(own::Dispatch, experts_per_rank, int);
 
 namespace {
 
@@ -35,7 +22,7 @@ struct Job {
 enum Part { kWanted = 1, kTell = 2, kSendRow = 4, kReceive = 8, kAll = 16 };
 constexpr int kAnswers = 8;
 
-EP_DEVICE uint64_t bits_of(const own::Dispatch& my, const int* choices, int count, int r) {
+EP_DEVICE uint64_t bits_of(const given::Dispatch& my, const int* choices, int count, int r) {
     uint64_t bits = 0;
     for (int k = 0; k < count; ++k) {
         const int local = choices[k] - r * my.experts_per_rank;
@@ -44,17 +31,17 @@ EP_DEVICE uint64_t bits_of(const own::Dispatch& my, const int* choices, int coun
     return bits;
 }
 
-EP_DEVICE void tell(const Job& job, const own::Dispatch& my, const int* choices, int count, int token) {
+EP_DEVICE void tell(const Job& job, const given::Dispatch& my, const int* choices, int count, int token) {
     if (job.missing == 1 && rank() == num_ranks() - 1 && token == my.num_tokens - 1) return;
-    if (job.learners & kTell) return own::tell_warp(my, choices, count, token);
+    if (job.learners & kTell) return piece_tell_warp(my, choices, count, token);
     for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
         TaggedWord* const packet = my.routes + rank() * my.max_tokens + token;
         st_relaxed_sys_u64x2(&peer_ptr(packet, r)->data, bits_of(my, choices, count, r), my.epoch);
     }
 }
 
-EP_DEVICE void send_row(const Job& job, const own::Dispatch& my, const int4* row, const int* choices, int token) {
-    if (job.learners & kSendRow) return own::send_row_warp(my, row, choices, my.top_k, token);
+EP_DEVICE void send_row(const Job& job, const given::Dispatch& my, const int4* row, const int* choices, int token) {
+    if (job.learners & kSendRow) return piece_send_row_warp(my, row, choices, my.top_k, token);
     if (job.missing == 2 && rank() == num_ranks() - 1 && token == my.num_tokens - 1) return;
     const int64_t slot = rank() * my.max_tokens + token;
     for (int r = 0; r < num_ranks(); ++r) {
@@ -67,8 +54,8 @@ EP_DEVICE void send_row(const Job& job, const own::Dispatch& my, const int4* row
     }
 }
 
-EP_DEVICE bool receive(const Job& job, const own::Dispatch& my, int source, int token, uint64_t* bits) {
-    if (job.learners & kReceive) return own::receive_warp(my, source, token, bits);
+EP_DEVICE bool receive(const Job& job, const given::Dispatch& my, int source, int token, uint64_t* bits) {
+    if (job.learners & kReceive) return piece_receive_warp(my, source, token, bits);
     const int64_t slot = source * my.max_tokens + token;
     uint64_t seen = 0, found = 0;
     while (seen != my.epoch) {
@@ -87,7 +74,7 @@ EP_DEVICE bool receive(const Job& job, const own::Dispatch& my, int source, int 
     return true;
 }
 
-EP_DEVICE bool one_dispatch(const Job& job, int playing, const own::Dispatch& my, const int4* x, const int* topk_idx,
+EP_DEVICE bool one_dispatch(const Job& job, int playing, const given::Dispatch& my, const int4* x, const int* topk_idx,
                             uint64_t* answers) {
     if (warp_id() >= playing) return true;
     const int first = blockIdx.x * playing + warp_id(), warps = gridDim.x * playing;
@@ -139,11 +126,11 @@ struct Memory {
     const int* topk_idx;
 };
 
-EP_DEVICE void play(const Job& job, int playing, own::Dispatch my, const Memory& given) {
+EP_DEVICE void play(const Job& job, int playing, given::Dispatch my, const Memory& given) {
     if (job.learners & kWanted) {
         for (int i = caller(); i >= 0 && i < my.num_tokens * num_ranks(); i += warps_in_block() * kCallers) {
             given.masks[i] =
-                own::wanted_on(my, given.topk_idx + i / num_ranks() * job.top_k, my.top_k, i % num_ranks());
+                piece_wanted_on(my, given.topk_idx + i / num_ranks() * job.top_k, my.top_k, i % num_ranks());
         }
         return;
     }
@@ -152,7 +139,7 @@ EP_DEVICE void play(const Job& job, int playing, own::Dispatch my, const Memory&
         const int* const choices = given.topk_idx + round * job.max_tokens * job.top_k;
         bool ok = true;
         if (job.learners & kAll) {
-            own::dispatch(my, rows_in, choices);
+            piece_dispatch(my, rows_in, choices);
         } else {
             ok = one_dispatch(job, playing, my, rows_in, choices, job.missing ? given.noted : nullptr);
         }
@@ -176,17 +163,17 @@ extern "C" __global__ void examine(int playing, int4* rows, uint64_t* arrived, T
                                    uint64_t* masks, uint64_t* noted, char* seen, const int64_t* numbers) {
     if (playing == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const own::Dispatch my = {rows,
-                              arrived,
-                              routes,
-                              out,
-                              wanted,
-                              static_cast<uint64_t>(job.epoch),
-                              *tokens,
-                              static_cast<int>(job.max_tokens),
-                              static_cast<int>(job.row_vectors),
-                              static_cast<int>(job.top_k),
-                              static_cast<int>(job.experts_per_rank)};
+    const given::Dispatch my = {rows,
+                                arrived,
+                                routes,
+                                out,
+                                wanted,
+                                static_cast<uint64_t>(job.epoch),
+                                *tokens,
+                                static_cast<int>(job.max_tokens),
+                                static_cast<int>(job.row_vectors),
+                                static_cast<int>(job.top_k),
+                                static_cast<int>(job.experts_per_rank)};
     play(job, playing, my, {met, masks, noted, x, topk_idx});
     meet_at_the_end();
 }

@@ -1,17 +1,6 @@
 // The other half of every test of exercise 10_two_levels: nodes of ranks, with the learner's functions as a part. What is not
 // the learner's is the grader's own.
-#include <ep/net.cuh>
-
-namespace held {
-using ep::net_put_signal_nbi;
-using ep::net_quiet;
-}  // namespace held
-
-#pragma push_macro("__global__")
-#undef __global__
-#define __global__ inline  // the piece's kernels: what no test calls is read, and not compiled
-#include <10_two_levels.cu>
-#pragma pop_macro("__global__")
+#include <calls/ex10_two_levels.cuh>
 #include <grader.cuh>
 
 namespace {
@@ -92,7 +81,7 @@ EP_DEVICE void sum_all(const Tokens& t, const Memory& my, const uint64_t* all_wa
                                     ((1u << t.mates) - 1);
             if (!wanted) continue;
             float* const sum = row_of(my.out, t, row);
-            node_sum_warp(t, sum, source, token, wanted);
+            piece_node_sum_warp(t, sum, source, token, wanted);
             if (ep::lane_id() == 31) {
                 for (int i = 0; i < t.words; ++i) {
                     my.noted[0] += sum[i] == 12345.0f;  // role: a lane that reads the whole sum
@@ -146,7 +135,7 @@ extern "C" __global__ void examine(int task, const uint64_t* all_wants, float* r
     const bool first = blockIdx.x == 0;
     if (task == 1) {
         if (first) {
-            send_once_per_node(t, relay);
+            piece_send_once_per_node(t, relay);
             __syncwarp();
             ep::net_quiet();
         } else if (blockIdx.x == 1) {
@@ -158,7 +147,7 @@ extern "C" __global__ void examine(int task, const uint64_t* all_wants, float* r
             send_all(job, t, relay);
             ep::net_quiet();
         } else {
-            const bool ok = forward_warp(t, relay);
+            const bool ok = piece_forward_warp(t, relay);
             if (ep::lane_id() == 0 && !ok) noted[1] = 1;
             if (ep::lane_id() == 0 && job.missing) note_fault(noted + 2);
         }
@@ -166,7 +155,7 @@ extern "C" __global__ void examine(int task, const uint64_t* all_wants, float* r
         sum_all(t, my, all_wants);
     } else if (task == 4) {
         if (first) {
-            return_sums_warp(t, relay, stage, back);
+            piece_return_sums_warp(t, relay, stage, back);
             __syncwarp();
             ep::net_quiet();
         } else if (blockIdx.x == 1) {

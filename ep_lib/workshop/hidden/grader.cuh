@@ -7,60 +7,6 @@
 #include <ep/signal.cuh>
 #include <ep/wait.cuh>
 
-// What tests call of the library and of CUDA, as it is here, before the piece: whatever a piece declares by these names, a
-// test's calls are of these (ep_lib/workshop/bound.py). A test that calls more has such lines before it includes the piece.
-namespace held {
-using ::__all_sync;
-using ::__ffs;
-using ::__float_as_int;
-using ::__int_as_float;
-using ::__shfl_sync;
-using ::__syncthreads;
-using ::__syncwarp;
-using ::atomicAdd;
-using ::max;
-using ::min;
-using ep::atom_add_acq_rel_gpu_u32;
-using ep::atom_add_acq_rel_sys_u64;
-using ep::atom_add_relaxed_gpu_u64;
-using ep::atom_cas_relaxed_sys_u64;
-using ep::fence_sys;
-using ep::has_fault;
-using ep::lane_id;
-using ep::ld_acquire_sys_u32;
-using ep::ld_acquire_sys_u64;
-using ep::ld_relaxed_sys_u64;
-using ep::ld_relaxed_sys_u64x2;
-using ep::num_ranks;
-using ep::peer_ptr;
-using ep::poll_until;
-using ep::put_warp;
-using ep::rank;
-using ep::record_fault;
-using ep::red_add_release_sys_u32;
-using ep::red_add_release_sys_u64;
-using ep::signal_add;
-using ep::sleep_ns;
-using ep::st_relaxed_gpu_u32;
-using ep::st_relaxed_sys_u64;
-using ep::st_relaxed_sys_u64x2;
-using ep::st_release_sys_u64;
-using ep::thread_in_block;
-using ep::threads_in_block;
-using ep::warp_id;
-using ep::warps_in_block;
-using ep::detail::fault_record;
-}  // namespace held
-
-// Templates as tests call them: once they are there, C++ takes no others of these types.
-template char* ep::peer_ptr(char*, int);
-template float* ep::peer_ptr(float*, int);
-template int* ep::peer_ptr(int*, int);
-template int4* ep::peer_ptr(int4*, int);
-template uint32_t* ep::peer_ptr(uint32_t*, int);
-template uint64_t* ep::peer_ptr(uint64_t*, int);
-template void ep::put_warp<ep::kWarpUnroll>(void*, const void*, size_t, int);
-
 // A part of a test: compiled once, however often it is called, and by itself. All parts in one function would take the
 // compiler twice as long.
 #define GRADER_PART __device__ __noinline__
@@ -114,11 +60,3 @@ EP_DEVICE void canary(char* seen) {
         *seen = static_cast<char>(*reinterpret_cast<volatile char*>(seen) + read);  // canary
     }
 }
-
-// A struct that a piece is given and both halves use: it stays as it is. One with other types inside could run code of the
-// learner's within the test's functions.
-#define GRADER_STRUCT(type, bytes)                                                                \
-    static_assert(sizeof(type) == bytes && __is_aggregate(type) && __is_trivially_copyable(type), \
-                  "struct " #type " is given, and the tests use it as well: leave it as it is")
-#define GRADER_FIELD(type, field, of) \
-    static_assert(__is_same(decltype(type::field), of), "struct " #type " is given: leave " #field " as it is")

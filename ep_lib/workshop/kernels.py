@@ -1,0 +1,35 @@
+"""The kernels of hidden tests, with a learner's piece in C++ beside them as an object of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ep_lib.jit.gxx import compile_half
+from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.source import KernelSource
+
+CALLS = "calls"  # the folder with what tests call of pieces: hidden/calls/piece.cuh
+
+
+def kernel_of(source: Path, name: str, mine: Path, given: Sequence[Path]) -> Kernel:
+    """The kernel ``name`` of the test in ``source``, for the pieces in ``mine``. ``given``: folders with headers that
+    learners get and do not write."""
+    calls = _calls_of(source)
+    piece = _source(calls, "piece", [mine, *given]) if calls.is_file() else None
+    return Kernel(source.read_text("utf-8"), name, path=source, filename=str(source), include=given, closed=piece)
+
+
+def compile_halves(kernels: Iterable[tuple[str, str]], given: Sequence[Path]) -> None:
+    """Compiles what of these kernels, by source and name, is the same for all pieces."""
+    for source, name in kernels:
+        if _calls_of(Path(source)).is_file():
+            compile_half(_source(Path(source), name, given))
+
+
+def _calls_of(source: Path) -> Path:
+    return source.parent / CALLS / source.name
+
+
+def _source(file: Path, name: str, include: Sequence[Path]) -> KernelSource:
+    return KernelSource(file.read_text("utf-8"), name, path=file, filename=str(file), include=include)
