@@ -61,7 +61,11 @@ def test_readme_shows_a_picture_and_twenty_seconds() -> None:
 
 def test_notebooks_are_chosen_by_how_their_names_begin(module: Any) -> None:
     build = module("build")
-    assert [path.stem for path in build.chosen("00,01")] == ["00_start_here", "01_write_and_signal", "01b_for_the_curious"]
+    assert [path.stem for path in build.chosen("00,01")] == [
+        "00_start_here",
+        "01_write_and_signal",
+        "01b_for_the_curious",
+    ]
     assert len(build.chosen(None)) >= 6
     for wrong in ("", "77", ","):
         with pytest.raises(SystemExit, match="name the beginnings"):

@@ -101,7 +101,7 @@ def timeline(
 def _colors(names: Sequence[str]) -> dict[str, str]:
     """One colour per kind, in the order of first appearance; waiting is grey."""
     kinds = list(dict.fromkeys(names))
-    palette = iter(RANK_COLORS * (1 + len(kinds) // len(RANK_COLORS)))
+    palette = iter(RANK_COLORS[2:] * (1 + len(kinds)))  # the first two are ranks 0 and 1
     return {kind: _WAIT_COLOR if kind == WAITING else next(palette) for kind in kinds}
 
 

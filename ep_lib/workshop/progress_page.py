@@ -108,7 +108,8 @@ class MyProgress:
         lines = [f"{self.so_far} so far. Next: {self.next}", ""]
         for stage in self.stages:
             mark = "#" if stage.is_done else ">" if stage.is_begun else "."
-            lines.append(f"  {mark} {stage.notebook} {stage.title}: {stage.puzzles_in_words}")
+            side = "" if stage.is_main else ", a side path"
+            lines.append(f"  {mark} {stage.notebook} {stage.title}{side}: {stage.puzzles_in_words}")
             lines += [f"       {each.points_in_words}  {each.exercise.name}: {each.words}" for each in stage.exercises]
         return "\n".join([*lines, "  # done, > begun, . comes later"])
 
