@@ -162,7 +162,9 @@ def test_messages_are_bars_at_their_own_times_with_arrows_to_their_target() -> N
 
 def test_many_blocks_become_a_lane_a_rank() -> None:
     figure = viz.run_timeline(make_run(8, 24))
-    assert lanes(figure) == [f"rank {rank}  {what}" for rank in range(8) for what in ("24 blocks", "network")]
+    assert lanes(figure) == [
+        f"rank {rank}  {what}" for rank in range(8) for what in ("24 blocks\n(height: how many)", "network")
+    ]
     words = [text.get_text() for text in figure.axes[0].texts]
     assert words.count("at most 48 of 72 messages at once") == 8 or any("of 72 messages" in w for w in words)
     assert len(lanes(viz.run_timeline(make_run(2, 24), lanes="block"))) == 2 * 25
