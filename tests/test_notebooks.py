@@ -312,7 +312,7 @@ SHOWN = [
     ("10_beyond_one_machine", "one-level-run", "srd all rows arrived: [True, True, True, True]"),
     ("10_beyond_one_machine", "two-levels-run", "srd (rows right, sums right): [(True, True), (True, True)"),
     ("10_beyond_one_machine", "waits-first-run", "It is: rows that its own node does not forward"),
-    ("10_beyond_one_machine", "waits-first-all", "rank 3 waits at tutorial_kernels/10_two_levels.cuh:57"),
+    ("10_beyond_one_machine", "waits-first-all", "10_two_levels.cuh:57\nrank 3 waits at "),
     ("10_beyond_one_machine", "operations-run", "It is: on RC only"),
     ("10_beyond_one_machine", "operations-check", "source reused"),
     ("10_beyond_one_machine", "clock-run", "It is: up to twice"),
