@@ -139,7 +139,7 @@ def examine() -> Report:
             _jupyter(result["jupyter"]),
             _torch(result["torch"]),
             _cupy(result["cupy"], smi),
-            _nvrtc(result["nvrtc"], smi),
+            _nvrtc(result["nvrtc"]),
             gpus,
             _p2p(gpus),
             _mps(has_gpu, mps),
@@ -235,7 +235,7 @@ def _cupy(tried: Probe, smi: Smi) -> Finding:
     return Finding("CuPy", "ok", detail, facts={k: tried.facts[k] for k in ("version", "runtime")})
 
 
-def _nvrtc(tried: Probe, smi: Smi) -> Finding:
+def _nvrtc(tried: Probe) -> Finding:
     name = "NVRTC"
     major = "12" if installed("cupy-cuda12x") else "13"
     package = "nvidia-cuda-nvrtc-cu12" if major == "12" else "'nvidia-cuda-nvrtc>=13.0,<14'"
