@@ -86,6 +86,17 @@ def stoppable_threads(count: int) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
+@contextlib.contextmanager
+def stopping_by(event: threading.Event) -> Iterator[None]:
+    """Until the context ends, as :func:`stop_by`; what the thread was told before is told again then."""
+    before: threading.Event | None = getattr(_of_this_thread, "stop", None)
+    stop_by(event)
+    try:
+        yield
+    finally:
+        _of_this_thread.stop = before
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a command ended."""
@@ -267,6 +278,14 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def home_folder() -> Path | None:
+    """This user's home; None for one without HOME and without an entry among the system's users, as in containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
 
 
 def private_folder() -> Path:
