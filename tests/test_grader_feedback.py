@@ -102,7 +102,7 @@ def test_bytes_of_a_pipe_are_told_as_too_early_or_too_late(own: dict[str, int], 
 
     def told(taken: list[int]) -> str:
         seen = [scenario.local["seen"][0], rounds[taken].reshape(-1)]
-        return case.judge(Outputs({**scenario.symmetric, "seen": seen, "noted": scenario.local["noted"]})) or ""
+        return case.verdict(Outputs({**scenario.symmetric, "seen": seen, "noted": scenario.local["noted"]})) or ""
 
     scenario.symmetric["counters"][0][5] = 3  # credits
 

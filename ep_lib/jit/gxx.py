@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, digest, names, sealed, toolkit, unseen
+from ep_lib.jit import cache, cuda_rules, digest, names, sealed, toolkit, unseen
 from ep_lib.jit.closed import (
     MERGE,
     called_by,
@@ -52,6 +52,8 @@ _UNWATCHED = "unwatched.json"  # beside an object: accesses that the race checke
 _OBJECT, _LIBRARY = "kernel.o", "kernel.so"
 _ENTRY_SYMBOL = "epemu_entry_{}"
 _TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/device/ep/detail/entry.cuh
+_LIMITS = "gpu.json"  # how many threads a block of each kernel may have on a GPU, if that was asked
+MAX_THREADS = 1024  # of any block
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
 _CPU_S, _IDLE_S = 1200.0, 300.0  # that a compiler may take: of CPU time, and doing nothing
 
@@ -208,6 +210,7 @@ class EmulatorImage:
     kernel has variables of its own (``__device__`` and the like), so each kernel of each rank needs its own copy of the
     library. ``static_shared_bytes`` is the size of ``__shared__`` variables, and the offset at which
     ``extern __shared__`` memory begins. ``unwatched`` says, a line each, which accesses the race checker does not see.
+    ``most_threads``: of a block, as far as NVRTC was asked.
     """
 
     path: Path
@@ -215,6 +218,7 @@ class EmulatorImage:
     params: tuple[Param, ...]
     writable_globals: bool
     static_shared_bytes: int
+    most_threads: int
     unwatched: tuple[str, ...] = ()
 
 
@@ -231,6 +235,7 @@ class _Plan:
     roots: list[Path]
     system_roots: tuple[Path, ...]
     uses_cpp_library: bool
+    asks: str  # cuda_rules.identity
 
     @property
     def flags(self) -> list[str]:
@@ -258,17 +263,29 @@ class _Plan:
         return self._key("object", self.prelude.name, self.runtime.name, *more)
 
     def _key(self, *more: str) -> str:
-        parts = [_UNWATCHED, toolkit.library_version(), self.compiler.path, self.compiler.identity, *self.flags]
+        parts = [
+            _UNWATCHED,
+            toolkit.library_version(),
+            self.compiler.path,
+            self.compiler.identity,
+            self.asks,
+            *self.flags,
+        ]
         parts += [*self.looked_through, *more, *map(str, self.roots), *map(str, self.system_roots)]
         return digest.key(self.headers, [*parts, self.unit])
 
 
-def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> _Plan:
+def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path, *, is_half: bool = False) -> _Plan:
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
     roots, system = [*kernel.include_roots(transport), toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
     headers = digest.scan(unit, roots, system)
     library = _uses_cpp_library(unit, headers, system)
-    return _Plan(compiler, _prelude(compiler, library), build_runtime(), kernels, unit, headers, roots, system, library)
+    prelude, runtime, asks = (
+        _prelude(compiler, library),
+        build_runtime(),
+        "" if is_half else cuda_rules.identity(kernel),
+    )
+    return _Plan(compiler, prelude, runtime, kernels, unit, headers, roots, system, library, asks)
 
 
 @functools.lru_cache(256)  # the headers' digest says what is in them
@@ -301,7 +318,7 @@ def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULAT
 
 
 def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> EmulatorImage:
-    plan = _plan(kernel, kernels, transport)
+    plan = _plan(kernel, kernels, transport, is_half=kernel.closed is not None)
     if kernel.closed is not None:
         return _build_of_two(kernel, kernel.closed, plan, transport)
 
@@ -316,7 +333,7 @@ def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> E
 # ---- a kernel beside which somebody else's code is linked: ep_lib/jit/closed.py ----
 def compile_half(kernel: KernelSource, transport: Path = toolkit.EMULATED_TRANSPORT) -> Path:
     """The object of a kernel's own source, which does not depend on ``kernel.closed``; or what is in the cache."""
-    return _half(kernel, _plan(kernel, names.compiled_together(kernel), transport))
+    return _half(kernel, _plan(kernel, names.compiled_together(kernel), transport, is_half=True))
 
 
 def _half(kernel: KernelSource, plan: _Plan) -> Path:
@@ -577,13 +594,18 @@ def _support(compiler: Compiler) -> Path:
 
 
 def _compile_object(
-    kernel: KernelSource,
-    plan: _Plan,
-    folder: Path,
-    found: names.GlobalFunctions,
-    more: Sequence[str] = (),
+    kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions, more: Sequence[str] = ()
 ) -> Elf:
     """Compiles a source, in which these kernels were ``found``, to an object, with ``more`` options."""
+    with cuda_rules.asked(kernel, plan.kernels, plan.unit, found, asks=plan.asks) as gpu:
+        parts = _compile_by_gxx(kernel, plan, folder, found, more)
+    (folder / _LIMITS).write_text(json.dumps(gpu.most_threads), encoding="utf-8")
+    return parts
+
+
+def _compile_by_gxx(
+    kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions, more: Sequence[str]
+) -> Elf:
     compiler = plan.compiler
     source, obj = folder / UNIT_FILE, folder / _OBJECT
     source.write_text(plan.unit, encoding="utf-8")
@@ -650,6 +672,7 @@ def _link(
         ],
         "writable_globals": any(map(has_writable_globals, parts)),
         "static_shared_bytes": image.tls_bytes(),
+        "most_threads": json.loads(objects[0].with_name(_LIMITS).read_text("utf-8")),
         "unwatched": [note for file in objects for note in json.loads((file.with_name(_UNWATCHED)).read_text("utf-8"))],
     }
     for leftover in (*folder.glob("*.o"), *folder.glob("*.h")):
@@ -709,6 +732,7 @@ def _load_image(folder: Path, number: int) -> EmulatorImage:
         params=tuple(Param(*row) for row in facts["params"][number]),
         writable_globals=facts["writable_globals"],
         static_shared_bytes=facts["static_shared_bytes"],
+        most_threads=facts["most_threads"][number] if facts["most_threads"] else MAX_THREADS,
         unwatched=tuple(facts["unwatched"]),
     )
 

@@ -111,11 +111,11 @@ class Kernel(KernelSource):
         if pieces.in_use:  # the learner edits them while the library's kernels live on
             key += self.reaches(toolkit.EMULATED_TRANSPORT).digest
         image = self._images.get(key)
-        if image is not None:
+        if image is not None and _is_there(image):
             return image
         with self._lock:
             image = self._images.get(key)
-            if image is None:
+            if image is None or not _is_there(image):
                 if target == "emulator":
                     image = gxx.build_emulator_kernel(self)
                 elif _TARGET.fullmatch(target):
@@ -136,6 +136,11 @@ class Kernel(KernelSource):
         return f"<ep_lib.Kernel {self.name} of {self.filename}>"
 
 
+def _is_there(image: EmulatorImage | NvrtcImage) -> bool:
+    """Whether its file is: the cache may have been emptied since."""
+    return not isinstance(image, EmulatorImage) or image.path.exists()
+
+
 @functools.cache
 def library_kernel(path: str, name: str) -> Kernel:
     """One of ep_lib's own kernels: ``path`` of its ``.cu`` file in the package, and its C++ name."""
@@ -146,21 +151,20 @@ def library_kernel(path: str, name: str) -> Kernel:
 # The limits of a launch, the same on every backend (CUDA C++ Programming Guide, Compute Capabilities, 8.0 to 10.0).
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
-_MAX_THREADS = 1024
 
 
 def launch_dimensions(
     kernel: str, grid: int | Sequence[int], block: int | Sequence[int]
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Grid and block as three numbers each. Raises KernelLaunchError if a GPU would refuse them."""
-    if type(grid) is int and type(block) is int and 1 <= grid <= _MAX_GRID[0] and 1 <= block <= _MAX_THREADS:
+    if type(grid) is int and type(block) is int and 1 <= grid <= _MAX_GRID[0] and 1 <= block <= gxx.MAX_THREADS:
         return (grid, 1, 1), (block, 1, 1)  # as most launches have them
     grid3 = _dimensions(kernel, "grid", grid, _MAX_GRID)
     block3 = _dimensions(kernel, "block", block, _MAX_BLOCK)
     threads = block3[0] * block3[1] * block3[2]
-    if threads > _MAX_THREADS:
+    if threads > gxx.MAX_THREADS:
         raise KernelLaunchError(
-            f"kernel '{kernel}': a block of {block3} has {threads} threads; a GPU allows {_MAX_THREADS}"
+            f"kernel '{kernel}': a block of {block3} has {threads} threads; a GPU allows {gxx.MAX_THREADS}"
         )
     return grid3, block3
 
@@ -181,6 +185,16 @@ def _dimensions(
         if not 1 <= number <= limit:
             raise KernelLaunchError(f"kernel '{kernel}': {what}.{name} is {number}; it must be from 1 to {limit}")
     return full[0], full[1], full[2]
+
+
+def require_threads(kernel: str, block: tuple[int, int, int], most: int) -> None:
+    """Raises KernelLaunchError if a block has more threads than ``most``, which a GPU's driver allows the kernel."""
+    threads = block[0] * block[1] * block[2]
+    if threads > most:
+        raise KernelLaunchError(
+            f"kernel '{kernel}': a block of {threads} threads; with its __launch_bounds__ or its registers, this "
+            f"kernel runs with at most {most} on a GPU"
+        )
 
 
 def dynamic_shared(kernel: str, value: Any) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 import ep_lib
 from ep_lib.errors import ArgumentError, GradingError, KernelCompileError
 from ep_lib.jit import cache as compile_cache
-from ep_lib.jit import pieces, sealed
+from ep_lib.jit import cuda_rules, pieces, sealed
 from ep_lib.jit.gxx import HALF
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
@@ -77,6 +77,7 @@ _NO_MEMORY = (
 _ENDLESS = ("DeadlockError", "LivelockError", "KernelTimeout")  # how a wait without a limit ends
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
+    "EP_LIB_CUDA_RULES",
     "EP_LIB_CXX",
     "CUDA_HOME",
     "CUDA_PATH",
@@ -420,6 +421,7 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> None:
     """The emulator's runtime and headers, and what of the tests' kernels is no piece's, in the user's cache. Raises
     EpError if there is no compiler, for instance."""
+    cuda_rules.say_if_unchecked()
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
         compile_halves(tests.kernels, _given(exercise))
@@ -564,7 +566,7 @@ def _grade_task(
             if case.endless and outputs.failure and outputs.failure.kind in _ENDLESS:
                 continue
             found = what_failed(case.scenario, outputs, work, exercise.also)
-            message = found or case.judge(outputs)
+            message = found or case.verdict(outputs)
             if message:
                 found_by_checker = bool(found and case.scenario.check_seeds)
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:

@@ -27,6 +27,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_for_known_sizes": ({1}, "0 is not before 0"),
         "wrong_memory_kept": ({2, 3}, "Of an earlier call, the flag has grown already"),
         "wrong_overwrites_numbers": ({2, 3}, "has changed `numbers`"),
+        "wrong_wide_numbers": ({3}, "got other numbers than were sent"),
+        "wrong_huge_numbers": ({3}, "got other numbers than were sent"),
     },
     "01_all_to_all": {
         "wrong_row_of_the_peer": ({1, 3}, "has other bytes than rank"),

@@ -57,6 +57,13 @@ class Case:
     judge: Callable[[Outputs], str | None]
     endless: bool = False
 
+    def verdict(self, outputs: Outputs) -> str | None:
+        """What ``judge`` says. A piece may return anything, so that a judge cannot read it."""
+        try:
+            return self.judge(outputs)
+        except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError):
+            return "what was returned has another shape, or other types or sizes of numbers, than it should"
+
 
 @dataclass(frozen=True)
 class Behaviour:
