@@ -280,6 +280,14 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def home_folder() -> Path | None:
+    """This user's home; None for one without HOME and without an entry among the system's users, as in containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
 def private_folder() -> Path:
     """A folder of this user's own where the system has temporary files.
 

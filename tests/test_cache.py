@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ep_lib import cli
+from ep_lib import cli, processes
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache, digest, gxx, toolkit
 from ep_lib.jit.kernel import Kernel
@@ -322,6 +322,23 @@ def test_a_note_of_another_user_is_not_read(tmp_path: Path) -> None:
     assert cache.read_note(note) == b"what was found"
     os.chown(note, 77, 77)
     assert cache.read_note(note) is None
+
+
+@pytest.mark.parametrize("caches", ["", "of the user"])
+def test_a_user_without_a_home_has_a_cache(caches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers: no HOME, and an id of which the system knows nothing."""
+    for name in ("EP_LIB_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def unknown(user: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {user}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    if caches:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / caches))
+    assert processes.home_folder() is None
+    assert cache.cache_dir() == tmp_path / (f"{caches}/ep_lib" if caches else f"ep_lib-{os.getuid()}")
 
 
 def test_a_planted_folder_for_temporary_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def say(text: str) -> None:
 # ---- where ---------------------------------------------------------------------------------------------------------
 def cache_dir() -> Path:
     """``$EP_LIB_CACHE_DIR``, else ``$XDG_CACHE_HOME/ep_lib``, else ``~/.cache/ep_lib``; a temporary folder of this user
-    where that cannot be written. Created when missing, for this user alone.
+    where that cannot be written, or there is no home. Created when missing, for this user alone.
 
     Raises BackendUnavailable for a folder that cannot be made, or that others could put code into.
     """
@@ -55,10 +55,11 @@ def cache_dir() -> Path:
         with _typed("made", path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _trusted(path)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "ep_lib"
-    if _is_writable(home):
-        return _trusted(home)
-    return processes.private_folder()
+    home, caches = processes.home_folder(), os.environ.get("XDG_CACHE_HOME")
+    if not caches and home is None:
+        return processes.private_folder()
+    folder = Path(caches or f"{home}/.cache") / "ep_lib"
+    return _trusted(folder) if _is_writable(folder) else processes.private_folder()
 
 
 def places() -> list[Path]:

@@ -20,7 +20,6 @@ from ep_lib.jit.cache import say
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.source import KernelSource
 
-ARCH = "sm_90"  # which GPU is asked about; for sm_90a, NVRTC takes more static shared memory than there may be
 _UNCHECKED = "CUDA's own rules are not checked"
 
 # Of a cubin's attributes: a byte for how the value is stored, a byte for what it is, then its size, or the value itself
@@ -43,7 +42,12 @@ def identity(kernel: KernelSource) -> str:
     if not Config.from_environment().cuda_rules or _is_the_librarys(kernel):
         return ""
     found = toolkit.find_nvrtc()
-    return f"{ARCH} {found.identity if found else 'unchecked'}"
+    return f"{_arch()} {found.identity if found else 'unchecked'}"
+
+
+def _arch() -> str:
+    """Which GPU is asked about. Not sm_90a, for which NVRTC takes more static shared memory than there may be."""
+    return f"sm_{Config.from_environment().cuda_arch}"
 
 
 def _is_the_librarys(kernel: KernelSource) -> bool:
@@ -72,7 +76,7 @@ def asked(
 
     def ask() -> None:
         try:
-            answer.most_threads = _most_threads(*nvrtc.compile_kernels(unit, kernel, kernels, ARCH, found))
+            answer.most_threads = _most_threads(*nvrtc.compile_kernels(unit, kernel, kernels, _arch(), found))
             answer.takes = True
         except KernelCompileError as error:
             answer.refusal = error

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import sys
 import tempfile
 import threading
@@ -82,10 +83,12 @@ _KERNEL_FLAGS = [
     "-fno-rtti",  # as on GPUs; a table of virtual functions then names nothing of the C++ library's
     "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
-    "-ffp-contract=off",
+    "-fwrapv",  # as an integer of a GPU does
     "-fsanitize=thread",
     "-fstack-protector-strong",  # past a local array through a pointer that g++ lost, seen when the function returns
     "-fsanitize=alignment",  # what g++ would take apart, such as an int4 at an odd address, a GPU does not forgive
+    # What a GPU defines and C++ does not, and division by 0, which both leave open.
+    "-fsanitize=shift-exponent,float-cast-overflow,integer-divide-by-zero",
     "-fvisibility=hidden",
     "-DEP_EMULATOR=1",
     "-U_FORTIFY_SOURCE",  # Ubuntu defines it: its longjmp refuses to change fibers, its memcpy escapes the checks
@@ -235,6 +238,7 @@ class _Plan:
     roots: list[Path]
     system_roots: tuple[Path, ...]
     uses_cpp_library: bool
+    cuda_arch: int
     asks: str  # cuda_rules.identity
 
     @property
@@ -265,6 +269,7 @@ class _Plan:
     def _key(self, *more: str) -> str:
         parts = [
             _UNWATCHED,
+            str(self.cuda_arch),
             toolkit.library_version(),
             self.compiler.path,
             self.compiler.identity,
@@ -277,15 +282,13 @@ class _Plan:
 
 def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path, *, is_half: bool = False) -> _Plan:
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
-    roots, system = [*kernel.include_roots(transport), toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
-    headers = digest.scan(unit, roots, system)
+    roots, system = kernel.include_roots(transport), toolkit.cuda_include_dirs()
+    headers = digest.scan(unit, roots, [toolkit.EMULATOR_INCLUDE, *system])
+    roots = [*roots, toolkit.EMULATOR_INCLUDE]
     library = _uses_cpp_library(unit, headers, system)
-    prelude, runtime, asks = (
-        _prelude(compiler, library),
-        build_runtime(),
-        "" if is_half else cuda_rules.identity(kernel),
-    )
-    return _Plan(compiler, prelude, runtime, kernels, unit, headers, roots, system, library, asks)
+    prelude, arch = _prelude(compiler, library), Config.from_environment().cuda_arch
+    asks = "" if is_half else cuda_rules.identity(kernel)
+    return _Plan(compiler, prelude, build_runtime(), kernels, unit, headers, roots, system, library, arch, asks)
 
 
 @functools.lru_cache(256)  # the headers' digest says what is in them
@@ -527,13 +530,25 @@ def _watched_stream() -> TextIO | None:
     return sys.stdout if type(sys.stdout).__module__.startswith("ipykernel.") else None
 
 
+@functools.cache
+def _contraction(is_clang: bool) -> tuple[str, ...]:
+    """A product and a sum are one operation, rounded once, where nothing keeps them apart, as nvcc and NVRTC have it by
+    default; two where the processor has no such instruction."""
+    is_x86 = platform.machine() in ("x86_64", "AMD64", "i686")
+    if is_x86 and " fma " not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"):
+        return ("-ffp-contract=off",)
+    # g++ has the pass that joins them behind its own loops' only.
+    expensive = () if is_clang else ("-fexpensive-optimizations",)
+    return ("-ffp-contract=fast", *expensive, *(["-mfma"] if is_x86 else []))
+
+
 def _kernel_flags(compiler: Compiler, cpp_library: bool) -> list[str]:
     # The classic way to reach thread-local variables, a call of __tls_get_addr, has two names
     dialect = "gnu" if platform.machine() in ("x86_64", "AMD64", "i686") else "trad"
     library = ["-DEP_EMULATOR_CPP_LIBRARY"] if cpp_library else []
     if compiler.is_clang:  # its default on x86; older versions do not know the option
-        return [*_KERNEL_FLAGS, *library, *_CLANG_FLAGS]
-    return [*_KERNEL_FLAGS, *library, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
+        return [*_KERNEL_FLAGS, *_contraction(True), *library, *_CLANG_FLAGS]
+    return [*_KERNEL_FLAGS, *_contraction(False), *library, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
 
 
 def _prelude_flags(compiler: Compiler, cpp_library: bool) -> list[str]:
@@ -609,10 +624,12 @@ def _compile_by_gxx(
     compiler = plan.compiler
     source, obj = folder / UNIT_FILE, folder / _OBJECT
     source.write_text(plan.unit, encoding="utf-8")
-    includes = [f"-I{root}" for root in plan.roots]
+    views = folder / "views"
+    includes = [f"-I{root}" for root in (views, *plan.roots)]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
     options = [*plan.flags, *more, *_precompiled(compiler, plan.prelude, plan.uses_cpp_library)]
+    options += ["-include", str(_write_views(plan, views))]
     with sealed.open_includes(plan.unit, plan.roots) as first:
         opened = [f"-I{root}" for root in first]
         command = [compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)]
@@ -644,6 +661,7 @@ def _compile_by_gxx(
 
         raise diagnostics.initialiser_error(kernel, obj, initialisers)
     (folder / _UNWATCHED).write_text(json.dumps(notes), encoding="utf-8")
+    shutil.rmtree(views)
     return parts
 
 
@@ -678,6 +696,32 @@ def _link(
     for leftover in (*folder.glob("*.o"), *folder.glob("*.h")):
         leftover.unlink()
     (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+_OF_CUDA = """#ifdef __CUDACC__
+#include <ep_emulator/host_view.h>
+#include_next <{name}>
+#include <ep_emulator/device_view.h>
+#else
+#include_next <{name}>
+#endif
+"""
+
+
+def _write_views(plan: _Plan, folder: Path) -> Path:
+    """What makes a kernel's own code see the macros of a compiler for GPUs, and the headers of CUDA and of the emulator
+    those of one for hosts: before all include folders one for each of these that the kernel includes, and one to begin
+    with, whose path is returned."""
+    for name in plan.headers.settled:
+        target = (folder / name).resolve()
+        if target.is_relative_to(folder):  # not by ..
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(_OF_CUDA.format(name=name), encoding="utf-8")
+    begin = folder / "ep_emulator" / "begin.h"
+    begin.parent.mkdir(parents=True, exist_ok=True)
+    arch = plan.cuda_arch * 10
+    begin.write_text(f"#define EPEMU_CUDA_ARCH {arch}\n#include <ep_emulator/device_view.h>\n", encoding="utf-8")
+    return begin
 
 
 def _step(kernel: KernelSource, plan: _Plan, command: list[str], target: Path, found: names.GlobalFunctions) -> None:

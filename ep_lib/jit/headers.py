@@ -40,6 +40,11 @@ _OUT = (
         re.compile(r"\b(?:nccl|mpi|nvshmem_host)\w*\.h\b"),
         "that is a header for the host; kernels here use <ep/net.cuh> and <ep/signal.cuh>",
     ),
+    (
+        re.compile(r"\bcurand\w*\.h\b"),
+        "that is cuRAND's, which ep_lib does not install: draw the numbers in Python and pass an array, or compute "
+        "them by a hash of a seed and the thread's number",
+    ),
 )
 _LAUNCH = re.compile(r"<<<[^;]*>>>|\bcudaLaunch\w+\s*\(")
 

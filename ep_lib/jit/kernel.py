@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from ep_lib.errors import ArgumentError, KernelLaunchError
+from ep_lib.errors import ArgumentError, KernelLaunchError, KernelNotFoundError
 from ep_lib.jit import gxx, nvrtc, pieces, toolkit
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
 from ep_lib.jit.source import Define, KernelSource
-from ep_lib.memory.arrays import ArrayInfo, describe, is_array
+from ep_lib.memory.arrays import Array, ArrayInfo, describe, is_array
 from ep_lib.require import index, refuse, several, show, text
 
 Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
@@ -90,12 +91,33 @@ class Kernel(KernelSource):
         such structs: they are kept alive, and the emulator lets the kernel touch them. Raises
         :class:`KernelLaunchError`, :class:`KernelCompileError` and :class:`KernelNotFoundError`.
         """
-        backend = getattr(rank, "_backend", None)
-        if backend is None:
-            refuse("rank", rank, "the Rank that main got: kernel.launch(rank, grid, block, ...)")
+        backend = _backend_of(rank, "launch(rank, grid, block, ...)")
         if pieces.in_use:
             pieces.launched(self.pieces(toolkit.EMULATED_TRANSPORT))
         backend.launch(self, grid, block, args, shared_bytes, uses)
+
+    def get_global(self, rank: Launcher, name: str, dtype: DTypeLike = np.uint8) -> Array:
+        """The variable ``name`` (``__device__`` or ``__constant__``, "space::name" in a namespace) of this kernel on
+        ``rank``, as a one-dimensional array of ``dtype`` without a copy: NumPy on the emulator, CuPy on GPUs.
+
+        Each kernel on each rank has its own, as a CuPy RawModule of one kernel would; it lives as long as the rank.
+        ``array[...] = values`` sets it for launches that follow, and ``rank.to_host(array)`` reads it; on the emulator
+        ``rank.synchronize()`` comes first, if a kernel that uses it was launched before. Raises
+        :class:`KernelNotFoundError` if there is no such variable, and :class:`ArgumentError` if its size is no multiple
+        of that of ``dtype``.
+        """
+        *spaces, last = text("the name of a variable", name).strip().split("::")
+        mangled = "".join(f"{len(part)}{part}" for part in (*spaces, last))
+        found = _backend_of(rank, "get_global(rank, name)").variable(self, f"_ZN{mangled}E" if spaces else last)
+        if found is None:
+            raise KernelNotFoundError(
+                f"kernel '{self.name}' of {self.filename} has no variable {name!r}: is it __device__ or __constant__, "
+                "outside of functions, not static, and used by this kernel?"
+            )
+        kind = np.dtype(dtype)
+        if found.nbytes % kind.itemsize:
+            raise ArgumentError(f"the variable {name!r} has {found.nbytes} bytes, which is no multiple of {kind}'s")
+        return found.view(kind)
 
     @overload
     def compile(self) -> EmulatorImage: ...
@@ -139,6 +161,13 @@ class Kernel(KernelSource):
 def _is_there(image: EmulatorImage | NvrtcImage) -> bool:
     """Whether its file is: the cache may have been emptied since."""
     return not isinstance(image, EmulatorImage) or image.path.exists()
+
+
+def _backend_of(rank: Launcher, call: str) -> Any:
+    backend = getattr(rank, "_backend", None)
+    if backend is None:
+        refuse("rank", rank, f"the Rank that main got: kernel.{call}")
+    return backend
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from ep_lib.jit import cuda_rules, pieces, sealed
 from ep_lib.jit.gxx import HALF
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
-from ep_lib.processes import run, temporary_folder
+from ep_lib.processes import home_folder, run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, says_all, what_failed
@@ -503,8 +503,9 @@ def _installation(compiler: Path) -> tuple[Path, ...]:
 
 def _without_home(prefix: Path) -> list[Path]:
     """A folder with software; of one that holds the user's own files as well, the parts that are software."""
-    home = Path.home().resolve()
-    return [prefix / part for part in _OF_A_PREFIX] if prefix in (home, *home.parents) else [prefix]
+    home = home_folder()
+    in_home = home is not None and home.resolve().is_relative_to(prefix)
+    return [prefix / part for part in _OF_A_PREFIX] if in_home else [prefix]
 
 
 def _compile(

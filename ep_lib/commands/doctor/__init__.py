@@ -39,6 +39,7 @@ from ep_lib.commands.doctor.trials import (
 )
 from ep_lib.errors import EpError
 from ep_lib.jit import gxx, toolkit
+from ep_lib.processes import home_folder
 from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nvshmem import nics
 
@@ -167,7 +168,11 @@ def _python() -> Finding:
     if sys.platform != "linux":
         step = "run it on Linux, in WSL 2, or in a Linux container"
         return Finding("Python", "broken", f"{detail}: the emulator runs on Linux only", step, needed=True, facts=facts)
-    return Finding("Python", "ok", detail, needed=True, facts=facts)
+    homeless = (
+        "this user has no home: set HOME to a folder of your own first, since JupyterLab and CuPy keep files there"
+    )
+    explained = (homeless,) if home_folder() is None else ()
+    return Finding("Python", "ok", detail, needed=True, facts=facts, explained=explained)
 
 
 def _compiler() -> Finding:
