@@ -196,6 +196,7 @@ def test_after_a_restart_a_question_is_text_and_not_dead_buttons(page: Any, lab:
     asked.get_by_text("Not answered. Where the notebook runs").wait_for()
     assert asked.get_by_role("button", name="twice the token").count() == 0
     assert "model not found" not in page.content()
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()  # a server does not end while a kernel restarts
 
 
 def test_nothing_is_shown_before_the_question_is_answered(page: Any, lab: Lab) -> None:
