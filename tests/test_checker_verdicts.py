@@ -110,3 +110,9 @@ def test_verdict(case: Case) -> None:
 
 def test_every_kernel_is_judged() -> None:
     assert set(NAMES) == {case.name for case in CASES}
+
+
+def test_a_grid_barrier_of_too_many_blocks_names_those_that_never_started() -> None:
+    case = Case("grid_barrier", "deadlock", blocks=4, more={"resident_blocks": 3})
+    (finding,) = [f for f in run(case, 1).findings if f.kind == "deadlock"]
+    assert "block 3 has not started, of 4 of kernel 'verdict' on rank 0: the 3 that are resident" in finding.message

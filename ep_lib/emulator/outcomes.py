@@ -52,6 +52,16 @@ def _list(waiters: tuple[Waiter, ...], host_waits: list[str]) -> str:
     return "\n".join(lines + [f"  {text}" for text in host_waits])
 
 
+def _not_started(grid: dict[str, Any]) -> str:
+    """Of a grid with more blocks than fit: which of them wait for those that are there to end."""
+    first, last = grid["first"], grid["blocks"] - 1
+    which = f"block {first} has" if first == last else f"blocks {first} to {last} have"
+    return (
+        f"{which} not started, of {grid['blocks']} of kernel '{grid['kernel']}' on rank {grid['rank']}: the "
+        f"{grid['resident']} that are resident keep their places until they end, so no barrier of the whole grid ends"
+    )
+
+
 def _as_named(match: re.Match[str]) -> str:
     """The place of a failed assertion, with the file as its user calls it: a source string has a copy in the cache."""
     return f"({filename_of(match[1]) or match[1]}:{match[2]})"
@@ -80,6 +90,7 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
     if data["outcome"] == "livelock":
         return _livelock(data["livelock"])
     waiters = tuple(_waiter(entry) for entry in data["waiters"])
+    host_waits = [*map(_not_started, data["not_started"]), *host_waits]
     if data["outcome"] == "deadlock":
         message = (
             "deadlock: no thread of any rank can go on, and nothing is under way that could wake one. "

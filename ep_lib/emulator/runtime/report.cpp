@@ -180,6 +180,21 @@ std::string waiters(const Machine& m) {
     return out + "]";
 }
 
+// Grids of which some blocks wait for a place that others have: a barrier of all blocks never ends then.
+std::string not_started(const Machine& m) {
+    std::string out = "[";
+    for (const Rank& rank : m.ranks) {
+        if (rank.queue.empty() || !rank.resident_blocks) continue;
+        const Launch& launch = *rank.queue.front();
+        if (launch.next_block == launch.num_blocks) continue;
+        out += (out.size() > 1 ? ",{\"rank\":" : "{\"rank\":") + std::to_string(launch.rank) +
+               ",\"kernel\":" + quote(launch.kernel) + ",\"first\":" + std::to_string(launch.next_block) +
+               ",\"blocks\":" + std::to_string(launch.num_blocks) +
+               ",\"resident\":" + std::to_string(rank.resident_blocks) + "}";
+    }
+    return out + "]";
+}
+
 constexpr const char* kFaultNames[] = {"none", "address", "trap", "assert", "signal", "stack", "hang"};
 
 }  // namespace
@@ -393,7 +408,7 @@ void write_report(Machine& m, Outcome outcome) {
         out += ",\"fault\":{\"kind\":" + quote(kFaultNames[static_cast<int>(m.fault)]) +
                ",\"text\":" + quote(m.fault_text) + ",\"address\":" + std::to_string(m.fault_address) + "," +
                thread(*m.faulting) + "," + place(*m.faulting, m.fault_pc) + "}";
-    out += ",\"waiters\":" + waiters(m) + "}";
+    out += ",\"waiters\":" + waiters(m) + ",\"not_started\":" + not_started(m) + "}";
     m.report = out;
 }
 
