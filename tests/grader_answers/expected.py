@@ -123,6 +123,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_metadata_first": ({4}, "so peers do not know the rest"),
         "wrong_describes_first": ({4}, "memory that was not registered yet"),
         "wrong_counts_elements": ({4}, "array.nbytes bytes"),
+        "wrong_counts_rows": ({4}, "array.nbytes bytes"),
         "wrong_reads_first": ({5}, "both wait for ever"),
         "wrong_no_frame": ({5}, "not one frame with its own hello"),
         "wrong_longest_refused": (
