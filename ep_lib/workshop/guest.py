@@ -181,8 +181,8 @@ def _live(serve: Callable[[], None], around: Walls | None, folder: str) -> NoRet
 
 def _serve(mine: Path, piece: str, endless: Sequence[str], share: float, orders: int, told: int) -> None:
     worker = _Worker(mine, orders, told)
+    worker.tell(lambda: worker.be(load(mine / piece)))  # which has a limit of its own
     with _ended_in_time(mine, endless, share, worker):
-        worker.tell(lambda: worker.be(load(mine / piece)))
         while order := crossing.read(orders):
             worker.tell(partial(worker.obey, order))
 
