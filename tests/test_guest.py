@@ -198,6 +198,9 @@ def test_errors_keep_their_type_message_and_line(guest: Made) -> None:
         piece.call("passes", refuses)
     assert through.value.rank == 4 and through.value.place == " (line 6 of piece.py)"  # type: ignore[attr-defined]
     assert piece.call("catches", bad) == "bad"
+    with pytest.raises(Exception, match="ends its process") as end:
+        piece.call("ends")
+    assert (type(end.value).__name__, end.value.place) == ("SystemExit", " (line 12 of piece.py)")  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="has no attribute 'gone'"):
         piece.call("gone")
     with pytest.raises(crossing.GivenWasChanged, match="has changed `b`"):

@@ -168,8 +168,6 @@ def _live(serve: Callable[[], None], around: Walls | None, folder: str) -> NoRet
             walls.confine_further(readable=readable, writable=writable, listable=around.get("listable", ()))
         serve()
         code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
         raise
@@ -223,6 +221,9 @@ class _Worker:
         except _Endless as endless:
             more = {"location": endless.location}
             data = self._packed({"error": {"kinds": [ENDLESS], "text": str(endless), "more": more, "place": ""}})
+        except SystemExit as end:
+            said = SystemExit("it ends its process, instead of returning").with_traceback(end.__traceback__)
+            data = self._packed({"error": crossing.told_of(said, self._mine)})
         except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
             data = self._packed({"error": crossing.told_of(error, self._mine)})
         sys.stdout.flush()
