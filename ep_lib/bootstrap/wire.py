@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from ep_lib.errors import ArgumentError, RankFailed
 
 _DEPTH = 64  # of nested containers
+_DTYPE = re.compile(r"[<>|][biufcmMSUV]\d+(\[\w+\])?|[a-z]{2}\w*", re.ASCII)  # "<f4", "<M8[ns]", "bfloat16"
 Other = Callable[[Any], Any]
 
 
@@ -36,7 +38,7 @@ def loads(data: bytes, rank: int, other: Other = _no_other) -> Any:
     what that of ``dumps`` has returned, and returns the object."""
     try:
         return _object(json.loads(data), other)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RankFailed(
             f"what arrived from rank {rank} was not sent by ep_lib ({type(error).__name__}: {error}): do all ranks run "
             f"the same version, and does another program use the same port?",
@@ -80,6 +82,8 @@ def _object(plain: Any, other: Other) -> Any:
         return base64.b64decode(value, validate=True)
     if name == "array":
         kind, shape, text, is_scalar = value
+        if not _DTYPE.fullmatch(kind):  # NumPy would parse more than that, as Python
+            raise ValueError(f"{kind!r} is no dtype that is sent here")
         array = np.frombuffer(base64.b64decode(text, validate=True), np.dtype(kind)).reshape(shape).copy()
         return array[()] if is_scalar else array
     if name == "dict":

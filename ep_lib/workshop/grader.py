@@ -21,11 +21,11 @@ import numpy as np
 import ep_lib
 from ep_lib.errors import ArgumentError, GradingError, KernelCompileError
 from ep_lib.jit import cache as compile_cache
-from ep_lib.jit import pieces, sealed
+from ep_lib.jit import cuda_rules, pieces, sealed
 from ep_lib.jit.gxx import HALF
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
-from ep_lib.processes import run, temporary_folder
+from ep_lib.processes import home_folder, run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, says_all, what_failed
@@ -77,6 +77,7 @@ _NO_MEMORY = (
 _ENDLESS = ("DeadlockError", "LivelockError", "KernelTimeout")  # how a wait without a limit ends
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
+    "EP_LIB_CUDA_RULES",
     "EP_LIB_CXX",
     "CUDA_HOME",
     "CUDA_PATH",
@@ -420,6 +421,7 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> None:
     """The emulator's runtime and headers, and what of the tests' kernels is no piece's, in the user's cache. Raises
     EpError if there is no compiler, for instance."""
+    cuda_rules.say_if_unchecked()
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
         compile_halves(tests.kernels, _given(exercise))
@@ -501,8 +503,9 @@ def _installation(compiler: Path) -> tuple[Path, ...]:
 
 def _without_home(prefix: Path) -> list[Path]:
     """A folder with software; of one that holds the user's own files as well, the parts that are software."""
-    home = Path.home().resolve()
-    return [prefix / part for part in _OF_A_PREFIX] if prefix in (home, *home.parents) else [prefix]
+    home = home_folder()
+    in_home = home is not None and home.resolve().is_relative_to(prefix)
+    return [prefix / part for part in _OF_A_PREFIX] if in_home else [prefix]
 
 
 def _compile(

@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distribution
 from pathlib import Path
@@ -22,13 +22,13 @@ from typing import Literal
 
 from tqdm import tqdm
 
+from ep_lib import processes
 from ep_lib.commands import efa_environment
 from ep_lib.commands.doctor import trials
 from ep_lib.commands.doctor.trials import (
     Facts,
     Probe,
     Smi,
-    any_installed,
     count,
     install_system,
     installed,
@@ -39,6 +39,7 @@ from ep_lib.commands.doctor.trials import (
 )
 from ep_lib.errors import EpError
 from ep_lib.jit import gxx, toolkit
+from ep_lib.processes import home_folder
 from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nvshmem import nics
 
@@ -89,7 +90,7 @@ class Report:
         missing = [f.name for f in self.findings if f.needed and f.status != "ok"]
         tail = f" To fix: {', '.join(missing)} (see the arrows above)." if missing else ""
         if optional:
-            lines += ["", "Optional, and not here. What has no arrow is of no use without a GPU or a NIC:"]
+            lines += ["", "Optional, and not here. An arrow stands where installing it is of use on this machine:"]
         for f in optional:
             lines.append(f"  {f.name:<{width}}  {f.detail}")
             if not f.next_step.startswith(_NO_STEP):
@@ -120,7 +121,7 @@ def examine() -> Report:
         for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")
     }
     jobs["mpi"] = probe_mpi
-    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
+    with processes.stoppable_threads(max(2, os.cpu_count() or 2)) as pool:
         running = {name: pool.submit(job) for name, job in jobs.items()}
         smi = nvidia_smi()
         with tqdm(total=len(running), desc="Trying what there is", delay=1, leave=False, disable=None, unit="") as bar:
@@ -167,7 +168,11 @@ def _python() -> Finding:
     if sys.platform != "linux":
         step = "run it on Linux, in WSL 2, or in a Linux container"
         return Finding("Python", "broken", f"{detail}: the emulator runs on Linux only", step, needed=True, facts=facts)
-    return Finding("Python", "ok", detail, needed=True, facts=facts)
+    homeless = (
+        "this user has no home: set HOME to a folder of your own first, since JupyterLab and CuPy keep files there"
+    )
+    explained = (homeless,) if home_folder() is None else ()
+    return Finding("Python", "ok", detail, needed=True, facts=facts, explained=explained)
 
 
 def _compiler() -> Finding:
@@ -213,11 +218,16 @@ def _torch(tried: Probe) -> Finding:
     return Finding("torch", "ok", f"{tried.facts['version']}, {built}", facts=tried.facts)
 
 
+def _on_a_gpu_host(smi: Smi, step: str) -> str:
+    """``step`` where there is a GPU; without one there is nothing to do here."""
+    return step if smi.gpus or smi.error else f"nothing here, where no GPU is; on a GPU host: {step}"
+
+
 def _cupy(tried: Probe, smi: Smi) -> Finding:
     package = f"'cupy-cuda{smi.cuda_major}x>=14,<15'"
     if tried.missing:
         detail = "the cuda backend and the compile check for GPUs need it"
-        return Finding("CuPy", "missing", detail, pip(package))
+        return Finding("CuPy", "missing", detail, _on_a_gpu_host(smi, pip(package)))
     if tried.error:
         step = f"remove every CuPy and install one: {python_m('pip', 'list')} shows them, then {pip(package)}"
         return Finding("CuPy", "broken", tried.error, step)
@@ -230,10 +240,10 @@ def _nvrtc(tried: Probe) -> Finding:
     major = "12" if installed("cupy-cuda12x") else "13"
     package = "nvidia-cuda-nvrtc-cu12" if major == "12" else "'nvidia-cuda-nvrtc>=13.0,<14'"
     if tried.missing:
-        detail = "compiles kernels for GPUs through CuPy, which is missing"
-        return Finding(name, "missing", detail, pip("'cupy-cuda13x>=14,<15'", "'nvidia-cuda-nvrtc>=13.0,<14'"))
-    if tried.error and not any_installed("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
-        return Finding(name, "missing", tried.error, pip(package))
+        detail = (
+            "compiles kernels for GPUs, and says what of a kernel is not CUDA: on the emulator that is unchecked now"
+        )
+        return Finding(name, "missing", detail, pip(package))
     if tried.error:
         step = f"see the whole error: {python_m('ep_lib.commands.doctor.probes', 'nvrtc')}"
         return Finding(name, "broken", tried.error, step)
@@ -315,7 +325,8 @@ def _nixl(tried: Probe, smi: Smi) -> Finding:
     lacks = nixl.missing(smi.cuda_major)
     kernels = f"spawn(transport='nixl') needs more: {lacks}" if lacks else "spawn(transport='nixl'): kernels compile"
     detail = f"{tried.facts['version']} ({tried.facts['package']}), plugins: {plugins}"
-    return Finding("NIXL", "ok", detail, facts=tried.facts, explained=(kernels,))
+    is_of_use = bool(smi.gpus) or not lacks  # kernels post through NIXL on GPUs alone
+    return Finding("NIXL", "ok", detail, facts=tried.facts, explained=(kernels,) if is_of_use else ())
 
 
 def _mpi(tried: Probe) -> Finding:
