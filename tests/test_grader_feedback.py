@@ -70,12 +70,13 @@ def test_a_function_that_was_renamed_is_told_in_the_compilers_words() -> None:
     assert "names and parameters" not in text and "at its end" in text
 
 
-def test_an_endless_loop_is_told_by_the_function_that_the_test_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["ex.cu", "calls/ex.cuh"])
+def test_an_endless_loop_is_told_by_the_function_that_the_test_calls(file: str, tmp_path: Path) -> None:
     (tmp_path / "mine" / "ep").mkdir(parents=True)
     (tmp_path / "mine" / "ep" / "x.cuh").write_text(
         "// send(a)\n\nEP_DEVICE void send(int* a,\n    int b) {\n    for (;;) {}\n}\n"
     )
-    place = "/x/ep_lib/workshop/hidden/ex.cu:9: if (secret == 42) ep::send(a, 1);"
+    place = f"/x/ep_lib/workshop/hidden/{file}:9: if (secret == 42) ep::send(a, 1);"
     message = f"kernels still ran (spawn's timeout=):\n  rank 0 loops without any access to memory at {place}"
     text = what_failed(SCENARIO, Outputs(failure=Failure("KernelTimeout", message)), tmp_path)
     assert "loops without any access to memory in your send, which begins at ep/x.cuh:3" in text

@@ -133,6 +133,15 @@ def test_what_a_file_does_when_it_is_imported_has_a_limit_of_its_own(tmp_path: P
 
 
 @pytest.mark.slow
+def test_a_long_import_takes_no_time_from_the_calls(tmp_path: Path) -> None:
+    text = (find("10_plan").solution_dir / "10_plan.py").read_text()
+    computes = "\nimport time\nwhile time.process_time() < 0.9:\n    pass\n"
+    (tmp_path / "10_plan.py").write_text(text + computes)
+    (first,) = grade("10_plan", tmp_path, limits=Limits(request_s=0.8), tasks=[1], seed=1).tasks
+    assert first.passed, first.message
+
+
+@pytest.mark.slow
 def test_a_compiler_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     held_a_place_for_minutes = "const char big[1ul << 30] = {1}; EP_DEVICE char at(int i) { return big[i]; }\n"
     submission(tmp_path, SOLUTION.read_text() + held_a_place_for_minutes)

@@ -198,6 +198,9 @@ def test_errors_keep_their_type_message_and_line(guest: Made) -> None:
         piece.call("passes", refuses)
     assert through.value.rank == 4 and through.value.place == " (line 6 of piece.py)"  # type: ignore[attr-defined]
     assert piece.call("catches", bad) == "bad"
+    with pytest.raises(Exception, match="ends its process") as end:
+        piece.call("ends")
+    assert (type(end.value).__name__, end.value.place) == ("SystemExit", " (line 12 of piece.py)")  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="has no attribute 'gone'"):
         piece.call("gone")
     with pytest.raises(crossing.GivenWasChanged, match="has changed `b`"):
@@ -326,7 +329,9 @@ OUTSIDE = {
     "the cases of a test": ("open(ep_lib.__path__[0] + '/workshop/hidden/ex00_first_main.py')", "Permission denied"),
     "the machine's files": ("open('/etc/shadow')", "Permission denied"),
     "a file elsewhere": ("open('/tmp/own', 'w')", "Permission denied"),
-    "a file in its folder": ("open('x', 'w')", "Permission denied"),
+    "its own file": ("open(__file__, 'w')", "Permission denied"),
+    "the folder around its own": ("open('../x', 'w')", "Permission denied"),
+    "names of others' folders": ("import os\nos.listdir('..')", "Permission denied"),
     "the network": ("import socket\nsocket.create_connection(('127.0.0.1', 22))", "not permitted"),
     "processes": (
         "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(20); os._exit(0)\ntime.sleep(3)",
@@ -344,3 +349,27 @@ def test_what_reaches_out_of_the_process_meets_a_wall(cheat: str, tmp_path: Path
     (tmp_path / "00_first_main.py").write_text(f"import ep_lib\n{NUMBERS}{code}\n")
     found = grade("00_first_main", tmp_path, tasks=[1], seed=1)
     assert not found.points and says in found.problem, found.problem
+
+
+WRITES = """
+import logging, os, tempfile
+import numpy as np
+assert not os.listdir(), "a folder of another one"
+logging.basicConfig(filename="run.log", force=True)
+logging.error("here")
+np.savetxt("numbers.txt", np.arange(3))
+assert np.array_equal(np.loadtxt("numbers.txt"), range(3))
+with tempfile.NamedTemporaryFile() as file, tempfile.TemporaryDirectory() as folder:
+    assert os.path.dirname(file.name) == os.path.dirname(folder) == os.path.expanduser("~") == os.getcwd()
+"""
+
+
+@pytest.mark.slow
+@NEEDS_A_COMPILER
+def test_a_piece_writes_into_a_fresh_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "10_plan.py").write_text(
+        WRITES
+        + (find("10_plan").solution_dir / "10_plan.py").read_text().replace("from __future__ import annotations", "")
+    )
+    found = grade("10_plan", tmp_path, tasks=[1, 2], seed=1)
+    assert all(each.passed for each in found.tasks), found.as_json()

@@ -19,7 +19,8 @@ _JUMP_SLOTS = (7, 1026)  # of x86-64 and aarch64
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_DYNSYM = 2, 4, 8, 11
 
 _AT_LOAD = (".init_array", ".ctors", ".fini_array", ".dtors")
-_HARMLESS = {"_ZNSt8ios_base4InitC1Ev", "__tsan_init"}  # of <iostream>, and of -fsanitize=thread
+OF_IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # what that has run when an object is loaded
+_HARMLESS = {OF_IOSTREAM, "__tsan_init"}  # the latter is of -fsanitize=thread
 _BESIDE = {"_ZNSt8ios_base4InitD1Ev", "_ZStL8__ioinit", "__dso_handle", "__cxa_atexit", "_GLOBAL_OFFSET_TABLE_", ""}
 _BESIDE |= {"__tsan_func_entry", "__tsan_func_exit"}
 

@@ -35,13 +35,13 @@ class GivenWasChanged(EpError):
 
 
 # ---- exceptions ------------------------------------------------------------------------------------------------------
-def told_of(error: Exception, mine: Path | None = None) -> dict[str, Any]:
+def told_of(error: BaseException, mine: Path | None = None) -> dict[str, Any]:
     """An exception as it travels. ``mine``: whose line is told, if the error came through one."""
     text = str(error)
     if len(text) > MAX_MESSAGE:
         text = text[:MAX_MESSAGE].rpartition("\n")[0]  # no half lines
     return {
-        "kinds": [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, Exception)],
+        "kinds": [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, BaseException)],
         "text": text,
         "more": {name: value for name, value in vars(error).items() if isinstance(value, _SIMPLE)},
         "place": "" if mine is None else place_in(mine, error),

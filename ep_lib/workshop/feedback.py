@@ -35,11 +35,11 @@ _CANARY = "// canary"  # of hidden/grader.cuh: the grader's own race, which ever
 _ROLE = re.compile(r"//\s*role:\s*(.*)")
 _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner's files
 _TEST = "/hidden/"
-_TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
-_TEST_LINE = re.compile(r"line \d+ of \S*/hidden/\w+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
+_TEST_PLACE = re.compile(r"\S*/hidden/[\w/]+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
+_TEST_LINE = re.compile(r"line \d+ of \S*/hidden/[\w/]+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
 # Of a compiler that stopped in the test. What it says there is about the learner's functions.
-_IN_A_TEST = re.compile(r"<?\S*hidden/\w+\.cuh?>?:\d+: error: (?P<error>[^\n]*)")
-_OF_A_TEST = re.compile(r"\S*/hidden/\w+\.cuh?: (?=error: )")  # as a whole
+_IN_A_TEST = re.compile(r"<?\S*hidden/[\w/]+\.cuh?>?:\d+: error: (?P<error>[^\n]*)")
+_OF_A_TEST = re.compile(r"\S*/hidden/[\w/]+\.cuh?: (?=error: )")  # as a whole
 _OF_TESTS_OWN = re.compile(r" ?'[^']*\btest::[^']*'")  # what a compiler quotes of the tests' words and types
 _ASSERTED = re.compile(r"static (?:assertion|_assert) failed[^:]*: \"?([^\n\"]*)")  # of a struct that is given
 _OF_A_NAME = re.compile(
@@ -49,7 +49,7 @@ _UNFINISHED = "The compiler came as far as the tests, which include your file: i
 _RENAMED = "That is where the tests call your functions: keep their names and parameters as the exercise gives them."
 _CALLED = re.compile(r"has no attribute|\bargument")  # of a Python exception outside the learner's file
 _NO_SETTING = " (spawn's timeout=)"  # a learner has not called spawn
-_LOOPS_IN_TEST = re.compile(r"at \S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?: (?P<source>.*)")
+_LOOPS_IN_TEST = re.compile(r"at \S*/hidden/[\w/]+\.cuh?:\d+(?: \(in [^)]*\))?: (?P<source>.*)")
 _WAITED = "What is waited for was never written: to another place, to another rank, with another value, or not at all?"
 _OVERWRITTEN = (
     "What is waited for holds another value: is a signal missing, or was a wrong value written? Where a place is used "

@@ -626,6 +626,8 @@ def _run(sandbox: Sandbox, scenario: Scenario | Call, limits: Limits) -> Outputs
     seconds = limits.request_s + (0 if sandbox.running else limits.start_s)
     if scenario.check_seeds or (isinstance(scenario, Scenario) and scenario.exhaustive):
         seconds += limits.check_s
+    if isinstance(scenario, Call):
+        seconds += scenario.ranks * sandbox.import_cpu_s
     return _ask(sandbox, {"nonce": nonce, "run": scenario}, nonce, scenario, seconds)
 
 

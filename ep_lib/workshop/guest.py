@@ -15,10 +15,12 @@ import mmap
 import os
 import pickle
 import re
+import shutil
 import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -84,7 +86,7 @@ class Nursery:
     def new(self, piece: str, endless: Sequence[str], share: float, *, compiles: bool) -> tuple[int, int, int]:
         """A process that imports ``piece``: its id, and the ends of the pipes from it and to it. ``endless``: functions
         of the piece in which earlier calls were ended. ``share``: of the time that they may take together.
-        ``compiles``: whether it may, and write files."""
+        ``compiles``: whether it may; else it writes only into a fresh folder of its own, which goes with it."""
         from_guest, told = os.pipe()
         orders, to_guest = os.pipe()
         socket.send_fds(self._ours, [json.dumps([piece, list(endless), share, compiles]).encode()], [orders, told])
@@ -126,36 +128,46 @@ def failure_of(mine: Path, error: Exception) -> dict[str, str]:
 
 # ---- the process that forks ------------------------------------------------------------------------------------------
 def _fork_at_each_request(worker: socket.socket, mine: Path, around: Walls | None) -> NoReturn:
+    own: dict[int, str] = {}  # the folders of processes behind walls
     while True:
         data, fds, _, _ = socket.recv_fds(worker, 1 << 16, 2)
         if not data:
             os._exit(0)
         if not fds:
-            worker.send(_PID.pack(os.waitpid(_PID.unpack(data)[0], 0)[1]))
+            pid, status = os.waitpid(_PID.unpack(data)[0], 0)
+            if pid in own:
+                shutil.rmtree(own.pop(pid), ignore_errors=True)  # what stays goes with the grader's folder
+            worker.send(_PID.pack(status))
             continue
         piece, endless, share, compiles = json.loads(data)
+        folder = "" if around is None or compiles else tempfile.mkdtemp(dir=Path.cwd())
         pid = os.fork()
         if pid == 0:
             worker.close()
-            _live(partial(_serve, mine, piece, endless, share, *fds), around, compiles=compiles)
+            _live(partial(_serve, mine, piece, endless, share, *fds), around, folder)
+        if folder:
+            own[pid] = folder
         worker.send(_PID.pack(pid))
         for fd in fds:
             os.close(fd)
 
 
 # ---- the process of a piece ------------------------------------------------------------------------------------------
-def _live(serve: Callable[[], None], around: Walls | None, *, compiles: bool) -> NoReturn:
+def _live(serve: Callable[[], None], around: Walls | None, folder: str) -> NoReturn:
+    """``folder``: the one that it may write into; "": all that the worker may."""
     code = 1
     try:
-        if around is not None and compiles:
+        if around is not None and not folder:
             walls.confine_further(**around)
         elif around is not None:
-            readable = [*around["readable"], *around["writable"]]
-            walls.confine_further(readable=readable, writable=[os.devnull], listable=around.get("listable", ()))
+            # Not the one around it: others' folders lie there, and no piece is to know what another one has written.
+            readable = [*around["readable"], *(each for each in around["writable"] if Path(each) != Path.cwd())]
+            os.chdir(folder)
+            os.environ.update(HOME=folder, TMPDIR=folder)
+            writable = [os.devnull, folder]
+            walls.confine_further(readable=readable, writable=writable, listable=around.get("listable", ()))
         serve()
         code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
         raise
@@ -167,8 +179,8 @@ def _live(serve: Callable[[], None], around: Walls | None, *, compiles: bool) ->
 
 def _serve(mine: Path, piece: str, endless: Sequence[str], share: float, orders: int, told: int) -> None:
     worker = _Worker(mine, orders, told)
+    worker.tell(lambda: worker.be(load(mine / piece)))  # which has a limit of its own
     with _ended_in_time(mine, endless, share, worker):
-        worker.tell(lambda: worker.be(load(mine / piece)))
         while order := crossing.read(orders):
             worker.tell(partial(worker.obey, order))
 
@@ -209,6 +221,9 @@ class _Worker:
         except _Endless as endless:
             more = {"location": endless.location}
             data = self._packed({"error": {"kinds": [ENDLESS], "text": str(endless), "more": more, "place": ""}})
+        except SystemExit as end:
+            said = SystemExit("it ends its process, instead of returning").with_traceback(end.__traceback__)
+            data = self._packed({"error": crossing.told_of(said, self._mine)})
         except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
             data = self._packed({"error": crossing.told_of(error, self._mine)})
         sys.stdout.flush()

@@ -53,7 +53,9 @@ class Limits:
     request_s: float = 5.5  # of one scenario
     check_s: float = 5.0  # added to a scenario of several schedules under the checker
     compile_s: float = 30.0  # of the first request, which compiles: 35 times what the solutions take, 10 times CUB
-    import_s: float = 2.0  # of a piece in Python, which each scenario imports anew
+    import_s: float = (
+        10.0  # of a piece in Python; each scenario imports it anew, and has the time of that beside its own
+    )
     start_s: float = 3.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process
     resident_bytes: int = 2 << 30  # of all processes together, watched by the parent
@@ -134,6 +136,7 @@ class Sandbox:
         self._next_watch = 0.0
         self._spent_s = 0.0  # of Limits.total_s
         self._idle_s = 0.0  # of these, without a wish for a CPU
+        self.import_cpu_s = 0.0  # of the last request that was no scenario: it imports the pieces in Python
         self._pids: list[int] = []  # the supervisor and all below it, when they were last looked at
         self.output = b""  # what the child printed, bounded
 
@@ -251,10 +254,12 @@ class Sandbox:
         try:
             return self._converse(request, reply_bytes, seconds, own)
         finally:
+            own.look()
             if is_counted:
-                own.look()
                 self._spent_s += own.cpu + own.idle
                 self._idle_s += own.idle
+            else:
+                self.import_cpu_s = own.cpu
 
     def _converse(self, request: bytes, reply_bytes: int, seconds: float, own: OwnTime) -> tuple[bytes, bytes]:
         child = self._child

@@ -50,6 +50,7 @@ EP_DEVICE bool wait_for_signal(const uint64_t* signal, uint64_t expected, int pe
 }
 
 // As write_and_signal_thread, by the 32 lanes of a warp together; all call with the same arguments. One signal is sent.
+// A block may have two or three dimensions: a thread's lane is lane_id(), not threadIdx.x & 31.
 EP_DEVICE void write_and_signal_warp(void* target, const void* source, size_t bytes, uint64_t* signal,
                                      uint64_t increment, int peer) {
     put_warp(target, source, bytes, peer);

@@ -52,7 +52,8 @@ def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
         for rank, got in enumerate(seen["got"]):
             if (found := whose.get(tuple(got))) != (rank - abs(hops)) % ranks:
                 what = "other numbers than were sent" if found is None else f"those of rank {found}"
-                return f"rank {rank} of {ranks} got {what}; it should be those of the rank {abs(hops)} before it"
+                wanted = (rank - abs(hops)) % ranks
+                return f"rank {rank} of {ranks} got {what}; it should be those of rank {wanted}, {abs(hops)} before it"
         for rank in range(ranks):  # whose numbers go on their way
             for hop in range(abs(hops)):
                 at = (rank + hop) % ranks

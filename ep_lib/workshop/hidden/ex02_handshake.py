@@ -20,7 +20,8 @@ KERNELS = ()
 _HEAD = struct.Struct("<8sIQ")
 _MAGIC, _MAX_BYTES = b"EPHELLO\n", 1 << 20
 _STRANGER = "Stranger"
-_SIZES = {"data": 4096, "signal": 8, "Weights": 300}
+# dtype and shape: neither len() nor .size of them counts bytes
+_ARRAYS = {"data": ("float32", (16, 64)), "signal": ("int64", (1,)), "Weights": ("uint8", (3, 100))}
 
 
 def _case(
@@ -204,28 +205,28 @@ _STRANGERS = (
 
 
 # ---- task 4 ----------------------------------------------------------------------------------------------------------
-def _hello(rng: Rng, sizes: Mapping[str, int] = _SIZES, *, are_views: bool = False) -> Case:
+def _hello(rng: Rng, kinds: Mapping[str, tuple[str, Sequence[int]]] = _ARRAYS, *, are_views: bool = False) -> Case:
     tag = f"host{rng.integers(10**6)}"
 
     def judge(seen: Any) -> str | None:
         calls, body = seen["calls"], json.loads(bytes.fromhex(seen["body"]))
         if "register ?" in calls or "describe ?" in calls:
             return "it registers or describes what is none of the arrays: array.ctypes.data, and array.nbytes bytes"
-        if missing := [name for name in sizes if f"register {name}" not in calls]:
+        if missing := [name for name in kinds if f"register {name}" not in calls]:
             return f"{missing[0]!r} was never registered"
         metadata = base64.b64decode(body["metadata"]).decode()
         if not metadata.startswith(f"{tag} "):
-            return f"the metadata in the hello of {len(sizes)} arrays are not what host.get_metadata() gives"
-        if metadata != f"{tag} {' '.join(sorted(sizes))}":
+            return f"the metadata in the hello of {len(kinds)} arrays are not what host.get_metadata() gives"
+        if metadata != f"{tag} {' '.join(sorted(kinds))}":
             known = metadata.split()[1:]
             return f"the metadata were taken when only {known} were registered, so peers do not know the rest"
         found = {name: base64.b64decode(text).decode() for name, text in body["descs"].items()}
         if "not registered" in found.values():
             return "descriptors were made of memory that was not registered yet"
-        wanted = {name: f"{tag}:{name}" for name in sizes}
+        wanted = {name: f"{tag}:{name}" for name in kinds}
         return None if found == wanted else f"the descriptors are of {found}; each name needs those of its own array"
 
-    return _case("says_hello", {"tag": tag, "sizes": sizes, "are_views": are_views}, judge)
+    return _case("says_hello", {"tag": tag, "kinds": kinds, "are_views": are_views}, judge)
 
 
 # ---- task 5 ----------------------------------------------------------------------------------------------------------

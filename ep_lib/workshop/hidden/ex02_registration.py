@@ -131,10 +131,12 @@ class _Model:
             taken -= self.known[each][1]
         if len(ended) > len(expected):
             return f"release() ended {len(ended)} idle registrations; {len(expected)} would have been enough"
-        if len(ended) < len(expected):
-            return f"after release() the idle registrations take more than the {self.idle_bytes} bytes they may"
+        left = sum(self.known[each][1] for each in self.idle if each not in ended)
+        if left > self.idle_bytes:
+            return f"after release() the idle registrations take {left} bytes, more than the {self.idle_bytes} they may"
         if ended != expected:
-            return f"release() ended {self.shown(ended[0])}, which was not the one let go of longest ago"
+            early = next((each for each in ended if each not in expected), ended[0])
+            return f"release() ended {self.shown(early)}, which was not the one let go of longest ago"
         for each in ended:
             self.idle.remove(each)
             del self.known[each]

@@ -5,6 +5,7 @@ Every function notes what it saw and judges nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -115,13 +116,16 @@ def read_frames(piece: Guest, pieces: Sequence[str], times: int) -> dict[str, An
     }
 
 
-def says_hello(piece: Guest, tag: str, sizes: dict[str, int], are_views: bool) -> dict[str, Any]:
-    """``are_views``: of one array, from its beginning on."""
-    whole = piece.make("numpy:full", max(sizes.values(), default=0), 7, "uint8")
-    arrays = {
-        name: whole.make("__getitem__", slice(size)) if are_views else piece.make("numpy:full", size, 7, "uint8")
-        for name, size in sizes.items()
-    }
+def says_hello(piece: Guest, tag: str, kinds: dict[str, tuple[str, Sequence[int]]], are_views: bool) -> dict[str, Any]:
+    """``kinds``: dtype and shape of each array. ``are_views``: of one array, from its beginning on."""
+    whole = piece.make("numpy:full", 4096, 7, "uint8")
+
+    def made(dtype: str, shape: Sequence[int]) -> Far:
+        if not are_views:
+            return piece.make("numpy:full", shape, 7, dtype)
+        return whole.make("view", dtype).make("__getitem__", slice(math.prod(shape))).make("reshape", shape)
+
+    arrays = {name: made(*kind) for name, kind in kinds.items()}
     known = {array: (name, array.get("ctypes.data"), array.get("nbytes")) for name, array in arrays.items()}
     host = Host(tag, known)
     body = piece.call("hello", host, arrays, unchanged="_ arrays")

@@ -111,10 +111,10 @@ def run(
     piece: Guest, slots: int, most: int, salt: int, batch: Sequence[int], steps: Sequence[tuple[Any, ...]]
 ) -> list[dict[str, Any]]:
     """``batch``: numbers that were taken before. Steps: ("push", count, late), ("fill", number), ("room", count),
-    ("finish", numbers), or a method of Proxy.
+    ("finish", numbers), ("leave",), or a method of Proxy. ("leave",): the batch becomes empty, as if all was posted.
 
-    Returns for each method that was called: what it returned, what happened, the numbers in the batch and in done
-    after it.
+    Returns for each method that was called: what it returned, what happened, the commands in the batch and the numbers
+    in done after it.
     """
     events: list[list[Any]] = []
     seen: list[dict[str, Any]] = []
@@ -132,9 +132,11 @@ def run(
             nic.room = arguments[0]
         elif what == "finish":
             nic.finished.extend(arguments[0])
+        elif what == "leave":
+            proxy.set("batch", [])
         else:
             returned = proxy.call(what, may_be_none=True)
-            left = [int(number) for number, _ in proxy.get("batch")]
+            left = [(int(number), [int(word) for word in words]) for number, words in proxy.get("batch")]
             done = sorted(int(number) for number in proxy.get("done"))
             told = None if returned is None else int(returned)
             seen.append({"returned": told, "events": events[:], "left": left, "done": done})
