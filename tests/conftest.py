@@ -16,6 +16,8 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+os.environ["EP_LIB_CUDA_RULES"] = "0"  # of fixtures; for tests see below
+
 # The tests use all cores by themselves: threads of torch and NumPy would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -79,6 +81,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs. EP_LIB_GPUS=1
     lets the ranks of all tests share one, over P2P; ``own=True``: not in this test, nor where ``transport`` is another
     one or a launcher starts the ranks, since these want a GPU for each rank. Skip all that begins after ``--until``."""
+    # NVRTC is asked where users meet it. What the emulator does with C++ that no GPU takes is looked at, too, and many
+    # kernels here call the emulator itself.
+    os.environ["EP_LIB_CUDA_RULES"] = "01"[item.get_closest_marker("cuda_rules") is not None]
     until = item.config.getoption("--until")
     if until is not None and time.time() > until:
         pytest.skip("left out: the time of --until is over")
@@ -97,12 +102,6 @@ def _need_gpus(count: int, own: bool = False) -> None:
         reason = "each rank wants a GPU of its own"
     if reason is not None:
         pytest.skip(f"needs {count} GPU{'s' if count > 1 else ''}: {reason}")
-
-
-@pytest.fixture
-def cpp_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the emulator does with C++ that NVRTC would refuse first, as where there is none."""
-    monkeypatch.setenv("EP_LIB_CUDA_RULES", "0")
 
 
 @pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -408,7 +408,6 @@ def test_a_part_of_an_array_outlives_it() -> None:
         ("__builtin_memset(x, 7, 8)", "own[0] = x[0]"),
     ],
 )
-@pytest.mark.usefixtures("cpp_only")
 def test_copies_of_every_length_are_watched(writes: str, reads: str) -> None:
     source = """#include <stdint.h>
     extern "C" __global__ void copies(uint64_t* x, uint64_t* out) {

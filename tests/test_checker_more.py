@@ -214,7 +214,6 @@ extern "C" __global__ void copies(int* x, int how) {
 
 
 @pytest.mark.parametrize("how", range(5))
-@pytest.mark.usefixtures("cpp_only")
 def test_what_is_copied_is_read_where_it_is_copied(how: int) -> None:
     if how == 1 and toolkit.find_compiler().is_clang:
         pytest.skip("clang++'s sanitizer does not see what a call copies")
@@ -305,7 +304,6 @@ def noted_by_gxx(source: str, says: str, folder: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="clang++'s sanitizer leaves out other accesses")
-@pytest.mark.usefixtures("cpp_only")
 def test_calls_that_move_structs_unseen_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     says = r"^unseen.cu:\d+: `take` is passed a struct here straight from"
     lines = enumerate(WITH_CALLS.splitlines(), 1)
@@ -419,7 +417,6 @@ UNSEEN_PLACES = {
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="of g++'s sanitizer")
 @pytest.mark.parametrize("how", UNSEEN_PLACES)
-@pytest.mark.usefixtures("cpp_only")
 def test_accesses_of_what_looks_like_a_variable_of_ones_own(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -460,7 +457,6 @@ extern "C" __global__ void k(long long* x, unsigned a, unsigned b, unsigned c) {
 
 
 @pytest.mark.skipif(shutil.which("g++") is None or platform.machine() != "x86_64", reason="instructions of x86")
-@pytest.mark.usefixtures("cpp_only")
 def test_instructions_of_the_machine_are_noted_however_they_came(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

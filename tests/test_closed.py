@@ -23,7 +23,7 @@ from ep_lib.jit.source import KernelSource
 
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 # What NVRTC would refuse first is refused without it, too.
-pytestmark = [pytest.mark.skipif(not COMPILERS, reason="no compiler"), pytest.mark.usefixtures("cpp_only")]
+pytestmark = pytest.mark.skipif(not COMPILERS, reason="no compiler")
 
 KERNEL = """
 #include <ep/memory.cuh>

@@ -12,6 +12,8 @@ from ep_lib import errors
 from ep_lib.cli import main
 from ep_lib.workshop import contest
 
+pytestmark = pytest.mark.cuda_rules
+
 
 def entered(folder: Path, *changes: tuple[str, str], task: str = "alltoall") -> Path:
     """The starter with some texts replaced by others."""

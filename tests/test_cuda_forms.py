@@ -12,6 +12,8 @@ from ep_lib.errors import EpError
 from ep_lib.jit import nvrtc
 from ep_lib.jit.kernel import Kernel
 
+pytestmark = pytest.mark.cuda_rules
+
 FILES = ("functions.txt", "threads.txt", "numbers.txt")
 
 needs_nvrtc = pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed")

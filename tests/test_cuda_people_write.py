@@ -12,6 +12,8 @@ import pytest
 import ep_lib
 from ep_lib import Kernel, Rank, errors
 
+pytestmark = pytest.mark.cuda_rules
+
 FILE = Path(__file__).parent / "kernels" / "cuda_people_write.cu"
 CUB = Path(__file__).parent / "kernels" / "cub_blocks.cu"
 THREADS = 128

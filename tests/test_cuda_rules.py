@@ -15,7 +15,7 @@ from ep_lib.jit.kernel import Kernel
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
 
-pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed")
+pytestmark = [pytest.mark.cuda_rules, pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed")]
 
 
 def refusal(source: str, name: str = "k") -> KernelCompileError:
@@ -56,7 +56,7 @@ def test_errors_of_cpp_are_told_by_the_cpp_compiler() -> None:
     assert "did you mean" in str(refusal("__global__ void k(int* o) { int value = 1; o[0] = valeu; }"))
 
 
-def test_a_block_with_more_threads_than_its_launch_bounds_or_registers_is_refused() -> None:
+def test_a_block_with_more_threads_than_a_gpu_gives_it_is_refused() -> None:
     many = " + ".join(f"x[{i}] * x[{i + 1}]" for i in range(0, 150, 2))
     source = (
         'extern "C" __global__ void __launch_bounds__(32) few(float* p) { p[threadIdx.x] = 1; }\n'
@@ -93,7 +93,7 @@ def test_a_verdict_is_kept_with_the_kernel(monkeypatch: pytest.MonkeyPatch) -> N
     Kernel.from_source(source, "k").compile()
 
 
-def test_the_librarys_own_kernels_are_not_asked_about_until_a_learners_header_is_in_them(tmp_path: Path) -> None:
+def test_own_kernels_are_asked_about_with_a_learners_header(tmp_path: Path) -> None:
     path = toolkit.PACKAGE / "moe/direct/dispatch_bulk.cu"
     assert cuda_rules.identity(Kernel.from_file(path, "k")) == ""
     assert cuda_rules.identity(Kernel.from_file(path, "k", include=[tmp_path]))

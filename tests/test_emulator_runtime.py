@@ -537,7 +537,6 @@ extern "C" __global__ void k(int place, const Shape** shapes, long* out) {
 
 
 @pytest.mark.parametrize("place", range(7))
-@pytest.mark.usefixtures("cpp_only")
 def test_a_library_has_no_memory_for_kernels_but_its_variables(place: int) -> None:
     def main(rank: ep_lib.Rank) -> int:
         out = rank.to_device(np.zeros(1, np.int64))

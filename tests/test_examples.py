@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ALONE = ["fp8_experts.py", "own_kernel.py", "serve_low_latency.py"]  # they spawn their ranks
 STARTED = ["lost_rank.py", "mpi_ranks.py"]
 BY_TORCHRUN = "train_torchrun.py"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.cuda_rules, pytest.mark.slow]
 
 
 def needs(name: str) -> None:

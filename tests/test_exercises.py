@@ -16,7 +16,7 @@ from ep_lib.jit import nvrtc
 from ep_lib.workshop import exercises, generate, hidden
 from ep_lib.workshop.exercises import Exercise
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.cuda_rules, pytest.mark.slow]
 
 ALL = exercises.names()
 

@@ -28,7 +28,6 @@ def uses() -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cpp_only")
 def test_sizes_and_offsets_are_the_compilers() -> None:
     lines = ["#include <stddef.h>"]
     lines += [f"#include <{header}>" for header in sorted({header for _, header, _ in uses()})]

@@ -28,6 +28,8 @@ WITHOUT_WAIT = GREET.replace("if (ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, 
 MAIN = """
 import numpy as np
 
+pytestmark = pytest.mark.cuda_rules
+
 def main(rank):
     box, flag, heard = rank.symmetric(1, np.int32), rank.symmetric(1, np.uint64), rank.symmetric(1, np.int32)
     greet.launch(rank, 1, 1, box, flag, heard)

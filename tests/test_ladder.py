@@ -14,6 +14,8 @@ from ep_lib.cli import main
 from ep_lib.workshop import ladders
 from ep_lib.workshop.lessons import dispatch_combine as lesson
 
+pytestmark = pytest.mark.cuda_rules
+
 ROOT = Path(__file__).resolve().parents[1]
 RUNGS = {
     rung.kernel: main

@@ -102,7 +102,6 @@ def fault_of(name: str, n: int) -> KernelFault:
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
 )
-@pytest.mark.usefixtures("cpp_only")
 def test_a_fault_names_the_line_and_the_mistake(name: str, n: int, line: str, says: str) -> None:
     error = fault_of(name, n)
     number = FAULTS[: FAULTS.index(line)].count("\n") + 1

@@ -80,7 +80,7 @@ def looking(native: Any) -> Any:
 
 
 def _prepare(driver: FakeDriver) -> Any:
-    loaded = LoadedKernel("k", 1234, _PARAMS, 1024, 0, 32, None, False)
+    loaded = LoadedKernel("k", 1234, _PARAMS, 1024, 0, 32, None, False, None, b"")
     assert loaded.offsets == (_OFFSETS, 68)
     return driver.launches.prepare(loaded, (5, 1, 1), (64, 1, 1), 48)
 
@@ -234,7 +234,7 @@ def test_a_replay_says_what_went_wrong(looking: Any) -> None:
     params = ((bytes(20), (8, 1, 0)), (2, 4), (0, 0), (0, 8))  # the last is no pointer
     with pytest.raises(ValueError, match="made again"):
         looking.Replay(2, (maker,), ((launch, params),))
-    made_of = LoadedKernel("k", 1234, (*_PARAMS[:3], _PARAMS[2]), 1024, 0, 32, None, False)
+    made_of = LoadedKernel("k", 1234, (*_PARAMS[:3], _PARAMS[2]), 1024, 0, 32, None, False, None, b"")
     launch = driver.launches.prepare(made_of, (5, 1, 1), (64, 1, 1), 48)
     params = ((bytes(20), (8, 1, 0)), (2, 4), (0, 0), 4096)
     replay = looking.Replay(2, (maker,), ((launch, params), (launch, params)))
@@ -304,7 +304,7 @@ class QuietBackend:
     def launch(self, kernel: Any, grid: int, block: int, args: Any, shared_bytes: int = 0, uses: Any = ()) -> None:
         shape, loaded = (grid, block, shared_bytes), self._kernels.get(kernel)
         if loaded is None:
-            loaded = LoadedKernel(kernel.name, len(self._loaded) + 1, kernel.compile().params, 1024, 0, 32, None, True)
+            loaded = LoadedKernel(kernel.name, len(self._loaded) + 1, kernel.compile().params, 1024, 0, 32, None, True, None, b"")
             self._kernels[kernel] = loaded
             self._loaded.append(loaded)
         if shape not in loaded.again:

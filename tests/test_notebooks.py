@@ -12,6 +12,8 @@ import pytest
 from ep_lib.workshop.course_map import MAIN
 from ep_lib.workshop.notebook import LONGEST
 
+pytestmark = pytest.mark.cuda_rules
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 EXPECTED = {

@@ -13,6 +13,8 @@ import others_kernels
 import pytest
 from others_kernels import CASES, MODELS
 
+pytestmark = pytest.mark.cuda_rules
+
 DOCS = MODELS.parents[1] / "docs" / "others_kernels.md"
 _MOST_S = 60.0  # of an exhaustive check: LL's under weak memory takes longer than anybody waits, the others seconds
 

@@ -19,6 +19,8 @@ from ep_lib.workshop.puzzles import page
 from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell, watch
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzzle
 
+pytestmark = pytest.mark.cuda_rules
+
 ROOT = Path(__file__).resolve().parents[1]
 ALL = {puzzle.number: puzzle for notebook in puzzles.notebooks() for puzzle in puzzles.puzzles_of(notebook)}
 each_puzzle = pytest.mark.parametrize("number", ALL)

@@ -199,7 +199,6 @@ UNSEEN = {
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.parametrize("cheat", UNSEEN)
-@pytest.mark.usefixtures("cpp_only")  # walls that stand where NVRTC is missing, too
 def test_what_the_words_miss_is_seen_in_the_library_or_in_the_run(
     cheat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
