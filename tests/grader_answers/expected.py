@@ -206,6 +206,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_no_quiet_after_the_adds": ({3}, "some of its additions were not made yet"),
         "wrong_quiet_of_another_queue_pair": ({2}, "source reused|are wrong in the end"),
         "wrong_32_messages": ({2}, "are wrong in the end"),
+        "wrong_one_of_none": ({2}, "past the end of the symmetric array"),
         "wrong_two_quiets": ({1}, "8 quiets for 4 messages, 1 at a time: 5 would do"),
         "wrong_nothing_is_still_a_message": ({2}, "counter 0 grew by 1 where it should grow by 0"),
         "wrong_no_bytes_no_counter": ({1, 2}, "DeadlockError"),
