@@ -171,7 +171,7 @@ $(LAB_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(CONSTRAINTS) | check-machin
 ifeq ($(CUDA)$(TORCH_INDEX),)
 	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
 endif
-	$(PHASE) "installing JupyterLab, torch, MPI and NIXL (300 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PHASE) "installing JupyterLab, torch, MPI, NIXL and NVRTC (390 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
 	$(PHASE) "compiling Python's bytecode" $(BYTECODE)
 	@touch "$@"
 

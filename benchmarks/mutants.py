@@ -37,6 +37,7 @@ from ep_lib.jit import gxx, toolkit
 from ep_lib.jit.source import KernelSource
 from ep_lib.workshop import exercises, grader, hidden, runner
 from ep_lib.workshop.exercises import Exercise
+from ep_lib.workshop.guest import Nursery
 from ep_lib.workshop.kernels import kernel_of
 from ep_lib.workshop.sandbox import Limits, Sandbox
 from ep_lib.workshop.scenario import FRAME, Scenario, frame_sizes
@@ -226,11 +227,17 @@ def _fate(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: hid
     return str(pickle.loads(said)) if said else "the process ended"
 
 
+def _here(exercise: Exercise, folder: Path) -> Sandbox:
+    nursery = Nursery()
+    nursery.start(folder, None, ())
+    return cast(Sandbox, _Here(runner.Runner(folder, *grader._given(exercise), nursery=nursery)))
+
+
 def _judged(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: hidden.HiddenTests) -> str:
     if mutant is not None and mutant.piece.endswith(".py"):
         folder = Path(tempfile.mkdtemp(dir=folder.parent))
         _write(exercise, folder, [mutant], mutant)
-    here = cast(Sandbox, _Here(runner.Runner(folder, *grader._given(exercise))))
+    here = _here(exercise, folder)
     problem, *_ = grader._compile(exercise, here, tests, Limits(), folder.parent)
     if problem:
         return problem
@@ -288,7 +295,7 @@ def examine(name: str, most: int, only: str = "", *, check: bool = False) -> dic
 
 
 def _compiled(exercise: Exercise, folder: Path, tests: hidden.HiddenTests) -> str:
-    here = cast(Sandbox, _Here(runner.Runner(folder, *grader._given(exercise))))
+    here = _here(exercise, folder)
     return grader._compile(exercise, here, tests, Limits(), folder.parent)[0]
 
 

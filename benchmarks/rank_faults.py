@@ -91,14 +91,19 @@ def stopped(rng: random.Random, folder: Path) -> Round:
     return lost(rng, folder, signal.SIGSTOP)
 
 
-def replaced(rng: random.Random, folder: Path) -> Round:
-    """SIGKILL; the others go on in the same Buffer, and a new process takes the rank's place."""
-    arguments = {"way": rng.choice(["normal", "low latency"]), "dies_after": rng.uniform(0.02, 1)}
+def replaced(rng: random.Random, folder: Path, count: int = 1) -> Round:
+    """SIGKILL; the others go on in the same Buffer, and new processes take the places, all at once."""
+    dead = rng.sample(range(RANKS), count)
+    arguments = {"way": rng.choice(["normal", "low latency"]), "dies_after": rng.uniform(0.02, 1), "dead": dead}
     running = processes.start("outlives", folder, RANKS, timeout=20, arguments=arguments)
+    others = [running[r] for r in range(RANKS) if r not in dead]
     try:
-        if not wait_until(lambda: (folder / "invitation").exists() or running[0].poll() is not None):
+        if not wait_until(lambda: all(running[r].poll() is not None for r in dead)):
+            return Round("no rank died", 0)
+        (folder / "dead").touch()
+        if not wait_until(lambda: (folder / "invitation").exists() or any(p.poll() is not None for p in others)):
             return Round("no rank went on", 0)
-        running.append(processes.start_replacement(folder))
+        running += processes.start_replacements(folder, dead)
         said = [process.communicate(timeout=ENOUGH)[1] for process in running]
     finally:
         for process in running:
@@ -108,8 +113,13 @@ def replaced(rng: random.Random, folder: Path) -> Round:
     for r in range(RANKS):
         if left.get(r) is not True and not isinstance(left.get(r), tuple):
             return Round(f"rank {r}: {left.get(r)!r} {said[r][-300:]}", 0)
-    seconds = max(left[r][1] for r in range(RANKS) if r != 1)
+    seconds = max(left[r][1] for r in range(RANKS) if r not in dead)
     return Round(f"{seconds:.1f} s" if seconds > REPLACED_WITHIN else "", seconds)
+
+
+def two_replaced(rng: random.Random, folder: Path) -> Round:
+    """The same with two ranks."""
+    return replaced(rng, folder, 2)
 
 
 def one_sentence(name: str, says: str, folder: Path, ranks: int = 2, **options: object) -> Round:
@@ -175,6 +185,7 @@ FAULTS: dict[str, tuple[Callable[[random.Random, Path], Round], bool]] = {  # wh
     "killed (SIGKILL)": (killed, True),
     "stopped (SIGSTOP)": (stopped, True),
     "killed, masked, replaced": (replaced, True),
+    "two killed, masked, replaced": (two_replaced, True),
     "unequal heap_bytes": (unequal, False),
     "unequal Buffers": (other_buffers, False),
     "/dev/shm full (stand-in)": (no_room, False),

@@ -7,6 +7,10 @@ EP_LIB_ADDRESS       this host's address on the network between hosts, where    
                      emulated ranks of other hosts reach its ranks
 EP_LIB_BACKEND       what ``spawn`` and ``init`` use: ``emulator`` or ``cuda``        ``emulator``
 EP_LIB_CACHE_DIR     where compiled kernels are kept                                  ``ep_lib`` in ``~/.cache``
+EP_LIB_CUDA_ARCH     the GPU that kernels on the emulator are told of by                ``sm_90``
+                     ``__CUDA_ARCH__``
+EP_LIB_CUDA_RULES    ``0`` leaves CUDA's own rules unchecked where NVRTC could be      ``1``
+                     asked about an emulated kernel
 EP_LIB_CXX           the C++ compiler of the emulator: a name or a path               g++, then clang++
 EP_LIB_DEBUG         ``1`` shows tracebacks where ``ep-lib`` would print a sentence   ``0``
 EP_LIB_GPUS          so many GPUs are shared by all ranks of ``spawn`` and ``init``   a GPU per rank
@@ -67,6 +71,8 @@ class Config:
 
     backend: str = "emulator"
     cache_dir: Path | None = None
+    cuda_arch: int = 90
+    cuda_rules: bool = True
     cxx: str | None = None
     debug: bool = False
     gpus: int | None = None
@@ -92,6 +98,8 @@ class Config:
         return cls(
             backend=_backend(env),
             cache_dir=_cache_dir(env, "EP_LIB_CACHE_DIR"),
+            cuda_arch=_cuda_arch(env),
+            cuda_rules=_flag(env, "EP_LIB_CUDA_RULES", default="1"),
             cxx=_text(env, "EP_LIB_CXX"),
             debug=_flag(env, "EP_LIB_DEBUG"),
             gpus=_gpus(env),
@@ -182,8 +190,16 @@ def _transport(env: Mapping[str, str]) -> str:
     return text
 
 
-def _flag(env: Mapping[str, str], name: str) -> bool:
-    text = (_text(env, name) or "0").lower()
+def _cuda_arch(env: Mapping[str, str]) -> int:
+    text = _text(env, "EP_LIB_CUDA_ARCH") or "sm_90"
+    found = re.fullmatch(r"sm_([1-9]\d{1,2})", text, re.ASCII)
+    if found is None:
+        raise _refuse("EP_LIB_CUDA_ARCH", text, "a GPU's architecture, such as sm_80 or sm_90")
+    return int(found[1])
+
+
+def _flag(env: Mapping[str, str], name: str, default: str = "0") -> bool:
+    text = (_text(env, name) or default).lower()
     if text not in _TRUE | _FALSE:
         raise _refuse(name, text, "1 or 0")
     return text in _TRUE

@@ -102,13 +102,17 @@ class NotSupportedError(EpError, NotImplementedError):
 
 
 class KernelCompileError(EpError):
-    """The compiler refused a kernel. ``file`` and ``line`` (or None) point into the user's own source."""
+    """The compiler refused a kernel. ``file`` and ``line`` (or None) point into the user's own source; ``remedy`` says
+    what to write instead, where a rule of CUDA's own is broken ("" else)."""
 
-    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, log: str = "") -> None:
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, log: str = "", remedy: str = ""
+    ) -> None:
         super().__init__(message)
         self.file = file
         self.line = line
         self.log = log
+        self.remedy = remedy
 
 
 class KernelNotFoundError(EpError, LookupError):

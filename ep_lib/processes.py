@@ -21,9 +21,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ep_lib.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 _LOOK_S = 1.0  # between two looks at processes that run, at most
 _STOP_S = 0.2  # the same in threads that may be told to stop
@@ -65,6 +68,33 @@ def stop_by(event: threading.Event) -> None:
     """From now on, :func:`run` in this thread raises Stopped once ``event`` is set. For ``initializer=`` of threads:
     an interrupt reaches the main thread only, which would wait for theirs."""
     _of_this_thread.stop = event
+
+
+@contextlib.contextmanager
+def stoppable_threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool of ``count`` threads. An error or an interrupt in the block ends what they :func:`run`, and what waits for
+    a thread never begins."""
+    from concurrent.futures import ThreadPoolExecutor  # here: most processes that import this have no pool
+
+    stop = threading.Event()
+    with ThreadPoolExecutor(count, initializer=stop_by, initargs=(stop,)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@contextlib.contextmanager
+def stopping_by(event: threading.Event) -> Iterator[None]:
+    """Until the context ends, as :func:`stop_by`; what the thread was told before is told again then."""
+    before: threading.Event | None = getattr(_of_this_thread, "stop", None)
+    stop_by(event)
+    try:
+        yield
+    finally:
+        _of_this_thread.stop = before
 
 
 @dataclass(frozen=True)
@@ -248,6 +278,14 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def home_folder() -> Path | None:
+    """This user's home; None for one without HOME and without an entry among the system's users, as in containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
 
 
 def private_folder() -> Path:

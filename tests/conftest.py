@@ -99,6 +99,12 @@ def _need_gpus(count: int, own: bool = False) -> None:
         pytest.skip(f"needs {count} GPU{'s' if count > 1 else ''}: {reason}")
 
 
+@pytest.fixture
+def cpp_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the emulator does with C++ that NVRTC would refuse first, as where there is none."""
+    monkeypatch.setenv("EP_LIB_CUDA_RULES", "0")
+
+
 @pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of a backend: a test that takes it runs once on each."""

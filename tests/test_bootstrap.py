@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.mpi import mpiexec
 from support.threads import on_threads
 from support.torchrun import as_torchrun
@@ -287,6 +289,8 @@ STRANGE = [
     b'{"exec": "1"}',
     b'{"array": ["O", [1], "AAAA", false]}',
     b'{"array": ["int8", [9], "AA==", false]}',
+    b'{"array": ["(2,", [], "", false]}',
+    b'{"array": ["<f4", [1180591620717411303424], "AAAAAA==", false]}',
     b'{"dict": [[{"list": []}, 1]]}',
     b'{"list": [' * 5000,
 ]
@@ -297,6 +301,23 @@ def test_what_a_stranger_sends_is_refused_and_names_the_rank(data: bytes) -> Non
     with pytest.raises(RankFailed, match="from rank 5 was not sent by ep_lib") as caught:
         wire.loads(data, 5)
     assert caught.value.rank == 5
+
+
+_WORDS = st.sampled_from(["list", "tuple", "set", "frozenset", "dict", "bytes", "array", "AAAA", "<f4", "V0", "O"])
+_LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), _WORDS, st.text(max_size=8))
+_DTYPES = st.one_of(_WORDS, st.text("(),[]{}<>|=?:'0129abfiuOSUVM ", max_size=10))
+_ARRAYS = st.tuples(_DTYPES, st.lists(_LEAVES, max_size=2), _LEAVES, st.booleans()).map(lambda it: {"array": list(it)})
+_SENT = st.recursive(
+    st.one_of(_LEAVES, _ARRAYS),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_WORDS, inner, max_size=2)),
+    max_leaves=12,
+)
+
+
+@given(sent=_SENT)
+def test_whatever_arrives_is_a_value_or_that_error(sent: Any) -> None:
+    with contextlib.suppress(RankFailed):
+        wire.loads(json.dumps(sent).encode(), 5)
 
 
 def test_what_is_not_plain_is_refused_before_it_is_sent(tmp_path: Path) -> None:

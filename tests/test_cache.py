@@ -7,13 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from ep_lib import cli
+from ep_lib import cli, processes
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache, digest, gxx, toolkit
 from ep_lib.jit.kernel import Kernel
@@ -272,6 +274,73 @@ def test_a_cache_of_somebody_else_is_refused(
         cache.cache_dir()
 
 
+@pytest.mark.parametrize(
+    "part", ["kind", "kind/key", "kind/key/below", "kind/key/below/done", f"kind/key/{cache.MANIFEST}"]
+)
+@pytest.mark.parametrize("way", ["open", "another user's"])
+def test_an_entry_that_others_could_have_made_is_not_used(
+    part: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "_sound", {})
+    built = []
+
+    def build(folder: Path, _: Path) -> None:
+        built.append(folder)
+        (folder / "below").mkdir()
+        (folder / "below" / "done").write_text("x")
+
+    old = os.umask(0)  # what it makes itself is never open
+    try:
+        place = cache.entry("kind", "key", "below/done", build)
+        assert cache.entry("kind", "key", "below/done", build) == place and len(built) == 1
+    finally:
+        os.umask(old)
+    planted = tmp_path / part
+    if way == "open":
+        place.chmod(0o755)  # as in a cache that is shared: else none gets at what is in it
+        planted.chmod(planted.stat().st_mode | 0o022)
+    elif os.getuid() == 0:
+        os.chown(planted, 77, 77)
+    else:
+        pytest.skip("only root can give a file to another user")
+    if part == "kind":
+        with pytest.raises(
+            BackendUnavailable, match=f"{planted} belongs to another user|others can write into .*{planted}"
+        ):
+            cache.entry("kind", "key", "below/done", build)
+        return
+    assert cache.entry("kind", "key", "below/done", build) == place and len(built) == 2
+    assert "others could have changed it" in capsys.readouterr().err
+    assert cache.entry("kind", "key", "below/done", build) == place and len(built) == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_a_note_of_another_user_is_not_read(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    cache.write_note(note, b"what was found")
+    assert cache.read_note(note) == b"what was found"
+    os.chown(note, 77, 77)
+    assert cache.read_note(note) is None
+
+
+@pytest.mark.parametrize("caches", ["", "of the user"])
+def test_a_user_without_a_home_has_a_cache(caches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers: no HOME, and an id of which the system knows nothing."""
+    for name in ("EP_LIB_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def unknown(user: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {user}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    if caches:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / caches))
+    assert processes.home_folder() is None
+    assert cache.cache_dir() == tmp_path / (f"{caches}/ep_lib" if caches else f"ep_lib-{os.getuid()}")
+
+
 def test_a_planted_folder_for_temporary_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EP_LIB_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
@@ -311,6 +380,34 @@ def test_contents_prune_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cache.entry("test", "b", "done", _write)
     assert cache.clear() > 0 and list(tmp_path.iterdir()) == []
     assert cache.contents() == []
+
+
+def test_clear_waits_for_what_is_being_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+    compiles, goes_on = threading.Event(), threading.Event()
+
+    def build(folder: Path, _: Path) -> None:
+        (folder / "done").write_text("x")
+        compiles.set()
+        assert goes_on.wait(60)
+
+    waits = threading.Event()
+    monkeypatch.setattr(cache, "say", lambda text: waits.set())
+    with ThreadPoolExecutor(2) as threads:
+        built = threads.submit(cache.entry, "test", "key", "done", build)
+        assert compiles.wait(60)
+        cleared = threads.submit(cache.clear)
+        assert waits.wait(60) and not cleared.done()
+        goes_on.set()
+        assert built.result(60) == tmp_path / "test" / "key" and cleared.result(60) > 0
+    assert not (tmp_path / "test").exists()
+
+
+def test_a_kernel_whose_library_has_gone_is_compiled_again(own_cache: Path) -> None:
+    kernel = Kernel.from_source(SOURCE, "add")
+    image = kernel.compile()
+    shutil.rmtree(own_cache / "emulator")  # as `ep-lib cache clear` does beside a notebook
+    assert kernel.compile() == image and image.path.is_file()
 
 
 @pytest.fixture

@@ -410,8 +410,10 @@ def test_a_part_of_an_array_outlives_it() -> None:
         ("x[0] = 1", "own[0] = __builtin_memcmp(own, x, 8)"),
     ],
 )
+@pytest.mark.usefixtures("cpp_only")
 def test_copies_and_comparisons_of_every_length_are_watched(writes: str, reads: str) -> None:
-    source = """extern "C" __global__ void copies(uint64_t* x, uint64_t* out) {
+    source = """#include <stdint.h>
+    extern "C" __global__ void copies(uint64_t* x, uint64_t* out) {
         uint64_t own[6] = {};
         if (threadIdx.x == 0) {
             WRITES;

@@ -214,6 +214,7 @@ extern "C" __global__ void copies(int* x, int how) {
 
 
 @pytest.mark.parametrize("how", range(5))
+@pytest.mark.usefixtures("cpp_only")
 def test_what_is_copied_is_read_where_it_is_copied(how: int) -> None:
     if how == 1 and toolkit.find_compiler().is_clang:
         pytest.skip("clang++'s sanitizer does not see what a call copies")
@@ -233,7 +234,7 @@ WITH_CALLS = """
 struct At {};
 EP_DEVICE void* operator new(size_t, At, void* at) noexcept { return at; }
 struct One { uint64_t it; };
-struct Big { uint64_t it[4]; int operator,(One) const; };
+struct Big { uint64_t it[4]; __device__ int operator,(One) const; };
 struct Careful {
     uint64_t it[4];
     __device__ Careful() {}
@@ -304,6 +305,7 @@ def noted_by_gxx(source: str, says: str, folder: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="clang++'s sanitizer leaves out other accesses")
+@pytest.mark.usefixtures("cpp_only")
 def test_calls_that_move_structs_unseen_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     says = r"^unseen.cu:\d+: `take` is passed a struct here straight from"
     lines = enumerate(WITH_CALLS.splitlines(), 1)
@@ -417,6 +419,7 @@ UNSEEN_PLACES = {
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="of g++'s sanitizer")
 @pytest.mark.parametrize("how", UNSEEN_PLACES)
+@pytest.mark.usefixtures("cpp_only")
 def test_accesses_of_what_looks_like_a_variable_of_ones_own(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -457,6 +460,7 @@ extern "C" __global__ void k(long long* x, unsigned a, unsigned b, unsigned c) {
 
 
 @pytest.mark.skipif(shutil.which("g++") is None or platform.machine() != "x86_64", reason="instructions of x86")
+@pytest.mark.usefixtures("cpp_only")
 def test_instructions_of_the_machine_are_noted_however_they_came(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -474,3 +478,90 @@ def test_instructions_of_the_machine_are_noted_however_they_came(
     of = {each.name: each.function for each in told if each.kind == "machine"}
     assert of.pop("asm") == "k" and of.pop("__builtin_ia32_fxsave64") == "k"
     assert "store" in of.pop("__builtin_ia32_movntq") and any("maskmov" in each for each in of)
+
+
+RESTRICT = """
+#include <ep/peer.cuh>
+#include <ep/signal.cuh>
+#include <ep/wait.cuh>
+template <typename T>
+__global__ void k(T* __restrict__ out, {inbox}, T* mine, uint64_t* flag, bool also_mine) {{
+    const int peer = 1 - ep::rank();
+    *ep::peer_ptr(mine, peer) = 40 + ep::rank();
+    ep::signal_add(flag, 1, peer);
+    if (!ep::wait_until_ge(flag, 1, {{ep::kPhaseSignal, peer, 0}})) return;
+    out[0] = inbox[also_mine ? 0 : 1];
+}}
+"""
+INBOXES = {
+    "const T* __restrict__ inbox": True,
+    "T const *__restrict inbox": True,
+    "const T* const __restrict__ inbox": True,
+    "const T* inbox": False,
+    "T* __restrict__ inbox": False,
+    "const T* inbox /* no __restrict__ */": False,
+}
+
+
+@pytest.mark.parametrize("reads_what_comes", [True, False])
+@pytest.mark.parametrize("inbox", INBOXES)
+def test_a_restrict_parameter_is_read_by_the_read_only_path(inbox: str, reads_what_comes: bool) -> None:
+    """NVRTC makes ld.global.nc of such a load: what a peer writes meanwhile may be missed, also behind a wait."""
+    kernel = ep_lib.Kernel.from_source(RESTRICT.format(inbox=inbox), "k<int>")
+
+    def main(rank: ep_lib.Rank) -> None:
+        box, flag = rank.symmetric(2, np.int32), rank.symmetric(1, np.uint64)
+        kernel.launch(rank, 1, 1, rank.empty(1, np.int32), box, box, flag, reads_what_comes)
+        rank.synchronize()
+
+    report = ep_lib.check(main, 2, seeds=4, progress=False)
+    if not (INBOXES[inbox] and reads_what_comes):
+        assert report.ok, report
+        return
+    (finding,) = report.findings
+    assert finding.kind == "read-only path"
+    assert "without __restrict__" in finding.remedy
+    assert finding.second is not None and "out[0] = inbox" in finding.second.source
+
+
+SHUFFLES = {
+    "of lanes that have left": (
+        32,
+        "if (me < 20) v = __shfl_xor_sync(~0u, v, 16);",
+        "0xffffffff names lanes 20 to 31, which have ended: they",
+    ),
+    "of lanes that there never were": (
+        40,
+        "if (me >= 32) v = __shfl_down_sync(~0u, v, 4);",
+        "0xffffffff names lanes 8 to 31, which the block does not have: they",
+    ),
+    "of a lane that left and others that never were": (
+        36,
+        "if (me >= 33) v = __shfl_down_sync(~0u, v, 2);",
+        "0xffffffff names lane 0, which have ended, and lanes 4 to 31, which the block does not have: they",
+    ),
+    "of a lane that is not named": (
+        32,
+        "if (me < 20) v = __shfl_xor_sync(0xfffff, v, 16);",
+        "0xfffff does not name lane 20",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_a_shuffle_says_why_its_source_takes_no_part(name: str) -> None:
+    threads, line, says = SHUFFLES[name]
+    kernel = ep_lib.Kernel.from_source(
+        f"__global__ void k(int* o) {{ int me = threadIdx.x, v = me; {line} o[me] = v; }}", "k"
+    )
+
+    def main(rank: ep_lib.Rank) -> list[int]:
+        out = rank.to_device(np.zeros(64, np.int32))
+        kernel.launch(rank, 1, threads, out)
+        rank.synchronize()
+        return list(rank.to_host(out).tolist())
+
+    findings = ep_lib.check(main, 1, seeds=3, progress=False).findings
+    finding = next(f for f in findings if f.kind == "shuffle")
+    assert says in finding.detail
+    assert "its mask" not in finding.message

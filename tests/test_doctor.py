@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ep_lib import processes
 from ep_lib.commands import doctor, efa_environment
 from ep_lib.commands.doctor import trials
 from ep_lib.commands.doctor.trials import Probe, Smi
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import toolkit
+from ep_lib.jit import gxx, toolkit
 
 pytestmark = pytest.mark.slow
 
@@ -137,6 +140,32 @@ def test_a_library_that_crashes_is_a_finding(tmp_path: Path, program: str, error
 
 def test_a_program_that_cannot_start_is_a_finding() -> None:
     assert "cannot be started" in trials.probe(["/proc/self/no-such/python"], "torch").error
+
+
+def test_an_interrupt_ends_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Semaphore(0), []
+
+    def endless(*_: object) -> Probe:
+        begun.release()
+        try:
+            processes.run(["sleep", "1e9"], cpu_s=1e9, idle_s=60)
+        except processes.Stopped as stopped:
+            ended.append(stopped)
+            raise
+        return Probe()
+
+    def interrupted() -> Smi:
+        for _ in range(2):
+            assert begun.acquire(timeout=60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # so that the other probes wait for a thread
+    monkeypatch.setattr(gxx, "build_runtime", lambda: None)
+    monkeypatch.setattr(trials, "probe", endless)
+    monkeypatch.setattr(doctor, "nvidia_smi", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        doctor.examine()
+    assert len(ended) == 2 and not begun.acquire(blocking=False)
 
 
 def nvidia_smi_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Smi:

@@ -189,3 +189,31 @@ def test_the_checker_follows_part_warps_and_lanes_that_leave(how: dict[str, Any]
 
     report = ep_lib.check(main, 1, **how)
     assert report.ok, report
+
+
+@pytest.mark.parametrize("size", [2, 8, 32])
+def test_groups_by_the_names_of_their_types(backend: str, size: int) -> None:
+    """``thread_block_tile<32> warp = tiled_partition<32>(block)``, and sizes that are known at run time only."""
+    got = run(backend, "named_groups", ((64, 6), np.int32), ..., size, blocks=1, threads=64)
+    for me in range(64):
+        first, half = me // size * size, size // 2
+        total = sum(range(first, first + size)) if me == first else -1
+        expected = [me % 32 + 3200, me // 8 * 8 + 1, me % size + 100 * size, me % half + 100 * half, total]
+        assert got[me, :5].tolist() == expected, f"thread {me}"
+    assert got[0, 5] == sum(range(64))
+
+
+def test_parts_of_a_coalesced_group_go_by_ranks(backend: str) -> None:
+    got = run(backend, "parts_of_coalesced", (32, np.int32), ..., blocks=1, threads=32)
+    assert [got[3 * i] for i in range(11)] == [(400 if i < 8 else 300) + i % 4 for i in range(11)]
+
+
+def test_a_group_of_no_possible_size_is_a_fault() -> None:
+    kernel = ep_lib.Kernel.from_file(FILE, "named_groups")
+
+    def main(rank: ep_lib.Rank) -> None:
+        kernel.launch(rank, 1, 64, rank.empty(384, np.int32), 12)
+        rank.synchronize()
+
+    with pytest.raises(ep_lib.errors.KernelFault, match="groups that do not have 1, 2, 4, 8, 16 or 32 threads"):
+        ep_lib.spawn(main, 1, "emulator")

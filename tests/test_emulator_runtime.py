@@ -537,6 +537,7 @@ extern "C" __global__ void k(int place, const Shape** shapes, long* out) {
 
 
 @pytest.mark.parametrize("place", range(7))
+@pytest.mark.usefixtures("cpp_only")
 def test_a_library_has_no_memory_for_kernels_but_its_variables(place: int) -> None:
     def main(rank: ep_lib.Rank) -> int:
         out = rank.to_device(np.zeros(1, np.int64))
@@ -555,9 +556,9 @@ def test_a_library_has_no_memory_for_kernels_but_its_variables(place: int) -> No
 
 # A base's function of a derived object, by code that the compiler writes behind its sanitizer.
 BASES = """
-struct Left { long a = 1; virtual long sum() { return a; } };
-struct Right { long b = 2; virtual __noinline__ long all() { return b; } };
-struct Both : INHERITED Left, INHERITED Right { __noinline__ long all() override { return a + b; } };
+struct Left { long a = 1; __device__ virtual long sum() { return a; } };
+struct Right { long b = 2; __device__ virtual __noinline__ long all() { return b; } };
+struct Both : INHERITED Left, INHERITED Right { __device__ __noinline__ long all() override { return a + b; } };
 __device__ __noinline__ long ask(Right* right) { return right->all(); }
 extern "C" __global__ void k(long* out) { Both both; out[0] = ask(&both); }
 """

@@ -51,7 +51,7 @@ def outcome(runner: Runner, scenario: Scenario, case: Case) -> str:
     header, _ = frame_sizes(reply[: FRAME.size], 1 << 30)
     body = reply[FRAME.size :]
     outputs = unpack_outputs(scenario, "n", body[:header], body[header:])
-    return what_failed(scenario, outputs, Path("mine"), EXERCISE.also) or case.judge(outputs) or ""
+    return what_failed(scenario, outputs, Path("mine"), EXERCISE.also) or case.verdict(outputs) or ""
 
 
 def cases_of(task: int, network: str, *, checked: bool) -> Iterator[Case]:

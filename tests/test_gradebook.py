@@ -73,6 +73,16 @@ def test_an_attempt_is_there_after_the_book_was_closed(tmp_path: Path) -> None:
         assert not book.is_graded("Žofie 张", "01", "d2", "v1") and not book.is_graded("Žofie 张", "01", "d1", "v2")
 
 
+def test_a_new_book_is_for_its_user_alone(tmp_path: Path) -> None:
+    with Book(tmp_path / "class.db") as book:
+        book.append("ada", "01", "d1", "v1", record(2))
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert len(modes) == 3 and set(modes.values()) == {0o600}, modes
+    (tmp_path / "class.db").chmod(0o660)  # an instructor who shares it with a group
+    with Book(tmp_path / "class.db"):
+        assert (tmp_path / "class.db").stat().st_mode & 0o777 == 0o660
+
+
 def test_the_same_submission_is_one_attempt_unless_it_is_another_round(book: Book) -> None:
     assert book.append("ada", "01", "d1", "v1", record(2, 0))
     assert not book.append("ada", "01", "d1", "v1", record(2, 2))  # another grader was quicker

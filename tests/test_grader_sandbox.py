@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import itertools
 import json
 import os
 import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ import pytest
 from ep_lib import processes
 from ep_lib.jit.cache import cache_dir
 from ep_lib.jit.toolkit import find_compiler
-from ep_lib.workshop import grader, guest, walls, zygote
+from ep_lib.workshop import grader, walls, zygote
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.feedback import failure_text
 from ep_lib.workshop.hidden import load
@@ -428,23 +426,6 @@ class _NoMemory:
 
     def end(self) -> None:
         self.ended += 1
-
-
-@pytest.mark.parametrize(
-    "gives",
-    [
-        lambda: np.broadcast_to(np.int64(0), (10**17,)).tolist(),
-        lambda: list(itertools.repeat(0, 10**17)),
-        lambda: bytes(memoryview(np.broadcast_to(np.int64(0), (10**17,)))),
-    ],
-)
-def test_what_a_piece_returns_and_nothing_can_hold_is_its_own(
-    gives: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = guest._outcome(Path("/proc/self/no-such"), gives)["failure"]
-    assert told["kind"] == "ValueError" and "takes more memory" in told["message"]
-    monkeypatch.setattr(guest, "_has_memory", lambda: False)  # as on a machine that has none
-    assert guest._outcome(Path("/proc/self/no-such"), gives)["failure"]["kind"] == "MemoryError"
 
 
 def test_a_child_without_memory_is_tried_once_more() -> None:

@@ -133,7 +133,7 @@ def test_what_a_file_does_when_it_is_imported_has_a_limit_of_its_own(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_compiler_has_a_limit_of_its_own_and_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+def test_a_compiler_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     held_a_place_for_minutes = "const char big[1ul << 30] = {1}; EP_DEVICE char at(int i) { return big[i]; }\n"
     submission(tmp_path, SOLUTION.read_text() + held_a_place_for_minutes)
     result = grade("01", tmp_path, limits=Limits(compile_s=2))

@@ -11,6 +11,8 @@ from support.happens_before import Events, Op, Program, random_program
 
 import ep_lib
 
+pytestmark = pytest.mark.usefixtures("cpp_only")  # the kernel calls the emulator
+
 KINDS = {"race", "scope", "width", "slot reused"}
 
 

@@ -184,6 +184,7 @@ def test_defines_reach_the_source() -> None:
     compile_source(source, defines={"A": 2, "B": True, "C": False, "D(x)": "((x) + 1)"}, options=["-DX=7"])
 
 
+@pytest.mark.usefixtures("cpp_only")
 def test_names_of_the_cpp_library_bring_its_headers(tmp_path: Path) -> None:
     (tmp_path / "mine.cuh").write_text("inline int larger(int a, int b) { return std::max(a, b); }\n")
     kernel = "__global__ void k(int* p) { *p = LARGER(p[0], p[1]); }\n"
@@ -411,6 +412,7 @@ extern "C" __global__ void k(int* x) { x[8] = even_sum(x, 7); }
     assert spawn(main, 1, backend="emulator") == [4]
 
 
+@pytest.mark.usefixtures("cpp_only")
 def test_places_of_the_linker_are_no_variables() -> None:
     text = """
     extern "C" char _DYNAMIC[], __ehdr_start, _end, __TMC_END__;
@@ -422,6 +424,7 @@ def test_places_of_the_linker_are_no_variables() -> None:
         Kernel.from_source(text, "k", filename="x.cu").compile()
 
 
+@pytest.mark.usefixtures("cpp_only")
 @pytest.mark.parametrize(
     ("text", "says"),
     [

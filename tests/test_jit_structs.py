@@ -28,8 +28,10 @@ def uses() -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cpp_only")
 def test_sizes_and_offsets_are_the_compilers() -> None:
-    lines = [f"#include <{header}>" for header in sorted({header for _, header, _ in uses()})]
+    lines = ["#include <stddef.h>"]
+    lines += [f"#include <{header}>" for header in sorted({header for _, header, _ in uses()})]
     for function, header, name in sorted(uses()):
         if function == "header_constant":
             continue
@@ -37,7 +39,7 @@ def test_sizes_and_offsets_are_the_compilers() -> None:
         lines.append(f"static_assert(sizeof({found.qualified}) == {found.size});")
         lines.append(f"static_assert(alignof({found.qualified}) == {found.align});")
         lines += [
-            f'static_assert(__builtin_offsetof({found.qualified}, {member}) == {offset}, "{name}.{member}");'
+            f'static_assert(offsetof({found.qualified}, {member}) == {offset}, "{name}.{member}");'
             for member, offset in found.offsets.items()
         ]
     Kernel.from_source("\n".join([*lines, 'extern "C" __global__ void nothing() {}']), "nothing").compile()

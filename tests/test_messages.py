@@ -102,6 +102,7 @@ def fault_of(name: str, n: int) -> KernelFault:
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
 )
+@pytest.mark.usefixtures("cpp_only")
 def test_a_fault_names_the_line_and_the_mistake(name: str, n: int, line: str, says: str) -> None:
     error = fault_of(name, n)
     number = FAULTS[: FAULTS.index(line)].count("\n") + 1
@@ -143,12 +144,12 @@ def test_a_file_of_the_workshop_is_named_from_its_folder(tmp_path: Path, monkeyp
 
 NAMED = """#include <ep/peer.cuh>
 #include <ep/wait.cuh>
-extern "C" __global__ void behind(float* few, unsigned long* flags, int n) { few[n] = 1; }
-extern "C" __global__ void behind_theirs(float* few, unsigned long* flags, int n) { ep::peer_ptr(flags, 1)[n] = 1; }
-extern "C" __global__ void waits(float* few, unsigned long* flags, int n) {
+extern "C" __global__ void behind(float* few, uint64_t* flags, int n) { few[n] = 1; }
+extern "C" __global__ void behind_theirs(float* few, uint64_t* flags, int n) { ep::peer_ptr(flags, 1)[n] = 1; }
+extern "C" __global__ void waits(float* few, uint64_t* flags, int n) {
     while (ep::ld_acquire_sys_u64(ep::peer_ptr(flags, 1) + n) == 0) {}
 }
-extern "C" __global__ void two_bytes(float* few, unsigned long* flags, int n) {
+extern "C" __global__ void two_bytes(float* few, uint64_t* flags, int n) {
     if (ep::rank() == 0) reinterpret_cast<short*>(ep::peer_ptr(flags, 1))[n] = 1;
     if (ep::rank() == 1) flags[n / 4] = 1;
 }

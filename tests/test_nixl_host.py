@@ -336,17 +336,25 @@ def test_another_version_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_strangers_do_not_keep_a_peer_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "_GREETING_SECONDS", 0.05)
-    with meeting.listen("127.0.0.1", 0) as listener:
+    monkeypatch.setattr(meeting, "_GREETING_SECONDS", 1e9)  # as long as they like
+    monkeypatch.setattr(meeting, "_MOST_GREETED", 8)
+    with meeting.listen("127.0.0.1", 0) as listener, contextlib.ExitStack() as strangers:
         port = listener.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as http:
-            http.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
-            with socket.create_connection(("127.0.0.1", port)) as gone:
-                gone.sendall(b"EP")
-            server, client = both(
-                lambda: meeting.accept(listener, SECRET, b"a", 5, "server"),
-                lambda: meeting.connect("127.0.0.1", port, SECRET, b"b", 5, "client"),
-            )
+
+        def stranger(says: bytes) -> None:
+            strangers.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(says)
+
+        for _ in range(12):
+            stranger(b"")
+        stranger(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
+        with socket.create_connection(("127.0.0.1", port)) as gone:
+            gone.sendall(b"EP")
+        before = threading.active_count()
+        server, client = both(
+            lambda: meeting.accept(listener, SECRET, b"a", 5, "server"),
+            lambda: meeting.connect("127.0.0.1", port, SECRET, b"b", 5, "client"),
+        )
+        assert threading.active_count() == before
     assert (server, client) == (b"b", b"a")
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.tagged import tagged
+from support.waiting import wait_until
 
 from ep_lib import cli
 from ep_lib.commands.bench import pcie as bench_pcie
@@ -122,6 +129,27 @@ def test_two_runs_at_a_time_find_what_one_does(capsys: pytest.CaptureFixture[str
     alone, together = (json.loads(bench(capsys, *SMALL[:-1], jobs, MERGED, "--json")[1]) for jobs in ("1", "2"))
     assert alone["rows"] == together["rows"] and len(alone["rows"]) == 4
     assert all(row["num_sms"] == 12 and row["merge_sender_receiver"] for row in alone["rows"])
+
+
+def _workers(tag: str) -> list[int]:
+    """The processes of a run that compute for its first one."""
+    found = []
+    for pid in tagged(tag):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"worker_processes" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_its_processes_end_with_it(how: signal.Signals) -> None:
+    name, value = "EP_LIB_TEST_RUN", f"bench-pcie-{os.getpid()}-{how:d}"
+    command = [sys.executable, "-m", "ep_lib", "bench", "pcie", "--model", "--jobs", "2"]
+    with subprocess.Popen(command, env={**os.environ, name: value}, stderr=subprocess.DEVNULL) as run:
+        assert wait_until(lambda: len(_workers(value)) >= 2)
+        run.send_signal(how)
+    assert run.returncode == -how and wait_until(lambda: tagged(f"{name}={value}") == [])
 
 
 def test_no_runs_at_a_time_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -296,10 +296,28 @@ def test_progress_outlives_the_kernel(own_mine: Path, monkeypatch: pytest.Monkey
     progress.put(progress.PUZZLES, "a", "2")
     monkeypatch.setattr(progress, "_unwritten", [])
     assert (progress.get(progress.PREDICTIONS, "a"), progress.get(progress.PUZZLES, "a")) == ("1", "2")
-    (own_mine / "progress.json").write_text("{ not json")
-    assert progress.get(progress.PUZZLES, "a") is None
-    progress.put(progress.PUZZLES, "b", "3")
-    assert json.loads((own_mine / "progress.json").read_text()) == {"puzzles": {"b": "3"}}
+
+
+@pytest.mark.parametrize("slip", [lambda text: text[:-3] + ",\n}}\n", lambda text: text[:-9], lambda text: f"[{text}]"])
+def test_damaged_progress_is_put_beside_and_said(
+    own_mine: Path, capsys: pytest.CaptureFixture[str], slip: Callable[[str], str]
+) -> None:
+    file = own_mine / "progress.json"
+    damaged = []
+    for number in (1, 2):
+        progress.put(progress.PUZZLES, "a", "2")
+        damaged.append(slip(file.read_text()))
+        file.write_text(damaged[-1])
+        capsys.readouterr()
+        assert progress.get(progress.PUZZLES, "a") is None and progress.get(progress.PUZZLES, "a") is None
+        assert capsys.readouterr().err.count(f"{file} is damaged") == 1 and "mend it" in progress.problem()
+        progress.put(progress.PUZZLES, "b", str(number))
+        assert json.loads(file.read_text()) == {"puzzles": {"b": str(number)}}
+        assert f"now lies beside as progress-damaged-{number}.json" in capsys.readouterr().err
+        assert "mend progress-damaged-" in progress.problem()
+    assert [(own_mine / f"progress-damaged-{number}.json").read_text() for number in (1, 2)] == damaged
+    progress.put(progress.PUZZLES, "c", "4")
+    assert progress.problem() == "" and capsys.readouterr().err == ""
 
 
 def test_progress_without_a_place_to_write(own_mine: Path) -> None:

@@ -20,7 +20,13 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("killed (SIGKILL)", 1), ("stopped (SIGSTOP)", 10), ("killed, masked, replaced", 3)]
+    ("name", "share"),
+    [
+        ("killed (SIGKILL)", 1),
+        ("stopped (SIGSTOP)", 10),
+        ("killed, masked, replaced", 3),
+        ("two killed, masked, replaced", 3),
+    ],
 )
 def test_who_remains_is_told_and_nothing_stays(name: str, share: int, rounds: int) -> None:
     count = rounds // share if rounds > 3 else int(share <= rounds)  # once, or not at all

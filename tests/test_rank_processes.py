@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,9 @@ from support.dispatch_combine_cases import make_case
 from support.mpi import mpich_memory, mpiexec
 from support.rank_runs import PROGRAM, environment, finish, no_heap_is_left, read, run, start, start_in
 from support.torchrun import as_torchrun
-from support.waiting import CPU_S, ENOUGH, wait_until
+from support.waiting import CPU_S, ENOUGH, said_by, wait_until
 
-from ep_lib.bootstrap import mpi
+from ep_lib.bootstrap import mpi, siblings
 from ep_lib.emulator.process_world import ProcessWorld
 from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.errors import (
@@ -123,6 +124,35 @@ def test_an_error_under_mpiexec_is_told_to_who_waits_in_kernels(where: str, tmp_
         assert "check whether" not in text and "too long" not in text, text  # what nobody needs to look for
 
 
+@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+def test_a_forked_child_does_not_speak_for_its_rank(launcher: str, tmp_path: Path) -> None:
+    found = launch(mpiexec(2), "forks", tmp_path, 2) if launcher == "mpiexec" else run("forks", tmp_path, 2)
+    assert found == [3, 3]
+
+
+FORKS_AFTER_MPI = """
+import os, sys
+from mpi4py import MPI
+import ep_lib
+rank = ep_lib.init("emulator")
+if rank == 1:
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+rank.barrier()
+rank.close()
+"""
+
+
+def test_a_forked_child_that_would_end_mpi_says_so() -> None:
+    """mpi4py ends MPI where the program has started it, in a child, too: that is no end that others live through."""
+    command = [*mpiexec(2), "-c", FORKS_AFTER_MPI]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=ENOUGH, check=False)
+    assert (done.returncode, done.stdout) == (0, "child 1\n"), done.stderr
+    assert "forked from rank 1's, ends here" in done.stderr and "os._exit(code)" in done.stderr
+
+
 def test_a_stopped_rank_under_mpiexec_is_named_and_all_end(tmp_path: Path) -> None:
     """mpiexec waits for every process, also for one that is stopped, and MPI_Finalize for every rank. Whose limit is
     over first raises PeerTimeout and tells the others, who raise RankFailed, if their own is not over."""
@@ -151,7 +181,7 @@ def test_ranks_under_mpiexec_go_on_without_a_killed_one(tmp_path: Path) -> None:
 DIES_IN_INIT = """
 import os, signal, time
 import ep_lib
-from ep_lib.bootstrap import mpi
+from ep_lib.bootstrap import mpi, siblings
 
 def dies():
     time.sleep(0.2)
@@ -186,6 +216,62 @@ def test_mpi_that_never_starts_ends_with_a_sentence() -> None:
     ended = subprocess.run([sys.executable, "-c", program.format(0.2, 60)], capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGTERM and "has waited 0.2 s in MPI_Init for the other ranks" in ended.stderr
     subprocess.run([sys.executable, "-c", program.format(60, 0)], check=True, timeout=ENOUGH)
+
+
+LAUNCHERS = {
+    "srun": ("SLURM_LOCALID", {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": f"{os.getpid()}"}),
+    "torchrun": ("LOCAL_RANK", {"LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "3"}),
+    "mpiexec": ("MPI_LOCALRANKID", {"MPI_LOCALNRANKS": "3", "PMI_RANK": "0"}),
+}
+ENDS_EARLY = """
+import os, sys, time
+from ep_lib.bootstrap import mpi, siblings, stopped
+way, number, slow = sys.argv[1:]
+siblings.PATIENCE_S, siblings.LOOK_S = 0.5, 0.05
+if number == "1":
+    time.sleep(0.5)
+    sys.exit()
+if way == "mpiexec":
+    siblings.__file__ = slow
+    with mpi.limited_start(60):
+        time.sleep(60)
+look = stopped.give_up_on_ended(int(number), int(number))
+while True:
+    look()
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("way", LAUNCHERS)
+def test_a_rank_that_ends_before_the_ranks_meet_is_named(way: str, tmp_path: Path) -> None:
+    """Also where a script of the launcher's starts the rank. Clocks apart, nothing is a stand-in but the launcher."""
+    faster = tmp_path / "siblings.py"
+    faster.write_text(Path(siblings.__file__).read_text().replace("PATIENCE_S = 10.0", "PATIENCE_S = 0.5"))
+    variable, more = LAUNCHERS[way]
+    command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", ENDS_EARLY, way]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(number), str(faster)],
+            env={**environment(), **more, variable: str(number)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    said = [err for _, err in said_by(ranks)]
+    assert ranks[1].returncode == 0 and not said[1]
+    for number in (0, 2):
+        assert ranks[number].returncode != 0
+        told = "number 1 of this host's" if way == "mpiexec" else "rank 1 has no process any more: it ended before"
+        assert told in said[number], said
+
+
+def test_a_rank_that_no_launcher_started_has_no_siblings() -> None:
+    by_hand = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}  # each in its own shell
+    program = "import os; from ep_lib.bootstrap.siblings import siblings_of; print(siblings_of(os.getpid()))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**environment(), **by_hand}, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 def test_a_wait_without_end_names_its_line(tmp_path: Path) -> None:

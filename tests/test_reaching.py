@@ -1,4 +1,4 @@
-"""Words by which a piece in Python reaches what nobody handed to it are worth a look; they cost no point."""
+"""Modules that answer, grade or start programs are worth a look in a piece in Python; they cost no point."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import pytest
 from ep_lib.workshop.reaching import reaches
 
 LOOKS = {
-    "a frame of an error": ("frame = error.__traceback__.tb_frame", "tb_frame"),
-    "a frame by another name": ("from sys import _getframe as look", "_getframe"),
-    "a function's variables": ("cell = launch.__closure__[0].cell_contents", "__closure__"),
-    "a name by getattr": ('getattr(launch, "__globals__")', "__globals__"),
-    "all objects": ("import gc\nfound = gc.get_objects()", "get_objects"),
     "the oracle": ("import ep_lib\nwants = ep_lib.reference.layout(x)", "ep_lib.reference"),
     "the oracle, imported": ("from ep_lib import reference", "ep_lib.reference"),
-    "the grader": ("from ep_lib.workshop import seal", "ep_lib.workshop"),
-    "the grader, as a module": ("import ep_lib.workshop.seal", "ep_lib.workshop"),
+    "the grader": ("from ep_lib.workshop import grader", "ep_lib.workshop"),
+    "the grader, as a module": ("import ep_lib.workshop.grader", "ep_lib.workshop"),
     "another program": ("from subprocess import run", "import subprocess"),
-    "a kernel of its own": ('own = type(kernel).from_source("...", "own")', "from_source"),
     "behind an encoding": ("# coding: raw_unicode_escape\n# \\u000aimport socket", "import socket"),
 }
 
 
 @pytest.mark.parametrize("code", LOOKS)
-def test_a_word_that_reaches_out_is_told_with_its_first_line(code: str) -> None:
+def test_such_a_module_is_told_with_its_first_line(code: str) -> None:
     text, word = LOOKS[code]
     first = reaches(f"{text}\n{text}\n".encode())[0]
     assert f": `{word}`: no exercise needs it" in first and int(first.partition(":")[0]) <= 2 + text.count("\n")

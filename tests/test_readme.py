@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -98,3 +99,16 @@ def test_notebooks_in_the_table_are_those_that_exist() -> None:
 def test_settings_are_documented_where_the_readme_says() -> None:
     assert "EP_LIB_CACHE_DIR" in (ROOT / "ep_lib/config.py").read_text(encoding="utf-8")
     assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_no_command_has_the_secret_among_its_words() -> None:
+    """Every user of a machine can read the words of all commands, though only their owner the environment."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts[path.name] = "\n".join("".join(cell["source"]) for cell in cells)
+    assert "EP_LIB_SECRET" in texts["multinode.md"]
+    given = re.compile(r"^.*EP_LIB_SECRET(?:=| +(?=\S*(?:\.\.\.|\$))).*$", re.MULTILINE)
+    from_a_file = re.compile(r'export (?:[A-Z_]+=\S+ )*EP_LIB_SECRET="\$\(cat [^)]+\)"')
+    lines = [(name, line) for name, text in texts.items() for line in given.findall(text)]
+    assert lines and [each for each in lines if not from_a_file.match(each[1])] == []

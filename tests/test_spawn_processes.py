@@ -102,6 +102,18 @@ def test_large_results_and_prints_arrive(capfd: pytest.CaptureFixture[str]) -> N
     assert sorted(capfd.readouterr().out.splitlines()) == ["hello from 0", "hello from 1"]
 
 
+def test_a_forked_child_does_not_speak_for_its_rank() -> None:
+    def main(rank: StandIn) -> int:
+        if rank.rank == 0:
+            return 0
+        child = os.fork()
+        if child == 0:
+            sys.exit(3)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert run(main) == [0, 3]
+
+
 def test_an_exception_keeps_its_type_and_says_where_it_was_raised(woke: Path) -> None:
     def main(rank: StandIn) -> None:
         if rank.rank == 1:

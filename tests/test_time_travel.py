@@ -223,6 +223,8 @@ def test_changes_rebuild_each_state_also_of_a_part(seed: int, limit: int) -> Non
 def test_names_of_parameters() -> None:
     source = "template <int N, class T> __global__ void __launch_bounds__(64) f(T (*g)[3], pair<int, 4> a, int* b = 0)"
     assert parameter_names(source, "f<2, int>") == ["g", "a", "b"]
+    commented = "void g(const float* __restrict__ x,  // what, and (how)\n int /* n, */ n)"
+    assert parameter_names(commented, "g") == ["x", "n"]
     assert parameter_names("void h()", "h") == [] and parameter_names("void h(int)", "other") == []
 
 

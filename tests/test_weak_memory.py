@@ -12,6 +12,8 @@ from support.litmus import Batch, Litmus, judge
 
 import ep_lib
 
+pytestmark = pytest.mark.usefixtures("cpp_only")  # the kernels call the emulator
+
 TESTS = litmus.generate()
 BY_NAME = {test.name: test for test in TESTS}
 _ROUNDS = 10  # launches of one program; in a row, the two ranks drift apart, and rare outcomes get rarer

@@ -155,6 +155,10 @@ class Backend(Protocol):
         """Told that ``array`` has no value yet (for the emulator's checks)."""
         ...
 
+    def variable(self, kernel: Kernel, symbol: str) -> Any | None:
+        """The bytes of a variable of a kernel's module on this rank (uint8); None if it has none of that name."""
+        ...
+
     def launch(
         self,
         kernel: Kernel,

@@ -183,6 +183,16 @@ class CudaBackend:
         memory = self.xp.cuda.UnownedMemory(self._heap.addresses[self.rank], self.heap_bytes, self, self.device)
         return self.xp.ndarray(shape, dtype=kind, memptr=self.xp.cuda.MemoryPointer(memory, offset))
 
+    def variable(self, kernel: Kernel, symbol: str) -> Any | None:
+        """A CuPy view of a variable of the kernel's module."""
+        self._check_open()
+        found = self._load(kernel).variable(symbol)
+        if found is None:
+            return None
+        address, nbytes = found
+        memory = self.xp.cuda.UnownedMemory(address, nbytes, self, self.device)
+        return self.xp.ndarray((nbytes,), dtype=np.uint8, memptr=self.xp.cuda.MemoryPointer(memory, 0))
+
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """Pinned memory, which has one address for host and GPU; freed by :meth:`close`."""
         self._check_open()

@@ -18,9 +18,9 @@ from ep_lib.backends.base import MAX_SHARED_BYTES
 from ep_lib.callers import is_ours
 from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
-from ep_lib.emulator.recording import parameter_names
+from ep_lib.emulator.recording import parameter_names, read_only_parameters
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
-from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, used_arrays
+from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, require_threads, used_arrays
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind
 from ep_lib.transports import registry
@@ -256,6 +256,12 @@ class EmulatorBackend:
             address = array.__array_interface__["data"][0]
             self._machine.left_unwritten(address, min(array.nbytes, _MARKED_BYTES))
 
+    def variable(self, kernel: Kernel, symbol: str) -> Array | None:
+        """A view of a variable of the kernel's library, of which each kernel of each rank has a copy."""
+        self._check_open()
+        image, _ = self._loaded.get(kernel) or self._load(kernel)
+        return self._machine.variable(image, self.rank, symbol)
+
     def replay(self, launches: Any, given: Any, made: Any) -> None:
         """Kernels are launched one by one here, and checked."""
 
@@ -274,6 +280,7 @@ class EmulatorBackend:
             self._world.require_own(self.rank)
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image, parameters = self._loaded.get(kernel) or self._load(kernel)
+        require_threads(kernel.name, block3, image.most_threads)
         shared_bytes = dynamic_shared(kernel.name, shared_bytes)
         _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         arrays, data = [], []
@@ -302,8 +309,15 @@ class EmulatorBackend:
                 ranges.append((info.address, info.address + info.nbytes, not info.readonly))
         if self._watch is not None:
             self._watch.look()
+        read_only = []
+        if self.checks:
+            flags = read_only_parameters(kernel.source, kernel.name)
+            pointers = (array for (_, array, _), flag in zip(marshalled, flags, strict=False) if flag)
+            read_only = [
+                (array.address, array.address + array.nbytes, False) for array in pointers if array is not None
+            ]
         self._last_ticket = self._machine.launch(
-            self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes, parameters
+            self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes, parameters, read_only=read_only
         )
         if self._machine.notes is not None:
             given = [list(inside) if array is None else [array] for _, array, inside in marshalled]

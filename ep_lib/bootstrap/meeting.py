@@ -13,11 +13,16 @@ import hashlib
 import hmac
 import math
 import os
+import queue
 import secrets
 import socket
 import struct
+import threading
 import time
+from collections import deque
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ep_lib.config import Config
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
@@ -31,7 +36,9 @@ _MAGIC = b"EP_MEET\n"
 _GREETING = struct.Struct("<8sI32s")  # magic, version, random number
 _LENGTH = struct.Struct("<Q")
 _SEAL_BYTES = 32
-_GREETING_SECONDS = 2.0  # for a stranger that connects and says nothing: others wait meanwhile
+_GREETING_SECONDS = 2.0  # for a stranger that connects and says nothing
+_MOST_GREETED = 64  # strangers at a time: for one more the oldest goes
+_BACKLOG = 128  # connections that wait for accept(): one that finds no room tries again after a second
 _RETRY_SECONDS = 0.05
 _YES, _NO = b"Y", b"N"
 
@@ -73,7 +80,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(16)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -100,31 +107,96 @@ def accept_and_keep(
 ) -> tuple[bytes, socket.socket]:
     """The same, and the connection, which ends when the peer does."""
     deadline = time.monotonic() + timeout
-    turned_away: list[str] = []
-    while True:
-        listener.settimeout(_left(deadline))
-        try:
-            connection, address = listener.accept()
-        except TimeoutError:
-            if time.monotonic() < deadline:
-                continue
-            others = f"; turned away: {'; '.join(turned_away[-3:])}" if turned_away else ""
-            place = "{}, port {}".format(*listener.getsockname()[:2])
-            raise _nobody(
-                f"{who!r} waited {timeout:g} s for a peer on {place}; did it connect there?{others}"
-            ) from None
-        with contextlib.ExitStack() as closing:
-            closing.push(connection)
+    with Door(listener, secret) as door:
+        while (met := door.next(_left(deadline))) is not None:
+            with contextlib.ExitStack() as closing:
+                closing.push(met.connection)
+                try:
+                    met.connection.settimeout(_left(deadline))
+                    theirs = receive(met.connection, met.key)
+                    send(met.connection, met.key, mine)
+                    closing.pop_all()
+                    return theirs, met.connection
+                except (Stranger, OSError) as error:
+                    door.turned_away.append(f"{met.address}: {error}")
+    others = f"; turned away: {'; '.join(door.turned_away)}" if door.turned_away else ""
+    place = "{}, port {}".format(*listener.getsockname()[:2])
+    raise _nobody(f"{who!r} waited {timeout:g} s for a peer on {place}; did it connect there?{others}")
+
+
+class Met(NamedTuple):
+    """Who has proved that it knows the secret: the connection, its key and where it comes from."""
+
+    connection: socket.socket
+    key: bytes
+    address: str
+
+
+class Door:
+    """Greets all that connect to ``listener`` at a time, a thread each, so that those that say nothing keep none out.
+
+    ``turned_away``: who was of late, and why. Leaving the block ends the connections that :meth:`next` did not return.
+    """
+
+    def __init__(self, listener: socket.socket, secret: bytes) -> None:
+        self.turned_away: deque[str] = deque(maxlen=3)
+        self._listener, self._secret = listener, secret
+        self._met: queue.SimpleQueue[Met] = queue.SimpleQueue()
+        self._greeted: dict[socket.socket, threading.Thread] = {}  # those of now, the oldest first
+        self._wakes, self._waker = socket.socketpair()
+
+    def __enter__(self) -> Door:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection, thread in list(self._greeted.items()):
+            _hang_up(connection)
+            thread.join()
+        while not self._met.empty():
+            self._met.get().connection.close()
+        self._wakes.close()
+        self._waker.close()
+
+    def next(self, seconds: float) -> Met | None:
+        """Who has proved it next; None if none has for so many seconds."""
+        until = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._met.get_nowait()
+            ready = wait([self._listener, self._wakes], max(0.0, until - time.monotonic()))
+            if not ready:
+                return None
+            if self._wakes in ready:
+                self._wakes.recv(1)
+            if self._listener in ready:
+                self._listener.settimeout(0)
+                with contextlib.suppress(OSError):  # it has gone meanwhile
+                    self._greet(*self._listener.accept())
+
+    def _greet(self, connection: socket.socket, address: Any) -> None:
+        now = list(self._greeted.items())
+        for oldest, thread in now[: max(0, len(now) + 1 - _MOST_GREETED)]:
+            _hang_up(oldest)
+            thread.join()
+
+        def greets() -> None:
             try:
-                connection.settimeout(min(_left(deadline), _GREETING_SECONDS))
-                key = greet(connection, secret, is_server=True)
-                connection.settimeout(_left(deadline))
-                theirs = receive(connection, key)
-                send(connection, key, mine)
-                closing.pop_all()
-                return theirs, connection
+                connection.settimeout(_GREETING_SECONDS)
+                self._met.put(Met(connection, greet(connection, self._secret, is_server=True), address[0]))
             except (Stranger, OSError) as error:
-                turned_away.append(f"{address[0]}: {error}")
+                connection.close()
+                self.turned_away.append(f"{address[0]}: {error}")
+            self._waker.send(b".")
+            del self._greeted[connection]  # last: leaving the block waits for those that are in there
+
+        self._greeted[connection] = threading.Thread(target=greets, name="ep_lib-greeting", daemon=True)
+        self._greeted[connection].start()
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Ends what another thread reads from."""
+    with contextlib.suppress(OSError):  # it has ended
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float, who: str) -> bytes:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ep_lib.bootstrap import siblings
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, missing_error, read_int
 from ep_lib.bootstrap.stopped import give_up_on_stopped, processes_stopped
 from ep_lib.bootstrap.wire import dumps, loads
@@ -33,13 +34,23 @@ _LOOK_SECONDS = 0.2
 _EXIT_POLL_SECONDS = 0.01
 _SHARED_NAMES = rf"{SHARED_MEMORY}/mpich_shm_\S+"
 _SHARED_BYTES = 1_064_000  # of MPICH 5.0, for each rank of the host
+_ends_mpi = False  # whether ep_lib calls MPI_Finalize, not mpi4py
 # Ends its parent unless that says in time that it has started; if the parent dies meanwhile, removes the shared memory
 # that it had. It is a process: MPI_Init lets no other thread of Python run.
 _WATCH = """
-import os, re, select, sys, time
-seconds, text, pattern, *signals = sys.argv[1:]
+import os, re, runpy, select, sys, time
+seconds, text, of_absent, siblings, pattern, *signals = sys.argv[1:]
+siblings = runpy.run_path(siblings)
 parent, names, end = os.getppid(), set(), time.monotonic() + float(seconds)
+found, next_look, since, lost = siblings["siblings_of"](parent), 0, 0, None
 while time.monotonic() < end and not select.select([0], [], [], 0.01)[0]:
+    if found and time.monotonic() > next_look:
+        now, absent = time.monotonic(), siblings["absent"](found)
+        next_look = now + siblings["LOOK_S"]
+        if not absent or lost not in absent:
+            lost, since = (absent or [None])[0], now
+        elif now - since > siblings["PATIENCE_S"]:
+            text, end = of_absent.format(lost), 0
     try:
         with open(f"/proc/{parent}/maps") as maps:
             names.update(re.findall(pattern, maps.read()))
@@ -79,13 +90,12 @@ class MpiBootstrap:
             _require_shared_memory()
         with limited_start(DEFAULT_TIMEOUT):
             try:
-                from mpi4py import MPI
+                self._mpi = MPI = _import_mpi()
             except ImportError as error:
                 raise BackendUnavailable(
                     "This process was started by mpirun, but Python cannot import mpi4py "
                     f"({error}). Install it where the ranks run: pip install mpi4py"
                 ) from error
-            self._mpi = MPI
             _survive_deaths()
             self._comm = (MPI.COMM_WORLD if communicator is None else communicator).Dup()
             _unname_shared_memory()
@@ -160,7 +170,7 @@ class MpiBootstrap:
         self.all_gather(None, timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        if self._closed:
+        if self._closed or self._is_forked():
             return
         self._closed = True
         atexit.unregister(self.close)
@@ -168,6 +178,10 @@ class MpiBootstrap:
             self._patience = round(timeout, 1)
         if not self._mpi.Is_finalized():
             self._tell_others(_BYE_TAG)
+
+    def _is_forked(self) -> bool:
+        """Whether this process is a child of the rank's, which must not speak for it."""
+        return os.getpid() != self._processes[self.rank].pid
 
     def _tell_others(self, tag: int) -> None:
         """By eager, empty messages, which are not waited for, since those ranks may never read them."""
@@ -181,8 +195,17 @@ class MpiBootstrap:
         Waits until every other rank is here, too, or has ended. If one has ended, MPI_Finalize is to do without the
         others. If one is stopped, this ends all ranks (MPI_Abort): mpiexec would wait for it.
         """
-        raised = getattr(sys, "last_value", None) is not None
-        if self._mpi.Is_finalized() or (raised and "mpi4py.run" in sys.modules):  # which ends all ranks at once
+        if self._is_forked():
+            if not _ends_mpi:
+                sys.stderr.write(
+                    f"ep_lib: process {os.getpid()}, which was forked from rank {self.rank}'s, ends here: Python's end "
+                    "would end MPI, which is its parent's. End it by os._exit(code), or call ep_lib.init() before "
+                    "`from mpi4py import MPI`\n"
+                )
+                sys.stderr.flush()
+                os._exit(1)
+            return
+        if self._mpi.Is_finalized() or _aborts():
             return
         self._tell_others(_EXIT_TAG)
         place = self._processes[self.rank].place
@@ -213,6 +236,32 @@ class MpiBootstrap:
             self._comm.Abort(1)
 
 
+def _import_mpi() -> Any:
+    """mpi4py's MPI, which starts MPI. Where this is the first import, ep_lib ends MPI as well: mpi4py would do so in
+    forked children, too, after all that Python can do there."""
+    global _ends_mpi
+    if "mpi4py.MPI" not in sys.modules:
+        import mpi4py
+
+        if mpi4py.rc.finalize is None:
+            mpi4py.rc.finalize, _ends_mpi = False, True
+            atexit.register(_finalize, os.getpid())  # before those of bootstraps, so that it comes after them
+    from mpi4py import MPI
+
+    return MPI
+
+
+def _finalize(process: int) -> None:
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if os.getpid() == process and mpi is not None and not mpi.Is_finalized() and not _aborts():
+        mpi.Finalize()
+
+
+def _aborts() -> bool:
+    """Whether mpi4py is about to end all ranks at once, because of what was raised here."""
+    return getattr(sys, "last_value", None) is not None and "mpi4py.run" in sys.modules
+
+
 @contextlib.contextmanager
 def limited_start(seconds: float) -> Iterator[None]:
     """Inside, MPI starts: ``MPI_Init`` waits for ever for a rank that never calls it, and cannot be interrupted. After
@@ -222,8 +271,24 @@ def limited_start(seconds: float) -> Iterator[None]:
         "returned, before ep_lib.init()? Its output says why. A script that begins with `from mpi4py import MPI`, "
         "started by `mpiexec -n N python -m mpi4py SCRIPT`, ends all ranks at once when one raises\n"
     )
+    of_absent = (
+        f"ep_lib: process {os.getpid()} waits in MPI_Init for the other ranks, and number {{}} of this host's (from 0) "
+        "has no process any more: it ended before ep_lib.init(). Its output says why\n"
+    )
     signals = [str(int(number)) for number in (signal.SIGTERM, signal.SIGKILL)]
-    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(seconds), text, _SHARED_NAMES, *signals]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _WATCH,
+        str(seconds),
+        text,
+        of_absent,
+        siblings.__file__,
+        _SHARED_NAMES,
+        *signals,
+    ]
     # In a session of its own: mpiexec kills the process groups of all ranks when one dies.
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as watch:
         assert watch.stdin is not None

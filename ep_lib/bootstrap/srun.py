@@ -17,8 +17,10 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, check_rank, missing_error, read_int
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, check_rank, missing_error, read_int
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
+from ep_lib.bootstrap.siblings import LOOK_S
+from ep_lib.bootstrap.stopped import give_up_on_ended
 from ep_lib.errors import BackendUnavailable
 from ep_lib.processes import private_folder
 
@@ -45,13 +47,14 @@ class SrunBootstrap(HubBootstrap):
         check_rank("srun", rank, size, local)
         place = private_folder() / f"srun-{env.get('SLURM_JOB_ID', '0')}-{env.get('SLURM_STEP_ID', '0')}"
         self._hub: Hub | None = None
+        look = give_up_on_ended(rank, rank if local is None else local)
         if rank == 0:
-            connection = self._host(place, size, timeout)
+            connection = self._host(place, size, timeout, look)
         else:
-            connection = _connect(place, rank, size, timeout)
+            connection = _connect(place, rank, size, timeout, look)
         super().__init__(connection, rank, size, "srun", rank if local is None else local)
 
-    def _host(self, place: Path, size: int, timeout: float) -> Connection:
+    def _host(self, place: Path, size: int, timeout: float, look: Look) -> Connection:
         """Accept all other ranks, then serve them and ourselves."""
         from multiprocessing import Pipe
 
@@ -70,13 +73,20 @@ class SrunBootstrap(HubBootstrap):
             gave_up = threading.Event()
             accepting = threading.Thread(target=_accept, args=(listener, peers, size, gave_up), daemon=True)
             accepting.start()
-            accepting.join(timeout)
-            key_path.unlink(missing_ok=True)
-            if accepting.is_alive():
+            deadline = time.monotonic() + timeout
+            try:
+                while accepting.is_alive():
+                    if time.monotonic() > deadline:
+                        raise missing_error(0, size, set(range(size)) - set(peers), 0, timeout)
+                    look()
+                    accepting.join(LOOK_S)
+            except BaseException:
                 gave_up.set()
                 with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as nobody:
                     nobody.connect(str(socket_path))  # the thread returns from accept(), and ends
-                raise missing_error(0, size, set(range(size)) - set(peers), 0, timeout)
+                raise
+            finally:
+                key_path.unlink(missing_ok=True)
         self._hub = Hub(peers)
         return ours
 
@@ -110,7 +120,7 @@ def _accept(listener: Listener, peers: dict[int, Connection], size: int, gave_up
             peers[int(connection.recv())] = connection
 
 
-def _connect(place: Path, rank: int, size: int, timeout: float) -> Connection:
+def _connect(place: Path, rank: int, size: int, timeout: float, look: Look) -> Connection:
     """Try until rank 0 is there: it may start later, and a key left by a killed step may be stale."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -119,5 +129,6 @@ def _connect(place: Path, rank: int, size: int, timeout: float) -> Connection:
             connection = Client(str(place.with_suffix(".sock")), family="AF_UNIX", authkey=key)
             connection.send(rank)
             return connection
+        look()
         time.sleep(_RETRY_SECONDS)
     raise missing_error(rank, size, [0], 0, timeout)

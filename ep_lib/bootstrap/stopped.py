@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ep_lib.bootstrap import siblings
 from ep_lib.bootstrap.base import Bootstrap, Look
-from ep_lib.errors import PeerTimeout
+from ep_lib.errors import PeerTimeout, RankFailed
 from ep_lib.processes import Identity, is_stopped
 
 _LONGEST_STEP = 1.0  # seconds that count between two looks: this process may have been stopped itself
@@ -33,6 +34,33 @@ def give_up_on_stopped(rank: int, what: str, seconds: float, stopped: Callable[[
         for each, so_far in waited.items():
             if so_far >= seconds:
                 raise waited_for_stopped(rank, what, seconds, each, processes[each])
+
+    return look
+
+
+def give_up_on_ended(rank: int, local_rank: int) -> Look:
+    """The same while ``rank`` waits for the ranks to meet for the first time. Raises RankFailed when one that the
+    launcher has started on this host has had no process for some seconds."""
+    found = siblings.siblings_of(os.getpid())
+    since = next_look = time.monotonic()
+    first: int | None = None  # of those that are absent: others end because of it
+
+    def look() -> None:
+        nonlocal since, next_look, first
+        now = time.monotonic()
+        if found is None or now < next_look:
+            return
+        next_look = now + siblings.LOOK_S
+        gone = siblings.absent(found)
+        if first is None or first not in gone:
+            first, since = gone[0] if gone else None, now
+        elif now - since > siblings.PATIENCE_S:
+            lost = rank - local_rank + first
+            raise RankFailed(
+                f"rank {rank} waits for the other ranks, and rank {lost} has no process any more: it ended before "
+                "ep_lib.init(). Its output says why",
+                rank=lost,
+            )
 
     return look
 
@@ -67,7 +95,8 @@ class Watched:
         self._bootstrap, self._seconds = bootstrap, seconds
         self.kind, self.rank = bootstrap.kind, bootstrap.rank
         self.world_size, self.local_rank = bootstrap.world_size, bootstrap.local_rank
-        said = [Identity(*each) for each in bootstrap.all_gather(tuple(Identity.of(os.getpid())), timeout)]
+        look = give_up_on_ended(self.rank, self.local_rank) if self.kind in ("torchrun", "srun") else None
+        said = [Identity(*each) for each in bootstrap.all_gather(tuple(Identity.of(os.getpid())), timeout, look)]
         place = said[self.rank].place
         self._seen = {rank: it for rank, it in enumerate(said) if it.place == place and rank != self.rank}
 

@@ -1,13 +1,16 @@
 """Objects as JSON, for ranks that meet over a network: what strangers may have sent is never unpickled.
 
 None, truth values, numbers, strings, bytes, NumPy arrays and scalars, and lists, tuples, sets and dictionaries of
-these.
+these. What else there is, the caller's ``other`` turns into one of these, and back: it is asked first about everything
+but the simplest.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes  # noqa: F401 - NumPy knows "bfloat16" and the like by name from here on
@@ -16,18 +19,26 @@ import numpy as np
 from ep_lib.errors import ArgumentError, RankFailed
 
 _DEPTH = 64  # of nested containers
+_DTYPE = re.compile(r"[<>|][biufcmMSUV]\d+(\[\w+\])?|[a-z]{2}\w*", re.ASCII)  # "<f4", "<M8[ns]", "bfloat16"
+Other = Callable[[Any], Any]
 
 
-def dumps(obj: object) -> bytes:
-    """``obj`` for :func:`loads` on another rank. Raises ArgumentError for what is not plain data."""
-    return json.dumps(_plain(obj, _DEPTH)).encode()
+def _no_other(_: Any) -> None:
+    return None
 
 
-def loads(data: bytes, rank: int) -> Any:
-    """What ``rank`` has passed to :func:`dumps`. Raises RankFailed if these bytes never came from there."""
+def dumps(obj: object, other: Other = _no_other) -> bytes:
+    """``obj`` for :func:`loads` on another rank. Raises ArgumentError for what is not plain data. ``other`` returns
+    plain data for an object that is none, and None for all else."""
+    return json.dumps(_plain(obj, _DEPTH, other)).encode()
+
+
+def loads(data: bytes, rank: int, other: Other = _no_other) -> Any:
+    """What ``rank`` has passed to :func:`dumps`. Raises RankFailed if these bytes never came from there. ``other`` gets
+    what that of ``dumps`` has returned, and returns the object."""
     try:
-        return _object(json.loads(data))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        return _object(json.loads(data), other)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RankFailed(
             f"what arrived from rank {rank} was not sent by ep_lib ({type(error).__name__}: {error}): do all ranks run "
             f"the same version, and does another program use the same port?",
@@ -35,11 +46,13 @@ def loads(data: bytes, rank: int) -> Any:
         ) from error
 
 
-def _plain(obj: Any, depth: int) -> Any:
+def _plain(obj: Any, depth: int, other: Other) -> Any:
     if obj is None or type(obj) in (bool, int, float, str):
         return obj
     if depth == 0:
-        raise ArgumentError(f"ranks exchange values of at most {_DEPTH} containers inside each other")
+        raise ArgumentError(f"values that travel have at most {_DEPTH} containers inside each other")
+    if (found := other(obj)) is not None:
+        return {"other": _plain(found, depth - 1, other)}
     if isinstance(obj, (bytes, bytearray, memoryview)):
         return {"bytes": _text(bytes(obj))}
     if isinstance(obj, (np.ndarray, np.generic)) and obj.dtype.hasobject is False and obj.dtype.names is None:
@@ -49,9 +62,9 @@ def _plain(obj: Any, depth: int) -> Any:
         return json.loads(json.dumps(obj))  # of an enumeration, for example: its plain value
     for kind, name in ((list, "list"), (tuple, "tuple"), (set, "set"), (frozenset, "frozenset")):
         if type(obj) is kind:
-            return {name: [_plain(item, depth - 1) for item in obj]}
+            return {name: [_plain(item, depth - 1, other) for item in obj]}
     if type(obj) is dict:
-        return {"dict": [[_plain(key, depth - 1), _plain(value, depth - 1)] for key, value in obj.items()]}
+        return {"dict": [[_plain(each, depth - 1, other) for each in item] for item in obj.items()]}
     raise ArgumentError(
         f"ranks on a network exchange plain data (numbers, strings, bytes, NumPy arrays, and lists, tuples, sets and "
         f"dictionaries of these), and no {type(obj).__module__}.{type(obj).__qualname__}: what arrives over a network "
@@ -59,20 +72,24 @@ def _plain(obj: Any, depth: int) -> Any:
     )
 
 
-def _object(plain: Any) -> Any:
+def _object(plain: Any, other: Other) -> Any:
     if plain is None or isinstance(plain, (bool, int, float, str)):
         return plain
     ((name, value),) = plain.items()
+    if name == "other":
+        return other(_object(value, other))
     if name == "bytes":
         return base64.b64decode(value, validate=True)
     if name == "array":
         kind, shape, text, is_scalar = value
+        if not _DTYPE.fullmatch(kind):  # NumPy would parse more than that, as Python
+            raise ValueError(f"{kind!r} is no dtype that is sent here")
         array = np.frombuffer(base64.b64decode(text, validate=True), np.dtype(kind)).reshape(shape).copy()
         return array[()] if is_scalar else array
     if name == "dict":
-        return {_object(key): _object(item) for key, item in value}
+        return {_object(key, other): _object(item, other) for key, item in value}
     containers: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-    return containers[name](map(_object, value))
+    return containers[name](_object(item, other) for item in value)
 
 
 def _text(data: bytes) -> str:

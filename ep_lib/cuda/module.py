@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ep_lib.cuda.errors import NOT_FOUND
 from ep_lib.errors import KernelLaunchError
+from ep_lib.jit.elf import Elf, variable_sizes
 from ep_lib.jit.signature import Param
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class LoadedKernel:
     registers: int
     driver: Any
     knows_ranks: bool  # its source includes <ep/...>: it may wait for other ranks
+    module: CudaModule
+    cubin: bytes
     dynamic_shared: int = _SHARED_WITHOUT_ASKING  # what the function may take at present, static part included
     # Launches of (blocks, threads, bytes of shared memory) that can be repeated with other arguments: native_host.py
     again: dict[tuple[int, int, int], Any] = field(default_factory=dict)
@@ -52,6 +55,11 @@ class LoadedKernel:
             offsets.append(-(-end // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT)
             end = offsets[-1] + param.size
         return tuple(offsets), max(end, 1)
+
+    def variable(self, symbol: str) -> tuple[int, int] | None:
+        """Address and bytes of a variable of the module; None if it has none of that name."""
+        address, nbytes = self.module.symbol(symbol), variable_sizes(Elf(self.cubin)).get(symbol)
+        return None if address is None or nbytes is None else (address, nbytes)
 
     def check(self, block: tuple[int, int, int], shared_bytes: int, max_shared: int) -> None:
         """Refuse what the GPU cannot run, and ask for large shared memory. Sizes in bytes; raises KernelLaunchError."""
@@ -138,4 +146,6 @@ class ModuleCache:
             registers=attribute(_NUM_REGS),
             driver=self._driver,
             knows_ranks=module.symbol(STATE_SYMBOL) is not None,
+            module=module,
+            cubin=image.cubin,
         )

@@ -93,6 +93,9 @@ using namespace cuda::std;
 #define NAN __int_as_float(0x7fffffff)
 #endif
 
+// ==== new
+// Placement new is built in.
+
 // ==== stdbool.h
 // bool, true and false are the language's own.
 

@@ -89,8 +89,9 @@ class Finding:
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
     data", "read before arrival", "staged atomic", "deadlock", "livelock", "out of bounds", "misaligned", "fault",
-    "timeout", "assertion", "exception", "weak memory" or "values differ". ``remedy`` names what is missing, ``place``
-    where to put it, as far as that is known. ``first`` and ``second`` are the two accesses, where there are two.
+    "timeout", "assertion", "exception", "weak memory", "values differ", "shift amount" or "cast range". ``remedy``
+    names what is missing, ``place`` where to put it, as far as that is known. ``first`` and ``second`` are the two
+    accesses, where there are two.
     ``ranks``: on which it was seen.
     ``certainty``: of several occurrences of one mistake, the one with the highest is reported.
     """
@@ -172,8 +173,11 @@ class Finding:
 _SENTENCES = {
     "weak memory": "the GPU's memory model allows an older value here, and the run goes wrong by it",
     "volatile": "volatile accesses carry data here, as nobody polls it, and nothing orders the two: either may be late",
-    "read-only path": "memory is read through the read-only path (ld_nc, __ldg) that the same kernel writes",
-    "shuffle": "a shuffle reads a lane that its mask does not name: it gets anything, and results depend on it",
+    "read-only path": "memory is read through the read-only path (ld_nc, __ldg, or what the compiler makes of const T* "
+    "__restrict__) that the same kernel writes",
+    "shuffle": "a shuffle reads a lane that takes no part in it: it gets anything, and results depend on it",
+    "shift amount": "by its width or more a GPU shifts everything out, and a CPU gives any value",
+    "cast range": "the integer cannot hold the value: a GPU gives the nearest one, or 0 for NaN, and a CPU any",
     "activemask": "results depend on which lanes __activemask happens to find together",
     "proxy fence": "a bulk copy meets what a thread has written, and may see the old bytes: no tma_fence lies between",
     "width": "two atomics of different widths meet at one location: neither is atomic for the other",
@@ -186,6 +190,18 @@ _SENTENCES = {
     "uninitialised": "shared memory is read that no thread of the block has written",
     "divergent barrier": "threads of one block wait at different __syncthreads for each other",
 }
+
+
+OTHER_VALUES = ("shift amount", "cast range")  # what a GPU defines and C++ does not
+
+
+def other_values(report: str) -> list[tuple[Place, str]]:
+    """What the checker would find by :data:`OTHER_VALUES`, of a run without it."""
+    return [
+        (place, f"kernel '{spot['kernel']}' {spot['text']}: {_SENTENCES[spot['kind']]}")
+        for spot in json.loads(report)
+        if not symbols.is_of_a_library(spot["image"], spot["offset"]) and (place := _place(spot))
+    ]
 
 
 _OVERWRITTEN = {  # the same where the second access writes
@@ -264,6 +280,8 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
             continue  # the compiler made two of one
         if entry["kind"] == "uninitialised" and entry["place"]["what"] == "a byte" and "__shared__" in first.source:
             continue  # the compiler's own: has the variable been constructed?
+        if entry["kind"] in OTHER_VALUES and symbols.is_of_a_library(entry["first"]["image"], entry["first"]["offset"]):
+            continue  # which knows what it does
         how, what, remedy = entry["place"]["how"], entry["place"]["what"], entry["remedy"]
         if how in ("between_two", "around_two") and _is_one_place_of_two(first, second, one):
             how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"

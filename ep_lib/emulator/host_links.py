@@ -25,7 +25,7 @@ from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
 
 _LOOPBACK = "127.0.0.1"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_GREETING_SECONDS = 5.0  # of one connection, so that a stranger that says nothing keeps nobody waiting for long
+_GREETING_SECONDS = 5.0  # for a rank that has connected to say its number
 _LOOK_SECONDS = 0.2
 _RANK = struct.Struct("<I")
 _PROBE_SECONDS = 5  # without traffic
@@ -172,23 +172,21 @@ class HostLinks:
 
     def _accept(self, listener: socket.socket, secret: bytes, deadline: float, gave_up: threading.Event) -> None:
         """Connections of all ranks of other hosts; strangers are turned away."""
-        while len(self._theirs) < len(self.far) and not gave_up.is_set() and time.monotonic() < deadline:
-            listener.settimeout(_LOOK_SECONDS)
-            try:
-                connection, _ = listener.accept()
-            except OSError:  # of time, or a connection that ended at once
-                continue
-            try:
-                connection.settimeout(_GREETING_SECONDS)
-                key = meeting.greet(connection, secret, is_server=True)
-                (rank,) = _RANK.unpack(meeting.receive(connection, key))
-            except (EpError, OSError, struct.error):
-                connection.close()
-                continue
-            if rank in self.far and rank not in self._theirs:
-                self._theirs[rank] = _ready(connection)
-            else:
-                connection.close()
+        with meeting.Door(listener, secret) as door:
+            while len(self._theirs) < len(self.far) and not gave_up.is_set() and time.monotonic() < deadline:
+                if (met := door.next(_LOOK_SECONDS)) is not None:
+                    self._let_in(met)
+
+    def _let_in(self, met: meeting.Met) -> None:
+        try:
+            met.connection.settimeout(_GREETING_SECONDS)
+            (rank,) = _RANK.unpack(meeting.receive(met.connection, met.key))
+        except (EpError, OSError, struct.error):
+            rank = -1
+        if rank in self.far and rank not in self._theirs:
+            self._theirs[rank] = _ready(met.connection)
+        else:
+            met.connection.close()
 
 
 def _ready(connection: socket.socket) -> socket.socket:

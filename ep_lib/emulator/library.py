@@ -104,6 +104,8 @@ class LaunchRequest(Structure):
         ("parameters", c_char_p),
         ("ranges", POINTER(Range)),
         ("num_ranges", c_uint64),
+        ("read_only", POINTER(Range)),
+        ("num_read_only", c_uint64),
     ]
 
 
@@ -139,6 +141,8 @@ _SIGNATURES = {
     "epemu_steps": ([c_void_p], c_uint64),
     "epemu_pct_depth": ([c_uint64], c_int),
     "epemu_report": ([c_void_p], c_char_p),
+    "epemu_other_values": ([c_void_p], c_char_p),
+    "epemu_num_other_values": ([c_void_p], c_uint64),
     "epemu_take_output": ([c_void_p, c_char_p, c_size_t], c_size_t),
     "epemu_check_begin": ([c_void_p, c_int, c_int], c_int),
     "epemu_check_end": ([c_void_p], None),
@@ -200,6 +204,7 @@ _NEED_NO_MEMORY = (
     "epemu_rank_stopped",
     "epemu_link_ended",
     "epemu_take_no_memory",
+    "epemu_num_other_values",
     "epemu_take_output",
 )
 _OFTEN = ("epemu_launch", "epemu_register", "epemu_unregister")  # told by Machine.launch, or the next call of another

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.emulator import library, outcomes, recording
+from ep_lib.emulator import findings, library, outcomes, recording
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.emulator.host_watch import HostAccess
+from ep_lib.emulator.symbols import Place
 from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
+from ep_lib.jit.elf import SHN_UNDEF, STT_OBJECT, Elf
 
 if TYPE_CHECKING:
     from ep_lib.jit.gxx import EmulatorImage
@@ -251,6 +254,7 @@ class Machine:
         self.launches: list[Launched] | None = None  # a list where they are to be kept
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the runtime looks at them
         self._kept: list[object] = []
+        self._other_values, self._warned = 0, set[Place]()
 
     def begin_checks(self, plain_volatile: bool = False, weak_memory: bool = False) -> None:
         """Switches the checker on; to be called before the first launch. Raises BackendUnavailable.
@@ -381,6 +385,17 @@ class Machine:
         """The address of what a loaded library exports under this name; None if it does not."""
         return self._lib.epemu_symbol(loaded, name.encode()) or None
 
+    def variable(self, image: EmulatorImage, rank: int, symbol: str) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        """The bytes of a variable of a compiled kernel's library, without a copy; None if it has none of that name."""
+        symbols = {each.name: each for each in Elf(image.path.read_bytes()).symbols if each.section != SHN_UNDEF}
+        found, entry = symbols.get(symbol), symbols[image.entry_symbol]
+        if found is None or found.type != STT_OBJECT:
+            return None
+        base = self._lib.epemu_symbol(self.load(image, rank), image.entry_symbol.encode()) - entry.value
+        buffer = (ctypes.c_uint8 * found.size).from_address(base + found.value)
+        buffer.memory = self._memory  # type: ignore[attr-defined]  # keeps the library loaded
+        return np.ctypeslib.as_array(buffer)
+
     def launch(
         self,
         rank: int,
@@ -393,11 +408,13 @@ class Machine:
         shared_bytes: int,
         parameters: str = "",
         *,
+        read_only: Sequence[tuple[int, int, bool]] = (),
         is_service: bool = False,
     ) -> int:
         """Queues a kernel behind the rank's others; returns its ticket. ``ranges``: (begin, end, writable) of what its
-        arguments point to. ``parameters``: their names for reports (``Launch`` of the runtime). ``is_service``: it
-        starts beside them and never ends, like a thread of the host."""
+        arguments point to. ``parameters``: their names for reports (``Launch`` of the runtime). ``read_only``: ranges
+        that the compiler may read by the read-only path. ``is_service``: it starts beside them and never ends, like a
+        thread of the host."""
         self.raise_if_broken()
         self._forget_stale()
         loaded = self.load(image, rank)
@@ -421,6 +438,8 @@ class Machine:
             parameters=parameters.encode(),
             ranges=(library.Range * max(1, len(ranges)))(*ranges),  # type: ignore[misc]  # ctypes takes tuples
             num_ranges=len(ranges),
+            read_only=(library.Range * max(1, len(read_only)))(*read_only),  # type: ignore[misc]
+            num_read_only=len(read_only),
         )
         start = self._lib.epemu_launch_service if is_service else self._lib.epemu_launch
         self._has_services |= is_service
@@ -491,6 +510,7 @@ class Machine:
             finally:
                 self._stop(run)  # an interrupt ends the kernels before it goes on
                 self._show_output()
+        self._warn_of_other_values()
         self._has_failed = run.error is not None or run.outcome != library.DONE
         if run.error is not None:
             self._error = run.error
@@ -499,6 +519,17 @@ class Machine:
             report = self._lib.epemu_report(self.handle).decode()
             self._error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)
             self.raise_if_broken()
+
+    def _warn_of_other_values(self) -> None:
+        """Says once of a line that a GPU may compute another value there. The checker has findings instead."""
+        count = self._lib.epemu_num_other_values(self.handle)
+        if count == self._other_values:
+            return
+        self._other_values = count
+        for place, message in findings.other_values(self._lib.epemu_other_values(self.handle).decode()):
+            if place not in self._warned:
+                self._warned.add(place)
+                warnings.warn_explicit(f"{message}: {place.source}", RuntimeWarning, place.name, place.line)
 
     def drain_network(self) -> None:
         """Lets everything in flight arrive, except on broken links; a barrier of all ranks does this."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import copy
 import math
+import os
 import sys
 import threading
 import time
@@ -95,6 +96,7 @@ class ProcessWorld:
         self.gave_up = False  # on another rank, because of which a call has raised
         self._has_changed = isinstance(bootstrap, LateBootstrap)  # other processes than the bootstrap knows
         self._closed = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run_kernels, name="ep_lib kernels", daemon=True)
         start_thread(self._thread)
         atexit.register(self._abandon)  # a thread inside a kernel must not outlive Python's memory
@@ -275,10 +277,12 @@ class ProcessWorld:
         PeerTimeout."""
         if self._links is not None:
             self._links.refuse_rejoin()
-        self.heaps.take_back(ranks, self._meeting_timeout)
-        if self._rank in ranks and isinstance(self._bootstrap, LateBootstrap):
-            self._bootstrap.has_joined()
+        late = self._bootstrap if self._rank in ranks and isinstance(self._bootstrap, LateBootstrap) else None
+        if late is not None:  # before it waits for others that come: they wait for it
             self.heaps.take_seat()
+        self.heaps.take_back(ranks, self._meeting_timeout)
+        if late is not None:
+            late.has_joined()
 
     def leave(self, rank: int) -> None:
         """Waits until all ranks leave, so that none misses another, and gives everything back; at most ``timeout``.
@@ -315,7 +319,8 @@ class ProcessWorld:
 
     def _abandon(self) -> None:
         """When Python ends without :meth:`leave`."""
-        self.abandon(getattr(sys, "last_value", None))
+        if os.getpid() == self._process:  # not in a forked child
+            self.abandon(getattr(sys, "last_value", None))
 
     def _end(self) -> None:
         self._stop()

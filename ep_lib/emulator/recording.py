@@ -6,6 +6,7 @@ does both for the run of a seed, and ``ep_lib.viz.time_travel`` draws it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from ep_lib.emulator import symbols
 from ep_lib.emulator.findings import Finding
 from ep_lib.emulator.symbols import Place
+from ep_lib.jit.lexer import without_comments
 from ep_lib.memory.arrays import ArrayInfo
 
 EVENT = np.dtype(
@@ -184,10 +186,25 @@ class Notes:
 
 def parameter_names(source: str, kernel: str) -> list[str]:
     """What a kernel's source calls its parameters; [] if that cannot be seen."""
+    return [re.findall(r"[A-Za-z_]\w*", text)[-1] for text in _parameters(source, kernel)]
+
+
+def read_only_parameters(source: str, kernel: str) -> list[bool]:
+    """Which of a kernel's parameters are ``const T* __restrict__``, of what nothing else changes while it runs."""
+    return [_READ_ONLY.search(text) is not None for text in _parameters(source, kernel)]
+
+
+_READ_ONLY = re.compile(r"\bconst\b[^*]*\*[^*]*\b__restrict(?:__)?\b")
+
+
+@functools.lru_cache(256)
+def _parameters(source: str, kernel: str) -> tuple[str, ...]:
+    """The parameters of a kernel as its source declares them."""
+    source = without_comments(source)
     name = re.escape(kernel.partition("<")[0].rpartition("::")[2])
     match = re.search(rf"\bvoid\s+(?:__launch_bounds__\([^)]*\)\s*)?{name}\s*\(", source)
     if match is None:
-        return []
+        return ()
     depth, parameter, parameters = 0, "", []
     for letter in source[match.end() :]:
         if letter in "([<{":
@@ -201,8 +218,8 @@ def parameter_names(source: str, kernel: str) -> list[str]:
             parameter = ""
         else:
             parameter += letter
-    words = [re.findall(r"[A-Za-z_]\w*", text.partition("=")[0]) for text in [*parameters, parameter]]
-    return [word[-1] for word in words if word]
+    declared = [text.partition("=")[0] for text in [*parameters, parameter]]
+    return tuple(text for text in declared if re.search(r"[A-Za-z_]", text))
 
 
 _MESSAGE_KINDS = ("put", "get", "atomic", "bulk load", "bulk store")

@@ -181,15 +181,19 @@ class SharedHeaps:
 
     def _is_seated(self, rank: int) -> bool:
         """Whether the rank's process lives, and is mapped."""
-        pid, descriptor, stamp = _SEAT.unpack(
-            os.pread(self._files[self.rank], _SEAT.size, self._span + _SEATS + rank * _SEAT.size)
-        )
-        if stamp and (pid, descriptor) != self._processes[rank] and (file := self._open((pid, descriptor))) is not None:
-            self._machine.map_heap(rank, file)
-            if (old := self._files.pop(rank, None)) is not None:
-                os.close(old)
-            self._files[rank], self._processes[rank] = file, (pid, descriptor)
+        for process in self._seats(rank):
+            if process != self._processes[rank] and (file := self._open(process)) is not None:
+                self._machine.map_heap(rank, file)
+                if (old := self._files.pop(rank, None)) is not None:
+                    os.close(old)
+                self._files[rank], self._processes[rank] = file, process
         return rank in self._files and self._lives(rank)
+
+    def _seats(self, rank: int) -> set[tuple[int, int]]:
+        """Who has taken the rank's place at any of the ranks: two that come at a time do not know each other yet."""
+        place = self._span + _SEATS + rank * _SEAT.size
+        seats = [_SEAT.unpack(os.pread(file, _SEAT.size, place)) for file in self._files.values()]
+        return {(pid, descriptor) for pid, descriptor, stamp in seats if stamp}
 
     def leave_out(self, ranks: Collection[int]) -> None:
         """That these ranks' processes end is no error from now on."""

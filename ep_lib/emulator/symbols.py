@@ -105,6 +105,13 @@ def find(image: str, offset: int) -> Place:
     return Place(location, _text_of(str(file), line), file, _short(file), line, caller)
 
 
+@functools.lru_cache(maxsize=4096)
+def is_of_a_library(image: str, offset: int) -> bool:
+    """Whether the place is in a header of CUDA, of the C++ library or of the emulator, put into whatever function."""
+    frames = _frames(image, offset)
+    return bool(frames) and (_is_installed(frames[0][0]) or _inside(frames[0][0], _BUILTINS))
+
+
 def _text_of(file: str, line: int) -> str:
     if lines := sealed.whole_lines(file):
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ep_lib import processes
 from ep_lib.config import Config
@@ -47,7 +47,7 @@ def say(text: str) -> None:
 # ---- where ---------------------------------------------------------------------------------------------------------
 def cache_dir() -> Path:
     """``$EP_LIB_CACHE_DIR``, else ``$XDG_CACHE_HOME/ep_lib``, else ``~/.cache/ep_lib``; a temporary folder of this user
-    where that cannot be written. Created when missing, for this user alone.
+    where that cannot be written, or there is no home. Created when missing, for this user alone.
 
     Raises BackendUnavailable for a folder that cannot be made, or that others could put code into.
     """
@@ -55,10 +55,11 @@ def cache_dir() -> Path:
         with _typed("made", path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _trusted(path)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "ep_lib"
-    if _is_writable(home):
-        return _trusted(home)
-    return processes.private_folder()
+    home, caches = processes.home_folder(), os.environ.get("XDG_CACHE_HOME")
+    if not caches and home is None:
+        return processes.private_folder()
+    folder = Path(caches or f"{home}/.cache") / "ep_lib"
+    return _trusted(folder) if _is_writable(folder) else processes.private_folder()
 
 
 def places() -> list[Path]:
@@ -75,19 +76,34 @@ def _trusted(path: Path) -> Path:
     """``path``, if only its user (or root) can put files into it: code is loaded from there."""
     with _typed("read", path):
         status = path.stat()  # of what a link leads to: people move their caches to larger disks
-        owners = {status.st_uid, path.lstat().st_uid}
-    if strangers := owners - {os.getuid(), 0}:
+        strangers = [each.st_uid for each in (status, path.lstat()) if _is_strangers(each)]
+    if strangers:
         raise BackendUnavailable(
-            f"the cache directory {path} belongs to another user (id {strangers.pop()}), and code is loaded from "
+            f"the cache directory {path} belongs to another user (id {strangers[0]}), and code is loaded from "
             f"there: set EP_LIB_CACHE_DIR to a directory of your own, EP_LIB_SHARED_CACHE to one of root's"
         )
-    own_group = status.st_gid in (os.getuid(), 0)  # where each user has a group, directories are open to it
-    if status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWOTH | stat.S_IWGRP):
+    if _is_open(status):
         raise BackendUnavailable(
             f"others can write into the cache directory {path}, and code is loaded from there: `chmod 700 {path}`, "
             f"or set EP_LIB_CACHE_DIR to another directory"
         )
     return path
+
+
+def _is_strangers(status: os.stat_result) -> bool:
+    return status.st_uid not in (os.getuid(), 0)
+
+
+def _is_open(status: os.stat_result) -> bool:
+    """Whether others than its user can write there."""
+    own_group = status.st_gid in (os.getuid(), 0)  # where each user has a group, files are open to it
+    return bool(status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWOTH | stat.S_IWGRP))
+
+
+def _require_own(path: Path, status: os.stat_result) -> None:
+    """Raises OSError for another user's part of the cache."""
+    if _is_strangers(status):
+        raise OSError(errno.EPERM, "another user's", str(path))
 
 
 def _is_writable(path: Path) -> bool:
@@ -114,23 +130,22 @@ def _typed(what: str, path: Path) -> Iterator[None]:
 def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None]) -> Path:
     """The folder of one cache entry, built when it is missing or damaged.
 
-    Whoever asks for one is heard by audit hooks, as "ep_lib.compile": the grader tells an instructor.
-
     ``build(folder, final)`` fills the empty temporary ``folder``, which is then renamed to ``final``; ``marker`` is a
     file that every entry of this kind has. Several processes may call this at once: one builds, the others wait for
     it. What ``build`` raises goes to the caller, and leaves nothing behind; BackendUnavailable says that the directory
-    cannot be written.
+    cannot be written, or that others could put code into the folder of that kind.
     """
-    sys.audit("ep_lib.compile", kind, key)
     for place in places():
+        if (place / kind).is_dir():
+            _trusted(place / kind)
         if _is_sound(place / kind / key, marker):
             return place / kind / key
     final = cache_dir() / kind / key
-    with _typed("written", final), _locked(kind, key):
+    with _typed("written", final), _kept(fcntl.LOCK_SH), _locked(kind, key):
         if _is_sound(final, marker):
             return final
         if os.path.lexists(final):
-            say(f"the cache entry {final} was damaged; it is made again")
+            say(f"the cache entry {final} was damaged, or others could have changed it; it is made again")
         _make_folder(final.parent)
         with processes.temporary_folder(f".{key[:16]}-", final.parent) as folder:
             build(folder, final)
@@ -201,8 +216,8 @@ def _flush(path: Path) -> None:
 
 
 def _is_sound(final: Path, marker: str) -> bool:
-    """Whether all files of an entry are there and as they were written. Digests are compared once in a process, and
-    again when a file looks otherwise than it did then."""
+    """Whether all files of an entry are there, as they were written, and none could be from another user. Digests are
+    compared once in a process, and again when a file looks otherwise than it did then."""
     try:
         with _open(final / MANIFEST) as file:
             manifest = file.read()
@@ -211,6 +226,12 @@ def _is_sound(final: Path, marker: str) -> bool:
         if described["digest"] != _digest_of(files) or marker not in files:
             return False
         stamps = tuple(_stamp(final / name) for name in files)
+        folders = {final / parent for name in files for parent in PurePath(name).parents}
+        for folder in folders:
+            _require_own(folder, folder.stat())
+        is_shut = not final.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)  # then none gets at what is in it
+        if not is_shut and any(_is_open(path.stat()) for path in (*folders, *map(final.joinpath, (MANIFEST, *files)))):
+            return False
         if _sound.get(final) == stamps:
             return True
         if any(_digest(final / name) != digest for name, digest in files.items()):
@@ -225,15 +246,21 @@ def _is_sound(final: Path, marker: str) -> bool:
 
 def _stamp(path: Path) -> _Stamp:
     status = path.stat()
+    _require_own(path, status)
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _open(path: Path) -> BufferedReader:
-    """An ordinary file, to be read. Raises OSError for all else: to open a pipe would wait for somebody who writes."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "not an ordinary file", str(path))
+    """An ordinary file that is no other user's, to be read. Raises OSError for all else: to open a pipe
+    would wait for somebody who writes."""
+    with contextlib.ExitStack() as closing:
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+        closing.push(file)
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not an ordinary file", str(path))
+        _require_own(path, status)
+        closing.pop_all()
     return file
 
 
@@ -293,6 +320,24 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
+def _kept(operation: int) -> Iterator[None]:
+    """Holds the lock of the whole cache, where the file system has locks: LOCK_SH while entries are made, LOCK_EX while
+    they go."""
+    descriptor = os.open(cache_dir(), os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if operation == fcntl.LOCK_EX:
+                    say("the cache is emptied once what other processes compile now is done")
+                fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)  # and unlocks it
+
+
+@contextlib.contextmanager
 def _locked(kind: str, key: str) -> Iterator[None]:
     """Holds the lock of one entry, where the file system has locks."""
     lock = cache_dir() / "locks" / f"{kind}-{key[:32]}"
@@ -339,8 +384,10 @@ def prune(days: float) -> int:
 
 
 def clear() -> int:
-    """Removes everything; returns the bytes. Processes that run go on: what they have loaded stays until they end."""
-    return sum(map(_free, list(cache_dir().iterdir())))
+    """Removes everything, once what is being compiled is done; returns the bytes. Processes that run go on: what they
+    have loaded stays until they end, and what they need next is made again."""
+    with _kept(fcntl.LOCK_EX):
+        return sum(map(_free, list(cache_dir().iterdir())))
 
 
 def _free(item: Path) -> int:

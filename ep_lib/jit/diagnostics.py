@@ -57,6 +57,70 @@ _PTX_HINT = (
 )
 
 
+# What NVRTC says of rules that C++ does not have, by the beginning or a part of its sentence; what we say in its place,
+# or "" for its own words; and what to write instead.
+_RULES = (
+    (
+        re.compile(r"A function without execution space annotations"),
+        "a function without __device__ is one for the host",
+        "write __device__ before it, or types in place of a lambda's `auto`; what only the host runs does not belong "
+        "into a kernel's source",
+    ),
+    (
+        re.compile(r"A function explicitly marked as a __host__ function|calling a __host__ function"),
+        "",
+        "write __device__ in place of __host__, or both of them",
+    ),
+    (
+        re.compile(r"A namespace scope variable without memory space annotations|class static data member"),
+        "a variable without __device__ or __constant__ is one of the host",
+        "write __device__ before it, or __constant__ for what kernels only read; constexpr for a plain number",
+    ),
+    (
+        re.compile(r"initializer not allowed for __shared__"),
+        "",
+        "declare it without a value; one thread stores the value, and __syncthreads() comes before others read it",
+    ),
+    (
+        re.compile(r"expression must have a constant value"),
+        "",
+        "write a number that is known at compile time, which warpSize, blockDim and arguments are not; shared memory "
+        "of any size is `extern __shared__ int s[];` and shared_bytes of the launch",
+    ),
+    (
+        re.compile(r"uses too much shared data"),
+        "",
+        "static __shared__ memory is 48 KiB at most: declare `extern __shared__` memory, and pass shared_bytes to the "
+        "launch",
+    ),
+    (re.compile(r"too much global constant data"), "", "__constant__ memory is 64 KiB at most: write __device__"),
+    (
+        re.compile(r"expression must be a modifiable lvalue"),
+        "",
+        "kernels only read __constant__ variables, threadIdx and its kin, and what is const: store to something else",
+    ),
+    (re.compile(r"dynamic initialization is not supported"), "", "give it a constant value, or set it in a kernel"),
+    (
+        re.compile(r'an automatic "__\w+__" variable declaration is not allowed'),
+        "",
+        "declare it outside of the function",
+    ),
+    (re.compile(r'attribute "__\w+__" does not apply here'), "", "leave it out here"),
+    (
+        re.compile(r"does not support exception handling"),
+        "",
+        "GPUs have no exceptions: store a code that the host looks at, or end the kernel by __trap()",
+    ),
+    (re.compile(r"annotation on lambda"), "", "leave it out: a lambda in a kernel is for the GPU"),
+    (re.compile(r"cannot take address of builtin variable"), "", "copy it to a variable first"),
+    (re.compile(r"#error directive"), "", "do as the header says"),
+    (re.compile(r"a __global__ function|A __global__ function"), "", "a kernel is a function of its own, returns void"),
+    (re.compile(r"illegal combination of memory qualifiers"), "", "a kernel is __global__ and nothing else"),
+    (re.compile(r"without '\.sync' is not supported"), "", "use the form whose name ends with _sync, with a mask"),
+)
+_OF_PTXAS = re.compile(r"^error\s*:\s*")
+_NAMES_ENTRY = re.compile(r"Entry function '(\w+)'")
+
 _MORE_ERRORS = 3  # beside the first one, in a message
 _MOST_OFFSETS = 4096  # of a function whose lines are looked for
 _LONGEST_TEXT = 400  # of a compiler's sentence: some spell out hundreds of template arguments
@@ -75,7 +139,8 @@ def compile_error(
     Usually a :class:`KernelCompileError`; a :class:`KernelNotFoundError` when the kernel's name was the problem.
     """
     report = _Report(kernel, log, roots)
-    text = report.text
+    text, is_gpu = report.text, target != "emulator"
+    _, words, remedy = next((rule for rule in _RULES if is_gpu and rule[0].search(text)), ("", "", ""))
     if unfinished := report.unfinished():
         where, what = unfinished
         message = f"{report.show(where)}: error: {what}\n    {report.source_line(where)}"
@@ -91,18 +156,31 @@ def compile_error(
             message = f"the kernel name {kernel.name!r} does not fit {kernel.filename}: {text}"
             return KernelCompileError(message, file=kernel.filename, line=None, log=report.log)
     place, via = report.locate()
-    lines = [f"{report.show(place)}: error: {text}" if place else f"{kernel.filename}: error: {text}"]
+    if is_gpu and place is None:
+        place = report.of_the_kernel()
+    said = f"no GPU takes this: {words or text}" if is_gpu else text
+    lines = [f"{report.show(place)}: error: {said}" if place else f"{kernel.filename}: error: {said}"]
     if place and (source := report.source_line(place)):
         lines.append(f"    {source}")
     if via:
         lines.append(f"  (the compiler stopped at {report.show(via)}: {report.source_line(via)})")
     if target == "emulator" and (asm := report.inline_asm()):
         lines.append(f"  hint: {report.show(asm)} has inline assembly; {_PTX_HINT}")
-    if hint := headers.missing_include(kernel.source, text, report.source_line(place) if place else ""):
+    if remedy:
+        lines.append(f"  remedy: {remedy}")
+    elif hint := headers.missing_include(kernel.source, text, report.source_line(place) if place else "", is_gpu):
         lines.append(f"  hint: {hint}")
     lines += report.more_errors()
     file = report.display(place.file) if place else None
-    return KernelCompileError("\n".join(lines), file=file, line=place.line if place else None, log=report.log)
+    line = place.line if place else None
+    return KernelCompileError("\n".join(lines), file=file, line=line, log=report.log, remedy=remedy)
+
+
+def of_the_emulator(error: KernelCompileError) -> KernelCompileError:
+    """The same error of a source that NVRTC takes, so that it is a matter of the emulator's: without what followed."""
+    text = str(error).replace("error: ", "error: the emulator does not have this, which a GPU takes: ", 1)
+    lines = [line for line in text.splitlines() if not line.startswith(("  then ", "  and "))]
+    return KernelCompileError("\n".join(lines), file=error.file, line=error.line, log=error.log)
 
 
 def initialiser_error(kernel: KernelSource, obj: Path, functions: Sequence[AtLoad]) -> KernelCompileError:
@@ -218,7 +296,7 @@ class _Report:
 
     def _place_and_text(self, match: re.Match[str]) -> tuple[_Place | None, str]:
         groups = match.groupdict()
-        text = self._readable(groups["text"])
+        text = self._readable(_OF_PTXAS.sub("", groups["text"]))
         if not groups.get("line"):
             return None, text
         file = groups["file"].strip()
@@ -312,6 +390,15 @@ class _Report:
             return None
         code = without_comments(self.kernel.source)
         match = _ASM.search(code)
+        return _Place(self.source_path, code.count("\n", 0, match.start()) + 1) if match else None
+
+    def of_the_kernel(self) -> _Place | None:
+        """The line of the kernel that a message without a line names, in the learner's source."""
+        name = names.base_name(self.kernel.name)
+        if (named := _NAMES_ENTRY.search(self.raw)) and name not in named[1]:
+            name = next(iter(unseen.names_in(named[1])), named[1])
+        code = without_comments(self.kernel.source)
+        match = re.search(rf"\b{re.escape(name)}\s*\(", code)
         return _Place(self.source_path, code.count("\n", 0, match.start()) + 1) if match else None
 
     def display(self, file: str) -> str:

@@ -46,11 +46,13 @@ class _File(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """The headers that a source reaches, as absolute paths, sorted; ``others`` are names that no root has."""
+    """The headers that a source reaches, as absolute paths, sorted; ``others`` are names that no root has, ``settled``
+    those by which headers in no settled root, or the source, include one in a settled root."""
 
     digest: str
     files: tuple[str, ...]
     others: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
 
     def outside(self, folders: Sequence[Path]) -> list[Path]:
         """Those that lie in none of some folders."""
@@ -147,23 +149,27 @@ class _Scan:
         hasher = hashlib.sha256()
         seen: set[str] = set()
         others: set[str] = set()
-        waiting = [(name, "") for name in reversed(_includes(text))]
+        settled: set[str] = set()
+        waiting = [(name, "", False) for name in reversed(_includes(text))]
         while waiting:
-            name, folder = waiting.pop()
+            name, folder, by_settled = waiting.pop()
             path = self.find(name, folder)
             hasher.update(f"{name}\0{path.removeprefix(self.home)}\0".encode("utf-8", "surrogateescape"))
             if not path:
                 others.add(name[1:-1])
+            if not by_settled and path.startswith(self.settled):
+                settled.add(name[1:-1])
             if not path or path in seen:
                 continue
             seen.add(path)
             file = self.read(path)
             hasher.update(file.digest.encode())
             inside = os.path.dirname(path)  # noqa: PTH120 - hundreds of headers a scan; pathlib costs 5 us each
-            waiting.extend((included, inside) for included in reversed(file.includes))
+            is_settled = path.startswith(self.settled)
+            waiting += [(included, inside, is_settled) for included in reversed(file.includes)]
         if self.store is not None:
             self.store.save()
-        return Headers(hasher.hexdigest(), tuple(sorted(seen)), frozenset(others))
+        return Headers(hasher.hexdigest(), tuple(sorted(seen)), frozenset(others), frozenset(settled))
 
     def find(self, name: str, folder: str) -> str:
         """The path of an include as a compiler finds it, or "" when no root has it."""

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import sys
 import tempfile
 import threading
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, TextIO
 from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, digest, names, sealed, toolkit, unseen
+from ep_lib.jit import cache, cuda_rules, digest, names, sealed, toolkit, unseen
 from ep_lib.jit.closed import (
     MERGE,
     called_by,
@@ -52,6 +53,8 @@ _UNWATCHED = "unwatched.json"  # beside an object: accesses that the race checke
 _OBJECT, _LIBRARY = "kernel.o", "kernel.so"
 _ENTRY_SYMBOL = "epemu_entry_{}"
 _TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/device/ep/detail/entry.cuh
+_LIMITS = "gpu.json"  # how many threads a block of each kernel may have on a GPU, if that was asked
+MAX_THREADS = 1024  # of any block
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
 _CPU_S, _IDLE_S = 1200.0, 300.0  # that a compiler may take: of CPU time, and doing nothing
 
@@ -80,10 +83,12 @@ _KERNEL_FLAGS = [
     "-fno-rtti",  # as on GPUs; a table of virtual functions then names nothing of the C++ library's
     "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
-    "-ffp-contract=off",
+    "-fwrapv",  # as an integer of a GPU does
     "-fsanitize=thread",
     "-fstack-protector-strong",  # past a local array through a pointer that g++ lost, seen when the function returns
     "-fsanitize=alignment",  # what g++ would take apart, such as an int4 at an odd address, a GPU does not forgive
+    # What a GPU defines and C++ does not, and division by 0, which both leave open.
+    "-fsanitize=shift-exponent,float-cast-overflow,integer-divide-by-zero",
     "-fvisibility=hidden",
     "-DEP_EMULATOR=1",
     "-U_FORTIFY_SOURCE",  # Ubuntu defines it: its longjmp refuses to change fibers, its memcpy escapes the checks
@@ -210,6 +215,7 @@ class EmulatorImage:
     kernel has variables of its own (``__device__`` and the like), so each kernel of each rank needs its own copy of the
     library. ``static_shared_bytes`` is the size of ``__shared__`` variables, and the offset at which
     ``extern __shared__`` memory begins. ``unwatched`` says, a line each, which accesses the race checker does not see.
+    ``most_threads``: of a block, as far as NVRTC was asked.
     """
 
     path: Path
@@ -217,6 +223,7 @@ class EmulatorImage:
     params: tuple[Param, ...]
     writable_globals: bool
     static_shared_bytes: int
+    most_threads: int
     unwatched: tuple[str, ...] = ()
 
 
@@ -233,6 +240,8 @@ class _Plan:
     roots: list[Path]
     system_roots: tuple[Path, ...]
     uses_cpp_library: bool
+    cuda_arch: int
+    asks: str  # cuda_rules.identity
 
     @property
     def flags(self) -> list[str]:
@@ -260,17 +269,28 @@ class _Plan:
         return self._key("object", self.prelude.name, self.runtime.name, *more)
 
     def _key(self, *more: str) -> str:
-        parts = [_UNWATCHED, toolkit.library_version(), self.compiler.path, self.compiler.identity, *self.flags]
+        parts = [
+            _UNWATCHED,
+            str(self.cuda_arch),
+            toolkit.library_version(),
+            self.compiler.path,
+            self.compiler.identity,
+            self.asks,
+            *self.flags,
+        ]
         parts += [*self.looked_through, *more, *map(str, self.roots), *map(str, self.system_roots)]
         return digest.key(self.headers, [*parts, self.unit])
 
 
-def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> _Plan:
+def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path, *, is_half: bool = False) -> _Plan:
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
-    roots, system = [*kernel.include_roots(transport), toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
-    headers = digest.scan(unit, roots, system)
+    roots, system = kernel.include_roots(transport), toolkit.cuda_include_dirs()
+    headers = digest.scan(unit, roots, [toolkit.EMULATOR_INCLUDE, *system])
+    roots = [*roots, toolkit.EMULATOR_INCLUDE]
     library = _uses_cpp_library(unit, headers, system)
-    return _Plan(compiler, _prelude(compiler, library), build_runtime(), kernels, unit, headers, roots, system, library)
+    prelude, arch = _prelude(compiler, library), Config.from_environment().cuda_arch
+    asks = "" if is_half else cuda_rules.identity(kernel)
+    return _Plan(compiler, prelude, build_runtime(), kernels, unit, headers, roots, system, library, arch, asks)
 
 
 @functools.lru_cache(256)  # the headers' digest says what is in them
@@ -293,7 +313,6 @@ def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULAT
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when there is no compiler.
     """
-    sys.audit("ep_lib.compile", "kernel", kernel.name)
     together = names.compiled_together(kernel)
     try:
         return _build(kernel, together, transport)
@@ -304,7 +323,7 @@ def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULAT
 
 
 def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> EmulatorImage:
-    plan = _plan(kernel, kernels, transport)
+    plan = _plan(kernel, kernels, transport, is_half=kernel.closed is not None)
     if kernel.closed is not None:
         return _build_of_two(kernel, kernel.closed, plan, transport)
 
@@ -319,7 +338,7 @@ def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> E
 # ---- a kernel beside which somebody else's code is linked: ep_lib/jit/closed.py ----
 def compile_half(kernel: KernelSource, transport: Path = toolkit.EMULATED_TRANSPORT) -> Path:
     """The object of a kernel's own source, which does not depend on ``kernel.closed``; or what is in the cache."""
-    return _half(kernel, _plan(kernel, names.compiled_together(kernel), transport))
+    return _half(kernel, _plan(kernel, names.compiled_together(kernel), transport, is_half=True))
 
 
 def _half(kernel: KernelSource, plan: _Plan) -> Path:
@@ -513,13 +532,25 @@ def _watched_stream() -> TextIO | None:
     return sys.stdout if type(sys.stdout).__module__.startswith("ipykernel.") else None
 
 
+@functools.cache
+def _contraction(is_clang: bool) -> tuple[str, ...]:
+    """A product and a sum are one operation, rounded once, where nothing keeps them apart, as nvcc and NVRTC have it by
+    default; two where the processor has no such instruction."""
+    is_x86 = platform.machine() in ("x86_64", "AMD64", "i686")
+    if is_x86 and " fma " not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"):
+        return ("-ffp-contract=off",)
+    # g++ has the pass that joins them behind its own loops' only.
+    expensive = () if is_clang else ("-fexpensive-optimizations",)
+    return ("-ffp-contract=fast", *expensive, *(["-mfma"] if is_x86 else []))
+
+
 def _kernel_flags(compiler: Compiler, cpp_library: bool) -> list[str]:
     # The classic way to reach thread-local variables, a call of __tls_get_addr, has two names
     dialect = "gnu" if platform.machine() in ("x86_64", "AMD64", "i686") else "trad"
     library = ["-DEP_EMULATOR_CPP_LIBRARY"] if cpp_library else []
     if compiler.is_clang:  # its default on x86; older versions do not know the option
-        return [*_KERNEL_FLAGS, *library, *_CLANG_FLAGS]
-    return [*_KERNEL_FLAGS, *library, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
+        return [*_KERNEL_FLAGS, *_contraction(True), *library, *_CLANG_FLAGS]
+    return [*_KERNEL_FLAGS, *_contraction(False), *library, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
 
 
 def _prelude_flags(compiler: Compiler, cpp_library: bool) -> list[str]:
@@ -580,20 +611,27 @@ def _support(compiler: Compiler) -> Path:
 
 
 def _compile_object(
-    kernel: KernelSource,
-    plan: _Plan,
-    folder: Path,
-    found: names.GlobalFunctions,
-    more: Sequence[str] = (),
+    kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions, more: Sequence[str] = ()
 ) -> Elf:
     """Compiles a source, in which these kernels were ``found``, to an object, with ``more`` options."""
+    with cuda_rules.asked(kernel, plan.kernels, plan.unit, found, asks=plan.asks) as gpu:
+        parts = _compile_by_gxx(kernel, plan, folder, found, more)
+    (folder / _LIMITS).write_text(json.dumps(gpu.most_threads), encoding="utf-8")
+    return parts
+
+
+def _compile_by_gxx(
+    kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions, more: Sequence[str]
+) -> Elf:
     compiler = plan.compiler
     source, obj = folder / UNIT_FILE, folder / _OBJECT
     source.write_text(plan.unit, encoding="utf-8")
-    includes = [f"-I{root}" for root in plan.roots]
+    views = folder / "views"
+    includes = [f"-I{root}" for root in (views, *plan.roots)]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
     options = [*plan.flags, *more, *_precompiled(compiler, plan.prelude, plan.uses_cpp_library)]
+    options += ["-include", str(_write_views(plan, views))]
     with sealed.open_includes(plan.unit, plan.roots) as first:
         opened = [f"-I{root}" for root in first]
         command = [compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)]
@@ -625,6 +663,7 @@ def _compile_object(
 
         raise diagnostics.initialiser_error(kernel, obj, initialisers)
     (folder / _UNWATCHED).write_text(json.dumps(notes), encoding="utf-8")
+    shutil.rmtree(views)
     return parts
 
 
@@ -653,11 +692,38 @@ def _link(
         ],
         "writable_globals": any(map(has_writable_globals, parts)),
         "static_shared_bytes": image.tls_bytes(),
+        "most_threads": json.loads(objects[0].with_name(_LIMITS).read_text("utf-8")),
         "unwatched": [note for file in objects for note in json.loads((file.with_name(_UNWATCHED)).read_text("utf-8"))],
     }
     for leftover in (*folder.glob("*.o"), *folder.glob("*.h")):
         leftover.unlink()
     (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+_OF_CUDA = """#ifdef __CUDACC__
+#include <ep_emulator/host_view.h>
+#include_next <{name}>
+#include <ep_emulator/device_view.h>
+#else
+#include_next <{name}>
+#endif
+"""
+
+
+def _write_views(plan: _Plan, folder: Path) -> Path:
+    """What makes a kernel's own code see the macros of a compiler for GPUs, and the headers of CUDA and of the emulator
+    those of one for hosts: before all include folders one for each of these that the kernel includes, and one to begin
+    with, whose path is returned."""
+    for name in plan.headers.settled:
+        target = (folder / name).resolve()
+        if target.is_relative_to(folder):  # not by ..
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(_OF_CUDA.format(name=name), encoding="utf-8")
+    begin = folder / "ep_emulator" / "begin.h"
+    begin.parent.mkdir(parents=True, exist_ok=True)
+    arch = plan.cuda_arch * 10
+    begin.write_text(f"#define EPEMU_CUDA_ARCH {arch}\n#include <ep_emulator/device_view.h>\n", encoding="utf-8")
+    return begin
 
 
 def _step(kernel: KernelSource, plan: _Plan, command: list[str], target: Path, found: names.GlobalFunctions) -> None:
@@ -712,6 +778,7 @@ def _load_image(folder: Path, number: int) -> EmulatorImage:
         params=tuple(Param(*row) for row in facts["params"][number]),
         writable_globals=facts["writable_globals"],
         static_shared_bytes=facts["static_shared_bytes"],
+        most_threads=facts["most_threads"][number] if facts["most_threads"] else MAX_THREADS,
         unwatched=tuple(facts["unwatched"]),
     )
 

@@ -19,6 +19,9 @@ _MISSING_FILE = re.compile(
     r"((?:ep|moe)/[\w./]+)['\"]?(?:: No such file| file not found)|cannot open .*?\"((?:ep|moe)/[\w./]+)\""
 )
 
+_UNDEFINED = re.compile(r"identifier \"(\w+)\" is undefined|namespace \"std\" has no member \"(?:class )?(\w+)\"")
+_NO_FILE = re.compile(r"cannot open source file \"(\w+(?:\.h)?)\"")
+
 # Of the headers in ep_lib/device/ep: functions, structs and enumerations, constants.
 _DEFINITION = re.compile(
     r"^(?:template <[^\n]*>\s*)?(?:\[\[[^\n]*\]\] )?(?:EP_DEVICE|EP_HOST_DEVICE) [\w:<>*& ]*?\b(\w+)\(|"
@@ -36,6 +39,11 @@ _OUT = (
     (
         re.compile(r"\b(?:nccl|mpi|nvshmem_host)\w*\.h\b"),
         "that is a header for the host; kernels here use <ep/net.cuh> and <ep/signal.cuh>",
+    ),
+    (
+        re.compile(r"\bcurand\w*\.h\b"),
+        "that is cuRAND's, which ep_lib does not install: draw the numbers in Python and pass an array, or compute "
+        "them by a hash of a seed and the thread's number",
     ),
 )
 _LAUNCH = re.compile(r"<<<[^;]*>>>|\bcudaLaunch\w+\s*\(")
@@ -62,11 +70,17 @@ _CUDA_NAMES = (
     (re.compile(r"\b(?:__nv_bfloat16|nv_bfloat16|__nv_bfloat162|__float2bfloat16|__bfloat162float)\b"), "cuda_bf16.h"),
     (re.compile(r"\b(?:__half|half|half2|__half2|__float2half|__half2float)\b"), "cuda_fp16.h"),
     (re.compile(r"\b__nv_fp8\w*"), "cuda_fp8.h"),
+    # of C, which g++ has in any case
+    (re.compile(r"u?int\w*_t\b|U?INT(?:8|16|32|64|PTR)_(?:MAX|MIN)\b|SIZE_MAX\b"), "stdint.h"),
+    (re.compile(r"(?:U?(?:CHAR|SHRT|INT|LONG|LLONG)|SCHAR)_(?:MAX|MIN)\b|CHAR_BIT\b"), "limits.h"),
+    (re.compile(r"(?:FLT|DBL)_[A-Z]\w*"), "float.h"),
+    (re.compile(r"M_[A-Z]\w*|INFINITY\b|NAN\b|HUGE_VAL\w*"), "math.h"),
 )
 
 
-def missing_include(source: str, error: str, line: str) -> str:
-    """What to include, for a compiler's sentence about an unknown name in ``line`` of ``source``; empty if unclear."""
+def missing_include(source: str, error: str, line: str, is_gpu: bool = False) -> str:
+    """What to include, for a compiler's sentence about an unknown name in ``line`` of ``source``; empty if unclear.
+    ``is_gpu``: the compiler is NVRTC, which knows less of C's and C++'s libraries."""
     if "No such file" in error or "file not found" in error or "cannot open" in error:
         for pattern, sentence in _OUT:
             if pattern.search(error):
@@ -76,7 +90,7 @@ def missing_include(source: str, error: str, line: str) -> str:
     if file := _MISSING_FILE.search(error):
         return _nearest(file[1] or file[2])
     if not _UNKNOWN.search(error):
-        return ""
+        return _of_the_host(error) if is_gpu else ""
     included = set(_INCLUDED.findall(without_comments(source, keep_strings=True)))
     error, _, meant = error.partition("did you mean")
     known = set(_QUOTED.findall(meant))  # what the compiler proposes, it has seen, by whatever header
@@ -85,6 +99,15 @@ def missing_include(source: str, error: str, line: str) -> str:
             return f"{name} is in <{header}>: add #include <{header}>"
         if name.startswith("ep::") and f"{name}" not in line:
             return f"it is in the namespace ep: write {name}"
+    return _of_the_host(error) if is_gpu else ""
+
+
+def _of_the_host(error: str) -> str:
+    """For what g++ has and a GPU does not."""
+    if file := _NO_FILE.search(error):
+        return f"kernels do not have <{file[1]}>, a header for the host: leave it out, or look for it in <cuda/std/...>"
+    if name := _UNDEFINED.search(error):
+        return f"kernels have no {name[1] or name[2]}: is it the host's, or is an #include missing?"
     return ""
 
 

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from ep_lib.errors import ArgumentError, KernelLaunchError
+from ep_lib.errors import ArgumentError, KernelLaunchError, KernelNotFoundError
 from ep_lib.jit import gxx, nvrtc, pieces, toolkit
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
 from ep_lib.jit.source import Define, KernelSource
-from ep_lib.memory.arrays import ArrayInfo, describe, is_array
+from ep_lib.memory.arrays import Array, ArrayInfo, describe, is_array
 from ep_lib.require import index, refuse, several, show, text
 
 Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
@@ -90,12 +91,33 @@ class Kernel(KernelSource):
         such structs: they are kept alive, and the emulator lets the kernel touch them. Raises
         :class:`KernelLaunchError`, :class:`KernelCompileError` and :class:`KernelNotFoundError`.
         """
-        backend = getattr(rank, "_backend", None)
-        if backend is None:
-            refuse("rank", rank, "the Rank that main got: kernel.launch(rank, grid, block, ...)")
+        backend = _backend_of(rank, "launch(rank, grid, block, ...)")
         if pieces.in_use:
             pieces.launched(self.pieces(toolkit.EMULATED_TRANSPORT))
         backend.launch(self, grid, block, args, shared_bytes, uses)
+
+    def get_global(self, rank: Launcher, name: str, dtype: DTypeLike = np.uint8) -> Array:
+        """The variable ``name`` (``__device__`` or ``__constant__``, "space::name" in a namespace) of this kernel on
+        ``rank``, as a one-dimensional array of ``dtype`` without a copy: NumPy on the emulator, CuPy on GPUs.
+
+        Each kernel on each rank has its own, as a CuPy RawModule of one kernel would; it lives as long as the rank.
+        ``array[...] = values`` sets it for launches that follow, and ``rank.to_host(array)`` reads it; on the emulator
+        ``rank.synchronize()`` comes first, if a kernel that uses it was launched before. Raises
+        :class:`KernelNotFoundError` if there is no such variable, and :class:`ArgumentError` if its size is no multiple
+        of that of ``dtype``.
+        """
+        *spaces, last = text("the name of a variable", name).strip().split("::")
+        mangled = "".join(f"{len(part)}{part}" for part in (*spaces, last))
+        found = _backend_of(rank, "get_global(rank, name)").variable(self, f"_ZN{mangled}E" if spaces else last)
+        if found is None:
+            raise KernelNotFoundError(
+                f"kernel '{self.name}' of {self.filename} has no variable {name!r}: is it __device__ or __constant__, "
+                "outside of functions, not static, and used by this kernel?"
+            )
+        kind = np.dtype(dtype)
+        if found.nbytes % kind.itemsize:
+            raise ArgumentError(f"the variable {name!r} has {found.nbytes} bytes, which is no multiple of {kind}'s")
+        return found.view(kind)
 
     @overload
     def compile(self) -> EmulatorImage: ...
@@ -111,11 +133,11 @@ class Kernel(KernelSource):
         if pieces.in_use:  # the learner edits them while the library's kernels live on
             key += self.reaches(toolkit.EMULATED_TRANSPORT).digest
         image = self._images.get(key)
-        if image is not None:
+        if image is not None and _is_there(image):
             return image
         with self._lock:
             image = self._images.get(key)
-            if image is None:
+            if image is None or not _is_there(image):
                 if target == "emulator":
                     image = gxx.build_emulator_kernel(self)
                 elif _TARGET.fullmatch(target):
@@ -136,6 +158,18 @@ class Kernel(KernelSource):
         return f"<ep_lib.Kernel {self.name} of {self.filename}>"
 
 
+def _is_there(image: EmulatorImage | NvrtcImage) -> bool:
+    """Whether its file is: the cache may have been emptied since."""
+    return not isinstance(image, EmulatorImage) or image.path.exists()
+
+
+def _backend_of(rank: Launcher, call: str) -> Any:
+    backend = getattr(rank, "_backend", None)
+    if backend is None:
+        refuse("rank", rank, f"the Rank that main got: kernel.{call}")
+    return backend
+
+
 @functools.cache
 def library_kernel(path: str, name: str) -> Kernel:
     """One of ep_lib's own kernels: ``path`` of its ``.cu`` file in the package, and its C++ name."""
@@ -146,21 +180,20 @@ def library_kernel(path: str, name: str) -> Kernel:
 # The limits of a launch, the same on every backend (CUDA C++ Programming Guide, Compute Capabilities, 8.0 to 10.0).
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
-_MAX_THREADS = 1024
 
 
 def launch_dimensions(
     kernel: str, grid: int | Sequence[int], block: int | Sequence[int]
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Grid and block as three numbers each. Raises KernelLaunchError if a GPU would refuse them."""
-    if type(grid) is int and type(block) is int and 1 <= grid <= _MAX_GRID[0] and 1 <= block <= _MAX_THREADS:
+    if type(grid) is int and type(block) is int and 1 <= grid <= _MAX_GRID[0] and 1 <= block <= gxx.MAX_THREADS:
         return (grid, 1, 1), (block, 1, 1)  # as most launches have them
     grid3 = _dimensions(kernel, "grid", grid, _MAX_GRID)
     block3 = _dimensions(kernel, "block", block, _MAX_BLOCK)
     threads = block3[0] * block3[1] * block3[2]
-    if threads > _MAX_THREADS:
+    if threads > gxx.MAX_THREADS:
         raise KernelLaunchError(
-            f"kernel '{kernel}': a block of {block3} has {threads} threads; a GPU allows {_MAX_THREADS}"
+            f"kernel '{kernel}': a block of {block3} has {threads} threads; a GPU allows {gxx.MAX_THREADS}"
         )
     return grid3, block3
 
@@ -181,6 +214,16 @@ def _dimensions(
         if not 1 <= number <= limit:
             raise KernelLaunchError(f"kernel '{kernel}': {what}.{name} is {number}; it must be from 1 to {limit}")
     return full[0], full[1], full[2]
+
+
+def require_threads(kernel: str, block: tuple[int, int, int], most: int) -> None:
+    """Raises KernelLaunchError if a block has more threads than ``most``, which a GPU's driver allows the kernel."""
+    threads = block[0] * block[1] * block[2]
+    if threads > most:
+        raise KernelLaunchError(
+            f"kernel '{kernel}': a block of {threads} threads; with its __launch_bounds__ or its registers, this "
+            f"kernel runs with at most {most} on a GPU"
+        )
 
 
 def dynamic_shared(kernel: str, value: Any) -> int:

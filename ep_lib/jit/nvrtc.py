@@ -1,23 +1,30 @@
-"""Compiles kernels for GPUs with NVRTC. No GPU is needed, only the library (through CuPy) and CUDA's headers."""
+"""Compiles kernels for GPUs with NVRTC. No GPU is needed, only the library and CUDA's headers."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ep_lib.errors import BackendUnavailable
+from ep_lib import processes
+from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
 from ep_lib.jit import cache, digest, names, sealed, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import KernelSource
 
-_TABLE_SYMBOL = "ep_kernel_params"  # ep_lib/device/ep/detail/entry.cuh
+if TYPE_CHECKING:
+    from ep_lib.jit.nvrtc_process import Answer, Question
+
+_PROCESS = str(Path(__file__).with_name("nvrtc_process.py"))
+_TABLE_SYMBOL = "ep_kernel_params_0"  # ep_lib/device/ep/detail/entry.cuh
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+_INSTALL = "pip install 'nvidia-cuda-nvrtc>=13.0,<14', or nvidia-cuda-nvrtc-cu12 beside CuPy for CUDA 12"
+_CPU_S, _IDLE_S = 1200.0, 300.0  # that a compilation may take: of CPU time, and doing nothing
 
 
 @dataclass(frozen=True)
@@ -34,25 +41,22 @@ class NvrtcImage:
 
 
 def available() -> bool:
-    """Whether :func:`compile_cubin` can work here: CuPy and NVRTC are installed. Imports CuPy."""
-    try:
-        _nvrtc()
-    except BackendUnavailable:
-        return False
-    return True
+    """Whether :func:`compile_cubin` can work here: NVRTC is installed."""
+    return toolkit.find_nvrtc() is not None
 
 
 def version() -> str:
     """NVRTC's version, with that of its wheel where it comes from one. Raises :class:`BackendUnavailable`."""
     from importlib import metadata  # here: it takes a tenth of the time of `import ep_lib`
 
-    major, minor = _nvrtc().getVersion()
+    found = _found()
     for wheel in _WHEELS:
         try:
-            return f"{major}.{minor} ({wheel} {metadata.version(wheel)})"
+            if (release := metadata.version(wheel)).startswith(f"{found.version}."):
+                return f"{found.version} ({wheel} {release})"
         except metadata.PackageNotFoundError:
             continue
-    return f"{major}.{minor}"
+    return found.version
 
 
 def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P_TRANSPORT) -> NvrtcImage:
@@ -64,9 +68,8 @@ def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P
     unit = kernel.translation_unit()
     own, system = include_roots(kernel, transport), toolkit.cuda_include_dirs()
     headers = digest.scan(unit, own, system)
-    flags = ["-std=c++17", f"-arch={arch}", "-lineinfo", "-w", *kernel.options]
-    flags += [f"-I{root}" for root in (*own, *system)]
-    parts = ["nvrtc", toolkit.library_version(), _identity(), kernel.name, *flags, unit]
+    flags = _flags(kernel, arch, own)
+    parts = ["nvrtc", toolkit.library_version(), _found().identity, kernel.name, *flags, unit]
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, headers.outside(system))
@@ -111,22 +114,56 @@ def compile_unit(unit: str, kernel: KernelSource, flags: Sequence[str], folder: 
         return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in first), *flags], folder)
 
 
+def compile_kernels(
+    unit: str, kernel: KernelSource, kernels: Sequence[str], arch: str, found: names.GlobalFunctions
+) -> tuple[bytes, list[str]]:
+    """The cubin of a translation unit for several kernels, and their symbols in it. Raises as :func:`compile_cubin`."""
+    own = include_roots(kernel)
+    with sealed.open_includes(unit, own) as first:
+        path = first[0] / kernel.source_path.name if first else kernel.source_path  # NVRTC looks beside it
+        answer, cubin = _ask(unit, path, kernels, [*(f"-I{root}" for root in first), *_flags(kernel, arch, own)])
+    if answer["status"]:
+        raise _refusal(kernel, arch, CompilerRefused(answer["log"], answer["status"]), found)
+    return cubin, answer["lowered"]
+
+
 def _compile_unit(unit: str, path: Path, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
-    nvrtc = _nvrtc()
-    program = nvrtc.createProgram(unit, str(path), (), ())
-    try:
-        nvrtc.addNameExpression(program, kernel.name)
-        try:
-            nvrtc.compileProgram(program, tuple(flags))
-        except nvrtc.NVRTCError as error:
-            raise CompilerRefused(nvrtc.getProgramLog(program).strip("\0\n "), str(error)) from None
-        # CuPy cuts the last byte off, as if the cubin were text; nvJitLink looks at it. One too many does no harm.
-        cubin: bytes = nvrtc.getCUBIN(program) + b"\0"
-        lowered: str = nvrtc.getLoweredName(program, kernel.name)
-    finally:
-        nvrtc.destroyProgram(program)
+    answer, cubin = _ask(unit, path, [kernel.name], flags)
+    if answer["status"]:
+        raise CompilerRefused(answer["log"], answer["status"])
     params = tuple(parse_table(Elf(cubin).symbol_bytes(_TABLE_SYMBOL)))
-    return NvrtcImage(cubin, lowered, params, folder / "kernel.cubin")
+    return NvrtcImage(cubin, answer["lowered"][0], params, folder / "kernel.cubin")
+
+
+def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> tuple[Answer, bytes]:
+    """What NVRTC says of a translation unit, and the cubin. ``named``: the kernels whose symbols are asked for."""
+    with tempfile.TemporaryDirectory(prefix="ep_nvrtc_") as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        question: Question = {
+            "libraries": list(_found().libraries),
+            "source": unit,
+            "path": str(path),
+            "names": list(named),
+            "flags": list(flags),
+            "cubin": str(cubin),
+        }
+        command = [sys.executable, "-I", "-S", _PROCESS]
+        try:
+            done = processes.run(command, cpu_s=_CPU_S, idle_s=_IDLE_S, stdin=json.dumps(question))
+        except processes.TookTooLong as error:
+            raise KernelCompileError(f"{path.name}: NVRTC {error} without coming to an end") from error
+        except OSError as error:
+            raise BackendUnavailable(f"{command[0]}, which asks NVRTC, cannot be started: {error}") from error
+        if done.returncode:
+            said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            raise BackendUnavailable(f"NVRTC {_found().version} has failed on {path.name}: {said}")
+        answer: Answer = json.loads(done.stdout)
+        return answer, b"" if answer["status"] else cubin.read_bytes()
+
+
+def _flags(kernel: KernelSource, arch: str, own: Sequence[Path]) -> list[str]:
+    roots = (*own, *toolkit.cuda_include_dirs())
+    return ["-std=c++17", f"-arch={arch}", "-lineinfo", "-w", *kernel.options, *(f"-I{root}" for root in roots)]
 
 
 def _compile(
@@ -135,39 +172,28 @@ def _compile(
     try:
         image = compile_unit(unit, kernel, flags, folder)
     except CompilerRefused as refused:
-        if "--gpu-architecture" in refused.log:
-            raise BackendUnavailable(f"NVRTC {version()} cannot compile for {arch}: {refused.log.strip()}") from None
-        if "nvrtc: error" in refused.log or "INVALID_OPTION" in refused.status:
-            raise BackendUnavailable(
-                f"NVRTC {version()} refused the options {list(kernel.options)}: {refused.log.strip()} "
-                f"({refused.status})"
-            ) from None
-        roots = include_roots(kernel)
-        from ep_lib.jit import diagnostics  # its tables are for what goes wrong
-
-        raise diagnostics.compile_error(kernel, refused.log, target=arch, roots=roots, found=found) from None
+        raise _refusal(kernel, arch, refused, found) from None
     store(folder, image)
     (folder / "kernel.cu").write_text(unit, encoding="utf-8")
 
 
-@functools.lru_cache(maxsize=1)
-def _identity() -> str:
-    return version()
-
-
-@functools.lru_cache(maxsize=1)
-def _nvrtc() -> Any:
-    """CuPy's binding of NVRTC."""
-    if importlib.util.find_spec("cupy") is None:
-        raise BackendUnavailable(
-            "compiling for GPUs needs CuPy and NVRTC, though no GPU: pip install cupy-cuda13x nvidia-cuda-nvrtc"
+def _refusal(kernel: KernelSource, arch: str, refused: CompilerRefused, found: names.GlobalFunctions) -> EpError:
+    log = refused.log
+    if "--gpu-architecture" in log:
+        return BackendUnavailable(f"NVRTC {version()} cannot compile for {arch}: {log}")
+    if "nvrtc: error" in log and "builtins" in log:
+        return BackendUnavailable(f"NVRTC {version()} is not whole: {log} ({_INSTALL})")
+    if "nvrtc: error" in log or "INVALID_OPTION" in refused.status:
+        return BackendUnavailable(
+            f"NVRTC {version()} refused the options {list(kernel.options)}: {log} ({refused.status})"
         )
-    try:
-        from cupy.cuda import nvrtc
+    from ep_lib.jit import diagnostics  # its tables are for what goes wrong
 
-        nvrtc.getVersion()
-    except Exception as error:
-        raise BackendUnavailable(
-            f"NVRTC cannot be loaded ({error}): pip install nvidia-cuda-nvrtc of the same CUDA version as CuPy"
-        ) from error
-    return nvrtc
+    return diagnostics.compile_error(kernel, log, target=arch, roots=include_roots(kernel), found=found)
+
+
+def _found() -> toolkit.Nvrtc:
+    """Raises BackendUnavailable where there is none."""
+    if (found := toolkit.find_nvrtc()) is None:
+        raise BackendUnavailable(f"compiling for GPUs needs NVRTC, though no GPU: {_INSTALL}")
+    return found

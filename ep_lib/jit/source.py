@@ -85,7 +85,7 @@ class KernelSource:
         """
         file = a_path("path", path)
         try:
-            source = file.read_text(encoding="utf-8")
+            source = file.read_text(encoding="utf-8-sig")  # editors on Windows begin a file with a byte order mark
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
         text(f"the source {str(path)!r}", source)

@@ -156,6 +156,53 @@ def _answer(command: list[str], stdin: str | None = None) -> str:
     return done.stdout.strip()
 
 
+@dataclass(frozen=True)
+class Nvrtc:
+    """An NVRTC: what to load, in order, and its version, "13.0". ``identity`` goes into cache keys."""
+
+    libraries: tuple[str, ...]
+    version: str
+    identity: str
+
+
+_NVRTC = re.compile(r"libnvrtc\.so\.(\d+)(?!\S)")
+_BUILTINS = re.compile(r"libnvrtc-builtins\.so\.(\d+\.\d+)(?!\S)")
+
+
+@functools.lru_cache(maxsize=1)
+def find_nvrtc() -> Nvrtc | None:
+    """NVRTC of a wheel (nvidia-cuda-nvrtc, or its -cu12 form), else of a CUDA toolkit; None where there is none.
+    Nothing is loaded. Of two in wheels, that of CuPy's CUDA, whose driver will load the kernels."""
+    wheels = [site / lib for site in _nvidia_sites() for lib in ("cu13/lib", "cuda_nvrtc/lib")]
+    found = [nvrtc for folder in wheels if (nvrtc := _nvrtc_in(folder))]
+    if len(found) > 1:
+        from importlib import metadata  # here: it takes a tenth of the time of `import ep_lib`
+
+        if any(metadata.distributions(name="cupy-cuda12x")):
+            found.reverse()
+    if not found:
+        homes = [include.parent for include in _toolkit_include_dirs()]
+        found = [nvrtc for home in homes for lib in ("lib64", "lib") if (nvrtc := _nvrtc_in(home / lib))]
+    return found[0] if found else None
+
+
+def _nvrtc_in(folder: Path) -> Nvrtc | None:
+    text = " ".join(sorted(_top_level(folder)))
+    if (name := _NVRTC.search(text)) is None:
+        return None
+    builtins = _BUILTINS.search(text)  # NVRTC itself looks where the loader does
+    version = builtins[1] if builtins else name[1]
+    libraries = [str(folder / found[0]) for found in (builtins, name) if found]
+    return Nvrtc(tuple(libraries), version, f"NVRTC {version} {(folder / name[0]).stat().st_size}")
+
+
+def _top_level(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - asked by every process that compiles
+    except OSError:
+        return []
+
+
 def nvrtc_include() -> Path:
     """A folder with <stdint.h> and the like, which NVRTC lacks: the parts of device/nvrtc_headers.cuh, a file each."""
     text = (DEVICE_INCLUDE / "nvrtc_headers.cuh").read_text(encoding="utf-8")
@@ -205,10 +252,14 @@ def _cupy_cccl_dirs() -> list[Path]:
     return [Path(site, "_core", "include", "cupy", "_cccl", "libcudacxx") for site in sites]
 
 
-def _wheel_include_dirs() -> list[Path]:
+@functools.cache
+def _nvidia_sites() -> list[Path]:
     spec = importlib.util.find_spec("nvidia")  # a namespace package: nothing is executed
-    for site in spec.submodule_search_locations or [] if spec else []:
-        root = Path(site)
+    return [Path(site) for site in spec.submodule_search_locations or []] if spec else []
+
+
+def _wheel_include_dirs() -> list[Path]:
+    for root in _nvidia_sites():
         for version in ("cu13",):
             include = root / version / "include"
             if (include / "cuda_fp16.h").exists():

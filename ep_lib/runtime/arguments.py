@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -38,10 +39,13 @@ def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple
 def run_main(main: Callable[..., Any], rank: Any, args: Iterable[Any]) -> Any:
     """What ``main`` returns. Raises ArgumentError if it is a built-in function that cannot be called with a Rank: that
     shows only now. Raises RankFailed where ``main`` calls ``sys.exit``: the program that started the ranks, and a check
-    of them, would end with that rank's code and without a word."""
+    of them, would end with that rank's code and without a word. (A child that ``main`` forked ends as it likes.)"""
+    process = os.getpid()
     try:
         return main(rank, *args)
     except SystemExit as end:
+        if os.getpid() != process:
+            raise
         code = "" if end.code is None else repr(end.code)
         raise RankFailed(
             f"rank {rank.rank} called sys.exit({code}) before the ranks were done: return from main instead, or raise "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pickle
 import warnings
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ class Rank:
 
     Attributes: ``rank`` (0 .. world_size - 1), ``world_size``, ``backend`` ("emulator" or "cuda"), ``xp`` (numpy or
     cupy: the module whose arrays live where this rank's kernels run), ``heap_bytes`` (size of the symmetric heap) and
-    ``is_closed`` (whether :meth:`close` was called).
+    ``is_closed`` (whether :meth:`close` was called; true in a process that was forked from the rank's, too).
 
     Launches are asynchronous and run in order; call :meth:`synchronize` before reading what a kernel wrote. Methods
     called *collective* must be called by every rank, in the same order.
@@ -45,13 +46,18 @@ class Rank:
         self._backend = backend
         self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_spread, backend.heap_generations)
         self._named: dict[tuple[Any, ...], list[list[tuple[str, str]]]] = {}  # under checks: names of symmetric arrays
-        self.is_closed = False
+        self._is_closed, self._process = False, os.getpid()
         self.rank = backend.rank
         self.world_size = backend.world_size
         self.backend = backend.name
         self.xp: ModuleType = backend.xp
         self.heap_bytes = backend.heap_bytes
         backend.heap_in_use(self._heap.arrays)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has no part in its world any more; a child that was forked from the rank's process never had."""
+        return self._is_closed or os.getpid() != self._process
 
     def __index__(self) -> int:
         return self.rank
@@ -292,7 +298,7 @@ class Rank:
                     with contextlib.suppress(EpError):  # of a kernel: synchronize() has raised it, or close() does
                         self._tell_of_pieces()
             finally:
-                self.is_closed = True
+                self._is_closed = True
                 self._backend.close()
 
     def _tell_of_pieces(self) -> None:
@@ -312,6 +318,11 @@ class Rank:
 
     def _require_open(self) -> None:
         if self.is_closed:
+            if not self._is_closed:
+                raise BufferClosedError(
+                    f"rank {self.rank} is process {self._process}, and this one ({os.getpid()}) was forked from it: "
+                    "use the rank there only"
+                )
             raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
 
 

@@ -79,7 +79,10 @@ def run(control_fd: int, hub_fd: int) -> None:
     threading.Thread(target=_end_with_parent, args=(control,), name="ep_lib-lifeline", daemon=True).start()
     sys.argv[:] = job.argv
     bootstrap = HubBootstrap(Connection(hub_fd), job.rank, job.ranks, "local", job.rank)
+    process = os.getpid()
     outcome, is_healthy = _work(job, bootstrap)
+    if os.getpid() != process:  # a forked child that came out of main
+        return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -94,6 +97,7 @@ def run(control_fd: int, hub_fd: int) -> None:
 
 
 def _work(job: Job, bootstrap: HubBootstrap) -> tuple[Outcome, bool]:
+    process = os.getpid()
     try:
         make_rank, main, args = loads(job.call)  # imports what main needs, torch for example, before the backend starts
         rank = make_rank(bootstrap, job.heap_bytes, job.timeout)
@@ -106,7 +110,9 @@ def _work(job: Job, bootstrap: HubBootstrap) -> tuple[Outcome, bool]:
         except Exception as error:
             kind = type(result).__name__
             raise TypeError(f"main returned a {kind} that cannot be sent to the parent process: {error}") from error
-    except BaseException as error:  # noqa: BLE001 - everything that main can raise goes to the parent
+    except BaseException as error:  # everything that main can raise goes to the parent
+        if os.getpid() != process:  # a forked child: that is its own end
+            raise
         return Outcome(None, encode(error)), False
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import ep_lib
 from ep_lib.emulator.findings import Access, Finding
-from ep_lib.workshop.guest import MAX_MESSAGE
+from ep_lib.workshop.crossing import MAX_MESSAGE
 from ep_lib.workshop.scenario import Array, Scenario
 
 WEAK = "ptx"  # memory of an exhaustive scenario

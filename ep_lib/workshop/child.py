@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from ep_lib import processes
 from ep_lib.workshop import walls
-from ep_lib.workshop.guest import Walls, say_in_a_line
+from ep_lib.workshop.guest import Nursery, Walls, say_in_a_line
 from ep_lib.workshop.runner import Runner
 from ep_lib.workshop.scenario import REQUEST_BYTES
 
@@ -86,28 +86,36 @@ def limit_self(*, cpu_s: int, data_bytes: int, file_bytes: int, processes: int) 
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> None:
-    """What comes before the submission: the supervisor above it, limits, walls."""
+def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> Nursery | None:
+    """What comes before the submission: the supervisor above it, limits, walls. Returns where the processes of pieces
+    in Python come from, if there are any."""
     supervise(control, [reply_fd])
     limit_self(**settings["limits"])
+    nursery = Nursery() if settings["guests"] else None
     walls.confine(**settings["walls"])
+    return nursery
 
 
 def serve(
-    requests: BinaryIO, reply_fd: int, mine: Path, given: Sequence[Path] = (), around: Walls | None = None
+    requests: BinaryIO,
+    reply_fd: int,
+    mine: Path,
+    given: Sequence[Path] = (),
+    nursery: Nursery | None = None,
+    around: Walls | None = None,
 ) -> None:
     """Answers pickled requests, one frame each, until the parent closes the pipe. ``given``: as for a Runner,
-    ``around``: as for a guest."""
-    sys.unraisablehook = say_in_a_line  # before it is noted what stands where
-    runner = Runner(mine, *given, around=around, shut=(requests.fileno(), reply_fd))
+    ``around``: this process's walls, which come around a piece in Python once more."""
+    sys.unraisablehook = say_in_a_line
+    if nursery is not None:
+        nursery.start(mine, around, (requests.fileno(), reply_fd))
+    runner = Runner(mine, *given, nursery=nursery)
     while True:
-        runner.prepare()
         prefix = requests.read(REQUEST_BYTES.size)
         if len(prefix) < REQUEST_BYTES.size:
             return
         request: dict[str, Any] = pickle.loads(requests.read(REQUEST_BYTES.unpack(prefix)[0]))
         _write_all(reply_fd, runner.answer(request))
-        del request
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ep_lib.emulator.findings import Access
 from ep_lib.jit.lexer import without_comments
+from ep_lib.workshop.crossing import GivenWasChanged
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime
 from ep_lib.workshop.scenario import (
     CHECKER_IS_OFF,
@@ -24,7 +25,6 @@ from ep_lib.workshop.scenario import (
     Scenario,
     Side,
 )
-from ep_lib.workshop.seal import GivenWasChanged
 
 STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
 UNSEEN = (

@@ -263,6 +263,9 @@ class Book:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        if path is not None:  # a new one is for this user's eyes; SQLite makes the files beside it alike
+            with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with self._told():
             self._db = sqlite3.connect(path or ":memory:", timeout=_BUSY_S, isolation_level=None)
             self._db.row_factory = sqlite3.Row

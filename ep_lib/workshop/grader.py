@@ -21,11 +21,11 @@ import numpy as np
 import ep_lib
 from ep_lib.errors import ArgumentError, GradingError, KernelCompileError
 from ep_lib.jit import cache as compile_cache
-from ep_lib.jit import pieces, sealed
+from ep_lib.jit import cuda_rules, pieces, sealed
 from ep_lib.jit.gxx import HALF
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
-from ep_lib.processes import run, temporary_folder
+from ep_lib.processes import home_folder, run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, says_all, what_failed
@@ -34,8 +34,16 @@ from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.kernels import CALLS, compile_halves, kernel_of
 from ep_lib.workshop.reading import Unreadable, read
 from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox, Walls
-from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
-from ep_lib.workshop.seal import Tampered
+from ep_lib.workshop.scenario import (
+    CHECKER_IS_OFF,
+    BadReply,
+    Call,
+    Failure,
+    InputWasChanged,
+    Outputs,
+    Scenario,
+    unpack_outputs,
+)
 from ep_lib.workshop.submission import copy_pieces, not_text
 from ep_lib.workshop.walls import beneath, missing
 from ep_lib.workshop.watched import look_through, unwatched
@@ -69,6 +77,7 @@ _NO_MEMORY = (
 _ENDLESS = ("DeadlockError", "LivelockError", "KernelTimeout")  # how a wait without a limit ends
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
+    "EP_LIB_CUDA_RULES",
     "EP_LIB_CXX",
     "CUDA_HOME",
     "CUDA_PATH",
@@ -88,7 +97,6 @@ class TaskGrade:
     timed_out: bool = False  # no answer within its limits, perhaps because the machine had no time, memory or disk
     used_cpu: bool = False  # all of that time was CPU time: trying it again alone would end the same
     scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
-    looks: tuple[str, ...] = ()  # at what an instructor should look
 
     @property
     def points(self) -> int:
@@ -324,8 +332,8 @@ def examine(
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed, below))
             output = sandbox.output.decode(errors="replace")
     flags: tuple[str, ...] = (problem,) if refused or _SHUT.search(problem) else ()
-    flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
-    flags += (*looks, *dict.fromkeys(look for each in found for look in each.looks), *notes)
+    changed = (each.message.splitlines()[0] for each in found if InputWasChanged.__name__ in each.message)
+    flags += (*dict.fromkeys(changed), *looks, *notes)
     seconds = time.monotonic() - began
     return Grade(exercise, folder, tuple(found), seconds, problem, output, public, flags, seed, notes)
 
@@ -350,7 +358,16 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
     texts = [(work / "mine" / piece).read_bytes() for piece in exercise.pieces if piece.endswith(".py")]
     modules = tuple(dict.fromkeys([*tests.imports, *([_SLOW] if any(map(_IMPORTS_SLOW.search, texts)) else [])]))
     around = _open_to(exercise, tests, work)
-    return Sandbox(work / "mine", limits, work / "cwd", environment, around, modules, _given(exercise))
+    return Sandbox(
+        work / "mine",
+        limits,
+        work / "cwd",
+        environment,
+        around,
+        modules,
+        _given(exercise),
+        guests=bool(texts),
+    )
 
 
 def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
@@ -404,6 +421,7 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> None:
     """The emulator's runtime and headers, and what of the tests' kernels is no piece's, in the user's cache. Raises
     EpError if there is no compiler, for instance."""
+    cuda_rules.say_if_unchecked()
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
         compile_halves(tests.kernels, _given(exercise))
@@ -485,8 +503,9 @@ def _installation(compiler: Path) -> tuple[Path, ...]:
 
 def _without_home(prefix: Path) -> list[Path]:
     """A folder with software; of one that holds the user's own files as well, the parts that are software."""
-    home = Path.home().resolve()
-    return [prefix / part for part in _OF_A_PREFIX] if prefix in (home, *home.parents) else [prefix]
+    home = home_folder()
+    in_home = home is not None and home.resolve().is_relative_to(prefix)
+    return [prefix / part for part in _OF_A_PREFIX] if in_home else [prefix]
 
 
 def _compile(
@@ -542,15 +561,13 @@ def _grade_task(
     tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
-    looks: dict[str, None] = {}
     for number, test in enumerate(tests):
         for case in test.cases(inputs_of(seed, task.number, number)):
             outputs = _run(sandbox, case.scenario, limits)
-            looks.update(dict.fromkeys(outputs.looks))
             if case.endless and outputs.failure and outputs.failure.kind in _ENDLESS:
                 continue
             found = what_failed(case.scenario, outputs, work, exercise.also)
-            message = found or case.judge(outputs)
+            message = found or case.verdict(outputs)
             if message:
                 found_by_checker = bool(found and case.scenario.check_seeds)
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
@@ -564,8 +581,8 @@ def _grade_task(
                     if below:
                         message = f"(It stands on {which}: look there first.)\n{message}"
                 late = _out_of_time(outputs.failure.kind if outputs.failure else "")
-                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario, tuple(looks))
-    return TaskGrade(task, True, looks=tuple(looks))
+                return TaskGrade(task, False, test.title, message.strip(), *late, case.scenario)
+    return TaskGrade(task, True)
 
 
 def _tasks(numbers: Sequence[str]) -> str:

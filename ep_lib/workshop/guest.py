@@ -1,46 +1,53 @@
-"""The process in which a learner's Python runs: forked before the test's data come, with walls of its own.
+"""The process in which a learner's Python runs, alone: a small server, which calls what it is asked for.
 
-The worker (:mod:`ep_lib.workshop.runner`) gets a request only after its guest is there. So nothing of the request is in
-the guest's memory but the arguments of the one call that it makes, which stand in no frame below the piece, and the
-pipe to the grader is not open in it. What a test must not lose to the piece, what a stream still holds and the record
-of what happened, is kept by the worker, in an object of the class ``Kept`` of the test's program; the guest asks it by
-``ask(method, ...)``, and what it was told cannot be taken back.
+It is a fork of a process that was forked from the worker (:mod:`ep_lib.workshop.runner`) before anything of a test had
+come there, and it has walls of its own. So nothing of a test is in its memory but the arguments of the calls, and the
+pipe to the grader is not open in it. :mod:`ep_lib.workshop.far` is the other end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import json
 import mmap
 import os
 import pickle
 import re
 import signal
+import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-from ep_lib.errors import KernelCompileError
-from ep_lib.workshop import seal, walls
-from ep_lib.workshop.pieces import load, place_in
-from ep_lib.workshop.scenario import MAX_HEADER_BYTES, RETURNED_NOTHING, Call
+import numpy as np
 
-_LENGTH = struct.Struct("<I")
-MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
+from ep_lib.backends.base import MAX_SHARED_BYTES
+from ep_lib.backends.emulator import NoStreams
+from ep_lib.bootstrap import wire
+from ep_lib.errors import KernelCompileError, KernelLaunchError
+from ep_lib.jit.kernel import Kernel
+from ep_lib.memory.arrays import is_array, like
+from ep_lib.runtime.rank import Rank
+from ep_lib.workshop import crossing, walls
+from ep_lib.workshop.pieces import load, place_in
+
 _MUCH = 1 << 30  # bytes
 _TOO_LARGE = "what your functions return or keep takes more memory than a process may have: return what was asked for"
-_MOST_TOLD = 1 << 20  # bytes of one message from the guest
-_LOOK_S = 0.5  # of CPU time, between looks at how long a call takes
-_ENDLESS_S = 4.5  # of CPU time in one call: less than its request may take, so that the line can be told
+_LOOK_S = 0.2  # of CPU time, between looks at how long a call takes
+_ENDLESS_S = 4.5  # of CPU time in one test: less than its request may take, so that the line can be told
 _ENDLESS_AGAIN_S = 1.0  # where an earlier call of this submission was ended in the same function
 ENDLESS = "ChildUsedItsTime"  # of the sandbox, which tells no line
 _TASK = re.compile(r"# (?P<ended>end of )?TASK (?P<task>\d+)")  # around what a learner writes: generate.py
+_PID = struct.Struct("<q")
 Walls = Mapping[str, Iterable[str]]
 
 
@@ -52,117 +59,101 @@ class _Endless(BaseException):
         self.location = location
 
 
-class Guest:
-    """A fork of this process, with its modules, that has imported ``piece`` and waits for a call. The worker's end.
+class Nursery:
+    """A process from which those of pieces are forked. Make it before the walls go up, :meth:`start` it before anything
+    of a test is here."""
 
-    ``before`` is for :mod:`ep_lib.workshop.seal`. ``around``: the walls of the worker,
-    which are built once more around the guest, so that it does not reach the worker either; None: it has none.
-    ``shut``: descriptors that are not its business.
-    """
+    def __init__(self) -> None:
+        self._ours, self._its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._is_started = False
 
-    def __init__(
-        self,
-        mine: Path,
-        piece: str,
-        before: Sequence[seal.Noted],
-        around: Walls | None = None,
-        shut: Iterable[int] = (),
-    ) -> None:
-        self.piece = piece
+    def start(self, mine: Path, around: Walls | None, shut: Iterable[int]) -> None:
+        """``mine``: where the pieces are. ``around``: the walls of this process, which are built once more around each
+        of those, so that it does not reach this one either; None: it has none. ``shut``: descriptors that are not its
+        business. Does nothing if it was started."""
+        if self._is_started:
+            return
+        self._is_started = True
+        if os.fork() == 0:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for fd in (*shut, self._ours.fileno()):
+                os.dup2(nothing, fd)
+            _fork_at_each_request(self._its, mine, around)
+        self._its.close()
+
+    def new(self, piece: str, endless: Sequence[str], share: float, *, compiles: bool) -> tuple[int, int, int]:
+        """A process that imports ``piece``: its id, and the ends of the pipes from it and to it. ``endless``: functions
+        of the piece in which earlier calls were ended. ``share``: of the time that they may take together.
+        ``compiles``: whether it may, and write files."""
         from_guest, told = os.pipe()
         orders, to_guest = os.pipe()
-        time_left = signal.getitimer(signal.ITIMER_PROF)  # of CPU, if the worker has a limit: a fork has none
-        self._pid = os.fork()
-        if self._pid == 0:
-            signal.setitimer(signal.ITIMER_PROF, *time_left)
-            os.close(from_guest)
-            os.close(to_guest)
-            _live(mine, piece, before, around, shut, orders, told)
+        socket.send_fds(self._ours, [json.dumps([piece, list(endless), share, compiles]).encode()], [orders, told])
         os.close(orders)
         os.close(told)
-        self._from, self._to = from_guest, to_guest
+        return self._reply(), from_guest, to_guest
 
-    def imported(self) -> dict[str, Any]:
-        """Waits until the piece is imported: {"failure": None}, or why it is not; and "looks", at what an instructor
-        should look."""
-        return self._told()
+    def wait(self, pid: int) -> int:
+        """Waits until a process has ended, and returns its status."""
+        self._ours.send(_PID.pack(pid))
+        return self._reply()
 
-    def call(self, program: ModuleType, call: Call, kept: Any, endless: Iterable[str] = ()) -> dict[str, Any]:
-        """What it gave: {"seen": ..., "failure": None} or {"failure": ...}, and "looks" again. ``kept`` answers what
-        the guest asks; ``endless`` names functions of the piece in which earlier calls were ended."""
-        order = list(endless), program.__name__, call.function, dict(call.arguments), kept is not None
-        _write(self._to, pickle.dumps(order))
-        while True:
-            told = self._told()
-            if "ask" not in told:
-                return told
-            name, *given = told["ask"]
-            _write(self._to, pickle.dumps(_answer(kept, name, given)))
-
-    def end(self) -> None:
-        """Ends it. What it has started, the supervisor ends."""
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        os.close(self._from)
-        os.close(self._to)
-
-    def _told(self) -> dict[str, Any]:
-        data = _read(self._from, _MOST_TOLD)
+    def _reply(self) -> int:
+        data = self._ours.recv(_PID.size)
         if not data:
-            os.close(self._from)  # one that says too much ends by this
-            _end_as(os.waitpid(self._pid, 0)[1])
-        told: dict[str, Any] = json.loads(data)
-        return told
-
-
-def _end_as(status: int) -> NoReturn:
-    """The guest is gone: this process ends as it did, and the grader says how."""
-    if os.WIFSIGNALED(status):
-        if os.WTERMSIG(status) != signal.SIGKILL:
-            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status))
-
-
-def _answer(kept: Any, name: str, given: list[Any]) -> tuple[str, Any]:
-    """("value", what a method of ``kept`` returns) or ("error", its words)."""
-    if name.startswith("_") or name == "seen":
-        return "error", f"nobody keeps {name}"
-    try:
-        return "value", getattr(kept, name)(*given)
-    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
-        return "error", str(error)
-
-
-_asking = threading.Lock()
+            os._exit(1)  # somebody has ended it: the grader says so of this process
+        return int(_PID.unpack(data)[0])
 
 
 def say_in_a_line(ignored: sys.UnraisableHookArgs) -> None:
-    """For ``sys.unraisablehook``: a line, where Python's own shows a traceback."""
+    """For ``sys.unraisablehook``: what a learner needs of it."""
     kind = ignored.exc_type.__name__
     print(
         f"{ignored.err_msg or 'Exception ignored in'} {ignored.object!r}: {kind}: {ignored.exc_value}", file=sys.stderr
     )
 
 
-# ---- the guest's own process ----------------------------------------------------------------------------------------
-def _live(
-    mine: Path,
-    piece: str,
-    before: Sequence[seal.Noted],
-    around: Walls | None,
-    shut: Iterable[int],
-    orders: int,
-    told: int,
-) -> NoReturn:
+def failure_of(mine: Path, error: Exception) -> dict[str, str]:
+    """An exception as it travels to the grader."""
+    text = f"{error}{getattr(error, 'place', '') or place_in(mine, error)}"
+    if len(text) > crossing.MAX_MESSAGE:
+        text = text[: crossing.MAX_MESSAGE].rpartition("\n")[0]  # no half lines
+    if isinstance(error, KernelCompileError):
+        location = f"{error.file}:{error.line}" if getattr(error, "file", None) else ""
+    else:
+        location = str(getattr(error, "location", ""))
+    return {"kind": type(error).__name__, "message": text, "location": location}
+
+
+# ---- the process that forks ------------------------------------------------------------------------------------------
+def _fork_at_each_request(worker: socket.socket, mine: Path, around: Walls | None) -> NoReturn:
+    while True:
+        data, fds, _, _ = socket.recv_fds(worker, 1 << 16, 2)
+        if not data:
+            os._exit(0)
+        if not fds:
+            worker.send(_PID.pack(os.waitpid(_PID.unpack(data)[0], 0)[1]))
+            continue
+        piece, endless, share, compiles = json.loads(data)
+        pid = os.fork()
+        if pid == 0:
+            worker.close()
+            _live(partial(_serve, mine, piece, endless, share, *fds), around, compiles=compiles)
+        worker.send(_PID.pack(pid))
+        for fd in fds:
+            os.close(fd)
+
+
+# ---- the process of a piece ------------------------------------------------------------------------------------------
+def _live(serve: Callable[[], None], around: Walls | None, *, compiles: bool) -> NoReturn:
     code = 1
     try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for fd in shut:
-            os.dup2(nothing, fd)
-        if around is not None:
+        if around is not None and compiles:
             walls.confine_further(**around)
-        _serve(mine, piece, before, orders, told)
+        elif around is not None:
+            readable = [*around["readable"], *around["writable"]]
+            walls.confine_further(readable=readable, writable=[os.devnull], listable=around.get("listable", ()))
+        serve()
+        code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
@@ -174,77 +165,328 @@ def _live(
         os._exit(code)
 
 
-def _serve(mine: Path, piece: str, before: Sequence[seal.Noted], orders: int, told: int) -> None:
-    looks = seal.put_on(before)
-    module: ModuleType | None = None
+def _serve(mine: Path, piece: str, endless: Sequence[str], share: float, orders: int, told: int) -> None:
+    worker = _Worker(mine, orders, told)
+    with _ended_in_time(mine, endless, share, worker):
+        worker.tell(lambda: worker.be(load(mine / piece)))
+        while order := crossing.read(orders):
+            worker.tell(partial(worker.obey, order))
 
-    def imported() -> dict[str, Any]:
-        nonlocal module
-        module = load(mine / piece)
-        return {"failure": None}
 
-    def called() -> dict[str, Any]:
-        # _made() takes the arguments out of the order: a piece that finds this frame finds nothing in it.
-        order = _order(orders)
-        with _ended_in_time(mine, order.pop(0)):
-            return {"failure": None, "seen": _made(module, order, partial(_ask, orders, told))}
+class _Worker:
+    """The other end, as the piece's process has it."""
 
-    for step in (imported, called):
-        said = json.dumps({**_outcome(mine, step, module), "looks": looks()})
+    def __init__(self, mine: Path, orders: int, told: int) -> None:
+        self.cpu_s = 0.0  # that the worker has used so far for what the piece has called
+        self._first_s: float | None = None
+        self._mine, self._orders, self._told = mine, orders, told
+        self.be(None)
+        self._changed = ""
+        self._by_value = 0  # id() of an object that the worker knows, and wants to see
+        self._asking = threading.Lock()  # a piece may have threads
+
+    def be(self, piece: ModuleType | None) -> None:
+        """It has none of the worker's objects any more, and the worker none of its."""
+        self._objects: list[Any] = [piece]  # that the worker knows by their numbers
+        self._known: dict[int, int] = {}  # their numbers, by id()
+        self._lent: dict[int, Any] = {}  # what stands for the worker's objects here
+        self._numbers: dict[int, int] = {}  # of these, and of arrays that kernels use, by id()
+        self._arrays: dict[int, tuple[Any, bytes]] = {}  # the bytes of these, and as the worker knows them
+        self._adopted: list[Any] = []  # arrays
+        self._lists: dict[int, list[Any]] = {}  # that become what those of the worker are
+
+    # ---- what the worker asks for ------------------------------------------------------------------------------------
+    def tell(self, step: Callable[[], Any]) -> None:
+        """Does it, and says what came of it."""
+        try:
+            self._changed, self._by_value = "", 0
+            data = self._packed({"value": step(), "error": None, "changed": self._changed})
+            if len(data) > crossing.MOST_TOLD:
+                raise MemoryError
+        except MemoryError as error:
+            found = error if place_in(self._mine, error) or str(error) or not _has_memory() else ValueError(_TOO_LARGE)
+            data = self._packed({"error": crossing.told_of(found, self._mine)})
+        except _Endless as endless:
+            more = {"location": endless.location}
+            data = self._packed({"error": {"kinds": [ENDLESS], "text": str(endless), "more": more, "place": ""}})
+        except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
+            data = self._packed({"error": crossing.told_of(error, self._mine)})
         sys.stdout.flush()
-        _write(told, said.encode())
+        crossing.write(self._told, data)
+
+    def obey(self, data: bytes) -> Any:
+        order = self._unpacked(data)
+        start, what = self._objects[order["object"]], order["do"]
+        if what == "anew":
+            return self.be(load(Path(start.__file__)))
+        if what == "set":
+            setattr(start, order["path"], *order["given"])
+            return None
+        found = _at(start, order["path"])
+        if what == "get":
+            self._by_value = 0 if order["path"] else id(found)
+            return found
+        kept = [(name, each) for name, each in zip(order["unchanged"], order["given"], strict=False) if name != "_"]
+        before = [pickle.dumps(each) for _, each in kept]
+        returned = found(*order["given"], **order["named"])
+        changed = (name for (name, each), was in zip(kept, before, strict=True) if pickle.dumps(each) != was)
+        self._changed = next(changed, "")
+        return returned if what == "call" or returned is None else _Itself(returned)
+
+    # ---- what the piece asks for -------------------------------------------------------------------------------------
+    def ask(self, number: int, name: str, what: str, *given: Any, **named: Any) -> Any:
+        """Calls, reads or sets what is open of an object of the worker's. Raises what that raises."""
+        with self._asking:
+            crossing.write(self._told, self._packed({"ask": [number, name, what, given, named]}))
+            answer = self._unpacked(crossing.read(self._orders))
+        if "error" in answer:
+            raise crossing.error_of(answer["error"])
+        return answer["value"]
+
+    def adopt(self, number: int, array: np.ndarray[Any, Any]) -> None:
+        """From now on the worker has this array, too."""
+        flat = array.reshape(-1).view(np.uint8)
+        self._arrays[number] = flat, flat.tobytes()
+        self._numbers[id(array)] = number
+        self._adopted.append(array)  # so that no other has its id
+
+    def shares(self, array: np.ndarray[Any, Any]) -> bool:
+        """Whether it lies in one of those that the worker has, too."""
+        return self._place(array) is not None
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+    def _packed(self, told: Mapping[str, Any]) -> bytes:
+        changes = []
+        for number, (flat, known) in self._arrays.items():
+            if (now := flat.tobytes()) != known:
+                self._arrays[number] = flat, now
+                changes.append((number, now))
+        return wire.dumps({**told, "changes": changes}, self._plain)
+
+    def _unpacked(self, data: bytes) -> dict[str, Any]:
+        if not data:
+            os._exit(0)  # the worker is gone
+        order: dict[str, Any] = _Unpickler(data, self).load()
+        for number, content in order["changes"]:
+            if isinstance(content, list):
+                self._lists.setdefault(number, [])[:] = content
+            else:
+                flat, _ = self._arrays[number]
+                flat[:] = np.frombuffer(content, np.uint8)
+                self._arrays[number] = flat, content
+        self._first_s = order["cpu_s"] if self._first_s is None else self._first_s
+        self.cpu_s = order["cpu_s"] - self._first_s
+        return order
+
+    def _plain(self, obj: Any) -> Any:
+        if isinstance(obj, _Itself):
+            return self._far(obj.object)
+        if (number := self._numbers.get(id(obj))) is not None and self._lent.get(number) is obj:
+            return ["lent", number]
+        if id(obj) in self._known and id(obj) != self._by_value:
+            return self._far(obj)
+        if isinstance(obj, np.ndarray) and (place := self._place(obj)):
+            return ["array", *place]
+        if (value := crossing.value_of(obj)) is not None:
+            return value
+        is_plain = isinstance(obj, (*crossing.PLAIN, list, tuple, set, frozenset, dict))
+        return None if is_plain else self._far(obj)
+
+    def _far(self, obj: Any) -> list[Any]:
+        number = self._known.setdefault(id(obj), len(self._objects))
+        self._objects[number:] = self._objects[number:] or [obj]
+        return ["far", number, repr(obj)[:80]]
+
+    def _place(self, array: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            number = self._numbers.get(id(base))
+            if number is not None:
+                at = array.ctypes.data - base.ctypes.data if array.size else 0
+                kind = array.dtype.name if array.dtype.isbuiltin == 2 else array.dtype.str  # 2: a type of ml_dtypes
+                return number, at, array.shape, array.strides, kind
+            base = base.base
+        return None
+
+    def far_object(self, kind: str, number: int, *rest: Any) -> Any:
+        """What stands here for something of the worker's."""
+        if kind == "far":
+            return self._objects[number]
+        if kind == "array":
+            content, shape, strides, dtype = rest
+            if number not in self._arrays:
+                base = np.frombuffer(content, np.uint8).copy()
+                self._arrays[number] = base, content
+                self._numbers[id(base)] = number
+            return np.ndarray(shape, dtype, self._arrays[number][0], 0, strides)
+        if kind == "list":
+            return self._lists.setdefault(number, *rest)
+        if kind == "new":
+            self._lent[number] = made = _MADE[rest[0]](partial(self.ask, number), self, *rest[1:])
+            self._numbers[id(made)] = number
+        return self._lent[number]
 
 
-def _made(piece: ModuleType | None, order: list[Any], ask: Callable[..., Any]) -> Any:
-    program, function = sys.modules[order.pop(0)], order.pop(0)
-    given = {"ask": ask} if order.pop() else {}
-    seen = getattr(program, function)(piece, **given, **order.pop())
-    return seen if len(json.dumps(seen)) <= MAX_HEADER_BYTES // 2 else None  # more than any right answer gives
+class _Itself:
+    """What is not to travel as a copy."""
+
+    def __init__(self, obj: Any) -> None:
+        self.object = obj
 
 
-def _outcome(mine: Path, step: Callable[[], dict[str, Any]], piece: ModuleType | None = None) -> dict[str, Any]:
-    try:
-        return step()
-    except _Endless as endless:
-        return {"failure": {"kind": ENDLESS, "message": str(endless), "location": endless.location}}
-    except MemoryError as error:
-        failure = failure_of(mine, error)
-        if not failure["message"] and _has_memory():  # then it was what the piece gave to the function around it
-            failure = {"kind": "ValueError", "message": _TOO_LARGE, "location": ""}
-        return {"failure": failure}
-    except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
-        return {"failure": failure_of(mine, error, piece)}
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, worker: _Worker) -> None:
+        super().__init__(io.BytesIO(data))
+        self._worker = worker
+
+    def persistent_load(self, told: Any) -> Any:
+        return self._worker.far_object(*told)
 
 
+def _at(start: Any, path: str) -> Any:
+    """What a path leads to: "known.append" of an object, "torch:autograd.grad" of a module."""
+    module, _, names = path.rpartition(":")
+    found = importlib.import_module(module) if module else start
+    for name in filter(None, names.split(".")):
+        found = getattr(found, name)
+    return found
+
+
+# ---- what stands for the worker's objects ----------------------------------------------------------------------------
+Ask = Callable[..., Any]
+
+
+def _function(ask: Ask, _: _Worker, name: str, *of_its_class: Any) -> Callable[..., Any]:
+    def function(*given: Any, **named: Any) -> Any:
+        return ask("", "call", *given, **named)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _object(
+    ask: Ask, _: _Worker, name: str, methods: Sequence[str], values: Sequence[str], fixed: Mapping[str, Any]
+) -> Any:
+    def method(which: str) -> Callable[..., Any]:
+        return lambda self, *given, **named: ask(which, "call", *given, **named)
+
+    def value(which: str) -> property:
+        return property(lambda self: ask(which, "get"), lambda self, new: ask(which, "set", new))
+
+    kind = type(name, (), {**{each: method(each) for each in methods}, **{each: value(each) for each in values}})
+    made = kind()
+    vars(made).update(fixed)
+    return made
+
+
+class _Kernel(Kernel):
+    """A kernel of the test, which is launched."""
+
+    def __init__(self, ask: Ask, worker: _Worker, *described: Any) -> None:
+        vars(self).update(described[-1])
+
+    def launch(
+        self, rank: Any, grid: Any, block: Any, *args: object, shared_bytes: int = 0, uses: Sequence[object] = ()
+    ) -> None:
+        if not isinstance(rank, Rank):
+            raise KernelLaunchError("the first argument is the rank that your function got: kernel.launch(rank, ...)")
+        rank.launch(self, grid, block, args, shared_bytes, uses)
+
+    def __repr__(self) -> str:
+        return f"<the kernel {self.name} of the test>"
+
+
+class _Rank(Rank):
+    """A rank whose memory and kernels are the worker's."""
+
+    streams = NoStreams()
+    sm_count = None
+    shared_bytes = MAX_SHARED_BYTES
+
+    def __init__(
+        self, ask: Ask, worker: _Worker, _: str, methods: Sequence[str], values: Sequence[str], fixed: Mapping[str, Any]
+    ) -> None:
+        self._ask, self._worker, self.xp = ask, worker, np
+        vars(self).update(fixed)
+
+    @property
+    def is_closed(self) -> bool:
+        """A piece is called while its test's world runs."""
+        return False
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Any,
+        block: Any,
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        uses: Sequence[Any] = (),
+    ) -> None:
+        if not isinstance(kernel, _Kernel):
+            raise KernelLaunchError(f"{kernel!r} is none of the kernels that your function got, and these are launched")
+        self._ask("launch", "call", kernel, grid, block, list(map(self._shared, args)), shared_bytes)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _shared(self, arg: Any) -> Any:
+        """An array of the host's own is one that kernels may use, on the emulator."""
+        if not is_array(arg) or self._worker.shares(arg := like("numpy", arg)):
+            return arg
+        owner = arg  # of which other arguments may be other parts
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if not owner.flags.c_contiguous:
+            raise KernelLaunchError(f"an array of shape {arg.shape} is not contiguous: pass a contiguous copy")
+        self._worker.adopt(self._ask("adopt", "call", owner), owner)
+        return arg
+
+
+def _asks(name: str) -> Callable[..., Any]:
+    def method(self: _Rank, *given: Any, **named: Any) -> Any:
+        return self._ask(name, "call", *given, **named)
+
+    return method
+
+
+# The other methods of a rank, all of which need the world that it is in.
+for _name, _found in list(vars(Rank).items()):
+    if callable(_found) and not _name.startswith("_") and _name != "launch":
+        setattr(_Rank, _name, _asks(_name))
+
+_Kernel.__name__, _Rank.__name__ = Kernel.__name__, Rank.__name__  # as messages name them
+_MADE: Mapping[str, Callable[..., Any]] = {"function": _function, "object": _object, "kernel": _Kernel, "rank": _Rank}
+
+
+# ---- calls that do not end -------------------------------------------------------------------------------------------
 @contextlib.contextmanager
-def _ended_in_time(mine: Path, known: Sequence[str]) -> Iterator[None]:
-    """Ends a call of the piece that computes for too long, with the function and the line where it is.
-
-    Where ranks are threads of their own, no line is found from here: the sandbox ends those, as all else."""
-    used = 0.0
+def _ended_in_time(mine: Path, known: Sequence[str], share: float, worker: _Worker) -> Iterator[None]:
+    """Ends a call of the piece that computes for too long, with the function and the line where it is. What the worker
+    computes for it counts as well."""
+    began = time.process_time()
 
     def look(_: int, frame: FrameType | None) -> None:
-        nonlocal used
-        used += _LOOK_S
+        used = time.process_time() - began + worker.cpu_s
         while frame is not None and not Path(frame.f_code.co_filename).is_relative_to(mine):
             frame = frame.f_back
         if frame is None:
             return
         name = frame.f_code.co_qualname
-        if used >= (_ENDLESS_AGAIN_S if name in known else _ENDLESS_S):
+        if used >= share * (_ENDLESS_AGAIN_S if name in known else _ENDLESS_S):
             lines = Path(frame.f_code.co_filename).read_text("utf-8").splitlines()[: frame.f_lineno]
             marks = [mark for mark in map(_TASK.search, lines) if mark]
             of = f", of task {marks[-1]['task']}," if marks and not marks[-1]["ended"] else ""
             where = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}: {lines[-1].strip()}"
-            raise _Endless(f"{name}(){of} does not end: it still ran after {used:g} s, in {where}", name)
+            raise _Endless(f"{name}(){of} does not end: it still ran after {used:.2g} s, in {where}", name)
 
-    before = signal.signal(signal.SIGVTALRM, look)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_S, _LOOK_S)
+    before = signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, _LOOK_S, _LOOK_S)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _has_memory() -> bool:
@@ -254,71 +496,3 @@ def _has_memory() -> bool:
     except OSError:
         return False
     return True
-
-
-def failure_of(mine: Path, error: Exception, piece: ModuleType | None = None) -> dict[str, str]:
-    """An exception as it travels to the grader."""
-    if piece is not None and (names := _returned_nothing(mine, error, piece)):
-        return {"kind": TypeError.__name__, "message": f"{names} {RETURNED_NOTHING}", "location": ""}
-    text = f"{error}{place_in(mine, error)}"
-    if len(text) > MAX_MESSAGE:
-        text = text[:MAX_MESSAGE].rpartition("\n")[0]  # no half lines
-    if isinstance(error, KernelCompileError):
-        location = f"{error.file}:{error.line}" if error.file else ""
-    else:
-        location = str(getattr(error, "location", ""))
-    return {"kind": type(error).__name__, "message": text, "location": location}
-
-
-def _returned_nothing(mine: Path, error: Exception, piece: ModuleType) -> str:
-    """ "route()", if the test around ``piece`` failed because that function returned None; else ""."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if "NoneType" not in str(error) or any(Path(each.f_code.co_filename).is_relative_to(mine) for each in frames):
-        return ""
-    for frame in reversed(frames):
-        own = [name for name in frame.f_code.co_names if isinstance(vars(piece).get(name), FunctionType)]
-        if own:  # what it returned stands in a variable, or was used where it was called
-            is_none = frame is frames[-1] or any(value is None for value in frame.f_locals.values())
-            return " or ".join(f"{name}()" for name in own) if is_none else ""
-    return ""
-
-
-def _order(orders: int) -> list[Any]:
-    data = _read(orders)
-    if not data:
-        os._exit(0)  # the worker is gone
-    return list(pickle.loads(data))
-
-
-def _ask(orders: int, told: int, name: str, *given: Any) -> Any:
-    """What the worker's ``Kept`` says. Raises RuntimeError with its words."""
-    with _asking:  # ranks are threads
-        _write(told, json.dumps({"ask": [name, *given]}).encode())
-        kind, value = _order(orders)
-    if kind == "error":
-        raise RuntimeError(value)
-    return value
-
-
-# ---- both ------------------------------------------------------------------------------------------------------------
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(_LENGTH.pack(len(data)) + data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _read(fd: int, most: int | None = None) -> bytes:
-    """One message; b"" if the other end is closed, or announces more than ``most`` bytes."""
-    prefix = _read_exactly(fd, _LENGTH.size)
-    length = _LENGTH.unpack(prefix)[0] if prefix else 0
-    return b"" if most is not None and length > most else _read_exactly(fd, length)
-
-
-def _read_exactly(fd: int, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        part = os.read(fd, count - len(found))
-        if not part:
-            return b""
-        found += part
-    return bytes(found)

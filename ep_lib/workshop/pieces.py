@@ -11,27 +11,19 @@ from types import ModuleType
 
 from ep_lib.errors import GradingError
 
-PIECE_MODULE = "workshop_piece_"  # how the names of the modules begin
 
-
-def load(path: Path, whose: str = "") -> ModuleType:
-    """The file as a module, executed anew by each call; ``whose`` becomes a part of its name. What it raises goes on,
-    SyntaxError too; GradingError if there is no such file."""
+def load(path: Path) -> ModuleType:
+    """The file as a module, executed anew by each call. What it raises goes on, SyntaxError too; GradingError if there
+    is no such file."""
     if not path.is_file():
         raise GradingError(f"there is no file {path}; workshop.start() makes it")
-    name = f"{PIECE_MODULE}{path.stem}{whose}"
+    name = f"workshop_piece_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # a .py file has one
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
-
-
-def of_a_rank(piece: ModuleType, rank: int) -> ModuleType:
-    """The piece once more, for one rank: ranks are threads, and would share the variables of a module."""
-    assert piece.__file__ is not None  # load() has made it from one
-    return load(Path(piece.__file__), f"_of_rank_{rank}")
 
 
 def unfinished(path: Path) -> str:

@@ -1,19 +1,22 @@
 """What a learner has answered and solved, kept in ``mine/progress.json``, so that it outlives the notebook's kernel.
 
 Notebooks and terminals write at the same time, so the file is read whenever something is asked, and changed under a
-lock. Where it cannot be written, the changes are remembered until it can be or the kernel ends, and :func:`problem`
-says so.
+lock. Where it cannot be written, the changes are remembered until it can be or the kernel ends. A file that somebody
+has edited into something else is put beside, never overwritten. Both are said on stderr, and by :func:`problem`.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ep_lib.errors import EpError
+from ep_lib.jit.cache import say
 from ep_lib.workshop.exercises import workshop_root
 
 PREDICTIONS, OUTCOMES, PUZZLES, EXERCISES = "predictions", "outcomes", "puzzles", "exercises"
@@ -24,13 +27,17 @@ _unwritten: list[tuple[str, str, Change]] = []  # kind, key and change, in order
 _problem = ""
 
 
+class _Damaged(Exception):
+    """The file holds something else than what is kept there; the text says what."""
+
+
 def file() -> Path:
     """Where it is kept. Raises GradingError if there is no workshop here."""
     return workshop_root() / "mine" / "progress.json"
 
 
 def problem() -> str:
-    """Why the last answer could not be kept, and what to do; "" if it was."""
+    """Why the last answer could not be kept, or what was kept cannot be read, and what to do; "" if neither."""
     return _problem
 
 
@@ -43,6 +50,9 @@ def all_of(kind: str) -> dict[str, Any]:
     """All that was kept of a kind, by key."""
     try:
         kept = _read(file())
+    except _Damaged as error:
+        _tell(f"{file()} {error}: mend it, or the next answer puts it beside and begins a new one")
+        kept = {}
     except (OSError, EpError):  # it cannot be read; no workshop here
         kept = {}
     return _changed(kept, _unwritten).get(kind, {})
@@ -55,22 +65,46 @@ def put(kind: str, key: str, value: Any) -> None:
 
 def update(kind: str, key: str, change: Change) -> None:
     """Keeps what ``change`` makes of what the file has now, since another process may have written it meanwhile."""
-    global _problem
     _unwritten.append((kind, key, change))
+    problem = ""
     try:
         path = file()
         path.parent.mkdir(exist_ok=True)
         with (path.parent / ".progress.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another notebook may be writing
-            everything = _changed(_read(path), _unwritten)
+            try:
+                kept = _read(path)
+            except _Damaged as error:
+                kept, beside = {}, _put_beside(path)
+                problem = (
+                    f"{path} {error}, and now lies beside as {beside.name}; a new one begins with this answer. To have "
+                    f"the earlier ones back, mend {beside.name} and give it the name {path.name}."
+                )
+            everything = _changed(kept, _unwritten)
             new = path.with_suffix(".new")
             new.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             new.replace(path)
     except (OSError, EpError) as error:
-        _problem = f"This answer is kept only until the kernel ends ({error}): make the folder mine/ writable."
+        lost = f"This answer is kept only until the kernel ends ({error}): make the folder mine/ writable."
+        _tell(f"{problem} {lost}".lstrip())
     else:
         _unwritten.clear()
-        _problem = ""
+        _tell(problem)
+
+
+def _tell(text: str) -> None:
+    """Sets :func:`problem`, and says it when it is new."""
+    global _problem
+    if text not in ("", _problem):
+        say(text)
+    _problem = text
+
+
+def _put_beside(path: Path) -> Path:
+    """Gives the file another name, which it returns."""
+    names = (path.with_name(f"{path.stem}-damaged-{number}{path.suffix}") for number in itertools.count(1))
+    beside = next(name for name in names if not os.path.lexists(name))
+    return path.rename(beside)
 
 
 def _changed(
@@ -83,11 +117,13 @@ def _changed(
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """The file's contents; nothing if there is none, or if somebody has edited it into something else."""
+    """The file's contents; nothing if there is none. Raises _Damaged."""
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
         return {}
+    except (ValueError, RecursionError) as error:
+        raise _Damaged(f"is damaged ({error})") from None
     if not isinstance(contents, dict) or not all(isinstance(part, dict) for part in contents.values()):
-        return {}
+        raise _Damaged("is damaged (it holds other JSON than ep_lib writes)")
     return contents

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,12 +18,22 @@ import ep_lib
 from ep_lib.compat import ibgda
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.accesses import accesses_of
-from ep_lib.workshop import seal
 from ep_lib.workshop.checked import checked, exhausted, told_of
-from ep_lib.workshop.guest import ENDLESS, Guest, Walls, failure_of
+from ep_lib.workshop.far import Guest
+from ep_lib.workshop.guest import ENDLESS, Nursery, failure_of
 from ep_lib.workshop.kernels import kernel_of
 from ep_lib.workshop.pieces import load
-from ep_lib.workshop.scenario import ANSWERS, Array, Call, Launch, Ref, Scenario, pack
+from ep_lib.workshop.scenario import (
+    ANSWERS,
+    MAX_HEADER_BYTES,
+    Array,
+    Call,
+    InputWasChanged,
+    Launch,
+    Ref,
+    Scenario,
+    pack,
+)
 from ep_lib.workshop.watched import unseen_bytes
 
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
@@ -33,24 +45,16 @@ class Runner:
     """Compiles each kernel once, with the pieces in ``mine``, calls those in Python in processes of theirs, and runs
     scenarios."""
 
-    def __init__(self, mine: Path, *given: Path, around: Walls | None = None, shut: Sequence[int] = ()) -> None:
-        """``given``: folders with headers that learners get and do not write. ``around`` and ``shut``: for the process
-        of a piece in Python, :class:`ep_lib.workshop.guest.Guest`."""
+    def __init__(self, mine: Path, *given: Path, nursery: Nursery | None = None) -> None:
+        """``given``: folders with headers that learners get and do not write. ``nursery``: where the processes of
+        pieces in Python come from."""
         self._mine = mine
         self._given = given
         self._kernels: dict[tuple[str, str], ep_lib.Kernel] = {}
-        self._around, self._shut = around, shut
-        self._programs: dict[str, ModuleType] = {}  # the grader's: they take their references before a piece is there
-        self._before: list[seal.Noted] = []
-        self._python = ""  # the piece that calls are for
-        self._guest: Guest | None = None
+        self._nursery = nursery
+        self._programs: dict[str, ModuleType] = {}  # the grader's
         self._endless: list[str] = []  # functions of the piece in which calls were ended
         self._is_quiet = False
-
-    def prepare(self) -> None:
-        """Before a request is read: a piece in Python is imported where nothing of it will be."""
-        if self._python and self._guest is None:
-            self._guest = self._new_guest(self._python)
 
     def answer(self, request: Mapping[str, Any]) -> bytes:
         """The reply frame for {"nonce", "compile": [(source, kernel)...], "import": [piece...]}, for
@@ -67,11 +71,16 @@ class Runner:
             if "compile" in request:
                 images = [self._kernel(source, name).compile() for source, name in request["compile"]]
                 looks = dict.fromkeys(f"not watched: {note}" for image in images for note in image.unwatched)
-                return pack({"nonce": nonce, "looks": [*looks], **self._imported(request)})
+                for program in request["programs"]:
+                    self._program(program)  # it may compile kernels of its own
+                for piece in request["import"]:
+                    with self._guests(piece) as (guest,):
+                        guest.imported()
+                return pack({"nonce": nonce, "failure": None, "looks": [*looks]})
             if "record" in request:
                 return self._answer_record(nonce, request["record"])
             if isinstance(request["run"], Call):
-                return pack({"nonce": nonce, **self._called(request["run"])})
+                return pack({"nonce": nonce, "failure": None, "seen": self._called(request["run"])})
             return self._answer_run(nonce, request["run"])
         except Exception as error:  # noqa: BLE001 - the parent judges whatever went wrong
             return pack({"nonce": nonce, "failure": failure_of(self._mine, error)})
@@ -89,53 +98,37 @@ class Runner:
             {"nonce": nonce, "failure": None}, json.dumps(run_of(self.main(scenario), self._mine, scenario)).encode()
         )
 
+    @contextlib.contextmanager
+    def _guests(self, piece: str, count: int = 1) -> Iterator[list[Guest]]:
+        """So many processes with the piece, each of which is still to be imported."""
+        assert self._nursery is not None, "there is no piece in Python"
+        found: list[Guest] = []
+        try:
+            for _ in range(count):
+                found.append(Guest(self._nursery, piece, self._endless, 1 / count, compiles=piece == ANSWERS))
+            yield found
+        finally:
+            for each in found:
+                each.end()
+            gc.collect()  # a rank that is followed, and its machine of gigabytes of address space, hold each other
+
     def _program(self, path: str) -> ModuleType:
         if path not in self._programs:
             self._programs[path] = load(Path(path))
-            self._before = seal.noted()
         return self._programs[path]
 
-    def _new_guest(self, piece: str) -> Guest:
-        self._before = self._before or seal.noted()
-        if piece == ANSWERS:  # of puzzles, whose other half follows the learner's lines, and compiles them
-            return Guest(self._mine, piece, self._before, self._around, self._shut)
-        around = self._around and {
-            **self._around,
-            "readable": [*self._around["readable"], *self._around["writable"]],
-            "writable": [os.devnull],  # so no file of its own can be loaded as code
-        }
-        return Guest(self._mine, piece, self._before, around, self._shut)
-
-    def _imported(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        for program in request["programs"]:
-            self._program(program)
-        for piece in request["import"]:
-            self._python = piece
-            guest = self._new_guest(piece)
-            told = guest.imported()
-            guest.end()
-            if told["failure"]:
-                return told
-        return {"failure": None}
-
-    def _called(self, call: Call) -> dict[str, Any]:
-        guest, self._guest = self._guest, None
-        if guest is None or call.program not in self._programs:
-            if guest is not None:
-                guest.end()
-            self._program(call.program)
-            guest = self._new_guest(call.piece)
-        program = self._programs[call.program]
-        kept = None if call.kept is None else program.Kept(**call.kept)
-        told = guest.imported()
-        if not told["failure"]:
-            told = guest.call(program, call, kept, self._endless)
-            if told["failure"] and told["failure"]["kind"] == ENDLESS:
-                self._endless.append(told["failure"]["location"])
-        if kept is not None and not told["failure"]:
-            told["seen"] = kept.seen(told["seen"])
-        guest.end()
-        return told
+    def _called(self, call: Call) -> Any:
+        try:
+            with self._guests(call.piece, call.ranks) as guests:
+                for guest in guests:
+                    guest.imported()
+                piece: Any = guests if call.of_ranks else guests[0]
+                seen = getattr(self._program(call.program), call.function)(piece, **call.arguments)
+        except Exception as error:
+            if type(error).__name__ == ENDLESS:
+                self._endless.append(str(getattr(error, "location", "")))
+            raise
+        return seen if len(json.dumps(seen)) <= MAX_HEADER_BYTES // 2 else None  # more than any right answer gives
 
     def _answer_run(self, nonce: str, scenario: Scenario) -> bytes:
         main = self.main(scenario)
@@ -231,7 +224,8 @@ class Runner:
     def main(self, scenario: Scenario, changed: Changed | None = None) -> Callable[[ep_lib.Rank], list[Array]]:
         """What each rank does in a scenario. ``changed`` gets each array's address and its bytes before and after.
 
-        Raises Tampered on a rank whose inputs have changed: a test's kernels read them through pointers to const."""
+        Raises InputWasChanged on a rank whose inputs have changed: a test's kernels read them by pointers to const.
+        """
         inputs = [self._inputs(scenario, me) for me in range(scenario.ranks)]
 
         def run(rank: ep_lib.Rank, arrays: Mapping[str, Any], launches: Sequence[Launch]) -> None:
@@ -257,7 +251,7 @@ class Runner:
                 run(rank, arrays, scenario.afterwards)
             for name in inputs[me]:
                 if arrays[name].tobytes() != scenario.local[name][me].tobytes():
-                    raise seal.Tampered(f"your code has written into {name!r}, which the test gives to be read")
+                    raise InputWasChanged(f"your code has written into {name!r}, which the test gives to be read")
             if changed is not None:
                 for name, held in arrays.items():
                     before = np.ascontiguousarray(scenario.arrays(name)[me]).reshape(-1).view(np.uint8)

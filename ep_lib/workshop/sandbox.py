@@ -2,7 +2,8 @@
 
 Time, memory, number of processes, file sizes and output are limited. The child and everything it started end when
 grading ends. Points never depend on what the child claims, only on arrays that the parent compares; of pieces in
-Python, on what functions of the grader's saw in the child (:mod:`ep_lib.workshop.guest`). The submission can read
+Python, on what functions of the grader's saw in the child, while the piece was in another process
+(:mod:`ep_lib.workshop.guest`). The submission can read
 the system, Python, this library without the solution and the hidden tests, and its own files; it can write into its own
 folder and compile cache; it makes no connection and signals nobody outside (:mod:`ep_lib.workshop.walls`; what a
 machine cannot enforce, ``walls.missing()`` says).
@@ -106,7 +107,7 @@ class Sandbox:
     """One child process, started on first use and again after it has ended; use it as a context manager.
 
     ``modules``: what the zygote imports beside the library, before any child of it is there. ``given``: folders with
-    headers that learners get and do not write.
+    headers that learners get and do not write. ``guests``: whether pieces in Python get processes of their own.
     """
 
     def __init__(
@@ -118,9 +119,11 @@ class Sandbox:
         open_to_it: Walls | None = None,
         modules: Sequence[str] = (),
         given: Sequence[Path] = (),
+        *,
+        guests: bool = False,
     ) -> None:
         self._mine = mine
-        self._given = tuple(given)
+        self._given, self._guests = tuple(given), guests
         self._limits = limits
         self._work = work
         self._environment = dict(environment)
@@ -201,9 +204,8 @@ class Sandbox:
             **{name: self._environment[name] for name in _AT_START if name in self._environment},
         }
         own = {**first, "HOME": str(self._work), "TMPDIR": str(self._work), **self._environment}
-        start = Start(
-            f"child.begin(settings, control, reply); {self._program()}", self._settings(), own, str(self._work)
-        )
+        code = f"nursery = child.begin(settings, control, reply); {self._program()}"
+        start = Start(code, self._settings(), own, str(self._work))
         try:
             self._child = zygote(first, self._modules).start(start, (stdin, output, control, reply))
         except BaseException:
@@ -232,13 +234,15 @@ class Sandbox:
                 "file_bytes": limits.file_bytes,
                 "processes": _user_processes() + 8 * limits.processes,
             },
+            "guests": self._guests,
             "walls": {key: [str(path) for path in paths] for key, paths in self._open_to_it.items()},
         }
 
     def _program(self) -> str:
         """What the child runs, once it is limited."""
         mine, given = f"Path({str(self._mine)!r})", f"[Path(each) for each in {list(map(str, self._given))!r}]"
-        return f"from pathlib import Path; child.serve(sys.stdin.buffer, reply, {mine}, {given}, settings['walls'])"
+        serve = f"child.serve(sys.stdin.buffer, reply, {mine}, {given}, nursery, settings['walls'])"
+        return f"from pathlib import Path; {serve}"
 
     def _exchange(self, request: bytes, reply_bytes: int, seconds: float, *, is_counted: bool) -> tuple[bytes, bytes]:
         assert self._child is not None

@@ -39,6 +39,10 @@ class BadReply(EpError):
         super().__init__("something other than the runner wrote into the grader's own pipe")
 
 
+class InputWasChanged(EpError):
+    """Something was written into a test's input, which its kernels read through pointers to const."""
+
+
 @dataclass(frozen=True)
 class Ref:
     """A kernel argument: the address of the launching rank's array of that name, ``offset`` bytes further on."""
@@ -98,18 +102,22 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of ``function(piece, **arguments)``: a function of ``program``, a file of the grader's, and the learner's
-    file ``piece``, imported. It returns plain data (what JSON has), at most as much as fits into a header: what it saw.
+    """A call of ``function(piece, **arguments)``: a function of ``program``, a file of the grader's, which runs beside
+    the emulator, and the learner's file ``piece``, a :class:`ep_lib.workshop.far.Guest`. It returns plain data (what
+    JSON has), at most as much as fits into a header: what it saw.
 
-    With ``kept``, the program's class ``Kept(**kept)`` stays out of the learner's process: the function gets ``ask``,
-    calls its methods by it (``ask("receive", 8)``), and what was seen is ``Kept.seen(what the function returned)``.
+    With ``of_ranks``, the function gets a list of so many, a process for each rank.
     """
 
     program: str
     function: str
     piece: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    kept: Mapping[str, Any] | None = None
+    of_ranks: int = 0
+
+    @property
+    def ranks(self) -> int:
+        return self.of_ranks or 1
 
     @property
     def check_seeds(self) -> tuple[int, ...]:
@@ -157,8 +165,8 @@ class Outputs:
     Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too. ``nanoseconds``: of virtual time,
     from the beginning of the first kernel to the end of the last, where the scenario asks for it. ``unseen``: bytes
     that changed although the checker saw no write to them. ``accesses``: of the scenario's ``watched``, by name and by
-    the rank whose array it is, what :meth:`ep_lib.emulator.accesses.Accesses.kinds` counted. ``looks``: of a Call
-    and of what was compiled, what an instructor should look at.
+    the rank whose array it is, what :meth:`ep_lib.emulator.accesses.Accesses.kinds` counted. ``looks``: of what was
+    compiled, what an instructor should look at.
     """
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
@@ -204,7 +212,7 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
             fields = {key: str(failure[key]) for key in ("kind", "message", "location")}
             return Outputs(failure=Failure(**fields), complaints=complaints, looks=looks)
         if isinstance(scenario, Call):
-            return Outputs(seen=reply["seen"], looks=looks)
+            return Outputs(seen=reply["seen"])
         nanoseconds, unseen = float(reply.get("nanoseconds", 0.0)), int(reply.get("unseen", 0))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadReply from error

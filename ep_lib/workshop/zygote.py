@@ -34,9 +34,10 @@ _SIZE = struct.Struct("<Q")  # of the pickle that follows
 _NUMBER = struct.Struct("<q")  # a reply: a child's id, or how it ended
 _FDS = 4  # that a child gets: standard input, standard output and error, control, reply
 _ROOT = str(Path(ep_lib.__file__).resolve().parent.parent)
-MODULES = (  # the last two: what the first run on the emulator would import
+MODULES = (  # the last three: what the first run on the emulator would import, or the first launch of a piece
     "ep_lib.workshop.child",
     "ep_lib.workshop.handed_in",
+    "numpy.ma",
     "ep_lib.backends.emulator",
     "ep_lib.transports.emulated.heap",
 )

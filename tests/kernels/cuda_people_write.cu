@@ -4,6 +4,8 @@
 #include <cooperative_groups/reduce.h>
 #include <cooperative_groups/scan.h>
 
+#include <math.h>
+
 #include <cuda/atomic>
 #include <cuda/ptx>
 

@@ -157,3 +157,28 @@ extern "C" __global__ void extremes(long long* out, int a, unsigned b, long long
     f[0] = min(1.5f, f[0]);
     f[1] = fmaxf(f[1], 0.25f) + static_cast<float>(max(0.5, 1.0f));
 }
+
+// ---- threadIdx and its kin are names like others ----------------------------------------------------------------
+struct Place {
+    uint3 threadIdx;
+    dim3 blockDim;
+    __device__ unsigned number() const { return threadIdx.x + blockDim.x * threadIdx.y; }
+};
+__device__ __noinline__ unsigned first(const uint3& threadIdx) { return threadIdx.x; }
+__device__ __noinline__ unsigned volume(dim3 blockDim) { return blockDim.x * blockDim.y * blockDim.z; }
+template <typename T>
+__device__ __noinline__ T larger(const T& a, const T& b) {
+    return a < b ? b : a;
+}
+extern "C" __global__ void indices_by_other_names(unsigned* out) {
+    const Place place{threadIdx, blockDim};
+    const unsigned at = ::threadIdx.x + ::blockDim.x * ::threadIdx.y + ::blockIdx.x * volume(blockDim);
+    const auto thread = threadIdx;
+    const dim3 block = blockDim, grid(gridDim);
+    __syncthreads();  // others run
+    unsigned right = place.number() == thread.x + block.x * thread.y;
+    right += first(threadIdx) == thread.x;
+    right += larger(threadIdx.x, blockDim.x) == block.x;
+    right += max(threadIdx.x, 3u) >= 3 && volume(gridDim) == grid.x;
+    out[at] = right;
+}

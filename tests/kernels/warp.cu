@@ -1,4 +1,5 @@
 // Shuffles, votes, match and reductions, with whole warps and with parts of them.
+#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -135,4 +136,42 @@ extern "C" __global__ void part_warps(unsigned leavers, int* out) {
     out[3 * n + i] = __reduce_add_sync(kFull, i);
     out[4 * n + i] = __all_sync(kFull, odd != 0 || here != 0) + 2 * __all_sync(kFull, i % 2);
     out[5 * n + i] = static_cast<int>(__match_all_sync(kFull, warp, &same)) == static_cast<int>(here) && same;
+}
+
+// ---- groups by the names of their types ---------------------------------------------------------------------------
+__device__ int sum_of(cooperative_groups::thread_group group, int* scratch, int value) {
+    const int rank = static_cast<int>(group.thread_rank());
+    for (int i = static_cast<int>(group.size()) / 2; i > 0; i /= 2) {
+        scratch[rank] = value;
+        group.sync();
+        if (rank < i) value += scratch[rank + i];
+        group.sync();
+    }
+    return value;  // of rank 0
+}
+extern "C" __global__ void named_groups(int* out, int threads) {
+    namespace cg = cooperative_groups;
+    __shared__ int scratch[64];
+    cg::thread_block block = cg::this_thread_block();
+    cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
+    cg::thread_block_tile<8> part = cg::tiled_partition<8>(warp);
+    const cg::thread_group tile = cg::tiled_partition(block, threads);
+    const cg::thread_group of_tile = cg::tiled_partition(tile, threads / 2);
+    const int me = static_cast<int>(block.thread_rank());
+    out += me * 6;
+    out[0] = static_cast<int>(warp.thread_rank()) + 100 * warp.size();
+    out[1] = part.shfl(me, 1);
+    out[2] = static_cast<int>(tile.thread_rank() + 100 * tile.size());
+    out[3] = static_cast<int>(of_tile.thread_rank() + 100 * of_tile.size());
+    const int sum = sum_of(tile, scratch + me / threads * threads, me);
+    out[4] = tile.thread_rank() == 0 ? sum : -1;
+    const int of_block = sum_of(block, scratch, me);
+    if (me == 0) out[5] = of_block;
+}
+extern "C" __global__ void parts_of_coalesced(int* out) {
+    namespace cg = cooperative_groups;
+    if (threadIdx.x % 3 != 0) return;  // 11 lanes: 0, 3, 6, ...
+    const cg::coalesced_group third = cg::coalesced_threads();
+    const cg::coalesced_group four = cg::tiled_partition(third, 4);
+    out[threadIdx.x] = static_cast<int>(four.size() * 100 + four.thread_rank());
 }

@@ -9,6 +9,7 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 import ep_lib
 from ep_lib import Buffer, Fabric, Kernel, Rank
-from ep_lib.errors import KernelTimeout, PeerTimeout, RankFailed
+from ep_lib.errors import BufferClosedError, KernelTimeout, PeerTimeout, RankFailed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -118,6 +119,26 @@ def pushes_wrongly(rank: Rank, peer: int) -> None:
         rank.synchronize()
 
 
+def forks(rank: Rank) -> int:
+    """Rank 1's process forks a child that ends as Python ends it, inside of all blocks. Returns its exit code."""
+    code = 3
+    with Buffer(rank, num_experts=4, top_k=1, hidden=16, max_tokens=4, dtype="float32") as buffer:
+        if rank == 1:
+            child = os.fork()
+            if child == 0:
+                try:
+                    rank.barrier()
+                except BufferClosedError:
+                    sys.exit(code)
+                os._exit(1)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        rank.barrier()
+        x, idx = np.full((4, 16), rank.rank + 1, np.float32), np.arange(4).reshape(4, 1)
+        recv = buffer.dispatch(x, idx)
+        assert (np.asarray(buffer.combine(recv.x, recv.handle)) == x).all()
+    return code
+
+
 def says_goodbye(rank: Rank) -> int:
     """Rank 0 posts, waits for no completion, and leaves; rank 1 gets all of it."""
     counter, _, _ = memory(rank)
@@ -174,7 +195,7 @@ def raises(rank: Rank) -> None:
     """Rank 0 ends by an error that is none of the library's; the others wait for it."""
     if rank == 0:
         (FOLDER / "0").write_bytes(pickle.dumps(None))
-        rank.is_closed = True  # as where nothing closes it
+        rank._is_closed = True  # as where nothing closes it
         sys.exit(0)
     rank.barrier()
 
@@ -209,12 +230,12 @@ def closes_after_an_error(rank: Rank) -> bool:
     raise AssertionError
 
 
-def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> Any:
-    """Rank 1 is killed at any moment of a Buffer's operations; the others go on in the same Buffer, and take in a new
-    process in its place. Returns what the others were told, and the seconds until it took part."""
+def outlives(rank: Rank, way: str, dies_after: float, dead: Sequence[int] = (1,), replaced: bool = True) -> Any:
+    """The ranks ``dead`` are killed at any moment of a Buffer's operations; the others go on in the same Buffer, and
+    take in new processes in their places. Returns what the others were told, and the seconds until those took part."""
     told = ""
     with Buffer(rank, **mask_cases.BOTH) as buffer:
-        if rank == 1:
+        if rank.rank in dead:
             signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
             signal.setitimer(signal.ITIMER_REAL, dies_after)
         for seed in itertools.count():
@@ -223,14 +244,18 @@ def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> 
             except (RankFailed, PeerTimeout) as error:
                 told = f"{type(error).__name__}: {error}"
                 break
-        buffer.mask_ranks([1])
+        while rank.rank in dead:  # another died first
+            signal.pause()
+        while replaced and not (FOLDER / "dead").exists():  # a masked rank that lives would be taken back itself
+            time.sleep(0.01)
+        buffer.mask_ranks(dead)
         layers(buffer, rank)
         begin = time.monotonic()
         if replaced:
-            if rank == 0:
+            if rank.rank == min({*range(rank.world_size)} - {*dead}):
                 (FOLDER / "invitation.new").write_text(rank.invitation())
                 (FOLDER / "invitation.new").rename(FOLDER / "invitation")
-            buffer.connect_ranks([1])
+            buffer.connect_ranks(dead)
             layers(buffer, rank)
     return told, time.monotonic() - begin
 
@@ -249,7 +274,7 @@ def works(rank: Rank, stops: bool = False, raises: str = "") -> tuple[str, int, 
             if seed == 0:
                 (FOLDER / f"works-{rank.rank}").touch()
                 if raises and rank.rank == 1:
-                    rank.is_closed = raises == "unclosed"
+                    rank._is_closed = raises == "unclosed"
                     raise ValueError("my own mistake")
                 if stops and rank == 1:
                     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
@@ -263,11 +288,11 @@ def layers(buffer: Buffer, rank: Rank) -> None:
         mask_cases.low_latency(buffer, rank, seed)
 
 
-def replaces(rank: Rank) -> bool:
-    """A new process in the place of rank 1."""
+def replaces(rank: Rank, dead: Sequence[int]) -> bool:
+    """A new process in the place of one of the ranks ``dead``, which are all replaced at once."""
     with Buffer(rank, **mask_cases.BOTH) as buffer:
-        assert rank.all_gather(rank.rank) == [1] * rank.world_size
-        buffer.connect_ranks([1])
+        assert rank.all_gather(rank.rank) == [rank.rank] * rank.world_size
+        buffer.connect_ranks(dead)
         layers(buffer, rank)
     return True
 
@@ -304,7 +329,7 @@ def other_heap(rank: Rank) -> None:
     """What is wrong comes before: see main."""
 
 
-NORMAL = (ping_pong, atomics, in_the_background, says_goodbye, buffers, outlives, replaces, works)
+NORMAL = (ping_pong, atomics, in_the_background, forks, says_goodbye, buffers, outlives, replaces, works)
 FAILING = (
     die,
     raises,
@@ -322,7 +347,9 @@ PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING, too_lar
 
 
 def main(name: str, folder: Path, options: dict[str, Any]) -> None:
-    me = 1 if name == "replaces" else launcher.detect().rank
+    me = options.pop("replaces", None)
+    is_new = me is not None
+    me = me if is_new else launcher.detect().rank
     global FOLDER
     FOLDER = folder
     arguments = options.pop("arguments", {})
@@ -331,7 +358,7 @@ def main(name: str, folder: Path, options: dict[str, Any]) -> None:
     if "fabric" in options:
         options["fabric"] = Fabric(**options["fabric"])
     try:
-        made = ep_lib.rejoin((folder / "invitation").read_text(), 1) if name == "replaces" else ep_lib.init(**options)
+        made = ep_lib.rejoin((folder / "invitation").read_text(), me) if is_new else ep_lib.init(**options)
         with made as rank:
             result: Any = PROGRAMS[name](rank, **arguments)
     except ep_lib.errors.EpError as error:

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,10 @@ def start_in(
     ]
 
 
-def start_replacement(folder: Path) -> subprocess.Popen[str]:
-    """A process in the place of rank 1, by the invitation in that folder."""
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), "replaces", str(folder), "{}"],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start_replacements(folder: Path, dead: Sequence[int]) -> list[subprocess.Popen[str]]:
+    """A process in the place of each of the ranks ``dead``, by the invitation in that folder."""
+    options = [{"replaces": rank, "arguments": {"dead": dead}} for rank in dead]
+    return [each for own in options for each in start_in([{}], "replaces", folder, **own)]
 
 
 def no_heap_is_left() -> bool:

@@ -13,11 +13,13 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Any
 
 from ep_lib.commands.bench import stdout_kept_for_json
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.errors import ArgumentError
+from ep_lib.runtime.worker_processes import workers
 
 if TYPE_CHECKING:
     from ep_lib.workshop.pcie_model import ModelRow, Setting
@@ -119,21 +121,10 @@ def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
         for index in reversed(longest_first):
             finished(index, _run_one(settings[index]))
     else:
-        # Not at the top, because every benchmark imports this module.
-        import concurrent.futures
-        import multiprocessing
-
-        context = multiprocessing.get_context("spawn")  # a simulation uses one core
-        with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        with workers(jobs) as pool:  # a simulation uses one core
             running = {pool.submit(_run_one, settings[index]): index for index in longest_first}
-            try:
-                for future in concurrent.futures.as_completed(running):
-                    finished(running[future], future.result())
-            except BaseException:  # also for Ctrl-C: what still runs would run for minutes
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in multiprocessing.active_children():
-                    process.terminate()
-                raise
+            for future in as_completed(running):
+                finished(running[future], future.result())
     return [done[index] for index in range(len(settings))]
 
 

@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distribution
 from pathlib import Path
@@ -22,13 +22,13 @@ from typing import Literal
 
 from tqdm import tqdm
 
+from ep_lib import processes
 from ep_lib.commands import efa_environment
 from ep_lib.commands.doctor import trials
 from ep_lib.commands.doctor.trials import (
     Facts,
     Probe,
     Smi,
-    any_installed,
     count,
     install_system,
     installed,
@@ -39,6 +39,7 @@ from ep_lib.commands.doctor.trials import (
 )
 from ep_lib.errors import EpError
 from ep_lib.jit import gxx, toolkit
+from ep_lib.processes import home_folder
 from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nvshmem import nics
 
@@ -120,7 +121,7 @@ def examine() -> Report:
         for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")
     }
     jobs["mpi"] = probe_mpi
-    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
+    with processes.stoppable_threads(max(2, os.cpu_count() or 2)) as pool:
         running = {name: pool.submit(job) for name, job in jobs.items()}
         smi = nvidia_smi()
         with tqdm(total=len(running), desc="Trying what there is", delay=1, leave=False, disable=None, unit="") as bar:
@@ -167,7 +168,11 @@ def _python() -> Finding:
     if sys.platform != "linux":
         step = "run it on Linux, in WSL 2, or in a Linux container"
         return Finding("Python", "broken", f"{detail}: the emulator runs on Linux only", step, needed=True, facts=facts)
-    return Finding("Python", "ok", detail, needed=True, facts=facts)
+    homeless = (
+        "this user has no home: set HOME to a folder of your own first, since JupyterLab and CuPy keep files there"
+    )
+    explained = (homeless,) if home_folder() is None else ()
+    return Finding("Python", "ok", detail, needed=True, facts=facts, explained=explained)
 
 
 def _compiler() -> Finding:
@@ -230,10 +235,10 @@ def _nvrtc(tried: Probe) -> Finding:
     major = "12" if installed("cupy-cuda12x") else "13"
     package = "nvidia-cuda-nvrtc-cu12" if major == "12" else "'nvidia-cuda-nvrtc>=13.0,<14'"
     if tried.missing:
-        detail = "compiles kernels for GPUs through CuPy, which is missing"
-        return Finding(name, "missing", detail, pip("'cupy-cuda13x>=14,<15'", "'nvidia-cuda-nvrtc>=13.0,<14'"))
-    if tried.error and not any_installed("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
-        return Finding(name, "missing", tried.error, pip(package))
+        detail = (
+            "compiles kernels for GPUs, and says what of a kernel is not CUDA: on the emulator that is unchecked now"
+        )
+        return Finding(name, "missing", detail, pip(package))
     if tried.error:
         step = f"see the whole error: {python_m('ep_lib.commands.doctor.probes', 'nvrtc')}"
         return Finding(name, "broken", tried.error, step)

@@ -54,18 +54,16 @@ def emulator() -> Facts:
 
 def nvrtc() -> Facts:
     """Compiles the same kernel for GPUs, which needs no GPU."""
-    if importlib.util.find_spec("cupy") is None:
-        return {"missing": "cupy"}
-    from cupy.cuda import nvrtc as compiler
-
     import ep_lib
+    from ep_lib.jit import toolkit
 
-    major, minor = compiler.getVersion()
+    if (found := toolkit.find_nvrtc()) is None:
+        return {"missing": "nvrtc"}
     kernel = ep_lib.Kernel.from_source(HELLO_KERNEL, "doctor_hello", filename="doctor_hello.cu")
     targets = ["sm_80", "sm_90", "sm_100"]
     for target in targets:
         kernel.compile(target)
-    return {"version": f"{major}.{minor}", "targets": targets}
+    return {"version": found.version, "targets": targets}
 
 
 def cupy() -> Facts:

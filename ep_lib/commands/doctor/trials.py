@@ -102,10 +102,6 @@ def installed(package: str) -> str | None:
         return None
 
 
-def any_installed(*packages: str) -> str | None:
-    return next((found for found in map(installed, packages) if found), None)
-
-
 def find_program(name: str) -> str | None:
     """``name`` beside this Python (in a virtual environment that need not be active), else on the PATH."""
     beside = Path(sys.executable).parent / name

@@ -160,6 +160,8 @@ struct LaunchRequest {
     const char* parameters;  // as in Launch
     const Range* ranges;
     uint64_t num_ranges;
+    const Range* read_only;
+    uint64_t num_read_only;
 };
 
 static std::unique_ptr<Launch> make_launch(const Rank& rank, Image* image, void* entry, const LaunchRequest* r) {
@@ -181,6 +183,7 @@ static std::unique_ptr<Launch> make_launch(const Rank& rank, Image* image, void*
     launch->parameters = r->parameters;
     launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
     sort_ranges(launch->ranges);
+    launch->read_only.assign(r->read_only, r->read_only + r->num_read_only);
     launch->arrays = rank.arrays;
     return launch;
 }
@@ -268,6 +271,19 @@ uint64_t epemu_in_flight(Machine* m) { return m->network->in_flight.size(); }
 uint64_t epemu_steps(Machine* m) { return m->steps; }
 int epemu_pct_depth(uint64_t seed) { return pct_depth(seed); }
 const char* epemu_report(Machine* m) { return m->report.c_str(); }
+
+// Where kernels met what a GPU defines and C++ does not, as JSON; while checks are off.
+const char* epemu_other_values(Machine* m) {
+    return with_memory([&]() -> const char* {
+        m->findings = "[";
+        for (const auto& [pc, one] : m->other_values)
+            m->findings += (m->findings.size() > 1 ? ",{" : "{") + one.place + ",\"kind\":" + quote(one.kind) +
+                           ",\"kernel\":" + quote(one.kernel) + ",\"text\":" + quote(one.text) + "}";
+        m->findings += "]";
+        return m->findings.c_str();
+    });
+}
+uint64_t epemu_num_other_values(Machine* m) { return m->other_values.size(); }
 
 // Moves up to `size` - 1 bytes of what kernels printed to `text`; returns how many. Any thread may call it.
 size_t epemu_take_output(Machine* m, char* text, size_t size) {

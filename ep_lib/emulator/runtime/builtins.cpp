@@ -1,5 +1,6 @@
 // CUDA's built-in functions that need the runtime: barriers, warp-wide operations, __activemask, clocks, printf, trap.
 #include <stdarg.h>
+#include <stdio.h>
 
 #include <algorithm>
 #include <utility>
@@ -70,6 +71,38 @@ uint32_t reduce(const Warp* warp, uint32_t mask, int op) {
     return total;
 }
 
+// Of a mask, in words: "lane 3", "lanes 20 to 31".
+std::string lanes_text(uint32_t mask) {
+    std::string text = mask & (mask - 1) ? "lanes " : "lane ";
+    for (int begin = 0, end; begin < kWarpSize; begin = end + 1) {
+        for (end = begin; end < kWarpSize && mask >> end & 1; end++) continue;
+        if (end == begin) continue;
+        text += (text.back() == ' ' ? "" : ", ") + std::to_string(begin) +
+                (end - begin > 1 ? " to " + std::to_string(end - 1) : "");
+    }
+    return text;
+}
+
+// A lane reads another one that takes no part in the shuffle.
+void no_source(const Warp& warp, const Fiber& f, int source) {
+    const uint32_t had = ~0u >> (kWarpSize - warp.num_lanes), ended = f.mask & had & warp.exited;
+    char mask[16];
+    snprintf(mask, sizeof mask, "0x%x", f.mask);
+    std::string detail = std::string("its mask ") + mask;
+    if (!(f.mask >> source & 1)) {
+        detail += " does not name lane " + std::to_string(source);
+        return checker->undefined(&f, f.pc, "shuffle",
+                                  "a mask that names the lane that is read, or no use of its value", std::move(detail));
+    }
+    detail += " names ";
+    if (ended) detail += lanes_text(ended) + ", which have ended";
+    if (const uint32_t none = f.mask & ~had; none)
+        detail += (ended ? ", and " : "") + lanes_text(none) + ", which the block does not have";
+    checker->undefined(&f, f.pc, "shuffle",
+                       "a shuffle before lanes leave, or no use of what it gives from lane " + std::to_string(source),
+                       detail + ": they take no part");
+}
+
 // The last lane to arrive computes the results of all.
 void compute_warp_op(Warp* warp, uint32_t mask, int op) {
     uint32_t ballot = 0;
@@ -91,7 +124,7 @@ void compute_warp_op(Warp* warp, uint32_t mask, int op) {
                 // Reading a lane outside the mask is undefined in CUDA. Here the lane gets its own value, under the
                 // checker any: if that matters, results differ from seed to seed.
                 f.result = mask >> source & 1 ? warp->lanes[source].value : checker ? machine->random.next() : f.value;
-                if (checker && !(mask >> source & 1)) checker->undefined(&f, f.pc, "shuffle");
+                if (checker && !(mask >> source & 1)) no_source(*warp, f, source);
                 break;
             }
             case EPEMU_BALLOT: f.result = ballot | uint64_t{mask} << 32; break;
@@ -176,7 +209,9 @@ void resolve_activemask(Warp* warp) {
     if (checker && machine->schedule->choose(Choice::kSplit, kSplitOneIn) == 0) {
         const uint32_t first = together & -together;
         const uint32_t some = (together & machine->schedule->choose_lanes()) | first;
-        if (some != together) checker->undefined(&warp->lanes[__builtin_ctz(first)], pc, "activemask");
+        if (some != together)
+            checker->undefined(&warp->lanes[__builtin_ctz(first)], pc, "activemask",
+                               "a mask from __ballot_sync, or what the program knows, instead of __activemask", "");
         together = some;
     }
     warp->in_activemask &= ~together;
@@ -269,10 +304,6 @@ uint32_t epemu_activemask() {
     return static_cast<uint32_t>(current->result);
 }
 
-const epemu_dim3* epemu_thread_idx() { return &current->thread; }
-const epemu_dim3* epemu_block_idx() { return &current->block->index; }
-const epemu_dim3* epemu_block_dim() { return &current->block->launch->block; }
-const epemu_dim3* epemu_grid_dim() { return &current->block->launch->grid; }
 int epemu_rank() { return current->block->launch->rank; }
 int epemu_num_ranks() { return machine->num_ranks; }
 char* epemu_heap_base(int rank) { return machine->heaps + static_cast<size_t>(rank) * machine->heap_stride; }
@@ -326,7 +357,7 @@ void epemu_nanosleep(unsigned ns) {
     yield();
 }
 
-int epemu_printf(const char* format, ...) {
+void epemu_printf(const char* format, ...) {
     // vsnprintf needs kilobytes of stack, so the scheduler calls it, on its own.
     va_list args;
     va_start(args, format);
@@ -334,7 +365,6 @@ int epemu_printf(const char* format, ...) {
     current->format_args = &args;
     block_current(State::kPrinting, "printf", EPEMU_PC);
     va_end(args);
-    return 0;
 }
 
 void epemu_trap(const char* why) { raise_fault(Fault::kTrap, EPEMU_PC, 0, why); }

@@ -666,6 +666,9 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
     if (on_stack(fiber, address) || !size) return;
     if (!(flags & kWrites)) {
+        // The compiler may make it a load by the read-only path.
+        for (const Range& range : fiber->block->launch->read_only)
+            if (address - range.begin < range.end - range.begin) read_only(fiber, address, size, pc);
         read_of_memory(*fiber->check, address, size, flags, pc);
         if (m_.reads_matter) m_.schedule->met(address, size);
     }

@@ -198,7 +198,8 @@ class __attribute__((visibility("hidden"))) Checker {
 
     void read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);  // a load by the read-only path follows
     // What CUDA leaves open; it is a mistake if results depend on it.
-    void undefined(const Fiber* fiber, uintptr_t pc, const char* kind);
+    void undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std::string remedy, std::string detail);
+    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // as Machine's
 
     void polled(uintptr_t address, uintptr_t pc);  // a thread looks there again, and has changed nothing in between
 

@@ -116,22 +116,34 @@ void Checker::read_only_of_written(const ThreadCheck& t, uint32_t pc, const Slot
     report_as(finding, first, second);
     finding.verdict.kind = "read-only path";
     finding.verdict.remedy =
-        "a plain load (ld_na_v4): ld_nc and __ldg are for what is not written while the kernel runs";
+        "a plain load (ld_na_v4), without __restrict__: ld_nc, __ldg and const T* __restrict__ are for what is not "
+        "written while the kernel runs";
     finding.verdict.certainty = 22;
     finding.verdict.what = "use a plain load";
     finding.verdict.how = "at";
     finding.verdict.to = pc;
 }
 
-void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind) {
+void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std::string remedy, std::string detail) {
     const Side side = {fiber->check->id, fiber->check->time, static_cast<uint32_t>(pc), 0};
     Finding& finding = note(side, side);
     if (finding.count > 1) return;
     finding.verdict.kind = kind;
-    const bool shuffle = finding.verdict.kind[0] == 's';
-    finding.verdict.remedy = shuffle ? "a mask that names the lane that is read, or no use of its value"
-                                     : "a mask from __ballot_sync, or what the program knows, instead of __activemask";
+    finding.verdict.remedy = std::move(remedy);
+    finding.verdict.detail = std::move(detail);
     finding.verdict.certainty = 22;
+}
+
+std::string* Checker::other_value(const Fiber* fiber, uintptr_t pc, const char* kind) {
+    const Side side = {fiber->check->id, fiber->check->time, static_cast<uint32_t>(pc), 0};
+    Finding& finding = note(side, side);
+    if (finding.count > 1) return nullptr;
+    finding.verdict.kind = kind;
+    const bool shift = finding.verdict.kind[0] == 's';
+    finding.verdict.remedy = shift ? "a branch for amounts of the width and more"
+                                   : "clamp the value before the cast, or use an intrinsic such as __float2int_rz";
+    finding.verdict.certainty = 22;
+    return &finding.verdict.detail;
 }
 
 // The library and the offset in it, from the lower half of an address.

@@ -46,6 +46,26 @@ uintptr_t return_address(const ucontext_t* context) {
 #endif
 }
 
+// A kernel's code asks before it divides by 0 (-fsanitize=integer-divide-by-zero): what traps there is the smallest integer
+// divided by -1. On a GPU that is the smallest integer again, and the rest is 0. Whether it was that.
+bool divide_on(ucontext_t* context) {
+#if defined(__x86_64__)
+    auto& registers = context->uc_mcontext.gregs;
+    const auto* code = reinterpret_cast<const uint8_t*>(registers[REG_RIP]);
+    if (!current->block->launch->image->contains(registers[REG_RIP], true)) return false;
+    if ((code[0] & 0xf0) == 0x40) code++;  // REX
+    const int mode = code[1] >> 6, operand = code[1] & 7;
+    if (code[0] != 0xf7 || (code[1] >> 3 & 7) != 7) return false;  // idiv
+    const bool has_base = operand == 4;                            // and an index
+    const bool is_far = mode == 2 || (mode == 0 && (has_base ? code[2] & 7 : operand) == 5);
+    registers[REG_RDX] = 0;  // the rest; the dividend's low half is the quotient
+    registers[REG_RIP] = reinterpret_cast<greg_t>(code + 2 + (mode != 3 && has_base) + (is_far ? 4 : mode == 1));
+    return true;
+#else
+    return false;  // sdiv does not trap
+#endif
+}
+
 const char* signal_text(int signal) {
     switch (signal) {
         case SIGFPE: return "divides an integer by zero";
@@ -81,6 +101,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
         if (signal == SIGABRT) raise(signal);
         return;
     }
+    if (signal == SIGFPE && divide_on(static_cast<ucontext_t*>(context))) return;
     const uintptr_t pc = program_counter(static_cast<ucontext_t*>(context));
     Dl_info nothing;
     if (!dladdr(reinterpret_cast<void*>(pc), &nothing)) {

@@ -107,6 +107,10 @@ constexpr int kSavedWords = 20, kReturnWord = 11, kPaddingWords = 0;
 #endif
 extern "C" void epemu_switch(void** save, void* load);
 extern "C" void epemu_call_on(void* stack, void (*function)(void*), void* argument);
+extern "C" {
+// Of the fiber that runs: what kernels call threadIdx and its kin (ep_emulator/builtins.h).
+epemu_dim3 epemu_thread_idx, epemu_block_idx, epemu_block_dim, epemu_grid_dim;
+}
 
 namespace epemu {
 
@@ -172,6 +176,12 @@ StackPool& pool_of(const Fiber* fiber, size_t stack_bytes) {
     return *last;
 }
 
+// From another fiber of the same block.
+inline void set_current(Fiber* fiber) {
+    current = fiber;
+    epemu_thread_idx = fiber->thread;
+}
+
 void* scheduler_stack_pointer;
 bool is_borrowed;  // the scheduler's stack, by the fiber that runs
 
@@ -192,7 +202,7 @@ void run_fiber() {
         Fiber* next = machine->schedule->next_lane();
         if (!next) break;
         machine->switches++;
-        current = next;
+        set_current(next);
         if (next->stack) {
             retire(ended);  // its stack is free, but not used by others before the switch
             epemu_switch(&ended->stack_pointer, next->stack_pointer);
@@ -227,7 +237,7 @@ inline __attribute__((always_inline)) void leave(Fiber* me) {
     machine->switches++;
     if (me->state == State::kRunnable) make_runnable(me);
     if (!next->stack) prepare(next);
-    current = next;
+    set_current(next);
     epemu_switch(&me->stack_pointer, next->stack_pointer);
 }
 
@@ -242,7 +252,11 @@ __attribute__((noinline)) void leave_recorded(Fiber* me) {
 
 Fiber* switch_to(Fiber* fiber) {
     if (!fiber->stack) prepare(fiber);
-    current = fiber;
+    set_current(fiber);
+    const Block* block = fiber->block;
+    epemu_block_idx = block->index;
+    epemu_block_dim = block->launch->block;
+    epemu_grid_dim = block->launch->grid;
     epemu_switch(&scheduler_stack_pointer, fiber->stack_pointer);
     return std::exchange(current, nullptr);
 }
@@ -255,6 +269,13 @@ void switch_to_scheduler() {
 bool is_on_its_stack() {
     const char here = 0;
     return current && current->stack && static_cast<size_t>(&here - current->stack) < machine->settings.stack_bytes;
+}
+
+bool is_an_index(uintptr_t address, size_t size) {
+    for (const epemu_dim3* index : {&epemu_thread_idx, &epemu_block_idx, &epemu_block_dim, &epemu_grid_dim})
+        if (const uintptr_t at = address - reinterpret_cast<uintptr_t>(index); at < sizeof(*index))
+            return size <= sizeof(*index) - at;
+    return false;
 }
 
 bool is_on_a_fiber() { return is_on_its_stack() || (current && is_borrowed); }

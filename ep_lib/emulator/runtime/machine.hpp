@@ -16,6 +16,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -205,6 +206,7 @@ struct Launch {
     std::vector<void*> args;
     std::string parameters;          // a line each: element bytes (0: unknown) and its name, or - for no pointer
     std::vector<Range> ranges;       // host arrays this launch may touch, sorted by address
+    std::vector<Range> read_only;    // those of parameters that are const T* __restrict__; under checks
     Range recent[2] = {};            // the arrays of the last read and the last write that were in one
     SymmetricArrays arrays;          // as its host knew them when it launched
     Range recent_symmetric[2] = {};  // the same as `recent` in the heaps, as offsets
@@ -333,6 +335,12 @@ struct Machine {
     const Fiber* last_local_writer = nullptr;  // to an array of its own, and where: it may have gone too far
     uintptr_t last_local_pc = 0;
     std::string fault_text;
+    // Where kernels met what a GPU defines and C++ does not, each line once; while checks are off.
+    struct OtherValue {
+        const char* kind;
+        std::string place, kernel, text;
+    };
+    std::map<uintptr_t, OtherValue> other_values;
     std::string report, findings;  // JSON for Python
     std::string livelock;          // JSON: whose steps come back to a state, if the schedule has found that
     std::string quiescence;        // who waited when only waits with a limit could go on any more; under checks
@@ -350,6 +358,7 @@ struct Machine {
     Machine(int ranks, const Settings& settings);
     ~Machine();
     bool has_other_processes() const { return settings.home >= 0; }
+    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // what there is to say; null: it is
 };
 
 // What a host does to a machine whose kernels may be running meanwhile.
@@ -378,7 +387,8 @@ extern int64_t quantum;  // instrumented accesses until the running fiber is pre
 Fiber* switch_to(Fiber* fiber);     // from the scheduler; returns the fiber that came back to it
 void switch_to_scheduler();         // from a fiber
 [[noreturn]] void abandon_fiber();  // the same, for one that never runs again; signal handlers may call it
-bool is_on_a_fiber();               // whether this is called by a fiber, on its stack or by with_room
+bool is_an_index(uintptr_t address, size_t size);  // whether a kernel's threadIdx or its like has this memory
+bool is_on_a_fiber();                              // whether this is called by a fiber, on its stack or by with_room
 // Runs what reads files, formats text or judges at length. A fiber's stack may be almost full: the fiber borrows the
 // scheduler's, which waits meanwhile. It must not switch to another fiber.
 void with_room(const std::function<void()>& work);

@@ -52,6 +52,7 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     if (in_ranges(machine->ranks[launch->rank].ranges, address, size, write, &recent)) return;
     for (const Range& own : launch->image->memory)
         if (address >= own.begin && address + size <= own.end && (own.writable || !write)) return;
+    if (!write && is_an_index(address, size)) return;
     bad_address(address, size, write, pc);
 }
 

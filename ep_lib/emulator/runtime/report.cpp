@@ -42,6 +42,12 @@ std::string place(const Fiber& f, uintptr_t pc) {
            ",\"offset\":" + std::to_string(image->contains(pc, false) ? pc - 1 - image->base : 0);
 }
 
+std::string* Machine::other_value(const Fiber* f, uintptr_t pc, const char* kind) {
+    const auto [it, added] =
+        other_values.try_emplace(pc, OtherValue{kind, place(*f, pc), f->block->launch->kernel, ""});
+    return added ? &it->second.text : nullptr;
+}
+
 std::string thread(const Fiber& f) {
     const Launch* launch = f.block->launch;
     return "\"rank\":" + std::to_string(launch->rank) + ",\"block\":" + triple(f.block->index) +

@@ -1,9 +1,11 @@
 // What compilers call by themselves: kernels are compiled with -fsanitize=thread and -fsanitize=alignment, and these
 // functions are the emulator's own; libtsan and libubsan are never linked.
+#include <stdio.h>
 #include <string.h>
 
 #include <utility>
 
+#include "checker.hpp"
 #include "memory.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
@@ -24,7 +26,7 @@ int order_of(int memory_order) {
 int next_scope = EPEMU_SCOPE_SYSTEM;
 int take_scope() { return std::exchange(next_scope, static_cast<int>(EPEMU_SCOPE_SYSTEM)); }
 
-// What -fsanitize=alignment and -fsanitize=bounds pass.
+// What -fsanitize=alignment and its like pass.
 struct Type {
     uint16_t kind, info;
     char name[1];
@@ -40,6 +42,42 @@ struct OutOfBounds {
     uint32_t line, column;
     const Type *array, *index;
 };
+struct Operation {  // of a shift, both operands; of a cast, from and to
+    const char* file;
+    uint32_t line, column;
+    const Type *left, *right;
+};
+constexpr int kWordBits = 64;  // larger operands come by address
+bool is_integer(const Type* type) { return type->kind == 0; }
+int bits_of(const Type* type) { return is_integer(type) ? 1 << (type->info >> 1) : type->info; }
+
+std::string text_of(const Type* type, uint64_t value) {
+    const int bits = bits_of(type), unused = kWordBits - bits;
+    if (unused < 0) return "a value";
+    char text[32];
+    if (is_integer(type)) {
+        if (type->info & 1) return std::to_string(static_cast<int64_t>(value << unused) >> unused);
+        return std::to_string(value << unused >> unused);
+    }
+    double number;
+    float single;
+    memcpy(&number, &value, sizeof number);
+    memcpy(&single, &value, sizeof single);
+    if (bits < 32) return "a value";
+    snprintf(text, sizeof text, "%g", bits == 32 ? single : number);
+    return text;
+}
+
+// A line whose value a GPU defines, and C++ does not. Under the checker it is a finding.
+template <class F>
+void other_value(const char* kind, uintptr_t pc, F text) {
+    if (!current) return;
+    with_room([&] {
+        std::string* const first =
+            checker ? checker->other_value(current, pc, kind) : machine->other_value(current, pc, kind);
+        if (first) *first = text();
+    });
+}
 
 }  // namespace
 
@@ -85,12 +123,28 @@ void __ubsan_handle_type_mismatch_v1(const Mismatch* what, uintptr_t address) {
 // ---- -fsanitize=bounds: an index that an array of known length does not have; local arrays have no other guard --------
 void __ubsan_handle_out_of_bounds(const OutOfBounds* what, uintptr_t value) {
     if (!current) return;
-    const bool is_signed = what->index->info & 1;
-    const int bits = 1 << (what->index->info >> 1);
-    const auto index = static_cast<int64_t>(static_cast<uint64_t>(value) << (64 - bits)) >> (64 - bits);
     raise_fault(Fault::kBadAddress, EPEMU_PC, 0,
-                "uses index " + (is_signed ? std::to_string(index) : std::to_string(value)) + " of an array of type " +
-                    what->array->name + ", which has none of that number");
+                "uses index " + text_of(what->index, value) + " of an array of type " + what->array->name +
+                    ", which has none of that number");
+}
+
+// ---- -fsanitize=shift-exponent, float-cast-overflow, integer-divide-by-zero -------------------------------------------
+void __ubsan_handle_shift_out_of_bounds(const Operation* what, uintptr_t left, uintptr_t right) {
+    other_value("shift amount", EPEMU_PC, [&] {
+        return "shifts " + text_of(what->left, left) + " of type " + what->left->name + " by " +
+               text_of(what->right, right) + " (column " + std::to_string(what->column) + ")";
+    });
+}
+void __ubsan_handle_float_cast_overflow(const Operation* what, uintptr_t value) {
+    other_value("cast range", EPEMU_PC, [&] {
+        return "casts " + text_of(what->left, value) + " of type " + what->left->name + " to " + what->right->name +
+               " (column " + std::to_string(what->column) + ")";
+    });
+}
+void __ubsan_handle_divrem_overflow(const Operation*, uintptr_t, uintptr_t) {
+    if (current)
+        raise_fault(Fault::kSignal, EPEMU_PC, 0,
+                    "divides an integer by zero, for which a GPU gives any value, without a word");
 }
 
 // ---- what -fsanitize=thread calls ------------------------------------------------------------------------------

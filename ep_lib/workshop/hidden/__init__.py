@@ -13,8 +13,8 @@ Each behaviour yields cases: inputs for the child, and a judge that stays here, 
 Every grading draws new payloads from ``rng``, so remembered answers are worth nothing.
 
 The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
-and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same; the kernels
-that they need it has compiled when it is imported (``seal.kernels``), as nothing is compiled beside a piece. Begin with
+and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same beside the
+emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.far`). Begin with
 ex08_packets.py, the shortest, or ex02_handshake.py; what several exercises share is here. A ``.cu`` file calls the
 learner's functions as ``calls/ex<name>.cuh`` declares them, and ``calls/ex<name>.cu`` is where they are
 (:mod:`ep_lib.jit.closed`).
@@ -57,6 +57,13 @@ class Case:
     scenario: Scenario | Call
     judge: Callable[[Outputs], str | None]
     endless: bool = False
+
+    def verdict(self, outputs: Outputs) -> str | None:
+        """What ``judge`` says. A piece may return anything, so that a judge cannot read it."""
+        try:
+            return self.judge(outputs)
+        except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError):
+            return "what was returned has another shape, or other types or sizes of numbers, than it should"
 
 
 @dataclass(frozen=True)
@@ -206,10 +213,10 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
 
 
 def in_every_block(behaviours: Iterable[Behaviour]) -> Iterator[Behaviour]:
-    """The same behaviours. Where a scenario says by whom the piece is ``called_by``, the runs of a task are in blocks of
-    one dimension and of two, in turn. Under the checker each run is in both, half of its schedules in each, and beside
-    a ``warp`` that calls, or a thread, there are one or two warps more: they call nothing and wait where the test's
-    kernel ends, in ``meet_at_the_end()`` of grader.cuh, so that a barrier in the piece is seen."""
+    """The same behaviours. Where a scenario says by whom the piece is ``called_by``, the runs of a task are in blocks
+    of one dimension and of two, in turn. Under the checker each run is in both, half of its schedules in each, and
+    beside a ``warp`` that calls, or a thread, there are one or two warps more: they call nothing and wait where the
+    test's kernel ends, in ``meet_at_the_end()`` of grader.cuh, so that a barrier in the piece is seen."""
     seen: Counter[int] = Counter()
     for behaviour in behaviours:
         yield replace(behaviour, cases=_in_blocks(behaviour.cases, seen[behaviour.task]))

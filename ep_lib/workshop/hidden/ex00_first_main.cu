@@ -13,11 +13,10 @@ extern "C" __global__ void pass_on(int* box, const int* numbers, int count, uint
     for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = box[i];
 }
 
-// What memory holds when the kernels before this one are done, with `key`, if there is one, in each byte (exclusive or).
-extern "C" __global__ void note(const void* from, size_t bytes, const void* key, void* to) {
+// What memory holds when the kernels before this one are done.
+extern "C" __global__ void note(const void* from, size_t bytes, void* to) {
     for (size_t i = threadIdx.x; i < bytes; i += blockDim.x)
-        static_cast<char*>(to)[i] =
-            static_cast<const char*>(from)[i] ^ (key == nullptr ? '\0' : static_cast<const char*>(key)[i]);
+        static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
 }
 
 // A race on purpose: a checker that does not report it was switched off.

@@ -2,73 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ep_lib.errors import EpError, NotSupportedError
+from ep_lib.workshop.far import Guest
 
-FIRST_NUMBER = 101  # of the registrations that are there at the beginning
-
-
-class Kept:
-    """Gives registrations the numbers from ``first`` on, and notes what has happened, out of the learner's reach."""
-
-    def __init__(self, first: int) -> None:
-        self._next = first
-        self._seen: list[dict[str, Any]] = []
-        self._events: list[tuple[Any, ...]] = []
-
-    def register(self, address: int, nbytes: int) -> int:
-        self._events.append(("register", self._next, address, nbytes))
-        self._next += 1
-        return self._next - 1
-
-    def deregister(self, number: int) -> None:
-        self._events.append(("deregister", number))
-
-    def ended(self, returned: int | None, users: int | None, error: str | None, known: list[tuple[int, int]]) -> None:
-        step = {"returned": returned, "users": users, "error": error, "events": self._events, "known": known}
-        self._seen.append(step)
-        self._events = []
-
-    def seen(self, _: Any) -> list[dict[str, Any]]:
-        """For each step: what was registered and deregistered, the number returned (or None), the error if any,
-        and number and users of all that are known."""
-        return self._seen
+_KNOWN = "__getattribute__", "known"
+FIRST_NUMBER = 101  # of the registrations that are there at the beginning; those that the cache makes have 0, 1, ...
 
 
 def run(
-    piece: Any,
-    ask: Callable[..., Any],
-    idle_bytes: int,
-    held: Sequence[tuple[int, int, int]],
-    steps: Sequence[tuple[Any, ...]],
-) -> None:
+    piece: Guest, idle_bytes: int, held: Sequence[tuple[int, int, int]], steps: Sequence[tuple[Any, ...]]
+) -> list[dict[str, Any]]:
     """``held``: (address, bytes, users) of what is registered at the beginning, numbered from 101; then ``steps``:
     ("find" | "acquire" | "forget", address, bytes) or ("release", number). Steps of
-    the test's own: ("use", number), one user more; ("refuse",), the next register() raises."""
+    the test's own: ("use", number), one user more; ("refuse",), the next register() raises.
 
-    refuses = False
+    Returns for each step: what was registered and deregistered, the number returned (or None), the error if any,
+    and number and users of all that are known.
+    """
+    refuses, made = False, 0
+    events: list[tuple[Any, ...]] = []
+    seen: list[dict[str, Any]] = []
 
     def register(address: int, nbytes: int) -> int:
-        nonlocal refuses
+        nonlocal refuses, made
         if refuses:
             refuses = False
             raise NotSupportedError("no memory can be registered now")
-        number: int = ask("register", int(address), int(nbytes))
-        return number
+        events.append(("register", made, int(address), int(nbytes)))
+        made += 1
+        return made - 1
 
     def deregister(number: int) -> None:
-        ask("deregister", int(number))
+        events.append(("deregister", int(number)))
 
-    cache = piece.RegistrationCache(register, deregister, idle_bytes)
+    cache = piece.make("RegistrationCache", register, deregister, idle_bytes)
+    described = piece.make("operator:attrgetter", "number", "users")
     known = {}
     for number, (address, nbytes, users) in enumerate(held, FIRST_NUMBER):
-        known[number] = piece.Registration(number, address, nbytes, users)
-        cache.known.append(known[number])
+        known[number] = piece.make("Registration", number, address, nbytes, users)
+        cache.call("known.append", known[number], may_be_none=True)
     for what, *arguments in steps:
         if what == "use":
-            known[arguments[0]].users += 1
+            known[arguments[0]].set("users", known[arguments[0]].get("users") + 1)
             continue
         if what == "refuse":
             refuses = True
@@ -77,14 +55,14 @@ def run(
         used_by: int | None = None
         error: str | None = None
         try:
-            if what == "release":
-                found = cache.release(known[arguments[0]])
-            else:
-                found = getattr(cache, what)(*arguments)
+            given = [known[arguments[0]]] if what == "release" else arguments
+            found = cache.make(what, *given, may_be_none=True)
             if found is not None:
-                known[found.number] = found
-                returned, used_by = int(found.number), int(found.users)
+                returned, used_by = int(found.get("number")), int(found.get("users"))
+                known[returned] = found
         except EpError as raised:
             error = type(raised).__name__
-        now = [(int(each.number), int(each.users)) for each in cache.known]
-        ask("ended", returned, used_by, error, now)
+        now = [tuple(map(int, each)) for each in piece.call("builtins:map", described, cache.make(*_KNOWN))]
+        seen.append({"returned": returned, "users": used_by, "error": error, "events": events, "known": now})
+        events = []
+    return seen

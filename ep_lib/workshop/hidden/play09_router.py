@@ -1,4 +1,7 @@
-"""The other half of ex09_router.py, in the child: tensors around the learner's functions. It judges nothing."""
+"""The other half of ex09_router.py, in the child: tensors around the learner's functions. It judges nothing.
+
+Gradients are asked for where the learner's functions ran: of what they returned, with respect to what they were given.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ep_lib.workshop.seal import unchanged
+from ep_lib.workshop.far import Far, Guest
 
 
 def _shown(tensor: Any) -> dict[str, Any]:
@@ -16,50 +19,54 @@ def _shown(tensor: Any) -> dict[str, Any]:
     return {"type": str(tensor.dtype).removeprefix("torch."), "values": values.tolist()}
 
 
-def _routing(piece: Any, logits: torch.Tensor, idx: Any, weights: Any = None) -> Any:
-    idx = torch.tensor(idx, dtype=torch.int64)
-    return piece.Routing(idx, torch.ones(idx.shape) if weights is None else weights, logits.softmax(dim=-1))
+def _leaf(piece: Guest, tensor: torch.Tensor) -> Far:
+    """What gradients are asked for; its product with 1 is given, since a leaf itself could not be changed."""
+    return piece.make("torch:Tensor.requires_grad_", tensor)
 
 
-def routes(piece: Any, logits: Any, top_k: int, dtype: str) -> list[dict[str, Any]]:
+def _gradient(piece: Guest, of: Far, to: Far) -> torch.Tensor:
+    """Of one number."""
+    (found,) = piece.call("torch:autograd.grad", [of], [to], allow_unused=True)
+    return torch.zeros(tuple(to.get("shape"))) if found is None else found
+
+
+def routes(piece: Guest, logits: Any, top_k: int, dtype: str) -> list[dict[str, Any]]:
     """route() of logits of a type."""
     given = torch.tensor(logits, dtype=getattr(torch, dtype))
-    with unchanged(logits=given):
-        chosen = piece.route(given, top_k)
-    return [_shown(part) for part in chosen]
+    return [_shown(part) for part in piece.call("route", given, top_k, unchanged="logits")]
 
 
-def loads(piece: Any, idx: Any, num_experts: int) -> dict[str, Any]:
+def loads(piece: Guest, idx: Any, num_experts: int) -> dict[str, Any]:
     given = torch.tensor(idx, dtype=torch.int64)
-    with unchanged(topk_idx=given):
-        load = piece.load_per_expert(given, num_experts)
-    return _shown(load)
+    return _shown(piece.call("load_per_expert", given, num_experts, unchanged="topk_idx"))
 
 
-def balance(piece: Any, logits: Any, idx: Any) -> dict[str, Any]:
+def balance(piece: Guest, logits: Any, idx: Any) -> dict[str, Any]:
     """load_balancing_loss() and its gradient with respect to the logits."""
     leaf = torch.tensor(logits, requires_grad=True)
-    given = _routing(piece, leaf, idx)
-    with unchanged(routing=given):
-        loss = piece.load_balancing_loss(given)
-    seen = {"loss": _shown(loss), "has_gradient": bool(loss.requires_grad)}
-    if loss.requires_grad:
-        loss.backward()
+    probabilities, chosen = leaf.softmax(dim=-1), torch.tensor(idx, dtype=torch.int64)
+    there = _leaf(piece, probabilities.detach())
+    given = piece.make("Routing", chosen, torch.ones(chosen.shape), piece.make("torch:mul", there, 1))
+    loss = piece.make("load_balancing_loss", given, unchanged="routing")
+    seen = {"loss": _shown(loss.call("detach")), "has_gradient": bool(loss.get("requires_grad"))}
+    if seen["has_gradient"]:
+        torch.autograd.backward((probabilities * _gradient(piece, loss, there)).sum())
         seen["gradient"] = _shown(leaf.grad)
     return seen
 
 
-def limits(piece: Any, logits: Any, idx: Any, weights: Any, capacity: int, by: Any) -> dict[str, Any]:
+def limits(piece: Guest, logits: Any, idx: Any, weights: Any, capacity: int, by: Any) -> dict[str, Any]:
     """What limit_load() returned, whether it passes gradients on to what it was given, and the gradient of the weights,
     each times ``by``, with respect to those before."""
-    leaves = [torch.tensor(each, requires_grad=True) for each in (logits, weights)]
-    given = _routing(piece, leaves[0], idx, leaves[1] * 1)  # a leaf itself could not be changed
-    with unchanged(routing=given):
-        limited = piece.limit_load(given, capacity)
+    leaves = [_leaf(piece, each) for each in (torch.tensor(weights), torch.tensor(logits).softmax(dim=-1))]
+    parts = [piece.make("torch:mul", leaf, 1) for leaf in leaves]
+    given = piece.make("Routing", torch.tensor(idx, dtype=torch.int64), *parts)
+    limited = piece.make("limit_load", given, capacity, unchanged="routing")
     names = ("idx", "weights", "probabilities")
-    seen: dict[str, Any] = {name: _shown(part) for name, part in zip(names, limited, strict=True)}
-    seen["has_gradients"] = [bool(part.requires_grad) for part in limited[1:]]
-    if limited[1].requires_grad:
-        (limited[1] * torch.tensor(by)).sum().backward()
-        seen["gradient"] = _shown(leaves[1].grad)
+    made = {name: limited.make("__getitem__", place) for place, name in enumerate(names)}
+    seen: dict[str, Any] = {name: _shown(each.call("detach")) for name, each in made.items()}
+    seen["has_gradients"] = [bool(made[name].get("requires_grad")) for name in names[1:]]
+    if seen["has_gradients"][0]:
+        total = piece.make("torch:sum", piece.make("torch:mul", made["weights"], torch.tensor(by)))
+        seen["gradient"] = _shown(_gradient(piece, total, leaves[0]))
     return seen

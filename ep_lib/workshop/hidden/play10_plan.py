@@ -6,23 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.workshop.scenario import RETURNED_NOTHING
-from ep_lib.workshop.seal import unchanged
+from ep_lib.workshop.far import Guest
 
 
-def run(piece: Any, function: str, arguments: tuple[Any, ...]) -> Any:
+def run(piece: Guest, function: str, arguments: tuple[Any, ...]) -> Any:
     """What the function returns, as plain lists; for destinations, its table's type comes first. The first argument is
     a table as (shape, content): a list of the experts of each token, or the packed bits of ``wants``."""
     shape, content = arguments[0]
     if isinstance(content, bytes):
         bits = np.unpackbits(np.frombuffer(content, np.uint8), count=int(np.prod(shape)))
-        table = {"wants": bits.reshape(shape).astype(np.bool_)}
+        name, table = "wants", bits.reshape(shape).astype(np.bool_)
     else:
-        table = {"topk_idx": np.array(content, np.int64).reshape(shape)}
-    with unchanged(**table):
-        returned = getattr(piece, function)(*table.values(), *arguments[1:])
-    if returned is None:
-        raise TypeError(f"{function}() {RETURNED_NOTHING}")
+        name, table = "topk_idx", np.array(content, np.int64).reshape(shape)
+    returned = piece.call(function, table, *arguments[1:], unchanged=name)
     if function == "destinations":  # also in lists
         returned = np.asarray(returned)
         return [str(returned.dtype), _plain(returned)]

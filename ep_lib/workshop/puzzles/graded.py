@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from ep_lib.workshop.exercises import Exercise, Task, workshop_root
 from ep_lib.workshop.scenario import ANSWERS, Call, Outputs
 
 if TYPE_CHECKING:
+    from ep_lib.workshop.far import Guest
     from ep_lib.workshop.grader import Grade
     from ep_lib.workshop.hidden import Behaviour
 
@@ -116,8 +116,13 @@ def _behaviour(task: int, number: str) -> Behaviour:
     return Behaviour(task, f"puzzle {number} is right", cases)
 
 
-def attempt(answers: ModuleType, number: str) -> list[str]:
-    """In the child: kind and words of the verdict on an answer."""
+def attempt(answers: Guest, number: str) -> list[str]:
+    """In the child: kind and words of the verdict on an answer, which runs in a process of its own."""
+    return list(answers.call("ep_lib.workshop.puzzles.graded:verdict", answers.get("ANSWERS").get(number, ""), number))
+
+
+def verdict(lines: str, number: str) -> list[str]:
+    """In that process."""
     os.environ["EP_LIB_HEAP_BYTES"] = str(_HEAP_BYTES)
-    verdict = puzzles.find(number).attempt(answers.ANSWERS.get(number, ""))
-    return [verdict.kind, f"{verdict.headline}\n{verdict.text}".strip()]
+    found = puzzles.find(number).attempt(lines)
+    return [found.kind, f"{found.headline}\n{found.text}".strip()]

@@ -177,7 +177,7 @@ struct Entry<void (*)(Args...) noexcept> : Entry<void (*)(Args...)> {};
 
 }  // namespace ep::detail
 
-// On the emulator several kernels of one source are compiled together: NUMBER tells them apart.
+// Several kernels of one source may be compiled together: NUMBER tells them apart.
 #ifdef EP_EMULATOR
 #define EP_KERNEL_ENTRY(NUMBER, ...)                                                                                  \
     extern "C" __attribute__((visibility("default"), used)) const auto ep_kernel_params_##NUMBER =                    \
@@ -187,5 +187,5 @@ struct Entry<void (*)(Args...) noexcept> : Entry<void (*)(Args...)> {};
     }
 #else
 #define EP_KERNEL_ENTRY(NUMBER, ...) \
-    extern "C" __device__ const auto ep_kernel_params = ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;
+    extern "C" __device__ const auto ep_kernel_params_##NUMBER = ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;
 #endif

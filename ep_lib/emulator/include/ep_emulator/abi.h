@@ -12,12 +12,8 @@ struct epemu_dim3 {
     unsigned x, y, z;
 };
 
-// A fiber's indices never change, so the compiler may fold repeated calls (attribute const).
+// What never changes for a fiber: the compiler may fold repeated calls.
 #define EPEMU_CONST __attribute__((const))
-EPEMU_CONST const epemu_dim3* epemu_thread_idx();
-EPEMU_CONST const epemu_dim3* epemu_block_idx();
-EPEMU_CONST const epemu_dim3* epemu_block_dim();
-EPEMU_CONST const epemu_dim3* epemu_grid_dim();
 
 // ---- where am I among the ranks -------------------------------------------------------------------------------
 EPEMU_CONST int epemu_rank();
@@ -137,7 +133,7 @@ void epemu_only_looks(bool from_now_on);  // the thread is in a wait of ep::look
 uint64_t epemu_globaltimer();             // virtual nanoseconds, the same clock on all ranks
 uint64_t epemu_limit_timer();             // the same, for the limit of a wait that is over long before
 void epemu_nanosleep(unsigned ns);
-int epemu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void epemu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void epemu_trap(const char* why);
 [[noreturn]] void epemu_assert_fail(const char* expression, const char* file, unsigned line, const char* function);
 

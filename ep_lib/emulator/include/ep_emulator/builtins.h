@@ -8,24 +8,18 @@
 #define EPEMU_C_INLINE extern "C" inline __attribute__((always_inline, artificial, unused))
 
 // ---- indices --------------------------------------------------------------------------------------------------
-// One function a component, without instrumentation (these reads concern no memory of the kernel) and `const`, so that
-// the compiler keeps the result in a register. Not a variable: threads share one OS thread, and change in mid-function.
-namespace ep_emulator {
-#define EPEMU_INDEX(name)                                                                                            \
-    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_x() { return epemu_##name()->x; } \
-    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_y() { return epemu_##name()->y; } \
-    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_z() { return epemu_##name()->z; }
-EPEMU_INDEX(thread_idx)
-EPEMU_INDEX(block_idx)
-EPEMU_INDEX(block_dim)
-EPEMU_INDEX(grid_dim)
+// Variables of the runtime, which changes them when another thread goes on. They are const, so that the compiler keeps what
+// it has read, and g++ tells the sanitizer of no read: of dim3, which has a constructor, it would.
+struct EpEmulatorDim {
+    unsigned x, y, z;
+    constexpr operator dim3() const { return dim3(x, y, z); }
+};
+#define EPEMU_INDEX(type, name, symbol) extern "C" __attribute__((visibility("default"))) const type name asm(#symbol);
+EPEMU_INDEX(uint3, threadIdx, epemu_thread_idx)
+EPEMU_INDEX(uint3, blockIdx, epemu_block_idx)
+EPEMU_INDEX(EpEmulatorDim, blockDim, epemu_block_dim)
+EPEMU_INDEX(EpEmulatorDim, gridDim, epemu_grid_dim)
 #undef EPEMU_INDEX
-}  // namespace ep_emulator
-
-#define threadIdx (uint3{ep_emulator::thread_idx_x(), ep_emulator::thread_idx_y(), ep_emulator::thread_idx_z()})
-#define blockIdx (uint3{ep_emulator::block_idx_x(), ep_emulator::block_idx_y(), ep_emulator::block_idx_z()})
-#define blockDim (dim3(ep_emulator::block_dim_x(), ep_emulator::block_dim_y(), ep_emulator::block_dim_z()))
-#define gridDim (dim3(ep_emulator::grid_dim_x(), ep_emulator::grid_dim_y(), ep_emulator::grid_dim_z()))
 
 static constexpr int warpSize = 32;
 
@@ -67,6 +61,10 @@ EPEMU_INLINE void __barrier_sync(unsigned id, unsigned site = EPEMU_SITE) {
         epemu_named_barrier(id, 0);
 }
 EPEMU_INLINE void __barrier_sync_count(unsigned id, unsigned threads) { epemu_named_barrier(id, threads); }
+
+// Programmatic dependent launches, which ep_lib does not make: the kernel before has ended, and none waits for a trigger.
+EPEMU_INLINE void cudaGridDependencySynchronize() {}
+EPEMU_INLINE void cudaTriggerProgrammaticLaunchCompletion() {}
 
 // ---- fences ---------------------------------------------------------------------------------------------------
 EPEMU_INLINE void __threadfence_block() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_BLOCK); }

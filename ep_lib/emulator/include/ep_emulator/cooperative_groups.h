@@ -1,5 +1,5 @@
 // The part of cooperative groups that is shorthand for block and warp functions: thread_block, thread_block_tile,
-// coalesced_group, their partitions, reduce, scans and memcpy_async. Grids and clusters that synchronise as a whole are
+// coalesced_group, thread_group, their partitions, reduce, scans and memcpy_async. Grids and clusters that synchronise as a whole are
 // not emulated.
 #pragma once
 #include <ep_emulator/integer.h>
@@ -119,6 +119,34 @@ class coalesced_group {
 };
 EPEMU_INLINE coalesced_group coalesced_threads() { return coalesced_group(__activemask()); }
 
+// A block, or lanes of one of its warps: which of them is known when the kernel runs.
+class thread_group {
+  public:
+    thread_group(const thread_block&) : lanes_(0), is_block_(true) {}
+    thread_group(const coalesced_group& lanes) : lanes_(lanes), is_block_(false) {}
+    unsigned long long size() const { return is_block_ ? thread_block::size() : lanes_.size(); }
+    unsigned long long thread_rank() const { return is_block_ ? thread_block::thread_rank() : lanes_.thread_rank(); }
+    void sync(unsigned site = EPEMU_SITE) const { is_block_ ? thread_block::sync(site) : lanes_.sync(); }
+    // Not of CUDA: groups of so many threads with consecutive ranks, of which the caller's is the result.
+    coalesced_group part(unsigned threads) const {
+        if (threads == 0 || threads > warpSize || (threads & (threads - 1)) != 0)
+            epemu_trap("tiled_partition into groups that do not have 1, 2, 4, 8, 16 or 32 threads");
+        unsigned all = is_block_ ? 0xffffffffu : lanes_.mask(), part = 0;
+        const unsigned rank = (is_block_ ? thread_block::thread_rank() % warpSize : lanes_.thread_rank()) / threads;
+        for (unsigned at = 0; all != 0 && at < (rank + 1) * threads; all &= all - 1, at++)
+            if (at >= rank * threads) part |= all & -all;
+        return coalesced_group(part);
+    }
+
+  private:
+    coalesced_group lanes_;
+    bool is_block_;
+};
+EPEMU_INLINE thread_group tiled_partition(const thread_group& parent, unsigned threads) { return parent.part(threads); }
+EPEMU_INLINE coalesced_group tiled_partition(const coalesced_group& parent, unsigned threads) {
+    return thread_group(parent).part(threads);
+}
+
 // Size consecutive lanes of a warp (Size: 1, 2, 4, 8, 16 or 32).
 template <unsigned Size, typename Parent = void>
 class thread_block_tile : public coalesced_group {
@@ -127,6 +155,9 @@ class thread_block_tile : public coalesced_group {
   public:
     thread_block_tile()
         : coalesced_group((Size == 32 ? 0xffffffffu : (1u << (Size % 32)) - 1) << (lane() / Size * Size)) {}
+    // That of any parent is one of no parent.
+    template <typename Other>
+    thread_block_tile(const thread_block_tile<Size, Other>&) : thread_block_tile() {}
     static constexpr unsigned num_threads() { return Size; }
     static constexpr unsigned size() { return Size; }
     static unsigned thread_rank() { return lane() % Size; }

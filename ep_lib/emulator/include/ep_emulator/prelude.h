@@ -108,12 +108,18 @@
 // ---- text and ends: last, since they are macros on names of the C library --------------------------------------
 // Every <assert.h>, whenever included, ends in __assert_fail.
 #define __assert_fail epemu_assert_fail
-// A function-like macro leaves `#include <cstdio>`, `&printf` and __attribute__((format(printf, ...))) alone.
-#define printf(...) epemu_printf(__VA_ARGS__)
+// Returns the number of its arguments, as CUDA's does. A function-like macro leaves `#include <cstdio>`, `&printf` and
+// __attribute__((format(printf, ...))) alone.
+template <typename... Arguments>
+EPEMU_INLINE int epemu_print(const char* format, Arguments... arguments) {
+    epemu_printf(format, arguments...);
+    return sizeof...(Arguments);
+}
+#define printf(...) epemu_print(__VA_ARGS__)
 namespace std {
 using ::epemu_free;
 using ::epemu_malloc;
-using ::epemu_printf;  // std::printf(...)
+using ::epemu_print;  // std::printf(...)
 }  // namespace std
 // In a kernel these are the device's own heap. `new` and `delete` come to it as well (ep_lib/jit/gxx.py).
 #define malloc(...) epemu_malloc(__VA_ARGS__)

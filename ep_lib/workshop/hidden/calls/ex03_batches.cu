@@ -30,7 +30,7 @@ EP_DEVICE void counted_net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) 
 #define net_quiet counted_net_quiet
 #pragma push_macro("__global__")
 #undef __global__
-#define __global__ inline  // what no test calls is read, and not compiled
+#define __global__ __device__ inline  // what no test calls is read, and not compiled
 #include <03_ibgda_shim.cu>
 #pragma pop_macro("__global__")
 

@@ -25,7 +25,7 @@ EP_DEVICE int counted_wait_until_either_ge_warp(const uint64_t* first, uint64_t 
 #define wait_until_either_ge_warp counted_wait_until_either_ge_warp
 #pragma push_macro("__global__")
 #undef __global__
-#define __global__ inline  // what no test calls is read, and not compiled
+#define __global__ __device__ inline  // what no test calls is read, and not compiled
 #include <05_bounce_buffer.cu>
 #pragma pop_macro("__global__")
 

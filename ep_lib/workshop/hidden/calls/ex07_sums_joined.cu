@@ -1,9 +1,9 @@
 // The piece of 07_sums_joined, as its test calls it.
 namespace {
 
-__attribute__((noinline)) float rounded_product(float x, float y) { return x * y; }
-__attribute__((noinline)) float rounded_sum(float x, float y) { return x + y; }
-__attribute__((noinline)) float rounded_difference(float x, float y) { return x - y; }
+__device__ __attribute__((noinline)) float rounded_product(float x, float y) { return x * y; }
+__device__ __attribute__((noinline)) float rounded_sum(float x, float y) { return x + y; }
+__device__ __attribute__((noinline)) float rounded_difference(float x, float y) { return x - y; }
 
 }  // namespace
 

@@ -1,0 +1,145 @@
+"""What is not CUDA is refused on the emulator too: NVRTC is asked beside g++, which compiles C++.
+
+The answer is a part of what the cache keeps of a kernel, so it is asked once. ep_lib's own kernels are not asked about,
+as long as they include nothing of a learner's: its tests compile them for GPUs.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+
+from ep_lib import processes
+from ep_lib.config import Config
+from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
+from ep_lib.jit import names, nvrtc, toolkit
+from ep_lib.jit.cache import say
+from ep_lib.jit.elf import Elf
+from ep_lib.jit.source import KernelSource
+
+_UNCHECKED = "CUDA's own rules are not checked"
+
+# Of a cubin's attributes: a byte for how the value is stored, a byte for what it is, then its size, or the value itself
+_SIZED = 4
+_MAX_THREADS, _REGISTERS = 0x05, 0x2F
+_FILE_REGISTERS, _REGISTER_STEP, _WARP, _WARP_STEP, _MOST_THREADS = 65536, 8, 32, 4, 1024
+
+
+class Answer:
+    """What NVRTC said of a kernel's source; ``most_threads`` of a block, for each of its kernels."""
+
+    def __init__(self) -> None:
+        self.refusal: EpError | None = None
+        self.takes = False
+        self.most_threads: list[int] = []
+
+
+def identity(kernel: KernelSource) -> str:
+    """Whom a compilation of ``kernel`` asks, for its key in the cache; "" if nothing is asked."""
+    if not Config.from_environment().cuda_rules or _is_the_librarys(kernel):
+        return ""
+    found = toolkit.find_nvrtc()
+    return f"{_arch()} {found.identity if found else 'unchecked'}"
+
+
+def _arch() -> str:
+    """Which GPU is asked about. Not sm_90a, for which NVRTC takes more static shared memory than there may be."""
+    return f"sm_{Config.from_environment().cuda_arch}"
+
+
+def _is_the_librarys(kernel: KernelSource) -> bool:
+    if kernel.include or kernel.path is None or not kernel.path.is_relative_to(toolkit.PACKAGE):
+        return False
+    return not kernel.pieces(toolkit.P2P_TRANSPORT)
+
+
+@contextmanager
+def asked(
+    kernel: KernelSource, kernels: Sequence[str], unit: str, found: names.GlobalFunctions, *, asks: str
+) -> Iterator[Answer]:
+    """Asks NVRTC about a translation unit with ``kernels`` while the body compiles it. In the end raises
+    KernelCompileError for what no GPU takes; what g++ refuses and a GPU takes is told so."""
+    answer = Answer()
+    if not asks:
+        yield answer
+        return
+    if toolkit.find_nvrtc() is None:
+        say_if_unchecked()
+        yield answer
+        return
+    from concurrent.futures import ThreadPoolExecutor  # here: what is in the cache needs none
+
+    refused = threading.Event()
+
+    def ask() -> None:
+        try:
+            answer.most_threads = _most_threads(*nvrtc.compile_kernels(unit, kernel, kernels, _arch(), found))
+            answer.takes = True
+        except KernelCompileError as error:
+            answer.refusal = error
+            if error.remedy:  # a rule of CUDA's, of which g++ knows nothing: it need not go on
+                refused.set()
+        except BackendUnavailable as error:
+            _say_once(f"{_UNCHECKED}: {error}")
+
+    with ThreadPoolExecutor(1) as pool:
+        question = pool.submit(ask)
+        try:
+            with processes.stopping_by(refused):
+                yield answer
+        except processes.Stopped:
+            if not refused.is_set():
+                raise
+        except KernelCompileError as error:
+            question.result()
+            if answer.takes:
+                from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+
+                raise diagnostics.of_the_emulator(error) from None
+            if not refused.is_set():  # C++ is explained better by g++
+                raise
+        question.result()
+        if answer.refusal is not None:
+            raise answer.refusal
+
+
+def say_if_unchecked() -> None:
+    """Says, once in a process, that NVRTC is missing, if it is to be asked."""
+    if Config.from_environment().cuda_rules and toolkit.find_nvrtc() is None:
+        _say_once(f"{_UNCHECKED}: that takes NVRTC, though no GPU (pip install nvidia-cuda-nvrtc)")
+
+
+@cache
+def _say_once(text: str) -> None:
+    say(text)
+
+
+def _most_threads(cubin: bytes, symbols: Sequence[str]) -> list[int]:
+    """The threads that a block of each kernel may have, by its ``__launch_bounds__`` and by its registers."""
+    elf = Elf(cubin)
+    sections = {section.name: elf.data[section.offset : section.offset + section.size] for section in elf.sections}
+    registers = {
+        elf.symbols[symbol].name: count
+        for symbol, count in (struct.unpack("<II", value) for value in _attributes(sections[".nv.info"], _REGISTERS))
+    }
+    most = []
+    for symbol in symbols:
+        step = -(-registers.get(symbol, 0) // _REGISTER_STEP) * _REGISTER_STEP or _REGISTER_STEP
+        warps = _FILE_REGISTERS // (step * _WARP) // _WARP_STEP * _WARP_STEP
+        bounds = [struct.unpack("<III", value) for value in _attributes(sections[f".nv.info.{symbol}"], _MAX_THREADS)]
+        most.append(min(_MOST_THREADS, warps * _WARP, *(x * y * z for x, y, z in bounds)))
+    return most
+
+
+def _attributes(section: bytes, wanted: int) -> Iterator[bytes]:
+    at = 0
+    while at < len(section):
+        form, what, size = struct.unpack_from("<BBH", section, at)
+        at += 4
+        if form == _SIZED:
+            if what == wanted:
+                yield section[at : at + size]
+            at += size

@@ -1,0 +1,118 @@
+"""What crosses between the worker, which plays the test's part, and the process of a learner's piece in Python.
+
+The worker is trusted, so what it sends is a pickle; what comes from a piece is JSON (:mod:`ep_lib.bootstrap.wire`) and
+never more than that. An object that is no plain data stays where it is, and a number stands for it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import struct
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib import errors
+from ep_lib.errors import EpError
+from ep_lib.memory.arrays import like
+from ep_lib.workshop.pieces import place_in
+
+MAX_MESSAGE = 4000  # characters of an exception that travel
+MOST_TOLD = 32 << 20  # bytes of one message from a piece
+_TYPES = frozenset((bool, int, float, *np.sctypeDict.values()))
+_GROUP = getattr(builtins, "ExceptionGroup", None)  # holds others, which do not travel
+_LENGTH = struct.Struct("<I")
+_SIMPLE = (bool, int, float, str, type(None))
+PLAIN = (*_SIMPLE, bytes, bytearray, memoryview, np.generic, np.ndarray)
+
+
+class GivenWasChanged(EpError):
+    """A call has changed an argument that its caller still needs."""
+
+
+# ---- exceptions ------------------------------------------------------------------------------------------------------
+def told_of(error: Exception, mine: Path | None = None) -> dict[str, Any]:
+    """An exception as it travels. ``mine``: whose line is told, if the error came through one."""
+    text = str(error)
+    if len(text) > MAX_MESSAGE:
+        text = text[:MAX_MESSAGE].rpartition("\n")[0]  # no half lines
+    return {
+        "kinds": [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, Exception)],
+        "text": text,
+        "more": {name: value for name, value in vars(error).items() if isinstance(value, _SIMPLE)},
+        "place": "" if mine is None else place_in(mine, error),
+    }
+
+
+def error_of(told: Mapping[str, Any]) -> Exception:
+    """What raises as the error did that ``told`` tells of: of its name, and of the first of its classes that Python or
+    this library has. Its attribute ``place`` says where in a piece it was, if it was."""
+    kinds = [str(kind) for kind in told["kinds"]]
+    base = next(filter(None, map(_known, kinds)), Exception)
+    kind: Any = type(kinds[0], (base,), {"__str__": lambda self: str(self.args[0]), "__init__": lambda *_: None})
+    error: Exception = kind.__new__(kind, str(told["text"]))
+    error.args = (str(told["text"]),)
+    vars(error).update(told["more"], place=str(told["place"]))
+    return error
+
+
+def _known(name: str) -> type[Exception] | None:
+    found = getattr(errors, name, None) or getattr(builtins, name, None)
+    is_one = isinstance(found, type) and issubclass(found, Exception) and found is not _GROUP
+    return found if is_one else None
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+def value_of(obj: Any) -> Any:
+    """An object of a piece's as plain data, where it has values: of a tensor the array, of what can be gone through
+    the parts. None: it is plain already, or is no such object."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(obj, torch.Tensor):
+        return ["tensor", like("numpy", obj.detach())]
+    if isinstance(obj, np.dtype) or (isinstance(obj, type) and obj in _TYPES):
+        return ["dtype", np.dtype(obj).name]
+    if isinstance(obj, np.ndarray) and (obj.dtype.hasobject or obj.dtype.names):
+        return ["parts", obj.tolist()]
+    if type(obj) in (list, tuple, set, frozenset, dict) or isinstance(obj, PLAIN):
+        return None
+    if isinstance(obj, Mapping):
+        return ["mapping", list(map(list, obj.items()))]
+    return ["parts", list(obj)] if isinstance(obj, Iterable) else None
+
+
+def object_of(kind: str, value: Any) -> Any:
+    """What :func:`value_of` was given, but for the class of containers."""
+    if kind == "tensor":
+        return like("torch", value)
+    if kind == "dtype":
+        return np.dtype(value)
+    return dict(value) if kind == "mapping" else tuple(value)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+def write(fd: int, data: bytes) -> None:
+    """One message. BrokenPipeError if the other end is gone."""
+    view = memoryview(_LENGTH.pack(len(data)) + data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def read(fd: int, most: int | None = None) -> bytes:
+    """One message; b"" if the other end is closed, or announces more than ``most`` bytes."""
+    prefix = _read_exactly(fd, _LENGTH.size)
+    length = _LENGTH.unpack(prefix)[0] if prefix else 0
+    return b"" if most is not None and length > most else _read_exactly(fd, length)
+
+
+def _read_exactly(fd: int, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        part = os.read(fd, count - len(found))
+        if not part:
+            return b""
+        found += part
+    return bytes(found)

@@ -1,0 +1,303 @@
+"""Ranks of a learner's program in Python: each of them in a process of its own, the emulator here, in the worker.
+
+What a piece gets are a rank and kernels that stand for those here (:class:`TheRank`, :class:`TheKernel`), so what its
+kernels carry, where it meets other ranks and how much memory it takes is seen where it happens (:class:`Followed`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.errors import EpError
+from ep_lib.jit.kernel import Kernel
+from ep_lib.require import index
+from ep_lib.runtime.check import check
+from ep_lib.runtime.rank import Rank
+from ep_lib.workshop.far import Guest
+from ep_lib.workshop.scenario import CHECKER_IS_OFF
+
+_MOST_NOTED = 4096  # bytes of an array in which a kernel has found something, or that it sends
+
+
+def kernels(source: Path, *names: str) -> dict[str, Kernel]:
+    """A test's kernels by name, compiled."""
+    found = {name: Kernel.from_source(source.read_text(encoding="utf-8"), name) for name in names}
+    for kernel in found.values():
+        kernel.compile()
+    return found
+
+
+# ---- what a piece is given ------------------------------------------------------------------------------------------
+class TheKernel:
+    """A kernel of the test."""
+
+    KIND = "kernel"
+    OPEN = ()
+    FIXED = ("name",)
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.name = kernel, kernel.name
+
+
+class TheRank:
+    """The rank ``rank``, for a piece, which has its arrays as well (:meth:`ep_lib.workshop.far.Guest.array`)."""
+
+    KIND = "rank"
+    OPEN = (
+        *("symmetric", "empty", "host_array", "to_device", "to_host", "free", "offset_of", "peer_address", "adopt"),
+        *("launch", "synchronize", "barrier", "all_gather", "network_bytes", "invitation", "close"),
+    )
+    FIXED = ("rank", "world_size", "backend", "heap_bytes")
+
+    def __init__(self, rank: Rank, guest: Guest) -> None:
+        self._rank, self._guest = rank, guest
+        self.rank, self.world_size = rank.rank, rank.world_size
+        self.backend, self.heap_bytes = rank.backend, rank.heap_bytes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rank, name)
+
+    def __index__(self) -> int:
+        return self.rank
+
+    def symmetric(self, *given: Any, **named: Any) -> Any:
+        return self._guest.array(self._rank.symmetric(*given, **named))
+
+    def empty(self, *given: Any, **named: Any) -> Any:
+        return self._guest.array(self._rank.empty(*given, **named))
+
+    def host_array(self, *given: Any, **named: Any) -> Any:
+        return self._guest.array(self._rank.host_array(*given, **named))
+
+    def to_device(self, array: Any) -> Any:
+        return self._guest.array(self._rank.to_device(array))
+
+    def adopt(self, array: NDArray[Any]) -> int:
+        """An array of the piece's own that a kernel is about to use: which one it is here."""
+        return self._guest.array(self._rank.to_device(array)).number
+
+    def launch(self, kernel: TheKernel, grid: Any, block: Any, args: Sequence[Any], shared_bytes: int = 0) -> None:
+        self._rank.launch(kernel.kernel, grid, block, args, shared_bytes)
+
+
+# ---- what the test sees ----------------------------------------------------------------------------------------------
+class Journey(NamedTuple):
+    """What a kernel of a rank was given for a peer ("sent"), or found where it waited for the peer's ("received")."""
+
+    what: str
+    rank: int
+    peer: int
+    data: str  # hex
+    at: int  # of the target, or of what was waited for: bytes from the beginning of the rank's heap
+    signal: int
+    least: int = 0  # for which the signal was waited
+
+
+class Sends(NamedTuple):
+    """Which argument of a kernel is what: ``items`` is a number of elements."""
+
+    source: int
+    items: int
+    item_bytes: int
+    target: int
+    signal: int
+    peer: int
+
+
+class Receives(NamedTuple):
+    """Which argument of a kernel is what, of one that waits for ``signal`` to be at least ``expected``."""
+
+    data: int
+    items: int
+    item_bytes: int
+    signal: int
+    expected: int
+    peer: int
+
+
+class Followed:
+    """Kernels that are followed, on each rank with :meth:`follow`: what each of them was given to send to a peer, and
+    which bytes lay where it waited for those of a peer. And where ranks met, and how much symmetric memory they had.
+
+    Among ``kernels`` is one ``note(from, bytes, to)`` too, which copies.
+    """
+
+    def __init__(self, kernels: Mapping[str, Kernel]) -> None:
+        self._all = kernels
+        self._kernels: dict[Kernel, tuple[Sends | None, Receives | None]] = {}
+        self._noted: dict[int, list[Callable[[], Journey]]] = defaultdict(list)
+        self._carried: list[Journey] = []
+        self._met = Counter[str]()
+        self._met_late: set[str] = set()
+        self._most_held = 0
+        self._is_over = False
+
+    def kernel(self, name: str, sends: Sends | None = None, receives: Receives | None = None) -> None:
+        """A kernel to follow. What is received may be read otherwise as well, so all of its array is of interest."""
+        self._kernels[self._all[name]] = sends, receives
+
+    def follow(self, rank: Rank) -> list[Kernel]:
+        """Notes from now on what this rank's kernels carry, where it meets other ranks, by any call, and its symmetric
+        memory. Returns the kernels."""
+        backend = rank._backend
+        real_launch, real_gather, real_in_use = backend.launch, backend.all_gather, backend.heap_in_use
+        has_launched = False
+
+        def note(source: Any, size: int) -> Any:
+            noted = rank.empty(size, np.uint8)
+            real_launch(self._all["note"], 1, 32, (source, size, noted))
+            return noted
+
+        def launch(
+            kernel: Kernel, grid: Any, block: Any, args: Sequence[Any], shared_bytes: int = 0, uses: Sequence[Any] = ()
+        ) -> None:
+            nonlocal has_launched
+            has_launched = True
+            sends, receives = self._kernels.get(kernel, (None, None))
+            if sends is not None and not self._is_over:
+                self._look(rank, note, args, "sent", sends, sends.source, sends.target)
+            real_launch(kernel, grid, block, args, shared_bytes, uses)
+            if receives is not None and not self._is_over:
+                self._look(rank, note, args, "received", receives, receives.data, receives.data)
+
+        def all_gather(obj: object, what: str = "all_gather()") -> list[Any]:
+            if not self._is_over:
+                name = what.removesuffix("()")
+                self._met[name] += 1
+                self._met_late |= {name} if has_launched else set()
+            return real_gather(obj, what)
+
+        def heap_in_use(arrays: Sequence[tuple[int, int]]) -> None:
+            if not self._is_over:
+                held = sum(end - begin for begin, end in arrays if begin)  # at 0 are the heap's own words
+                self._most_held = max(self._most_held, held)
+            real_in_use(arrays)
+
+        backend.launch = launch  # type: ignore[method-assign]
+        backend.all_gather = all_gather  # type: ignore[method-assign]
+        backend.heap_in_use = heap_in_use  # type: ignore[method-assign]
+        return list(self._kernels)
+
+    def _look(
+        self,
+        rank: Rank,
+        note: Callable[[Any, int], Any],
+        args: Sequence[Any],
+        what: str,
+        which: Sends | Receives,
+        source: int,
+        target: int,
+    ) -> None:
+        """Notes what is sent to another rank, or what lies where a kernel has waited, if it has waited for anything."""
+        if len(args) <= max(which):
+            return  # the launch itself says what is wrong, here and below
+        count, peer = index(args[which.items]), index(args[which.peer])
+        told = which.item_bytes * (count or 0)
+        # Of a number of bytes that is smaller than the array, what is behind them does not travel.
+        size = getattr(args[source], "nbytes", told)
+        size = min(size, told if what == "sent" else _MOST_NOTED)
+        least = index(args[which.expected]) if isinstance(which, Receives) else 0
+        is_of_interest = least is not None and least >= 1 if isinstance(which, Receives) else peer != rank.rank
+        if peer is None or not 1 <= size <= _MOST_NOTED or not is_of_interest:
+            return
+        with contextlib.suppress(EpError):
+            places = _place(rank, args[target]), _place(rank, args[which.signal])
+            noted = note(args[source], size)
+            self._noted[rank.rank].append(
+                lambda: Journey(what, rank.rank, peer, rank.to_host(noted).tobytes().hex(), *places, least or 0)
+            )
+
+    def tell(self, rank: Rank) -> None:
+        """What the kernels of this rank have carried so far, once they are done."""
+        self._carried += [journey() for journey in self._noted.pop(rank.rank, [])]
+
+    def over(self) -> None:
+        """What is launched from now on is not noted."""
+        self._is_over = True
+
+    def seen(self) -> dict[str, Any]:
+        return {
+            "carried": self._carried,
+            "most_held": self._most_held,
+            "met": self._met,
+            "met_late": sorted(self._met_late),
+        }
+
+
+def _place(rank: Rank, array: Any) -> int:
+    """Of an array or an address in the rank's symmetric heap: bytes from its beginning. Raises ArgumentError."""
+    address = index(array)
+    return rank.offset_of(array) if address is None else address - rank._backend.heap_address(rank.rank)
+
+
+class Carried:
+    """What the judge makes of the journeys that :class:`Followed` has seen."""
+
+    def __init__(self, seen: Mapping[str, Any]) -> None:
+        self._journeys = [Journey(*each) for each in seen["carried"]]
+
+    def was_sent(self, rank: int, peer: int, wanted: bytes) -> bool:
+        """Whether ``rank`` has sent ``wanted`` to ``peer``, at once or in parts, each a quarter of it at least."""
+        return _is_covered(wanted, (bytes.fromhex(each.data) for each in self._of("sent", rank, peer)))
+
+    def was_awaited(self, rank: int, peer: int, came: bytes, before: int = 0) -> bool:
+        """Whether a kernel of ``rank`` has waited for the signal that ``peer`` sent with ``came``, the first one or the
+        tenth after ``before`` others, and found it where that has sent it, at once or in parts."""
+        signals = Counter[int]()
+        sent = []
+        for it in self._of("sent", peer, rank):
+            signals[it.signal] += 1
+            went = bytes.fromhex(it.data)
+            if went in came or came in went:
+                sent.append((it, signals[it.signal]))
+        found = (
+            bytes.fromhex(each.data)
+            for each in self._of("received", rank, peer)
+            if any(
+                it.signal == each.signal and number <= each.least - before and 0 <= each.at - it.at < len(it.data) // 2
+                for it, number in sent
+            )
+        )
+        return _is_covered(came, found)
+
+    def _of(self, what: str, rank: int, peer: int) -> list[Journey]:
+        return [each for each in self._journeys if (each.what, each.rank, each.peer) == (what, rank, peer)]
+
+
+def _is_covered(wanted: bytes, parts: Iterator[bytes]) -> bool:
+    """Whether one of these holds it, or several of them, each a quarter of it at least, make it together."""
+    covered = bytearray(len(wanted))
+    for part in parts:
+        if wanted in part:
+            return True
+        if 4 * len(part) >= len(wanted) and (at := wanted.find(part)) >= 0:
+            covered[at : at + len(part)] = bytes([1]) * len(part)
+    return all(covered)
+
+
+def findings_of(main: Callable[..., Any], ranks: int, canary: Kernel, seeds: int, heap_bytes: int) -> list[str]:
+    """What the checker says of ``main(rank)``, a sentence each. After it rank 0 runs the kernel ``canary``, a race: a
+    checker that is silent about it was switched off."""
+
+    def watched(rank: Rank) -> None:
+        launch = rank._backend.launch  # before main() has it followed
+        main(rank)
+        if rank.rank == 0:
+            launch(canary, 2, 32, [rank.empty(1, np.int32)])
+            rank.synchronize()
+
+    report = check(
+        watched, ranks, seeds=seeds, heap_bytes=heap_bytes, timeout=5, compare_values=False, memory="sc", reduce=False
+    )
+    found = report.findings
+    real = [each for each in found if each.first is None or "// canary" not in each.first.source]
+    if len(real) == len(found) and all(each.second is not None for each in found):  # it did not end early either
+        return [CHECKER_IS_OFF]
+    return [f"{each.kind}: {each.message}; {each.remedy}"[:300] for each in real]

@@ -1,0 +1,118 @@
+"""What is not CUDA is refused on the emulator, in NVRTC's words and with a remedy; and what that costs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ep_lib import Rank, spawn
+from ep_lib.errors import KernelCompileError, KernelLaunchError
+from ep_lib.jit import cuda_rules, gxx, nvrtc, toolkit
+from ep_lib.jit.kernel import Kernel
+from ep_lib.workshop.exercises import find
+from ep_lib.workshop.grader import grade
+
+pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed")
+
+
+def refusal(source: str, name: str = "k") -> KernelCompileError:
+    with pytest.raises(KernelCompileError) as caught:
+        Kernel.from_source(source, name, filename="mine.cu").compile()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("line", "says", "remedy"),
+    [
+        ("int f(int x) { return x; }", "one for the host", "write __device__ before it"),
+        ("__host__ int f(int x) { return x; }", "marked as a __host__ function", "in place of __host__"),
+        ("int counter = 5;", "one of the host", "or __constant__"),
+        ("__global__ void b(int* o) { __shared__ int s = 0; o[0] = s; }", "initializer not allowed", "one thread"),
+        ("__global__ void b(int* o) { __shared__ int s[warpSize]; o[0] = s[0]; }", "constant value", "shared_bytes"),
+        ("__constant__ int c; __global__ void b() { c = 1; }", "modifiable lvalue", "only read"),
+        ("__global__ void b(int* o) { __shared__ int s[15000]; o[0] = s[o[1]]; }", "too much shared data", "48 KiB"),
+        ("#include <vector>", 'cannot open source file "vector"', "a header for the host"),
+        ("__global__ void b(int* o) { o[0] = rand(); }", '"rand" is undefined', "kernels have no rand"),
+        ("__global__ void b(int* o) { o[0] = INT_MAX; }", '"INT_MAX" is undefined', "#include <limits.h>"),
+        ("__global__ void b() { throw 1; }", "exception handling", "__trap()"),
+        ("#include <cub/cub.cuh>", "<cub/block/block_reduce.cuh>", "as the header says"),
+    ],
+)
+def test_the_learners_line_the_reason_and_the_remedy(line: str, says: str, remedy: str) -> None:
+    error = refusal(f"\n{line}\n__global__ void k(int* o) {{ o[0] = 1; }}\n")
+    assert str(error).startswith("mine.cu:2: error: no GPU takes this: ")
+    assert says in str(error) and remedy in str(error) and error.line == 2
+
+
+def test_what_a_gpu_takes_is_told_as_the_emulators_matter_in_one_sentence() -> None:
+    text = str(refusal('__global__ void k(int* o) { asm("mov.u32 %0, %laneid;" : "=r"(o[0])); }'))
+    assert "the emulator does not have this, which a GPU takes" in text and text.count("error:") == 1
+
+
+def test_errors_of_cpp_are_told_by_the_cpp_compiler() -> None:
+    assert "did you mean" in str(refusal("__global__ void k(int* o) { int value = 1; o[0] = valeu; }"))
+
+
+def test_a_block_with_more_threads_than_its_launch_bounds_or_registers_is_refused() -> None:
+    many = " + ".join(f"x[{i}] * x[{i + 1}]" for i in range(0, 150, 2))
+    source = (
+        'extern "C" __global__ void __launch_bounds__(32) few(float* p) { p[threadIdx.x] = 1; }\n'
+        'extern "C" __global__ void wide(float* p) { float x[152]; for (int i = 0; i < 152; ++i) x[i] = p[i];\n'
+        f"__syncthreads(); for (int i = 0; i < 152; ++i) p[i] = x[i] * 2; p[0] = {many}; }}\n"
+    )
+    few, wide = (Kernel.from_source(source, name) for name in ("few", "wide"))
+    assert few.compile().most_threads == 32 and 128 <= wide.compile().most_threads < 1024
+
+    def main(rank: Rank) -> None:
+        out = rank.to_device(np.zeros(1024, np.float32))
+        few.launch(rank, 1, 32, out)
+        for kernel, threads in ((few, 64), (wide, 1024)):
+            with pytest.raises(KernelLaunchError, match=rf"a block of {threads} threads; with its __launch_bounds__"):
+                kernel.launch(rank, 1, threads, out)
+
+    spawn(main, 1, backend="emulator")
+
+
+def test_an_answer_that_no_gpu_takes_gets_no_points_and_the_reason(tmp_path: Path) -> None:
+    exercise = find("00_first_kernel")
+    text = (exercise.solution_dir / exercise.pieces[0]).read_text(encoding="utf-8")
+    (tmp_path / exercise.pieces[0]).write_text(text.replace("EP_DEVICE", "inline"), encoding="utf-8")
+    result = grade("00_first_kernel", tmp_path)
+    assert result.points == 0 and "one for the host" in result.problem and "write __device__" in result.problem
+    line = next(n for n, line in enumerate(text.splitlines(), 1) if line.startswith("EP_DEVICE"))
+    assert f"{Path(exercise.pieces[0]).name}:{line}" in result.problem
+
+
+def test_a_verdict_is_kept_with_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "__global__ void k(int* o) { o[0] = 70417; }"
+    Kernel.from_source(source, "k").compile()
+    monkeypatch.setattr(nvrtc, "compile_kernels", None)
+    Kernel.from_source(source, "k").compile()
+
+
+def test_the_librarys_own_kernels_are_not_asked_about_until_a_learners_header_is_in_them(tmp_path: Path) -> None:
+    path = toolkit.PACKAGE / "moe/direct/dispatch_bulk.cu"
+    assert cuda_rules.identity(Kernel.from_file(path, "k")) == ""
+    assert cuda_rules.identity(Kernel.from_file(path, "k", include=[tmp_path]))
+    assert cuda_rules.identity(Kernel.from_source("", "k"))
+
+
+def test_without_nvrtc_it_is_said_once_that_nothing_was_checked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(toolkit, "find_nvrtc", lambda: None)
+    cuda_rules._say_once.cache_clear()
+    for number in (time.time_ns(), time.time_ns()):  # what is in the cache is not compiled
+        source = f"int f() {{ return {number} & 7; }}\n__global__ void k(int* o) {{ o[0] = f() + 70418; }}"
+        assert Kernel.from_source(source, "k").compile().most_threads == gxx.MAX_THREADS
+    assert capsys.readouterr().err.count("CUDA's own rules are not checked") == 1
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "windows.cu"
+    path.write_bytes(b"\xef\xbb\xbf__global__ void k(int* o) {\r\n\to[0] = 7;\r\n}\r\n")
+    for target in ("emulator", "sm_90"):
+        Kernel.from_file(path, "k").compile(target)
