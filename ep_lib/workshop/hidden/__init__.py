@@ -214,9 +214,9 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
 
 def in_every_block(behaviours: Iterable[Behaviour]) -> Iterator[Behaviour]:
     """The same behaviours. Where a scenario says by whom the piece is ``called_by``, the runs of a task are in blocks
-    of one dimension and of two, in turn. Under the checker each run is in both, half of its schedules in each, and
-    beside a ``warp`` that calls, or a thread, there are one or two warps more: they call nothing and wait where the
-    test's kernel ends, in ``meet_at_the_end()`` of grader.cuh, so that a barrier in the piece is seen."""
+    of one dimension and of two, in turn; of runs under the checker the first one is in both, half of its schedules in
+    each. And beside a ``warp`` that calls, or a thread, there are then one or two warps more: they call nothing and
+    wait where the test's kernel ends (``meet_at_the_end()`` of grader.cuh), so that a barrier in the piece is seen."""
     seen: Counter[int] = Counter()
     for behaviour in behaviours:
         yield replace(behaviour, cases=_in_blocks(behaviour.cases, seen[behaviour.task]))
@@ -230,7 +230,7 @@ def _in_blocks(cases: Cases, begin: int) -> Cases:
             if not isinstance(scenario, Scenario) or not scenario.called_by or scenario.exhaustive or scenario.hardware:
                 yield case
                 continue
-            runs = min(len(scenario.check_seeds), 2) or 1
+            runs = 2 if number == begin and len(scenario.check_seeds) > 1 else 1
             for run in range(runs):
                 idle = 32 * int(rng.integers(1, 3)) if scenario.check_seeds and scenario.called_by == "warp" else 0
                 seeds = scenario.check_seeds[run::runs]
