@@ -263,7 +263,7 @@ def look_at_board(rank: Rank) -> None:
 
 # ---- 02: NIXL's device API -------------------------------------------------------------------------------------------
 def nixl(rank: Rank, post: str) -> None:
-    """The guide's write and signal, from rank 0 to rank 1."""
+    """A write and a signal by memory views, from rank 0 to rank 1."""
     from ep_lib.compat.nixl import DeviceHost
 
     data, signal, host = rank.symmetric(64, np.uint8), rank.symmetric(1, np.uint64), DeviceHost(rank)
@@ -271,14 +271,13 @@ def nixl(rank: Rank, post: str) -> None:
     host.register(signal)
     if rank.rank == 1:
         out = rank.to_device(np.zeros(64, np.uint8))
-        tutorial("wait_and_copy", "02_signal_first").launch(rank, 1, 32, signal, data, out, 64)
+        tutorial("wait_and_copy", "02_memory_views").launch(rank, 1, 32, signal, data, out, 64)
         assert np.array_equal(rank.to_host(out), words_of(0, 8).view(np.uint8))
         return
     source = rank.to_device(words_of(0, 8).view(np.uint8))
     host.register(source)
-    requests = [host.create_write_req(source, 1, remote=data), host.create_signal_req(signal, 1)]
-    kernel = Kernel.from_file(ROOT / "tests" / "kernels" / "nixl_guide.cu", post)
-    kernel.launch(rank, 1, 32, *map(host.create_gpu_req, requests), 64)
+    views = host.prep_local_view([source]), host.prep_remote_view([(data, 1), (signal, 1)])
+    tutorial(post, "02_memory_views").launch(rank, 1, 32, *views, 64)
     host.close()
 
 
@@ -727,10 +726,7 @@ CASES = (
     Case("01 write_and_look", "a sequence lock: one writes, one looks once", look_at_board, (), P2P,
          without("tutorial_kernels/01_board.cuh", "ep::fence_sys();  // the second look comes after the words",
                  memory="ptx")),
-    Case("02 thread_level_kernel", "NIXL's device API: a write and a signal one way, a thread", nixl,
-         ("thread_level_kernel",), P2P,
-         Mistake(_NIXL, "return ep::read_signal(signal);", "return ep::ld_relaxed_sys_u64(signal);")),
-    Case("02 warp_level_kernel", "the same, a warp", nixl, ("warp_level_kernel",), P2P,
+    Case("02 put_and_signal", "NIXL's device API: a write and a signal one way, a warp", nixl, ("put_and_signal",), P2P,
          without(_NIXL, "if constexpr (LEVEL == nixl_gpu_level_t::WARP) __syncwarp();")),
     Case("03 put_message", "a message each way, and a signal by the next kernel", put_message, (), ALL,
          Mistake(_SHIM, "if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);\n}", "}", "srd")),
@@ -885,7 +881,7 @@ CASES = (
 # ---- what is in no row -----------------------------------------------------------------------------------------------
 NOT_PROVED = {  # by file, or by file and kernel
     "tutorial_kernels/*_broken.cu": "wrong on purpose: the checker must find it (tests/test_checker.py and others)",
-    "tutorial_kernels/02_signal_first.cu:signal_first": "wrong on purpose, as its name says",
+    "tutorial_kernels/02_memory_views.cu:signal_first": "wrong on purpose, as its name says",
     "tutorial_kernels/00_start_here.cu:wait_for_ever": "wrong on purpose, as its name says",
     "tutorial_kernels/00_start_here.cu:write_past_the_end": "wrong on purpose, as its name says",
     "tutorial_kernels/00_start_here.cu:sum_every": "one thread and no peer; with step 0 wrong on purpose",

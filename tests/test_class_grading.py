@@ -322,6 +322,10 @@ def test_answers_to_puzzles_are_found_in_notebooks(tmp_path: Path) -> None:
     (tmp_path / "bob" / "00_start_here.ipynb").write_text(notebook(**{"00.2": answers["00.2"]}))
     bob = collect(tmp_path, [], puzzles=True)[1]
     assert bob.problem.endswith("/bob: nothing is answered in 00_start_here.ipynb")
+    (tmp_path / "ada" / "puzzles.ipynb").write_text(notebook(**{"00.1": "something else;"}))
+    ada = collect(tmp_path, [], puzzles=True)[0]
+    assert not ada.problem and ada.job.files["00.1"] == answers["00.1"].encode(), "the notebook comes before the page"
+    (tmp_path / "ada" / "puzzles.ipynb").unlink()
     (tmp_path / "ada" / "copy.ipynb").write_text(notebook(**{"00.1": "something else;"}))
     ada, bob = collect(tmp_path, [], puzzles=True)
     assert ada.problem == "puzzle 00.1 is answered in 00_start_here.ipynb and in copy.ipynb; hand in one of them"

@@ -31,13 +31,13 @@ def test_a_cell_that_needs_nixl_says_so(monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_a_finding_behind_a_handle_names_the_kernels_own_lines() -> None:
     """The bytes are moved and the signal is raised deep inside of ep_lib's headers, several calls below the kernel."""
-    file = ROOT / "tutorial_kernels" / "02_signal_first.cu"
+    file = ROOT / "tutorial_kernels" / "02_memory_views.cu"
     broken, receive = Kernel.from_file(file, "signal_first"), Kernel.from_file(file, "wait_and_copy")
-    found = ep_lib.check(host_setup.write_by_handle, 2, seeds=2, args=(broken, receive)).findings[0]
+    found = ep_lib.check(host_setup.write_by_view, 2, seeds=2, args=(broken, receive)).findings[0]
     assert found.first is not None and found.second is not None
-    assert "02_signal_first.cu:8 (in <ep/" in found.first.location
-    assert "02_signal_first.cu:16" in found.second.location
-    assert "signal (line 7 of" in found.place and "after the data (line 8 of" in found.place
+    assert "02_memory_views.cu:18 (in <ep/" in found.first.location
+    assert "02_memory_views.cu:26" in found.second.location
+    assert "signal (line 17 of" in found.place and "after the data (line 18 of" in found.place
 
 
 def test_a_finished_python_piece_is_the_learners(

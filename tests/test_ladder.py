@@ -67,7 +67,7 @@ def test_a_wrong_rung_is_told_and_the_others_still_run(
 ) -> None:
     wrong = changed(tmp_path, "01_write_signal.cu", "their_target[i] = source[i]", "their_target[i] = source[0]")
     monkeypatch.setenv("EP_LIB_WORKSHOP", str(wrong))
-    assert main(["ladder", "01", "--rung", "0", "--rung", "1", "--json"]) == 1
+    assert main(["ladder", "01", "--rung", "0", "--rung", "2", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert [rung["right"] for rung in report["rungs"]] == [False, True] and not report["right"]
     assert "bytes on rank 0 are wrong" in report["rungs"][0]["problem"]

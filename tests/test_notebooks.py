@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from ep_lib.workshop.course_map import MAIN
+from ep_lib.workshop.notebook import LONGEST
+
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 EXPECTED = {
     "00_start_here",
     "01_write_and_signal",
+    "01b_for_the_curious",
     "02_host_setup",
     "03_ibgda_efa_shim",
     "04_ring_and_proxy",
@@ -27,6 +31,7 @@ EXPECTED = {
 GPUS = {
     "00_start_here": 2,
     "01_write_and_signal": 2,
+    "01b_for_the_curious": 2,
     "02_host_setup": 2,
     "03_ibgda_efa_shim": 2,
     "04_ring_and_proxy": 2,
@@ -51,7 +56,7 @@ def code_of(path: Path) -> str:
 
 
 def test_the_notebooks_are_there() -> None:
-    assert {path.stem for path in NOTEBOOKS} >= EXPECTED
+    assert {path.stem for path in NOTEBOOKS} == EXPECTED
 
 
 # ---- as committed ----------------------------------------------------------------------------------------------------
@@ -78,6 +83,20 @@ def test_it_is_valid_and_stripped(path: Path) -> None:
         if cell["cell_type"] == "code":
             strip = f"cell {cell['id']}: clear all outputs before you commit"
             assert cell["outputs"] == [] and cell["execution_count"] is None, strip
+
+
+@each_notebook
+def test_it_is_short(path: Path) -> None:
+    cells = read(path).cells
+    assert len(cells) <= 60
+    long = [cell.id for cell in cells if cell.cell_type == "code" and len(cell.source.split("\n")) > LONGEST]
+    assert long == [], "what a cell has to scroll for belongs into ep_lib/workshop/lessons"
+
+
+def test_the_main_path_is_read_in_an_afternoon() -> None:
+    on_it = [path for path in NOTEBOOKS if path.stem.partition("_")[0] in {stage.notebook for stage in MAIN}]
+    prose = [cell.source for path in on_it for cell in read(path).cells if cell.cell_type == "markdown"]
+    assert len(on_it) == len(MAIN) and sum(len(text.split()) for text in prose) <= 7000
 
 
 @each_notebook
@@ -163,21 +182,23 @@ SHOWN = [
     ("00_start_here", "puzzle-00-3-answer", "Puzzle 00.3 is yours to solve"),
     ("00_start_here", "first-kernel-check", "Task 1 is still to do"),
     ("00_start_here", "first-main-check", "Task 1 is still to do"),
+    ("00_start_here", "program-run", "the library's (not begun: workshop.start("),
     ("01_write_and_signal", "ring", "[True, True]"),
+    ("01_write_and_signal", "program-run", "came back: every bit is right"),
     ("01_write_and_signal", "reversed-run", "in some of the runs"),
     ("01_write_and_signal", "warp-run", "wrong data in some runs"),
     ("01_write_and_signal", "many-run", "It is: 2"),
     ("01_write_and_signal", "traced-run", "It is: at most 3"),
     ("01_write_and_signal", "no-credits", "all rounds arrived: False"),
     ("01_write_and_signal", "credits-error-run", "PeerTimeout"),
-    ("01_write_and_signal", "words-run", "It is: all runs are right, and no finding"),
-    ("01_write_and_signal", "words-ptx", "store it with release, load it with acquire"),
-    ("01_write_and_signal", "nixl-run", "all bytes arrived: True"),
-    ("01_write_and_signal", "nixl-mistake-run", "only 4096 bytes are registered"),
+    ("01b_for_the_curious", "words-run", "It is: all runs are right, and no finding"),
+    ("01b_for_the_curious", "words-ptx", "store it with release, load it with acquire"),
+    ("01b_for_the_curious", "nixl-run", "all bytes arrived: True"),
+    ("01b_for_the_curious", "nixl-mistake-run", "It is: it is refused before a byte has moved"),
     ("01_write_and_signal", "exercise-check", "Task 1 is still to do"),
-    ("01_write_and_signal", "all-to-all-check", "Task 1 is still to do"),
-    ("01_write_and_signal", "board-run", "inequivalent schedules, none of them wrong"),
-    ("01_write_and_signal", "board-check", "Task 1 is still to do"),
+    ("01b_for_the_curious", "all-to-all-check", "Task 1 is still to do"),
+    ("01b_for_the_curious", "board-run", "inequivalent schedules, none of them wrong"),
+    ("01b_for_the_curious", "board-check", "Task 1 is still to do"),
     ("02_host_setup", "unregistered", "are not registered; registered: nothing"),
     ("02_host_setup", "registration-run", "It is: 2"),
     ("02_host_setup", "puzzle-inside-cell", "yours to solve"),
@@ -201,19 +222,13 @@ SHOWN = [
     ("03_ibgda_efa_shim", "check-run", "remedy  quiet before reuse of the source"),
     ("03_ibgda_efa_shim", "staged-right", "EFA (SRD): {'right': 30}; the checker finds nothing"),
     ("03_ibgda_efa_shim", "batch-run", "It is: 5 times as long, or more"),
-    ("03_ibgda_efa_shim", "bench", "quiet each"),
-    ("03_ibgda_efa_shim", "batch-wrong-run", "signal overtakes data"),
     ("03_ibgda_efa_shim", "signal-run", "It is: after its own data"),
     ("03_ibgda_efa_shim", "atomics-run", "It is: sometimes less than 20 on both"),
-    ("03_ibgda_efa_shim", "atomics-check", "remedy  one kind of writer for a counter"),
+    ("03_ibgda_efa_shim", "atomics-run", "remedy  one kind of writer for a counter"),
     ("03_ibgda_efa_shim", "channel-run", "It is: on InfiniBand only"),
-    ("03_ibgda_efa_shim", "channel-check", "InfiniBand: no findings"),
-    ("03_ibgda_efa_shim", "channel-check", "remedy  quiet, fence or put_signal between data and signal"),
+    ("03_ibgda_efa_shim", "channel-run", "InfiniBand (RC): no findings"),
+    ("03_ibgda_efa_shim", "channel-run", "remedy  quiet, fence or put_signal between data and signal"),
     ("03_ibgda_efa_shim", "channel-travel-run", "a page of"),
-    ("03_ibgda_efa_shim", "repair-run", "It is: nvshmemi_ibgda_quiet before the add"),
-    ("03_ibgda_efa_shim", "gpu-run", "channel_send: all bytes right: True"),
-    ("03_ibgda_efa_shim", "migrate-run", "It is: 4"),
-    ("03_ibgda_efa_shim", "doctor-run", "FI_EFA_USE_DEVICE_RDMA (required: 1"),
     ("03_ibgda_efa_shim", "exercise-check-shim", "Task 1 is still to do"),
     ("03_ibgda_efa_shim", "exercise-check-batches", "Task 1 is still to do"),
     ("03_ibgda_efa_shim", "mine-run", "channel_send: all bytes right: True"),
@@ -227,7 +242,6 @@ SHOWN = [
     ("04_ring_and_proxy", "completions-run", "3 rows: [True, True]"),
     ("04_ring_and_proxy", "completions-wrong", "in none, or nearly"),
     ("04_ring_and_proxy", "completions-check", "source reused"),
-    ("04_ring_and_proxy", "live", "4 KiB"),
     ("04_ring_and_proxy", "library-run", "the same bits: True"),
     ("04_ring_and_proxy", "dead-run", "the link stands still"),
     ("04_ring_and_proxy", "exercise-check-ring", "Task 1 is still to do"),
@@ -241,8 +255,7 @@ SHOWN = [
     ("05_pcie_bounce_buffers", "pipelined-run", "2 to 4 times"),
     ("05_pcie_bounce_buffers", "one-counter-run", "on RC only"),
     ("05_pcie_bounce_buffers", "fabrics-check", "signal overtakes data"),
-    ("05_pcie_bounce_buffers", "buffer-run", "bit for bit"),
-    ("05_pcie_bounce_buffers", "too-many-run", "at most 32 ranks"),
+    ("05_pcie_bounce_buffers", "buffer-compare", "bit for bit"),
     ("05_pcie_bounce_buffers", "exercise-check", "Task 1a is still to do"),
     ("05_pcie_bounce_buffers", "exercise-check-pipeline", "Task 1 is still to do"),
     ("06_dispatch", "rows-compare", "fewer than"),
@@ -252,11 +265,9 @@ SHOWN = [
     ("06_dispatch", "race-check", "next_of_mine[to]++"),
     ("06_dispatch", "early-check", "It is: those of blocks 1 and 2"),
     ("06_dispatch", "oracle-run", "bit for bit"),
-    ("06_dispatch", "room-compare", "It is: 32"),
-    ("06_dispatch", "mistake-index", "topk_idx[2, 1] is 8"),
     ("06_dispatch", "mistake-absent", "rank 2"),
     ("06_dispatch", "exercise-slots-check", "Task 1 is still to do"),
-    ("06_dispatch", "mine-run", "the same rows as before: True"),
+    ("06_dispatch", "mine-run", "128 tokens went to their experts on 4 ranks and came back: every bit is right"),
     ("07_combine", "nothing-run", "twice the token"),
     ("07_combine", "atomics-run", "It is: 4 or more"),
     ("07_combine", "fixed-run", "equal to the oracle, bit for bit: True"),
@@ -266,23 +277,20 @@ SHOWN = [
     ("07_combine", "handle-mixed", "HandleError"),
     ("07_combine", "layer-run", "20 seeds: 1\nequal to the oracle, bit for bit: True"),
     ("07_combine", "exercise-groups-check", "Task 1a is still to do"),
-    ("07_combine", "mine-run", "the same bits as before: True"),
+    ("07_combine", "mine-run", "0 of the 5 pieces of the main path are yours"),
     ("08_fp8_and_low_latency", "small-compute", "It is: 14 microseconds"),
     ("08_fp8_and_low_latency", "puzzle-packet-cell", "yours to solve"),
     ("08_fp8_and_low_latency", "rung0-run", "[True, True]"),
     ("08_fp8_and_low_latency", "scale-run", "It is: 100,000 times"),
     ("08_fp8_and_low_latency", "fp8-run", "bit for bit: True"),
     ("08_fp8_and_low_latency", "fp8-mistake-run", "a multiple of 128"),
-    ("08_fp8_and_low_latency", "packets-run", "ping_pong_packets: all words of all rounds are right: [True, True]"),
     ("08_fp8_and_low_latency", "packets-broken-run", "It is: only the checker"),
     ("08_fp8_and_low_latency", "once-compute", "It is: 2.2 times"),
     ("08_fp8_and_low_latency", "once-run", "once per rank   : every expert has its rows, bit for bit"),
     ("08_fp8_and_low_latency", "combine-run", "It is: 10 times the same bits"),
     ("08_fp8_and_low_latency", "rounds-run", "It is: some rounds are overwritten before they are read"),
-    ("08_fp8_and_low_latency", "rounds-check", "two buffers: no findings\none buffer: slot reused"),
+    ("08_fp8_and_low_latency", "rounds-run", "two buffers: no findings\none buffer: slot reused"),
     ("08_fp8_and_low_latency", "library-run", "largest error: 0.1"),
-    ("08_fp8_and_low_latency", "library-mistake", "x has 13 tokens"),
-    ("08_fp8_and_low_latency", "exceed-run", "It is: about 470 GB/s"),
     ("08_fp8_and_low_latency", "exercise-check-fp8", "Task 1 is still to do"),
     ("08_fp8_and_low_latency", "exercise-check-packets", "Task 1 is still to do"),
     ("09_moe_layer", "collapse-run", "It is: 3 times or more"),
@@ -304,6 +312,7 @@ SHOWN = [
     ("10_beyond_one_machine", "one-level-run", "srd all rows arrived: [True, True, True, True]"),
     ("10_beyond_one_machine", "two-levels-run", "srd (rows right, sums right): [(True, True), (True, True)"),
     ("10_beyond_one_machine", "waits-first-run", "It is: rows that its own node does not forward"),
+    ("10_beyond_one_machine", "waits-first-all", "10_two_levels.cuh:57\nrank 3 waits at "),
     ("10_beyond_one_machine", "operations-run", "It is: on RC only"),
     ("10_beyond_one_machine", "operations-check", "source reused"),
     ("10_beyond_one_machine", "clock-run", "It is: up to twice"),
@@ -322,10 +331,10 @@ def test_it_runs_from_start_to_end(path: Path, tmp_path: Path, monkeypatch: pyte
     pictures = 0
     for cell in notebook.cells:
         for out in cell.get("outputs", []):
-            pictures += "image/png" in out.get("data", {})
+            pictures += "<img " in out.get("data", {}).get("text/html", "")
             assert "Traceback" not in out.get("text", ""), f"cell {cell.id} printed an error"
             assert "No " not in out.get("data", {}).get("text/plain", "")[:3], f"cell {cell.id}: no error was provoked"
-    assert pictures >= 2
+    assert pictures >= 1
     missing = [(cell, words) for stem, cell, words in SHOWN if stem == path.stem and words not in texts(notebook, cell)]
     assert missing == []
 

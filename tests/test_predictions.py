@@ -21,7 +21,7 @@ from ep_lib.workshop.prediction import Prediction, predict
 from ep_lib.workshop.saving import before_saving
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 WIDGETS = "application/vnd.jupyter.widget-view+json"
 
 
@@ -50,8 +50,8 @@ def test_a_picture_is_shown_with_the_outcome_and_not_before() -> None:
     picture = viz.outcomes({"ring": {"right": 1}}, title="One <ring>")
     question = predict("99.a", "?", ["1", "2"])
     shown = question.compare("1", shown=picture)
-    assert "Figure" not in repr(shown) and "<img" not in question.as_html()
-    assert '<img style="max-width:100%" alt="One &lt;ring&gt;" src="data:image/png;base64,' in question._told
+    assert "Picture: One <ring>: ring, 1 right." in repr(shown) and "<img" not in question.as_html()
+    assert 'alt="One &lt;ring&gt;: ring, 1 right." src="data:image/png;base64,' in question._told
 
 
 def test_the_answer_outlives_cell_and_kernel(own_mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_before_the_run_an_answer_can_be_changed() -> None:
     assert asked._widget is not None
     for choice in ("2", "1"):
         asked._widget._buttons[choice].click()
-        assert [b.icon for b in asked._widget._buttons.values()] == ["check" if c == choice else "" for c in "12"]
+        assert [b.icon for b in asked._widget._buttons.values()] == ["circle" if c == choice else "" for c in "12"]
     assert "<b>1</b>" in asked._widget._below.value and repr(asked.compare("1")).startswith("You predicted: 1. Right!")
 
 
@@ -171,7 +171,7 @@ def saved(output: dict[str, Any]) -> dict[str, Any]:
 def test_a_saved_prediction_needs_no_kernel() -> None:
     asked = Prediction("99.a", "How many?", ["one", "two"])
     output = {"data": {WIDGETS: {}, "text/html": asked.as_html()}, "metadata": asked._metadata()}
-    assert "Not answered yet" in saved(json.loads(json.dumps(output)))["text/html"]
+    assert "Not answered." in saved(json.loads(json.dumps(output)))["text/html"]
     asked.choose("two")
     data = saved(json.loads(json.dumps(output)))
     assert WIDGETS not in data and "How many?" in data["text/html"] and "<b>two</b>" in data["text/html"]
@@ -185,12 +185,12 @@ def test_other_outputs_are_saved_as_they_are() -> None:
 
 
 # ---- in the notebooks ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_each_question_of_a_notebook_has_its_reason(path: Path) -> None:
-    number = path.stem[:2]
+@pytest.mark.parametrize("number", sorted({path.stem[:2] for path in NOTEBOOKS}))
+def test_each_question_of_a_notebook_has_its_reason(number: str) -> None:
+    paths = [path for path in NOTEBOOKS if path.stem.startswith(number)]  # 01 and 01b share a module
     answers = importlib.import_module(f"ep_lib.workshop.answers.nb{number}").ANSWERS
     keys, choices = [], {}
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+    for cell in (cell for path in paths for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]):
         source = "".join(cell["source"])
         if cell["cell_type"] != "code" or source.startswith("%%"):
             continue

@@ -15,6 +15,7 @@ import ep_lib
 from ep_lib import errors, viz, workshop
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.workshop import progress, puzzles
+from ep_lib.workshop.puzzles import page
 from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell, watch
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzzle
 
@@ -117,8 +118,8 @@ def test_a_hint_that_is_the_answer_is_seen() -> None:
 
 @each_notebook
 def test_the_notebook_has_its_cells(notebook: str) -> None:
-    (path,) = (ROOT / "notebooks").glob(f"{notebook}_*.ipynb")
-    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    paths = sorted((ROOT / "notebooks").glob(f"{notebook}*.ipynb"))  # 01.4 is in 01b
+    cells = [cell for path in paths for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     sources = ["".join(cell["source"]) for cell in cells]
     numbers = [puzzle.number for puzzle in puzzles.puzzles_of(notebook)]
     assert [source[9:].partition("\n")[0].strip() for source in sources if source.startswith("%%puzzle ")] == numbers
@@ -128,6 +129,20 @@ def test_the_notebook_has_its_cells(notebook: str) -> None:
         if source.startswith("%%puzzle "):
             puzzle = ALL[source[9:].partition("\n")[0].strip()]
             assert puzzle.attempt(source.partition("\n")[2]).kind == "to do", "the learner's cell is empty"
+
+
+def test_the_page_of_all_puzzles_has_each_once_and_no_prose_before() -> None:
+    text = (ROOT / "notebooks" / page.NAME).read_text(encoding="utf-8")
+    assert text == page.as_notebook(), "run python -m ep_lib.workshop.generate"
+    pytest.importorskip("nbformat").validate(json.loads(text))
+    cells = json.loads(text)["cells"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    asked = [found for source in sources for found in re.findall(r"%%puzzle (\S+)", source)]
+    assert sorted(asked) == sorted(ALL) and cells[0]["cell_type"] == "code" and asked[0] == "00.1"
+    assert all(
+        ALL[each].attempt(source.partition("\n")[2]).kind == "to do"
+        for each, source in zip(asked, (source for source in sources if source.startswith("%%puzzle")), strict=True)
+    )
 
 
 def test_a_puzzle_that_is_not_there() -> None:
@@ -344,6 +359,6 @@ def test_accesses_are_drawn_and_described() -> None:
         "box of rank 0: words 0 to 1 written by rank 1 block 0 thread 0; word 1 read by rank 0 block 0 thread 3\n"
         "box of rank 1: word 39 written by rank 0's NIC atomically"
     )
-    assert viz.access_map(seen, arrays, title="x")._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    assert viz.access_map(seen, arrays, title="x").png().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     with pytest.raises(errors.ArgumentError, match="at least one array"):
         viz.access_map([], [])

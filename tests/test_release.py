@@ -127,7 +127,7 @@ def test_no_text_sends_a_learner_to_the_grader(tree: Path) -> None:
     assert len(texts) > 40
     told = [path for path in texts if re.search(r"ep-lib grade|workshop\.grade|library itself runs", path.read_text())]
     assert not told
-    for path in (tree / "notebooks").glob("*.ipynb"):
+    for path in (tree / "notebooks").glob("[0-9]*.ipynb"):
         assert "hand in your folder `mine/`" in path.read_text(), path.name
     readme = (tree / "exercises" / "05_ring" / "README.md").read_text()
     assert "\n\nThe tests that give points are with your instructor: hand in your folder `mine/`.\n\nFill" in readme

@@ -81,9 +81,3 @@ def test_notes_say_when_a_slot_is_filled_too_early(ahead: int) -> None:
 
     found = [spawn(clashes, 2, "emulator", fabric="rc", seed=seed)[0] for seed in range(8)]
     assert (sum(found) > 0) == (ahead > 4)
-
-
-@pytest.mark.parametrize("nbytes", [0, 64])
-def test_a_native_proxy_tells_its_rate(nbytes: int) -> None:
-    rates = list(ring_and_proxy.native_rate(0.3, nbytes))
-    assert rates and all(millions > 0 and (gbytes > 0) == (nbytes > 0) for millions, gbytes in rates)

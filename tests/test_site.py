@@ -61,7 +61,11 @@ def test_readme_shows_a_picture_and_twenty_seconds() -> None:
 
 def test_notebooks_are_chosen_by_how_their_names_begin(module: Any) -> None:
     build = module("build")
-    assert [path.stem for path in build.chosen("00,01")] == ["00_start_here", "01_write_and_signal"]
+    assert [path.stem for path in build.chosen("00,01")] == [
+        "00_start_here",
+        "01_write_and_signal",
+        "01b_for_the_curious",
+    ]
     assert len(build.chosen(None)) >= 6
     for wrong in ("", "77", ","):
         with pytest.raises(SystemExit, match="name the beginnings"):
@@ -78,7 +82,8 @@ def test_links_lead_to_pages_or_to_the_text_of_a_file(module: Any, tmp_path: Pat
     page.write_text(" ".join(f'<a href="{link}">' for link in links))
     module("build").mend_links(site, root)
     links[:3] = ["../docs/glossary.html#nic", "00.html", "../kernels/a.cu.txt"]
-    assert page.read_text() == " ".join(f'<a href="{link}">' for link in links)
+    shown = " ".join(f'<a href="{link}">' for link in links)
+    assert page.read_text() == shown.replace('href="../mine/b.py"', 'aria-disabled="true"')
     assert (site / "kernels" / "a.cu.txt").read_text() == "text"
 
 

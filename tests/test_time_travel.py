@@ -254,7 +254,7 @@ def test_above_the_fold_is_what_is_wrong_and_where() -> None:
     above, below = viz.findings(report)._repr_html_().split("<details>")[:2]
     assert "race: " in above and "remedy" in above and "writes at &lt;kernel&gt;:8: " in above
     assert "where " not in above and "thread" not in above.partition("race: ")[2].replace("threadIdx", "")
-    assert 'replay  ""' in html.unescape(below)
+    assert 'replay  "default"' in html.unescape(below)
 
 
 def test_the_line_of_a_finding_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_the_line_of_a_finding_can_be_pasted(monkeypatch: pytest.MonkeyPatch) ->
     told = [
         ep_lib.check(main, 2, seeds=2, args=("wrong",), reduce=reduce).findings[0].replay for reduce in (True, False)
     ]
-    assert 'time_travel(main, ranks=2, schedule=""' in told[0] and "time_travel(main, ranks=2, seed=" in told[1]
+    assert 'time_travel(main, ranks=2, schedule="default"' in told[0] and "time_travel(main, ranks=2, seed=" in told[1]
 
 
 def test_a_notebook_shows_the_page_in_a_frame() -> None:
@@ -300,7 +300,7 @@ def test_the_command_of_a_finding_writes_its_page(tmp_path: Path) -> None:
 
     checked = run("check", "race.py", "--fabric", "rc", "--ranks-per-node", "2", "--seeds", "2", "--first-seed", "3")
     line = checked.stdout.strip().split("\n")[-1]
-    assert line.startswith('    replay  "" (seen in 2 runs): ep-lib replay race.py')
+    assert line.startswith('    replay  "default" (seen in 2 runs): ep-lib replay race.py')
     replayed = run(*shlex.split(line.partition(": ep-lib ")[2]))
     assert replayed.returncode == 0 and replayed.stdout.startswith("1. race: "), replayed.stderr
     data = data_of((tmp_path / "replay.html").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import subprocess
 import sys
@@ -50,12 +51,13 @@ def test_every_picture_is_a_figure_that_can_be_saved(draw, tmp_path: Path) -> No
     assert isinstance(figure, viz.Picture)
     figure.savefig(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
-    assert figure._repr_png_().startswith(PNG)
+    assert figure.png().startswith(PNG)
+    assert len(figure.description) > 20 and html.escape(figure.description) in figure._repr_html_()
 
 
 def test_drawing_does_not_import_pyplot() -> None:
     code = (
-        "import sys; from ep_lib import viz; viz.load_per_expert([1, 2])._repr_png_(); "
+        "import sys; from ep_lib import viz; viz.load_per_expert([1, 2]).png(); "
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
@@ -68,11 +70,12 @@ def test_without_matplotlib_it_says_what_to_install() -> None:
 
 
 def test_bytes_between_ranks_tells_wire_from_own() -> None:
-    figure = viz.bytes_between_ranks([[100_000, 20_000], [30_000, 400_000]], title="Dispatch")
+    figure = viz.bytes_between_ranks([[100 << 10, 20 << 10], [30 << 10, 400 << 10]], title="Dispatch")
     axes = figure.axes[0]
     assert texts(figure) == ["100", "20", "30", "400"]
-    assert axes.get_title(loc="left") == "Dispatch (kB)"
-    assert "50 kB cross ranks, 550 kB with those to oneself" in axes.get_xlabel()
+    assert axes.get_title(loc="left") == "Dispatch (KiB)"
+    assert "50 KiB cross ranks, 550 KiB with those to oneself" in axes.get_xlabel()
+    assert "Dispatch: 2 ranks, 50 KiB cross ranks" in figure.description and "at most 30 KiB" in figure.description
 
 
 def test_load_per_expert_colours_bars_by_rank_and_draws_the_mean() -> None:
@@ -105,7 +108,7 @@ def test_pictures_can_share_one_figure() -> None:
     assert viz.bytes_between_ranks([[0, 1], [1, 0]], axes=picture.subfigures(1, 1).subplots()) is picture
     assert viz.timeline(EVENTS, axes=right) is picture
     viz.rank_legend(picture, 9)
-    assert picture._repr_png_().startswith(PNG)
+    assert picture.png().startswith(PNG)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,7 @@ def test_bad_input_is_refused_with_its_value(draw, says: str) -> None:
 
 
 def test_small_helpers() -> None:
-    assert [byte_unit(n)[1] for n in (0, 999, 1000, 2e6, 3e9)] == ["B", "B", "kB", "MB", "GB"]
+    assert [byte_unit(n)[1] for n in (0, 1023, 1024, 2e6, 3e9)] == ["B", "B", "KiB", "MiB", "GiB"]
     assert [short_number(n) for n in (0, 7.0, 0.42, 3.14, 31.4, 1234.5)] == ["0", "7", "0.42", "3.1", "31.4", "1234"]
     assert ink_on("#000000") == "white"
     assert ink_on("#F0E442") != "white"

@@ -17,7 +17,7 @@ import pytest
 
 from ep_lib import errors
 from ep_lib.commands.lab import NEW_KERNEL
-from ep_lib.workshop.notebook import as_note, expect, find, said_meanwhile, show_source
+from ep_lib.workshop.notebook import LONGEST, as_note, expect, find, said_meanwhile, show_source
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def test_source_is_the_files_own_lines(file: str, name: str) -> None:
 
 
 def test_source_as_html_has_every_line_once_and_keeps_the_text() -> None:
-    shown = show_source(KERNELS, "write_signal_bare", "wait_and_read", mark=["red_add_release", "__syncthreads_or"])
+    shown = show_source(KERNELS, "write_signal_bare", mark=["their_target[i]", "red_add_release"])
     page = shown._repr_html_()
     plain = html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"</?(pre|div)[^>]*>", "\n", page)))
     for first, lines in shown.blocks:
@@ -57,6 +57,17 @@ def test_source_as_html_has_every_line_once_and_keeps_the_text() -> None:
             assert len(re.findall(rf"(?m)^ *{number}  {re.escape(line)}$", plain)) == 1, line
     assert page.count("background:#fff3bf") == len(shown.marked) >= 2
     assert f"{KERNELS}</code></a>" in page
+
+
+def test_a_long_listing_shows_what_is_marked_and_the_rest_unfolds() -> None:
+    shown = show_source("ep_lib/moe/common/layout.cuh", "get_dispatch_layout", mark="votes_below")
+    ((first, whole),) = shown.blocks
+    excerpt = {n: line for begin, lines in shown.excerpt for n, line in enumerate(lines, begin)}
+    assert len(whole) > len(excerpt) == LONGEST and shown.marked <= excerpt.keys()
+    assert all(whole[n - first] == line for n, line in excerpt.items())
+    assert any(line.startswith("EP_DEVICE void get_dispatch_layout(") for line in excerpt.values())
+    assert "<details><summary" in shown._repr_html_() and f"All {len(whole)} lines" in shown._repr_html_()
+    assert repr(shown).count("\n  ...\n") == len(shown.excerpt) - 1 >= 1
 
 
 def test_source_without_the_comments_above() -> None:
@@ -118,7 +129,7 @@ def test_a_note_keeps_lines_and_escapes_html() -> None:
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
 def _png(figure: Any) -> bytes:
-    data = figure._repr_png_()
+    data = figure.png()
     assert data.startswith(b"\x89PNG")
     return bytes(data)
 

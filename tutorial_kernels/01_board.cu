@@ -1,6 +1,6 @@
 // A board that rank 0 writes while rank 1 looks at it: small enough for the checker to go through every schedule.
 //
-// The functions are those of <01_board.cuh>; exercise 01_board lets you write them yourself. Notebook 01 runs this with
+// The functions are those of <01_board.cuh>; exercise 01_board lets you write them yourself. Notebook 01b runs this with
 // ep_lib.check(..., exhaustive=True).
 #include <01_board.cuh>
 

@@ -6,12 +6,12 @@
 //
 // `target`, `signal`, `slots`, `arrived` and `credits` are symmetric arrays: every rank has its own copy at the same
 // offset of its heap. A kernel is given *its own* copy's address, and ep::peer_ptr turns it into the peer's.
-// The functions called from rung 1 on are those of <ep/write_signal.cuh>; exercise 01 lets you write them yourself.
+// The functions called from rung 2 on are those of <ep/write_signal.cuh>; exercise 01 lets you write them yourself.
 //
 // Rung  Kernel                     Idea
 // 0     write_signal_bare          everything by hand, one byte at a time
-// 1     write_signal_thread        the same with the library's functions
-// 2     wait_and_read              the other side
+// 1     wait_and_read              the other side
+// 2     write_signal_thread        rung 0 with the library's functions
 // 3     write_signal_warp          32 lanes write, one signals
 // 4     multi_write_one_signal     one signal for many writes
 // 5     pipelined_send, _receive   many rounds through a few slots, made safe by credits
@@ -35,15 +35,7 @@ extern "C" __global__ void write_signal_bare(char* target, const char* source, s
     ep::red_add_release_sys_u64(their_signal, 1);
 }
 
-// ---- Rung 1: one thread, with the library ---------------------------------------------------------------------------
-// 16 bytes at a time and several of them under way, since a round trip to a peer takes microseconds.
-extern "C" __global__ void write_signal_thread(char* target, const char* source, size_t bytes, uint64_t* signal,
-                                               int peer) {
-    if (blockIdx.x != 0 || threadIdx.x != 0) return;
-    ep::write_and_signal_thread(target, source, bytes, signal, 1, peer);
-}
-
-// ---- Rung 2: the waiting side ---------------------------------------------------------------------------------------
+// ---- Rung 1: the waiting side ---------------------------------------------------------------------------------------
 // One thread polls: more would only load the memory system. The barrier tells the others, and passes on what the
 // polling thread's acquire made visible. A wait can fail (the peer may have died): it has a limit, and the kernel
 // returns.
@@ -55,6 +47,14 @@ extern "C" __global__ void wait_and_read(const uint64_t* signal, uint64_t expect
     if (__syncthreads_or(failed)) return;
 
     for (size_t i = threadIdx.x; i < bytes; i += blockDim.x) out[i] = data[i];
+}
+
+// ---- Rung 2: one thread, with the library ---------------------------------------------------------------------------
+// 16 bytes at a time and several of them under way, since a round trip to a peer takes microseconds.
+extern "C" __global__ void write_signal_thread(char* target, const char* source, size_t bytes, uint64_t* signal,
+                                               int peer) {
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    ep::write_and_signal_thread(target, source, bytes, signal, 1, peer);
 }
 
 // ---- Rung 3: a warp writes ------------------------------------------------------------------------------------------

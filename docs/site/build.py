@@ -89,7 +89,9 @@ def mend_links(site: Path, root: Path = ROOT) -> None:
             if target.suffix in (".md", ".ipynb") and target.with_suffix(".html").exists():
                 return f'href="{link[1].removesuffix(target.suffix)}.html{link[2] or ""}"'
             file = root / target.relative_to(site.resolve())
-            if not file.is_file() or file.is_relative_to(root / "mine"):  # a learner's, which is no part of a site
+            if file.is_relative_to(root / "mine"):  # a learner's, which is no part of a site: text without a link
+                return 'aria-disabled="true"'
+            if not file.is_file():
                 return link[0]
             copy = target.with_name(f"{target.name}.txt")
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ from typing import Any
 from ep_lib import processes
 from ep_lib.commands.scripts import CheckFailed, ScriptMain, describe, load_main
 from ep_lib.emulator.fabric import KINDS, Fabric
-from ep_lib.emulator.findings import Finding
+from ep_lib.emulator.findings import Finding, schedule_name
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.runtime.check import check, record
 from ep_lib.transports import registry
@@ -280,7 +280,7 @@ def _answer(request: dict[str, Any], executor: Executor | None = None) -> dict[s
 
 
 def _run_named(finding: Finding) -> str:
-    return f"--seed {finding.run}" if isinstance(finding.run, int) else f'--schedule "{finding.run}"'
+    return f"--seed {finding.run}" if isinstance(finding.run, int) else f'--schedule "{schedule_name(finding.run)}"'
 
 
 def _replayed(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:

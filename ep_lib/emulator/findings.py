@@ -82,6 +82,14 @@ class Access:
         )
 
 
+DEFAULT_SCHEDULE = "default"  # the name of the schedule that takes the first option everywhere, whose line is empty
+
+
+def schedule_name(schedule: str) -> str:
+    """A schedule's line as it is told: never empty."""
+    return schedule or DEFAULT_SCHEDULE
+
+
 @dataclass(frozen=True)
 class Finding:
     """One mistake. ``seed`` replays it, and so does ``schedule``, with few switches, where one is known; ``count`` is
@@ -149,7 +157,9 @@ class Finding:
         seeds = self.seeds or (self.seed,)
         # Several runs may be of one schedule, and only what its loads read differs.
         seen, name = (
-            ("with {} seeds", f"seed={self.seed}") if self.schedule is None else ("in {} runs", f'"{self.schedule}"')
+            ("with {} seeds", f"seed={self.seed}")
+            if self.schedule is None
+            else ("in {} runs", f'"{schedule_name(self.schedule)}"')
         )
         more = f" (seen {seen.format(len(seeds))})" if len(seeds) > 1 else ""
         lines.append(f"    replay  {name}{more}" + (f": {self.replay}" if self.replay else ""))

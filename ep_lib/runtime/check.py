@@ -21,7 +21,7 @@ from ep_lib.config import Config
 from ep_lib.emulator import exploration as runs
 from ep_lib.emulator.exploration import BUSY_TURNS, Exploration, Status
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_spots
+from ep_lib.emulator.findings import DEFAULT_SCHEDULE, Finding, merge_findings, parse, parse_spots, schedule_name
 from ep_lib.emulator.host_watch import HostAccess
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
@@ -435,7 +435,7 @@ def _by_name(name: str) -> Callable[[int | str], str]:
 
 
 def _in_words(run: int | str) -> str:
-    return f"seed={run}" if isinstance(run, int) else f'schedule="{run}"'
+    return f"seed={run}" if isinstance(run, int) else f'schedule="{schedule_name(run)}"'
 
 
 def _record(program: _Program, run: int | str) -> Recording:
@@ -906,10 +906,12 @@ _SCHEDULE = re.compile(r"(t\d+ ?)?(\d+:\d+( \d+:\d+)*)?")  # "t": turns of waits
 def a_schedule(schedule: Any) -> str:
     """The line by which a finding of an exhaustive check is replayed. Raises ArgumentError."""
     line = schedule.strip() if isinstance(schedule, str) else None
+    if line == DEFAULT_SCHEDULE:
+        return ""
     if line is None or not _SCHEDULE.fullmatch(line):
         raise ArgumentError(
             f"schedule is {brief(schedule)}; take the line that a finding of an exhaustive check says: numbers like "
-            '"12:1 30:2", or "" for the calm run'
+            f'"12:1 30:2", or "{DEFAULT_SCHEDULE}" for the calm run'
         )
     return line
 

@@ -6,8 +6,9 @@
 Other functions take plain data, or what ``ep_lib.simulate`` returned, and give a matplotlib Figure; they show nothing
 by themselves. Three kinds:
 
-- what happened in a run: ``timeline`` of events that you made up, ``run_timeline``, ``samples_over_time`` and
-  ``fabrics_side_by_side`` of a run on the virtual clock, ``interleavings`` and ``outcomes`` of many schedules;
+- what happened in a run: ``timeline`` of events that you made up, ``run_timeline``, ``timelines_compared``,
+  ``samples_over_time`` and ``fabrics_side_by_side`` of a run on the virtual clock,
+  ``interleavings`` and ``outcomes`` of many schedules;
 - where data lies and goes: ``slot_layout``, ``slots_over_time``, ``bytes_between_ranks``, ``load_per_expert``,
   ``routed_text``;
 - how fast it is: ``roofline``, ``shares_of_ceiling``, ``bandwidth_by_sms``, ``transports_compared``,
@@ -37,7 +38,7 @@ from ep_lib.viz.figures import (
 )
 from ep_lib.viz.findings import findings
 from ep_lib.viz.page import Page
-from ep_lib.viz.run import run_timeline
+from ep_lib.viz.run import run_timeline, timelines_compared
 from ep_lib.viz.samples import BYTES_ON_THEIR_WAY, MESSAGES_ON_THEIR_WAY, samples_over_time
 from ep_lib.viz.schedules import RIGHT, interleavings, outcomes
 from ep_lib.viz.slots import slot_layout, slots_over_time
@@ -85,5 +86,6 @@ __all__ = [
     "slots_over_time",
     "time_travel",
     "timeline",
+    "timelines_compared",
     "transports_compared",
 ]

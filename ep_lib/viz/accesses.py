@@ -11,7 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import EMPTY, INK, QUIET, draws, ink_on, legend_beside, new_picture, rank_color, tidy
+from ep_lib.viz.style import EMPTY, INK, QUIET, describe, draws, ink_on, legend_beside, new_picture, rank_color, tidy
 
 _COLUMNS = 32  # words in a line
 _MOST_WORDS = 128  # of an array that are drawn
@@ -142,6 +142,7 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
         words_said.append("+ atomically")
     handles += [Patch(facecolor="none", edgecolor="none", label=text) for text in words_said]
     legend_beside(axes, handles, fontsize=8)
+    describe(figure, title, *describe_accesses(accesses, arrays).split("\n"))
     return figure
 
 

@@ -13,7 +13,18 @@ from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.run import MESSAGE_COLORS, MESSAGE_WORDS
-from ep_lib.viz.style import INK, QUIET, byte_unit, draws, headline, legend_below, new_picture, short_number, tidy
+from ep_lib.viz.style import (
+    INK,
+    QUIET,
+    byte_unit,
+    describe,
+    draws,
+    headline,
+    legend_below,
+    new_picture,
+    short_number,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Timeline
@@ -59,6 +70,11 @@ def fabrics_side_by_side(
     ]
     handles.append(Line2D([], [], color=INK, marker="o", ms=3, lw=1.0, label=f"arrives at rank {target}"))
     legend_below(picture, handles, columns=len(handles))
+    told = (
+        f"on {label} {sum(overtakers(messages))} of {len(messages)} messages overtook an earlier one"
+        for messages, label in zip(sent, labels, strict=True)
+    )
+    describe(picture, title, *told)
     return picture
 
 

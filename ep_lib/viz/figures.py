@@ -29,6 +29,7 @@ from ep_lib.viz.style import (
     QUIET,
     RANK_COLORS,
     byte_unit,
+    describe,
     draws,
     headline,
     ink_on,
@@ -137,6 +138,9 @@ def roofline(report: Report, *, latency_us: float | None = None, title: str | No
         Line2D([], [], marker=_MARKERS["combine"], markerfacecolor="white", label="BF16 combine", **plain),
     ]
     legend_below(picture, handles)
+    best = {by: max(row["wire_gb_s"] for row in points if row["by"] == by) for by in libraries}
+    told = (f"{by} reaches {rate:.0f} GB/s" for by, rate in best.items())
+    describe(picture, title, *told, f"the ceiling is {ceiling:.0f} GB/s")
     return picture
 
 
@@ -173,6 +177,7 @@ def shares_of_ceiling(report: Report, *, tokens: int | None = None, title: str |
         axes.set_xlim(0, 1.25)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "25%", "50%", "75%", "100%"])
         words = f"{dtype.upper()} {what}: {needed / 1e6:.0f} MB must leave a GPU, {floor:.0f} µs at {ceiling:.0f} GB/s"
+        describe(picture, words, *(f"{' '.join(_who(row).split())} {row['us']:.0f} µs" for row in bars))
         tidy(axes, title=words, grid="x")
     headline(picture, title)
     handles = [
@@ -212,6 +217,12 @@ def bandwidth_by_sms(report: Report, *, title: str | None = None) -> Figure:
     axes.set_ylim(0, None)
     tidy(axes, title=title, grid="y")
     legend_below(picture)
+    told = (
+        f"{name} {', '.join(f'{rate:.0f} GB/s with {sms} SMs' for sms, rate in points.items())}"
+        for name, points, _ in series
+        if points
+    )
+    describe(picture, title, *told)
     return picture
 
 
@@ -338,6 +349,12 @@ def transports_compared(rows: Sequence[Mapping[str, Any]], *, title: str | None 
     bandwidth.set_ylim(0, None)
     headline(picture, title)
     legend_below(picture, latency.get_legend_handles_labels()[0])
+    told = (
+        f"{name} {min(row['us_one_way'] for row in points):.2g} µs at best and up to "
+        f"{max(row['gbytes_per_s'] for row in points):.0f} GB/s"
+        for name, points in series.items()
+    )
+    describe(picture, title, *told)
     return picture
 
 
@@ -402,6 +419,12 @@ def published_and_model(rows: Sequence[Any], *, title: str | None = None) -> Fig
         Line2D([], [], color=INK, linestyle=(0, (4, 3)), linewidth=1.2, label="line rate of the NIC"),
     ]
     legend_below(picture, handles, columns=2)
+    told = (
+        f"{row['what']} on {row['ranks']} ranks: published {row['published_gbps'] or 'nothing'}, model "
+        f"{row['logical_gbps']:.1f} GB/s logical and {row['wire_gbps']:.1f} on the wire"
+        for row in table
+    )
+    describe(picture, title, *told)
     return picture
 
 

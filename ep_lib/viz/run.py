@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,29 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, QUIET, byte_unit, draw_bars, draws, ink_on, legend_beside, place, short_number, tidy
+from ep_lib.viz.style import (
+    INK,
+    QUIET,
+    byte_unit,
+    describe,
+    draw_bars,
+    draws,
+    ink_on,
+    legend_beside,
+    new_picture,
+    place,
+    short_number,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Span, Timeline
 
 Floats = npt.NDArray[np.float64]
 
-KERNEL_COLOR = "#F2F2F2"
+KERNEL_COLOR, REST_COLOR = "#E8E8E8", "#9FD8C6"  # the second where the rest of a kernel has a meaning
 NAMES_HEIGHT = 0.4  # of the strip above a rank's lanes
-SPAN_COLORS = {"wait": "#D0D0D0", "copy": "#0072B2", "post": "#E69F00"}  # drawn in this order, the last one on top
+SPAN_COLORS = {"wait": "#D0D0D0", "copy": "#5A5A5A", "post": "#F0E442"}  # no rank's; the last one on top
 SPAN_WORDS = {"wait": "waits", "copy": "copies", "post": "posts to the NIC"}
 MESSAGE_COLORS = {"put": "#56B4E9", "put_signal": "#009E73", "get": "#CC79A7", "add": "#D55E00"}
 MESSAGE_WORDS = {"put": "put", "put_signal": "put with signal", "get": "get", "add": "atomic add (a signal)"}
@@ -66,10 +79,13 @@ def run_timeline(
     lanes: str = "auto",
     begin_us: float | None = None,
     end_us: float | None = None,
+    rest: str | None = None,
     title: str | None = None,
     axes: Axes | None = None,
 ) -> Figure:
     """Draw what ``ep_lib.simulate`` returned: for each rank its blocks, and below them the messages it sent.
+
+    ``rest``: what kernels do that neither copy, post nor wait, if that is worth a colour: "the experts compute".
 
     ``lanes``: "block" draws every block (and every message, if few are on their way at once); "rank" draws one lane per
     rank, with the shares of its blocks that copy, post and wait; "auto" is "block" up to 16 blocks in all.
@@ -91,8 +107,9 @@ def run_timeline(
     figure, axes = place(axes, _WIDTH, 1.5 + 0.36 * height)
     axes.set_xlim(begin / 1000, end / 1000)
     axes.set_ylim(height + 0.1, -0.1)
+    ground = KERNEL_COLOR if rest is None else REST_COLOR
     for row in rows:
-        _draw(axes, run, row, blocks)
+        _draw(axes, run, row, blocks, ground)
     for rank, first in {row.rank: row for row in reversed(rows)}.items():
         draw_names(axes, first.top, [span for span in spans if span.rank == rank and span.kind == "kernel"])
     if single and sum(map(len, (row.messages for row in rows if row.packed))) <= _MOST_ARROWS:
@@ -101,8 +118,45 @@ def run_timeline(
     axes.set_xlabel("virtual time (µs)")
     tidy(axes, title=title or "Who did what, and what was on its way", grid="x")
     axes.spines["left"].set_visible(False)
-    _legend(axes, rows, single)
+    _legend(axes, rows, single, ground, rest or "anything else in a kernel")
+    describe(figure, title, *(_told(run, rank, spans, messages) for rank in range(run.ranks)))
     return figure
+
+
+@draws
+def timelines_compared(runs: Mapping[str, Timeline], *, messages: int | None = None) -> Figure:
+    """``runs`` by their titles, one below the other on one axis of virtual time that begins with the first message.
+
+    ``messages``: it ends when so many messages of the slowest run have arrived; None: with the last. Raises
+    ArgumentError where a run has no message.
+    """
+    if not runs or any(not run.messages for run in runs.values()) or (messages is not None and messages < 1):
+        raise ArgumentError("timelines_compared needs runs with messages, and shows at least one of them")
+    first = min(min(m.posted_ns for m in run.messages) for run in runs.values()) / 1000
+    arrivals = (sorted(until(run, m.delivered_ns) for m in run.messages)[:messages] for run in runs.values())
+    begin, last = max(0.0, first - 1), max(times[-1] for times in arrivals) / 1000
+    end = last + 0.02 * (last - begin)
+    picture = new_picture(_WIDTH, 3.6 * len(runs))
+    panels = picture.subplots(len(runs), 1, squeeze=False)[:, 0]
+    for axes, (title, run) in zip(panels, runs.items(), strict=True):
+        run_timeline(run, begin_us=begin, end_us=end, title=title, axes=axes)
+        all_of_it = max(until(run, m.delivered_ns) for m in run.messages) / 1000 - first
+        axes.set_title(f"all {len(run.messages)} messages: {all_of_it:.1f} µs", loc="right", fontsize=8, color=QUIET)
+    return picture
+
+
+def _told(run: Timeline, rank: int, spans: Sequence[Span], messages: Sequence[Message]) -> str:
+    """A rank in words: the time in which at least one of its warps does something, and its messages."""
+    parts = []
+    for kind, words in SPAN_WORDS.items():
+        busy = sum(
+            end - begin
+            for begin, end in union((s.begin_ns, s.end_ns) for s in spans if (s.rank, s.kind) == (rank, kind))
+        )
+        if busy:
+            parts.append(f"{words} {busy / 1000:.1f} µs")
+    sent = sum(message.source == rank for message in messages)
+    return f"rank {rank} {', '.join(parts) or 'only computes'}, sends {sent} messages"
 
 
 def _window(run: Timeline, begin_us: float | None, end_us: float | None) -> tuple[float, float]:
@@ -137,7 +191,7 @@ def _lay_out(
                 )
                 top += rows[-1].height
         else:
-            rows.append(Lane(rank, f"{len(blocks[rank])} blocks", top, 1.6, spans=tuple(mine)))
+            rows.append(Lane(rank, f"{len(blocks[rank])} blocks\n(height: how many)", top, 1.6, spans=tuple(mine)))
             top += rows[-1].height
         if any(message.source == rank for message in run.messages):
             packed = (
@@ -162,16 +216,16 @@ def _warps(spans: Iterable[Span]) -> tuple[int, ...]:
     return tuple(warps) if 1 < len(warps) <= _MOST_WARP_ROWS else (-1,)
 
 
-def _draw(axes: Axes, run: Timeline, row: Lane, blocks: dict[int, list[int]]) -> None:
+def _draw(axes: Axes, run: Timeline, row: Lane, blocks: dict[int, list[int]], ground: str) -> None:
     if row.label == "network":
         if row.packed:
             draw_messages(axes, run, row)
         else:
             draw_in_flight(axes, run, row)
     elif row.warps:
-        draw_blocks(axes, row)
+        draw_blocks(axes, row, ground)
     else:
-        draw_shares(axes, row, len(blocks[row.rank]))
+        draw_shares(axes, row, len(blocks[row.rank]), ground)
 
 
 @dataclass(frozen=True)
@@ -225,11 +279,11 @@ def _label(axes: Axes, rows: Sequence[Lane]) -> None:
             axes.axhline(below.top - NAMES_HEIGHT - _BETWEEN_RANKS / 2, color="#BBBBBB", linewidth=0.8)
 
 
-def _legend(axes: Axes, rows: Sequence[Lane], single: bool) -> None:
+def _legend(axes: Axes, rows: Sequence[Lane], single: bool, ground: str, rest: str) -> None:
     kinds = {span.kind for row in rows for span in row.spans}
     handles: list[Patch | Line2D] = [span_patch(kind) for kind in SPAN_COLORS if kind in kinds]
     if "kernel" in kinds:
-        handles.append(Patch(facecolor=KERNEL_COLOR, edgecolor="#BBBBBB", label="anything else in a kernel"))
+        handles.append(Patch(facecolor=ground, edgecolor="#BBBBBB", label=rest))
     sent = {message.kind for row in rows if row.packed for message in row.messages}
     handles += [
         Patch(color=color, label=f"on its way: {MESSAGE_WORDS[k]}") for k, color in MESSAGE_COLORS.items() if k in sent
@@ -288,7 +342,7 @@ def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
 
 
 # ---- one lane per block ----------------------------------------------------------------------------------------------
-def draw_blocks(axes: Axes, row: Lane) -> None:
+def draw_blocks(axes: Axes, row: Lane, ground: str = KERNEL_COLOR) -> None:
     """The kernels of one block, with what its warps did."""
     step = (row.height - 0.1) / len(row.warps)
     first, last = axes.get_xlim()
@@ -297,7 +351,7 @@ def draw_blocks(axes: Axes, row: Lane) -> None:
     draw_bars(
         axes,
         ((s.begin_ns / 1000, centre, (s.end_ns - s.begin_ns) / 1000, row.height - 0.1) for s in kernels),
-        facecolor=KERNEL_COLOR,
+        facecolor=ground,
         edgecolor="#BBBBBB",
         linewidth=0.7,
         zorder=1,
@@ -372,7 +426,7 @@ def draw_in_flight(axes: Axes, run: Timeline, row: Lane) -> None:
 
 
 # ---- one lane per rank -----------------------------------------------------------------------------------------------
-def draw_shares(axes: Axes, row: Lane, blocks: int) -> None:
+def draw_shares(axes: Axes, row: Lane, blocks: int, ground: str = KERNEL_COLOR) -> None:
     """Over time, the share of a rank's blocks that are in a kernel, and of these how many wait, copy and post."""
     first, last = axes.get_xlim()
     edges = np.linspace(first, last, _BINS + 1)
@@ -400,7 +454,7 @@ def draw_shares(axes: Axes, row: Lane, blocks: int) -> None:
         bottom - np.append(level, level[-1]),
         bottom - np.append(rest, rest[-1]),
         step="post",
-        facecolor="#E4E4E4",
+        facecolor=ground,
         linewidth=0,
         zorder=1,
     )

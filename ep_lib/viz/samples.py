@@ -11,7 +11,19 @@ from matplotlib.figure import Figure
 
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.run import under_way, until
-from ep_lib.viz.style import EMPTY, INK, byte_unit, draws, headline, legend_beside, new_picture, rank_color, tidy
+from ep_lib.viz.style import (
+    EMPTY,
+    INK,
+    byte_unit,
+    describe,
+    draws,
+    headline,
+    legend_beside,
+    new_picture,
+    rank_color,
+    short_number,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Sample, Timeline
@@ -58,6 +70,8 @@ def samples_over_time(
     for axes, name in zip(panels, wanted, strict=True):
         lines = _of_messages(run, name) if name not in noted else _of_samples(run.samples, name)
         _panel(axes, lines, name, run.end_ns / 1000, limits.get(name))
+        most = max((float(values.max()) for _, values in lines.values() if len(values)), default=0.0)
+        describe(picture, title, f"{name}, {len(lines)} lines, at most {short_number(most)}")
     panels[0].set_xlim(0, run.end_ns / 1000)
     panels[-1].set_xlabel("virtual time (µs)")
     headline(picture, title)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import RANK_COLORS, draws, ink_on, legend_beside, place, rank_color, tidy
+from ep_lib.viz.style import RANK_COLORS, describe, draws, ink_on, legend_beside, place, rank_color, tidy
 
 RIGHT = "right"
 """Drawn first and in green; everything else is a way to go wrong."""
@@ -31,14 +31,19 @@ def interleavings(
 ) -> Figure:
     """``runs[label][turn]`` is the rank that had this turn; one row per run, all of the same length.
 
-    With ``names`` the numbers stand for something other than ranks; ``unit`` says what a column is.
+    With ``names`` the numbers stand for something other than ranks, in shades of grey; ``unit`` says what a column is.
     """
     rows = [np.asarray(row, dtype=np.int64).reshape(-1) for row in runs.values()]
     if not rows or rows[0].size == 0 or len({row.size for row in rows}) > 1 or min(row.min() for row in rows) < 0:
         raise ArgumentError("interleavings needs at least one run, all of the same length, of ranks >= 0")
+    most = max(int(row.max()) for row in rows)
+
+    def color(number: int) -> str:
+        return rank_color(number) if names is None else to_hex(str(0.92 - 0.7 * number / max(most, 1)))
+
     figure, axes = place(axes, 9.0, 1.2 + 0.32 * len(rows))
     axes.imshow(
-        np.array([[to_rgb(rank_color(int(rank))) for rank in row] for row in rows]),
+        np.array([[to_rgb(color(int(rank))) for rank in row] for row in rows]),
         aspect="auto",
         interpolation="nearest",
     )
@@ -50,9 +55,14 @@ def interleavings(
     tidy(axes, title=title or "Which rank's thread came when")
     axes.spines[:].set_visible(False)
     ranks = sorted({int(rank) for row in rows for rank in row})
-    legend_beside(
-        axes, [Patch(facecolor=rank_color(rank), label=names[rank] if names else f"rank {rank}") for rank in ranks]
+    labels = {rank: names[rank] if names else f"rank {rank}" for rank in ranks}
+    legend_beside(axes, [Patch(facecolor=color(rank), label=label) for rank, label in labels.items()])
+    told = (
+        f"{run}: {', '.join(f'{int((row == rank).sum())} {label}' for rank, label in labels.items())}"
+        for run, row in zip(runs, rows, strict=True)
     )
+    orders = len({row.tobytes() for row in rows})
+    describe(figure, title, f"{len(rows)} runs of {rows[0].size} {unit}, {orders} of them different", *told)
     return figure
 
 
@@ -83,4 +93,9 @@ def outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | None = Non
     axes.set_xlabel("runs, one seed each")
     tidy(axes, title=title or "What came of it")
     legend_beside(axes)
+    told = (
+        f"{name}, {', '.join(f'{number} {kind}' for kind, number in row.items() if number)}"
+        for name, row in counts.items()
+    )
+    describe(figure, title, *told)
     return figure

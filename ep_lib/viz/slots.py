@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.errors import ArgumentError
 from ep_lib.require import whole_number
-from ep_lib.viz.style import EMPTY, draws, ink_on, legend_beside, place, rank_color, rank_hatch, tidy
+from ep_lib.viz.style import EMPTY, describe, draws, ink_on, legend_beside, place, rank_color, rank_hatch, tidy
 
 _MOST_LABELLED_SLOTS = 40  # with more cells in a row, they are too narrow for labels
 
@@ -63,6 +63,11 @@ def slot_layout(
     tidy(axes, title=title or "Receive buffers: who wrote which slot")
     axes.spines[:].set_visible(False)
     _legend(axes, rows, slots)
+    told = []
+    for rank, row in enumerate(rows):
+        by = [f"{int((row == source).sum())} by rank {source}" for source in sorted({int(s) for s in row if s >= 0})]
+        told.append(f"in the buffer of rank {rank} {', '.join(by) or 'none'} of {slots} slots written")
+    describe(figure, title, *told)
     return figure
 
 
@@ -146,6 +151,8 @@ def slots_over_time(
     if clashes:
         handles.append(Patch(facecolor="none", edgecolor=_CLASH, linewidth=1.8, label=f"too early ({clashes}x)"))
     legend_beside(axes, handles)
+    early = f"{clashes} written before the round before it had been read" if clashes else "none written too early"
+    describe(figure, title, f"{len(writes)} rounds through {num_slots} slots, {early}")
     return figure
 
 

@@ -10,7 +10,9 @@ colour. (A light grey and the pink are one colour to many: tests/test_viz.py mea
 
 from __future__ import annotations
 
+import base64
 import functools
+import html
 import inspect
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -43,15 +45,42 @@ EMPTY = "#F2F2F2"
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 _DPI = 110
 _PAD_INCHES = 0.1
+_LEAST_SHARE = 0.65  # of its width, to which a narrow page may shrink a picture: then it scrolls
 
 
 class Picture(Figure):
-    """A Figure that a notebook shows although pyplot was never imported."""
+    """A Figure that a notebook shows although pyplot was never imported, and says in words what it shows: as the text
+    form, and to those who listen to a page."""
 
-    def _repr_png_(self) -> bytes:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sentences: list[str] = []
+
+    def describe(self, sentence: str) -> None:
+        """Adds a sentence to the description."""
+        self._sentences.append(sentence)
+
+    @property
+    def description(self) -> str:
+        """What the picture shows, in words."""
+        return " ".join(self._sentences) or " ".join(axes.get_title(loc="left") for axes in self.axes).strip()
+
+    def png(self) -> bytes:
+        """The picture as a file's content."""
         memory = io.BytesIO()
         self.savefig(memory, format="png", dpi=_DPI)
         return memory.getvalue()
+
+    def __repr__(self) -> str:
+        return f"Picture: {self.description}"
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(self.png()).decode()
+        least = _LEAST_SHARE * self.get_figwidth() * _DPI
+        return (
+            f'<div style="overflow-x:auto"><img style="max-width:100%; min-width:{least:.0f}px; background:white; '
+            f'border-radius:4px" alt="{html.escape(self.description)}" src="data:image/png;base64,{data}"></div>'
+        )
 
 
 def new_picture(width: float, height: float) -> Picture:
@@ -71,6 +100,13 @@ def place(axes: Axes | None, width: float, height: float) -> tuple[Figure, Axes]
             raise ArgumentError("the axes handed in belong to no figure")
         figure = figure._parent  # axes may sit in a subfigure; get_figure(root=True) needs matplotlib 3.10
     return figure, axes
+
+
+def describe(figure: Figure, title: str | None, *parts: str) -> None:
+    """Adds a sentence to a picture's description: the title, then what its parts show."""
+    if isinstance(figure, Picture):
+        head = f"{title.rstrip('.')}: " if title else ""
+        figure.describe(f"{head}{'; '.join(parts)}.")
 
 
 def draws(function: Callable[P, T]) -> Callable[P, T]:
@@ -154,8 +190,8 @@ def headline(picture: Figure, title: str | None) -> None:
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
-    """(divisor, unit) with which ``largest`` bytes read well; powers of ten, as in network speeds."""
-    for divisor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    """(divisor, unit) with which ``largest`` bytes read well; powers of two, as buffers and messages have them."""
+    for divisor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if largest >= divisor:
             return divisor, unit
     return 1.0, "B"

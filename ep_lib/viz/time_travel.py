@@ -8,6 +8,7 @@ from typing import Any
 
 from ep_lib.emulator import recording as rec
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.emulator.findings import schedule_name
 from ep_lib.emulator.recording import Recording
 from ep_lib.emulator.symbols import Place
 from ep_lib.errors import ArgumentError
@@ -82,7 +83,9 @@ def page_of(
     ``tell`` words what findings, steps and places say; a place that it words otherwise is not shown in its source, but
     for files whose lines have names: ``line_names``, by the file's name.
     """
-    which = f"seed {recording.seed}" if recording.schedule is None else f'schedule "{recording.schedule}"'
+    which = (
+        f"seed {recording.seed}" if recording.schedule is None else f'schedule "{schedule_name(recording.schedule)}"'
+    )
     return page_from(f"{recording.program}, {which}", data_of(recording, limit, tell, line_names))
 
 

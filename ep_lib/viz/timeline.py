@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, RANK_COLORS, draws, ink_on, legend_beside, place, tidy
+from ep_lib.viz.style import INK, RANK_COLORS, describe, draws, ink_on, legend_beside, place, tidy
 
 WAITING = "wait"
 """Events of this kind are drawn hatched and grey."""
@@ -93,13 +93,15 @@ def timeline(
             for kind, color in colors.items()
         ],
     )
+    told = (f"rank {e.rank} {e.label or e.kind} from {e.start:g} to {e.end:g}" for e in events)
+    describe(figure, title, *told)
     return figure
 
 
 def _colors(names: Sequence[str]) -> dict[str, str]:
     """One colour per kind, in the order of first appearance; waiting is grey."""
     kinds = list(dict.fromkeys(names))
-    palette = iter(RANK_COLORS * (1 + len(kinds) // len(RANK_COLORS)))
+    palette = iter(RANK_COLORS[2:] * (1 + len(kinds)))  # the first two are ranks 0 and 1
     return {kind: _WAIT_COLOR if kind == WAITING else next(palette) for kind in kinds}
 
 

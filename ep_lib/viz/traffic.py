@@ -17,6 +17,7 @@ from ep_lib.viz.style import (
     QUIET,
     byte_unit,
     counts_of,
+    describe,
     draws,
     ink_on,
     place,
@@ -48,7 +49,7 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
     figure, axes = place(axes, 1.6 + 0.62 * max(ranks, 4), 1.7 + 0.5 * max(ranks, 4))
     own = np.eye(ranks, dtype=bool)
     wire = np.where(own, np.nan, values)
-    divisor, unit = byte_unit(float(values.max()) / 10)  # 950 and 1050 kB read better than 0.95 and 1.1 MB
+    divisor, unit = byte_unit(float(values.max()) / 10)  # 950 and 1050 KiB read better than 0.93 and 1.03 MiB
     largest = float(values[~own].max()) if ranks > 1 else 0.0
     image = axes.imshow(wire, cmap="Blues", vmin=0, vmax=max(largest * _HEADROOM, 1.0), aspect="auto")
     for rank in range(ranks):
@@ -68,9 +69,14 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
     axes.spines[:].set_visible(False)
     crossed, total = float(values[~own].sum()), float(values.sum())
     sum_divisor, sum_unit = byte_unit(total)
-    axes.set_xlabel(
-        f"to rank\n{crossed / sum_divisor:.3g} {sum_unit} cross ranks, "
-        f"{total / sum_divisor:.3g} {sum_unit} with those to oneself"
+    crossed_in_words, total_in_words = (f"{each / sum_divisor:.3g} {sum_unit}" for each in (crossed, total))
+    sums = f"{crossed_in_words} cross ranks, {total_in_words} with those to oneself"
+    axes.set_xlabel(f"to rank\n{sums}")
+    describe(
+        figure,
+        title,
+        f"{ranks} ranks, {sums}; from one rank to another at most {short_number(largest / divisor)} {unit}, "
+        f"{int((values[~own] == 0).sum())} of {ranks * (ranks - 1)} pairs exchange nothing",
     )
     axes.set_ylabel("from rank")
     axes.set_title(f"{title or 'Bytes between ranks'} ({unit})", loc="left", fontsize=11, color=INK)
@@ -107,6 +113,10 @@ def load_per_expert(
     axes.set_xlabel("expert" + (f" (colour: its rank of {ranks})" if ranks else ""))
     axes.set_ylabel("tokens")
     tidy(axes, title=title or "Load per expert", grid="y")
+    numbers = ", ".join(f"{value:.0f}" for value in values)
+    describe(
+        figure, title, f"tokens of experts 0 to {experts - 1}: {numbers}; the busiest has {busiest:.2f} times the mean"
+    )
     return figure
 
 
@@ -167,6 +177,10 @@ def routed_text(
     for line in range(1, lines):
         axes.axhline(line - 0.5, color="white", linewidth=2.0)
     axes.set_title(title or "The rank that computed each byte", loc="left", fontsize=11, color=INK)
+    told = (
+        f"{int((owners == rank).sum())} of {len(text)} bytes by rank {rank}" for rank in sorted(set(owners.tolist()))
+    )
+    describe(figure, title, *told)
     return figure
 
 

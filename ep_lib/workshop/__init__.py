@@ -7,15 +7,15 @@
 Begin with exercises.py: what an exercise is. generate.py makes the learner's files from the solutions. grader.py grades
 a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
 the learner's code in a process of its own; feedback.py words what failed. mine.py lets the library run on a learner's
-pieces. For the notebooks are notebook.py and notes.py, prediction.py with answers/, puzzles/ (lines to write in a
-cell), ladders/ (the rungs of a tutorial file, checked and timed), course_map.py, kernel_cell.py and pcie_model.py;
-replaying.py shows a failed test step by step; progress.py keeps what a learner has answered and solved,
-progress_page.py shows it; pages/ has the templates of pages. For a class: handed_in.py, marking.py, class_grading.py,
-gradebook.py and its views, executors.py for other machines, and release.py, which makes the tree that learners of a
-graded course get. saving.py and new_kernel.py are for the server of ``ep-lib lab`` and its kernels. The commands
-``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package imports none of its modules,
-but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``, ``%%with_nixl``) and shows an interrupt in
-one line.
+pieces, and program.py shows what went through them. For the notebooks are notebook.py and notes.py, prediction.py with
+answers/, puzzles/ (lines to write in a cell), ladders/ (the rungs of a tutorial file, checked and timed),
+course_map.py, kernel_cell.py and pcie_model.py; replaying.py shows a failed test step by step; progress.py keeps what a
+learner has answered and solved, progress_page.py shows it; pages/ has the templates of pages. For a class:
+handed_in.py, marking.py, class_grading.py, gradebook.py and its views, executors.py for other machines, and release.py,
+which makes the tree that learners of a graded course get. saving.py and new_kernel.py are for the server of ``ep-lib
+lab`` and its kernels. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this
+package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``,
+``%%with_nixl``) and shows an interrupt in one line.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ep_lib.workshop.grader import Grade
     from ep_lib.workshop.ladders import Table
     from ep_lib.workshop.mine import Mine
+    from ep_lib.workshop.program import Program
     from ep_lib.workshop.progress_page import MyProgress
     from ep_lib.workshop.puzzles.cell import Shown
 
@@ -210,6 +211,15 @@ def use_mine(mine: Path | str | None = None) -> Mine:
     from ep_lib.workshop import mine as own
 
     return own.use_mine(mine)
+
+
+def my_program(mine: Path | str | None = None) -> Program:
+    """Your program so far: tokens go to their experts and come back on your pieces. Shows which pieces of the main path
+    are yours, what went through each, whether every bit is right, and which of your pieces are not on this path.
+    ``mine`` as in :func:`use_mine`, and what it raises."""
+    from ep_lib.workshop import program
+
+    return program.my_program(mine)
 
 
 def _run_with_nixl(line: str, cell: str) -> None:

@@ -24,7 +24,7 @@ from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.gradebook import BY_THE_PLATFORM, Book, HandedIn, a_time
 from ep_lib.workshop.handed_in import Submission, notebooks_in, pieces_in, submissions
 from ep_lib.workshop.marking import Job, Result, Work
-from ep_lib.workshop.puzzles import graded
+from ep_lib.workshop.puzzles import graded, page
 from ep_lib.workshop.reading import Unreadable, read
 
 EVERYBODY = "all"  # of whom to grade again
@@ -131,7 +131,7 @@ def _puzzles(submission: Submission) -> Iterator[Entry]:
     problems: dict[str, str] = {}
     unread: dict[str, str] = {}
     newest: dict[str, str] = {}
-    for path, content in notebooks_in(submission):
+    for path, content in sorted(notebooks_in(submission), key=lambda each: each[0].name == page.NAME):
         try:
             if content.problem:
                 raise GradingError(content.problem)
@@ -152,6 +152,8 @@ def _puzzles(submission: Submission) -> Iterator[Entry]:
             data = lines.encode("utf-8", "replace")
             if len(data) > _MOST_OF_AN_ANSWER:  # a compiler may need minutes for it
                 problems[name] = f"puzzle {number} has {len(data)} bytes; an answer has at most {_MOST_OF_AN_ANSWER}"
+            if path.name == page.NAME and number in answers.get(name, {}):
+                continue  # the notebook that asks counts before the page of all puzzles, which is read last
             if answers.setdefault(name, {}).setdefault(number, data) != data:
                 problems[name] = f"puzzle {number} is answered in {places[name][0]} and in {path}; hand in one of them"
             if str(path) not in places.setdefault(name, []):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ep_lib.errors import GradingError
 from ep_lib.workshop.exercises import Exercise, Hole, find, names, workshop_root
+from ep_lib.workshop.puzzles.page import NAME, as_notebook
 
 _MARKER = re.compile(r"^(?P<indent>\s*)(?://|#)\s*EXERCISE-(?P<what>BEGIN|END)\s+(?P<at>\w+)\s*$")
 _VERSION = re.compile(r"^(?://|#) Exercise (\w+), version (\d{1,9})\b", re.MULTILINE)
@@ -254,6 +255,12 @@ def main(argv: list[str] | None = None) -> int:
                 sys.stdout.write(f"{'drifted' if options.check else 'wrote'}: {path.relative_to(root)}\n")
                 if options.check:
                     return 1
+        page = root / "notebooks" / NAME
+        if not options.exercise and (not page.is_file() or page.read_text("utf-8") != as_notebook()):
+            sys.stdout.write(f"{'drifted' if options.check else 'wrote'}: notebooks/{NAME}\n")
+            if options.check:
+                return 1
+            page.write_text(as_notebook(), encoding="utf-8")
     except GradingError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -74,7 +74,7 @@ _CANVAS = re.compile(
 )
 _GRADESCOPE = "submission_metadata.yml"
 _SUBMITTERS = re.compile(r"(?P<folder>\w+):\s*$|\s+(?:- )?:(?P<what>name|sid|email):\s*(?P<value>.*)$")
-_NOTEBOOK = re.compile(r"(?:(?P<name>.+)_)?\d\d_[a-z][a-z0-9_]*\.ipynb")  # of the course
+_NOTEBOOK = re.compile(r"(?:(?P<name>.+)_)?(?:\d\d[a-z]?_[a-z][a-z0-9_]*|puzzles)\.ipynb")  # of the course
 _CLASSROOM = "submissions"  # "workshop-submissions" holds "workshop-ada", and so on
 _BROKEN = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),

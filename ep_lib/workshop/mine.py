@@ -16,7 +16,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -130,6 +130,12 @@ def find_pieces(mine: Path | str | None = None, root: Path | None = None) -> tup
             raise GradingError(f"{folder} is one exercise; name the folder above it, which may have others beside it")
     found = (exercises.find(name, root) for name in exercises.names(root))
     return tuple(_examined(Piece(each, folder / each.name)) for each in found if each.mine is not None)
+
+
+def names_aside(pieces: Iterable[Piece], on_path: Iterable[Piece]) -> tuple[str, ...]:
+    """The learner's pieces that are not among those ``on_path``."""
+    known = {piece.exercise.name for piece in on_path}
+    return tuple(piece.words.piece for piece in pieces if piece.is_mine and piece.exercise.name not in known)
 
 
 def _examined(piece: Piece) -> Piece:

@@ -30,6 +30,9 @@ from ep_lib.workshop.prediction import predict
 __all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_source", "watched"]
 
 Item = TypeVar("Item")
+Block = tuple[int, tuple[str, ...]]  # the first line's number, and the lines
+
+LONGEST = 25  # lines of a listing; of a longer one the rest unfolds
 
 
 def find(file: str | Path) -> Path:
@@ -58,19 +61,35 @@ def _find_given(file: str | Path) -> Path:
 # ---- source code -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Source:
-    """Part of a file, with the line numbers it has there: ``blocks`` of (first line, lines)."""
+    """Part of a file, with the line numbers it has there. Of more than ``LONGEST`` lines it shows as many, those around
+    the marked ones and the beginnings of its functions; in a notebook the whole unfolds below."""
 
     file: str  # relative to the workshop
-    blocks: tuple[tuple[int, tuple[str, ...]], ...]
+    blocks: tuple[Block, ...]
     marked: frozenset[int] = field(default_factory=frozenset)  # line numbers
     is_named: bool = True  # whether the file's name shows; the link is there in any case
 
     def __repr__(self) -> str:
         parts = [
             "\n".join(f"{'>' if n in self.marked else ' '}{n:4} {line}" for n, line in enumerate(lines, first))
-            for first, lines in self.blocks
+            for first, lines in self.excerpt
         ]
         return f"{self._title}\n" + "\n  ...\n".join(parts)
+
+    @property
+    def excerpt(self) -> tuple[Block, ...]:
+        """What shows of ``blocks``."""
+        lines = {n: line for first, block in self.blocks for n, line in enumerate(block, first)}
+        if len(lines) <= LONGEST:
+            return self.blocks
+        code = [next((n for n, line in enumerate(b, first) if _is_code(line)), first) for first, b in self.blocks]
+        near = sorted(lines, key=lambda n: (min(abs(n - at) for at in {*code, *self.marked}), n))
+        found: list[tuple[int, list[str]]] = []
+        for n in sorted(near[:LONGEST]):
+            if not found or n != found[-1][0] + len(found[-1][1]):
+                found.append((n, []))
+            found[-1][1].append(lines[n])
+        return tuple((first, tuple(block)) for first, block in found)
 
     @property
     def _title(self) -> str:
@@ -80,8 +99,14 @@ class Source:
         first, last = self.blocks[0][0], self.blocks[-1][0] + len(self.blocks[-1][1]) - 1
         link = _link(file_of_the_course(self.file, workshop_root()), self._title)
         head = Markup('<div style="font-size:90%; margin-bottom:0.2em">{}, lines {} to {}</div>')
-        body = Markup().join(self._block_html(number, lines) for number, lines in self.blocks)
+        body = self._blocks_html(self.excerpt)
+        if self.excerpt != self.blocks:
+            fold = Markup('<details><summary style="cursor:pointer; font-size:90%">All {} lines</summary>{}</details>')
+            body += fold.format(sum(len(lines) for _, lines in self.blocks), self._blocks_html(self.blocks))
         return head.format(link, first, last) + body
+
+    def _blocks_html(self, blocks: Iterable[Block]) -> Markup:
+        return Markup().join(self._block_html(number, lines) for number, lines in blocks)
 
     def _block_html(self, first: int, lines: Sequence[str]) -> Markup:
         colored = enumerate(
@@ -154,6 +179,10 @@ def _python_definition(text: Sequence[str], name: str, file: str) -> tuple[int, 
         found, nodes = named[0], named[0].body
     assert found is not None and found.end_lineno is not None  # ast.parse gives it
     return min([found.lineno, *(each.lineno for each in found.decorator_list)]) - 1, found.end_lineno
+
+
+def _is_code(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith(("//", "#", "template"))
 
 
 def _is_rule(line: str) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import importlib
 import importlib.util
-import io
 import re
 import textwrap
 from collections.abc import Iterable
@@ -53,14 +51,6 @@ def show_note(note: Any) -> None:
 
 
 # ---- as HTML: text that is put into Markup is escaped ----------------------------------------------------------------
-def picture_as_html(figure: Any, description: str) -> Markup:
-    """A Matplotlib figure as it is now, and in words for those who cannot see it."""
-    memory = io.BytesIO()
-    figure.savefig(memory, format="png", bbox_inches="tight")
-    data = base64.b64encode(memory.getvalue()).decode()
-    return Markup('<img style="max-width:100%" alt="{}" src="data:image/png;base64,{}">').format(description, data)
-
-
 def code_box(lines: Iterable[Markup]) -> Markup:
     """A box of code. Where the page is narrow they go on below, comments above all."""
     box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from ep_lib.errors import ArgumentError
 from ep_lib.require import one_of, several, text
 from ep_lib.workshop import progress
-from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, picture_as_html
+from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note
 
 METADATA = "ep_lib_prediction"  # of an output: what saving.py needs to write it anew
 _KEY = re.compile(r"\d\d\.[a-z0-9-]+")
@@ -145,7 +145,7 @@ class Prediction:
         if note is not None:
             below = note._repr_html_()
         elif self.answer is None:
-            below = Markup("<i>Not answered yet. Run this cell, and choose.</i>")
+            below = Markup("<i>Not answered. Where the notebook runs, run this cell and choose.</i>")
         else:
             below = Markup("You predicted: <b>{}</b>. What happens shows in the cells below.").format(self.answer)
         return _framed(title(self.question) + lines + below)
@@ -175,7 +175,7 @@ class Comparison:
         return Note(f"It is: {self._happened}", f"(You made no prediction.)\n{self._why}", BLUE)
 
     def __repr__(self) -> str:
-        shown = "" if self._shown is None or hasattr(self._shown, "savefig") else repr(self._shown)
+        shown = "" if self._shown is None else repr(self._shown)
         return "\n".join(part for part in (self._printed, shown, repr(self._note())) if part)
 
     def _ipython_display_(self) -> None:
@@ -210,6 +210,7 @@ class _Buttons:
             button.on_click(lambda _, choice=choice: prediction.choose(choice))
         self._below = ipywidgets.HTML()
         self._box = ipywidgets.VBox([ipywidgets.HTML(title(prediction.question)), *self._buttons.values(), self._below])
+        self._box.add_class("ep-lib-prediction")  # jupyter/labextensions knows it by this
         self.show(prediction)
 
     def bundle(self) -> dict[str, Any]:
@@ -220,10 +221,11 @@ class _Buttons:
         """What was chosen, and what happened, as far as that is known."""
         note = prediction.note()
         for choice, button in self._buttons.items():
-            button.icon = "check" if choice == prediction.answer else ""
+            button.icon = "circle" if choice == prediction.answer else ""
             button.button_style = "info" if choice == prediction.answer else ""
             if note is not None and choice in (prediction.answer, prediction.outcome):
-                button.button_style = "success" if choice == prediction.outcome else "warning"
+                right = choice == prediction.outcome
+                button.icon, button.button_style = ("check", "success") if right else ("times", "warning")
         if note is not None:
             self._below.value = prediction._told + note._repr_html_()
         elif prediction.answer is not None:
@@ -253,9 +255,6 @@ def _printed_as_html(printed: str) -> Markup:
 
 
 def _as_html(shown: object) -> Markup:
-    if hasattr(shown, "savefig"):
-        figure: Any = shown
-        return picture_as_html(figure, figure.axes[0].get_title(loc="left"))
     as_html = getattr(shown, "_repr_html_", None)
     return Markup(as_html()) if as_html is not None else _printed_as_html("" if shown is None else repr(shown))
 

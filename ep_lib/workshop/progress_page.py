@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ep_lib.errors import ArgumentError
 from ep_lib.jit import sealed
 from ep_lib.workshop import exercises, progress, puzzles
-from ep_lib.workshop.course_map import STAGES
+from ep_lib.workshop.course_map import MAIN, STAGES, Stage
 from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.gradebook_views import write
 from ep_lib.workshop.grader import Grade, default_mine
@@ -53,6 +52,7 @@ class StageProgress:
     solved: tuple[str, ...]
     unsolved: tuple[str, ...]
     exercises: tuple[ExerciseProgress, ...]
+    is_main: bool = True  # on the main path
 
     @property
     def is_done(self) -> bool:
@@ -92,8 +92,8 @@ class MyProgress:
 
     @property
     def next(self) -> str:
-        """What to do next: the first thing that is not done, from the first notebook that is not."""
-        for stage in self.stages:
+        """What to do next: the first thing that is not done, the main path first."""
+        for stage in sorted(self.stages, key=lambda each: not each.is_main):
             for each in stage.exercises:
                 if each.words != _NOT_BEGUN and not each.is_done:
                     return f"Exercise {each.exercise.name}: {each.words}."
@@ -108,7 +108,8 @@ class MyProgress:
         lines = [f"{self.so_far} so far. Next: {self.next}", ""]
         for stage in self.stages:
             mark = "#" if stage.is_done else ">" if stage.is_begun else "."
-            lines.append(f"  {mark} {stage.notebook} {stage.title}: {stage.puzzles_in_words}")
+            side = "" if stage.is_main else ", a side path"
+            lines.append(f"  {mark} {stage.notebook} {stage.title}{side}: {stage.puzzles_in_words}")
             lines += [f"       {each.points_in_words}  {each.exercise.name}: {each.words}" for each in stage.exercises]
         return "\n".join([*lines, "  # done, > begun, . comes later"])
 
@@ -147,28 +148,23 @@ def my_progress() -> MyProgress:
     found = [exercises.find(name, root) for name in exercises.names(root)]
     predictions = progress.all_of(progress.PREDICTIONS)
     solved = progress.all_of(progress.PUZZLES)
-    return MyProgress(tuple(_stage(each.notebook, each.title, found, predictions, solved) for each in STAGES))
+    known = [each.number for notebook in puzzles.notebooks() for each in puzzles.puzzles_of(notebook)]
+    return MyProgress(tuple(_stage(each, found, known, predictions, solved) for each in STAGES))
 
 
 def _stage(
-    notebook: str, title: str, found: list[Exercise], predictions: Mapping[str, Any], solved: Mapping[str, Any]
+    stage: Stage, found: list[Exercise], puzzles: list[str], predictions: Mapping[str, Any], solved: Mapping[str, Any]
 ) -> StageProgress:
-    known = _puzzles_of(notebook)
+    known = [each for each in puzzles if stage.has(each)]
     return StageProgress(
-        notebook=notebook,
-        title=title,
-        predicted=sum(key.startswith(f"{notebook}.") for key in predictions),
+        notebook=stage.notebook,
+        title=stage.title,
+        predicted=sum(map(stage.has, predictions)),
         solved=tuple(each for each in known if each in solved),
         unsolved=tuple(each for each in known if each not in solved),
-        exercises=tuple(_exercise(each) for each in found if each.name.startswith(f"{notebook}_")),
+        exercises=tuple(_exercise(each) for each in found if stage.has(each.name)),
+        is_main=stage in MAIN,
     )
-
-
-def _puzzles_of(notebook: str) -> list[str]:
-    try:
-        return [each.number for each in puzzles.puzzles_of(notebook)]
-    except ArgumentError:
-        return []  # a notebook without puzzles
 
 
 def _exercise(exercise: Exercise) -> ExerciseProgress:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ep_lib.commands.demo.report import Console, DemoReport, Listener
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.workshop.lessons.moe_runs import SpreadRun, problems_of
+from ep_lib.workshop.mine import find_pieces, names_aside
 
 if TYPE_CHECKING:
     from ep_lib.workshop.lessons.moe_model import ModelConfig
@@ -104,6 +105,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
         sample="",
         seconds=0.0,
         mine=None if options.mine is None else tuple(piece.to_json() for piece in found),
+        aside=() if options.mine is None else names_aside(find_pieces(options.mine), found),
     )
     listener.prepared(report, ranks)
 

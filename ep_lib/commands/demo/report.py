@@ -42,6 +42,7 @@ class DemoReport:
     seconds: float
     problems: tuple[str, ...] = field(default=())
     mine: tuple[dict[str, Any], ...] | None = None  # with --mine: whose pieces ran
+    aside: tuple[str, ...] = ()  # with --mine: the learner's pieces that no token of the demo passes
     routed: int = 0  # tokens that the router sent to experts in training, over all layers
 
     @property
@@ -135,6 +136,11 @@ class Console(Listener):
                     _say("", f"{report.routed:,} tokens went through your router in training")
             else:
                 _say("Library's", f"{piece['piece']} ({piece['why_not']})")
+        if report.aside:
+            _say(
+                "Yours too",
+                f"{', '.join(report.aside)}; counted nowhere on this path (workshop.my_program() shows more)",
+            )
 
     def spreading(self, done: int, parts: int) -> None:
         if self._bar is not None and done:

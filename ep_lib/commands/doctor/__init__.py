@@ -90,7 +90,7 @@ class Report:
         missing = [f.name for f in self.findings if f.needed and f.status != "ok"]
         tail = f" To fix: {', '.join(missing)} (see the arrows above)." if missing else ""
         if optional:
-            lines += ["", "Optional, and not here. What has no arrow is of no use without a GPU or a NIC:"]
+            lines += ["", "Optional, and not here. An arrow stands where installing it is of use on this machine:"]
         for f in optional:
             lines.append(f"  {f.name:<{width}}  {f.detail}")
             if not f.next_step.startswith(_NO_STEP):
@@ -218,11 +218,16 @@ def _torch(tried: Probe) -> Finding:
     return Finding("torch", "ok", f"{tried.facts['version']}, {built}", facts=tried.facts)
 
 
+def _on_a_gpu_host(smi: Smi, step: str) -> str:
+    """``step`` where there is a GPU; without one there is nothing to do here."""
+    return step if smi.gpus or smi.error else f"nothing here, where no GPU is; on a GPU host: {step}"
+
+
 def _cupy(tried: Probe, smi: Smi) -> Finding:
     package = f"'cupy-cuda{smi.cuda_major}x>=14,<15'"
     if tried.missing:
         detail = "the cuda backend and the compile check for GPUs need it"
-        return Finding("CuPy", "missing", detail, pip(package))
+        return Finding("CuPy", "missing", detail, _on_a_gpu_host(smi, pip(package)))
     if tried.error:
         step = f"remove every CuPy and install one: {python_m('pip', 'list')} shows them, then {pip(package)}"
         return Finding("CuPy", "broken", tried.error, step)
@@ -320,7 +325,8 @@ def _nixl(tried: Probe, smi: Smi) -> Finding:
     lacks = nixl.missing(smi.cuda_major)
     kernels = f"spawn(transport='nixl') needs more: {lacks}" if lacks else "spawn(transport='nixl'): kernels compile"
     detail = f"{tried.facts['version']} ({tried.facts['package']}), plugins: {plugins}"
-    return Finding("NIXL", "ok", detail, facts=tried.facts, explained=(kernels,))
+    is_of_use = bool(smi.gpus) or not lacks  # kernels post through NIXL on GPUs alone
+    return Finding("NIXL", "ok", detail, facts=tried.facts, explained=(kernels,) if is_of_use else ())
 
 
 def _mpi(tried: Probe) -> Finding:

@@ -106,17 +106,29 @@ if (data.omitted) {
   $("ranks").insertAdjacentHTML("beforeend", `<p class="sum">${data.omitted} more arrays were touched and are not shown.</p>`);
 }
 
-$("legend").children[0].innerHTML = `colours <span class="quiet">&nbsp; keys: <kbd>←</kbd> <kbd>→</kbd> step (with shift: 10), ` +
+$("legend").children[0].innerHTML = `shapes and colours <span class="quiet">&nbsp; keys: <kbd>←</kbd> <kbd>→</kbd> step (with shift: 10), ` +
   `<kbd>Page</kbd> 100, <kbd>Home</kbd> <kbd>End</kbd>, <kbd>n</kbd> <kbd>p</kbd> finding, <kbd>w</kbd> who wrote this, ` +
   `<kbd>space</kbd> play` + (inFrame ? `, <kbd>Esc</kbd> back to the notebook` : "") + `</span>`;
+const sample = (what, text, fill = colorOf(0)) => `<span><svg width="14" height="14" viewBox="0 0 14 14">${shape(what, fill, 7, 7, 5)}</svg> ${text}</span>`;
 $("legend").children[1].innerHTML = [
+  `<b>steps</b>`,
+  sample({kind: K.access, write: true}, "writes"),
+  sample({kind: K.access}, "reads"),
+  sample({kind: K.access, atomic: true}, "atomically"),
+  sample({kind: K.barrier}, "a barrier or fence"),
+  sample({kind: K.wait}, "begins to wait"),
+  sample({kind: K.resume}, "goes on"),
+  sample({kind: K.end}, "ends"),
+  ...(data.messages.length ? [sample({kind: K.post}, "posts to its NIC")] : []),
+  sample({}, "a launch, a block begins, or a step of a host or NIC"),
+  `<span>→ into another rank's memory${data.messages.length ? "; dashed: from a post to what its NIC does" : ""}</span>`,
   `<b>threads</b>`,
   ...[["run", "can run"], ["barrier", "at a barrier"], ["polls", "polls a value"], ["nic", "waits for the NIC"],
       ["warp", "waits for its warp"], ["done", "done"]].map(([c, text]) => `<span><i class="${c}"></i>${text}</span>`),
   `<b>memory</b>`,
   ...Array.from({length: Math.min(data.ranks, 8)}, (_, r) =>
       `<span style="--w:${colorOf(r)}"><i class="mem w"></i>rank ${r} wrote</span>`),
-  `<span style="--w:${colorOf(0)}"><i class="mem w u"></i>striped: no reader is ordered after the write</span>`,
+  `<span style="--w:${colorOf(0)}"><i class="mem w u"></i>striped: not yet safe to read, no thread of the reader is ordered after the write</span>`,
   `<span style="--w:${colorOf(0)}"><i class="mem w n"></i>by a NIC</span>`,
   `<span style="--w:${colorOf(0)}"><i class="mem w u race"></i>a race</span>`,
 ].join("");
@@ -148,7 +160,9 @@ const postOf = new Map();
 for (let s = 0; s < count; s++) if (steps.kind[s] === K.post) postOf.set(steps.message[s], s);
 const firstLaneOf = (rank) => data.lanes.findIndex((lane) => lane.rank === rank && lane.kind === "block");
 function glyph(step, x, y, size) {
-  const kind = steps.kind[step], fill = colorOf(data.lanes[steps.lane[step]].rank);
+  return shape({kind: steps.kind[step], atomic: steps.atomic[step], write: steps.write[step]}, colorOf(data.lanes[steps.lane[step]].rank), x, y, size);
+}
+function shape({kind, atomic, write}, fill, x, y, size) {
   const edge = `stroke="var(--ink)" stroke-width="0.7"`;
   if (kind === K.wait) return `<rect x="${x - size}" y="${y - size}" width="${2 * size}" height="${2 * size}" fill="none" stroke="#888" stroke-width="1.5"/>`;
   if (kind === K.resume) return `<path d="M${x - size} ${y - size}l${2 * size} ${size}l${-2 * size} ${size}z" fill="#888"/>`;
@@ -156,8 +170,8 @@ function glyph(step, x, y, size) {
   if (kind === K.fence || kind === K.barrier || kind === K.syncwarp || kind === K.named_barrier || kind === K.quiet)
     return `<rect x="${x - 1.5}" y="${y - 1.3 * size}" width="3" height="${2.6 * size}" fill="var(--ink)"/>`;
   if (kind === K.post) return `<path d="M${x} ${y - size}l${size} ${2 * size}h${-2 * size}z" fill="${fill}" ${edge}/>`;
-  if (kind === K.access && steps.atomic[step]) return `<path d="M${x} ${y - 1.2 * size}l${1.2 * size} ${1.2 * size}l${-1.2 * size} ${1.2 * size}l${-1.2 * size} ${-1.2 * size}z" fill="${fill}" ${edge}/>`;
-  if (kind === K.access && steps.write[step]) return `<rect x="${x - size}" y="${y - size}" width="${2 * size}" height="${2 * size}" fill="${fill}" ${edge}/>`;
+  if (kind === K.access && atomic) return `<path d="M${x} ${y - 1.2 * size}l${1.2 * size} ${1.2 * size}l${-1.2 * size} ${1.2 * size}l${-1.2 * size} ${-1.2 * size}z" fill="${fill}" ${edge}/>`;
+  if (kind === K.access && write) return `<rect x="${x - size}" y="${y - size}" width="${2 * size}" height="${2 * size}" fill="${fill}" ${edge}/>`;
   if (kind === K.access) return `<circle cx="${x}" cy="${y}" r="${size}" fill="var(--paper)" stroke="${fill}" stroke-width="2"/>`;
   return `<circle cx="${x}" cy="${y}" r="${size}" fill="${fill}" ${edge}/>`;
 }
@@ -286,7 +300,7 @@ function sumOf({kind, first, number, of}, state) {
   if (!written) return race ? `${race} in a race` : "no kernel has written here";
   const open = written - ordered;
   return [...by].map(([who, n]) => `${n} of ${number} by ${who}`).join(", ") +
-    (open ? `; ${open} with no thread of this rank ordered after them` : "; threads of this rank are ordered after all of them") + (race ? `; ${race} in a race` : "");
+    (open ? `; ${open} not yet safe to read for this rank` : "; all safe to read for this rank") + (race ? `; ${race} in a race` : "");
 }
 
 // ---- drawing a step ------------------------------------------------------------------------------------------------
@@ -320,7 +334,7 @@ function draw() {
   const lane = data.lanes[steps.lane[at]], place = data.places[steps.place[at]];
   const sentence = `${data.whos[steps.who[at]]}: ${data.whats[steps.what[at]]}`;
   $("now").style.borderColor = colorOf(lane.rank);
-  $("now").innerHTML = escape(sentence) + `<span class="place">${place ? escape(place[2]) : ""}</span>`;
+  $("now").innerHTML = escape(sentence) + `<span class="place">${place ? " at " + escape(place[2]) : ""}</span>`;
   $("count").textContent = `step ${(data.begin + at + 1).toLocaleString("en")} of ${data.total.toLocaleString("en")}`;
   $("slider").value = at;
   $("slider").setAttribute("aria-valuetext", `step ${data.begin + at + 1}: ${sentence}`);
@@ -357,7 +371,9 @@ const actions = {
     const state = stateAfter(at - 1);
     for (let s = slot; s >= 0 && s < slot + number; s++) step = Math.max(step, cell(state[s]).written ? cell(state[s]).step : -1);
     if (step >= 0) { go(step); return; }
-    $("now").textContent += slot < 0 ? " This step touches no memory." : ` Nobody has written this before${writtenLater(slot, number)}.`;
+    const why = slot < 0 ? "This step touches no memory." : `No step has written this before${writtenLater(slot, number)}.`;
+    $("now").querySelector(".why")?.remove();
+    $("now").insertAdjacentHTML("beforeend", `<div class="why">${escape(why)}</div>`);
   },
   play: () => {
     if (timer) { clearInterval(timer); timer = 0; return; }

@@ -1,4 +1,4 @@
-"""Why the predictions of notebook 01 come out as they do. See __init__.py."""
+"""Why the predictions of notebooks 01 and 01b come out as they do. See __init__.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "One signal for each message, however many pieces it has: a signal is a message of its own, so send as few as "
         "you can. And the empty message is announced like any other, since the receiver waits for it and cannot know "
         "that nothing is to come."
+    ),
+    "nixl": (
+        "it is refused before a byte has moved",
+        "The kernel compares the range with what the view's entry holds, before it copies. On a network card the card "
+        "does so, since it has the registered region's key.",
     ),
     "words": (
         "A race is two accesses of which one is not atomic, and here all are. And these runs have one memory for all: "

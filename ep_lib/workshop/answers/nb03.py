@@ -24,12 +24,4 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "On RC the queue pair itself keeps the add behind the puts. That order was never in the kernel: it came "
         "with the network."
     ),
-    "repair": (
-        "nvshmemi_ibgda_quiet before the add",
-        "__syncwarp() orders threads of the warp, and the NIC is none of them. A quiet after the add comes too late.",
-    ),
-    "migrate": (
-        "The include, the missing quiet before the signal in the first kernel, the quiet inside the loop of the "
-        "second (slow, not wrong), and the call that everybody forgets."
-    ),
 }

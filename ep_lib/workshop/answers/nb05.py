@@ -21,7 +21,6 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     "one-counter": (
         "A signal speaks for its own put. When chunk 1 overtakes chunk 0, the counter says 1, and slot 0 is read."
     ),
-    "merged": "One warp now copies in and out, so its copies take turns; the wire goes on meanwhile.",
     "table": (
         "rows that stay on their own rank are counted",
         "Of 8 ranks, 1/8 of the rows are for the own rank and never reach the card. They count as received (logical"

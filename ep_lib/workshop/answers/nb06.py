@@ -23,5 +23,4 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "The barrier is one of block 0's threads only. The other blocks' rows are not before its signal, and whoever "
         "reads after the signal may read too early."
     ),
-    "room": "ranks x max_tokens: a token arrives once, even if it wants both experts. top_k does not matter here.",
 }

@@ -25,8 +25,4 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "The flag says that data has come. It does not say that it has been read: I am through with round 0 when "
         "yours has come, and you may not have looked at mine."
     ),
-    "exceed": (
-        "A quarter of the rows stay on their own rank and never see the link. They are received, so they are "
-        "counted. On two ranks it is half of them: 710 GB/s."
-    ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ANSWERS: dict[str, str | tuple[str, str]] = {
     "collapse": (
-        "Two experts are a little better at the start, are chosen for it, learn, and get better still. After 80 steps "
+        "Two experts are a little better at the start, are chosen for it, learn, and get better still. After 160 steps "
         "they have all tokens, and the other six none. The loss does not mind: two experts can guess spaces and e's."
     ),
     "full": (

@@ -87,11 +87,11 @@ def _wrong_one_way(results: Sequence[Any]) -> str:
 
 LADDER = Ladder(
     "01_write_signal.cu",
-    f"{BYTES >> 10} KiB from rank to rank; rung 2 is the receiving half of the others.",
+    f"{BYTES >> 10} KiB from rank to rank; rung 1 is the receiving half of the others.",
     RANKS,
     (
         Rung(0, "write_signal_bare", _write("write_signal_bare"), _wrong, "both ways"),
-        Rung(1, "write_signal_thread", _write("write_signal_thread"), _wrong, "both ways"),
+        Rung(2, "write_signal_thread", _write("write_signal_thread"), _wrong, "both ways"),
         Rung(3, "write_signal_warp", _write("write_signal_warp"), _wrong, "both ways"),
         Rung(4, "multi_write_one_signal", _in_pieces, _wrong, "both ways"),
         Rung(5, "pipelined_send", _pipeline, _wrong_one_way, "one way"),

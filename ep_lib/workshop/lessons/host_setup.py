@@ -105,8 +105,9 @@ def watch_cache(module: ModuleType, sends: Sequence[tuple[int, int]], limits: Se
     for axes, limit in zip(picture.subplots(1, len(limits), sharey=True), limits, strict=True):
         lives = _lives(module, sends, limit)
         for begin, end, address, nbytes in lives:
-            axes.broken_barh([(begin, max(end - begin, 0.3))], (address, nbytes), color=viz.rank_color(address // 100))
+            axes.broken_barh([(begin, max(end - begin, 0.3))], (address, nbytes), color="#777777", edgecolor="white")
         axes.set(xlabel="send number", title=f"{limit} idle bytes: {len(lives)} made")
+        picture.describe(f"With {limit} idle bytes {len(lives)} registrations serve {len(sends)} sends.")
     picture.axes[0].set_ylabel("registered addresses")
     return picture
 
@@ -161,13 +162,18 @@ def times_picture(took: Mapping[str, float], title: str) -> Any:
     axes.set(xscale="log", xlabel="µs", xlim=(1, 20 * max(took.values())))
     axes.invert_yaxis()
     axes.set_title(title, loc="left", fontsize=11)
+    picture.describe(f"{title}: {', '.join(f'{name} {us:,.0f} µs' for name, us in took.items())}.")
     return picture
 
 
-def write_by_handle(rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64) -> bool | None:
-    """Rank 0's kernel writes ``size`` bytes and signals, by handles; did rank 1 find them right?"""
-    data, bell = rank.symmetric(size, np.uint8), rank.symmetric(1, np.uint64)
-    values = np.random.default_rng(2).integers(1, 256, size, np.uint8)
+def write_by_view(
+    rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64, registered: int | None = None
+) -> bool | None:
+    """Rank 0's kernel writes ``size`` bytes and signals, by memory views; did rank 1 find them right? ``registered``:
+    how many bytes are, if not all that are sent."""
+    registered = size if registered is None else registered
+    data, bell = rank.symmetric(registered, np.uint8), rank.symmetric(1, np.uint64)
+    values = np.random.default_rng(2).integers(1, 256, registered, np.uint8)
     if rank.rank == 1:
         out = rank.to_device(np.zeros(size, np.uint8))
         receive.launch(rank, 1, 32, bell, data, out, size)
@@ -176,7 +182,7 @@ def write_by_handle(rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64)
         source = rank.to_device(values)
         for array in (source, data, bell):
             host.register(array)
-        write = host.create_gpu_req(host.create_write_req(source, 1, remote=data))
-        ring = host.create_gpu_req(host.create_signal_req(bell, 1))
-        kernel.launch(rank, 1, 32, write, ring, size)
+        local = host.prep_local_view([source])
+        remote = host.prep_remote_view([(data, 1), (bell, 1)])
+        kernel.launch(rank, 1, 32, local, remote, size)
     return None

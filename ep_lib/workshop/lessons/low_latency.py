@@ -102,7 +102,9 @@ def e4m3_picture() -> Any:
     axes.axvspan(numbers[1], 2.0**-6, color="#F2F2F2")
     axes.text(0.02, 60, "grey: subnormal numbers, ever coarser", fontsize=9)
     axes.text(0.3, 20, "7 to 12 %, so at most 6 % off after rounding", fontsize=9)
-    axes.set_title(f"{numbers.size} numbers from {numbers[1]:.4f} to {numbers[-1]:.0f}", loc="left", fontsize=11)
+    title = f"{numbers.size} numbers from {numbers[1]:.4f} to {numbers[-1]:.0f}"
+    axes.set_title(title, loc="left", fontsize=11)
+    picture.describe(f"E4M3: {title}; from 0.016 on each is 7 to 12 % from the next one, below ever more.")
     return picture
 
 
@@ -112,7 +114,10 @@ def outlier_picture(sizes: NDArray[Any], curves: Mapping[str, Sequence[float]]) 
     for number, (name, errors) in enumerate(curves.items()):
         axes.plot(sizes, np.array(errors) * 100, "os"[number] + "-", color=viz.rank_color(number), label=name)
     axes.set(xscale="log", yscale="log", xlabel="the outlier, times a typical number", ylabel="error of the others, %")
-    axes.set_title("What one outlier does to the 1023 other numbers of its row", loc="left", fontsize=11)
+    title = "What one outlier does to the 1023 other numbers of its row"
+    axes.set_title(title, loc="left", fontsize=11)
+    told = (f"{name}: error of {100 * e[0]:.1f} to {100 * e[-1]:.0f} %" for name, e in curves.items())
+    picture.describe(f"{title}: {'; '.join(told)}.")
     axes.legend(frameon=False)
     return picture
 
@@ -231,45 +236,37 @@ def wanted() -> NDArray[Any]:
     return back
 
 
+# ---- the same by ep_lib.Buffer ---------------------------------------------------------------------------------------
+def _to_library(rank: Rank, x: NDArray[Any]) -> Any:
+    """NumPy has bfloat16, by ml_dtypes; CuPy on GPUs has not, and takes its bits."""
+    return x if rank.backend == "emulator" else rank.to_device(x.view(np.uint16))
+
+
+def on_rank(rank: Rank) -> tuple[Any, Any, Any]:
+    """A rank's part of the batch, on its device: x, topk_idx, weights."""
+    x, idx, weights = (each[rank.rank] for each in batch())
+    return _to_library(rank, x), rank.to_device(idx), rank.to_device(weights)
+
+
+def experts(rank: Rank, received: tuple[Any, Any], counts: Any) -> Any:
+    """What the experts of a rank make of the FP8 rows and scales: each row times (1 + rank), in bfloat16."""
+    numbers, scales = rank.to_host(received[0]).copy().view(FP8), rank.to_host(received[1]).copy()
+    behind = np.arange(numbers.shape[1]) >= rank.to_host(counts)[:, None]
+    numbers[behind], scales[behind] = 0, 0  # behind the count, rows mean nothing
+    rows_ = numbers.astype(np.float32) * np.repeat(scales, 128, axis=-1)
+    return _to_library(rank, (rows_ * (1 + rank.rank)).astype(BF16))
+
+
+def as_float32(rank: Rank, out: Any) -> NDArray[Any]:
+    """What combine gave, on the host."""
+    back: NDArray[Any] = rank.to_host(out).copy().view(BF16).astype(np.float32)
+    return back
+
+
 # ---- what was measured -----------------------------------------------------------------------------------------------
 def link_gb_s(report: Iterable[Row]) -> float:
     """What bare stores reach when all GPUs send at once: the ceiling of the pictures."""
     return max(float(row["wire_gb_s"]) for row in report if (row["group"], row["what"]) == ("ceiling", "stores"))
-
-
-def fastest_dispatches(report: Iterable[Row], tokens: int = 4096) -> list[Row]:
-    """Of each library and type: its fastest dispatch of so many tokens, random routing."""
-    best: dict[tuple[str, str], Row] = {}
-    for row in report:
-        large = row["group"] in ("normal", "peer") and row["what"] == "dispatch" and row.get("tokens") == tokens
-        if large and "wire_gb_s" in row and row.get("routing", "random") == "random":
-            key = (row["dtype"], row["by"])
-            best[key] = min(best.get(key, row), row, key=lambda each: float(each["us"]))
-    return [best[key] for key in sorted(best)]
-
-
-def decode_batches(report: Iterable[Row]) -> Any:
-    """Low-latency mode in CUDA graphs: µs for each number of tokens. Raises ArgumentError for a report without it."""
-    found = [row for row in report if row["group"] == "low latency" and row.get("note") == "graph" and "dtype" in row]
-    found = [row for row in found if row["what"] in ("dispatch", "combine")]
-    if not found:
-        raise ArgumentError("this report has no rows of low-latency mode")
-    picture = viz.new_picture(9, 3.8)
-    axes = picture.add_subplot()
-    for number, (what, dtype) in enumerate(sorted({(row["what"], row["dtype"]) for row in found})):
-        best: dict[int, float] = {}
-        for row in found:
-            if (row["what"], row["dtype"]) == (what, dtype):
-                best[row["tokens"]] = min(row["us"], best.get(row["tokens"], np.inf))
-        tokens, color = sorted(best), viz.rank_color(number)
-        axes.plot(tokens, [best[t] for t in tokens], "o-", color=color, label=f"{dtype.upper()} {what}")
-    axes.set(xscale="log", yscale="log", xlabel="tokens per rank", ylabel="µs", ylim=(5, None))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:.0f}")
-    title = "Low-latency mode on four H200, in CUDA graphs: 7168 numbers per row, 8 of 256 experts"
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.legend(frameon=False)
-    return picture
 
 
 def picture_of(draw: Callable[..., Any], report: Sequence[Row], **options: Any) -> Any:

@@ -1,24 +1,18 @@
-"""Notebook 04: messages from rank to rank through a ring of commands and a proxy, and how fast the native proxy is."""
+"""Notebook 04: messages from rank to rank through a ring of commands and a proxy."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
-from ep_lib.transports.proxy import engine
-from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER, RING, Rings
+from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER, RING
 from ep_lib.workshop.lessons import address, numbers, pack, pointers
 
 MESSAGES = np.dtype(pointers("source", "outbox", "inbox") + numbers("count", "words", "outbox_rows", "peer"))
 BLOCKS = 3  # producers, the proxy, and the proxy's second thread
-_NATIVE_SLOTS = 1024
-_LOOK_SECONDS = 0.2
 
 
 def rows_of(rank: int, count: int, words: int) -> Any:
@@ -84,38 +78,3 @@ def traced(rank: Rank, kernel: Kernel, count: int, slots: int, ahead: int) -> tu
     rank.barrier()
     filled, taken = rank.to_host(notes).astype(np.int64)
     return filled, taken
-
-
-def native_rate(seconds: float, nbytes: int = 0) -> Iterator[tuple[float, float]]:
-    """How fast a proxy of native code is on this machine: (million commands/s, GB/s), five times a second.
-
-    A thread pushes into a ring, as a kernel would; another one, the proxy, takes the commands and copies ``nbytes``
-    bytes for each, or does nothing.
-    """
-    rings = Rings(1, _NATIVE_SLOTS)
-    heaps = [np.zeros(max(8, nbytes), np.uint8) for _ in range(2)]
-    addresses = [heap.ctypes.data for heap in heaps]
-    executor = engine.Memory(1, addresses, heaps[0].nbytes, 0) if nbytes else engine.Nothing(1)
-    proxy = engine.Proxy(rings, executor)
-    command = {"op": 1, "peer": 1, "bytes": nbytes} if nbytes else {}
-    stop = threading.Event()
-    worker = threading.Thread(target=_push_until, args=(rings, command, stop.is_set), daemon=True)
-    worker.start()
-    try:
-        begin = last_time = time.perf_counter()
-        last = proxy.counts()
-        while last_time - begin < seconds:
-            time.sleep(_LOOK_SECONDS)
-            now, now_time = proxy.counts(), time.perf_counter()
-            passed = now_time - last_time
-            yield (now.commands - last.commands) / passed / 1e6, (now.bytes - last.bytes) / passed / 1e9
-            last, last_time = now, now_time
-    finally:
-        stop.set()
-        worker.join()
-        proxy.stop()
-
-
-def _push_until(rings: Rings, command: dict[str, int], stopped: Callable[[], bool]) -> None:
-    while not stopped():
-        engine.push(rings, 0, command, 10_000)

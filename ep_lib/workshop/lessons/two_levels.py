@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.moe.buffer import Buffer
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
+from ep_lib.runtime.spawn import spawn
 from ep_lib.workshop.ladders import Memory
 from ep_lib.workshop.lessons import numbers, pack, pointers
 
@@ -165,6 +167,15 @@ def there_and_back(
 
 
 # ---- the library's hierarchical mode ---------------------------------------------------------------------------------
+def tally(main: Callable[[Rank, str], bool], name: str, fabric: str, seeds: Iterable[int]) -> Counter[str]:
+    """How often ``main(rank, name)`` is right on all four ranks of two nodes, over ``seeds``."""
+    two_nodes, happened = Fabric(fabric, ranks_per_node=2), Counter[str]()
+    for seed in seeds:
+        right = spawn(main, 4, "emulator", fabric=two_nodes, seed=seed, args=(name,))
+        happened["right" if all(right) else "wrong data"] += 1
+    return happened
+
+
 def through_buffer(rank: Rank, mates: int = 2, tokens: int = 12) -> bool:
     """A dispatch and a combine in hierarchical mode. Are the rows that came here and the sums the oracle's, bit for
     bit?"""

@@ -13,7 +13,7 @@ from ep_lib.runtime.check import record
 from ep_lib.viz.page import Page
 from ep_lib.viz.time_travel import page_of
 from ep_lib.workshop import progress, puzzles
-from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, picture_as_html, prose_as_html, show_note
+from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, prose_as_html, show_note
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Puzzle, Verdict
 
 _HINTS = ("Where to look", "What to think of", "Nearly the code")
@@ -102,8 +102,8 @@ class Answer:
     def _picture(self) -> Markup:
         if not self.verdict.arrays:
             return Markup()
-        figure = viz.access_map(self.verdict.accesses, self.verdict.arrays, title="What your lines touched")
-        return picture_as_html(figure, self.description)
+        title = "What your lines touched"
+        return Markup(viz.access_map(self.verdict.accesses, self.verdict.arrays, title=title)._repr_html_())
 
 
 _last: Answer | None = None  # of this kernel

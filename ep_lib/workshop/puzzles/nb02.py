@@ -1,4 +1,4 @@
-"""The puzzles of notebook 02: what a registration holds, a stream of bytes, and writes by handles in a kernel."""
+"""The puzzles of notebook 02: what a registration holds, a stream of bytes, and writes by memory views in a kernel."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _whole(bench: Bench) -> None:
     bench.require(bytes(got) == b"0123456789", "A stream that ends after 10 bytes: return these 10.")
 
 
-def _by_handle(bench: Bench, threads: int) -> None:
-    """Rank 0 writes and signals by handles, rank 1 waits and reads."""
+def _by_view(bench: Bench, threads: int) -> None:
+    """Rank 0 writes and signals by memory views, rank 1 waits and reads."""
     rank = bench.rank
     data, bell = bench.symmetric("data", _WORDS, np.uint64), bench.symmetric("bell", 1, np.uint64)
     source = bench.array("source", 100 + np.arange(_WORDS, dtype=np.uint64))
@@ -60,9 +60,8 @@ def _by_handle(bench: Bench, threads: int) -> None:
     host = DeviceHost(rank)
     for array in (source, data, bell):
         host.register(array)
-    write = host.create_gpu_req(host.create_write_req(source, 1, remote=data))
-    ring = host.create_gpu_req(host.create_signal_req(bell, 1))
-    bench.launch(1, threads, write, ring, 8 * _WORDS, bell, data, heard)
+    local, remote = host.prep_local_view([source]), host.prep_remote_view([(data, 1), (bell, 1)])
+    bench.launch(1, threads, local, remote, 8 * _WORDS, bell, data, heard)
     rank.synchronize()
     rank.barrier()
     if bench.me == 1:
@@ -77,7 +76,7 @@ _KERNEL = """
 
 constexpr auto LEVEL = nixl_gpu_level_t::{level};
 
-extern "C" __global__ void puzzle(nixlGpuXferReqH write, nixlGpuXferReqH ring, size_t bytes,
+extern "C" __global__ void puzzle(nixlMemViewH local, nixlMemViewH remote, size_t bytes,
                                   uint64_t* bell, const uint64_t* data, uint64_t* heard) {{
     const int lane = threadIdx.x;
     if (ep::rank() == 0) {{
@@ -88,6 +87,11 @@ extern "C" __global__ void puzzle(nixlGpuXferReqH write, nixlGpuXferReqH ring, s
     for (size_t i = lane; i < bytes / 8; i += blockDim.x) heard[i] = data[i];
 }}
 """
+
+_CALLS = {
+    r"\bnixlPut\b": "Put by its entry of the view: `nixlPut`.",
+    r"\bnixlAtomicAdd\b": "Add to the bell by its entry of the view: `nixlAtomicAdd`.",
+}
 
 PUZZLES = (
     Puzzle(
@@ -161,83 +165,76 @@ busy day. The exercise raises an error at the end of the stream, since half a me
     ),
     Puzzle(
         number="02.3",
-        title="A write and its signal, by handles",
+        title="A write and its signal, by views",
         task="""
-`write` and `ring` are handles that the host of rank 0 has made: one writes `source` into the `data` of rank 1, the
-other adds to its `bell`. One thread runs this kernel (`LEVEL` is `THREAD`). Post the write of `bytes` bytes, and
-then add 1 to the bell. Two lines.
+The host of rank 0 has made two memory views. Entry 0 of `local` is `source`; entry 0 of `remote` is the `data` of
+rank 1, and entry 1 its `bell`. One thread runs this kernel (`LEVEL` is `THREAD`). Put `bytes` bytes of `source`
+into `data`, and then add 1 to the bell. Two lines.
 """,
         template=_KERNEL.format(level="THREAD", wait="wait_until_ge"),
-        main=lambda bench: _by_handle(bench, 1),
+        main=lambda bench: _by_view(bench, 1),
         hints=(
-            "`nixlGpuPostSingleWriteXferReq<LEVEL>(request, dst_offset, src_offset, dst_rkey_idx, size, flags, wait)` "
-            "and `nixlGpuPostSignalXferReq<LEVEL>(request, offset, value, dst_rkey_idx, flags, wait)`.",
-            "All offsets, indices and flags are 0. `wait` says whether what follows is ordered behind it: say `true`.",
-            "`nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);` and the signal with value 1.",
+            "`nixlPut<LEVEL>(source, target, size)` and `nixlAtomicAdd<LEVEL>(value, counter)`. Each place is "
+            "`{view, entry, offset}`.",
+            "The source is an entry of the local view, the target and the bell are entries of the remote one. All "
+            "offsets are 0.",
+            "`nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);` and the addition of 1 to entry 1.",
         ),
         solution="""
-nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);
-nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);
+nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);
+nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});
 """,
         discussion="""
-No address in sight: the handle holds both sides, and the kernel says only *how much* and *when*. That is what the
-host's work was for. Data, then signal, as always.
+No address in sight: the views hold both sides, and the kernel says only *which entry*, *how much* and *when*. That is
+what the host's work was for. Data, then signal, as always.
 """,
         wrong={
             "for (size_t i = 0; i < bytes / 8; ++i) ep::peer_ptr(const_cast<uint64_t*>(data), 1)[i] = 100 + i;\n"
-            "ep::signal_add(bell, 1, 1);": "by its handle",
-            "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);\n"
-            "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);": "race",
-            "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes + 8, 0, true);\n"
-            "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);": "registered",
-            "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);": "waits",
+            "ep::signal_add(bell, 1, 1);": "by its entry",
+            "nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});\nnixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);": "race",
+            "nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes + 8);\nnixlAtomicAdd<LEVEL>(1, {remote, 1, 0});": (
+                "registered"
+            ),
+            "nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);": "waits",
         },
-        requires={
-            "nixlGpuPostSingleWriteXferReq": "Post the write by its handle: `nixlGpuPostSingleWriteXferReq`.",
-            "nixlGpuPostSignalXferReq": "Add to the bell by its handle: `nixlGpuPostSignalXferReq`.",
-        },
+        requires=_CALLS,
     ),
     Puzzle(
         number="02.4",
         title="The same by a whole warp",
         task="""
-Now 32 threads run it, and `LEVEL` is `WARP`: all lanes call the write **together**, and share its work. The bell is
+Now 32 threads run it, and `LEVEL` is `WARP`: all lanes call the put **together**, and share its work. The bell is
 to ring once. Two lines; `lane` is 0 to 31.
 """,
         template=_KERNEL.format(level="WARP", wait="wait_until_ge_warp"),
-        main=lambda bench: _by_handle(bench, 32),
+        main=lambda bench: _by_view(bench, 32),
         hints=(
             "The calls are those of puzzle 02.3. Which of them must all lanes reach?",
-            "A signal that every lane posts at THREAD level adds 32. At WARP level, all lanes make one post.",
+            "An addition that every lane posts at THREAD level adds 32. At WARP level, all lanes make one post.",
             "Both calls with `<LEVEL>` by all lanes; or the second one in `if (lane == 0)` with "
             "`<nixl_gpu_level_t::THREAD>`.",
         ),
         solution="""
-nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);
-nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);
+nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);
+nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});
 """,
         discussion="""
-WARP level is a promise of the caller: all 32 lanes are there, with the same arguments. The write is spread over
-them, the signal is posted by one, and it comes after the work of all. A call at WARP level inside of `if (lane ==
+WARP level is a promise of the caller: all 32 lanes are there, with the same arguments. The put is spread over
+them, the addition is posted by one, and it comes after the work of all. A put at WARP level inside of `if (lane ==
 0)` waits for 31 lanes that never come, on a GPU for ever.
 """,
         wrong={
             "if (lane == 0) {\n    constexpr auto THREAD = nixl_gpu_level_t::THREAD;\n"
-            "    nixlGpuPostSingleWriteXferReq<THREAD>(write, 0, 0, 0, bytes, 0, true);\n"
-            "    nixlGpuPostSignalXferReq<THREAD>(ring, 0, 1, 0, 0, true);\n}": "All 32 lanes",
-            "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);\n"
-            "nixlGpuPostSignalXferReq<nixl_gpu_level_t::THREAD>(ring, 0, 1, 0, 0, true);": "should hold [1]",
-            "if (lane == 0) nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);\n"
-            "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);": "",
+            "    nixlPut<THREAD>({local, 0, 0}, {remote, 0, 0}, bytes);\n"
+            "    nixlAtomicAdd<THREAD>(1, {remote, 1, 0});\n}": "All 32 lanes",
+            "nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);\n"
+            "nixlAtomicAdd<nixl_gpu_level_t::THREAD>(1, {remote, 1, 0});": "should hold [1]",
+            "if (lane == 0) nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);\n"
+            "nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});": "",
         },
-        requires={
-            "nixlGpuPostSingleWriteXferReq": "Post the write by its handle: `nixlGpuPostSingleWriteXferReq`.",
-            "nixlGpuPostSignalXferReq": "Add to the bell by its handle: `nixlGpuPostSignalXferReq`.",
-        },
+        requires=_CALLS,
         flows=(
-            Flow(
-                "data", "writes", "another", "All 32 lanes have to share the write: call it at WARP level.", threads=2
-            ),
+            Flow("data", "writes", "another", "All 32 lanes have to share the put: call it at WARP level.", threads=2),
         ),
     ),
 )

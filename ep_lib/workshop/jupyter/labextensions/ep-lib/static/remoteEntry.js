@@ -1,5 +1,5 @@
 // A JupyterLab extension written by hand, so that nothing needs a build: a container of webpack's module federation with
-// one module, './extension', and three plugins.
+// one module, './extension', and four plugins.
 (function () {
     let shared;
 
@@ -82,11 +82,47 @@
         },
     };
 
+    const WIDGETS = 'application/vnd.jupyter.widget-view+json';
+
+    // A widget lives in the kernel. As ep_lib/workshop/saving.py does, this leaves the form that needs none.
+    function withoutWidgets(panel) {
+        for (const cell of panel.content.model ? panel.content.model.cells : []) {
+            if (cell.type !== 'code') continue;
+            for (let number = 0; number < cell.outputs.length; number++) {
+                const output = cell.outputs.get(number).toJSON();
+                if (!output.data || !output.data['text/html'] || !output.data[WIDGETS]) continue;
+                const { [WIDGETS]: gone, ...data } = output.data;
+                cell.outputs.set(number, { ...output, data });
+            }
+        }
+    }
+
+    async function predictions() {
+        const { INotebookTracker } = await shares('@jupyterlab/notebook');
+        return {
+            id: 'ep-lib:predictions',
+            description: 'Predictions are text once their kernel is gone; after a choice, Shift+Enter goes on.',
+            autoStart: true,
+            requires: [INotebookTracker],
+            activate: (app, tracker) => {
+                tracker.widgetAdded.connect((_, panel) => panel.sessionContext.statusChanged.connect((_, status) => {
+                    if (['restarting', 'autorestarting', 'dead'].includes(status)) withoutWidgets(panel);
+                }));
+                document.addEventListener('click', (event) => {
+                    const button = event.target.closest('.ep-lib-prediction button');
+                    const notebook = button && tracker.currentWidget && tracker.currentWidget.content;
+                    const at = notebook ? notebook.widgets.findIndex((cell) => cell.node.contains(button)) : -1;
+                    if (at >= 0 && at + 1 < notebook.widgets.length) notebook.activeCellIndex = at + 1;
+                });
+            },
+        };
+    }
+
     window._JUPYTERLAB = window._JUPYTERLAB || {};
     window._JUPYTERLAB['ep-lib'] = {
         init: (scope) => { shared = scope; },
         get: async () => {
-            const plugins = [await cuda(), leave, tabs];
+            const plugins = [await cuda(), await predictions(), leave, tabs];
             return () => ({ __esModule: true, default: plugins });
         },
     };
