@@ -406,9 +406,11 @@ def test_a_part_of_an_array_outlives_it() -> None:
         ("x[1] = 1", "__builtin_memcpy(own, x, sizeof own)"),
         ("memset(x, 7, 24)", "own[0] = x[2]"),
         ("__builtin_memset(x, 7, 8)", "own[0] = x[0]"),
+        ("x[2] = 1", "own[0] = memcmp(own, x, 24)"),
+        ("x[0] = 1", "own[0] = __builtin_memcmp(own, x, 8)"),
     ],
 )
-def test_copies_of_every_length_are_watched(writes: str, reads: str) -> None:
+def test_copies_and_comparisons_of_every_length_are_watched(writes: str, reads: str) -> None:
     source = """#include <stdint.h>
     extern "C" __global__ void copies(uint64_t* x, uint64_t* out) {
         uint64_t own[6] = {};

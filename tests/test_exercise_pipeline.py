@@ -19,7 +19,6 @@ from ep_lib.workshop.runner import Runner
 from ep_lib.workshop.scenario import FRAME, Scenario, frame_sizes, unpack_outputs
 
 pytestmark = [
-    pytest.mark.cuda_rules,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler"),
 ]

@@ -20,7 +20,6 @@ from ep_lib.workshop.hidden import load
 from ep_lib.workshop.sandbox import Limits
 
 pytestmark = [
-    pytest.mark.cuda_rules,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler"),
 ]

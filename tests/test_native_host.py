@@ -304,7 +304,9 @@ class QuietBackend:
     def launch(self, kernel: Any, grid: int, block: int, args: Any, shared_bytes: int = 0, uses: Any = ()) -> None:
         shape, loaded = (grid, block, shared_bytes), self._kernels.get(kernel)
         if loaded is None:
-            loaded = LoadedKernel(kernel.name, len(self._loaded) + 1, kernel.compile().params, 1024, 0, 32, None, True, None, b"")
+            loaded = LoadedKernel(
+                kernel.name, len(self._loaded) + 1, kernel.compile().params, 1024, 0, 32, None, True, None, b""
+            )
             self._kernels[kernel] = loaded
             self._loaded.append(loaded)
         if shape not in loaded.again:

@@ -180,6 +180,7 @@ extern char* epemu_shared_base;
 void* __tsan_memcpy(void*, const void*, size_t);
 void* __tsan_memmove(void*, const void*, size_t);
 void* __tsan_memset(void*, int, size_t);
+int epemu_memcmp(const void*, const void*, size_t);
 void epemu_stack_damaged(void);
 void* epemu_malloc(size_t);
 void epemu_free(void*);
@@ -190,6 +191,7 @@ void epemu_trap(const char*);
 HIDDEN void* __tls_get_addr(size_t* module_and_offset) { return epemu_shared_base + module_and_offset[1]; }
 HIDDEN void* memcpy(void* to, const void* from, size_t n) { return __tsan_memcpy(to, from, n); }
 HIDDEN void* memmove(void* to, const void* from, size_t n) { return __tsan_memmove(to, from, n); }
+OF_HOST int memcmp(const void* a, const void* b, size_t n) { return epemu_memcmp(a, b, n); }
 HIDDEN void* _Znwm(size_t n) { return epemu_malloc(n); }
 HIDDEN void* _Znam(size_t n) { return epemu_malloc(n); }
 HIDDEN void _ZdlPv(void* p) { epemu_free(p); }

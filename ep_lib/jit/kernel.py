@@ -40,9 +40,9 @@ class Launcher(Protocol):
 class Kernel(KernelSource):
     """One kernel: a source, the name of a ``__global__`` function in it, and how to compile it.
 
-    Make one with :meth:`from_file` or :meth:`from_source`. It is compiled at its first launch, or by :meth:`compile`,
-    and the result is cached on disk. A ``Kernel`` keeps what the source and its headers were when it was compiled; make
-    a new one after editing them.
+    Make one with :meth:`from_file` or :meth:`from_source`; the source is C++17, as nvcc takes it by default. It is
+    compiled at its first launch, or by :meth:`compile`, and the result is cached on disk. A ``Kernel`` keeps what the
+    source and its headers were when it was compiled; make a new one after editing them.
 
     Attributes: ``name`` (a C++ name expression such as ``copy`` or ``copy<float, 4>``), ``path`` (of the source, None
     for a string), ``source`` (its text), ``include`` (the learner's own folders, searched before ep_lib's headers),

@@ -85,6 +85,7 @@ class Scenario:
     alarm: str = ""  # of an exhaustive one: the output of which every value but 0 is a mistake of its run
     watched: tuple[str, ...] = ()  # with check_seeds: arrays of which the judge sees how they were accessed
     hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
+    called_by: str = ""  # who calls the piece, "block" or "warp" (or a thread of it): hidden.in_every_block
 
     def arrays(self, name: str) -> Sequence[Array]:
         return self.symmetric[name] if name in self.symmetric else self.local[name]

@@ -239,6 +239,12 @@ void* __tsan_memmove(void* d, const void* s, size_t n) {
     plain_access(reinterpret_cast<uintptr_t>(d), n, true, EPEMU_PC);
     return memmove(d, s, n);
 }
+int epemu_memcmp(const void* a, const void* b, size_t n) {
+    if (!n) return 0;
+    plain_access(reinterpret_cast<uintptr_t>(a), n, false, EPEMU_PC);
+    plain_access(reinterpret_cast<uintptr_t>(b), n, false, EPEMU_PC);
+    return memcmp(a, b, n);
+}
 void* __tsan_memset(void* d, int c, size_t n) {
     if (!n) return d;
     plain_access(reinterpret_cast<uintptr_t>(d), n, true, EPEMU_PC);

@@ -26,6 +26,7 @@ import importlib
 import importlib.util
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -101,7 +102,7 @@ def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTe
         )
     try:
         module = importlib.import_module(name) if folder is None else _import_from(folder / f"ex{exercise}.py")
-        behaviours = tuple(module.PUBLIC if public else module.BEHAVIOURS)
+        behaviours = tuple(in_every_block(module.PUBLIC if public else module.BEHAVIOURS))
         imports = tuple(getattr(module, "IMPORTS", ()))
         return HiddenTests(tuple(module.KERNELS), behaviours, folder=folder or Path(__file__).parent, imports=imports)
     except (ImportError, OSError, AttributeError) as error:
@@ -135,6 +136,7 @@ NODES = Fabric("srd", ranks_per_node=2)  # of two ranks, which reach each other 
 
 # Every kernel of a hidden test takes the task first; with this one it runs the canary of grader.cuh on `seen`.
 _CANARY_TASK = 0
+_MOST_THREADS = 1024  # of a block
 
 
 def random_bytes(rng: Rng, count: int) -> Bytes:
@@ -210,53 +212,44 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
     return checked
 
 
-def beside(cases: Cases, most: int = 2) -> Cases:
-    """The same runs, the first ``most`` of them with one or two warps more in each block, which call nothing of the
-    piece: they wait where the test's kernel ends, in ``meet_at_the_end()`` of grader.cuh. For pieces that one warp
-    calls, or one thread. The first of these runs has blocks of two dimensions, the next of one, and so on: a piece
-    must not know by its launch whether others call nothing, so each task needs both (and see ``twice``)."""
-
-    def more(rng: Rng) -> Iterator[Case]:
-        for number, case in enumerate(cases(rng)):
-            idle = 32 * int(rng.integers(1, 3))
-            yield case if number >= most else _in_blocks(case, idle, 1 if number % 2 else _width(rng))
-
-    return more
+def in_every_block(behaviours: Iterable[Behaviour]) -> Iterator[Behaviour]:
+    """The same behaviours. Where a scenario says by whom the piece is ``called_by``, the runs of a task are in blocks
+    of one dimension and of two, in turn; of runs under the checker the first one is in both, half of its schedules in
+    each. And beside a ``warp`` that calls, or a thread, there are then one or two warps more: they call nothing and
+    wait where the test's kernel ends (``meet_at_the_end()`` of grader.cuh), so that a barrier in the piece is seen."""
+    seen: Counter[int] = Counter()
+    for behaviour in behaviours:
+        yield replace(behaviour, cases=_in_blocks(behaviour.cases, seen[behaviour.task]))
+        seen[behaviour.task] += 1
 
 
-def in_two_dimensions(cases: Cases) -> Cases:
-    """The same runs, the first, third, ... in blocks of two dimensions, of whole warps, without any others beside."""
+def _in_blocks(cases: Cases, begin: int) -> Cases:
+    def varied(rng: Rng) -> Iterator[Case]:
+        for number, case in enumerate(cases(rng), begin):
+            scenario = case.scenario
+            if not isinstance(scenario, Scenario) or not scenario.called_by or scenario.exhaustive or scenario.hardware:
+                yield case
+                continue
+            runs = 2 if number == begin and len(scenario.check_seeds) > 1 else 1
+            for run in range(runs):
+                idle = 32 * int(rng.integers(1, 3)) if scenario.check_seeds and scenario.called_by == "warp" else 0
+                seeds = scenario.check_seeds[run::runs]
+                width = _width(rng) if (number + run) % 2 else 1
+                yield _in_block(case, replace(scenario, check_seeds=seeds), idle, width)
 
-    def folded(rng: Rng) -> Iterator[Case]:
-        for number, case in enumerate(cases(rng)):
-            yield case if number % 2 else _in_blocks(case, 0, _width(rng))
-
-    return folded
-
-
-def twice(cases: Cases) -> Cases:
-    """Each run twice, on other schedules: for a set of one run, of which ``beside`` and ``in_two_dimensions`` make two
-    that differ."""
-
-    def again(rng: Rng) -> Iterator[Case]:
-        for case in cases(rng):
-            yield case
-            yield replace(case, scenario=replace(of_kernels(case), seed=of_kernels(case).seed + 5))
-
-    return again
+    return varied
 
 
 def _width(rng: Rng) -> int:
     return int(rng.choice((4, 8, 16)))  # so neither threadIdx.x nor threadIdx.x % 32 is a lane
 
 
-def _in_blocks(case: Case, idle: int, width: int) -> Case:
+def _in_block(case: Case, scenario: Scenario, idle: int, width: int) -> Case:
     """With blocks of whole warps and ``idle`` threads more, in rows of ``width``; 1: in one dimension."""
-    scenario = of_kernels(case)
 
     def block(launch: Launch) -> int | tuple[int, int]:
         assert isinstance(launch.block, int), "a block of two dimensions already"
-        threads = round_up(launch.block, 32) + idle
+        threads = min(round_up(launch.block, 32) + idle, _MOST_THREADS) if idle or width > 1 else launch.block
         return (width, threads // width) if width > 1 else threads
 
     launches = tuple(tuple(replace(launch, block=block(launch)) for launch in own) for own in scenario.launches)

@@ -109,6 +109,7 @@ EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint6
         *noted++ = read(job, board, mine, &number);
         *noted++ = number;
         for (int i = 0; i < board.count; ++i) *noted++ = mine[i];
+        number = kBefore;
         *noted++ = begin(job, board, &number);
         *noted++ = number;
         *noted++ = ep::ld_relaxed_sys_u64(ep::peer_ptr(board.edition, board.home));

@@ -22,8 +22,6 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     Route,
-    beside,
-    in_two_dimensions,
     job_numbers,
     memory_wrong,
     of_kernels,
@@ -297,6 +295,7 @@ def _scenario(
         ranks=len(route),
         seed=seed,
         launches=tuple(launch for _ in route),
+        called_by="warp",
         outputs=("area", "counters", "seen", "noted"),
         symmetric={"area": areas, "counters": counters},
         local={"source": sources, "seen": seen, "noted": noted, "numbers": numbers},
@@ -360,7 +359,7 @@ def _signals(task: int) -> Cases:
             job = Job(units=units, bytes=320, target=16, increment=1 + seed, steps=4)
             yield message_case(task, rng, 1500 + 10 * seed, job, route)
 
-    return under_checker(beside(cases))
+    return under_checker(cases)
 
 
 def _peers(task: int) -> Cases:
@@ -376,7 +375,7 @@ def _side_by_side(task: int, units: int) -> Cases:
         for seed, route in enumerate((PAIR, BOTH, (1, 2, 0))):
             yield message_case(task, rng, 3000 + seed, Job(units=units, bytes=150, increment=3, steps=2), route)
 
-    return in_two_dimensions(cases)
+    return cases
 
 
 def _write_counts(rng: Rng) -> Iterator[Case]:
@@ -447,7 +446,7 @@ def _pipes_in_order(**numbers: int) -> Cases:
         for seed, slots in enumerate((1, 3)):
             yield pipe_case(rng, 6400 + 10 * seed, Job(bytes=480, slots=slots, steps=8, delay=60, **numbers))
 
-    return under_checker(beside(cases))
+    return under_checker(cases)
 
 
 def _pipe_rounds(rng: Rng) -> Iterator[Case]:
@@ -494,9 +493,7 @@ BEHAVIOURS = (
     Behaviour(1, "many threads send at once", _side_by_side(1, 40)),
     Behaviour(2, "the data is there when the wait returns", _waits_for_data, _ALONE),
     Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
-    Behaviour(
-        2, "what came before the signal may be read after the wait", under_checker(beside(_waits_in_order)), _ACQUIRE
-    ),
+    Behaviour(2, "what came before the signal may be read after the wait", under_checker(_waits_in_order), _ACQUIRE),
     Behaviour(2, "it returns at once if the signal is already there", _waits_no_longer),
     Behaviour(2, "signals are 64 bits wide", _waits_64_bits),
     Behaviour(2, "many threads can wait for the same signal", _waits_many_threads),
@@ -540,7 +537,7 @@ PUBLIC = (
     Behaviour(
         2,
         "what came before the signal may be read after the wait",
-        under_checker(beside(_waits_in_order), 2),
+        under_checker(_waits_in_order, 2),
         _ACQUIRE,
     ),
     Behaviour(3, "64 bytes arrive, and the signal grows by 1", one(lambda rng: message_case(3, rng, 1, Job()))),

@@ -31,10 +31,13 @@ EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
     if (task == 2) piece_send_batched(my.inbox, my.outbox, bytes, messages, my.counters, to);
     if (task == 3) piece_count_by_source(my.counters, messages, to);
     if (task == 4) piece_channel_send(my.inbox, my.outbox, bytes, messages, chunk, my.counters, to);
+    // Threads that the learner's kernel sends away leave this one as well: a barrier there waits for no others.
+    const int callers = task == 3 ? 1 : ep::kWarpSize;
+    if (ep::thread_in_block() >= callers) return;
     __syncthreads();
     if (ep::thread_in_block() != 0) return;
     int most = 0;
-    for (int lane = 0; lane < ep::kWarpSize; ++lane) most = max(most, piece_quiets()[lane]);
+    for (int lane = 0; lane < callers; ++lane) most = max(most, piece_quiets()[lane]);
     my.noted[blockIdx.x] = most;
     const int ranks = ep::num_ranks();
     if (task == 3) nvshmemi_ibgda_amo_nonfetch_add(my.counters + ranks + ep::rank(), 1, to, 5 + int(blockIdx.x));

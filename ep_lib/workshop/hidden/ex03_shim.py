@@ -23,7 +23,6 @@ from ep_lib.workshop.hidden import (
     Rng,
     Route,
     all_of,
-    beside,
     job_numbers,
     memory_wrong,
     on_fabrics,
@@ -32,7 +31,6 @@ from ep_lib.workshop.hidden import (
     refs,
     rehearsed,
     round_up,
-    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -175,6 +173,7 @@ def _scenario(
         ranks=ranks,
         seed=seed,
         launches=(launch,) * ranks,
+        called_by="warp",
         outputs=("area", "counters", "seen", "noted"),
         symmetric={"area": areas, "source": sources, "counters": counters},
         local={
@@ -209,8 +208,7 @@ def _messages(task: int, then: int, *finishers: int, routes: tuple[Route, ...] =
                 job = _Job(bytes=320, target=16, units=units, then=then, finisher=finisher, value=3, queue_pair=1)
                 yield _message_case(task, rng, 200 + finisher, job, route)
 
-    single = len(routes) * len(finishers or (0,)) == 1
-    return under_checker(beside(twice(cases)), 2) if single else under_checker(beside(cases))
+    return under_checker(cases)
 
 
 def _one_request(rng: Rng) -> Iterator[Case]:

@@ -16,12 +16,10 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     all_of,
-    beside,
     job_numbers,
     of_kernels,
     refs,
     rehearsed,
-    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
@@ -107,6 +105,7 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
         ranks=2,
         seed=seed,
         launches=((Launch("examine", 1, threads, arguments),), (Launch("examine", 1, 1, arguments),)),
+        called_by="warp",
         outputs=("slots", "counters", "taken", "noted"),
         symmetric={name: [array] * 2 for name, array in symmetric.items()},  # begin at a line, as the structs ask
         local={name: [array] * 2 for name, array in local.items()},
@@ -154,7 +153,7 @@ def _pushes(task: int, learners: int, *jobs: tuple[int, int, int], checked: int 
                 job = _Job(slots, each, 0, learners, 30 * (number % 2), batch, first=_OLD if number % 2 else 0)
                 yield _case(task, rng, 100 * task + 10 * number + seed, job, threads)
 
-    return under_checker(beside(twice(cases)), checked // 2) if checked else cases
+    return under_checker(cases, checked) if checked else cases
 
 
 def _warps(task: int, learners: int, *jobs: tuple[int, int, int, int], checked: int = 0) -> Cases:
@@ -166,7 +165,7 @@ def _warps(task: int, learners: int, *jobs: tuple[int, int, int, int], checked: 
                 job = _Job(slots, each, lanes, learners, 30 * seed, first=_OLD if seed else 0)
                 yield _case(task, rng, 100 * task + 10 * number + seed, job, warps * _LANES)
 
-    return under_checker(beside(cases), checked) if checked else cases
+    return under_checker(cases, checked) if checked else cases
 
 
 def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
@@ -177,7 +176,7 @@ def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
             job = _Job(64, 1, learners=learners, delay=20 * seed, first=_OLD * seed)
             yield _case(task, rng, 100 * task + seed, job, 12, lag)
 
-    return under_checker(beside(twice(cases)), checked // 2) if checked else cases
+    return under_checker(cases, checked) if checked else cases
 
 
 def _given_up(task: int, job: _Job, threads: int) -> Cases:

@@ -15,7 +15,6 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     all_of,
-    in_two_dimensions,
     job_numbers,
     on_fabrics,
     one,
@@ -126,6 +125,7 @@ def _scenario(
         ranks=ranks,
         seed=seed,
         launches=tuple(launches if rank in here else () for rank in everybody),
+        called_by="block",
         outputs=("flags", "finished", "out", "noted"),
         symmetric={
             "flags": [np.zeros((_KINDS, ranks), np.uint64) for _ in everybody],
@@ -156,10 +156,8 @@ def _epochs(task: int, learners: int, *ranks: int, failing: tuple[int, ...] = (0
 
 
 def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
-    """Over NVLink, in blocks of one and two dimensions, and four ranks of a node that has NICs as well."""
-    return all_of(
-        in_two_dimensions(_epochs(task, learners, *ranks)), on_fabrics(_epochs(task, learners, 4), *IN_A_NODE)
-    )
+    """Over NVLink, and four ranks of a node that has NICs as well."""
+    return all_of(_epochs(task, learners, *ranks), on_fabrics(_epochs(task, learners, 4), *IN_A_NODE))
 
 
 def _more_ranks_than_threads(task: int, learners: int) -> Cases:
@@ -213,7 +211,7 @@ BEHAVIOURS = (
     Behaviour(
         1,
         "rows and tags are there when the signal is seen",
-        under_checker(in_two_dimensions(_epochs(1, _SIGNAL, 2, 3))),
+        under_checker(_epochs(1, _SIGNAL, 2, 3)),
         _TABLE,
     ),
     Behaviour(1, "more ranks than threads", _more_ranks_than_threads(1, _SIGNAL), _TABLE),
@@ -226,9 +224,7 @@ BEHAVIOURS = (
     Behaviour(2, "a rank that is left out is not waited for", _epochs(2, _WAIT, 3, 4, masked=4), _ALL),
     Behaviour(2, "a rank that is an epoch ahead has come, too", _epochs(2, _WAIT, 2, 3, ahead=1), _ALL),
     Behaviour(2, "a rank that never comes", _in_vain, f"False after the limit, in all threads. {_ALL}"),
-    Behaviour(
-        2, "every thread may read every rank's rows", under_checker(in_two_dimensions(_epochs(2, _WAIT, 2, 3))), _ALL
-    ),
+    Behaviour(2, "every thread may read every rank's rows", under_checker(_epochs(2, _WAIT, 2, 3)), _ALL),
     Behaviour(2, "more ranks than threads", _more_ranks_than_threads(2, _WAIT), _ALL),
     Behaviour(
         3,
@@ -240,9 +236,7 @@ BEHAVIOURS = (
     Behaviour(
         3, "a failure in any block", all_of(_epochs(3, _LAST, 2, 2, failing=(0b1, 0b11010)), _last_thread), _COUNT
     ),
-    Behaviour(
-        3, "the rows of all blocks are published", under_checker(in_two_dimensions(_epochs(3, _LAST, 2, 2)), 8), _COUNT
-    ),
+    Behaviour(3, "the rows of all blocks are published", under_checker(_epochs(3, _LAST, 2, 2), 8), _COUNT),
 )
 
 PUBLIC = (

@@ -15,8 +15,6 @@ from ep_lib.workshop.hidden import (
     Case,
     Cases,
     Rng,
-    beside,
-    in_two_dimensions,
     job_numbers,
     on_fabrics,
     one,
@@ -24,7 +22,6 @@ from ep_lib.workshop.hidden import (
     rehearsed,
     some_zeros,
     threads_for,
-    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -126,6 +123,7 @@ def _scenario(task: int, seed: int, threads: int, job: _Job, given: Array, told:
         ranks=ranks,
         seed=seed,
         launches=(launch,) * ranks,
+        called_by="block" if task == 2 else "warp",
         outputs=("told",),
         symmetric={"rows": [np.zeros((4, _VECTOR_BYTES), np.uint8) for _ in everybody]},
         local={
@@ -163,18 +161,16 @@ _ROW = "The beginning of that rank's copy, and index * row_vectors vectors furth
 
 BEHAVIOURS = (
     Behaviour(1, "random votes, blocks of any size", _for_each(_votes_case, 1, 2, 5), _BELOW),
-    Behaviour(1, "one warp of two calls", under_checker(beside(twice(_for_each(_votes_case, 1))), 1), _BELOW),
-    Behaviour(
-        2, "random values, blocks of one to 32 warps", in_two_dimensions(_for_each(_warps_case, 1, 2, 7, 32)), _SHARED
-    ),
+    Behaviour(1, "one warp of two calls", under_checker(_for_each(_votes_case, 1), 2), _BELOW),
+    Behaviour(2, "random values, blocks of one to 32 warps", _for_each(_warps_case, 1, 2, 7, 32), _SHARED),
     Behaviour(
         2,
         "many calls through the same memory",
-        under_checker(in_two_dimensions(_for_each(_warps_case, 2, 4)), 8),
+        under_checker(_for_each(_warps_case, 2, 4), 8),
         _SHARED,
     ),
-    Behaviour(3, "tables of every size", in_two_dimensions(_tables), _BEFORE),
-    Behaviour(4, "rows near and far", on_fabrics(in_two_dimensions(_addresses), Fabric("p2p")), _ROW),
+    Behaviour(3, "tables of every size", _tables, _BEFORE),
+    Behaviour(4, "rows near and far", on_fabrics(_addresses, Fabric("p2p")), _ROW),
     Behaviour(
         4,
         "rows of ranks of the same node",

@@ -138,6 +138,7 @@ def _scenario(task: int, seed: int, job: _Job, rng: Rng, ranks: int, epochs: int
         ranks=ranks,
         seed=seed,
         launches=(launches,) * ranks,
+        called_by="warp",
         outputs=("arrived", "out", "noted"),
         symmetric={
             "returned": [np.zeros((2, *shape), np.uint64) for _ in everybody],

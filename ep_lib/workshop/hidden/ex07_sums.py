@@ -195,6 +195,7 @@ def _scenario(task: int, seed: int, job: _Job, given: Array, weights: Array, tol
         ranks=1,
         seed=seed,
         launches=((launch,),),
+        called_by="warp",
         outputs=("told",),
         local={
             "given": [np.ascontiguousarray(given).view(np.int32).ravel()],

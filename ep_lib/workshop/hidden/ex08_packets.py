@@ -16,7 +16,6 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     all_of,
-    in_two_dimensions,
     job_numbers,
     left_over,
     narrow,
@@ -25,7 +24,6 @@ from ep_lib.workshop.hidden import (
     refs,
     rehearsed,
     some_zeros,
-    twice,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -130,6 +128,7 @@ def _scenario(task: int, rng: Rng, seed: int, job: _Job, sources: list[Array], b
         ranks=len(sources),
         seed=seed,
         launches=(launch,) * len(sources),
+        called_by="warp",
         outputs=("packets", "found", "noted"),
         watched=("packets",),
         symmetric={"packets": [before for _ in everybody]},
@@ -184,7 +183,7 @@ BEHAVIOURS = (
     Behaviour(
         1,
         "it is right in every schedule",
-        under_checker(in_two_dimensions(twice(_rounds(1, _SEND, 8, seeds=1))), 2),
+        under_checker(_rounds(1, _SEND, 8, seeds=1), 4),
         _STORE,
     ),
     Behaviour(2, "every round's words, never those of another", _rounds(2, _WAIT, 1, 8, 40), _LOAD),
@@ -192,14 +191,14 @@ BEHAVIOURS = (
     Behaviour(
         2,
         "it is right in every schedule",
-        under_checker(in_two_dimensions(twice(_rounds(2, _WAIT, 8, seeds=1))), 2),
+        under_checker(_rounds(2, _WAIT, 8, seeds=1), 4),
         _LOAD,
     ),
     Behaviour(3, "any number of words", all_of(_rounds(3, _SEND_WARP, 1, 33, 70), _many(3, _SEND_WARP)), _STRIDE),
     Behaviour(
         3,
         "each word once, in one store",
-        under_checker(in_two_dimensions(twice(_rounds(3, _SEND_WARP, 33, seeds=1))), 1),
+        under_checker(_rounds(3, _SEND_WARP, 33, seeds=1), 2),
         _STRIDE,
     ),
     Behaviour(4, "any number of words", all_of(_rounds(4, _WAIT_WARP, 1, 33, 70), _many(4, _WAIT_WARP)), _VOTE),
@@ -207,7 +206,7 @@ BEHAVIOURS = (
     Behaviour(
         4,
         "all of the words may be read",
-        under_checker(in_two_dimensions(twice(_rounds(4, _WAIT_WARP, 40, seeds=1))), 2),
+        under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1), 4),
         _VOTE,
     ),
 )

@@ -23,7 +23,7 @@ EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
 }
 
 // The end of a kernel in which not all threads call the piece, where the others wait for those that do. A __syncthreads()
-// in what one warp calls meets theirs, which the checker tells (`beside` of hidden/__init__.py adds warps that call
+// in what one warp calls meets theirs, which the checker tells (`in_every_block` of hidden/__init__.py adds warps that call
 // nothing); a __syncwarp() in what one thread calls waits for lanes that are here. Every run ends here, whether such
 // threads are there or not: which it is, a kernel does not know, and so no piece does.
 EP_DEVICE void meet_at_the_end() {
