@@ -58,7 +58,8 @@ class LoadedKernel:
 
     def variable(self, symbol: str) -> tuple[int, int] | None:
         """Address and bytes of a variable of the module; None if it has none of that name."""
-        address, nbytes = self.module.symbol(symbol), variable_sizes(Elf(self.cubin)).get(symbol)
+        nbytes = variable_sizes(Elf(self.cubin)).get(symbol)
+        address = None if nbytes is None else self.module.symbol(symbol)
         return None if address is None or nbytes is None else (address, nbytes)
 
     def check(self, block: tuple[int, int, int], shared_bytes: int, max_shared: int) -> None:
