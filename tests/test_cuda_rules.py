@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ep_lib import Rank, spawn
+from ep_lib.config import Config
 from ep_lib.errors import KernelCompileError, KernelLaunchError
 from ep_lib.jit import cuda_rules, gxx, nvrtc, toolkit
 from ep_lib.jit.kernel import Kernel
@@ -95,9 +96,10 @@ def test_a_verdict_is_kept_with_the_kernel(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_own_kernels_are_asked_about_with_a_learners_header(tmp_path: Path) -> None:
     path = toolkit.PACKAGE / "moe/direct/dispatch_bulk.cu"
-    assert cuda_rules.identity(Kernel.from_file(path, "k")) == ""
-    assert cuda_rules.identity(Kernel.from_file(path, "k", include=[tmp_path]))
-    assert cuda_rules.identity(Kernel.from_source("", "k"))
+    config = Config.from_environment()
+    assert cuda_rules.identity(Kernel.from_file(path, "k"), config) == ""
+    assert cuda_rules.identity(Kernel.from_file(path, "k", include=[tmp_path]), config)
+    assert cuda_rules.identity(Kernel.from_source("", "k"), config)
 
 
 def test_without_nvrtc_it_is_said_once_that_nothing_was_checked(

@@ -28,6 +28,8 @@ def copy(tmp_path: Path) -> Exercise:
     shutil.copytree(root / "solutions", tmp_path / "solutions")
     shutil.copytree(root / "exercises", tmp_path / "exercises")
     shutil.copytree(root / "tutorial_kernels", tmp_path / "tutorial_kernels")
+    (tmp_path / "notebooks").mkdir()
+    shutil.copyfile(root / "notebooks/puzzles.ipynb", tmp_path / "notebooks/puzzles.ipynb")
     for name in ALL:
         exercise = exercises.find(name, tmp_path)
         for file in (*exercise.pieces, *exercise.also):

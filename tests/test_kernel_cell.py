@@ -14,6 +14,8 @@ import pytest
 import ep_lib
 from ep_lib import errors, workshop
 
+pytestmark = pytest.mark.cuda_rules
+
 GREET = """
 #include <ep/peer.cuh>
 #include <ep/signal.cuh>
@@ -27,8 +29,6 @@ extern "C" __global__ void greet(int* box, uint64_t* flag, int* heard) {
 WITHOUT_WAIT = GREET.replace("if (ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, peer, 0})) ", "")
 MAIN = """
 import numpy as np
-
-pytestmark = pytest.mark.cuda_rules
 
 def main(rank):
     box, flag, heard = rank.symmetric(1, np.int32), rank.symmetric(1, np.uint64), rank.symmetric(1, np.int32)

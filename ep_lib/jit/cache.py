@@ -45,13 +45,13 @@ def say(text: str) -> None:
 
 
 # ---- where ---------------------------------------------------------------------------------------------------------
-def cache_dir() -> Path:
+def cache_dir(config: Config | None = None) -> Path:
     """``$EP_LIB_CACHE_DIR``, else ``$XDG_CACHE_HOME/ep_lib``, else ``~/.cache/ep_lib``; a temporary folder of this user
     where that cannot be written, or there is no home. Created when missing, for this user alone.
 
     Raises BackendUnavailable for a folder that cannot be made, or that others could put code into.
     """
-    if path := Config.from_environment().cache_dir:
+    if path := (config or Config.from_environment()).cache_dir:
         with _typed("made", path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _trusted(path)
@@ -68,8 +68,9 @@ def places() -> list[Path]:
 
     Raises BackendUnavailable for a directory that others could put code into.
     """
-    shared = Config.from_environment().shared_cache
-    return [*([_trusted(shared)] if shared is not None and shared.is_dir() else []), cache_dir()]
+    config = Config.from_environment()
+    shared = config.shared_cache
+    return [*([_trusted(shared)] if shared is not None and shared.is_dir() else []), cache_dir(config)]
 
 
 def _trusted(path: Path) -> Path:

@@ -37,9 +37,9 @@ class Answer:
         self.most_threads: list[int] = []
 
 
-def identity(kernel: KernelSource) -> str:
+def identity(kernel: KernelSource, config: Config) -> str:
     """Whom a compilation of ``kernel`` asks, for its key in the cache; "" if nothing is asked."""
-    if not Config.from_environment().cuda_rules or _is_the_librarys(kernel):
+    if not config.cuda_rules or _is_the_librarys(kernel):
         return ""
     found = toolkit.find_nvrtc()
     return f"{_arch()} {found.identity if found else 'unchecked'}"

@@ -288,9 +288,9 @@ def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path, *, is
     headers = digest.scan(unit, roots, [toolkit.EMULATOR_INCLUDE, *system])
     roots = [*roots, toolkit.EMULATOR_INCLUDE]
     library = _uses_cpp_library(unit, headers, system)
-    prelude, arch = _prelude(compiler, library), Config.from_environment().cuda_arch
-    asks = "" if is_half else cuda_rules.identity(kernel)
-    return _Plan(compiler, prelude, build_runtime(), kernels, unit, headers, roots, system, library, arch, asks)
+    prelude, config = _prelude(compiler, library), Config.from_environment()
+    runtime, arch, asks = build_runtime(), config.cuda_arch, "" if is_half else cuda_rules.identity(kernel, config)
+    return _Plan(compiler, prelude, runtime, kernels, unit, headers, roots, system, library, arch, asks)
 
 
 @functools.lru_cache(256)  # the headers' digest says what is in them

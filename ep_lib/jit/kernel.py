@@ -91,7 +91,7 @@ class Kernel(KernelSource):
         such structs: they are kept alive, and the emulator lets the kernel touch them. Raises
         :class:`KernelLaunchError`, :class:`KernelCompileError` and :class:`KernelNotFoundError`.
         """
-        backend = _backend_of(rank, "launch(rank, grid, block, ...)")
+        backend = getattr(rank, "_backend", None) or _backend_of(rank, "launch(rank, grid, block, ...)")
         if pieces.in_use:
             pieces.launched(self.pieces(toolkit.EMULATED_TRANSPORT))
         backend.launch(self, grid, block, args, shared_bytes, uses)
@@ -133,7 +133,7 @@ class Kernel(KernelSource):
         if pieces.in_use:  # the learner edits them while the library's kernels live on
             key += self.reaches(toolkit.EMULATED_TRANSPORT).digest
         image = self._images.get(key)
-        if image is not None and _is_there(image):
+        if image is not None and (image.__class__ is not EmulatorImage or os.access(image.path, os.F_OK)):
             return image
         with self._lock:
             image = self._images.get(key)
@@ -160,7 +160,7 @@ class Kernel(KernelSource):
 
 def _is_there(image: EmulatorImage | NvrtcImage) -> bool:
     """Whether its file is: the cache may have been emptied since."""
-    return not isinstance(image, EmulatorImage) or image.path.exists()
+    return not isinstance(image, EmulatorImage) or os.access(image.path, os.F_OK)
 
 
 def _backend_of(rank: Launcher, call: str) -> Any:

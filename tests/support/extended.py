@@ -117,7 +117,6 @@ KEPT = {
     "test_receive_areas::test_results_stay_and_never_change": 1,
     "test_right_kernels::test_nothing_is_said": 20,
     "test_ring::test_nothing_is_said_of_the_ring": 1,
-    "test_ring_and_proxy::test_a_native_proxy_tells_its_rate": 1,
     "test_row_formats::test_casts_are_clean_under_the_checker": 1,
     "test_row_formats::test_clean_under_the_checker": 1,
     "test_row_formats::test_every_form_by_direct_writes": 1,
