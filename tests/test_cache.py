@@ -207,7 +207,7 @@ def test_a_read_only_cache_serves_what_it_has(own_cache: Path, monkeypatch: pyte
     _as_a_new_process(monkeypatch)
     for owner, name in ((cache.tempfile, "mkstemp"), (os, "utime"), (Path, "mkdir")):
         monkeypatch.setattr(owner, name, refused)
-    monkeypatch.setattr(cache, "cache_dir", lambda: own_cache)
+    monkeypatch.setattr(cache, "cache_dir", lambda *_: own_cache)
     assert Kernel.from_source(SOURCE, "add").compile() == before
     with pytest.raises(BackendUnavailable, match="Read-only file system; set EP_LIB_CACHE_DIR"):
         Kernel.from_source(SOURCE + "\n", "add").compile()

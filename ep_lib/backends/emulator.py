@@ -20,6 +20,7 @@ from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.emulator.recording import parameter_names, read_only_parameters
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
+from ep_lib.jit.gxx import MAX_THREADS
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, require_threads, used_arrays
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind
@@ -280,7 +281,8 @@ class EmulatorBackend:
             self._world.require_own(self.rank)
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image, parameters = self._loaded.get(kernel) or self._load(kernel)
-        require_threads(kernel.name, block3, image.most_threads)
+        if image.most_threads < MAX_THREADS:
+            require_threads(kernel.name, block3, image.most_threads)
         shared_bytes = dynamic_shared(kernel.name, shared_bytes)
         _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         arrays, data = [], []

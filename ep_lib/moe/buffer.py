@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -791,7 +792,7 @@ class Buffer:
 
     def _require_usable(self) -> None:
         if not self._unusable:
-            if self._rank.is_closed:
+            if self._rank._is_closed or os.getpid() != self._rank._process:  # Rank.is_closed, without a call of it
                 self._unusable = f"rank {self._rank.rank} was closed"
             else:
                 for word in self._broken:

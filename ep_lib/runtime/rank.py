@@ -7,7 +7,6 @@ import math
 import os
 import pickle
 import warnings
-import weakref
 from collections.abc import Iterator, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
@@ -26,17 +25,6 @@ from ep_lib.runtime.call_names import name_of_result
 
 # What pickle raises, and the classes of what it copies
 _NO_COPY = (pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError, LookupError, ImportError)
-
-
-_ranks: weakref.WeakValueDictionary[int, Rank] = weakref.WeakValueDictionary()
-
-
-def _close_in_a_fork() -> None:
-    for rank in _ranks.values():
-        rank.is_closed = True
-
-
-os.register_at_fork(after_in_child=_close_in_a_fork)
 
 
 class Rank:
@@ -59,16 +47,17 @@ class Rank:
         self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_spread, backend.heap_generations)
         self._named: dict[tuple[Any, ...], list[list[tuple[str, str]]]] = {}  # under checks: names of symmetric arrays
         self._is_closed, self._process = False, os.getpid()
-        self.is_closed = (
-            False  # or a child that was forked from the rank's process, which never had a part in its world
-        )
-        _ranks[id(self)] = self
         self.rank = backend.rank
         self.world_size = backend.world_size
         self.backend = backend.name
         self.xp: ModuleType = backend.xp
         self.heap_bytes = backend.heap_bytes
         backend.heap_in_use(self._heap.arrays)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has no part in its world any more; a child that was forked from the rank's process never had."""
+        return self._is_closed or os.getpid() != self._process
 
     def __index__(self) -> int:
         return self.rank
@@ -309,7 +298,7 @@ class Rank:
                     with contextlib.suppress(EpError):  # of a kernel: synchronize() has raised it, or close() does
                         self._tell_of_pieces()
             finally:
-                self._is_closed = self.is_closed = True
+                self._is_closed = True
                 self._backend.close()
 
     def _tell_of_pieces(self) -> None:

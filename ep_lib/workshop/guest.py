@@ -417,13 +417,17 @@ class _Rank(Rank):
     streams = NoStreams()
     sm_count = None
     shared_bytes = MAX_SHARED_BYTES
-    is_closed = False  # a piece is called while its test's world runs
 
     def __init__(
         self, ask: Ask, worker: _Worker, _: str, methods: Sequence[str], values: Sequence[str], fixed: Mapping[str, Any]
     ) -> None:
         self._ask, self._worker, self.xp = ask, worker, np
         vars(self).update(fixed)
+
+    @property
+    def is_closed(self) -> bool:
+        """A piece is called while its test's world runs."""
+        return False
 
     def launch(
         self,
