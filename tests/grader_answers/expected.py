@@ -400,7 +400,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
     },
     "07_sums": {
         "wrong_fused": ({1}, "Round the product, then the sum"),
-        "wrong_joined_by_gpus": ({1}, "as GPUs' compilers join a product and a sum"),
+        "wrong_joined_by_gpus": (
+            {1},
+            "__fmul_rn and __fadd_rn, which no compiler joins|as GPUs' compilers join a product and a sum",
+        ),
         "wrong_weight_last": ({1}, "answers are wrong; the first is add_weighted("),
         "wrong_halves_swapped": ({2, 3}, "A bfloat16 is the upper half of a float32"),
         "wrong_leaves_the_other": ({2, 3}, "leave none of the other number"),
