@@ -357,8 +357,7 @@ class DeepEpV1(Library):
         return self._buffer.combine(rows, came[4], config=self._combine)[0]
 
     def places(self, case: Case, came: Any) -> tuple[Any, Any]:
-        source, token = case.in_order()  # V1 keeps the order of ranks, and of each rank's tokens
-        return source, token
+        return case.in_order()  # V1 keeps the order of ranks, and of each rank's tokens
 
     def low_latency(self, case: Case) -> Iterator[Operation]:
         buffer, x, idx, experts = self._buffer, case.sets("bf16")[0], case.idx, self.shape.experts
@@ -407,7 +406,10 @@ class DeepEpV2(Library):
 
 
 class Nccl(Library):
-    """NCCL's all-to-all with torch's indexing (:class:`gpu_peers.Nccl`), which knows the counts beforehand."""
+    """NCCL's all-to-all with torch's indexing (:class:`gpu_peers.Nccl`).
+
+    ``operations`` know the counts beforehand; ``counted`` sends them, and experts and weights with the rows.
+    """
 
     by = "NCCL"
     peer: type[gpu_peers.Peer] = gpu_peers.Nccl
@@ -415,6 +417,28 @@ class Nccl(Library):
     def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape) -> None:
         super().__init__(rank, limits, shape)
         self._kept: list[Any] = []
+
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        import torch
+        import torch.distributed as dist
+
+        goes = gpu_inputs.goes_to(self.shape, idx)
+        counts = goes.sum(0)
+        coming = torch.empty_like(counts)
+        dist.all_to_all_single(coming, counts)
+        route = gpu_peers.Route(goes, *torch.stack([counts, coming]).tolist())
+        came = route, route.there(_choices(idx, weights))
+        return self.again(x, came), came
+
+    def again(self, x: Any, came: Any) -> Any:
+        rows = tuple(came[0].there(part) for part in gpu_peers.parts_of(x))
+        return rows if isinstance(x, tuple) else rows[0]
+
+    def summed(self, rows: Any, came: Any) -> Any:
+        return came[0].back(rows, came[0].room(rows))
+
+    def places(self, case: Case, came: Any) -> tuple[Any, Any]:
+        return case.in_order()
 
     def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
         peer = self.peer(self.rank, case.shape, dtype, case.routing)
@@ -451,8 +475,55 @@ class Torch(Nccl):
     peer = gpu_peers.SymmetricOnce
     keeps = True
 
+    def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape) -> None:
+        super().__init__(rank, limits, shape)
+        self._any: dict[str, Any] = {}  # by dtype: a peer with room for every routing
+        self._peer: Any = None
+
+    def prepare(self, case: Case, dtype: str) -> None:
+        if dtype not in self._any:
+            shape = case.shape._replace(tokens=self.limits.tokens)
+            sizes = {"most": shape.ranks * shape.tokens, "more": 2 * shape.top_k}
+            self._any[dtype] = gpu_peers.SymmetricOnce(self.rank, shape, dtype, **sizes)
+        self._peer = self._any[dtype]
+
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        peer = self._peer
+        placed = peer.placed(peer.group_pairs(idx))
+        peer.take(*placed)
+        peer.move([*gpu_peers.parts_of(x), _choices(idx, weights)])
+        splits = peer.out_splits[0].clone()
+        received = int(splits[0].sum())
+        *rows, choices = (recv[:received].clone() for recv in peer.recv)
+        return tuple(rows) if isinstance(x, tuple) else rows[0], (placed, splits, received, choices)
+
+    def again(self, x: Any, came: Any) -> Any:
+        placed, _, received, _ = came
+        self._peer.take(*placed)
+        parts = gpu_peers.parts_of(x)
+        self._peer.move(parts)
+        rows = tuple(recv[:received].clone() for recv in self._peer.recv[: len(parts)])
+        return rows if isinstance(x, tuple) else rows[0]
+
+    def summed(self, rows: Any, came: Any) -> Any:
+        peer, (placed, splits, received, _) = self._peer, came
+        peer.take(*placed)
+        peer.recv[0][:received].copy_(rows)
+        peer.kept_splits.copy_(splits)
+        return peer.move_back(peer.kept_splits)
+
+    def places(self, case: Case, came: Any) -> tuple[Any, Any]:
+        return self._peer.in_order(case.every)  # type: ignore[no-any-return]
+
     def copied_out(self, peer: Any) -> Any:
         return [recv[: peer.received].clone() for recv in peer.recv]
+
+
+def _choices(idx: Any, weights: Any) -> Any:
+    """``[tokens, 2 * top_k]`` int32: experts and weights as one row, so that they travel together."""
+    import torch
+
+    return torch.cat([idx.int(), weights.view(torch.int32)], 1)
 
 
 class _Checks:
