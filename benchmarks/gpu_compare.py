@@ -361,7 +361,7 @@ def compare(options: argparse.Namespace, more: Sequence[str]) -> dict[str, Any]:
         wrong += found["wrong"]
         about = about or found["machine"]
         if found["why"]:
-            missing[by] = f"{found['why']}; {len(found['rows'])} rows were done"
+            wrong.append(f"{by}: {found['why']}; {len(found['rows'])} rows were done")
         if library in FOLDERS:
             versions[by] = built_from(getattr(options, FOLDERS[library]))
         if library == "deep_ep_v2" and found["machine"]:

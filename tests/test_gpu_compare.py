@@ -296,6 +296,18 @@ def test_each_call_is_drawn_anew() -> None:
 
 
 @pytest.mark.slow
+def test_a_library_that_fails_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here because a Buffer of no tokens cannot be made; a library without its folder is left out, and said so."""
+    given = ["--backend=emulator", "--libraries=ep_lib,deep_ep_v1", "--tokens=0", "--kinds=counted"]
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "benchmarks/gpu_vary.py"), *given])
+    assert gpu_vary.run(gpu_vary.arguments(), gpu_vary.varied, gpu_vary.shown, ["kinds"]) == 1
+    out = capsys.readouterr().out
+    assert "WRONG ep_lib: exit status 1; 0 rows were done" in out and "not measured: DeepEP V1: no --deep" in out
+
+
+@pytest.mark.slow
 def test_calls_that_differ_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"backend": "emulator", "tokens": 4, "hidden": 256, "experts": 8, "top-k": 2, "calls": 1, "sms": 2}
     settings |= {"routings": "random,incast", "kinds": "counted,step", "library": "ep_lib", "part": tmp_path}
