@@ -50,6 +50,7 @@ CASTS = {
     "not a number": ("o[0] = (int)f[0];", np.nan, "casts nan of type 'float' to 'int'"),
     "negative": ("o[0] = (int)(unsigned)f[0];", -1.0, "casts -1 of type 'float' to 'unsigned int'"),
     "of a double": ("o[0] = (int)(long long)(1e10 * f[0]);", 1e10, "casts 1e+20 of type 'double' to 'long long int'"),
+    "of a floor": ("o[0] = (int)(long long)floorf(f[0]);", 1e20, "casts 1e+20 of type 'float' to 'long long int'"),
     "to a byte": ("o[0] = (signed char)f[0];", 200.0, "casts 200 of type 'float' to 'signed char'"),
 }
 

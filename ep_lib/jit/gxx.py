@@ -109,6 +109,8 @@ _GCC_FLAGS = [
     *("-fsanitize=bounds-strict", "-fsanitize=object-size"),
     *("--param", "tsan-distinguish-volatile=1", "-fno-extern-tls-init", "-fmax-errors=20", "-pipe"),
     *(f"-fno-{step}" for step in _GCC_LATE),
+    # Of a cast of one it makes lfloor or lceil, before the sanitizer looks at casts.
+    *(f"-fno-builtin-{name}" for name in ("floor", "floorf", "ceil", "ceilf")),
     # A struct that is passed by value is copied by its constructor, in loads that the sanitizer sees; else by the call,
     # in loads that it does not see.
     "-fno-elide-constructors",
