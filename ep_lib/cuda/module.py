@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ep_lib.cuda.errors import NOT_FOUND
 from ep_lib.errors import KernelLaunchError
 from ep_lib.jit.elf import Elf, variable_sizes
+from ep_lib.jit.kernel import require_threads
 from ep_lib.jit.signature import Param
 
 if TYPE_CHECKING:
@@ -64,12 +65,7 @@ class LoadedKernel:
 
     def check(self, block: tuple[int, int, int], shared_bytes: int, max_shared: int) -> None:
         """Refuse what the GPU cannot run, and ask for large shared memory. Sizes in bytes; raises KernelLaunchError."""
-        threads = block[0] * block[1] * block[2]
-        if threads > self.max_threads:
-            raise KernelLaunchError(
-                f"{self.name}: a block of {threads} threads, but with its {self.registers} registers per thread this "
-                f"kernel runs with at most {self.max_threads} on this GPU"
-            )
+        require_threads(self.name, block, self.max_threads)
         total = self.static_shared + shared_bytes
         if shared_bytes < 0 or total > max_shared:
             raise KernelLaunchError(
