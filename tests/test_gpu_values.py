@@ -210,6 +210,10 @@ BEYOND = {  # NaN and the ends of formats, as CUDA's documentation has them
     "fmaxf(1.0f, nan)": 1.0,
     "min(nan, 1.0f)": 1.0,
     "fmin((double)nan, 2.0)": 2.0,
+    "1.0f / fminf(half_ * 0.0f, half_ * -0.0f)": -np.inf,  # -0 is smaller than 0
+    "1.0f / max(half_ * -0.0f, half_ * 0.0f)": np.inf,
+    "1.0 / fmin(half_ * 0.0, half_ * -0.0)": -np.inf,
+    "fmax(__longlong_as_double(0x7ff0000000000000 + (long long)(half_ * 2)), 2.0)": 2.0,  # a signaling NaN
     "nan < 1.0f || nan >= 1.0f || nan == nan": 0.0,
     "nan != nan": 1.0,
     "__half2float(__float2half(65519.0f))": 65504.0,
