@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ep_lib.jit.nvrtc import NvrtcImage
 
 STATE_SYMBOL = "ep_device_state"  # <ep/device_state.cuh>
+# Of CUDA's <cooperative_groups.h>, inlined: the lines of a cubin, which NVRTC is always asked for, name it
+_GRID_BARRIER = b"get_grid_workspace"
 
 # CUfunction_attribute
 _MAX_THREADS_PER_BLOCK = 0
@@ -56,6 +58,11 @@ class LoadedKernel:
             offsets.append(-(-end // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT)
             end = offsets[-1] + param.size
         return tuple(offsets), max(end, 1)
+
+    @functools.cached_property
+    def syncs_grid(self) -> bool:
+        """Whether a kernel of its source has grid_group::sync, for which all blocks must run at once."""
+        return _GRID_BARRIER in self.cubin
 
     def variable(self, symbol: str) -> tuple[int, int] | None:
         """Address and bytes of a variable of the module; None if it has none of that name."""
