@@ -386,7 +386,7 @@ def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[s
     runtime, support = (Elf(file.read_bytes()) for file in (plan.runtime, _support(plan.compiler)))
     require_own_names(parts, runtime, support)
     dependencies = "".join(file.read_text("utf-8", "replace") for file in (read, plan.prelude / _READ))
-    require_own_lines(parts, dependencies, source.source_path)
+    require_own_lines(parts, dependencies, [source.source_path, *sealed.among(plan.headers.files)])
     merged, closed = folder / "merged.o", folder / "closed.o"
     for name, *options in (("ld", *MERGE, whole, "-o", merged), ("objcopy", *closing(exported), merged, closed)):
         command = [_beside(plan.compiler, name), *map(str, options)]
