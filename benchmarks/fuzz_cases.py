@@ -207,7 +207,7 @@ def _float_arithmetic() -> Iterator[tuple[str, Op]]:
             yield "min", Op(f"{name}({{0}}, {{1}})", (t, t), t, partial(_of_numbers, smaller="min" in name))
         yield "fused", Op(f"fma{f}({{0}}, {{1}}, {{2}})", (t, t, t), t)
         for a in INTEGERS:
-            yield "cast", Op(f"({t.name}){{0}}", (a,), t, _f(t))
+            yield "cast", Op(f"({t.name}){{0}}", (a,), t, int)
             low, high = float(_f(t)(a.lowest - 1)), 2.0 ** (a.bits - a.signed)
             yield "to integer", Op(f"({a.name})inside({{0}}, {t.name}({low!r}), {t.name}({high!r}))", (t,), a)
     yield "cast", Op("(float){0}", (F64,), F32, np.float32)
