@@ -133,6 +133,6 @@ def test_the_sdist_runs_its_tests(sdist: Path) -> None:
 
 
 def test_the_licence_is_named_as_spdx_has_it(sdist: Path) -> None:
-    (annotation,) = tomllib.loads((sdist / "REUSE.toml").read_text())["annotations"]
+    annotation, _ = tomllib.loads((sdist / "REUSE.toml").read_text())["annotations"]
     project = tomllib.loads((sdist / "pyproject.toml").read_text())["project"]
     assert annotation["path"] == "**" and annotation["SPDX-License-Identifier"] == project["license"] == "Apache-2.0"
