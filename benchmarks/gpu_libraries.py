@@ -1,4 +1,4 @@
-"""ep_lib and its peers behind one interface: what each is asked to do in a case, for gpu_compare.py and gpu_vary.py to check and time.
+"""ep_lib and its peers behind one interface: what each does in a case, for gpu_compare and gpu_vary to check and time.
 
 DeepEP is imported from a folder that the caller names (build_deep_ep.sh makes one); none of it is in this repository.
 Every library gets the same rows, routing and number of SMs. A dispatch with a cached handle knows which row goes where;
