@@ -210,7 +210,7 @@ def test_a_right_answer_is_kept(own_mine: Path) -> None:
     assert progress.get(progress.PUZZLES, "00.1") is None
     got = answer("00.1", "*ep::peer_ptr(box, peer) = 100 + me;")
     assert got.verdict.kind == "right" and "base64" in got._repr_html_()
-    assert "box of rank 0: word 0 written by rank 1 block 0 thread 0" in got.description
+    assert "box of rank 0 holds [101] at the end: word 0 written by rank 1 block 0 thread 0" in got.description
     assert json.loads((own_mine / "progress.json").read_text()) == {
         "puzzles": {"00.1": "*ep::peer_ptr(box, peer) = 100 + me;"}
     }
@@ -350,7 +350,7 @@ def test_progress_without_a_place_to_write(own_mine: Path) -> None:
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
 def test_accesses_are_drawn_and_described() -> None:
-    arrays = [viz.NamedArray("box", rank, 1000 * rank, 40, 4) for rank in (0, 1)]
+    arrays = [viz.NamedArray("box", 0, 0, 40, 4), viz.NamedArray("box", 1, 1000, 40, 4, (1.25, 2**64 - 1, *range(38)))]
     seen = [
         MemoryAccess(1, 0, 0, 0, 8, reads=False, writes=True, is_atomic=False),
         MemoryAccess(0, 0, 3, 4, 4, reads=True, writes=False, is_atomic=False),
@@ -359,7 +359,8 @@ def test_accesses_are_drawn_and_described() -> None:
     ]
     assert viz.describe_accesses(seen, arrays) == (
         "box of rank 0: words 0 to 1 written by rank 1 block 0 thread 0; word 1 read by rank 0 block 0 thread 3\n"
-        "box of rank 1: word 39 written by rank 0's NIC atomically"
+        "box of rank 1 holds [1.25, 2e19, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ..., 37] at the end: word 39 written by "
+        "rank 0's NIC atomically"
     )
     assert viz.access_map(seen, arrays, title="x").png().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     with pytest.raises(errors.ArgumentError, match="at least one array"):

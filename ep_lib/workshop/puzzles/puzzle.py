@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import itertools
 import linecache
@@ -71,6 +72,7 @@ class Bench:
         self._attempt = attempt
         self._rank = rank
         self._arrays: dict[str, Any] = {}
+        self._named: list[tuple[NamedArray, Any]] = []  # with what they hold
 
     @property
     def rank(self) -> ep_lib.Rank:
@@ -86,7 +88,7 @@ class Bench:
     def symmetric(self, name: str, shape: int | tuple[int, ...], dtype: Any = np.int32, fill: float = 0) -> Any:
         """A symmetric array; collective."""
         array = self._keep(name, self.rank.symmetric(shape, dtype, fill))
-        self._attempt.symmetric[self.rank.offset_of(array)] = self._attempt.arrays[-1]
+        self._attempt.symmetric[self.rank.offset_of(array)] = self._named[-1][0]
         return array
 
     def array(self, name: str, values: Any) -> Any:
@@ -97,8 +99,12 @@ class Bench:
         self._arrays[name] = array
         view = np.asarray(array)
         address = int(view.__array_interface__["data"][0])
-        self._attempt.arrays.append(NamedArray(name, self.me, address, view.size, view.itemsize))
+        self._named.append((NamedArray(name, self.me, address, view.size, view.itemsize), view))
         return array
+
+    def arrays(self) -> list[NamedArray]:
+        """The arrays, with what they hold now."""
+        return [dataclasses.replace(array, values=tuple(held.reshape(-1).tolist())) for array, held in self._named]
 
     def launch(
         self, grid: int | Sequence[int], block: int | Sequence[int], *args: object, kernel: str = KERNEL, **more: Any
@@ -559,5 +565,9 @@ class _Attempt:
         return _IN_HEAP.sub(name, text)
 
     def main(self, rank: ep_lib.Rank) -> None:
-        self.puzzle.main(Bench(self, rank))
-        rank.barrier()  # until all ranks' kernels are done with this one's arrays
+        bench = Bench(self, rank)
+        try:
+            self.puzzle.main(bench)
+            rank.barrier()  # until all ranks' kernels are done with this one's arrays
+        finally:
+            self.arrays += bench.arrays()
