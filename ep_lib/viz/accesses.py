@@ -149,7 +149,8 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
             _users(axes, x, y, word, with_blocks)
         if array.words > _MOST_WORDS:
             text = f"... {array.words} words"
-            axes.text(columns + 0.1, top + (height - 1) * _LINE + 1.5 * _ROW, text, fontsize=7, color=QUIET, va="center")
+            last_line = top + (height - 1) * _LINE + 1.5 * _ROW
+            axes.text(columns + 0.1, last_line, text, fontsize=7, color=QUIET, va="center")
         top += height * _LINE
     axes.set_xlim(-0.1, columns + (2.5 if any(array.words > _MOST_WORDS for array in arrays) else 0.1))
     axes.set_ylim(top - _LINE + 3 * _ROW + 0.1, -0.1)
@@ -176,8 +177,9 @@ def _users(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> Non
         last = next(reversed(users), None)
         color = EMPTY if last is None else rank_color(last.rank)
         several = len({who.rank for who in users}) > 1
+        hatch = "///" if several else ""
         axes.add_patch(
-            Rectangle((x + 0.04, at), 0.92, _ROW - 0.02, facecolor=color, edgecolor="white", hatch="///" if several else "")
+            Rectangle((x + 0.04, at), 0.92, _ROW - 0.02, facecolor=color, edgecolor="white", hatch=hatch)
         )
         if last is None:
             continue
