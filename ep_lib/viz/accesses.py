@@ -178,9 +178,7 @@ def _users(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> Non
         color = EMPTY if last is None else rank_color(last.rank)
         several = len({who.rank for who in users}) > 1
         hatch = "///" if several else ""
-        axes.add_patch(
-            Rectangle((x + 0.04, at), 0.92, _ROW - 0.02, facecolor=color, edgecolor="white", hatch=hatch)
-        )
+        axes.add_patch(Rectangle((x + 0.04, at), 0.92, _ROW - 0.02, facecolor=color, edgecolor="white", hatch=hatch))
         if last is None:
             continue
         text = _label(last, users[last], with_blocks) if len(users) == 1 else f"{len(users)}x"
