@@ -3,8 +3,8 @@
 Rung 4 of tutorial_kernels/06_dispatch.cu, with the ladder's tokens, on two ranks. Of several rounds the one is kept
 whose kernels took the median time. ``marks`` of the JSON: [rank, block, warp, what, nanoseconds], where what is "token"
 (the warp begins one), "sent" (its last one has left), "signalled" and "waited" (of the last block). GPUs have a clock
-each, so a rank's nanoseconds count from its own first mark. ``recorded_dispatch`` of lessons/dispatch_combine.py makes a
-timeline of it.
+each, so a rank's nanoseconds count from its own first mark. ``recorded_dispatch`` of lessons/dispatch_combine.py makes
+a timeline of it.
 """
 
 from __future__ import annotations
