@@ -343,7 +343,7 @@ struct Machine {
     std::map<uintptr_t, OtherValue> other_values;
     std::string report, findings;  // JSON for Python
     std::string livelock;          // JSON: whose steps come back to a state, if the schedule has found that
-    std::string quiescence;        // who waited when only waits with a limit could go on any more; under checks
+    std::string quiescence;        // who waited when only waits with a limit could go on any more
     size_t most_waiting = 0;
 
     // In a world of several processes: who holds it may change this. A run gives it to those that ask.

@@ -323,7 +323,7 @@ bool Quiescence::resolve() {
     const uint64_t limit = m_.schedule->rounds_of_quiescence(std::clamp<uint64_t>(kWork / fibers, 50, 100000));
     if (rounds_++ < limit) return unpark_if(m_, false, false) > 0;
     // Loops that look at the clock, perhaps every hundredth time, end when enough time has passed.
-    if (checker && rounds_ == limit + 1) note_quiescence(m_);
+    if (rounds_ == limit + 1) note_quiescence(m_);
     if (step_ns_ < kForeverNs) {
         if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
         const auto step = static_cast<double>(step_ns_ / kRoundsPerStep);

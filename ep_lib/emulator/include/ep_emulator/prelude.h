@@ -48,6 +48,8 @@
 #define _COOPERATIVE_GROUPS_H_
 // <device_launch_parameters.h> would declare threadIdx and its kin as variables.
 #define __DEVICE_LAUNCH_PARAMETERS_H__
+// <device_functions.h> would declare again what is here.
+#define __DEVICE_FUNCTIONS_H__
 
 // NVIDIA's own types and conversions, host paths: bit-exact with the device. cuda_runtime.h brings dim3, the vector
 // types and their make_ functions; it is included here so that a user's #include of it changes nothing.
