@@ -432,12 +432,16 @@ inline void finish_volatile() {
     if (__builtin_expect(is_volatile_pending, 0)) finish_last_volatile();
 }
 void check_access_outside(uintptr_t address, size_t size, bool write, uintptr_t pc);
+// In the shared memory of the running thread's block.
+inline bool is_shared(uintptr_t address, size_t size) {
+    const Block* block = current->block;
+    const uintptr_t offset = address - reinterpret_cast<uintptr_t>(block->shared);
+    return offset < block->shared_bytes && offset + size <= block->shared_bytes;
+}
 // Raises a fault if the running thread may not touch this memory. Most accesses are to shared memory: that comes first.
 inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     finish_volatile();
-    const Block* block = current->block;
-    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(block->shared);
-    if (in_shared < block->shared_bytes && in_shared + size <= block->shared_bytes) return;
+    if (is_shared(address, size)) return;
     check_access_outside(address, size, write, pc);
 }
 bool in_an_array(Launch& launch, size_t offset, size_t size, bool write);  // that the launch may touch, of any heap

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "checker.hpp"
 #include "machine.hpp"
@@ -103,6 +104,12 @@ F from_bits(uint64_t bits) {
 int64_t sign_extend(uint64_t value, int size) {
     const int shift = 64 - 8 * size;
     return static_cast<int64_t>(value << shift) >> shift;
+}
+
+// What an addition of floats in global memory makes of a denormal.
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+uint64_t added_in_global(uint64_t old, uint64_t value) {
+    return bits_of(flushed(flushed(from_bits<float>(old)) + flushed(from_bits<float>(value))));
 }
 
 uint64_t apply(int op, uint64_t old, uint64_t value, uint64_t compare, int size) {
@@ -206,7 +213,10 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     value = truncate(value, size);
     compare = truncate(compare, size);
     Behind behind;
-    const auto updated = [&](uint64_t old) { return truncate(apply(op, old, value, compare, size), size); };
+    const bool flushes = op == EPEMU_ATOMIC_ADD_F32 && !is_shared(address, size);
+    const auto updated = [&](uint64_t old) {
+        return flushes ? added_in_global(old, value) : truncate(apply(op, old, value, compare, size), size);
+    };
     if (checker && checker->weak && checker->may_update_behind(current, address, size, updated, &behind)) {
         checker->update(current, address, updated(behind.value), size, order, scope, pc, &behind);
         forget_polls();

@@ -53,8 +53,17 @@
 
 // NVIDIA's own types and conversions, host paths: bit-exact with the device. cuda_runtime.h brings dim3, the vector
 // types and their make_ functions; it is included here so that a user's #include of it changes nothing.
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
+// Those of bfloat16 take -0 for 0: half.h has others.
+#define __hmax_nan epemu_host_hmax_nan
+#define __hmin_nan epemu_host_hmin_nan
+#define __hmax2_nan epemu_host_hmax2_nan
+#define __hmin2_nan epemu_host_hmin2_nan
+#include <cuda_bf16.h>
+#undef __hmax_nan
+#undef __hmin_nan
+#undef __hmax2_nan
+#undef __hmin2_nan
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
