@@ -42,6 +42,7 @@ def together() -> list[list[Idiom]]:
 
 
 @pytest.mark.slow
+@pytest.mark.cuda_rules
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.parametrize("pack", together(), ids=lambda pack: f"{pack[0].exercise}-{pack[0].name}")
 def test_with_honest_idioms_a_right_answer_has_full_marks(pack: list[Idiom], tmp_path: Path) -> None:

@@ -114,6 +114,13 @@ typedef long ssize_t;  // as <sys/types.h> has them, which g++'s headers include
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
+#define __builtin_clz(x) __clz(x)  // what nvcc takes in kernels of g++'s own functions
+#define __builtin_clzll(x) __clzll(x)
+#define __builtin_ffs(x) __ffs(x)
+#define __builtin_ffsll(x) __ffsll(x)
+#define __builtin_memcpy(to, from, size) memcpy(to, from, size)
+#define __builtin_popcount(x) __popc(x)
+#define __builtin_popcountll(x) __popcll(x)
 
 // ==== stdio.h
 // printf is built in.
