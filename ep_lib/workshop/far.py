@@ -13,6 +13,7 @@ a piece's process has the arguments of its calls, and nothing else of a test.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
@@ -138,7 +139,9 @@ class Guest(Far):
 
     def end(self) -> None:
         """Ends its process, and what that has started in its group. Others the supervisor ends."""
-        os.killpg(self._pid, signal.SIGKILL)
+        os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has gone to another group
+            os.killpg(self._pid, signal.SIGKILL)
         self._nursery.wait(self._pid)
         os.close(self._from)
         os.close(self._to)

@@ -41,8 +41,7 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     Launch* launch = current->block->launch;
     Range& recent = launch->recent[write];
     if (address >= recent.begin && address + size <= recent.end) return;
-    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    if (address - stack < machine->settings.stack_bytes) {
+    if (is_on_stack(current, address)) {
         if (write) machine->last_local_writer = current, machine->last_local_pc = pc;
         return;
     }
@@ -197,7 +196,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, int order,
     if (read_raw(address, size) == before) return;
     forget_polls();
     machine->progress++;
-    wake(address);
+    wake(address, size);
     maybe_preempt();
 }
 
@@ -247,7 +246,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     }
     forget_polls();
     machine->progress++;
-    wake(address);
+    wake(address, size);
     maybe_preempt();
     return old;
 }
@@ -332,8 +331,6 @@ bool replace_raw(uintptr_t address, uint64_t old, uint64_t value, int size) {
 
 void note_store(uintptr_t address, int size) {
     PollSet& p = *current->polls;
-    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    if (address - stack < machine->settings.stack_bytes) return;  // a local variable: no other thread sees it
     if (size > 8 || p.num_stores == PollSet::kMax) {
         forget_polls();
         return;
@@ -430,8 +427,7 @@ void epemu_atomic16(int op, void* p, const void* value, const void* compare, voi
     }
     forget_polls();
     machine->progress++;
-    wake(address);
-    wake(address + kBytes / 2);
+    wake(address, kBytes);
     maybe_preempt();
 }
 void epemu_read_only(const void* p, int size) {
