@@ -39,6 +39,7 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
         ("#include <unistd.h>", 'cannot open source file "unistd.h"', "a header for the host"),
         ("__global__ void b(int* o) { o[0] = rand(); }", '"rand" is undefined', "kernels have no rand"),
         ("__global__ void b(int* o) { o[0] = INT_MAX; }", '"INT_MAX" is undefined', "#include <limits.h>"),
+        ("__global__ void b(half2* o) { o[0] = o[1]; }", '"half2" is undefined', "#include <cuda_fp16.h>"),
         ("__global__ void b() { throw 1; }", "exception handling", "__trap()"),
         ("#include <cub/cub.cuh>", "<cub/block/block_reduce.cuh>", "as the header says"),
     ],

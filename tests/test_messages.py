@@ -16,7 +16,7 @@ import pytest
 import ep_lib
 from ep_lib import Kernel, Rank
 from ep_lib.commands import lab
-from ep_lib.errors import KernelCompileError, KernelFault
+from ep_lib.errors import KernelCompileError, KernelFault, PeerTimeout
 from ep_lib.jit import nvrtc
 
 FAULTS = """#include <ep/peer.cuh>
@@ -265,3 +265,21 @@ def test_the_terminal_of_jupyterlab_finds_ep_lib(tmp_path: Path, monkeypatch: py
     command = [shell[1], "-c", "command -v ep-lib"]
     done = subprocess.run(command, env=lab.server_environment(), capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == scripts / "ep-lib"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_timeout_names_another_buffer_if_there_is_one(others: int) -> None:
+    def main(rank: ep_lib.Rank) -> None:
+        buffers = [
+            ep_lib.Buffer(rank, num_experts=4, top_k=2, hidden=64, max_tokens=8, dtype="float32")
+            for _ in range(1 + others)
+        ]
+        if rank.rank == 0 and not others:
+            return
+        x, choices = rank.to_device(np.ones((8, 64), np.float32)), rank.to_device(np.tile([0, 3], (8, 1)))
+        buffers[-rank.rank].dispatch(x, choices)
+
+    with pytest.raises(PeerTimeout) as caught:
+        ep_lib.spawn(main, 2, "emulator", timeout=2)
+    notes = "".join(caught.value.__notes__)
+    assert ("1 more Buffer" in notes and "waits in another Buffer" in notes) == bool(others)

@@ -286,13 +286,16 @@ class _Report:
 
     def _find_first_error(self) -> None:
         for pattern in _ERRORS:
-            if match := pattern.search(self.raw):
-                self.error, self.text = self._place_and_text(match)
-                self.begin = match.start()
-                following = pattern.search(self.raw, match.end())
-                self.end = following.start() if following else len(self.raw)
-                self.count = len(pattern.findall(self.raw))
-                self.following = [self._place_and_text(m) for m in pattern.finditer(self.raw, match.end())]
+            if found := list(pattern.finditer(self.raw)):
+                told = [self._place_and_text(match) for match in found]
+                # An unknown type makes a variable of a function's head, of which NVRTC says more before it names it.
+                place, text = told[0]
+                named = [i for i, (at, says) in enumerate(told) if at == place and headers.UNDEFINED.search(says)]
+                first = named[0] if named and not headers.UNKNOWN.search(text) else 0
+                self.error, self.text = told.pop(first)
+                self.begin = found[first].start()
+                self.end = found[first + 1].start() if first + 1 < len(found) else len(self.raw)
+                self.count, self.following = len(found), told
                 return
 
     def _place_and_text(self, match: re.Match[str]) -> tuple[_Place | None, str]:

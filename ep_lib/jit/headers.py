@@ -12,14 +12,14 @@ from ep_lib.jit.lexer import without_comments
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 _QUALIFIED = re.compile(r"\b((?:[A-Za-z_]\w*::)+)([A-Za-z_]\w*)")
 _QUOTED = re.compile(r"['\"‘]([A-Za-z_][\w:]*)['\"’]")
-_UNKNOWN = re.compile(
+UNKNOWN = re.compile(
     r"declared|undefined|no member|not a member|undeclared|name followed by|does not name a type|not a class|incomplete"
 )
 _MISSING_FILE = re.compile(
     r"((?:ep|moe)/[\w./]+)['\"]?(?:: No such file| file not found)|cannot open .*?\"((?:ep|moe)/[\w./]+)\""
 )
 
-_UNDEFINED = re.compile(r"identifier \"(\w+)\" is undefined|namespace \"std\" has no member \"(?:class )?(\w+)\"")
+UNDEFINED = re.compile(r"identifier \"(\w+)\" is undefined|namespace \"std\" has no member \"(?:class )?(\w+)\"")
 _NO_FILE = re.compile(r"cannot open source file \"(\w+(?:\.h)?)\"")
 
 # Of the headers in ep_lib/device/ep: functions, structs and enumerations, constants.
@@ -89,7 +89,7 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
         return "a kernel cannot launch a kernel here (dynamic parallelism): launch it from Python: Kernel.launch"
     if file := _MISSING_FILE.search(error):
         return _nearest(file[1] or file[2])
-    if not _UNKNOWN.search(error):
+    if not UNKNOWN.search(error):
         return _of_the_host(error) if is_gpu else ""
     included = set(_INCLUDED.findall(without_comments(source, keep_strings=True)))
     error, _, meant = error.partition("did you mean")
@@ -106,7 +106,7 @@ def _of_the_host(error: str) -> str:
     """For what g++ has and a GPU does not."""
     if file := _NO_FILE.search(error):
         return f"kernels do not have <{file[1]}>, a header for the host: leave it out, or look for it in <cuda/std/...>"
-    if name := _UNDEFINED.search(error):
+    if name := UNDEFINED.search(error):
         return f"kernels have no {name[1] or name[2]}: is it the host's, or is an #include missing?"
     return ""
 

@@ -53,6 +53,7 @@ from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
 
 _HEAP_SPARE_BYTES = 1 << 20  # of a heap for one Buffer: what its parts are rounded up to
+_of_ranks: weakref.WeakKeyDictionary[Rank, weakref.WeakSet[Buffer]] = weakref.WeakKeyDictionary()
 
 
 @names_its_arguments
@@ -182,6 +183,7 @@ class Buffer:
         self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
         self._masked: frozenset[int] = frozenset()
         self._meetings = self._make_meetings()
+        _of_ranks.setdefault(rank, weakref.WeakSet()).add(self)
         self.key = registry.add(self)
 
     @staticmethod
@@ -802,6 +804,10 @@ class Buffer:
         if self._unusable:
             raise BufferClosedError(f"this Buffer cannot be used: {self._unusable}; make a new one")
 
+    def _others(self) -> int:
+        """How many more Buffers this rank could use."""
+        return sum(not other._unusable for other in _of_ranks[self._rank] if other is not self)
+
     def _has_fault(self) -> bool:
         return bool(self._fault_word[0]) or any(word[0] for word in self._broken)
 
@@ -875,5 +881,10 @@ class _Operation:
         if isinstance(error, ArgumentError):  # found on the GPU before it signalled other ranks
             self._buffer._mode.epoch -= 1
             return
+        if isinstance(error, PeerTimeout) and (others := self._buffer._others()):
+            error.add_note(
+                f"Rank {error.rank} has {others} more Buffer{'s' if others > 1 else ''}, and a rank that waits in "
+                "another Buffer does not come to this one: use them in the same order on all ranks."
+            )
         name = type(error).__name__
         self._buffer._unusable = f"an operation on it failed ({name}), so the ranks may be out of step"
