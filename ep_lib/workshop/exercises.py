@@ -100,6 +100,11 @@ class Exercise:
         return self.root / "exercises" / self.name
 
     @property
+    def given(self) -> tuple[Path, ...]:
+        """The folder with headers that learners get and do not write."""
+        return (self.root / self.runs_as,) if self.also else ()
+
+    @property
     def points(self) -> int:
         return sum(task.points for task in self.tasks)
 

