@@ -610,7 +610,7 @@ def _circumstances(scenario: Scenario | Call, *, found_by_checker: bool) -> str:
 
 def _shape(scenario: Scenario) -> str:
     """Blocks that are not of one dimension: whoever counts by threadIdx.x would look elsewhere."""
-    blocks = (launch.block for launches in scenario.launches for launch in launches)
+    blocks = (launch.block for rank in range(scenario.ranks) for launch in scenario.launched_by(rank))
     shape = next((block for block in blocks if not isinstance(block, int)), None)
     return "" if shape is None else f"blocks of {' x '.join(map(str, shape))} threads, "
 

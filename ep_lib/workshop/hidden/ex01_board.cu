@@ -126,10 +126,9 @@ EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint6
 
 //   board   symmetric [guard, words, guard]      edition, inside   symmetric [1]
 //   told    symmetric, see above                 mine    [guard, words, guard]      wrong, noted   see above
-extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board, uint64_t* inside, uint64_t* mine,
-                                   uint64_t* told, uint64_t* wrong, uint64_t* noted, char* seen,
-                                   const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board, uint64_t* inside, uint64_t* told,
+                                   uint64_t* mine, uint64_t* wrong, uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Board the_board = {edition, board + 1, static_cast<int>(job.count), static_cast<int>(job.home)};
     if (task == kAfterwards) {

@@ -196,7 +196,7 @@ EP_DEVICE void play(int task, const Job& job, const Memory& my) {
 
 }  // namespace
 
-extern "C" __global__ void examine(int task, char* area, const char* source, uint64_t* counters, char* seen,
+extern "C" __global__ void examine(int task, char* area, uint64_t* counters, const char* source, char* seen,
                                    uint64_t* noted, const int64_t* numbers) {
     if (task == 0) return canary(seen);
     play(task, *reinterpret_cast<const Job*>(numbers), {area, source, counters, seen, noted});

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, one, rehearsed
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import Cases, all_of, one, rehearsed
 from ep_lib.workshop.scenario import Call
 
 _PROGRAM = str(Path(__file__).with_name("play02_handshake.py"))

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Rng, all_of, one, rehearsed
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import all_of, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play02_registration.py"))

@@ -142,15 +142,6 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
     }
 }
 
-// What the host would raise as PeerTimeout: recorded and removed.
-EP_DEVICE void note_fault(uint64_t* noted) {
-    const ep::FaultRecord* const fault = ep::detail::fault_record();
-    noted[0] = fault->code;
-    noted[1] = fault->phase;
-    noted[2] = static_cast<uint64_t>(fault->peer);
-    forget_fault();
-}
-
 EP_DEVICE void serve(const Job& job, const Memory& mine) {
     constexpr int kThere = 0;
     const Memory my = {ep::peer_ptr(mine.slots, kThere),   ep::peer_ptr(mine.counters, kThere),
@@ -184,9 +175,8 @@ EP_DEVICE void serve(const Job& job, const Memory& mine) {
 }  // namespace
 
 extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* counters, uint64_t* payload,
-                                   uint64_t* results, uint64_t* taken, uint64_t* noted, char* seen,
-                                   const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+                                   uint64_t* results, uint64_t* taken, uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Memory my = {slots, counters, payload, results, taken, noted};
     if (ep::rank() == 0) {

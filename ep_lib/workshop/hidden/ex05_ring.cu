@@ -30,10 +30,7 @@ struct Job {
 
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };
 
-constexpr int kGuard = 2;  // counters and slots before and behind the ring's own
-// Sending failed, receiving failed, most messages ahead, number of the next one, overtaken; the fault's code, phase, peer,
-// slot.
-constexpr int kNotes = 8;
+constexpr int kGuard = 2;                         // counters and slots before and behind the ring's own
 constexpr ep::Phase kPhase = ep::kPhaseDispatch;  // which the grader's receiver passes
 
 struct Memory {
@@ -41,6 +38,7 @@ struct Memory {
     uint64_t* counters;     // guard, credits, arrived of every slot, guard; then marks
     const char* source;
     char* seen;  // every message as the receiver found it
+    // Sending failed, receiving failed, most messages ahead, number of the next one, overtaken; a fault (note_fault).
     uint64_t* noted;
 };
 
@@ -160,13 +158,8 @@ EP_DEVICE bool receive(const Job& job, const Ring& ring, char* target, uint64_t 
 // ---- both -------------------------------------------------------------------------------------------------------
 // What the host would raise as PeerTimeout: recorded and removed.
 EP_DEVICE void note_failure(const Memory& my, bool sends) {
-    const ep::FaultRecord* const fault = ep::detail::fault_record();
     my.noted[sends ? 0 : 1] = 1;
-    my.noted[5] = fault->code;
-    my.noted[6] = fault->phase;
-    my.noted[7] = static_cast<uint64_t>(fault->peer);
-    my.noted[8] = static_cast<uint64_t>(fault->slot);
-    forget_fault();
+    note_fault(my.noted + 5);
 }
 
 // A receiver that comes back when its sender has given up.

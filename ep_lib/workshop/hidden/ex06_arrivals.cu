@@ -76,9 +76,9 @@ EP_DEVICE LastBlock which_is_last(const Job& job, uint32_t* finished, bool ok) {
 //   noted         [epochs, 5]: blocks that were the last, their answer, threads that were told otherwise, tags that were
 //                 wrong, faults that are not about the absent rank, or words that block 0 found wrong
 extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, uint64_t* inbox, uint32_t* finished,
-                                   const uint64_t* source, uint64_t* out, int* noted, char* seen,
-                                   const int64_t* numbers, int epoch) {
-    if (task == 0) return canary(seen);
+                                   const uint64_t* source, uint64_t* out, int* noted, const int64_t* numbers,
+                                   int epoch) {
+    if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     if (blockIdx.x >= job.blocks) return;
     const int ranks = ep::num_ranks(), me = ep::rank(), thread = ep::thread_in_block();

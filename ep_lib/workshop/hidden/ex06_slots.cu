@@ -42,9 +42,8 @@ EP_DEVICE void ask(int task, const Job& job, const int* given, int4* rows, int64
 //   given  task 1: [calls, callers], the votes   2: [calls, warps]   3: [callers, stride], counts   4: [callers, 2] rank, row
 //   rows   symmetric
 //   told   1, 2: [calls, callers, 2], the answer and the total   3, 4: [callers]
-extern "C" __global__ void examine(int task, const int* given, int4* rows, int64_t* told, char* seen,
-                                   const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+extern "C" __global__ void examine(int task, int4* rows, const int* given, int64_t* told, const int64_t* numbers) {
+    if (task == 0) return canary(told);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const int me = task >= 3 ? caller() : ep::thread_in_block();
     if (me >= 0 && me < job.callers) ask(task, job, given, rows, told);

@@ -108,8 +108,8 @@ constexpr int kAlone = 5;  // the thread that plays
 //   noted     task 1: groups, and for each row whether it completes one, and
 //   the groups of no rows and of kManyGroups * group_rows; 2: [items, 2] owner and group
 extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arrived, const uint64_t* source,
-                                   uint64_t* out, int* noted, char* seen, const int64_t* numbers, int epoch) {
-    if (task == 0) return canary(seen);
+                                   uint64_t* out, int* noted, const int64_t* numbers, int epoch) {
+    if (task == 0) return canary(noted);
     if (ep::thread_in_block() == kAlone) {
         play(task, *reinterpret_cast<const Job*>(numbers), {returned, arrived, source, out, noted}, epoch);
     }

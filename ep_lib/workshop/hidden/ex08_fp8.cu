@@ -49,9 +49,8 @@ EP_DEVICE void ask(int task, const Job& job, const char* x, char* numbers, float
 //            4: bfloat16 [lanes, 16]     5: bfloat16 [rows, hidden]
 //   numbers  4: [lanes, 16] bytes        5: [rows, hidden] bytes, with 16 bytes of guard before and behind
 //   scales   float: one per lane, number or pair (task 3: bits); 5: [rows, hidden / 128], with a guard of 4 floats
-extern "C" __global__ void examine(int task, const char* x, char* numbers, float* scales, char* seen,
-                                   const int64_t* job_numbers) {
-    if (task == 0) return canary(seen);
+extern "C" __global__ void examine(int task, const char* x, char* numbers, float* scales, const int64_t* job_numbers) {
+    if (task == 0) return canary(scales);
     const Job& job = *reinterpret_cast<const Job*>(job_numbers);
     const int me = number(task, job);
     if (me >= 0) ask(task, job, x, numbers, scales, me);

@@ -28,7 +28,7 @@ struct Memory {
     Packet* packets;           // symmetric [guard, words, guard]
     const uint64_t* source;    // [rounds, words]
     uint64_t *target, *found;  // [words]; [rounds, words]: what arrived, as another lane read it
-    uint64_t* noted;           // [32] answers of the lanes, what a timeout left: see note_fault
+    uint64_t* noted;           // [32] answers of the lanes, what a timeout left (note_fault)
 };
 
 EP_DEVICE void send_word(const Job& job, Packet* packet, uint64_t word, uint64_t tag, int peer) {
@@ -84,19 +84,6 @@ EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer
     return true;
 }
 
-// What the host would raise as PeerTimeout: recorded and removed.
-EP_DEVICE void note_fault(uint64_t* answers) {
-    ep::FaultRecord* const record = ep::detail::fault_record();
-    const uint64_t found[] = {static_cast<uint64_t>(record->code),
-                              static_cast<uint64_t>(record->peer),
-                              static_cast<uint64_t>(record->phase),
-                              static_cast<uint64_t>(record->slot),
-                              record->seen,
-                              record->expected};
-    for (int i = 0; i < 6; ++i) answers[i] = found[i];
-    forget_fault();
-}
-
 EP_DEVICE void play(const Job& job, const Memory& my) {
     const int peer = ep::rank() ^ 1;
     bool ok = true;
@@ -114,8 +101,8 @@ EP_DEVICE void play(const Job& job, const Memory& my) {
 }  // namespace
 
 extern "C" __global__ void examine(int task, Packet* packets, const uint64_t* source, uint64_t* target, uint64_t* found,
-                                   uint64_t* noted, char* seen, const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+                                   uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(noted);
     if (ep::warp_id() == 1) {  // so its lanes are not the block's first threads
         play(*reinterpret_cast<const Job*>(numbers), {packets, source, target, found, noted});
     }

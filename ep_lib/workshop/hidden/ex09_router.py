@@ -9,7 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import Cases, one, rehearsed
 from ep_lib.workshop.scenario import Array, Call
 
 _PROGRAM = str(Path(__file__).with_name("play09_router.py"))

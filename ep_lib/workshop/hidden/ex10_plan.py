@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ep_lib.workshop.hidden import Behaviour, Case, Rng, first, rehearsed
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import first, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play10_plan.py"))
