@@ -98,7 +98,7 @@ def test_what_was_written_and_overwritten_is_not_said_never_to_be_written() -> N
 )
 def test_bytes_of_a_pipe_are_told_as_too_early_or_too_late(own: dict[str, int], whose: str) -> None:
     """Round 1 of one slot: the bytes of round 2 came too early, those of round 0 are what was there before."""
-    case = ex01_write_signal.pipe_case(np.random.default_rng(1), ex01_write_signal.Job(bytes=64, steps=3, **own))
+    case = ex01_write_signal.pipe_case(np.random.default_rng(1), ex01_write_signal._Job(bytes=64, steps=3, **own))
     scenario = of_kernels(case)
     rounds = scenario.local["source"][0].reshape(3, 64)
 

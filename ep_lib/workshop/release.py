@@ -55,7 +55,7 @@ _FOR_POINTS = re.compile(r"For points\b|.*(?:\bep-lib grade \d|\bworkshop\.grade
 _HAND_IN = "The tests that give points are with your instructor: hand in your folder `mine/`."
 _UNFOLDS = re.compile(r"<details>\s*<summary>(.*?)</summary>.*?</details>", re.DOTALL)
 _NOT_HERE = "The answer is with your instructor."
-_KEPT_OF_A_TEST = ("KERNELS", "PUBLIC")
+_KEPT_OF_A_TEST = ("BEHAVIOURS", "REHEARSED", "KERNELS", "PIECE", "IMPORTS")
 _LEAST = 20  # letters, digits and underscores of a line that tells something
 _NOT_IN_GIT = (
     b"# what learners write (workshop.start)\n/mine/\n"  # of a clone; a release may be a template, and mine/ is pushed

@@ -76,16 +76,17 @@ class Scenario:
     """One run of the emulator: inputs, launches, and the names of the arrays to send back.
 
     ``symmetric`` and ``local`` give each array's first content, of every rank or one by one (symmetric: of one shape),
-    and ``launches`` what every rank launches, or what each does. ``task`` and ``seed``: hidden.varied sets them.
+    and ``launches`` what every rank launches, or what each does. ``task``, ``seed`` and the path of the .cu file are
+    set by hidden.varied.
     """
 
-    source: str  # path of the grader's .cu file
     ranks: int
     launches: Launch | Sequence[Launch] | Sequence[Sequence[Launch]]
     outputs: tuple[str, ...]
     afterwards: tuple[Launch, ...] = ()  # by every rank, when all ranks are done
     symmetric: Mapping[str, ByRank] = field(default_factory=dict)
     local: Mapping[str, ByRank] = field(default_factory=dict)
+    source: str = ""
     task: int = 0
     seed: int = 0
     heap_bytes: int = 16 << 20
@@ -133,11 +134,11 @@ class Call:
     With ``of_ranks``, the function gets a list of so many, a process for each rank.
     """
 
-    program: str
     function: str
-    piece: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     of_ranks: int = 0
+    program: str = ""  # as `piece`, set by hidden.varied
+    piece: str = ""
 
     @property
     def ranks(self) -> int:

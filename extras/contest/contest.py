@@ -313,7 +313,7 @@ def _case(job: Job, source: str, grid: int, block: int, times: list[float] | Non
         return None
 
     scenario = Scenario(
-        source,
+        source=source,
         ranks=RANKS,
         launches=launches,
         outputs=(result,),

@@ -2,12 +2,15 @@
 
 Such a module runs in the grader's own process and gives
 
-    KERNELS      (path of a .cu file, kernel) of everything its scenarios launch
     BEHAVIOURS   what ``ep-lib grade`` examines, a tuple of :class:`Behaviour`; what a message may show of an
                  expected number is of inputs that are drawn anew, and worth nothing the next time
-    PUBLIC       what ``ep_lib.workshop.check`` examines in the notebook: something small first, whose messages may show
-                 everything, then the beginning of what each hidden test does (``rehearsed``)
-    IMPORTS      (if any) packages that take long to import and that learners' code needs: the zygote has them already
+    REHEARSED    so many cases of each, from the first on, are what ``ep_lib.workshop.check`` examines (3), so that what
+                 it calls "ok" is not wrong in kind; ``benchmarks/mutants.py --check`` shows what gets through there
+    KERNELS      (.cu file, kernel) of what its scenarios launch beside ``examine`` of the .cu file of its own name
+    PIECE        of a learner's file in Python, where that has another name than the exercise
+    IMPORTS      packages that take long to import and that learners' code needs: the zygote has them already
+
+all but the first if it has any.
 
 Each behaviour yields cases: inputs for the child, and a judge that stays here, with the expected values in its closure.
 Every grading draws new payloads from ``rng``, so remembered answers are worth nothing. A test says what is its own;
@@ -26,12 +29,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -88,6 +93,14 @@ class HiddenTests:
     imports: tuple[str, ...] = ()
 
 
+class Files(NamedTuple):
+    """Of an exercise: the .cu file of its tests, or their program and the learner's file in Python."""
+
+    source: Path
+    program: Path
+    piece: str
+
+
 def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTests:
     """The tests of exercise ``01_write_signal``, of this folder or of another one that has such modules.
 
@@ -100,11 +113,16 @@ def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTe
             f'workshop.check("{exercise}") runs the public checks (and `ep-lib grade {exercise} --tests DIR` the tests '
             "of a folder)"
         )
+    place = folder or Path(__file__).parent
     try:
         module = importlib.import_module(name) if folder is None else _import_from(folder / f"ex{exercise}.py")
-        behaviours = tuple(varied(module.PUBLIC if public else module.BEHAVIOURS))
-        imports = tuple(getattr(module, "IMPORTS", ()))
-        return HiddenTests(tuple(module.KERNELS), behaviours, folder=folder or Path(__file__).parent, imports=imports)
+        piece = getattr(module, "PIECE", f"{exercise}.py")
+        files = Files(place / f"ex{exercise}.cu", place / f"play{exercise}.py", piece)
+        most = getattr(module, "REHEARSED", 3) if public else None
+        own = () if files.program.exists() else ((files.source.name, "examine"),)
+        kernels = tuple((str(place / file), kernel) for file, kernel in (*own, *getattr(module, "KERNELS", ())))
+        behaviours = tuple(varied(module.BEHAVIOURS, files, most))
+        return HiddenTests(kernels, behaviours, folder=place, imports=tuple(getattr(module, "IMPORTS", ())))
     except (ImportError, OSError, AttributeError) as error:
         where = name if folder is None else f"in {folder}"
         raise GradingError(f"exercise {exercise} has no complete module of tests {where}: {error}") from error
@@ -120,8 +138,8 @@ def _import_from(file: Path) -> ModuleType:
 
 
 # ---- what is varied of every scenario ------------------------------------------------------------------------------
-def varied(behaviours: Iterable[Behaviour]) -> Iterator[Behaviour]:
-    """The same behaviours; each of their scenarios has its task, and schedules of its own.
+def varied(behaviours: Iterable[Behaviour], files: Files, most: int | None = None) -> Iterator[Behaviour]:
+    """The same behaviours, of ``most`` cases; each of their scenarios has its files and task, and schedules of its own.
 
     Where a scenario says by whom the piece is ``called_by``, the runs of a task are in blocks of one dimension and of
     two, in turn; of runs under the checker the first one is in both, half of its schedules in each. And beside a
@@ -131,20 +149,21 @@ def varied(behaviours: Iterable[Behaviour]) -> Iterator[Behaviour]:
     """
     seen: Counter[int] = Counter()
     for behaviour in behaviours:
-        yield replace(behaviour, cases=_varied(behaviour, seen[behaviour.task]))
+        yield replace(behaviour, cases=_varied(behaviour, files, seen[behaviour.task], most))
         seen[behaviour.task] += 1
 
 
-def _varied(behaviour: Behaviour, begin: int) -> Callable[[Rng], Iterator[Case]]:
+def _varied(behaviour: Behaviour, files: Files, begin: int, most: int | None) -> Callable[[Rng], Iterator[Case]]:
     def cases(rng: Rng) -> Iterator[Case]:
-        for number, case in enumerate(behaviour.cases(rng), begin):
+        for number, case in enumerate(itertools.islice(behaviour.cases(rng), most), begin):
             scenario = case.scenario
             if not isinstance(scenario, Scenario):
-                yield case
+                yield replace(case, scenario=replace(scenario, program=str(files.program), piece=files.piece))
                 continue
             seed = 1000 * behaviour.task + 100 * begin + number
             schedules = tuple(seed + each for each in scenario.check_seeds)
-            scenario = replace(scenario, task=behaviour.task, seed=seed, check_seeds=schedules)
+            source = str(files.source.with_name(scenario.source or files.source.name))
+            scenario = replace(scenario, source=source, task=behaviour.task, seed=seed, check_seeds=schedules)
             if not scenario.called_by or scenario.exhaustive or scenario.hardware:
                 yield replace(case, scenario=scenario)
                 continue

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, STORES
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    BOTH,
-    PAIR,
-    RING,
-    Route,
-    drawn,
-    of_kernels,
-    random_words,
-    rehearsed,
-    senders,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import drawn, of_kernels, under_checker
+from ep_lib.workshop.hidden.inputs import random_words
+from ep_lib.workshop.hidden.networks import BOTH, PAIR, RING, Route, senders
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 _GUARD = 5  # mirrors kGuard of the .cu file
 
@@ -58,7 +45,6 @@ def _case(rng: Rng, count: int, threads: int, route: Route = PAIR, told: int | N
         return None
 
     scenario = Scenario(
-        _SOURCE,
         ranks=len(route),
         launches=Launch(2, threads, (count,)),
         outputs=("box", "flag", "found"),
@@ -123,5 +109,3 @@ BEHAVIOURS = (
     Behaviour(2, "one is added to what is there", _flags(), _ADDS),
     Behaviour(2, "all numbers may be read after the signal", under_checker(_tellings()), _ALL),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ep_lib.workshop.followed import Carried
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, one, rehearsed
+from ep_lib.workshop.hidden.cases import Cases, one
 from ep_lib.workshop.scenario import Call, Outputs
 
-_PROGRAM = str(Path(__file__).with_name("play01_all_to_all.py"))
-KERNELS = ()
 _OWN = {1: ("send_to_all",), 2: ("receive_from_all",), 3: ("send_to_all", "receive_from_all", "all_to_all")}
 
 
@@ -92,7 +89,7 @@ def _case(
         "heap_bytes": heap_bytes,
         "first": first,
     }
-    return Case(Call(_PROGRAM, "exchanges", "01_all_to_all.py", arguments, ranks), judge)
+    return Case(Call("exchanges", arguments, ranks), judge)
 
 
 def _findings(findings: list[str]) -> str | None:
@@ -157,11 +154,4 @@ BEHAVIOURS = (
     Behaviour(3, "no epoch overwrites what is still being read", _shapes(3, (3, 4, 8), checks=6), _TWO),
     Behaviour(3, "memory for two epochs is enough for forty", one(_long), _TWO),
     Behaviour(3, "memory for two epochs is all that it takes", one(_two_inboxes), _TWO),
-)
-
-PUBLIC = (
-    Behaviour(1, "three ranks, one epoch", one(lambda rng: _case(1, rng, 0, 3, 1)), _ROWS),
-    Behaviour(2, "three ranks, three epochs", one(lambda rng: _case(2, rng, 0, 3, 3)), _EPOCH),
-    Behaviour(3, "three ranks, four epochs", one(lambda rng: _case(3, rng, 0, 3, 4)), _TWO),
-    *rehearsed(BEHAVIOURS),
 )

@@ -19,15 +19,15 @@ constexpr uint64_t kBefore = 7;  // what a number holds before a call
 
 constexpr uint64_t kStep = 1 << 20;  // word i of the edition that ends with number n is n * kStep + i, so one may be 0
 
-// Mirrors _Job of ex01_board.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t learners;  // bits of Part
-    int64_t count;     // words
-    int64_t home;
-    int64_t actor;    // the rank that does everything in turn; -1: all ranks do something at the same time
-    int64_t writers;  // ranks 0 to writers - 1 write, all others read
-    int64_t first;    // the number of the edition at the beginning
-    int64_t ahead;    // of several editions: by how much the number is further when the grader's writer ends
+    int64_t learners = 0;  // bits of Part
+    int64_t count = 0;     // words
+    int64_t home = 0;
+    int64_t actor = -1;   // the rank that does everything in turn; -1: all ranks do something at the same time
+    int64_t writers = 0;  // ranks 0 to writers - 1 write, all others read
+    int64_t first = 0;    // the number of the edition at the beginning
+    int64_t ahead = 0;    // of several editions: by how much the number is further when the grader's writer ends
 };
 
 EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {

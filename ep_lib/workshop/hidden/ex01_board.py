@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, STORES, UPDATES
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, drawn, given, job_numbers, one, rehearsed, under_checker
+from ep_lib.workshop.hidden.cases import Cases, drawn, given, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _BEGIN, _PUBLISH, _READ = (1 << bit for bit in range(3))
@@ -29,17 +26,7 @@ _CAS = ". Of two who see the same even number one alone may make it odd: a compa
 _NO_TRACE = ". Who is too late leaves no trace, not even for a while: a compare-and-swap writes only where it wins"
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    learners: int
-    count: int
-    home: int = 0
-    actor: int = -1
-    writers: int = 0
-    first: int = 0
-    ahead: int = 0
+_Job = job_of(__file__)
 
 
 def _words(number: int, count: int) -> Array:
@@ -157,9 +144,8 @@ def _reading(rng: Rng, edition: int) -> Case:
     return Case(replace(scenario, exhaustive=False, watched=("edition", "board")), judge)
 
 
-def _scenario(rng: Rng, job: _Job, first: int, ranks: int) -> Scenario:
+def _scenario(rng: Rng, job: Job, first: int, ranks: int) -> Scenario:
     return Scenario(
-        _SOURCE,
         ranks=ranks,
         launches=Launch(1, 1),
         called_by="warp",
@@ -223,5 +209,3 @@ BEHAVIOURS = (
     Behaviour(3, "a writer and a reader, in every schedule", _all_schedules(_READ), _LOOKS),
     *(Behaviour(task, "nothing races", under_checker(_answers(1 << task - 1), 1)) for task in (1, 2, 3)),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

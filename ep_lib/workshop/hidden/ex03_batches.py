@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, NIC, UPDATES
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    BOTH,
-    NODES,
-    PAIR,
-    RC,
-    RING,
-    SRD,
-    Route,
-    all_of,
-    drawn,
-    each_rank,
-    job_numbers,
-    on_fabrics,
-    random_bytes,
-    rehearsed,
-    senders,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import all_of, drawn, on_fabrics, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
+from ep_lib.workshop.hidden.judging import each_rank
+from ep_lib.workshop.hidden.networks import BOTH, NODES, PAIR, RC, RING, SRD, Route, senders
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 _P2P = Fabric()
 _SHALLOW = Fabric("srd", queue_depth=2)
 _BLOCK = 64  # threads; the kernels use the first warp
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
-
-    bytes: int = 64
-    messages: int = 5
-    chunk: int = 1
-    channels: int = 1
-    each: int = 1
-    before: int = 0
+_Job = job_of(__file__)
 
 
 # ---- tasks 1, 2 and 4 -----------------------------------------------------------------------------------------------
-def _send_case(rng: Rng, task: int, job: _Job, route: Route, quiets: int | None) -> Case:
+def _send_case(rng: Rng, task: int, job: Job, route: Route, quiets: int | None) -> Case:
     """Every rank sends ``messages`` per channel; judges each chunk when its counter grew, memory in the end, and that a
     warp waited at most ``quiets`` times (None: no limit)."""
     job = replace(job, before=int(rng.integers(0, 1 << 31)))
@@ -86,7 +59,7 @@ def _send_case(rng: Rng, task: int, job: _Job, route: Route, quiets: int | None)
     return Case(_scenario(route, job, inboxes, data, counters), each_rank(ranks, judge))
 
 
-def _additions_wrong(task: int, out: Outputs, me: int, job: _Job) -> str | None:
+def _additions_wrong(task: int, out: Outputs, me: int, job: Job) -> str | None:
     """Whether rank ``me`` hears of a message, batch or chunk with others only: its counter grew less often."""
     each = "message" if task == 1 else "batch" if task == 2 else "chunk"
     asked = job.channels * -(-job.messages // (1 if task == 1 else job.chunk))
@@ -129,10 +102,9 @@ def _count_case(rng: Rng, messages: int, ranks: int, target: int) -> Case:
     return Case(_scenario((target,) * ranks, job, nothing, nothing, counters), judge)
 
 
-def _scenario(route: Route, job: _Job, inboxes: list[Array], data: list[Array], counters: list[Array]) -> Scenario:
+def _scenario(route: Route, job: Job, inboxes: list[Array], data: list[Array], counters: list[Array]) -> Scenario:
     sender = senders(route)
     return Scenario(
-        _SOURCE,
         ranks=len(route),
         launches=Launch(2 * job.channels, _BLOCK),
         outputs=("inbox", "counters", "seen", "noted"),
@@ -242,5 +214,3 @@ BEHAVIOURS = (
         ),
     ),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, NIC, STORES
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    BOTH,
-    NODES,
-    PAIR,
-    RC,
-    RING,
-    SRD,
-    Cases,
-    Route,
-    all_of,
-    drawn,
-    each_rank,
-    job_numbers,
-    memory_wrong,
-    of_kernels,
-    on_fabrics,
-    random_bytes,
-    rehearsed,
-    round_up,
-    senders,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, of_kernels, on_fabrics, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes, round_up
+from ep_lib.workshop.hidden.judging import each_rank, memory_wrong
+from ep_lib.workshop.hidden.networks import BOTH, NODES, PAIR, RC, RING, SRD, Route, senders
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _COUNTERS, _ARRIVED = 8, 3
@@ -48,22 +26,7 @@ _NEIGHBOURS: Route = (1, 0, 3, 2)  # of the same node
 _ACROSS: Route = (2, 3, 0, 1)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
-
-    units: int = 1
-    bytes: int = 64
-    stride: int = 0  # 0: as large as the message needs
-    target: int = 0
-    source: int = 0
-    queue_pair: int = 0
-    finisher: int = 0
-    value: int = 1
-    times: int = 1
-    then: int = _STORE
-    local: int = 0
-    beside: int = 0
+_Job = job_of(__file__)
 
 
 # ---- task 1 ---------------------------------------------------------------------------------------------------------
@@ -95,7 +58,7 @@ def _pointers(rng: Rng, ranks: int = 4) -> Iterator[Case]:
 
 
 # ---- tasks 2, 3 and 4 -----------------------------------------------------------------------------------------------
-def _message_case(rng: Rng, task: int, job: _Job, route: Route = PAIR) -> Case:
+def _message_case(rng: Rng, task: int, job: Job, route: Route = PAIR) -> Case:
     """One message per unit along ``route``; judges memory at the counter and in the end, and every counter."""
     job = replace(job, stride=round_up(max(job.target, job.source) + job.bytes + 24, 8))
     ranks, flip = range(len(route)), np.uint8(1 if task in (2, 3) else 0)
@@ -132,7 +95,7 @@ def _message_case(rng: Rng, task: int, job: _Job, route: Route = PAIR) -> Case:
     return Case(_scenario(route, job, areas, sources, counters), judge)
 
 
-def _requests_wrong(task: int, out: Outputs, route: Route, job: _Job) -> str | None:
+def _requests_wrong(task: int, out: Outputs, route: Route, job: Job) -> str | None:
     """Whether a put was more than one request, or an addition none that is atomic."""
     for me in range(len(route)):
         counts = out.accesses["area"][me].sum(axis=0)[STORES, :, :, COUNT]
@@ -154,13 +117,12 @@ def _counter_wrong(got: Array, want: Array, before: Array) -> str | None:
     return f"a counter grew by {grew} where it should grow by {asked}"
 
 
-def _scenario(route: Route, job: _Job, areas: list[Array], sources: list[Array], counters: list[Array]) -> Scenario:
+def _scenario(route: Route, job: Job, areas: list[Array], sources: list[Array], counters: list[Array]) -> Scenario:
     ranks = len(route)
     noted = [np.zeros(max(ranks, job.units), np.uint64) for _ in range(ranks)]
     for own, counter in zip(noted, counters, strict=True):
         own[: job.units] = counter.reshape(-1, _COUNTERS)[: job.units, _ARRIVED]
     return Scenario(
-        _SOURCE,
         ranks=ranks,
         launches=Launch(2, max(32, 32 * job.units)),
         called_by="warp",
@@ -279,4 +241,4 @@ BEHAVIOURS = (
     Behaviour(4, "after a quiet, it announces data on EFA", on_fabrics(_messages(4, _QUIET), SRD)),
 )
 
-PUBLIC = rehearsed(BEHAVIOURS, most=99)
+REHEARSED = 99  # cases of each, in the public checks

@@ -5,18 +5,18 @@
 
 namespace {
 
-// Mirrors _Job of ex04_proxy_ring.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t num_slots;
-    int64_t each;      // pushes of a thread, or of a warp
-    int64_t lanes;     // of a warp that push; 0: threads push one by one
-    int64_t learners;  // which functions are the learner's: bits of Part
-    int64_t delay;     // how often the proxy lets others run before it takes a command
-    int64_t batch;     // commands for which it returns the credits together
-    int64_t first;     // number of the first command
-    int64_t served;    // of the commands, this many are taken and done; the proxy leaves after them
-    int64_t total;     // commands
-    int64_t lag;       // how many commands the proxy has taken ahead of those that are done
+    int64_t num_slots = 4;
+    int64_t each = 3;      // pushes of a thread, or of a warp
+    int64_t lanes = 0;     // of a warp that push; 0: threads push one by one
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t delay = 0;     // how often the proxy lets others run before it takes a command
+    int64_t batch = 1;     // commands for which it returns the credits together
+    int64_t first = 0;     // number of the first command
+    int64_t served = -1;   // of the commands, this many are taken and done; the proxy leaves after them
+    int64_t total;         // commands
+    int64_t lag;           // how many commands the proxy has taken ahead of those that are done
 };
 
 enum Part { kRoom = 1, kFill = 2, kPush = 4, kPushWarp = 8, kWait = 16, kFlush = 32 };

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.memory.device_state import FAULT_NONE
 from ep_lib.transports.proxy.rings import CREDITS, PRODUCER, op
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    Cases,
-    all_of,
-    drawn,
-    fault_of,
-    given,
-    job_numbers,
-    rehearsed,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
+from ep_lib.workshop.hidden.judging import fault_of
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _ROOM, _FILL, _PUSH, _PUSH_WARP, _WAIT, _FLUSH = (1 << bit for bit in range(6))
@@ -35,23 +24,10 @@ _NO_NUMBER = 3  # of so many pushes by a thread, the last asks for no number
 _OLD = (1 << 32) - 3  # number of the first command of a ring that has served many
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, before ``total``, ``lag``.
-
-    ``served`` -1: all."""
-
-    num_slots: int = 4
-    each: int = 3
-    lanes: int = 0
-    learners: int = 0
-    delay: int = 0
-    batch: int = 1
-    first: int = 0
-    served: int = -1
+_Job = job_of(__file__)
 
 
-def _case(rng: Rng, job: _Job, threads: int, lag: int = 0) -> Case:
+def _case(rng: Rng, job: Job, threads: int, lag: int = 0) -> Case:
     """Judges what the proxy took, the numbers that were told, and memory around the slots."""
     total = job.each * (threads // _LANES * job.lanes if job.lanes else threads)
     job = replace(job, served=total if job.served < 0 else job.served)
@@ -85,7 +61,6 @@ def _case(rng: Rng, job: _Job, threads: int, lag: int = 0) -> Case:
         return _head_wrong(out, job, total)
 
     scenario = Scenario(
-        _SOURCE,
         ranks=2,
         launches=((Launch(1, threads),), (Launch(1, 1),)),
         called_by="warp",
@@ -105,7 +80,7 @@ def _case(rng: Rng, job: _Job, threads: int, lag: int = 0) -> Case:
     return Case(scenario, judge)
 
 
-def _head_wrong(out: Outputs, job: _Job, total: int) -> str | None:
+def _head_wrong(out: Outputs, job: Job, total: int) -> str | None:
     head = int(out["counters"][0][_HEAD_AT]) - job.first
     return None if head == total else f"head has grown by {head} in the end; {total} commands were pushed"
 
@@ -162,7 +137,7 @@ def _waits(rng: Rng, learners: int, lag: int, *, seeds: int = 2) -> Iterator[Cas
 
 
 @drawn
-def _given_up(rng: Rng, job: _Job, threads: int = 1) -> Iterator[Case]:
+def _given_up(rng: Rng, job: Job, threads: int = 1) -> Iterator[Case]:
     """The proxy leaves before all is done: what waits for it gives up, touches nothing, and says whom it was for."""
     case = _case(rng, job, threads)
     before = given(case, "slots")
@@ -234,4 +209,4 @@ BEHAVIOURS = (
     ),
 )
 
-PUBLIC = rehearsed(BEHAVIOURS, most=99)
+REHEARSED = 99  # cases of each, in the public checks

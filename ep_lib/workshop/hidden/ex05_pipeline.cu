@@ -6,16 +6,16 @@
 
 namespace {
 
-// Mirrors _Job of ex05_pipeline.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t max_rows, row_bytes, num_slots, slot_rows;  // of Streams and Ring
-    int64_t learners;                                   // which functions are the learner's: bits of Part
-    int64_t order;                                      // of the grader's own two ends, of Order
-    int64_t delay;                                      // how often the grader's receiver lets others run
-    int64_t patient;                                    // the grader's receiver begins when all slots are full
-    int64_t reuse;                                      // the staging buffer is used for something else afterwards
-    int64_t first;                                      // the first chunk that task 1 asks for
-    int64_t alone;  // 1: this rank only sends, and nothing to itself; 2: it does nothing
+    int64_t max_rows = 12, row_bytes = 48, num_slots = 2, slot_rows = 2;  // of Streams and Ring
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t order = 0;     // of the grader's own two ends, of Order
+    int64_t delay = 0;     // how often the grader's receiver lets others run
+    int64_t patient = 0;   // the grader's receiver begins when all slots are full
+    int64_t reuse = 0;     // the staging buffer is used for something else afterwards
+    int64_t first = 0;     // the first chunk that task 1 asks for
+    int64_t alone = 0;     // 1: this rank only sends, and nothing to itself; 2: it does nothing
 };
 
 enum Part { kAsk = 1, kSendChunk = 2, kTakeChunk = 4, kSender = 8, kMerged = 16 };

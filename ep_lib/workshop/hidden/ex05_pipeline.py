@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    RC,
-    SRD,
-    Cases,
-    all_of,
-    drawn,
-    each_rank,
-    given,
-    job_numbers,
-    of_kernels,
-    on_fabrics,
-    one,
-    random_bytes,
-    rehearsed,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, of_kernels, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
+from ep_lib.workshop.hidden.judging import each_rank
+from ep_lib.workshop.hidden.networks import RC, SRD
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _ASK, _SEND_CHUNK, _TAKE_CHUNK, _SENDER, _MERGED = (1 << bit for bit in range(5))
@@ -45,28 +29,15 @@ _SHALLOW = Fabric("srd", queue_pairs=1, queue_depth=1)
 Counts = Sequence[Sequence[int]]  # [source][destination]: rows of each stream
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one rank's part in a run; mirrors ``Job`` of the .cu file, where each is explained."""
+_Job = job_of(__file__)
 
-    max_rows: int = 12
-    row_bytes: int = 48
-    num_slots: int = 2
-    slot_rows: int = 2
-    learners: int = 0
-    order: int = _AT_ONCE
-    delay: int = 0
-    patient: int = 0
-    reuse: int = 0
-    first: int = 0
-    alone: int = 0
 
-    @property
-    def slot_bytes(self) -> int:
-        return _HEADER_BYTES + self.slot_rows * self.row_bytes
+def _slot_bytes(job: Job) -> int:
+    return int(_HEADER_BYTES + job.slot_rows * job.row_bytes)
 
-    def chunks(self, rows: int) -> int:
-        return max(1, -(-rows // self.slot_rows))
+
+def _chunks(job: Job, rows: int) -> int:
+    return max(1, -(-rows // int(job.slot_rows)))
 
 
 # ---- task 1 ---------------------------------------------------------------------------------------------------------
@@ -93,7 +64,7 @@ def _credits(_: Rng) -> Iterator[Case]:
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------
-def _case(rng: Rng, counts: Counts, jobs: Sequence[_Job]) -> Case:
+def _case(rng: Rng, counts: Counts, jobs: Sequence[Job]) -> Case:
     """One exchange, ``jobs`` by rank; judges rows, counts, counters, and how far each sender ran ahead."""
     ranks = len(counts)
     sources = [random_bytes(rng, ranks * jobs[0].max_rows * jobs[0].row_bytes) for _ in range(ranks)]
@@ -104,7 +75,7 @@ def _case(rng: Rng, counts: Counts, jobs: Sequence[_Job]) -> Case:
     return Case(_scenario(counts, jobs, sources, notes=2 * ranks), each_rank(ranks, judge))
 
 
-def _rank_wrong(out: Outputs, me: int, counts: Counts, job: _Job, sources: Sequence[Array]) -> str | None:
+def _rank_wrong(out: Outputs, me: int, counts: Counts, job: Job, sources: Sequence[Array]) -> str | None:
     area = (len(counts), job.max_rows, job.row_bytes)
     got = out["out"][me].reshape(area)
     for peer, row in enumerate(counts):
@@ -121,21 +92,21 @@ def _rank_wrong(out: Outputs, me: int, counts: Counts, job: _Job, sources: Seque
             return f"{int(wrong.sum())} of {rows} rows {way} are wrong, the first is row {int(wrong.argmax())}"
         if got[peer, rows:].any():
             return f"memory behind the {rows} rows {way} was overwritten"
-        woken, chunks = int(out["noted"][me][len(counts) + peer]), job.chunks(counts[me][peer])
+        woken, chunks = int(out["noted"][me][len(counts) + peer]), _chunks(job, counts[me][peer])
         if woken > chunks:
             what = f"{woken} of its waits were ended by credits alone: such a wait runs into no time limit"
             return f"rank {me} sends {chunks} chunk{'s' * (chunks > 1)} to rank {peer}, and {what}"
     return None
 
 
-def _counters_wrong(out: Outputs, me: int, counts: Counts, job: _Job) -> str | None:
+def _counters_wrong(out: Outputs, me: int, counts: Counts, job: Job) -> str | None:
     ranks, slots = len(counts), job.num_slots
     for peer in range(ranks):
-        sent = job.chunks(counts[me][peer])
+        sent = _chunks(job, counts[me][peer])
         if (given := int(out["credits"][me][_GUARD + peer])) != sent:
             return f"after {sent} chunks from rank {me} to rank {peer}, rank {me} has {given} of its credits"
         last = [0] * slots
-        for chunk in range(job.chunks(counts[peer][me])):
+        for chunk in range(_chunks(job, counts[peer][me])):
             last[chunk % slots] = chunk + 1
         for slot, want in enumerate(last):
             if (arrived := int(out["arrived"][me][_GUARD + peer * slots + slot])) != want:
@@ -145,16 +116,15 @@ def _counters_wrong(out: Outputs, me: int, counts: Counts, job: _Job) -> str | N
         if np.any(beside != _GUARD_VALUE):
             return f"a counter beside `{name}` changed"
     for name in ("inbox", "staging"):
-        if np.any(out[name][me][: job.slot_bytes]) or np.any(out[name][me][-job.slot_bytes :]):
+        if np.any(out[name][me][: _slot_bytes(job)]) or np.any(out[name][me][-_slot_bytes(job) :]):
             return f"memory beside the ring's {name} changed"
     return None
 
 
-def _scenario(counts: Counts, jobs: Sequence[_Job], sources: Sequence[Array], *, notes: int) -> Scenario:
+def _scenario(counts: Counts, jobs: Sequence[Job], sources: Sequence[Array], *, notes: int) -> Scenario:
     ranks, job = len(counts), jobs[0]
-    memory = np.zeros((2 + ranks * job.num_slots) * job.slot_bytes, np.uint8)
+    memory = np.zeros((2 + ranks * job.num_slots) * _slot_bytes(job), np.uint8)
     return Scenario(
-        _SOURCE,
         ranks=ranks,
         launches=Launch(2 * ranks, 32),
         outputs=("inbox", "staging", "arrived", "credits", "out", "received", "noted"),
@@ -167,7 +137,7 @@ def _scenario(counts: Counts, jobs: Sequence[_Job], sources: Sequence[Array], *,
         local={
             "source": sources,
             "counts": list(np.array(counts, np.int32)),
-            "chunks": [np.array([job.chunks(row[me]) for row in counts], np.int32) for me in range(ranks)],
+            "chunks": [np.array([_chunks(job, row[me]) for row in counts], np.int32) for me in range(ranks)],
             "out": np.zeros_like(sources[0]),
             "received": np.full(ranks, _UNTOLD, np.int32),
             "noted": np.zeros(notes, np.uint64),
@@ -189,7 +159,7 @@ _UNEVEN: Counts = ((0, 12, 11), (0, 0, 0), (3, 0, 0))
 
 
 @drawn
-def _streams(rng: Rng, job: _Job, *slots: int, counts: Counts = _PAIR) -> Iterator[Case]:
+def _streams(rng: Rng, job: Job, *slots: int, counts: Counts = _PAIR) -> Iterator[Case]:
     """The same part is the learner's on every rank, with each of these numbers of slots."""
     for number in slots:
         yield _case(rng, counts, [replace(job, num_slots=number)] * len(counts))
@@ -310,4 +280,4 @@ BEHAVIOURS = (
     ),
 )
 
-PUBLIC = rehearsed(BEHAVIOURS, most=99)
+REHEARSED = 99  # cases of each, in the public checks

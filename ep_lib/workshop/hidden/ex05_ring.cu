@@ -11,21 +11,20 @@ namespace {
 
 using given::Ring;
 
-// Mirrors _Job of ex05_ring.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t to, from;               // peers this rank sends to and receives from; -1: none
-    int64_t num_slots, slot_bytes;  // of the ring
-    int64_t messages, short_by;     // message m has (m % 3) * short_by bytes less than a slot
-    int64_t queue_pair;
-    int64_t delay;     // how often the grader's receiver lets others run
-    int64_t learners;  // which functions are the learner's: bits of Part
-    int64_t bytes;     // of a stream
-    int64_t credits;   // task 1: what the counter shows
-    int64_t first;     // number of the first message
-    int64_t
-        marked;    // after what is the learner's, an operation of its own on the ring's queue pair, which stays behind
-    int64_t odd;   // where the data begins in `source` and `seen`
-    int64_t late;  // so many credits come when the wait for the first one has failed
+    int64_t to, from;                        // peers this rank sends to and receives from; -1: none
+    int64_t num_slots = 2, slot_bytes = 64;  // of the ring
+    int64_t messages = 7, short_by = 0;      // message m has (m % 3) * short_by bytes less than a slot
+    int64_t queue_pair = 0;
+    int64_t delay = 0;     // how often the grader's receiver lets others run
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t bytes = 0;     // of a stream
+    int64_t credits = 0;   // task 1: what the counter shows
+    int64_t first = 0;     // number of the first message
+    int64_t marked = 0;    // an operation of its own follows on the ring's queue pair, and stays behind
+    int64_t odd = 0;       // where the data begins in `source` and `seen`
+    int64_t late = 0;      // so many credits come when the wait for the first one has failed
 };
 
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };

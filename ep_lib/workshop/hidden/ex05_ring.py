@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,28 +12,11 @@ from numpy.typing import NDArray
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.memory.device_state import FAULT_NONE
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    BOTH,
-    PAIR,
-    RC,
-    RING,
-    SRD,
-    Cases,
-    Route,
-    drawn,
-    each_rank,
-    fault_of,
-    job_numbers,
-    on_fabrics,
-    random_bytes,
-    rehearsed,
-    senders,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import Cases, drawn, on_fabrics, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
+from ep_lib.workshop.hidden.judging import each_rank, fault_of
+from ep_lib.workshop.hidden.networks import BOTH, PAIR, RC, RING, SRD, Route, senders
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _ROOM, _WAIT_FOR_ROOM, _POST, _WAIT, _CREDIT, _SEND, _RECEIVE, _STREAM = (1 << bit for bit in range(8))
@@ -46,23 +28,7 @@ _OLD = (1 << 32) - 3  # the first message of a ring that has carried many
 _SHALLOW = Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=1)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
-
-    num_slots: int = 2
-    slot_bytes: int = 64
-    messages: int = 7
-    short_by: int = 0
-    queue_pair: int = 0
-    delay: int = 0
-    learners: int = 0
-    bytes: int = 0
-    credits: int = 0
-    first: int = 0
-    marked: int = 0
-    odd: int = 0
-    late: int = 0
+_Job = job_of(__file__)
 
 
 # ---- task 1 alone ---------------------------------------------------------------------------------------------------
@@ -96,7 +62,7 @@ def _room(_: Rng) -> Iterator[Case]:
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------
-def _message_case(rng: Rng, job: _Job, route: Route = PAIR) -> Case:
+def _message_case(rng: Rng, job: Job, route: Route = PAIR) -> Case:
     """``messages`` messages along ``route``; judges each of them, the counters, and how far the sender ran ahead."""
     sources = [random_bytes(rng, job.messages * job.slot_bytes) for _ in route]
     used = np.zeros((job.messages, job.slot_bytes), bool)
@@ -124,7 +90,7 @@ def _message_case(rng: Rng, job: _Job, route: Route = PAIR) -> Case:
     return Case(_scenario(route, job, sources), each_rank(len(route), judge))
 
 
-def _stream_case(rng: Rng, job: _Job, route: Route = PAIR) -> Case:
+def _stream_case(rng: Rng, job: Job, route: Route = PAIR) -> Case:
     """Two streams of ``bytes`` bytes together; judges the data, and that no message was empty."""
     first = job.bytes // 3
     sources = [random_bytes(rng, max(1, job.bytes)) for _ in route]
@@ -150,7 +116,7 @@ def _stream_case(rng: Rng, job: _Job, route: Route = PAIR) -> Case:
     return Case(_scenario(route, job, sources), each_rank(len(route), judge))
 
 
-def _counters_wrong(out: Outputs, me: int, route: Route, job: _Job, messages: int) -> str | None:
+def _counters_wrong(out: Outputs, me: int, route: Route, job: Job, messages: int) -> str | None:
     got = out["counters"][me][:-1].astype(np.int64)  # without the marks
     want = _counters(job, messages, me in route)[:-1].astype(np.int64)
     want[_GUARD] = job.first + (messages if route[me] >= 0 else 0)
@@ -168,7 +134,7 @@ def _counters_wrong(out: Outputs, me: int, route: Route, job: _Job, messages: in
     return None
 
 
-def _slots_wrong(out: Outputs, me: int, job: _Job, sent: Sequence[Array]) -> str | None:
+def _slots_wrong(out: Outputs, me: int, job: Job, sent: Sequence[Array]) -> str | None:
     """Whether a slot holds anything but the bytes of the messages that went through it, one after the other."""
     want = np.full((job.num_slots, job.slot_bytes), _RECEIVED, np.uint8)
     for number, message in enumerate(sent, job.first):
@@ -181,7 +147,7 @@ def _slots_wrong(out: Outputs, me: int, job: _Job, sent: Sequence[Array]) -> str
     return f"behind the last byte of a message {number} more bytes came, the first in slot {wrong[0]}"
 
 
-def _counters(job: _Job, messages: int, receives: bool = True) -> NDArray[np.uint64]:
+def _counters(job: Job, messages: int, receives: bool = True) -> NDArray[np.uint64]:
     """After so many messages: each slot's signal is that of the last one in it."""
     counters = np.full(2 * _GUARD + 2 + job.num_slots, 77, np.uint64)
     counters[_GUARD] = job.first
@@ -240,12 +206,11 @@ def _marked(learners: int) -> Cases:
 
 
 def _scenario(
-    route: Route, job: _Job, sources: list[Array], sender: Sequence[int] = (), notes: int = _NOTES
+    route: Route, job: Job, sources: list[Array], sender: Sequence[int] = (), notes: int = _NOTES
 ) -> Scenario:
     size = (job.num_slots + 2) * job.slot_bytes
     ways = zip(route, sender or senders(route), strict=True)
     return Scenario(
-        _SOURCE,
         ranks=len(route),
         launches=Launch(2 + job.marked, 32),
         called_by="warp",
@@ -340,4 +305,4 @@ BEHAVIOURS = (
     Behaviour(5, "messages that never come", _alone(_STREAM, sends=False), _FAILED),
 )
 
-PUBLIC = rehearsed(BEHAVIOURS, most=99)
+REHEARSED = 99  # cases of each, in the public checks

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    IN_A_NODE,
-    Cases,
-    all_of,
-    drawn,
-    each_rank,
-    job_numbers,
-    on_fabrics,
-    one,
-    random_words,
-    rehearsed,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
+from ep_lib.workshop.hidden.judging import each_rank
+from ep_lib.workshop.hidden.networks import IN_A_NODE
 from ep_lib.workshop.scenario import Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _SIGNAL, _WAIT, _LAST = 1, 2, 4
@@ -33,25 +20,10 @@ _KINDS, _GAVE_UP = 3, 1 << 16
 _YES, _AFTER_FAILURE = 1, 2
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    words: int = 40
-    kind: int = 1
-    masked: int = 0
-    ahead: int = 0
-    delay: int = 0
-    late: int = 0
-    blocks: int = 3
-    failing: int = 0
-    fails: int = 33
-    learners: int = 0
-    unit: int = 1
-    absent: int = -1
+_Job = job_of(__file__)
 
 
-def _case(rng: Rng, job: _Job, *, ranks: int = 3, idle: int = 0, epochs: int = 3, threads: int = 64) -> Case:
+def _case(rng: Rng, job: Job, *, ranks: int = 3, idle: int = 0, epochs: int = 3, threads: int = 64) -> Case:
     """Judges what arrived, the table of signals, and which block was the last. ``idle``: blocks of the grid that take
     no part."""
     sources = [random_words(rng, (epochs, job.words)) for _ in range(ranks)]
@@ -78,7 +50,6 @@ def _case(rng: Rng, job: _Job, *, ranks: int = 3, idle: int = 0, epochs: int = 3
 
     launches = [Launch(job.blocks + idle, threads, (epoch,)) for epoch in range(1, epochs + 1)]
     scenario = Scenario(
-        _SOURCE,
         ranks=ranks,
         launches=[launches if rank in here else () for rank in range(ranks)],
         called_by="block",
@@ -99,7 +70,7 @@ def _case(rng: Rng, job: _Job, *, ranks: int = 3, idle: int = 0, epochs: int = 3
     return Case(scenario, each_rank(ranks, judge))
 
 
-def _epoch_wrong(when: str, notes: list[int], me: int, job: _Job, idle: int) -> str | None:
+def _epoch_wrong(when: str, notes: list[int], me: int, job: Job, idle: int) -> str | None:
     number, answer, otherwise, wrong_tags, unwritten = notes
     failed = f"; `ok` was false in {job.failing.bit_count()} of {job.blocks} blocks" if job.failing else ""
     if number != 1:
@@ -188,5 +159,3 @@ BEHAVIOURS = (
     Behaviour(3, "a failure in any block", all_of(_FAILING, _LAST_THREAD), _COUNT),
     Behaviour(3, "the rows of all blocks are published", under_checker(_epochs(_LAST, 2, 2), 8), _COUNT),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

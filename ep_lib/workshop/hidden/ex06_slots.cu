@@ -5,12 +5,12 @@
 
 namespace {
 
-// Mirrors _Job of ex06_slots.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t callers;  // threads that call: the block's first ones; tasks 3 and 4: in each warp, lane 0 does not
-    int64_t calls;    // tasks 1 and 2: one after the other
-    int64_t stride;   // task 3
-    int64_t row_vectors;
+    int64_t callers = 0;  // threads that call: the block's first ones; tasks 3 and 4: in each warp, lane 0 does not
+    int64_t calls = 0;    // tasks 1 and 2: one after the other
+    int64_t stride = 1;   // task 3
+    int64_t row_vectors = 1;
 };
 
 EP_DEVICE void ask(int task, const Job& job, const int* given, int4* rows, int64_t* told) {

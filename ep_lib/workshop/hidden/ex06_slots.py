@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    NODES,
-    drawn,
-    job_numbers,
-    on_fabrics,
-    one,
-    random_words,
-    rehearsed,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import drawn, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
+from ep_lib.workshop.hidden.networks import NODES
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 _VECTOR_BYTES = 16
 _MOST = 1 << 25  # of a value or a count: the sums stay below 1 << 31
 _IN_A_NODE = Fabric("rc", ranks_per_node=2), NODES
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    callers: int
-    calls: int = 0
-    stride: int = 1
-    row_vectors: int = 1
+_Job = job_of(__file__)
 
 
 def _votes_case(rng: Rng, warps: int, calls: int = 3) -> Case:
@@ -109,9 +90,8 @@ def _address_case(rng: Rng, ranks: int, row_vectors: int, most: int) -> Case:
     return Case(_scenario("thread", _Job(32, row_vectors=row_vectors), given, 32, ranks), judge)
 
 
-def _scenario(called_by: str, job: _Job, given: Array, told: int, ranks: int = 1) -> Scenario:
+def _scenario(called_by: str, job: Job, given: Array, told: int, ranks: int = 1) -> Scenario:
     return Scenario(
-        _SOURCE,
         ranks=ranks,
         launches=Launch(1, job.callers),
         called_by=called_by,
@@ -157,4 +137,4 @@ BEHAVIOURS = (
     Behaviour(4, "rows of ranks of the same node", on_fabrics(_NEAR, *_IN_A_NODE), _ROW),
 )
 
-PUBLIC = rehearsed(BEHAVIOURS, most=99)
+REHEARSED = 99  # cases of each, in the public checks

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    IN_A_NODE,
-    Cases,
-    all_of,
-    drawn,
-    each_rank,
-    job_numbers,
-    on_fabrics,
-    one,
-    random_words,
-    rehearsed,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
+from ep_lib.workshop.hidden.judging import each_rank
+from ep_lib.workshop.hidden.networks import IN_A_NODE
 from ep_lib.workshop.scenario import Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _GROUPS, _ORDER, _SIGNAL, _WAIT = 1, 2, 4, 8
 _MANY_GROUPS = (1 << 16) + 464
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    rows: int = 7
-    group_rows: int = 3
-    max_groups: int = 6
-    row_words: int = 5
-    items: int = 0
-    delay: int = 0
-    ahead: int = 0
-    learners: int = 0
-    unit: int = 1
-    silent: int = 0
+_Job = job_of(__file__)
 
 
 def _groups_case(rng: Rng, rows: int, group_rows: int) -> Case:
@@ -98,7 +72,7 @@ def _order_case(rng: Rng, ranks: int, groups: int) -> Case:
     return Case(_scenario(job, rng, ranks, 1, notes=2 * items), judge)
 
 
-def _rows_case(rng: Rng, job: _Job, ranks: int, epochs: int = 3) -> Case:
+def _rows_case(rng: Rng, job: Job, ranks: int, epochs: int = 3) -> Case:
     scenario = _scenario(job, rng, ranks, epochs, notes=1 + job.rows)
     sources = scenario.arrays("source")
 
@@ -122,10 +96,9 @@ def _rows_case(rng: Rng, job: _Job, ranks: int, epochs: int = 3) -> Case:
     return Case(scenario, each_rank(ranks, judge))
 
 
-def _scenario(job: _Job, rng: Rng, ranks: int, epochs: int, notes: int) -> Scenario:
+def _scenario(job: Job, rng: Rng, ranks: int, epochs: int, notes: int) -> Scenario:
     shape = (ranks, job.rows, job.row_words)
     return Scenario(
-        _SOURCE,
         ranks=ranks,
         launches=[Launch(2, 32, (epoch,)) for epoch in range(1, epochs + 1)],
         called_by="warp",
@@ -199,5 +172,3 @@ BEHAVIOURS = (
     Behaviour(4, "a group that never comes", _in_vain(), "False after the limit."),
     Behaviour(4, "a group's rows may be read after the wait", under_checker(_trips(_WAIT, 2, 3)), _LOOK),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

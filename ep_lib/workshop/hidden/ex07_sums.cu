@@ -5,12 +5,12 @@
 
 namespace {
 
-// Mirrors _Job of ex07_sums.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t count;  // of what is asked, or vectors of a row
-    int64_t rows;   // task 3, whole rows: how many are added
-    int64_t top_k, experts_per_rank, ranks;
-    int64_t first;  // task 4: the number of the first token, before which `given` and `weights` have nothing
+    int64_t count = 0;  // of what is asked, or vectors of a row
+    int64_t rows = 0;   // task 3, whole rows: how many are added
+    int64_t top_k = 0, experts_per_rank = 0, ranks = 0;
+    int64_t first = 0;  // task 4: the number of the first token, before which `given` and `weights` have nothing
 };
 
 EP_DEVICE void ask(int task, const Job& job, const int* given, const float* weights, int* told, int me) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -13,24 +13,15 @@ import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    RC,
-    SRD,
-    drawn,
-    job_numbers,
-    of_kernels,
-    on_fabrics,
-    one,
-    rehearsed,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import drawn, of_kernels, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
+from ep_lib.workshop.hidden.networks import RC, SRD
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-_JOINED = str(Path(__file__).with_name("ex07_sums_joined.cu"))
 # Whether this processor can do what GPUs do where nothing keeps a product and a sum apart: round once.
 _JOINS = platform.machine() == "aarch64" or " fma " in Path("/proc/cpuinfo").read_text("utf-8", "replace")
-KERNELS = ((_SOURCE, "examine"), *(((_JOINED, "join"),) if _JOINS else ()))
+_JOINED = "ex07_sums_joined.cu"
+KERNELS = ((_JOINED, "join"),) if _JOINS else ()
 
 _BF16 = ml_dtypes.bfloat16
 _ODD = np.array([0, -0.0, 1, -1, 1e-40, 3e38, np.inf, -np.inf], np.float32)  # what a sum may meet
@@ -40,16 +31,7 @@ _ODD_HALVES = (0, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF80, 0x7FC0)  # zeros, deno
 _ODD_BITS = (0x80000000, 0x00008000, 0x80018000, 0x7F7FFFFF, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    count: int
-    rows: int = 0
-    top_k: int = 0
-    experts_per_rank: int = 0
-    ranks: int = 0
-    first: int = 0
+_Job = job_of(__file__)
 
 
 def _floats(rng: Rng, *shape: int) -> Array:
@@ -156,7 +138,7 @@ def _rows_case(rng: Rng, bfloat16: bool, rows: int = 5, vectors: int = 70) -> Ca
     return Case(scenario, judge)
 
 
-def _bits_case(task: int, job: _Job, given: Array, want: Array, what: str) -> Case:
+def _bits_case(task: int, job: Job, given: Array, want: Array, what: str) -> Case:
     """``what`` is filled with the given numbers of the first wrong answer."""
 
     def judge(out: Outputs) -> str | None:
@@ -184,9 +166,8 @@ def _same_halves(got: Array, want: Array) -> Array:
     return same
 
 
-def _scenario(job: _Job, given: Array, weights: Array, told: int, task: int | None = None) -> Scenario:
+def _scenario(job: Job, given: Array, weights: Array, told: int, task: int | None = None) -> Scenario:
     return Scenario(
-        _SOURCE,
         ranks=1,
         launches=Launch(1, job.count, task=task),
         called_by="thread",
@@ -223,5 +204,3 @@ BEHAVIOURS = (
     Behaviour(3, "the sum of bfloat16 rows", on_fabrics(_ROWS, Fabric("p2p"), RC, SRD), _NEAREST),
     Behaviour(4, "routings of every kind", _weights(), _THERE),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

@@ -4,7 +4,7 @@
 
 namespace {
 
-// Mirrors _Job of ex08_fp8.py.
+// The numbers of one run; ex08_fp8.py gives others in place of those that stand here (job_of).
 struct Job {
     int64_t rows;    // task 5; before: how many numbers, pairs or lanes
     int64_t hidden;  // elements of a row

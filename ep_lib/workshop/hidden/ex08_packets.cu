@@ -7,15 +7,15 @@ namespace {
 
 using given::Packet;
 
-// Mirrors _Job of ex08_packets.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t words;      // of a round
-    int64_t rounds;     // one from each of the two ranks
-    int64_t tag, step;  // of the first round; from one to the next
-    int64_t learners;   // which functions are the learner's: bits of Part
-    int64_t missing;    // in the last round, this many words never reach the second rank, and none the first
-    int64_t gap;        // the first of them
-    int64_t delay;      // how often the grader's sender lets others run before it sends
+    int64_t words = 8;          // of a round
+    int64_t rounds = 6;         // one from each of the two ranks
+    int64_t tag = 1, step = 1;  // of the first round; from one to the next
+    int64_t learners = 0;       // which functions are the learner's: bits of Part
+    int64_t missing = 0;        // in the last round, this many words never reach the second rank, and none the first
+    int64_t gap = 0;            // the first of them
+    int64_t delay = 0;          // how often the grader's sender lets others run before it sends
 };
 
 enum Part { kSend = 1, kWait = 2, kSendWarp = 4, kWaitWarp = 8 };

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import LOADS, UPDATES
 from ep_lib.memory.device_state import FAULT_TIMEOUT
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    Fault,
-    all_of,
-    drawn,
-    fault_of,
-    job_numbers,
-    one,
-    random_words,
-    rehearsed,
-    under_checker,
-)
-from ep_lib.workshop.hidden.packets import narrow, not_sent_as_packets
+from ep_lib.workshop.hidden.cases import all_of, drawn, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
+from ep_lib.workshop.hidden.judging import Fault, fault_of, narrow, not_sent_as_packets
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _SEND, _WAIT, _SEND_WARP, _WAIT_WARP = (1 << bit for bit in range(4))
@@ -35,21 +22,10 @@ _OLD_TAG = 1 << 40  # in all packets before the first round: larger than every t
 _STRAY_TAG = 1 << 41  # comes in place of a missing one
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    words: int = 8
-    rounds: int = 6
-    tag: int = 1
-    step: int = 1
-    learners: int = 0
-    missing: int = 0
-    gap: int = 0
-    delay: int = 0
+_Job = job_of(__file__)
 
 
-def _ping_pong(rng: Rng, job: _Job, ranks: int = 2) -> Case:
+def _ping_pong(rng: Rng, job: Job, ranks: int = 2) -> Case:
     """Judges what arrived in each round, the answers, the fault of a timeout, and memory around the packets."""
     everybody = range(ranks)
     sources = [random_words(rng, (job.rounds, job.words)) for _ in everybody]
@@ -79,7 +55,7 @@ def _ping_pong(rng: Rng, job: _Job, ranks: int = 2) -> Case:
     return Case(_scenario(job, sources, before), judge)
 
 
-def _not_packets(out: Outputs, job: _Job) -> str | None:
+def _not_packets(out: Outputs, job: Job) -> str | None:
     for owner, kinds in enumerate(out.accesses.get("packets", ())):
         if job.learners & (_SEND | _SEND_WARP):
             words = job.words * job.rounds - (job.missing if owner % 2 else 0)
@@ -96,7 +72,7 @@ def _first_row(wrong: Array) -> int:
     return int(np.flatnonzero(wrong.any(axis=1))[0])
 
 
-def _fault_wrong(fault: Fault, me: int, job: _Job) -> str | None:
+def _fault_wrong(fault: Fault, me: int, job: Job) -> str | None:
     last = job.tag + (job.rounds - 1) * job.step
     if fault.code != FAULT_TIMEOUT:
         return "a packet never came, and after the limit no fault was recorded"
@@ -109,15 +85,14 @@ def _fault_wrong(fault: Fault, me: int, job: _Job) -> str | None:
     return None
 
 
-def _packets_wrong(got: Array, before: Array, job: _Job) -> str | None:
+def _packets_wrong(got: Array, before: Array, job: Job) -> str | None:
     if np.any(got[:_GUARD] != before[:_GUARD]) or np.any(got[-_GUARD:] != before[-_GUARD:]):
         return "a packet before or behind those of the message changed"
     return None
 
 
-def _scenario(job: _Job, sources: list[Array], before: Array) -> Scenario:
+def _scenario(job: Job, sources: list[Array], before: Array) -> Scenario:
     return Scenario(
-        _SOURCE,
         ranks=len(sources),
         launches=Launch(1, 2 * _LANES),
         called_by="warp",
@@ -172,5 +147,3 @@ BEHAVIOURS = (
     Behaviour(4, "some packets never come", _timeouts(_WAIT_WARP, 40, 1, 9), _VOTE),
     Behaviour(4, "all of the words may be read", under_checker(_rounds(_WAIT_WARP, 40, seeds=1)), _VOTE),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

@@ -7,16 +7,16 @@ namespace {
 
 using namespace ep;
 
-// Mirrors _Job of ex09_own_dispatch.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t max_tokens;
-    int64_t row_vectors;
-    int64_t top_k;
-    int64_t experts_per_rank;
-    int64_t epoch;     // of the first of `rounds` dispatches
-    int64_t rounds;    // the ranks meet in between
-    int64_t learners;  // which functions are the learner's: bits of Part
-    int64_t missing;   // of the last rank's last token; 1: the others are never told of it, 2: its row never comes
+    int64_t max_tokens = 6;
+    int64_t row_vectors = 3;
+    int64_t top_k = 3;
+    int64_t experts_per_rank = 3;
+    int64_t epoch = 1;     // of the first of `rounds` dispatches
+    int64_t rounds = 2;    // the ranks meet in between
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t missing = 0;   // of the last rank's last token; 1: the others are never told of it, 2: its row never comes
 };
 
 enum Part { kWanted = 1, kTell = 2, kSendRow = 4, kReceive = 8, kAll = 16 };

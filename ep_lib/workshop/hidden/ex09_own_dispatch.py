@@ -5,29 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from ep_lib.emulator.accesses import BYTES, STORES
 from ep_lib.memory.device_state import FAULT_TIMEOUT
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    Cases,
-    drawn,
-    each_rank,
-    fault_of,
-    given,
-    job_numbers,
-    one,
-    rehearsed,
-    under_checker,
-)
-from ep_lib.workshop.hidden.packets import not_sent_as_packets
+from ep_lib.workshop.hidden.cases import Cases, drawn, given, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
+from ep_lib.workshop.hidden.judging import each_rank, fault_of, not_sent_as_packets
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _WANTED, _TELL, _SEND_ROW, _RECEIVE, _ALL = (1 << bit for bit in range(5))
@@ -36,18 +23,7 @@ _HARDWARE = "h100-cx7"  # whose clock times the last task
 _SLOWER = 1.5  # than the grader's own parts in the same order: so much is allowed
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    max_tokens: int = 6
-    row_vectors: int = 3
-    top_k: int = 3
-    experts_per_rank: int = 3
-    epoch: int = 1
-    rounds: int = 2
-    learners: int = 0
-    missing: int = 0
+_Job = job_of(__file__)
 
 
 @dataclass(frozen=True)
@@ -60,7 +36,7 @@ class _Shape:
     hardware: str = ""
 
 
-def _routes(rng: Rng, job: _Job, shape: _Shape) -> Array:
+def _routes(rng: Rng, job: Job, shape: _Shape) -> Array:
     """int32 [rounds, max_tokens, top_k]: some choices are -1, some name an expert twice."""
     experts = job.experts_per_rank * shape.ranks
     size = (job.rounds, job.max_tokens, job.top_k)
@@ -69,12 +45,12 @@ def _routes(rng: Rng, job: _Job, shape: _Shape) -> Array:
     return chosen
 
 
-def _bits(choices: Array, rank: int, job: _Job) -> int:
+def _bits(choices: Array, rank: int, job: Job) -> int:
     local = [int(e) - rank * job.experts_per_rank for e in choices if e >= 0]
     return sum(1 << e for e in {e for e in local if 0 <= e < job.experts_per_rank})
 
 
-def _dispatch(rng: Rng, job: _Job, shape: _Shape) -> Case:
+def _dispatch(rng: Rng, job: Job, shape: _Shape) -> Case:
     """Judges what every expert got, the bits of every slot, and that nothing else was written."""
     everybody, slots = range(shape.ranks), shape.ranks * job.max_tokens
     full = bool(shape.hardware)
@@ -106,7 +82,7 @@ def _dispatch(rng: Rng, job: _Job, shape: _Shape) -> Case:
     return Case(_scenario(job, shape, tokens, x, routes, before), each_rank(shape.ranks, judge))
 
 
-def _sent_wrong(out: Outputs, me: int, tokens: list[int], routes: list[Array], job: _Job) -> str | None:
+def _sent_wrong(out: Outputs, me: int, tokens: list[int], routes: list[Array], job: Job) -> str | None:
     """Whether a rank sent more than one packet for a token, or its row more than once, to rank ``me``."""
     if job.learners & (_TELL | _ALL):
         packets = len(routes) * job.max_tokens * job.rounds
@@ -129,7 +105,7 @@ def _wrong(wanted: Array, right_bits: Array, out: Array, right_rows: Array) -> s
     return None
 
 
-def _masks(rng: Rng, job: _Job, shape: _Shape) -> Case:
+def _masks(rng: Rng, job: Job, shape: _Shape) -> Case:
     """Judges wanted_on by itself."""
     job = replace(job, learners=_WANTED, rounds=1)
     routes = [_routes(rng, job, shape) for _ in range(shape.ranks)]
@@ -169,12 +145,9 @@ def _missing(rng: Rng, missing: int) -> Case:
     return replace(case, judge=judge, endless=missing == 2)
 
 
-def _scenario(
-    job: _Job, shape: _Shape, tokens: list[int], x: list[Array], routes: list[Array], before: int
-) -> Scenario:
+def _scenario(job: Job, shape: _Shape, tokens: list[int], x: list[Array], routes: list[Array], before: int) -> Scenario:
     slots = shape.ranks * job.max_tokens
     return Scenario(
-        _SOURCE,
         ranks=shape.ranks,
         launches=Launch(shape.blocks, 32 * shape.warps, (shape.warps,)),
         called_by="block" if job.learners == _ALL else "warp",
@@ -263,5 +236,3 @@ BEHAVIOURS = (
     Behaviour(5, "it is right in every schedule", _checked(_ALL), _ORDER),
     Behaviour(5, "it is fast", _in_time(), _ORDER),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, one, rehearsed
+from ep_lib.workshop.hidden.cases import Cases, one
 from ep_lib.workshop.scenario import Array, Call
 
-_PROGRAM = str(Path(__file__).with_name("play09_router.py"))
-KERNELS = ()
+PIECE = "routing.py"
 IMPORTS = ("torch", "ep_lib.moe.autograd")
 _CLOSE = 1e-5
 _ROUNDED = 1e-7  # by how much of itself a float32 is rounded
@@ -27,7 +25,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 def _case(function: str, arguments: Mapping[str, Any], judge: Callable[[Any], str | None]) -> Case:
-    return Case(Call(_PROGRAM, function, "routing.py", arguments), lambda outputs: judge(outputs.seen))
+    return Case(Call(function, arguments), lambda outputs: judge(outputs.seen))
 
 
 def _softmax(x: Array) -> Array:
@@ -275,12 +273,4 @@ BEHAVIOURS = (
         _FULL,
     ),
     Behaviour(4, "all want the same expert", one(lambda rng: _limited(rng, np.tile([2, 0], (6, 1)), 3, 4)), _FULL),
-)
-
-PUBLIC = (
-    Behaviour(1, "four tokens, five experts", one(lambda rng: _routes(rng, 4, 5, 2)), _CHOOSE),
-    Behaviour(2, "six tokens, four experts", one(lambda rng: _loads(_ids(rng, 6, 2, 4), 4)), _COUNT),
-    Behaviour(3, "an even load", one(_even), _EVEN),
-    Behaviour(4, "twenty tokens, six experts, room for five", one(_limits), _FULL),
-    *rehearsed(BEHAVIOURS),
 )

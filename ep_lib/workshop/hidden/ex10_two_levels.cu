@@ -5,11 +5,11 @@
 
 namespace {
 
-// Mirrors _Job of ex10_two_levels.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t count, words, mates;
-    int64_t delay;    // how often the grader's sender lets others run before each message
-    int64_t missing;  // 1: the first message of the second node's first rank is never sent
+    int64_t count = 5, words = 40, mates = 2;
+    int64_t delay = 0;    // how often the grader's sender lets others run before each message
+    int64_t missing = 0;  // 1: the first message of the second node's first rank is never sent
 };
 
 struct Memory {

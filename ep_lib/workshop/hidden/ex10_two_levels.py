@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,35 +10,18 @@ import numpy as np
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.memory.device_state import FAULT_NONE, PHASE_NAMES
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import (
-    Cases,
-    all_of,
-    drawn,
-    each_rank,
-    fault_of,
-    job_numbers,
-    rehearsed,
-    under_checker,
-)
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
+from ep_lib.workshop.hidden.judging import each_rank, fault_of
 from ep_lib.workshop.lessons.two_levels import by_node
 from ep_lib.workshop.scenario import Array, ByRank, Launch, Outputs, Scenario
 
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
 _BLOCKS, _LANES = 3, 32
 _BEFORE = 3.5  # in the places of sums
 _FALSE = "forward_warp returned false, although every message comes"
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file."""
-
-    count: int = 5
-    words: int = 40
-    mates: int = 2
-    delay: int = 0
-    missing: int = 0
+_Job = job_of(__file__)
 
 
 class _World:
@@ -48,7 +29,7 @@ class _World:
     which is the label 1, the last token for nobody, and the last rank has nothing for node 0. ``last``: the last 270
     tokens are for everybody, others for nobody."""
 
-    def __init__(self, rng: Rng, ranks: int, job: _Job, *, few: bool = False, last: bool = False) -> None:
+    def __init__(self, rng: Rng, ranks: int, job: Job, *, few: bool = False, last: bool = False) -> None:
         self.ranks, self.job, self.nodes = ranks, job, ranks // job.mates
         self.wants = rng.random((ranks, job.count, ranks)) < 0.4
         self.wants[:, 0, :] = np.arange(ranks) % job.mates == 0 if few else True  # there is always something to do
@@ -64,10 +45,10 @@ class _World:
         self.by_node = by_node(self.wants, job.mates)
 
     def node(self, rank: int) -> int:
-        return rank // self.job.mates
+        return rank // int(self.job.mates)
 
     def partner(self, rank: int, node: int) -> int:
-        return node * self.job.mates + rank % self.job.mates
+        return node * int(self.job.mates) + rank % int(self.job.mates)
 
     def tokens_for(self, source: int, node: int) -> list[int]:
         return [int(token) for token in np.flatnonzero(self.by_node[source, :, node])]
@@ -120,7 +101,6 @@ def _scenario(world: _World, task: int, fabric: str, **given: ByRank) -> Scenari
         symmetric[f"{name}_labels"] = np.zeros(slots, np.uint64)
     symmetric["staging"] = np.zeros((*back, job.words), np.float32)
     return Scenario(
-        _SOURCE,
         ranks=ranks,
         launches=Launch(_BLOCKS, _LANES),
         outputs=("arrived", "relay_rows", "relay_labels", "signals", "back_rows", "back_labels", "out", "noted"),
@@ -265,4 +245,4 @@ BEHAVIOURS = (
     Behaviour(4, "sums come back to their source", all_of(_all(_return_case), _checked(_return_case)), _BACK),
 )
 
-PUBLIC = rehearsed(BEHAVIOURS, most=99)
+REHEARSED = 99  # cases of each, in the public checks
