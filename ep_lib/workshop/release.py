@@ -130,7 +130,7 @@ def _files(root: Path, pieces: Pieces) -> Iterator[tuple[PurePosixPath, bytes]]:
         elif path.is_relative_to(_WORKSHOP / "hidden") and path.stem not in ("__init__", "grader"):
             yield path, _test(path, data.decode()).encode()
         elif path.is_relative_to(_WORKSHOP / "puzzles") and path.stem.startswith("nb"):
-            text = without_arguments(data.decode(), "Puzzle", {"solution": '""', "wrong": "{}"})
+            text = without_arguments(data.decode(), "Puzzle", {"solution": '""'})
             yield path, sealed.seal(text, _header("The puzzles", "#"), python=True, whole=True).encode()
         elif path.parts[0] == "tutorial_kernels":
             yield path, _tutorial(data.decode(), answers, python=path.suffix == ".py").encode()
