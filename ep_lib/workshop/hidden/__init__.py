@@ -19,10 +19,10 @@ in memory before (:func:`varied`, :class:`ep_lib.workshop.scenario.Room`).
 
 The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
 and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same beside the
-emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.far`). Begin with ex00_first_kernel.py, or
-ex02_handshake.py; what several exercises share is in cases.py and packets.py. A ``.cu`` file calls the
-learner's functions as ``calls/ex<name>.cuh`` declares them, and ``calls/ex<name>.cu`` is where they are
-(:mod:`ep_lib.jit.closed`).
+emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.far`). A ``.cu`` file calls the learner's
+functions as ``calls/ex<name>.cuh`` declares them, and ``calls/ex<name>.cu`` is where they are
+(:mod:`ep_lib.jit.closed`). Begin with ex00_first_kernel.py, or ex02_handshake.py; what several exercises share is in
+cases.py, inputs.py, networks.py and judging.py.
 """
 
 from __future__ import annotations

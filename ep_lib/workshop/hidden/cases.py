@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import GradingError
 from ep_lib.workshop.hidden import CANARY_TASK, Case, Rng
-from ep_lib.workshop.scenario import Array, Scenario
+from ep_lib.workshop.scenario import Array, Call, Scenario
 
 P = ParamSpec("P")
 Cases = Callable[[Rng], Iterator[Case]]
@@ -25,6 +25,11 @@ def drawn(made: Callable[Concatenate[Rng, P], Iterator[Case]]) -> Callable[P, Ca
 
 def one(made: Callable[Concatenate[Rng, P], Case], *args: P.args, **named: P.kwargs) -> Cases:
     return lambda rng: iter([made(rng, *args, **named)])
+
+
+def calling(function: str, judge: Callable[[Any], str | None], of_ranks: int = 0, **arguments: Any) -> Case:
+    """A call of a function of the exercise's program, judged by what it saw. ``of_ranks``: with so many pieces."""
+    return Case(Call(function, arguments, of_ranks), lambda outputs: judge(outputs.seen))
 
 
 def all_of(*several: Cases) -> Cases:
