@@ -5,7 +5,7 @@
 #   NOTEBOOKS=00,01       which notebooks `make site` executes (default: all)
 #   LAB=0                 `make lab` stops before it starts JupyterLab
 #   CUDA=cuda12|cuda13|   which GPU packages come along (default: what the driver offers; empty: none)
-#   TORCH_INDEX=address   one more package index; PyTorch's index of CPU-only builds saves gigabytes (see the README)
+#   TORCH_INDEX=address   one more package index; PyTorch's index of CPU-only builds saves gigabytes (docs/learners.md)
 #   CONSTRAINTS=file      which releases: the lock (default), or .ci/constraints.in for the newest; with a VENV of its own
 #   PIP_FLAGS=...         more words for the installer: those that uv and pip both know are quickest
 
@@ -169,7 +169,7 @@ $(CORE_INSTALLED): $(VENV_MADE) pyproject.toml $(CONSTRAINTS) | check-machine
 
 $(LAB_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(CONSTRAINTS) | check-machine
 ifeq ($(CUDA)$(TORCH_INDEX),)
-	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
+	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in docs/learners.md."
 endif
 	$(PHASE) "installing JupyterLab, torch, MPI, NIXL and NVRTC (390 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
 	$(PHASE) "compiling Python's bytecode" $(BYTECODE)

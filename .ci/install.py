@@ -11,6 +11,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -91,10 +92,11 @@ def lock(target: str) -> int:
         if name not in ("--find-links", "--constraint")
         for word in (name, value)
     ]
+    extras = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     flags = [
         "--universal",
         "--python-version=3.11",
-        "--all-extras",
+        *(f"--extra={extra}" for extra in extras if extra != "nixl-cu12"),  # its torch is an older one
         "--upgrade",
         "--no-annotate",
         "--no-emit-index-url",

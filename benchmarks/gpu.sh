@@ -95,6 +95,8 @@ LINES_SHOWN=3 step doctor 30 "$PYTHON" -m ep_lib doctor
 LINES_SHOWN=30 step tests 240 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
     --durations=5 tests
 LINES_SHOWN=60 step sanitizer 60 "$PYTHON" benchmarks/gpu_sanitize.py
+# 20,000 random expressions, on the emulator and on a GPU: a seed that it prints replays one.
+LINES_SHOWN=60 step fuzz 150 "$PYTHON" benchmarks/fuzz.py --count "${FUZZ:-20000}" --workers "$WORKERS" --seconds 110
 # A rank is killed, stopped or late in each way of calling, FAULTS times each.
 LINES_SHOWN=60 step faults 220 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-14}" --seconds 190 --json "$RESULTS/faults.json"
 measure="$PYTHON benchmarks/gpu_measure.py --commit $commit"

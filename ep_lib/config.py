@@ -5,7 +5,8 @@ variable             meaning                                                    
 ===================  ===============================================================  =======================
 EP_LIB_ADDRESS       this host's address on the network between hosts, where     ``127.0.0.1``
                      emulated ranks of other hosts reach its ranks
-EP_LIB_BACKEND       what ``spawn`` and ``init`` use: ``emulator`` or ``cuda``        ``emulator``
+EP_LIB_BACKEND       what ``spawn`` and ``init`` use: ``emulator`` or ``cuda``        ``emulator``; ``init``:
+                                                                                      ``cuda`` where it works
 EP_LIB_CACHE_DIR     where compiled kernels are kept                                  ``ep_lib`` in ``~/.cache``
 EP_LIB_CUDA_ARCH     the GPU that kernels on the emulator are told of by                ``sm_90``
                      ``__CUDA_ARCH__``

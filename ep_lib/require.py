@@ -12,6 +12,7 @@ import operator
 import os
 import re
 import reprlib
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -176,3 +177,10 @@ def instance(name: str, value: Any, cls: type[T], wanted: str) -> T:
     if not isinstance(value, cls):
         refuse(name, value, wanted)
     return value
+
+
+def installs(extra: str) -> str:
+    """The command that adds an extra to this installation: a clone, or a wheel, which may be anywhere."""
+    root = Path(__file__).resolve().parents[1]
+    place = root if (root / "pyproject.toml").is_file() else "PATH-OF-THE-WHEEL"
+    return f"pip install {shlex.quote(f'{place}[{extra}]')}"

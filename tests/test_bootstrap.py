@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -493,3 +494,24 @@ def test_a_peer_whose_bytes_trickle_has_its_time_once() -> None:
             meeting.greet(ours, b"a secret of the run", is_server=True)
         enough.set()
         slow.join()
+
+
+def test_who_has_been_met_is_hung_up_on_by_none() -> None:
+    """Where the last peer has come, the door shuts at once, while the thread that greeted it is still there."""
+    secret = b"a secret of the run"
+    with meeting.listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+
+        def meets() -> list[bytes]:
+            return [meeting.connect("127.0.0.1", port, secret, b"mine", 30, "peer") for _ in range(100)]
+
+        with ThreadPoolExecutor(1) as others:
+            met = others.submit(meets)
+            for _ in range(100):
+                with meeting.Door(listener, secret) as door:
+                    peer = door.next(30)
+                assert peer is not None
+                with peer.connection as connection:
+                    assert meeting.receive(connection, peer.key) == b"mine"
+                    meeting.send(connection, peer.key, b"yours")
+            assert met.result() == [b"yours"] * 100

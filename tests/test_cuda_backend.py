@@ -98,7 +98,7 @@ def on_gpus(main: Callable[..., Any], ranks: int = 2, **options: Any) -> list[An
 # ---- without a GPU -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not nvrtc.available(), reason="needs CuPy and NVRTC: pip install 'ep-lib[nvrtc]'")
+@pytest.mark.skipif(not nvrtc.available(), reason="needs CuPy and NVRTC: pip install -e '.[nvrtc]'")
 def test_kernels_compile_and_carry_the_device_state() -> None:
     from ep_lib.jit.elf import Elf
 

@@ -384,7 +384,6 @@ def test_assertions_that_hold_and_traps_not_reached_are_silent(backend: str) -> 
 UNSUPPORTED = {
     "tex2D<float>(0ull, 1.0f, 2.0f)": "textures",
     "__shfl(1, 0)": "use __shfl_sync",
-    "cooperative_groups::this_grid().sync()": "grid_group::sync",
     "cooperative_groups::this_cluster().sync()": "clusters",
     "nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, float>().x": "wmma",
 }
@@ -397,3 +396,46 @@ def test_what_the_emulator_lacks_is_named_by_the_compiler(expression: str) -> No
         ep_lib.Kernel.from_source(source, "k").compile("emulator")
     assert "the emulator has no" in caught.value.log + str(caught.value)
     assert UNSUPPORTED[expression] in caught.value.log + str(caught.value)
+
+
+GRID = """
+#include <cooperative_groups.h>
+extern "C" __global__ void neighbour(int* x, int* out) {
+    const auto grid = cooperative_groups::this_grid();
+    x[grid.thread_rank()] = grid.thread_rank();
+    SYNC;
+    out[grid.thread_rank()] = x[(grid.thread_rank() + 32) % grid.size()];
+}
+"""
+
+
+def grid_program(sync: str, blocks: int) -> Any:
+    kernel = ep_lib.Kernel.from_source(GRID, "neighbour", defines={"SYNC": sync})
+
+    def main(rank: ep_lib.Rank) -> list[int]:
+        x, out = (rank.to_device(np.zeros(32 * blocks, np.int32)) for _ in range(2))
+        kernel.launch(rank, blocks, 32, x, out)
+        kernel.launch(rank, blocks, 32, x, out)
+        rank.synchronize()
+        return list(rank.to_host(out).tolist())
+
+    return main
+
+
+def test_all_blocks_of_a_grid_meet(backend: str) -> None:
+    assert alone(backend, grid_program("grid.sync()", 4)) == [(i + 32) % 128 for i in range(128)]
+
+
+def test_a_grid_that_does_not_meet_is_a_race() -> None:
+    assert ep_lib.check(grid_program("grid.sync()", 3), 1, seeds=10, progress=False).ok
+    assert not ep_lib.check(grid_program("__syncthreads()", 3), 1, seeds=10, progress=False).ok
+
+
+def test_a_grid_that_does_not_fit_never_meets(backend: str) -> None:
+    """A GPU refuses it; the emulator says which blocks wait for a place."""
+    error, words = {
+        "emulator": (errors.DeadlockError, "have not started, of 5000 of kernel 'neighbour'"),
+        "cuda": (errors.KernelLaunchError, "more blocks than this GPU runs at once"),
+    }[backend]
+    with pytest.raises(error, match=words):
+        alone(backend, grid_program("grid.sync()", 5000))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ENVIRONMENT: dict[str, Any] = yaml.safe_load((ROOT / "environment.yml").read_text())
 EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
-CONDA_EXTRAS = ("lab", "cuda12", "mpi")
+CONDA_EXTRAS = ("lab", "cuda12", "nixl-cu12", "mpi")
 
 
 def conda_specs() -> list[str]:
@@ -46,7 +46,8 @@ def test_pip_section_equals_pyproject() -> None:
     wanted = list(PYPROJECT["project"]["dependencies"])
     for extra in CONDA_EXTRAS:
         wanted += EXTRAS[extra]
-    assert by_name(pip_requirements()) == by_name([Requirement(line) for line in wanted])
+    in_pyproject = [Requirement(line) for line in wanted]  # of a package that two ask for, the later one is narrower
+    assert by_name(pip_requirements()) == {canonicalize_name(each.name): each for each in in_pyproject}
 
 
 def test_pip_section_installs_ep_lib_itself() -> None:
@@ -91,13 +92,29 @@ def test_the_lock_holds_what_make_installs_within_the_ranges() -> None:
     for pin in pins("constraints.txt"):
         locked.setdefault(canonicalize_name(pin.name), []).append(pin)
     assert [str(pin) for pin in pins("constraints.in")] == [str(pin) for pin in locked["torch"]]
-    for line in [*PYPROJECT["project"]["dependencies"], *(line for extra in EXTRAS.values() for line in extra)]:
+    extras = [line for extra, lines in EXTRAS.items() if extra != "nixl-cu12" for line in lines]  # of another torch
+    for line in [*PYPROJECT["project"]["dependencies"], *extras]:
         wanted = Requirement(line)
         for pin in locked[canonicalize_name(wanted.name)]:
             (exact,) = pin.specifier
             assert exact.operator == "==" and exact.version in wanted.specifier, f"{line} and {pin}: make lock"
     # The build that a rented GPU host brings must satisfy the range too, or pip would replace it.
     assert "2.11.0+cu130" in by_name([Requirement(line) for line in EXTRAS["lab"]])["torch"].specifier
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_is_for_one_cuda(extra: str) -> None:
+    uv = shutil.which("uv", path=Path(sys.executable).parent)
+    assert uv is not None
+    command = [uv, "pip", "compile", "--no-header", "--no-annotate", "--extra", extra, "pyproject.toml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if "Failed to fetch" in done.stderr:
+        pytest.skip("needs a package index")
+    pins = by_name([Requirement(line) for line in done.stdout.splitlines()])
+    of_their_names = {found[1] for name in pins if (found := re.search(r"-cu(?:da)?(1\d)x?$", name))}
+    of_torch = {str(pins[name].specifier)[2:4] for name in ("cuda-toolkit", "nvidia-cublas") if name in pins}
+    assert done.returncode == 0 and len(of_their_names | of_torch) <= 1, done.stdout + done.stderr
 
 
 def test_both_cuda_variants_offer_the_same() -> None:
@@ -110,7 +127,8 @@ def test_both_cuda_variants_offer_the_same() -> None:
 
 def test_upper_bounds_where_the_next_major_release_breaks() -> None:
     capped = {"numpy", "torch", "jupyterlab", "ipywidgets", "mpi4py", "nixl"}
-    for line in [*PYPROJECT["project"]["dependencies"], *(line for extra in EXTRAS.values() for line in extra)]:
+    extras = [line for extra, lines in EXTRAS.items() if extra != "nixl-cu12" for line in lines]  # of another torch
+    for line in [*PYPROJECT["project"]["dependencies"], *extras]:
         requirement = Requirement(line)
         operators = {part.operator for part in requirement.specifier}
         assert operators & {">=", "=="}, f"{line} has no lower bound"

@@ -50,6 +50,7 @@ CASTS = {
     "not a number": ("o[0] = (int)f[0];", np.nan, "casts nan of type 'float' to 'int'"),
     "negative": ("o[0] = (int)(unsigned)f[0];", -1.0, "casts -1 of type 'float' to 'unsigned int'"),
     "of a double": ("o[0] = (int)(long long)(1e10 * f[0]);", 1e10, "casts 1e+20 of type 'double' to 'long long int'"),
+    "of a floor": ("o[0] = (int)(long long)floorf(f[0]);", 1e20, "casts 1e+20 of type 'float' to 'long long int'"),
     "to a byte": ("o[0] = (signed char)f[0];", 200.0, "casts 200 of type 'float' to 'signed char'"),
 }
 
@@ -209,6 +210,10 @@ BEYOND = {  # NaN and the ends of formats, as CUDA's documentation has them
     "fmaxf(1.0f, nan)": 1.0,
     "min(nan, 1.0f)": 1.0,
     "fmin((double)nan, 2.0)": 2.0,
+    "1.0f / fminf(half_ * 0.0f, half_ * -0.0f)": -np.inf,  # -0 is smaller than 0
+    "1.0f / max(half_ * -0.0f, half_ * 0.0f)": np.inf,
+    "1.0 / fmin(half_ * 0.0, half_ * -0.0)": -np.inf,
+    "fmax(__longlong_as_double(0x7ff0000000000000 + (long long)(half_ * 2)), 2.0)": 2.0,  # a signaling NaN
     "nan < 1.0f || nan >= 1.0f || nan == nan": 0.0,
     "nan != nan": 1.0,
     "__half2float(__float2half(65519.0f))": 65504.0,

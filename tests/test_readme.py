@@ -1,4 +1,4 @@
-"""What README.md shows, runs: its Python on the emulator, its commands, its files."""
+"""What README.md and the pages behind its doors show, runs: their Python on the emulator, commands, files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ep_lib import cli
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/learners.md", "docs/engineers.md"]
 
 
 def blocks(document: str, language: str) -> list[tuple[int, str]]:
@@ -86,13 +86,14 @@ def test_files_and_links_exist() -> None:
         named = re.findall(
             r"`((?:ep_lib|tests|notebooks|exercises|solutions|tutorial_kernels|benchmarks|\.ci)/[\w./-]*)`", text
         )
-        named += re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
-        missing += [f"{document}: {name}" for name in named if "NN" not in name and not (ROOT / name).exists()]
+        named += re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text)
+        named = [name for name in named if "NN" not in name and not (ROOT / name).exists()]
+        missing += [f"{document}: {name}" for name in named if not ((ROOT / document).parent / name).exists()]
     assert missing == []
 
 
 def test_notebooks_in_the_table_are_those_that_exist() -> None:
-    listed = set(re.findall(r"^\| `(\d\db?_\w+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\d\db?_\w+)` \|", (ROOT / "docs/learners.md").read_text("utf-8"), re.MULTILINE))
     assert listed == {path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
 
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from ep_lib import viz
 from ep_lib.errors import ArgumentError
+from ep_lib.require import installs
 from ep_lib.viz.style import byte_unit, ink_on, short_number
 
 PNG = b"\x89PNG"
@@ -64,9 +65,9 @@ def test_drawing_does_not_import_pyplot() -> None:
 
 
 def test_without_matplotlib_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; import ep_lib.viz"
+    code = "import sys; sys.modules['matplotlib'] = None; from ep_lib.viz import time_travel, timeline"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "BackendUnavailable: pictures need matplotlib: pip install" in done.stderr
+    assert f"BackendUnavailable: pictures need matplotlib: {installs('lab')}" in done.stderr
 
 
 def test_bytes_between_ranks_tells_wire_from_own() -> None:

@@ -465,9 +465,11 @@ class CudaBackend:
             place = self._part.beside(stream)
             self._own_streams.order(stream, place)
         try:
-            self._driver.launchKernel(
-                loaded.function, *grid, *block, shared_bytes, place, ctypes.addressof(pointers) if values else 0, 0
-            )
+            shape = (*grid, *block, shared_bytes, place, ctypes.addressof(pointers) if values else 0)
+            if loaded.syncs_grid:
+                self._driver.launchCooperativeKernel(loaded.function, *shape)
+            else:
+                self._driver.launchKernel(loaded.function, *shape, 0)
             self._own_streams.order(place, stream)
         except self._driver.CUDADriverError as error:
             raise self._launch_error(loaded, grid, block, shared_bytes, error) from error
@@ -508,7 +510,9 @@ class CudaBackend:
         self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Marshalled]
     ) -> None:
         """The same launch with other addresses is to cost little."""
-        if self._launches is None or self._part is not None or grid[1:] != (1, 1) or block[1:] != (1, 1):
+        if self._launches is None or self._part is not None or loaded.syncs_grid:
+            return
+        if grid[1:] != (1, 1) or block[1:] != (1, 1):
             return
         look_at_tensors()
         shape = grid[0], block[0], shared_bytes

@@ -143,15 +143,14 @@ class Door:
         self._listener, self._secret = listener, secret
         self._met: queue.SimpleQueue[Met] = queue.SimpleQueue()
         self._greeted: dict[socket.socket, threading.Thread] = {}  # those of now, the oldest first
+        self._lock = threading.Lock()  # of self._greeted and self._met
         self._wakes, self._waker = socket.socketpair()
 
     def __enter__(self) -> Door:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for connection, thread in list(self._greeted.items()):
-            _hang_up(connection)
-            thread.join()
+        self._hang_up(len(self._greeted))
         while not self._met.empty():
             self._met.get().connection.close()
         self._wakes.close()
@@ -174,29 +173,35 @@ class Door:
                     self._greet(*self._listener.accept())
 
     def _greet(self, connection: socket.socket, address: Any) -> None:
-        now = list(self._greeted.items())
-        for oldest, thread in now[: max(0, len(now) + 1 - _MOST_GREETED)]:
-            _hang_up(oldest)
-            thread.join()
+        self._hang_up(len(self._greeted) + 1 - _MOST_GREETED)
 
         def greets() -> None:
+            met = None
             try:
                 connection.settimeout(_GREETING_SECONDS)
-                self._met.put(Met(connection, greet(connection, self._secret, is_server=True), address[0]))
+                met = Met(connection, greet(connection, self._secret, is_server=True), address[0])
             except (Stranger, OSError) as error:
                 connection.close()
                 self.turned_away.append(f"{address[0]}: {error}")
-            self._waker.send(b".")
-            del self._greeted[connection]  # last: leaving the block waits for those that are in there
+            with self._lock:  # at once: who has been met is hung up on by none
+                del self._greeted[connection]
+                if met is not None:
+                    self._met.put(met)
+                self._waker.send(b".")
 
-        self._greeted[connection] = threading.Thread(target=greets, name="ep_lib-greeting", daemon=True)
-        self._greeted[connection].start()
+        thread = threading.Thread(target=greets, name="ep_lib-greeting", daemon=True)
+        self._greeted[connection] = thread
+        thread.start()
 
-
-def _hang_up(connection: socket.socket) -> None:
-    """Ends what another thread reads from."""
-    with contextlib.suppress(OSError):  # it has ended
-        connection.shutdown(socket.SHUT_RDWR)
+    def _hang_up(self, count: int) -> None:
+        """Ends so many connections that are being greeted, the oldest first, and their threads."""
+        with self._lock:
+            ended = list(self._greeted.items())[: max(0, count)]
+            for connection, _ in ended:
+                with contextlib.suppress(OSError):  # it has ended
+                    connection.shutdown(socket.SHUT_RDWR)
+        for _, thread in ended:
+            thread.join()
 
 
 def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float, who: str) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable
+from ep_lib.require import installs
 
 RANKS_PER_GPU = 8  # that share it, if the program may choose
 
@@ -32,7 +33,7 @@ def import_cupy() -> Any:
     except ImportError as error:
         raise BackendUnavailable(
             f"the cuda backend needs CuPy, which cannot be imported ({error}). Install the one for your driver: "
-            "pip install 'ep-lib[cuda13]' (or cuda12; `nvidia-smi` prints the driver's CUDA version)"
+            f"{installs('cuda13')} (or cuda12; `nvidia-smi` prints the driver's CUDA version)"
         ) from error
     return cupy
 

@@ -10,6 +10,7 @@ from ep_lib.errors import EpError, KernelFault, KernelLaunchError, KernelTimeout
 OUT_OF_MEMORY = 2
 NOT_FOUND = 500
 NOT_READY = 600
+LAUNCH_TOO_LARGE = 720  # of a cooperative one
 LAUNCH_OUT_OF_RESOURCES = 701
 LAUNCH_TIMEOUT = 702
 
@@ -24,7 +25,6 @@ _FAULTS = {
     717: "a kernel used an address of the wrong memory space",
     718: "a kernel jumped to an invalid address",
     719: "a kernel ended by __trap() or by an unspecified launch failure",
-    720: "a cooperative launch is too large to be resident at once",
     721: "the launch failed in the tensor memory accelerator or a similar unit",
     214: "an uncorrectable memory (ECC) error was found",
     220: "the NVLink connection to another GPU failed",
@@ -72,6 +72,12 @@ def launch_error(status: int, text: str, rank: int, kernel: str, shape: str, reg
         return KernelLaunchError(
             f"{kernel}: the launch {shape} needs more than the GPU has ({registers} registers per thread). Use smaller "
             f"blocks, or __launch_bounds__ so that the compiler uses fewer registers. ({text})"
+        )
+    if status == LAUNCH_TOO_LARGE:
+        return KernelLaunchError(
+            f"{kernel}: the launch {shape} has more blocks than this GPU runs at once, and its source has a barrier of "
+            "all blocks (grid_group::sync). Take a smaller grid with a loop; a kernel without such a barrier can have "
+            f"any grid in a source of its own. ({text})"
         )
     return KernelLaunchError(f"{kernel}: CUDA refused the launch {shape}: {text}")
 

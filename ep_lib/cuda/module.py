@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from ep_lib.cuda.errors import NOT_FOUND
 from ep_lib.errors import KernelLaunchError
 from ep_lib.jit.elf import Elf, variable_sizes
+from ep_lib.jit.kernel import require_threads
 from ep_lib.jit.signature import Param
 
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc import NvrtcImage
 
 STATE_SYMBOL = "ep_device_state"  # <ep/device_state.cuh>
+# Of CUDA's <cooperative_groups.h>, inlined: the lines of a cubin, which NVRTC is always asked for, name it
+_GRID_BARRIER = b"get_grid_workspace"
 
 # CUfunction_attribute
 _MAX_THREADS_PER_BLOCK = 0
@@ -56,6 +59,11 @@ class LoadedKernel:
             end = offsets[-1] + param.size
         return tuple(offsets), max(end, 1)
 
+    @functools.cached_property
+    def syncs_grid(self) -> bool:
+        """Whether a kernel of its source has grid_group::sync, for which all blocks must run at once."""
+        return _GRID_BARRIER in self.cubin
+
     def variable(self, symbol: str) -> tuple[int, int] | None:
         """Address and bytes of a variable of the module; None if it has none of that name."""
         nbytes = variable_sizes(Elf(self.cubin)).get(symbol)
@@ -64,12 +72,7 @@ class LoadedKernel:
 
     def check(self, block: tuple[int, int, int], shared_bytes: int, max_shared: int) -> None:
         """Refuse what the GPU cannot run, and ask for large shared memory. Sizes in bytes; raises KernelLaunchError."""
-        threads = block[0] * block[1] * block[2]
-        if threads > self.max_threads:
-            raise KernelLaunchError(
-                f"{self.name}: a block of {threads} threads, but with its {self.registers} registers per thread this "
-                f"kernel runs with at most {self.max_threads} on this GPU"
-            )
+        require_threads(self.name, block, self.max_threads)
         total = self.static_shared + shared_bytes
         if shared_bytes < 0 or total > max_shared:
             raise KernelLaunchError(

@@ -73,10 +73,11 @@ def require_own_names(obj: Elf, runtime: Elf, support: Elf) -> None:
         raise KernelCompileError(f"your code defines {_listed(taken)}, which is the emulator's: name it otherwise")
 
 
-def require_own_lines(obj: Elf, dependencies: str, source: Path) -> None:
+def require_own_lines(obj: Elf, dependencies: str, others: Collection[Path]) -> None:
     """Raises KernelCompileError if an object's lines are of a file that was not included, as the checker would name
-    that. ``dependencies``: what the compiler wrote by -MD for ``source``."""
-    read = {Path(name.replace("\\", "")) for name in _DEPENDENCY.findall(dependencies)} | {source}
+    that. ``dependencies``: what the compiler wrote by -MD. ``others``: what it read under another name: the source,
+    and what was sealed."""
+    read = {Path(name.replace("\\", "")) for name in _DEPENDENCY.findall(dependencies)}.union(others)
     allowed = {str(file.resolve()) for file in read}
     for name in sorted(obj.files_of_lines()):
         if not name.startswith("<") and str(Path(name).resolve()) not in allowed:

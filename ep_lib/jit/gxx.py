@@ -109,6 +109,8 @@ _GCC_FLAGS = [
     *("-fsanitize=bounds-strict", "-fsanitize=object-size"),
     *("--param", "tsan-distinguish-volatile=1", "-fno-extern-tls-init", "-fmax-errors=20", "-pipe"),
     *(f"-fno-{step}" for step in _GCC_LATE),
+    # Of a cast of one it makes lfloor or lceil, before the sanitizer looks at casts.
+    *(f"-fno-builtin-{name}" for name in ("floor", "floorf", "ceil", "ceilf")),
     # A struct that is passed by value is copied by its constructor, in loads that the sanitizer sees; else by the call,
     # in loads that it does not see.
     "-fno-elide-constructors",
@@ -118,7 +120,11 @@ _READ = "read.d"  # which files were read, as compilers tell make
 # source is compiled once more, and what is inlined is g++'s choice.
 _CANNOT_INLINE = "inlining failed in call to 'always_inline'"
 _UNFORCED = "#undef __forceinline__\n#define __forceinline__ inline\n"
-_CLANG_FLAGS = ["-fsanitize=bounds", "-mllvm", "-tsan-distinguish-volatile=1", "-ferror-limit=20", "-Wno-everything"]
+_CLANG_FLAGS = [
+    *("-fsanitize=bounds", "-mllvm", "-tsan-distinguish-volatile=1", "-ferror-limit=20", "-Wno-everything"),
+    # Those below, and not the processor's instructions, for which 0 is as small as -0.
+    *(f"-fno-builtin-{name}" for name in ("fmin", "fminf", "fmax", "fmaxf")),
+]
 _RUNTIME_FLAGS = [
     "-std=c++17",
     "-O2",
@@ -172,7 +178,8 @@ _MANGLED = {"std::thread": "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_St
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
 # with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and
 # so do `new` and `delete` (under their mangled names), what would end or change the process, and what a function finds
-# wrong with its own stack at its end.
+# wrong with its own stack at its end. The C library's fmin and fmax may take -0 for 0, and a signaling NaN for no
+# number; a GPU's do not.
 _SUPPORT_SOURCE = """
 #include <stddef.h>
 extern "C" {
@@ -201,6 +208,11 @@ HIDDEN void _ZdaPvm(void* p, size_t) { epemu_free(p); }
 HIDDEN void __stack_chk_fail(void) { epemu_stack_damaged(); }
 HIDDEN void __cxa_pure_virtual(void) { epemu_trap("virtual function of an object that is not made yet"); }
 HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, value, n); }
+#define MIN_AND_MAX(T, min, max)                                                                                  \\
+    HIDDEN T min(T a, T b) { return a == b ? (__builtin_signbit(a) ? a : b) : b != b || a < b ? a : b; } \\
+    HIDDEN T max(T a, T b) { return a == b ? (__builtin_signbit(a) ? b : a) : b != b || a > b ? a : b; }
+MIN_AND_MAX(float, fminf, fmaxf)
+MIN_AND_MAX(double, fmin, fmax)
 """
 # -foptimize-sibling-calls: the copies jump, so that the runtime sees the kernel's own line as the caller
 _SUPPORT_FLAGS = ["-x", "c++", "-O2", "-fPIC", "-fno-builtin", "-foptimize-sibling-calls", "-fomit-frame-pointer"]
@@ -262,7 +274,7 @@ class _Plan:
 
     @property
     def key(self) -> str:
-        return self._key("emulator", *_KERNEL_LINK_FLAGS, str(self.prelude), str(self.runtime))
+        return self._key("emulator", *_KERNEL_LINK_FLAGS, _SUPPORT_SOURCE, str(self.prelude), str(self.runtime))
 
     def object_key(self, *more: str) -> str:
         """Of the object alone, which knows no place of the cache."""
@@ -374,7 +386,7 @@ def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[s
     runtime, support = (Elf(file.read_bytes()) for file in (plan.runtime, _support(plan.compiler)))
     require_own_names(parts, runtime, support)
     dependencies = "".join(file.read_text("utf-8", "replace") for file in (read, plan.prelude / _READ))
-    require_own_lines(parts, dependencies, source.source_path)
+    require_own_lines(parts, dependencies, [source.source_path, *sealed.among(plan.headers.files)])
     merged, closed = folder / "merged.o", folder / "closed.o"
     for name, *options in (("ld", *MERGE, whole, "-o", merged), ("objcopy", *closing(exported), merged, closed)):
         command = [_beside(plan.compiler, name), *map(str, options)]

@@ -9,11 +9,11 @@ library can open it. In a checkout nothing is sealed, and nothing here costs tim
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 
@@ -82,22 +82,22 @@ def whole_lines(file: str) -> tuple[str, ...] | None:
     return tuple(opened(text).splitlines()) if found and found[1] else None
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_includes(unit: str, roots: Sequence[Path]) -> Iterator[list[Path]]:
     """Folders to search before ``roots``: until the context ends, they have what ``unit`` includes and is sealed."""
-    if not in_use():
-        yield []
-        return
-    with processes.temporary_folder("ep_sealed_") as folder:
-        found = False
-        for header in map(Path, digest.scan(unit, roots).files):
-            if header.suffix not in _SOURCES:
-                continue
-            text = header.read_text(encoding="utf-8", errors="replace")
+    headers = list(among(digest.scan(unit, roots).files)) if in_use() else []
+    with processes.temporary_folder("ep_sealed_") if headers else contextlib.nullcontext(Path()) as folder:
+        for header in headers:
             root = next((root for root in roots if header.is_relative_to(root)), header.parent)
-            if is_sealed(text):
-                target = folder / header.relative_to(root)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(f'#line 1 "{header}"\n{opened(text)}', encoding="utf-8")
-                found = True
-        yield [folder] if found else []
+            target = folder / header.relative_to(root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            text = opened(header.read_text(encoding="utf-8", errors="replace"))
+            target.write_text(f'#line 1 "{header}"\n{text}', encoding="utf-8")
+        yield [folder] if headers else []
+
+
+def among(files: Iterable[str]) -> Iterator[Path]:
+    """Those of some files that are sealed and in C++."""
+    for file in map(Path, files) if in_use() else ():
+        if file.suffix in _SOURCES and is_sealed(file.read_text(encoding="utf-8", errors="replace")):
+            yield file

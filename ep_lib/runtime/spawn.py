@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
@@ -20,12 +20,14 @@ from ep_lib.require import brief, one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
 
+T = TypeVar("T")
+
 # A piece may be at fault
 _OF_KERNELS = (KernelCompileError, KernelFault, KernelTimeout, DeadlockError, PeerTimeout, AssertionError)
 
 
 def spawn(
-    main: Callable[..., Any],
+    main: Callable[..., T],
     ranks: int,
     backend: str | None = None,
     *,
@@ -36,7 +38,7 @@ def spawn(
     fabric: Fabric | str | None = None,
     transport: str | None = None,
     gpus: int | None = None,
-) -> list[Any]:
+) -> list[T]:
     """Call ``main(rank, *args)`` on every rank and return the results in rank order.
 
     ``backend``: "emulator" (threads of this process, no GPU needed; the run is determined by ``seed``) or "cuda" (a

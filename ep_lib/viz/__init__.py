@@ -14,40 +14,46 @@ by themselves. Three kinds:
 - how fast it is: ``roofline``, ``shares_of_ceiling``, ``bandwidth_by_sms``, ``transports_compared``,
   ``published_and_model``.
 
-Begin with style.py, which says how pictures are made. Needs matplotlib (``pip install 'ep-lib[lab]'``); without it,
-importing this package raises BackendUnavailable.
+Begin with style.py, which says how pictures are made. Pages (``time_travel``, ``findings``) need nothing more; without
+matplotlib, a name of any other picture raises BackendUnavailable.
 """
 
-from ep_lib.errors import BackendUnavailable
+import importlib.util
+from typing import Any
 
-try:
-    import matplotlib
-except ImportError as error:
-    raise BackendUnavailable("pictures need matplotlib: pip install 'ep-lib[lab]'") from error
-
-from ep_lib.viz.accesses import NamedArray, access_map, describe_accesses
-from ep_lib.viz.explore import calculator, dispatch_flow, networks_by_seed, ring_step_by_step
-from ep_lib.viz.fabrics import fabrics_side_by_side
-from ep_lib.viz.figures import (
-    bandwidth_by_sms,
-    ceiling_of,
-    published_and_model,
-    roofline,
-    shares_of_ceiling,
-    transports_compared,
-)
 from ep_lib.viz.findings import findings
-from ep_lib.viz.page import Page
-from ep_lib.viz.run import run_timeline, timelines_compared
-from ep_lib.viz.samples import BYTES_ON_THEIR_WAY, MESSAGES_ON_THEIR_WAY, samples_over_time
-from ep_lib.viz.schedules import RIGHT, interleavings, outcomes
-from ep_lib.viz.slots import slot_layout, slots_over_time
-from ep_lib.viz.style import RANK_COLORS, Picture, new_picture, rank_color
+from ep_lib.viz.page import RANK_COLORS, Page
 from ep_lib.viz.time_travel import time_travel
-from ep_lib.viz.timeline import WAITING, Event, timeline
-from ep_lib.viz.traffic import bytes_between_ranks, load_per_expert, rank_legend, routed_text
 
-del matplotlib
+if importlib.util.find_spec("matplotlib") is not None:
+    from ep_lib.viz.accesses import NamedArray, access_map, describe_accesses
+    from ep_lib.viz.explore import calculator, dispatch_flow, networks_by_seed, ring_step_by_step
+    from ep_lib.viz.fabrics import fabrics_side_by_side
+    from ep_lib.viz.figures import (
+        bandwidth_by_sms,
+        ceiling_of,
+        published_and_model,
+        roofline,
+        shares_of_ceiling,
+        transports_compared,
+    )
+    from ep_lib.viz.run import run_timeline, timelines_compared
+    from ep_lib.viz.samples import BYTES_ON_THEIR_WAY, MESSAGES_ON_THEIR_WAY, samples_over_time
+    from ep_lib.viz.schedules import RIGHT, interleavings, outcomes
+    from ep_lib.viz.slots import slot_layout, slots_over_time
+    from ep_lib.viz.style import Picture, new_picture, rank_color
+    from ep_lib.viz.timeline import WAITING, Event, timeline
+    from ep_lib.viz.traffic import bytes_between_ranks, load_per_expert, rank_legend, routed_text
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ep_lib.errors import BackendUnavailable
+        from ep_lib.require import installs
+
+        raise BackendUnavailable(f"pictures need matplotlib: {installs('lab')}")
+
 
 __all__ = [
     "BYTES_ON_THEIR_WAY",

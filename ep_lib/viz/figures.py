@@ -23,11 +23,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
+from ep_lib.viz.page import RANK_COLORS
 from ep_lib.viz.style import (
     EMPTY,
     INK,
     QUIET,
-    RANK_COLORS,
     byte_unit,
     describe,
     draws,

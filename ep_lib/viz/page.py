@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import RANK_COLORS
+
+RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
+"""One colour per rank; they repeat from rank 8 on, with hatching where there is room."""
 
 _PAGES = Path(__file__).parent / "pages"
 

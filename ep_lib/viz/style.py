@@ -29,15 +29,13 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.require import show
+from ep_lib.viz.page import RANK_COLORS
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # What Python, NumPy and matplotlib make of data that is not what a picture shows
 _NO_PICTURE = (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, OSError, RuntimeError)
-
-RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
-"""One colour per rank; they repeat from rank 8 on, with hatching where there is room."""
 
 INK = "#222222"
 QUIET = "#777777"

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, RANK_COLORS, describe, draws, ink_on, legend_beside, place, tidy
+from ep_lib.viz.page import RANK_COLORS
+from ep_lib.viz.style import INK, describe, draws, ink_on, legend_beside, place, tidy
 
 WAITING = "wait"
 """Events of this kind are drawn hatched and grey."""

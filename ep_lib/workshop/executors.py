@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.processes import stop_by
+from ep_lib.require import installs
 from ep_lib.workshop.sandbox import stopping
 
 HELP = "threads (of this machine), mpi (under mpiexec), or dask://HOST:PORT (a Dask scheduler)"
@@ -87,4 +88,4 @@ def _dask(name: str) -> Iterator[tuple[Executor, int]]:
 
 def _require(module: str, executor: str, package: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise BackendUnavailable(f"--executor {executor} needs {package}: pip install '.[cluster]', or {package} alone")
+        raise BackendUnavailable(f"--executor {executor} needs {package}: {installs('cluster')}, or {package} alone")

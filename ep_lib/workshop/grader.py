@@ -531,7 +531,7 @@ def _compile(
             return why, outputs.failure.kind, ()
     if outputs.failure is None:
         return "", "", outputs.looks
-    if outputs.failure.kind == KernelCompileError.__name__ and exercise.solution_dir.is_dir():
+    if outputs.failure.kind == KernelCompileError.__name__ and not sealed.in_use():
         _compile_tests(exercise, tests)  # if this fails as well, it is not the submission's fault
     return failure_text(outputs.failure, work), outputs.failure.kind, ()
 

@@ -43,7 +43,7 @@ _FILES = (
     *("README.md", "LICENSE", "REUSE.toml", "Makefile", "MANIFEST.in", "environment.yml", "pyproject.toml", "setup.py"),
     *("Containerfile", ".dockerignore", ".gitignore", ".ci/constraints.in", ".ci/constraints.txt"),
     *(".ci/install.py", ".ci/phase.sh", ".ci/preflight.sh"),
-    "tests/kernels/nixl_guide.cu",  # notebook 02 shows it
+    "tests/kernels/nixl_guide.cu",  # a file of tutorial_kernels runs it
 )
 _FOR_INSTRUCTORS = (
     *("docs/instructor.md", "docs/grading", "docs/site"),
@@ -203,7 +203,10 @@ def _test(path: PurePosixPath, text: str) -> str:
     python = path.suffix == ".py"
     if python and path.stem.startswith("ex"):
         text = reached_from(text, _KEPT_OF_A_TEST)
-    return sealed.seal(text, _header("A part of the public checks", "#" if python else "//"), python=python, whole=True)
+    shown = _header("A part of the public checks", "#" if python else "//")
+    if not python:  # what a compiler is to find for it is looked for in what is shown
+        shown += "".join(line for line in text.splitlines(keepends=True) if line.startswith("#include"))
+    return sealed.seal(text, shown, python=python, whole=True)
 
 
 def _tutorial(text: str, answers: frozenset[str], *, python: bool) -> str:

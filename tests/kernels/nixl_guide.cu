@@ -1,4 +1,4 @@
-// The kernels of the NIXL Device API Kernel Guide (reference/nixl_device_kernel_guide.md), pasted as they stand there;
+// The kernels of the NIXL Device API Kernel Guide, pasted as they stand there;
 // only the parameter lists that the guide shortens to "..." are written out, and the includes are ours.
 // clang-format off
 #include <ep/nixl_device.cuh>

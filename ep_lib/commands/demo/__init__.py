@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ep_lib.commands.demo.report import Console, DemoReport, Listener
 from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.require import installs
 from ep_lib.workshop.lessons.moe_runs import SpreadRun, problems_of
 from ep_lib.workshop.mine import find_pieces, names_aside
 
@@ -239,7 +240,7 @@ def _import_torch() -> Any:
         import torch
     except ImportError as error:
         raise BackendUnavailable(
-            f"the demo needs {error.name}, which is not installed: pip install 'ep-lib[lab]' (in a clone: make lab)"
+            f"the demo needs {error.name}, which is not installed: {installs('lab')} (in a clone: make lab)"
         ) from error
     del matplotlib
     return torch

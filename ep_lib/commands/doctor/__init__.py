@@ -315,8 +315,8 @@ def _nvshmem(has_gpu: bool, smi: Smi) -> Finding:
 
 
 def _nixl(tried: Probe, smi: Smi) -> Finding:
-    # --no-deps: the package's requirements install both CUDA variants and a CUDA build of torch.
-    install = pip("--no-deps", "'nixl>=1.5,<2'", f"'nixl-cu{smi.cuda_major}>=1.5,<2'")
+    # --no-deps: the package needs torch, whose newest release may be for another CUDA.
+    install = pip("--no-deps", f"'nixl-cu{smi.cuda_major}>=1.5,<2'")
     if tried.missing:
         return Finding("NIXL", "missing", "not installed", install)
     if tried.error:

@@ -2,9 +2,9 @@
 //
 // Two generations of names share one core:
 //   guide   nixlGpuPostSingleWriteXferReq, nixlGpuPostSignalXferReq, nixlGpuReadSignal on request handles, with the
-//           signatures of the NIXL Device API Kernel Guide (reference/nixl_device_kernel_guide.md)
+//           signatures of the NIXL Device API Kernel Guide (tests/kernels/nixl_guide.cu has its kernels)
 //   >= 1.0  nixlPut, nixlAtomicAdd, nixlGetPtr, nixlGpuGetXferStatus on memory views, with the signatures of
-//           ai-dynamo/nixl, src/api/gpu/common/
+//           ai-dynamo/nixl, src/api/gpu/ucx/nixl_device.cuh
 // The host side, which makes the handles, is ep_lib.compat.nixl.
 //
 // Who calls. A write or put at WARP or BLOCK level needs all threads of the warp or block, with equal arguments, and

@@ -111,8 +111,8 @@ def find(cuda_major: int | None = None) -> Installation:
 
 
 def pip_line(cuda_major: int) -> str:
-    """What brings everything. --no-deps: the packages' own needs pull both CUDAs' wheels and a CUDA build of torch."""
-    return f"pip install --no-deps 'nixl>=1.5,<2' 'nixl-cu{cuda_major}>=1.5,<2' 'libucx-cu{cuda_major}>=1.21,<2'"
+    """What brings everything. --no-deps: the package needs torch, whose newest release may be for another CUDA."""
+    return f"pip install --no-deps 'nixl-cu{cuda_major}>=1.5,<2' 'libucx-cu{cuda_major}>=1.21,<2'"
 
 
 def missing(cuda_major: int | None = None) -> str | None:

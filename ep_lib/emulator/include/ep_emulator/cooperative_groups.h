@@ -1,8 +1,9 @@
 // The part of cooperative groups that is shorthand for block and warp functions: thread_block, thread_block_tile,
-// coalesced_group, thread_group, their partitions, reduce, scans and memcpy_async. Grids and clusters that synchronise as a whole are
-// not emulated.
+// coalesced_group, thread_group, their partitions, reduce, scans and memcpy_async; and of grids. Clusters that synchronise
+// as a whole are not emulated.
 #pragma once
 #include <ep_emulator/integer.h>
+#include <ep_emulator/nv_atomics.h>
 #include <ep_emulator/unsupported.h>
 #include <ep_emulator/warp.h>
 
@@ -32,7 +33,14 @@ class thread_block {
 };
 EPEMU_INLINE thread_block this_thread_block() { return {}; }
 
-// A grid that knows its size; to synchronise it, all blocks would have to be launched as one cooperative kernel.
+// Of blocks that have come to a grid's barrier: each adds one, and the first block what turns the highest bit when all
+// have. A kernel that has no such barrier has no such variable.
+template <typename T = unsigned>
+struct grid_barrier {
+    static inline T arrived = 0;
+    static constexpr T kTurn = T{1} << 31;
+};
+
 class grid_group {
   public:
     static dim3 group_dim() { return gridDim; }
@@ -40,16 +48,32 @@ class grid_group {
     static unsigned long long num_blocks() { return 1ull * gridDim.x * gridDim.y * gridDim.z; }
     static unsigned long long num_threads() { return num_blocks() * thread_block::num_threads(); }
     static unsigned long long size() { return num_threads(); }
+    static bool is_valid() { return true; }
+    static dim3 block_index() { return blockIdx; }
     static unsigned long long block_rank() {
         return (1ull * blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     }
     static unsigned long long thread_rank() {
         return block_rank() * thread_block::num_threads() + thread_block::thread_rank();
     }
-    template <typename T = void>
-    static void sync() {
-        static_assert(ep_emulator::kNever<T>, "the emulator has no grid_group::sync: use a counter and atomics");
+    using arrival_token = unsigned;
+    template <typename Barrier = grid_barrier<>>
+    arrival_token barrier_arrive(unsigned site = EPEMU_SITE) const {
+        __syncthreads(site);
+        if (thread_block::thread_rank() != 0) return 0;
+        const unsigned others = static_cast<unsigned>(num_blocks()) - 1;
+        const unsigned step = block_rank() == 0 ? Barrier::kTurn - others : 1;
+        return __nv_atomic_fetch_add(&Barrier::arrived, step, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
     }
+    template <typename Barrier = grid_barrier<>>
+    void barrier_wait(arrival_token&& before, unsigned site = EPEMU_SITE) const {
+        if (thread_block::thread_rank() == 0)
+            while (((before ^ __nv_atomic_load_n(&Barrier::arrived, __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE)) &
+                    Barrier::kTurn) == 0) {
+            }
+        __syncthreads(site);
+    }
+    void sync(unsigned site = EPEMU_SITE) const { barrier_wait(barrier_arrive(site), site); }
 };
 EPEMU_INLINE grid_group this_grid() { return {}; }
 

@@ -5,7 +5,11 @@
 #define _CUDA_STD___THREAD_THREADING_SUPPORT_H
 #include <ep_emulator/abi.h>
 
+#if __has_include(<cuda/std/__chrono/duration.h>)
 #include <cuda/std/__chrono/duration.h>
+#else  // before CUDA 13.1
+#include <cuda/std/chrono>
+#endif
 
 #include <cuda/std/__cccl/prologue.h>
 _CCCL_BEGIN_NAMESPACE_CUDA_STD
