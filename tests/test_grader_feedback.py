@@ -27,7 +27,7 @@ from ep_lib.workshop.scenario import (
     unpack_outputs,
 )
 
-SCENARIO = Scenario(source="x.cu", ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
+SCENARIO = Scenario(ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
 WORK = Path("/tmp/ep_grade_x")
 OWN = Side("../mine/ep/x.cuh:7 (in <ep/put.cuh>:77)", "put_thread(a, b, c, d);")
 TEST = Side("/x/ep_lib/workshop/hidden/ex.cu:9", "seen[i] = area[i];  // role: the receiver")
@@ -166,12 +166,12 @@ def test_a_finding_explains_more_than_its_deadlock_and_a_hole_more() -> None:
 def test_a_checked_run_without_the_canary_counts_for_nothing() -> None:
     assert said() == CHECKER_IS_OFF
     assert said(complaint(CANARY, CANARY)) == ""
-    assert what_failed(Scenario("x.cu", 2, 1, ((), ()), ()), Outputs(), WORK) == ""
+    assert what_failed(Scenario(2, ((), ()), ()), Outputs(), WORK) == ""
 
 
 @pytest.mark.parametrize("forged", [[3], ["x"], [{"kind": "race"}], 7, {"a": 1}])
 def test_complaints_that_are_none_are_not_believed(forged: object) -> None:
-    scenario = Scenario("x.cu", 1, 1, ((),), ("a",), symmetric={"a": [np.zeros(1, np.uint8)]})
+    scenario = Scenario(1, ((),), ("a",), symmetric={"a": [np.zeros(1, np.uint8)]})
     frame = pack({"nonce": "n", "failure": None, "complaints": forged})
     with pytest.raises(BadReply):
         unpack_outputs(scenario, "n", frame[16:], b"\0")

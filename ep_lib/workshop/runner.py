@@ -241,11 +241,10 @@ class Runner:
             given = {name: scenario.arrays(name)[me] for name in (*scenario.symmetric, *scenario.local)}
             first = {name: each.before(rng) if isinstance(each, Room) else each for name, each in given.items()}
             arrays: dict[str, Any] = {}
-            for name in scenario.symmetric:
-                arrays[name] = rank.symmetric(first[name].shape, first[name].dtype)
-                arrays[name][...] = first[name]
-            for name in scenario.local:
-                arrays[name] = rank.to_device(first[name].copy())
+            for name, content in first.items():
+                make = rank.symmetric if name in scenario.symmetric else rank.empty
+                arrays[name] = make(content.shape, content.dtype)
+                arrays[name][...] = content
             if scenario.shim:
                 ibgda.init_efa_device_state(rank)
             rank.barrier()
@@ -257,12 +256,14 @@ class Runner:
                     raise InputWasChanged(f"your code has written into {name!r}, which the test gives to be read")
             if changed is not None:
                 for name, held in arrays.items():
-                    before = np.ascontiguousarray(first[name]).reshape(-1).view(np.uint8)
-                    after = rank.to_host(held).copy().reshape(-1).view(np.uint8)
-                    changed[name, me] = describe(held).address, before, after
+                    changed[name, me] = describe(held).address, _bytes(first[name]), _bytes(rank.to_host(held).copy())
             return [rank.to_host(arrays[name]).copy() for name in scenario.outputs]
 
         return main
+
+
+def _bytes(array: Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _body(results: list[list[Array]]) -> bytes:

@@ -220,7 +220,7 @@ def start(task: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
-            file.write((_as_exercise(contest).exercise_dir / contest.piece).read_text("utf-8"))
+            file.write((_as_exercise(contest).solution_dir / contest.piece).read_text("utf-8"))
     except FileExistsError:
         pass
     except OSError as error:
@@ -249,7 +249,7 @@ def score(task: str, folder: Path, name: str, progress: Callable[[str], None] = 
     tests = _tests(contest, source, grid, block, result.microseconds)
     exercise = _as_exercise(contest)
     # What is the same for all entries is compiled now.
-    kernel_of(Path(source), "run", exercise.exercise_dir, ()).compile()
+    kernel_of(Path(source), "run", exercise.solution_dir, ()).compile()
     grade = examine(exercise, folder, tests, progress=progress)
     result.problem = _problem(grade)
     return result
@@ -266,7 +266,7 @@ def _constant(text: str, name: str, least: int, most: int) -> int:
 
 
 def _as_exercise(contest: Contest) -> Exercise:
-    """What the grader sees of a contest: an exercise that begins with the starter."""
+    """What the grader sees of a contest: an exercise whose solution is the starter."""
     tasks = (Task(1, "right, and fast", 1), Task(2, "no race on any schedule", 1))
     return Exercise(contest.name, contest.name, _HERE, "mine", (contest.piece,), tasks, ())
 

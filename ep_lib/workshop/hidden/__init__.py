@@ -6,8 +6,8 @@ Such a module runs in the grader's own process and gives
                  expected number is of inputs that are drawn anew, and worth nothing the next time
     REHEARSED    so many cases of each, from the first on, are what ``ep_lib.workshop.check`` examines (3), so that what
                  it calls "ok" is not wrong in kind; ``benchmarks/mutants.py --check`` shows what gets through there
-    KERNELS      (.cu file, kernel) of what its scenarios launch beside ``examine`` of the .cu file of its own name
-    PIECE        of a learner's file in Python, where that has another name than the exercise
+    KERNELS      what its scenarios launch beside ``examine`` of the .cu file of its own name: pairs of file and kernel
+    PIECE        the learner's file in Python, where that has another name than the exercise
     IMPORTS      packages that take long to import and that learners' code needs: the zygote has them already
 
 all but the first if it has any.
@@ -15,7 +15,8 @@ all but the first if it has any.
 Each behaviour yields cases: inputs for the child, and a judge that stays here, with the expected values in its closure.
 Every grading draws new payloads from ``rng``, so remembered answers are worth nothing. A test says what is its own;
 of each scenario the same is varied, here and by the runner: schedules, the shape of blocks, who stands by, and what was
-in memory before (:func:`varied`, :class:`ep_lib.workshop.scenario.Room`).
+in memory before (:func:`varied`, :class:`ep_lib.workshop.scenario.Room`). The emulator sees what a kernel reads or
+writes beside an array, so no test looks there.
 
 The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
 and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same beside the

@@ -124,22 +124,22 @@ EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint6
 
 }  // namespace
 
-//   board   symmetric [guard, words, guard]      edition, inside   symmetric [1]
-//   told    symmetric, see above                 mine    [guard, words, guard]      wrong, noted   see above
+//   board   symmetric [words]      edition, inside   symmetric [1]
+//   told    symmetric, see above                 mine    [words]      wrong, noted   see above
 extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board, uint64_t* inside, uint64_t* told,
                                    uint64_t* mine, uint64_t* wrong, uint64_t* noted, const int64_t* numbers) {
     if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const Board the_board = {edition, board + 1, static_cast<int>(job.count), static_cast<int>(job.home)};
+    const Board the_board = {edition, board, static_cast<int>(job.count), static_cast<int>(job.home)};
     if (task == kAfterwards) {
         if (ep::rank() == job.home) afterwards(job, the_board, told, wrong);
         return;
     }
     if (ep::thread_in_block() == 0) {
         if (job.actor < 0) {
-            at_once(job, the_board, inside, mine + 1, told, wrong);
+            at_once(job, the_board, inside, mine, told, wrong);
         } else if (ep::rank() == job.actor) {
-            in_turn(job, the_board, mine + 1, noted);
+            in_turn(job, the_board, mine, noted);
         }
     }
     meet_at_the_end();

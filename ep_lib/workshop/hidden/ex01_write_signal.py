@@ -25,7 +25,6 @@ _ROUTES: tuple[Route, ...] = (BACK, BOTH, (1, 2, 0), (2, 0, 1), (-1, 3, -1, 1), 
 _COUNTERS, _ARRIVED, _CREDITS, _NOTES = 8, 2, 5, 4
 _NEVER, _CAME, _BLAMES_OTHER = range(3)
 
-
 _Job = job_of(__file__)
 
 
@@ -414,7 +413,7 @@ _TOGETHER = _waits(*[_Job(units=64, bytes=500, steps=3, increment=2, delay=10)] 
 _FULL = _rounds(*((slots, 3 * slots + 1) for slots in (1, 2, 3, 5)), own_receive=3)
 _AGES = (
     _rounds((3, 7), **_OLD),
-    _rounds((3, 7), own_send=1, delay=60, **_OLD),
+    _rounds((3, 7), (1, 7), own_send=1, **_OLD),
     _rounds((3, 7), own_receive=1, delay=60, **_OLD),
 )
 

@@ -20,7 +20,6 @@ _P2P = Fabric()
 _SHALLOW = Fabric("srd", queue_depth=2)
 _BLOCK = 64  # threads; the kernels use the first warp
 
-
 _Job = job_of(__file__)
 
 

@@ -25,7 +25,6 @@ _P2P = Fabric()
 _NEIGHBOURS: Route = (1, 0, 3, 2)  # of the same node
 _ACROSS: Route = (2, 3, 0, 1)
 
-
 _Job = job_of(__file__)
 
 

@@ -21,14 +21,13 @@ struct Job {
 
 enum Part { kRoom = 1, kFill = 2, kPush = 4, kPushWarp = 8, kWait = 16, kFlush = 32 };
 
-constexpr int kGuard = 1;  // slots before and behind the ring's own
 constexpr int kWords = 8;  // of a command
 constexpr int kPeers = 7, kQueuePairs = 5;
 constexpr int kWidePeer = 9361, kWideQueuePair = 13107;  // times these, the numbers have 16 bits
 constexpr int kNoNumber = 3;                             // of so many pushes by a thread, the last asks for no number
 
 struct Memory {
-    ep::ProxyCommand* slots;  // guard, num_slots, guard
+    ep::ProxyCommand* slots;  // [num_slots]
     uint64_t* counters;       // taken, completed, posted with their lines; then head, room
     uint64_t* payload;        // [total]: what a push announces, written before it
     uint64_t* results;        // [total]: what the proxy writes before it completes a command
@@ -39,8 +38,8 @@ struct Memory {
 
 EP_DEVICE ep::ProxyRing ring_of(const Job& job, const Memory& my) {
     auto* const credits = reinterpret_cast<ep::ProxyCredits*>(my.counters);
-    return {my.slots + kGuard, credits, reinterpret_cast<ep::ProxyProducer*>(credits + 1),
-            static_cast<uint64_t>(job.num_slots), 0};
+    return {my.slots, credits, reinterpret_cast<ep::ProxyProducer*>(credits + 1), static_cast<uint64_t>(job.num_slots),
+            0};
 }
 
 // Every word differs from command to command; the lower half of `source` is the place of its payload. Waits name a rank's peer.

@@ -21,8 +21,6 @@ struct Job {
 enum Part { kAsk = 1, kSendChunk = 2, kTakeChunk = 4, kSender = 8, kMerged = 16 };
 enum Order { kAtOnce = 0, kReceiveFirst = 1, kSendFirst = 2 };
 
-constexpr int kGuard = 2;  // counters and slots before the rings' own; at least one behind them
-
 EP_DEVICE uint64_t credits_of(const Ring& ring, uint64_t chunk) {
     return chunk < uint64_t(ring.num_slots) ? 0 : chunk - ring.num_slots + 1;
 }
@@ -156,9 +154,7 @@ extern "C" __global__ void examine(int task, char* inbox, char* staging, uint64_
     if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Streams streams = {source, counts, out, received, int(job.max_rows), int(job.row_bytes)};
-    Ring ring = {inbox, staging, arrived + kGuard, credits + kGuard, int(job.num_slots), int(job.slot_rows)};
-    ring.inbox += slot_bytes(streams, ring);
-    ring.staging += slot_bytes(streams, ring);
+    const Ring ring = {inbox, staging, arrived, credits, int(job.num_slots), int(job.slot_rows)};
     if (job.learners & kAsk) return ask(ring, job.first, job.max_rows, noted);
     run(job, streams, ring, chunks, noted);
 }

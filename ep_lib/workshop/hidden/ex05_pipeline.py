@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
@@ -19,7 +18,6 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 # Mirrors constants of the .cu file.
 _ASK, _SEND_CHUNK, _TAKE_CHUNK, _SENDER, _MERGED = (1 << bit for bit in range(5))
 _AT_ONCE, _RECEIVE_FIRST, _SEND_FIRST = range(3)
-_GUARD, _GUARD_VALUE = 2, 77
 _UNTOLD = -1  # rows that were received, before anybody says so
 _HEADER_BYTES = 16
 _SLOT_BYTES = _HEADER_BYTES + 2 * 48  # of _Job() as it is
@@ -27,7 +25,6 @@ _SLOT_BYTES = _HEADER_BYTES + 2 * 48  # of _Job() as it is
 _SHALLOW = Fabric("srd", queue_pairs=1, queue_depth=1)
 
 Counts = Sequence[Sequence[int]]  # [source][destination]: rows of each stream
-
 
 _Job = job_of(__file__)
 
@@ -103,36 +100,29 @@ def _counters_wrong(out: Outputs, me: int, counts: Counts, job: Job) -> str | No
     ranks, slots = len(counts), job.num_slots
     for peer in range(ranks):
         sent = _chunks(job, counts[me][peer])
-        if (given := int(out["credits"][me][_GUARD + peer])) != sent:
+        if (given := int(out["credits"][me][peer])) != sent:
             return f"after {sent} chunks from rank {me} to rank {peer}, rank {me} has {given} of its credits"
         last = [0] * slots
         for chunk in range(_chunks(job, counts[peer][me])):
             last[chunk % slots] = chunk + 1
         for slot, want in enumerate(last):
-            if (arrived := int(out["arrived"][me][_GUARD + peer * slots + slot])) != want:
+            if (arrived := int(out["arrived"][me][peer * slots + slot])) != want:
                 return f"the arrival of slot {slot} is {arrived} in the end where it should be {want}"
-    for name, own in (("arrived", ranks * slots), ("credits", ranks)):
-        beside = np.delete(out[name][me], slice(_GUARD, _GUARD + own))
-        if np.any(beside != _GUARD_VALUE):
-            return f"a counter beside `{name}` changed"
-    for name in ("inbox", "staging"):
-        if np.any(out[name][me][: _slot_bytes(job)]) or np.any(out[name][me][-_slot_bytes(job) :]):
-            return f"memory beside the ring's {name} changed"
     return None
 
 
 def _scenario(counts: Counts, jobs: Sequence[Job], sources: Sequence[Array], *, notes: int) -> Scenario:
     ranks, job = len(counts), jobs[0]
-    memory = np.zeros((2 + ranks * job.num_slots) * _slot_bytes(job), np.uint8)
+    memory = np.zeros(ranks * job.num_slots * _slot_bytes(job), np.uint8)
     return Scenario(
         ranks=ranks,
         launches=Launch(2 * ranks, 32),
-        outputs=("inbox", "staging", "arrived", "credits", "out", "received", "noted"),
+        outputs=("inbox", "arrived", "credits", "out", "received", "noted"),
         symmetric={
             "inbox": memory,
             "staging": memory,
-            "arrived": _counters(ranks * job.num_slots),
-            "credits": _counters(ranks),
+            "arrived": np.zeros(ranks * job.num_slots, np.uint64),
+            "credits": np.zeros(ranks, np.uint64),
         },
         local={
             "source": sources,
@@ -144,12 +134,6 @@ def _scenario(counts: Counts, jobs: Sequence[Job], sources: Sequence[Array], *, 
             "numbers": [job_numbers(each) for each in jobs],
         },
     )
-
-
-def _counters(own: int) -> NDArray[np.uint64]:
-    counters = np.full(2 * _GUARD + own, _GUARD_VALUE, np.uint64)
-    counters[_GUARD : _GUARD + own] = 0
-    return counters
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
@@ -194,12 +178,12 @@ def _alone(rng: Rng, learners: int) -> Iterator[Case]:
     source = given(case, "source")
 
     def judge(out: Outputs) -> str | None:
-        arrived = out["arrived"][1][_GUARD : _GUARD + 4].tolist()
+        arrived = out["arrived"][1][:4].tolist()
         if arrived != [1, 2, 0, 0]:
             return f"nothing was taken out of two slots, and the arrivals from rank 0 are {arrived[:2]}, not 1 and 2"
         if np.any(out["received"][0] != _UNTOLD):
             return "nothing came from a peer until the time limit, and streams.received was written all the same"
-        slots = out["inbox"][1][_SLOT_BYTES:][: 2 * _SLOT_BYTES].reshape(2, _SLOT_BYTES)[:, _HEADER_BYTES:]
+        slots = out["inbox"][1][: 2 * _SLOT_BYTES].reshape(2, _SLOT_BYTES)[:, _HEADER_BYTES:]
         right = np.all(slots.ravel() == source[12 * 48 :][: slots.size])
         return None if right else "a slot that was not free was filled"
 

@@ -29,12 +29,11 @@ struct Job {
 
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };
 
-constexpr int kGuard = 2;                         // counters and slots before and behind the ring's own
 constexpr ep::Phase kPhase = ep::kPhaseDispatch;  // which the grader's receiver passes
 
 struct Memory {
-    char *staging, *slots;  // symmetric, as `counters`, with a slot of guard before and behind
-    uint64_t* counters;     // guard, credits, arrived of every slot, guard; then marks
+    char *staging, *slots;  // symmetric, as `counters`
+    uint64_t* counters;     // credits, arrived of every slot, marks
     const char* source;
     char* seen;  // every message as the receiver found it
     // Sending failed, receiving failed, most messages ahead, number of the next one, overtaken; a fault (note_fault).
@@ -42,21 +41,15 @@ struct Memory {
 };
 
 EP_DEVICE Ring ring_of(const Job& job, const Memory& my, int64_t peer) {
-    return {int(peer),
-            int(job.queue_pair),
-            int(job.num_slots),
-            size_t(job.slot_bytes),
-            my.staging + job.slot_bytes,
-            my.slots + job.slot_bytes,
-            my.counters + kGuard + 1,
-            my.counters + kGuard};
+    return {int(peer), int(job.queue_pair), int(job.num_slots), size_t(job.slot_bytes), my.staging,
+            my.slots,  my.counters + 1,     my.counters};
 }
 
 EP_DEVICE size_t size_of(const Job& job, uint64_t message) {
     return job.slot_bytes - (message - job.first) % 3 * job.short_by;
 }
 
-EP_DEVICE uint64_t* marks_of(const Ring& ring) { return ring.arrived + ring.num_slots + kGuard; }
+EP_DEVICE uint64_t* marks_of(const Ring& ring) { return ring.arrived + ring.num_slots; }
 
 EP_DEVICE void mark(const Job& job, const Ring& ring) {
     if (job.marked) ep::net_atomic_add_u64_nbi(marks_of(ring), 1, ring.peer, ring.queue_pair);

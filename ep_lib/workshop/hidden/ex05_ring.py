@@ -16,17 +16,16 @@ from ep_lib.workshop.hidden.cases import Cases, drawn, on_fabrics, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
 from ep_lib.workshop.hidden.judging import each_rank, fault_of
 from ep_lib.workshop.hidden.networks import BOTH, PAIR, RC, RING, SRD, Route, senders
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _ROOM, _WAIT_FOR_ROOM, _POST, _WAIT, _CREDIT, _SEND, _RECEIVE, _STREAM = (1 << bit for bit in range(8))
-_GUARD, _NOTES = 2, 11
+_NOTES = 11
 _FAULT = slice(5, 11)  # of the notes
-_STAGED, _RECEIVED = 0x5A, 0xA5  # every byte of staging, and of the slots, before
+_RECEIVED = 0xA5  # every byte of the slots, before
 _OLD = (1 << 32) - 3  # the first message of a ring that has carried many
 
 _SHALLOW = Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=1)
-
 
 _Job = job_of(__file__)
 
@@ -117,21 +116,12 @@ def _stream_case(rng: Rng, job: Job, route: Route = PAIR) -> Case:
 
 
 def _counters_wrong(out: Outputs, me: int, route: Route, job: Job, messages: int) -> str | None:
-    got = out["counters"][me][:-1].astype(np.int64)  # without the marks
-    want = _counters(job, messages, me in route)[:-1].astype(np.int64)
-    want[_GUARD] = job.first + (messages if route[me] >= 0 else 0)
-    for at, (a, b) in enumerate(zip(got, want, strict=True)):
-        if a != b and at == _GUARD:
-            return f"after {messages} messages, credits is {a} on a rank where it should be {b}"
-        if a != b and _GUARD < at <= _GUARD + job.num_slots:
-            return f"the signal of slot {at - _GUARD - 1} is {a} in the end where it should be {b}"
-        if a != b:
-            return "a counter next to the ring's own changed"
-    for name, before in (("staging", _STAGED), ("slots", _RECEIVED)):
-        got = out[name][me]
-        if np.any(got[: job.slot_bytes] != before) or np.any(got[-job.slot_bytes :] != before):
-            return f"memory outside the ring's {name} changed"
-    return None
+    credits, *arrived = out["counters"][me][:-1].astype(np.int64).tolist()
+    _, *want = _counters(job, messages, me in route)[:-1].astype(np.int64).tolist()
+    if credits != (right := job.first + (messages if route[me] >= 0 else 0)):
+        return f"after {messages} messages, credits is {credits} on a rank where it should be {right}"
+    slot = next((slot for slot in range(job.num_slots) if arrived[slot] != want[slot]), None)
+    return slot if slot is None else f"the signal of slot {slot} is {arrived[slot]} in the end, not {want[slot]}"
 
 
 def _slots_wrong(out: Outputs, me: int, job: Job, sent: Sequence[Array]) -> str | None:
@@ -139,7 +129,7 @@ def _slots_wrong(out: Outputs, me: int, job: Job, sent: Sequence[Array]) -> str 
     want = np.full((job.num_slots, job.slot_bytes), _RECEIVED, np.uint8)
     for number, message in enumerate(sent, job.first):
         want[number % job.num_slots, : message.size] = message
-    got = out["slots"][me][job.slot_bytes : -job.slot_bytes].reshape(want.shape)
+    got = out["slots"][me].reshape(want.shape)
     wrong = np.flatnonzero((got != want).any(axis=1))
     if not wrong.size:
         return None
@@ -149,12 +139,11 @@ def _slots_wrong(out: Outputs, me: int, job: Job, sent: Sequence[Array]) -> str 
 
 def _counters(job: Job, messages: int, receives: bool = True) -> NDArray[np.uint64]:
     """After so many messages: each slot's signal is that of the last one in it."""
-    counters = np.full(2 * _GUARD + 2 + job.num_slots, 77, np.uint64)
-    counters[_GUARD] = job.first
-    counters[-1] = 0
+    counters = np.zeros(2 + job.num_slots, np.uint64)
+    counters[0] = job.first
     for slot in range(job.num_slots):
         end = job.first + (messages if receives else 0)
-        counters[_GUARD + 1 + slot] = max(0, end - (end - 1 - slot) % job.num_slots)
+        counters[1 + slot] = max(0, end - (end - 1 - slot) % job.num_slots)
     return counters
 
 
@@ -169,9 +158,9 @@ def _alone(rng: Rng, learners: int, *, sends: bool) -> Iterator[Case]:
     scenario = _scenario((1, -1) if sends else (-1, -1), job, sources, [-1, -1] if sends else [-1, 0])
     first, second = _counters(job, 0), _counters(job, 2 if sends else 0)
     if is_stream and not sends:
-        second[_GUARD + 2] = 2
+        second[2] = 2
         scenario = replace(scenario, symmetric={**scenario.symmetric, "counters": [first, second]})
-    first[_GUARD] = job.late or job.first
+    first[0] = job.late or job.first
 
     def judge(out: Outputs) -> str | None:
         who = 0 if sends else 1
@@ -183,9 +172,9 @@ def _alone(rng: Rng, learners: int, *, sends: bool) -> Iterator[Case]:
             return "the report of a wait that failed is not about the `phase` that was passed and the ring's peer"
         if is_told and fault.slot != job.first % job.num_slots:
             return f"a wait for message {job.first} failed, and its report names slot {fault.slot} of {job.num_slots}"
-        if np.any(out["counters"][1][1:-1] != second[1:-1]) or np.any(out["counters"][0][1:-1] != first[1:-1]):
+        if np.any(out["counters"][1][:-1] != second[:-1]) or np.any(out["counters"][0][:-1] != first[:-1]):
             return "a wait had failed, and a counter grew all the same"
-        slots = out["staging"][0][job.slot_bytes :][: 2 * job.slot_bytes]
+        slots = out["staging"][0][: 2 * job.slot_bytes]
         if sends and np.any(slots != sources[0][: 2 * job.slot_bytes]):
             return "a wait had failed, and the slot was filled all the same"
         return "a wait had failed, and data was read all the same" if np.any(out["seen"][1]) else None
@@ -208,7 +197,7 @@ def _marked(learners: int) -> Cases:
 def _scenario(
     route: Route, job: Job, sources: list[Array], sender: Sequence[int] = (), notes: int = _NOTES
 ) -> Scenario:
-    size = (job.num_slots + 2) * job.slot_bytes
+    size = job.num_slots * job.slot_bytes
     ways = zip(route, sender or senders(route), strict=True)
     return Scenario(
         ranks=len(route),
@@ -216,7 +205,7 @@ def _scenario(
         called_by="warp",
         outputs=("staging", "slots", "counters", "seen", "noted"),
         symmetric={
-            "staging": np.full(size, _STAGED, np.uint8),
+            "staging": Room(size, np.uint8),
             "slots": np.full(size, _RECEIVED, np.uint8),
             "counters": _counters(job, 0),
         },

@@ -19,7 +19,6 @@ _SIGNAL, _WAIT, _LAST = 1, 2, 4
 _KINDS, _GAVE_UP = 3, 1 << 16
 _YES, _AFTER_FAILURE = 1, 2
 
-
 _Job = job_of(__file__)
 
 

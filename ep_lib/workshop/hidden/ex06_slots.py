@@ -17,7 +17,6 @@ _VECTOR_BYTES = 16
 _MOST = 1 << 25  # of a value or a count: the sums stay below 1 << 31
 _IN_A_NODE = Fabric("rc", ranks_per_node=2), NODES
 
-
 _Job = job_of(__file__)
 
 

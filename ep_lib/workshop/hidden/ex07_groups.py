@@ -18,7 +18,6 @@ from ep_lib.workshop.scenario import Launch, Outputs, Room, Scenario
 _GROUPS, _ORDER, _SIGNAL, _WAIT = 1, 2, 4, 8
 _MANY_GROUPS = (1 << 16) + 464
 
-
 _Job = job_of(__file__)
 
 

@@ -30,7 +30,6 @@ _ODD_HALVES = (0, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF80, 0x7FC0)  # zeros, deno
 # The same of float32: what rounds to zero, to a denormal, to infinity; NaN that adding would make something else.
 _ODD_BITS = (0x80000000, 0x00008000, 0x80018000, 0x7F7FFFFF, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF)
 
-
 _Job = job_of(__file__)
 
 

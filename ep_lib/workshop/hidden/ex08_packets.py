@@ -17,19 +17,18 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _SEND, _WAIT, _SEND_WARP, _WAIT_WARP = (1 << bit for bit in range(4))
-_GUARD, _LANES, _FAULT = 1, 32, 6
+_LANES, _FAULT = 32, 6
 _OLD_TAG = 1 << 40  # in all packets before the first round: larger than every tag that is waited for
 _STRAY_TAG = 1 << 41  # comes in place of a missing one
-
 
 _Job = job_of(__file__)
 
 
 def _ping_pong(rng: Rng, job: Job, ranks: int = 2) -> Case:
-    """Judges what arrived in each round, the answers, the fault of a timeout, and memory around the packets."""
+    """Judges what arrived in each round, the answers, and the fault of a timeout."""
     everybody = range(ranks)
     sources = [random_words(rng, (job.rounds, job.words)) for _ in everybody]
-    before = rng.integers(0, 1 << 63, (2 * _GUARD + job.words, 2), dtype=np.uint64)
+    before = rng.integers(0, 1 << 63, (job.words, 2), dtype=np.uint64)
     before[:, 1] = _OLD_TAG
     complete = job.rounds - (job.missing > 0)
 
@@ -47,8 +46,6 @@ def _ping_pong(rng: Rng, job: Job, ranks: int = 2) -> Case:
                 said = f"{int(answers[lane])} of {job.rounds} times that the packets are there"
                 return f"lane {lane} of rank {me} was told {said}; {complete} is right"
             if job.missing and me % 2 and (problem := _fault_wrong(fault_of(noted[_LANES:]), me, job)):
-                return problem
-            if problem := _packets_wrong(out["packets"][me], before, job):
                 return problem
         return None
 
@@ -82,12 +79,6 @@ def _fault_wrong(fault: Fault, me: int, job: Job) -> str | None:
         return f"the recorded fault expected tag {fault.expected}, but the wait was for {last}"
     if fault.seen != _STRAY_TAG:
         return f"the recorded fault saw tag {fault.seen}, but {_STRAY_TAG} was in the packet when the wait gave up"
-    return None
-
-
-def _packets_wrong(got: Array, before: Array, job: Job) -> str | None:
-    if np.any(got[:_GUARD] != before[:_GUARD]) or np.any(got[-_GUARD:] != before[-_GUARD:]):
-        return "a packet before or behind those of the message changed"
     return None
 
 

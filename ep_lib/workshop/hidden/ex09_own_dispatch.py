@@ -22,7 +22,6 @@ _LANES, _FAULT = 32, 6
 _HARDWARE = "h100-cx7"  # whose clock times the last task
 _SLOWER = 1.5  # than the grader's own parts in the same order: so much is allowed
 
-
 _Job = job_of(__file__)
 
 

@@ -20,7 +20,6 @@ _BLOCKS, _LANES = 3, 32
 _BEFORE = 3.5  # in the places of sums
 _FALSE = "forward_warp returned false, although every message comes"
 
-
 _Job = job_of(__file__)
 
 
