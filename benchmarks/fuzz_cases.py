@@ -4,7 +4,8 @@ What C++ leaves open and a GPU does not (a shift by the width or more, a cast ou
 root only, so that the two can be told apart lane by lane: :class:`OpenOp`. What is the compiler's choice everywhere is
 not generated, as docs/emulator.md has it: division by 0, which of two products is joined with a sum, the bits of a NaN
 read as an integer, and conclusions from a signed overflow (``a + 1 > a``). For that, signed numbers are added and
-multiplied as unsigned ones wherever more is computed with the result.
+multiplied as unsigned ones wherever more is computed with the result. Nor is what a compiler makes wrong (the same
+page): :meth:`Op.reads_apart` and :func:`_is_sum`.
 """
 
 from __future__ import annotations
@@ -78,6 +79,16 @@ class Op(NamedTuple):
     wraps: bool = False
     product: bool = False
     joins: bool = False  # sums, in which a product below is rounded or not, and what only passes one on
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether ptxas must not see where operands come from: it makes a signed conversion of an unsigned one if they
+        are signed and narrower, and 0 of half of a constant where only the other half of a sum in a word is used."""
+        return self.text.startswith("__v") or (self.takes == (U32,) and not self.gives.is_integer)
+
+    @property
+    def is_negation(self) -> bool:
+        return self.text == "(-{0})" and not self.gives.is_integer
 
 
 class Expr(NamedTuple):
@@ -153,7 +164,8 @@ def _integer_arithmetic() -> Iterator[tuple[str, Op]]:
             last = promoted(a).bits - 1
             left = lambda a, n, last=last: a << (n & last)  # noqa: E731
             right = lambda a, n, last=last: a >> (n & last)  # noqa: E731
-            yield "shift", Op(f"({{0}} << ({{1}} & {last}))", (a, b), promoted(a), left)
+            wraps = promoted(a).signed
+            yield "shift", Op(f"({{0}} << ({{1}} & {last}))", (a, b), promoted(a), left, wraps=wraps)
             yield "shift", Op(f"({{0}} >> ({{1}} & {last}))", (a, b), promoted(a), right)
             yield "cast", Op(f"({a.name}){{0}}", (b,), a, lambda a: a)
         yield "unary", Op("(-{0})", (a,), promoted(a), lambda a: -a, wraps=promoted(a).signed)
@@ -470,7 +482,7 @@ def _leaf(r: random.Random, t: Type) -> Expr:
     if t in SMALL or r.random() < 0.75:
         return _variable(r, t)
     if t in FLOATS:
-        value = r.choice((0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e-3, -7.25, 16777216.0, 3e9, 1e-40, 1e30))
+        value = r.choice((0.0, 1.0, -3.0, 0.5, 2.0, 3.0, 1e-3, -7.25, 16777216.0, 3e9, 1e-40, 1e30))
         return Expr(t, None, leaf=f"{t.name}({value!r})", constant=value)
     value = r.choice(
         (
@@ -521,6 +533,17 @@ def _is_fused(op: Op) -> bool:
     return op.joins and len(op.takes) == 3 and op.takes[0] is not BOOL
 
 
+def _folds(*factors: Expr) -> bool:
+    """Whether nvcc may multiply by a constant within another operation, in the arms of its branches, before the sum."""
+    constant = [not any(part.leaf.startswith("v.") for part in factor.parts()) for factor in factors]
+    return any(constant) and any(factor.op is not None for factor in factors)
+
+
+def _is_sum(e: Expr) -> bool:
+    """Whose negation g++ may compute as ``-(a * b) - c``, which has another sign where it is 0."""
+    return e.op is not None and (e.op.joins or e.op.text.startswith("fma"))
+
+
 class Writer:
     """The text of expressions that stand in one function."""
 
@@ -536,10 +559,14 @@ class Writer:
         op = e.op
         if op is None:
             return e.leaf
-        form = op.text
+        form, rounded = op.text, "__fmul_rn({}, {})" if e.type is F32 else "__dmul_rn({}, {})"
         if op.product and (joined or self._products[frozenset(e.below)] > 1):
-            form = "__fmul_rn({0}, {1})" if e.type is F32 else "__dmul_rn({0}, {1})"
-        elif op.wraps and not is_whole:
+            form = rounded.format("{0}", "{1}")
+        elif _is_fused(op) and _folds(*e.below[:2]):
+            form = form.replace("{0} * {1}", rounded.format("{0}", "{1}"))
+        elif op.is_negation and _is_sum(e.below[0]):
+            form = rounded.format("{0}", "-1")
+        elif op.wraps and not (is_whole and all(b.op is None for b in e.below)):
             form = f"{e.type.name}" + re.sub(r"\{(\d)\}", rf"u{e.type.bits}({{\1}})", op.text)
         if not op.joins:
             joins = [False] * len(e.below)
@@ -547,11 +574,8 @@ class Writer:
             joins = [False, False, True]
         else:
             joins = [joined or len(e.below) == 2] * len(e.below)
-        whole = op.wraps and is_whole
-        parts = (
-            self._text(b, is_whole=whole and b.type == e.type, joined=j) for b, j in zip(e.below, joins, strict=True)
-        )
-        return form.format(*parts)
+        parts = [self._text(b, is_whole=False, joined=j) for b, j in zip(e.below, joins, strict=True)]
+        return form.format(*(f"apart({part})" for part in parts) if op.reads_apart else parts)
 
 
 def _put(*texts: str) -> str:
@@ -685,6 +709,8 @@ def _atomics_alone(seed: int, r: random.Random) -> Case:
         if name == "CAS" and r.random() < 0.5:
             given[0] = "*c"
         scope = r.choice(("", "", "_block", "_system")) if t.bits > 16 else ""
+        if name == "Sub":
+            given = [f"apart({given[0]})"]
         calls.append(f"atomic{name}{scope}(c, {', '.join(given)})")
     where = r.choice((in_shared, f"{t.name}* c = ({t.name}*)cell;"))
     code = f"{where} *c = {text(first)}; {_put(*calls, '*c')}"
@@ -697,7 +723,8 @@ def _atomics_together(seed: int, r: random.Random) -> Case:
     name = r.choice([name for name in ATOMICS[t] if name not in ("Exch", "CAS")])
     first, value = _leaf(r, t), _grow(r, t, 2, warps=True)
     text = Writer(first, value)
-    each = f"of_first({text(value)})" if name in ("Inc", "Dec") else text(value)
+    around = {"Inc": "of_first({})", "Dec": "of_first({})", "Sub": "apart({})"}.get(name, "{}")
+    each = around.format(text(value))
     before = f"__shared__ {t.name} s; if (threadIdx.x == 0) s = {text(first)}; const {t.name} x = {each};"
     code = f"{before} __syncthreads(); atomic{name}(&s, x); __syncthreads(); {_put('s')}"
     return Case(seed, code, (t,), (first, value))
@@ -723,6 +750,8 @@ __device__ u64 bits(__half x) {{ return __half_as_ushort(x); }}
 __device__ u64 bits(__nv_bfloat16 x) {{ return __bfloat16_as_ushort(x); }}
 template <typename T> __device__ void put(u64* o, int i, T x) {{ o[i * {LANES}] = bits(x); }}
 template <typename T> __device__ T nonzero(T x) {{ return x == T(0) ? T(1) : x; }}
+__constant__ u32 zero;
+template <typename T> __device__ T apart(T x) {{ return x ^ zero; }}
 template <typename T> __device__ T number(T x) {{ return x == x ? x : T(2.5f); }}
 template <typename T> __device__ T inside(T x, T low, T high) {{ return x > low && x < high ? x : T(1); }}
 template <typename T> __device__ T fp8(u8 x) {{ T y; y.__x = x; return y; }}

@@ -24,6 +24,7 @@ import contextlib
 import ctypes
 import datetime
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -32,13 +33,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gpu_libraries
 import gpu_peers
-from gpu_clock import WARM_UP, watch_of
+from gpu_clock import watch_of
 from gpu_inputs import ROUTINGS, Shape, most_experts
 from gpu_libraries import LOW_LATENCY_TOKENS, Case, Library, Limits, Operation
 from gpu_machine import git_commit, machine
@@ -67,12 +68,12 @@ def queued(
     rank: ep_lib.Rank, turns: Sequence[Callable[[], Any]], calls: int, synchronize: Callable[[], None]
 ) -> dict[str, Any]:
     """Microseconds per call of ``calls`` back to back, in each round: until all was done, and until they returned."""
-    done, returned = [], []
+    done, returned, turn = [], [], itertools.cycle(turns)
     for _ in range(ROUNDS + 1):  # the first is not counted
         rank.barrier()
         began = time.perf_counter()
-        for number in range(calls):
-            turns[number % len(turns)]()
+        for _ in range(calls):
+            next(turn)()
         back = time.perf_counter()
         synchronize()
         done.append(1e6 * (time.perf_counter() - began) / calls)
@@ -122,7 +123,19 @@ def _measure_one(case: Case, library: Library, rows: Rows, dtype: str, operation
     added |= queued(case.rank, operation.turns, calls, synchronize)
 
 
-def main(rank: ep_lib.Rank, options: argparse.Namespace) -> None:
+def compared(rank: ep_lib.Rank, library: Library, options: argparse.Namespace) -> Iterator[tuple[str, Rows]]:
+    """Collective: measures all cases; yields the name and rows of each when it is done."""
+    watch = watch_of(rank)
+    for shape, routing in cases(options):
+        rows = Rows(rank, watch, options.repeats)
+        measure(Case(rank, shape, routing), library, rows, options.dtypes, options.calls)
+        yield f"{shape.tokens} x {shape.hidden} {routing}", rows
+
+
+Measure = Callable[[ep_lib.Rank, Library, argparse.Namespace], Iterator[tuple[str, Rows]]]
+
+
+def main(rank: ep_lib.Rank, options: argparse.Namespace, measured: Measure) -> None:
     """One rank of one library. After each case its rows are appended to a file, so that a crash costs one case."""
     import torch
 
@@ -130,17 +143,14 @@ def main(rank: ep_lib.Rank, options: argparse.Namespace) -> None:
         torch.cuda.set_device(rank.rank)
     shape = Shape(options.ranks, max(options.tokens), max(options.hidden), options.experts, options.top_k)
     library = make_library(rank, options, Limits(max(options.tokens), max(options.hidden), options.sms), shape)
-    watch = watch_of(rank)
     with (options.part / f"rank{rank.rank}.jsonl").open("a", encoding="utf-8") as file:
-        for shape, routing in cases(options):
-            rows = Rows(rank, watch, options.repeats)
-            began = time.perf_counter()
-            measure(Case(rank, shape, routing), library, rows, options.dtypes, options.calls)
+        began = time.perf_counter()
+        for name, rows in measured(rank, library, options):
             file.write(json.dumps({"rows": rows.rows, "wrong": rows.wrong}) + "\n")
             file.flush()
             if rank.rank == 0:
-                seconds = time.perf_counter() - began
-                print(f"{library.by} {shape.tokens} x {shape.hidden} {routing}: {seconds:.1f} s", flush=True)
+                print(f"{library.by} {name}: {time.perf_counter() - began:.1f} s", flush=True)
+            began = time.perf_counter()
     if rank.rank == 0 and rank.backend == "cuda":
         about = machine(rank) | {"NCCL": _nccl_version()}
         (options.part / "machine.json").write_text(json.dumps(about))
@@ -197,7 +207,7 @@ def environment(library: str, options: argparse.Namespace) -> dict[str, str]:
 def run_library(library: str, options: argparse.Namespace) -> dict[str, Any]:
     """Rows and machine of one library, measured in processes of its own; what it finished before it failed is kept."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--library", library, "--part", folder]
+        command = [sys.executable, *sys.argv, "--library", library, "--part", folder]
         process = subprocess.Popen(
             command, env=os.environ | environment(library, options), start_new_session=True, stderr=subprocess.STDOUT
         )
@@ -237,6 +247,8 @@ def merge_clocks(ranks: Sequence[Sequence[Row]]) -> list[Row]:
     """Rows of all ranks as one each (:func:`gpu_rows.merge`), with the 99th percentile and the other two clocks."""
     merged = merge(ranks)
     for row, parts in zip(merged, zip(*ranks, strict=True), strict=True):
+        if "queued_samples" not in parts[0]:  # it has one clock
+            continue
         divide = parts[0].get("divide", 1)
         worst = sorted(max(repeat) for repeat in zip(*(part["samples"] for part in parts), strict=True))
         row["us_p99"] = round(worst[round(0.99 * (len(worst) - 1))] / divide, 3)
@@ -271,11 +283,8 @@ def numbers(text: str) -> list[int]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option, default in {"ranks": 2, "top-k": 8, "sms": 24, "repeats": 100, "calls": 50}.items():
-        parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
-    parser.add_argument("--experts", type=int, help="default: 256, or the next smaller multiple of the ranks")
-    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="default: all")
+    """Of the command line."""
+    parser = parser_of(str(__doc__), {"repeats": 100, "calls": 50})
     parser.add_argument("--tokens", type=numbers, default="128,1000,4096,8192", help="per rank; default %(default)s")
     parser.add_argument("--hidden", type=numbers, default="2048,4096,7168", help="default %(default)s")
     parser.add_argument(
@@ -283,6 +292,16 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--routings", default=",".join(ROUTINGS[1:]), help="besides random; default %(default)s")
     parser.add_argument("--dtypes", default="fp8,bf16")
+    return parsed(parser, {"routings": ROUTINGS, "dtypes": ("fp8", "bf16")})
+
+
+def parser_of(text: str, counts: dict[str, int]) -> argparse.ArgumentParser:
+    """The options of every script that runs all libraries, and those of ``counts`` with their defaults."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option, default in ({"ranks": 2, "top-k": 8, "sms": 24} | counts).items():
+        parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
+    parser.add_argument("--experts", type=int, help="default: 256, or the next smaller multiple of the ranks")
+    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="default: all")
     parser.add_argument("--deep-ep-v1", type=Path, help="a folder with DeepEP V1 (deep_ep and deep_ep_cpp)")
     parser.add_argument("--deep-ep-v2", type=Path, help="a folder with DeepEP V2 (deep_ep)")
     parser.add_argument(
@@ -294,14 +313,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--commit", default=git_commit(), help="of the tree, if git cannot tell")
     parser.add_argument("--library", choices=LIBRARIES, help=argparse.SUPPRESS)  # be the processes of this one
     parser.add_argument("--part", type=Path, help=argparse.SUPPRESS)  # and write its rows to this folder
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, lists: Mapping[str, Iterable[str]]) -> argparse.Namespace:
+    """The arguments, checked; each of ``lists`` is some of its words, separated by commas."""
     options = parser.parse_args()
-    for name in ("libraries", "routings", "dtypes"):
+    for name, known in {"libraries": LIBRARIES, **lists}.items():
         setattr(options, name, [part for part in getattr(options, name).split(",") if part])
+        if unknown := [word for word in getattr(options, name) if word not in known]:
+            parser.error(f"--{name}: {unknown[0]!r} is not one of {', '.join(known)}")
     options.experts = options.experts or most_experts(options.ranks)
-    if unknown := [name for name in options.libraries if name not in LIBRARIES]:
-        parser.error(f"--libraries: {unknown[0]!r} is not one of {', '.join(LIBRARIES)}")
-    if unknown := [kind for kind in options.routings if kind not in ROUTINGS]:
-        parser.error(f"--routings: {unknown[0]!r} is not one of {', '.join(ROUTINGS)}")
     if options.ranks < 2:
         parser.error("--ranks must be 2 or more: a peer is another GPU")
     if options.deep_ep_v2 and not options.nccl:
@@ -309,7 +331,8 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def be_one_library(options: argparse.Namespace) -> int:
+def be_one_library(options: argparse.Namespace, measured: Measure) -> int:
+    """In the processes of one library: what ``measured`` does."""
     options.port = gpu_peers.free_port()
     heap = 4 << 20
     if options.library.startswith("ep_lib"):
@@ -317,12 +340,15 @@ def be_one_library(options: argparse.Namespace) -> int:
         shape = Shape(options.ranks, limits.tokens, limits.hidden, options.experts, options.top_k)
         sizes = [LIBRARIES[options.library].arguments(shape, limits, hidden) for hidden in options.hidden]
         heap += max(ep_lib.Buffer.symmetric_bytes(options.ranks, **size) for size in sizes)
-    ep_lib.spawn(main, ranks=options.ranks, backend=options.backend, args=(options,), heap_bytes=heap)
+    ep_lib.spawn(main, ranks=options.ranks, backend=options.backend, args=(options, measured), heap_bytes=heap)
     return 0
 
 
-def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """The report of all libraries."""
+SETTINGS = ("ranks", "experts", "top_k", "sms", "calls", "tokens", "hidden", "routings")
+
+
+def compare(options: argparse.Namespace, more: Sequence[str]) -> dict[str, Any]:
+    """The report of all libraries, each in this script's processes, with SETTINGS and ``more`` of the options."""
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about, rows, wrong, missing, versions = {}, [], [], {}, {}
     for library in options.libraries:
@@ -335,23 +361,30 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         wrong += found["wrong"]
         about = about or found["machine"]
         if found["why"]:
-            missing[by] = f"{found['why']}; {len(found['rows'])} rows were done"
+            wrong.append(f"{by}: {found['why']}; {len(found['rows'])} rows were done")
         if library in FOLDERS:
             versions[by] = built_from(getattr(options, FOLDERS[library]))
         if library == "deep_ep_v2" and found["machine"]:
             versions["NCCL of DeepEP V2"] = found["machine"]["NCCL"]
-    keys = ("ranks", "experts", "top_k", "sms", "repeats", "calls", "tokens", "hidden", "tokens_skewed", "routings")
-    settings = {key: getattr(options, key) for key in keys} | {"rounds": ROUNDS, "warm_up": WARM_UP}
+    settings = {key: getattr(options, key) for key in (*SETTINGS, *more)} | {"rounds": ROUNDS}
     head = {"date": date, "commit": options.commit, "machine": about, "versions": versions, "settings": settings}
     return {**head, "wrong": wrong, "not_measured": missing, "rows": with_rates(rows)}
 
 
+def run(
+    options: argparse.Namespace, measured: Measure, shown: Callable[[dict[str, Any]], str], more: Sequence[str]
+) -> int:
+    """What such a script does; returns its exit status."""
+    if options.library:
+        return be_one_library(options, measured)
+    outcome = compare(options, more)
+    print(shown(outcome))
+    if options.json is not None:
+        write(options.json, outcome)
+    return bool(outcome["wrong"])
+
+
+MORE = ("repeats", "tokens_skewed")  # settings of this script alone
+
 if __name__ == "__main__":
-    given = arguments()
-    if given.library:
-        raise SystemExit(be_one_library(given))
-    outcome = compare(given)
-    print(show(outcome))
-    if given.json is not None:
-        write(given.json, outcome)
-    raise SystemExit(bool(outcome["wrong"]))
+    raise SystemExit(run(arguments(), compared, show, MORE))

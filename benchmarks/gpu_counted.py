@@ -1,11 +1,9 @@
-"""A counted dispatch: what the host's wait for the counts costs, with arrays that are made before or behind it.
+"""A counted dispatch: what the host's wait for the counts costs.
 
     python benchmarks/gpu_counted.py [--ranks 2] [--tokens 128,1000,4096] [--hidden 7168] [--rounds 5]
 
-The ways take turns in one process, since hosts of the same kind differ by up to two. "event", "queued" and "host" are
-the clocks of gpu_compare.py; the slowest rank, medians. Behind them is where the host was: microseconds from the call
-to the launch of notify_dispatch, of dispatch_bulk, of the epilogue (or of all three, natively), to the counts, and to
-the end, of queued calls.
+"event", "queued" and "host" are the clocks of gpu_compare.py; the slowest rank, medians. Behind them is where the host
+was: microseconds from the call to the counts, to the launch of the copy, and to the end, of queued calls.
 --backend emulator tries the script on small sizes and times nothing.
 """
 
@@ -27,27 +25,7 @@ from gpu_machine import git_commit
 import ep_lib
 
 CALLS, REPEATS = 50, 40
-STAGES = {
-    "_launch_notify": "counting",
-    "_launch_dispatch": "rows",
-    "_launch_copy_epilogue": "epilogue",
-    "_call_again": "all three",
-    "_await_plan": "counts",
-}
-
-
-class Forgets(dict[Any, Any]):
-    """In the place of a mode's rooms: nothing is known of what came the last time."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
-
-
-class Declines(dict[Any, Any]):
-    """In the place of a mode's calls: each of them is one that cannot be made again."""
-
-    def __contains__(self, key: Any) -> bool:
-        return True
+STAGES = {"_await_plan": "counts", "_copy_out": "copy"}
 
 
 class Stages:
@@ -126,13 +104,9 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, dict[str, flo
                     "FP8, by expert": functools.partial(given, fp8, sorted_by_expert=True),
                 }
                 for name, call in cases.items():
-                    ways = {"counts first": (Forgets(), {}), "arrays first": ({}, Declines()), "natively": ({}, {})}
-                    for way, (mode._rooms, mode._calls) in ways.items():
-                        for _ in range(3):
-                            call()
-                        results[f"{tokens} x {hidden}, {name}, {way}"] = measure(
-                            rank, call, mode, args.rounds, args.calls
-                        )
+                    for _ in range(3):
+                        call()
+                    results[f"{tokens} x {hidden}, {name}"] = measure(rank, call, mode, args.rounds, args.calls)
     return results
 
 

@@ -4,8 +4,9 @@
 
 Between `<!-- table: NAME -->` and `<!-- end of table -->` of docs/performance.md and benchmarks/README.md it puts the
 table NAME of benchmarks/results/h200x4.json, or of what gpu_compare.py wrote: h200x2-compare.json, if NAME begins with
-"compared", and h200x2-by-expert.json, if with "grouped". A number behind NAME is that of the GPUs, so "machine
-2" comes from h200x2.json. --check changes nothing and exits with 1 if a document differs from its JSON;
+"compared", and h200x2-by-expert.json, if with "grouped"; of what gpu_vary.py wrote: h200x2-vary.json, if with "varied"
+(without one of these files its tables are empty). A number behind NAME is that of the GPUs, so "machine 2" comes from
+h200x2.json. --check changes nothing and exits with 1 if a document differs from its JSON;
 tests/test_gpu_docs.py does the same.
 """
 
@@ -26,7 +27,11 @@ DOCUMENTS = (ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 IN_PLACE = "from combine_input"
-KEPT = {"compared": "h200x2-compare.json", "grouped": "h200x2-by-expert.json"}  # by the first word of a table's name
+KEPT = {  # by the first word of a table's name
+    "compared": "h200x2-compare.json",
+    "grouped": "h200x2-by-expert.json",
+    "varied": "h200x2-vary.json",
+}
 VIEWS = (  # what, dtype, note, title: timed with several numbers of SMs
     ("dispatch", "fp8", "cached handle", "FP8 dispatch, left where it arrived"),
     ("dispatch", "bf16", "cached handle", "BF16 dispatch, left where it arrived"),
@@ -233,13 +238,13 @@ def _largest(report: dict[str, Any]) -> dict[str, Any]:
 
 def compared_machine(report: dict[str, Any]) -> str:
     m, settings, versions = report["machine"], report["settings"], report["versions"]
+    clocks = f"event: {settings['repeats']} repeats, queued and host: " if "repeats" in settings else ""
     return (
         f"{settings['ranks']} x {m['gpu']} of one host, driver {m['driver']}, CUDA {m['CUDA of torch']}, "
         f"torch {m['torch']}, NCCL {m['NCCL']};\nDeepEP V1 {versions.get('DeepEP V1', '-')}, DeepEP V2 "
         f"{versions.get('DeepEP V2', '-')} with NCCL {versions.get('NCCL of DeepEP V2', '-')}; ep_lib "
         f"{report['commit']}, {report['date'][:10]}. {settings['sms']} SMs, top-{settings['top_k']}\nof "
-        f"{settings['experts']} experts; event: {settings['repeats']} repeats, queued and host: {settings['rounds']} "
-        f"rounds of {settings['calls']} calls.\n"
+        f"{settings['experts']} experts; {clocks}{settings['rounds']} rounds of {settings['calls']} calls.\n"
     )
 
 
@@ -368,6 +373,37 @@ def grouped_machine(report: dict[str, Any]) -> str:
     )
 
 
+# ---- Calls that differ (gpu_vary.py) --------------------------------------------------------------------------------
+
+KINDS = {"counted": "FP8 dispatch, counted", "step": "step", "layers": "8 layers"}
+EVERY_CHANGE = "routing and tokens"
+
+
+def _varied(rows: Sequence[Row], more: str) -> str:
+    """Sizes, what is called and its ``more``: wall and host of all libraries, and how we stand beside the best peer."""
+    names = dict.fromkeys((row["what"], row["tokens"], row[more]) for row in rows)
+    lines = []
+    for what, tokens, other in sorted(names, key=lambda name: (list(KINDS).index(name[0]), name[1])):
+        by = {row["by"]: row for row in rows if (row["what"], row["tokens"], row[more]) == (what, tokens, other)}
+        cells = [
+            f"{_short(by[name]['us'])} ({_short(by[name]['call_us'])})" if name in by else "-" for name in LIBRARIES
+        ]
+        rival = best([by[name] for name in PEERS if name in by])
+        ratio = f"{by['ep_lib']['us'] / rival['us']:.2f}" if rival and "ep_lib" in by else "-"
+        lines.append([f"{KINDS[what]}, {tokens}, {other}", *cells, ratio])
+    return markdown(["us per call: wall (host)", *LIBRARIES, "ep_lib / best peer"], lines)
+
+
+def varied(report: dict[str, Any]) -> str:
+    """What changes from call to call, with random routing."""
+    return _varied(find(report, group="vary", routing="random"), "note")
+
+
+def varied_skew(report: dict[str, Any]) -> str:
+    """Routing and tokens change in every call, with the other ways of routing."""
+    return _varied([row for row in find(report, note=EVERY_CHANGE) if row["routing"] != "random"], "routing")
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "machine": machine,
     "ceilings": ceilings,
@@ -383,6 +419,9 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "compared skew": compared_skew,
     "compared views": compared_views,
     "compared decode": compared_decode,
+    "varied machine": compared_machine,
+    "varied": varied,
+    "varied skew": varied_skew,
     "grouped": grouped,
     "grouped machine": grouped_machine,
     **{
@@ -414,8 +453,10 @@ def filled(text: str, results: Path = RESULTS) -> str:
         kept = KEPT.get(name.partition(" ")[0])
         if name[-1].isdigit() and name not in TABLES:
             name, _, ranks = name.rpartition(" ")
-        report = json.loads((results / (kept or f"h200x{ranks}.json")).read_text(encoding="utf-8"))
-        return match[1] + TABLES[name](report) + match[3]
+        table, path = TABLES[name], results / (kept or f"h200x{ranks}.json")
+        if kept and not path.exists():  # not measured yet
+            return match[1] + match[3]
+        return match[1] + table(json.loads(path.read_text(encoding="utf-8"))) + match[3]
 
     return BLOCK.sub(fill, text)
 

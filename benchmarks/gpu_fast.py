@@ -31,7 +31,7 @@ PUSH = [(*PULL[0], *push) for push in [(0.55, 5, 3, 4), (0.55, 5, 3, 8), (0.5, 5
 PUSH += [(*PULL[1], *push) for push in [(0.38, 5, 3, 4), (0.44, 5, 3, 4), (0.38, 12, 3, 4), (0.38, 12, 3, 8)]]
 # the same for combines that copy rows into symmetric memory
 STAGE = [(*PULL[0], *send) for send in [(5, 3, 2), (5, 3, 1), (5, 3, 4), (4, 3, 2)]]
-TIMED_STEPS = ("_launch_notify", "_launch_dispatch", "_await_plan", "_launch_copy_epilogue", "_copy_out")
+TIMED_STEPS = ("_sent", "_await_plan", "_copy_out")
 CALLS = 100
 
 
@@ -91,7 +91,6 @@ class Sweep:
                         tried = replace(base, way=way, dispatch_warps=warps, dispatch_stages=stages)
                         vectors = self.args.hidden * bytes_each // 16
                         mode.tuning = fitted(tried, config, vectors, limit)
-                        handle._routing.planned.clear()
                         got = buffer.dispatch(payload, handle=handle, copy=False)
                         self.rank.synchronize()
                         here = got.x if kind == "bf16" else got.x[0].view(torch.uint8)
@@ -124,7 +123,6 @@ class Sweep:
                     continue
                 tried = replace(base, push=part != "stage", **shape)
                 mode.tuning = fitted(tried, config, config.row_vectors, limit)
-                handle._routing.planned.clear()
                 if part == "pull":
                     self.rank.synchronize()
                     place.copy_(y)  # the rows of a push arrive here, so copy after it

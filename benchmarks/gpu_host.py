@@ -3,13 +3,15 @@
     python benchmarks/gpu_host.py [--ranks 2] [--tokens 128,1000,4096] [--default-device] [--pin]
 
 "host": microseconds of the host per call, in a row of 300 calls of 64 tokens that the GPU keeps up with. "queued": 50
-calls one behind the other between two events, with ``--tokens`` tokens; the slowest rank's median of 5. Below them,
-what a call is made of: the cost of an empty tensor, of a look at one, of a launch.
+calls one behind the other between two events, with ``--tokens`` tokens; the slowest rank's median of 5. "changing
+counts": T/2 to T tokens, another number in every call; "wall": of 200 calls, until the GPU is done. Below them, what a
+call is made of: the cost of an empty tensor, of a look at one, of a launch.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import time
@@ -23,7 +25,7 @@ from gpu_machine import git_commit
 import ep_lib
 from ep_lib.memory.arrays import describe
 
-HOST_TOKENS, HOST_CALLS, QUEUED_CALLS, REPEATS = 64, 300, 50, 5
+HOST_TOKENS, HOST_CALLS, QUEUED_CALLS, WALL_CALLS, REPEATS = 64, 300, 50, 200, 5
 EMPTY = """
 extern "C" __global__ void nothing(int* p) { if (p) *p = 1; }
 """
@@ -53,6 +55,74 @@ def normal_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
         "bf16 combine": lambda: buffer.combine(y, handle),
         "fp8 dispatch and bf16 combine": lambda: (buffer.dispatch(fp8, handle=handle), buffer.combine(y, handle)),
     }
+
+
+def changing_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
+    """The same of normal and low-latency mode with T/2 to T tokens, another number in every call."""
+    device, me = gpu_inputs.device_of(rank), rank.rank
+    idx, weights = gpu_inputs.routing(shape, me, "random", device), gpu_inputs.weights(shape, me, device)
+    (x, _), fp8 = (gpu_inputs.rows(shape, me, 0, dtype, device) for dtype in ("bf16", "fp8"))
+    counts = itertools.cycle([shape.tokens - (shape.tokens // 2) * ((7 * turn + me) % 33) // 33 for turn in range(33)])
+    firsts = [buffer.dispatch(x[:count], idx[:count]) for count in itertools.islice(counts, 33)]
+    handles = itertools.cycle([(first.handle, first.x.clone()) for first in firsts])
+
+    def by_handle() -> None:
+        handle, _ = next(handles)
+        buffer.dispatch(tuple(part[: handle.num_tokens] for part in fp8), handle=handle)
+
+    def combine() -> None:
+        handle, rows = next(handles)
+        buffer.combine(rows, handle)
+
+    def counted() -> None:
+        count = next(counts)
+        buffer.dispatch(tuple(part[:count] for part in fp8), idx[:count], weights[:count])
+
+    def step() -> None:
+        count = next(counts)
+        first = buffer.dispatch(x[:count], idx[:count])
+        buffer.combine(first.x, first.handle)
+        buffer.combine(buffer.dispatch(x[:count], handle=first.handle).x, first.handle)
+
+    return {"slices alone": lambda: [part[: next(counts)] for part in (*fp8, idx, weights)]} | {
+        "fp8 dispatch, owned": by_handle,
+        "bf16 combine": combine,
+        "fp8 dispatch, counted": counted,
+        "step": step,
+    }
+
+
+def changing_low_latency(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
+    """The same of low-latency mode."""
+    device, me = gpu_inputs.device_of(rank), rank.rank
+    idx, weights = gpu_inputs.routing(shape, me, "random", device), gpu_inputs.weights(shape, me, device)
+    x, _ = gpu_inputs.rows(shape, me, 0, "bf16", device)
+    counts = itertools.cycle(range(shape.tokens // 2, shape.tokens + 1))
+    firsts = [buffer.low_latency_dispatch(x[:count], idx[:count]) for count in itertools.islice(counts, 8)]
+    handles = itertools.cycle([(first.handle, first.recv_x[0].bfloat16()) for first in firsts])
+
+    def dispatch() -> None:
+        count = next(counts)
+        buffer.low_latency_dispatch(x[:count], idx[:count])
+
+    def combine() -> None:
+        handle, rows = next(handles)
+        count = handle.num_tokens
+        buffer.low_latency_combine(rows, idx[:count], weights[:count], handle)
+
+    return {"low latency fp8 dispatch": dispatch, "low latency combine": combine}
+
+
+def wall_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> float:
+    """Microseconds of wall clock per call until the GPU is done, of 200 calls."""
+    for _ in range(40):
+        call()
+    rank.barrier()
+    begin = time.perf_counter()
+    for _ in range(WALL_CALLS):
+        call()
+    rank.synchronize()
+    return 1e6 * (time.perf_counter() - begin) / WALL_CALLS
 
 
 def low_latency_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
@@ -142,12 +212,20 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, tuple[str, li
     sizes = {"num_experts": 256, "top_k": 8, "hidden": 7168}
     found: dict[str, tuple[str, list[float]]] = {}
     with ep_lib.Buffer(rank, max_tokens=max(args.tokens), receive_areas=args.areas, **sizes) as buffer:
+        for name, call in changing_calls(rank, buffer, shape).items():
+            found[f"changing counts, {name}"] = "host us", [host_us(rank, call)]
+        for tokens in args.tokens:
+            for name, call in changing_calls(rank, buffer, shape._replace(tokens=tokens)).items():
+                found[f"{tokens} tokens, changing counts, {name}"] = "wall us", [wall_us(rank, call)]
         for name, call in normal_calls(rank, buffer, shape).items():
             found[name] = "host us", [host_us(rank, call)]
         for tokens in args.tokens:
             for name, call in normal_calls(rank, buffer, shape._replace(tokens=tokens)).items():
+                found[f"{tokens} tokens, one count, {name}"] = "wall us", [wall_us(rank, call)]
                 found[f"{tokens} tokens, {name}"] = "queued us", queued_us(rank, call)
     with ep_lib.Buffer(rank, max_tokens=128, num_max_dispatch_tokens_per_rank=128, **sizes) as buffer:
+        for name, call in changing_low_latency(rank, buffer, shape).items():
+            found[f"changing counts, {name}"] = "host us", [host_us(rank, call)]
         for name, call in low_latency_calls(rank, buffer, shape).items():
             found[name] = "host us", [host_us(rank, call)]
         for name, call in low_latency_calls(rank, buffer, shape._replace(tokens=128)).items():

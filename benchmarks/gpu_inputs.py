@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, NamedTuple
 
 import ep_lib
@@ -41,8 +42,13 @@ def device_of(rank: ep_lib.Rank) -> str:
     return "cuda" if rank.backend == "cuda" else "cpu"
 
 
-def routing(shape: Shape, source: int, kind: str, device: str) -> Any:
-    """``[tokens, top_k]`` int64: experts of ``source``'s tokens, each of :data:`ROUTINGS`.
+def tokens_of(shape: Shape, source: int, turn: int) -> int:
+    """How many tokens ``source`` has in call ``turn`` of a program whose number of tokens changes: half to all."""
+    return random.Random(10_000 * turn + source).randint(shape.tokens // 2, shape.tokens)
+
+
+def routing(shape: Shape, source: int, kind: str, device: str, turn: int = 0) -> Any:
+    """``[tokens, top_k]`` int64: experts of ``source``'s tokens in call ``turn``, each of :data:`ROUTINGS`.
 
     "random": any. "skewed": half of the tokens choose expert 0 besides others; with 8 of 256 experts chosen at random,
     1 in 32 does. "zipf": the n-th most popular expert is chosen in proportion to n ** -1.2; where the popular ones
@@ -50,7 +56,7 @@ def routing(shape: Shape, source: int, kind: str, device: str) -> Any:
     """
     import torch
 
-    generator = torch.Generator(device=device).manual_seed(1000 + source)
+    generator = torch.Generator(device=device).manual_seed(1000 + source + 10_000 * turn)
     scores = torch.rand(shape.tokens, shape.experts, generator=generator, device=device)
     if kind == "skewed":
         scores[::2, 0] = 2.0

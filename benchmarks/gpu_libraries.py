@@ -1,4 +1,4 @@
-"""ep_lib and its peers behind one interface: what each is asked to do in a case, for gpu_compare.py to check and time.
+"""ep_lib and its peers behind one interface: what each does in a case, for gpu_compare and gpu_vary to check and time.
 
 DeepEP is imported from a folder that the caller names (build_deep_ep.sh makes one); none of it is in this repository.
 Every library gets the same rows, routing and number of SMs. A dispatch with a cached handle knows which row goes where;
@@ -51,20 +51,27 @@ class Limits(NamedTuple):
 
 
 class Case:
-    """One size and one way of routing: what all libraries are given, and what has to come out."""
+    """One size and one way of routing: what all libraries are given, and what has to come out.
 
-    def __init__(self, rank: ep_lib.Rank, shape: Shape, routing: str) -> None:
+    ``turn``: which of many routings; ``fewer``: with as many tokens as :func:`gpu_inputs.tokens_of` says.
+    """
+
+    def __init__(self, rank: ep_lib.Rank, shape: Shape, routing: str, turn: int = 0, fewer: bool = False) -> None:
         self.rank, self.shape, self.routing, self.me = rank, shape, routing, rank.rank
-        self.device = gpu_inputs.device_of(rank)
-        every = [gpu_inputs.routing(shape, source, routing, self.device) for source in range(shape.ranks)]
-        self.idx, self.weights = every[self.me], gpu_inputs.weights(shape, self.me, self.device)
-        self.goes = [gpu_inputs.goes_to(shape, idx) for idx in every]
+        self.device, sources = gpu_inputs.device_of(rank), range(shape.ranks)
+        self.every = [gpu_inputs.routing(shape, source, routing, self.device, turn) for source in sources]
+        if fewer:
+            self.every = [idx[: gpu_inputs.tokens_of(shape, source, turn)] for source, idx in enumerate(self.every)]
+        self.idx = self.every[self.me]
+        self.weights = gpu_inputs.weights(shape, self.me, self.device)[: len(self.idx)]
+        self.goes = [gpu_inputs.goes_to(shape, idx) for idx in self.every]
 
     @functools.lru_cache(maxsize=1)  # noqa: B019 - one dtype's rows at a time; a Case is short-lived
     def sets(self, dtype: str) -> list[Any]:
         """Rows of this rank, SETS times: tensors, or pairs with scales."""
         pairs = [gpu_inputs.rows(self.shape, self.me, turn, dtype, self.device) for turn in range(SETS)]
-        return [x if scales is None else (x, scales) for x, scales in pairs]
+        n = len(self.idx)
+        return [x[:n] if scales is None else (x[:n], scales[:n]) for x, scales in pairs]
 
     def in_order(self) -> tuple[Any, Any]:
         """Source and token of the rows that come here, sorted by both."""
@@ -74,8 +81,8 @@ class Case:
         sources = [torch.full_like(token, source) for source, token in enumerate(tokens)]
         return torch.cat(sources), torch.cat(tokens)
 
-    def arrived(self, x: Any, source: Any, token: Any) -> bool:
-        """Whether ``x`` (a pair in FP8) has each row of set 0 that must come here, once, as it was sent."""
+    def arrived(self, x: Any, source: Any, token: Any, turn: int = 0) -> bool:
+        """Whether ``x`` (a pair in FP8) has each row of set ``turn`` that must come here, once, as it was sent."""
         import torch
 
         got = x if isinstance(x, tuple) else (x,)
@@ -87,17 +94,17 @@ class Case:
         right = all(len(part) == len(numbers) for part in got)
         for number in range(self.shape.ranks):
             here = source == number
-            sent = gpu_inputs.rows(self.shape, number, 0, dtype, self.device)
+            sent = gpu_inputs.rows(self.shape, number, turn, dtype, self.device)
             for part, want in zip(got, sent, strict=False):
                 right &= torch.equal(_bytes(part[here]), _bytes(want[token[here].long()]))
         return right
 
-    def combined(self, out: Any) -> bool:
-        """Whether ``out`` is what a combine of set 0's BF16 rows gives."""
+    def combined(self, out: Any, turn: int = 0) -> bool:
+        """Whether ``out`` is what a combine of set ``turn``'s BF16 rows gives."""
         import torch
 
         copies = self.goes[self.me].sum(1, keepdim=True)
-        return torch.equal(out, (self.sets("bf16")[0].float() * copies).bfloat16())
+        return torch.equal(out, (self.sets("bf16")[turn].float() * copies).bfloat16())
 
     def traffic(self, dtype: str) -> dict[str, int]:
         """The bytes that every library's GB/s are counted from: a row once for each rank that it goes to."""
@@ -132,8 +139,45 @@ class Library:
         """``shape``: with the numbers of ranks, experts and top-k that all cases have."""
         self.rank, self.limits, self.shape = rank, limits, shape
 
-    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
+    def prepare(self, case: Case, dtype: str) -> None:
+        """Collective: makes and chooses what the next calls need."""
+
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        """A dispatch that gets only the experts of each token: the rows, and what the library knows of them."""
         raise NotImplementedError
+
+    def again(self, x: Any, came: Any) -> Any:
+        """The rows of a dispatch with what ``counted`` returned."""
+        raise NotImplementedError
+
+    def summed(self, rows: Any, came: Any) -> Any:
+        """A combine."""
+        raise NotImplementedError
+
+    def places(self, case: Case, came: Any) -> tuple[Any, Any]:
+        """Source and token of each row."""
+        raise NotImplementedError
+
+    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
+        """Everything to time in a case."""
+        self.prepare(case, dtype)
+        sets, idx, weights = case.sets(dtype), case.idx, case.weights
+        rows, came = self.counted(sets[0], idx, weights)
+        places = self.places(case, came)
+        cached = [lambda x=x: self.again(x, came) for x in sets]
+        yield Operation("dispatch", CACHED, OWNED, cached, lambda got: case.arrived(got, *places))
+        counted = [lambda x=x: self.counted(x, idx, weights) for x in sets]
+
+        def right(got: Any) -> bool:
+            return case.arrived(got[0], *self.places(case, got[1]))
+
+        yield Operation("dispatch", COUNTED, OWNED, counted, right, waits=True)
+        yield from self.more(case, dtype, rows, came)
+
+    def more(self, case: Case, dtype: str, rows: Any, came: Any) -> Iterator[Operation]:
+        """What comes behind the dispatches, with what one of them returned."""
+        if dtype == "bf16":
+            yield Operation("combine", "", OWNED, [lambda: self.summed(rows, came)], case.combined)
 
     def low_latency(self, case: Case) -> Iterator[Operation]:
         """Operations for decode batches; none, if the library has none."""
@@ -168,30 +212,34 @@ class EpLib(Library):
             self._buffer, self._hidden = ep_lib.Buffer(self.rank, **arguments, num_sms=self.limits.num_sms), hidden
         return self._buffer
 
-    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
-        buffer, sets = self._of(case.shape.hidden), case.sets(dtype)
-        recv = buffer.dispatch(sets[0], case.idx, case.weights)
-        handle = recv.handle
+    def prepare(self, case: Case, dtype: str) -> None:
+        self._of(case.shape.hidden)
 
-        def same_places(x: Any) -> bool:
-            return case.arrived(x, recv.src_rank, recv.src_token)
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        recv = self._buffer.dispatch(x, idx, weights)
+        return recv.x, recv
 
-        cached = [lambda x=x: buffer.dispatch(x, handle=handle).x for x in sets]
-        yield Operation("dispatch", CACHED, OWNED, cached, same_places)
-        counted = [lambda x=x: buffer.dispatch(x, case.idx, case.weights) for x in sets]
-        yield Operation(
-            "dispatch", COUNTED, OWNED, counted, lambda r: case.arrived(r.x, r.src_rank, r.src_token), waits=True
-        )
+    def again(self, x: Any, came: Any) -> Any:
+        return self._buffer.dispatch(x, handle=came.handle).x
+
+    def summed(self, rows: Any, came: Any) -> Any:
+        return self._buffer.combine(rows, came.handle)
+
+    def places(self, case: Case, came: Any) -> tuple[Any, Any]:
+        return came.src_rank, came.src_token
+
+    def more(self, case: Case, dtype: str, rows: Any, came: Any) -> Iterator[Operation]:
+        buffer, sets, handle = self._buffer, case.sets(dtype), came.handle
         if case.routing == "random":
             yield from self._by_expert(case, dtype)
         if self.receive_areas > 1:  # all else is as with one
             return
         if self.receive_areas == 1:
             views = [lambda x=x: buffer.dispatch(x, handle=handle, copy=False).x for x in sets]
-            yield Operation("dispatch", CACHED, VIEW, views, same_places)
+            yield Operation("dispatch", CACHED, VIEW, views, lambda x: case.arrived(x, *self.places(case, came)))
+        yield from super().more(case, dtype, rows, came)
         if dtype == "bf16":
-            rows, place = recv.x, buffer.combine_input(handle, recv.x)
-            yield Operation("combine", "", OWNED, [lambda: buffer.combine(rows, handle)], case.combined)
+            place = buffer.combine_input(handle, rows)
             place.copy_(rows)
             in_place = [lambda: buffer.combine(place, handle)]
             yield Operation("combine", "rows in the Buffer's memory", OWNED, in_place, case.combined)
@@ -262,6 +310,7 @@ class DeepEpV1(Library):
         )
         own = {"low_latency_mode": True, "num_qps_per_rank": shape.experts_per_rank, "explicitly_destroy": True}
         self._buffer = deep_ep.Buffer(group, V1_BYTES, decode, **own)
+        self._dispatch, self._combine = (self._config(chunks[0]) for chunks in V1_CHUNKS.values())
 
     def _config(self, chunk: int) -> Any:
         return self._deep_ep.Config(self.limits.num_sms, chunk, V1_RING)
@@ -280,35 +329,35 @@ class DeepEpV1(Library):
             found.append((max(self.rank.all_gather(time.perf_counter() - began)), chunk))
         return self._config(min(found)[1])
 
-    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
-        buffer, sets, experts = self._buffer, case.sets(dtype), self.shape.experts
-
-        def count(x: Any, config: Any) -> Any:
-            per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(case.idx, experts)
-            return buffer.dispatch(
-                x,
-                num_tokens_per_rank=per_rank,
-                is_token_in_rank=in_rank,
-                num_tokens_per_expert=per_expert,
-                topk_idx=case.idx,
-                topk_weights=case.weights,
-                config=config,
-            )
-
-        rows, _, _, _, handle, _ = count(sets[0], self._config(V1_CHUNKS["dispatch"][0]))
-        config = self._tuned("dispatch", lambda config: buffer.dispatch(sets[0], handle=handle, config=config))
-        source, token = case.in_order()  # V1 keeps the order of ranks, and of each rank's tokens
-
-        def right(result: Any) -> bool:
-            return case.arrived(result[0], source, token)
-
-        cached = [lambda x=x: buffer.dispatch(x, handle=handle, config=config) for x in sets]
-        yield Operation("dispatch", CACHED, OWNED, cached, right)
-        yield Operation("dispatch", COUNTED, OWNED, [lambda x=x: count(x, config) for x in sets], right, waits=True)
+    def prepare(self, case: Case, dtype: str) -> None:
+        buffer, x = self._buffer, case.sets(dtype)[0]
+        rows, came = self.counted(x, case.idx, case.weights)
+        handle = came[4]
+        self._dispatch = self._tuned("dispatch", lambda config: buffer.dispatch(x, handle=handle, config=config))
         if dtype == "bf16":
-            best = self._tuned("combine", lambda config: buffer.combine(rows, handle, config=config))
-            combine = [lambda: buffer.combine(rows, handle, config=best)[0]]
-            yield Operation("combine", "", OWNED, combine, case.combined)
+            self._combine = self._tuned("combine", lambda config: buffer.combine(rows, handle, config=config))
+
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        per_rank, _, per_expert, in_rank, _ = self._buffer.get_dispatch_layout(idx, self.shape.experts)
+        came = self._buffer.dispatch(
+            x,
+            num_tokens_per_rank=per_rank,
+            is_token_in_rank=in_rank,
+            num_tokens_per_expert=per_expert,
+            topk_idx=idx,
+            topk_weights=weights,
+            config=self._dispatch,
+        )
+        return came[0], came
+
+    def again(self, x: Any, came: Any) -> Any:
+        return self._buffer.dispatch(x, handle=came[4], config=self._dispatch)[0]
+
+    def summed(self, rows: Any, came: Any) -> Any:
+        return self._buffer.combine(rows, came[4], config=self._combine)[0]
+
+    def places(self, case: Case, came: Any) -> tuple[Any, Any]:
+        return case.in_order()  # V1 keeps the order of ranks, and of each rank's tokens
 
     def low_latency(self, case: Case) -> Iterator[Operation]:
         buffer, x, idx, experts = self._buffer, case.sets("bf16")[0], case.idx, self.shape.experts
@@ -337,35 +386,30 @@ class DeepEpV2(Library):
         sizes = {"num_max_tokens_per_rank": limits.tokens, "hidden": limits.hidden, "num_topk": shape.top_k}
         self._buffer = deep_ep.ElasticBuffer(group, **sizes, explicitly_destroy=True)
 
-    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
-        buffer, sets, sms = self._buffer, case.sets(dtype), self.limits.num_sms
-        given = {"topk_idx": case.idx, "topk_weights": case.weights, "num_experts": self.shape.experts, "num_sms": sms}
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        given = {"topk_idx": idx, "topk_weights": weights, "num_experts": self.shape.experts}
+        came = self._buffer.dispatch(x, **given, num_sms=self.limits.num_sms)
+        return came[0], came
 
-        def right(result: Any) -> bool:
-            number = places.recv_src_metadata[:, 0]  # rank * num_max_tokens_per_rank + token
-            return case.arrived(result[0], number // self.limits.tokens, number % self.limits.tokens)
+    def again(self, x: Any, came: Any) -> Any:
+        return self._buffer.dispatch(x, handle=came[3], num_sms=self.limits.num_sms)[0]
 
-        def right_itself(result: Any) -> bool:
-            nonlocal places
-            places = result[3]
-            return right(result)
+    def summed(self, rows: Any, came: Any) -> Any:
+        return self._buffer.combine(rows, came[3], num_sms=self.limits.num_sms)[0]
 
-        first = buffer.dispatch(sets[0], **given)
-        handle = places = first[3]
-        cached = [lambda x=x: buffer.dispatch(x, handle=handle, num_sms=sms) for x in sets]
-        yield Operation("dispatch", CACHED, OWNED, cached, right)
-        counted = [lambda x=x: buffer.dispatch(x, **given) for x in sets]
-        yield Operation("dispatch", COUNTED, OWNED, counted, right_itself, waits=True)
-        if dtype == "bf16":
-            combine = [lambda: buffer.combine(first[0], handle, num_sms=sms)[0]]
-            yield Operation("combine", "", OWNED, combine, case.combined)
+    def places(self, case: Case, came: Any) -> tuple[Any, Any]:
+        number = came[3].recv_src_metadata[:, 0]  # rank * num_max_tokens_per_rank + token
+        return number // self.limits.tokens, number % self.limits.tokens
 
     def close(self) -> None:
         self._buffer.destroy()
 
 
 class Nccl(Library):
-    """NCCL's all-to-all with torch's indexing (:class:`gpu_peers.Nccl`), which knows the counts beforehand."""
+    """NCCL's all-to-all with torch's indexing (:class:`gpu_peers.Nccl`).
+
+    ``operations`` know the counts beforehand; ``counted`` sends them, and experts and weights with the rows.
+    """
 
     by = "NCCL"
     peer: type[gpu_peers.Peer] = gpu_peers.Nccl
@@ -373,6 +417,28 @@ class Nccl(Library):
     def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape) -> None:
         super().__init__(rank, limits, shape)
         self._kept: list[Any] = []
+
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        import torch
+        import torch.distributed as dist
+
+        goes = gpu_inputs.goes_to(self.shape, idx)
+        counts = goes.sum(0)
+        coming = torch.empty_like(counts)
+        dist.all_to_all_single(coming, counts)
+        route = gpu_peers.Route(goes, *torch.stack([counts, coming]).tolist())
+        came = route, route.there(_choices(idx, weights))
+        return self.again(x, came), came
+
+    def again(self, x: Any, came: Any) -> Any:
+        rows = tuple(came[0].there(part) for part in gpu_peers.parts_of(x))
+        return rows if isinstance(x, tuple) else rows[0]
+
+    def summed(self, rows: Any, came: Any) -> Any:
+        return came[0].back(rows, came[0].room(rows))
+
+    def places(self, case: Case, came: Any) -> tuple[Any, Any]:
+        return case.in_order()
 
     def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
         peer = self.peer(self.rank, case.shape, dtype, case.routing)
@@ -409,8 +475,55 @@ class Torch(Nccl):
     peer = gpu_peers.SymmetricOnce
     keeps = True
 
+    def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape) -> None:
+        super().__init__(rank, limits, shape)
+        self._any: dict[str, Any] = {}  # by dtype: a peer with room for every routing
+        self._peer: Any = None
+
+    def prepare(self, case: Case, dtype: str) -> None:
+        if dtype not in self._any:
+            shape = case.shape._replace(tokens=self.limits.tokens)
+            sizes = {"most": shape.ranks * shape.tokens, "more": 2 * shape.top_k}
+            self._any[dtype] = gpu_peers.SymmetricOnce(self.rank, shape, dtype, **sizes)
+        self._peer = self._any[dtype]
+
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        peer = self._peer
+        placed = peer.placed(peer.group_pairs(idx))
+        peer.take(*placed)
+        peer.move([*gpu_peers.parts_of(x), _choices(idx, weights)])
+        splits = peer.out_splits[0].clone()
+        received = int(splits[0].sum())
+        *rows, choices = (recv[:received].clone() for recv in peer.recv)
+        return tuple(rows) if isinstance(x, tuple) else rows[0], (placed, splits, received, choices)
+
+    def again(self, x: Any, came: Any) -> Any:
+        placed, _, received, _ = came
+        self._peer.take(*placed)
+        parts = gpu_peers.parts_of(x)
+        self._peer.move(parts)
+        rows = tuple(recv[:received].clone() for recv in self._peer.recv[: len(parts)])
+        return rows if isinstance(x, tuple) else rows[0]
+
+    def summed(self, rows: Any, came: Any) -> Any:
+        peer, (placed, splits, received, _) = self._peer, came
+        peer.take(*placed)
+        peer.recv[0][:received].copy_(rows)
+        peer.kept_splits.copy_(splits)
+        return peer.move_back(peer.kept_splits)
+
+    def places(self, case: Case, came: Any) -> tuple[Any, Any]:
+        return self._peer.in_order(case.every)  # type: ignore[no-any-return]
+
     def copied_out(self, peer: Any) -> Any:
         return [recv[: peer.received].clone() for recv in peer.recv]
+
+
+def _choices(idx: Any, weights: Any) -> Any:
+    """``[tokens, 2 * top_k]`` int32: experts and weights as one row, so that they travel together."""
+    import torch
+
+    return torch.cat([idx.int(), weights.view(torch.int32)], 1)
 
 
 class _Checks:

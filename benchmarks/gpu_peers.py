@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import gpu_inputs
@@ -57,9 +58,14 @@ class Peer:
 
     def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str, routing: str = "random") -> None:
         self.rank, self.shape, self.dtype, self.me = rank, shape, dtype, rank.rank
-        self.idx = [gpu_inputs.routing(shape, source, routing, "cuda") for source in range(shape.ranks)]
+        self.device = gpu_inputs.device_of(rank)
+        self.idx = [gpu_inputs.routing(shape, source, routing, self.device) for source in range(shape.ranks)]
         self.goes = [gpu_inputs.goes_to(shape, idx) for idx in self.idx]
-        self.sets = [gpu_inputs.rows(shape, self.me, turn, dtype, "cuda") for turn in range(SETS)]
+        self.sets = [gpu_inputs.rows(shape, self.me, turn, dtype, self.device) for turn in range(SETS)]
+
+    def parts(self, turn: int) -> list[Any]:
+        x, scales = self.sets[turn]
+        return parts_of(x if scales is None else (x, scales))
 
     def dispatch(self, turn: int) -> None:
         raise NotImplementedError
@@ -103,49 +109,67 @@ class Peer:
         raise NotImplementedError
 
 
+def parts_of(x: Any) -> list[Any]:
+    """Tensors that travel: rows, as bytes if NCCL does not know their type, and the scales that a pair has."""
+    import torch
+
+    return [x[0].view(torch.uint8), x[1]] if isinstance(x, tuple) else [x]
+
+
+def send_order(pairs: Any) -> tuple[Any, Any]:
+    """Of ``[tokens, places]`` bool: tokens in the order of places, and where in it each is, -1 if it is not."""
+    order = pairs.T.nonzero()[:, 1]
+    number = pairs.T.flatten().cumsum(0).view(pairs.T.shape).T
+    return order, number * pairs - 1
+
+
+class Route:
+    """A token once to each rank where it ``goes`` (``[tokens, ranks]`` bool), by ``all_to_all_single``."""
+
+    def __init__(self, goes: Any, sends: list[int], receives: list[int]) -> None:
+        self.order, position = send_order(goes)
+        self.position = position.flatten() % (len(self.order) + 1)  # the last row of a room, if it is nowhere
+        self.sends, self.receives = sends, receives
+
+    def there(self, part: Any) -> Any:
+        """The rows that come here, by rank."""
+        import torch.distributed as dist
+
+        recv = part.new_empty(sum(self.receives), part.shape[1])
+        dist.all_to_all_single(recv, part.index_select(0, self.order), self.receives, self.sends)
+        return recv
+
+    def room(self, part: Any) -> Any:
+        """Where rows like those of ``part`` come back; the last row is zeros."""
+        room = part.new_empty(len(self.order) + 1, part.shape[1])
+        room[-1] = 0
+        return room
+
+    def back(self, rows: Any, room: Any) -> Any:
+        """The sums of what comes back."""
+        import torch.distributed as dist
+
+        dist.all_to_all_single(room[:-1], rows, self.sends, self.receives)
+        return room.index_select(0, self.position).view(-1, len(self.sends), rows.shape[1]).sum(1)
+
+
 class Nccl(Peer):
     """``all_to_all_single`` of rows that ``index_select`` put into the order of their ranks; a token once per rank."""
 
     by, note = "NCCL", "all_to_all_single, torch indexing"
 
     def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str, routing: str = "random") -> None:
-        import torch
-
         super().__init__(rank, shape, dtype, routing)
         goes = self.goes[self.me]
-        self.order = torch.cat([goes[:, r].nonzero()[:, 0] for r in range(shape.ranks)])
-        self.sends = [int(n) for n in goes.sum(0)]
-        self.receives = [int(g[:, self.me].sum()) for g in self.goes]
+        self.route = Route(goes, goes.sum(0).tolist(), [int(g[:, self.me].sum()) for g in self.goes])
         self.recv: list[Any] = []
-        # Where each rank's row of a token is in what comes back; the last row is zeros.
-        position = torch.full((shape.tokens, shape.ranks), len(self.order), device="cuda")
-        place = torch.arange(len(self.order), device="cuda")
-        owner = torch.repeat_interleave(torch.arange(shape.ranks, device="cuda"), goes.sum(0))
-        position[self.order, owner] = place
-        self.position = position.flatten()
-        self.back = torch.zeros(len(self.order) + 1, shape.hidden, dtype=torch.bfloat16, device="cuda")
-
-    def parts(self, turn: int) -> list[Any]:
-        """Tensors that travel: rows, as bytes if NCCL does not know their type, and scales."""
-        import torch
-
-        x, scales = self.sets[turn]
-        return [x] if scales is None else [x.view(torch.uint8), scales]
+        self.room = self.route.room(self.sets[0][0])
 
     def dispatch(self, turn: int) -> None:
-        import torch.distributed as dist
-
-        self.recv = []
-        for part in self.parts(turn):
-            self.recv.append(part.new_empty(sum(self.receives), part.shape[1]))
-            dist.all_to_all_single(self.recv[-1], part.index_select(0, self.order), self.receives, self.sends)
+        self.recv = [self.route.there(part) for part in self.parts(turn)]
 
     def combine(self) -> Any:
-        import torch.distributed as dist
-
-        dist.all_to_all_single(self.back[:-1], self.recv[0], self.sends, self.receives)
-        picked = self.back.index_select(0, self.position)
-        return picked.view(self.shape.tokens, self.shape.ranks, self.shape.hidden).sum(1)
+        return self.route.back(self.recv[0], self.room)
 
     def check_dispatch(self, rows: Rows) -> None:
         import torch
@@ -153,7 +177,7 @@ class Nccl(Peer):
         start = 0
         for source, goes in enumerate(self.goes):
             token = goes[:, self.me].nonzero()[:, 0]
-            x, scales = gpu_inputs.rows(self.shape, source, 0, self.dtype, "cuda")
+            x, scales = gpu_inputs.rows(self.shape, source, 0, self.dtype, self.device)
             for part, recv in zip([x.view(torch.uint8), scales], self.recv, strict=False):
                 got = recv[start : start + len(token)]
                 want = part[token]
@@ -166,7 +190,10 @@ class Symmetric(Peer):
 
     by, note = "torch symmetric memory", f"all_to_all_vdev_2d, {SYMMETRIC_GROUPS} groups of experts a rank"
 
-    def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str, routing: str = "random") -> None:
+    def __init__(
+        self, rank: ep_lib.Rank, shape: Shape, dtype: str, routing: str = "random", most: int = 0, more: int = 0
+    ) -> None:
+        """``most``: rows of a later routing; ``more``: columns of int32 that can travel with the rows."""
         import torch
         import torch.distributed as dist
         import torch.distributed._symmetric_memory as symm_mem
@@ -176,52 +203,51 @@ class Symmetric(Peer):
         self.groups = min(SYMMETRIC_GROUPS, shape.experts_per_rank)
         splits = shape.ranks * self.groups
         self.pairs = [self.group_pairs(idx) for idx in self.idx]  # of every source: [tokens, splits] bool
-        mine = self.pairs[self.me]
-        self.order = torch.cat([mine[:, g].nonzero()[:, 0] for g in range(splits)])
         of_rank = [slice(r * self.groups, (r + 1) * self.groups) for r in range(shape.ranks)]
-        self.arriving = [pairs[:, of_rank[self.me]] for pairs in self.pairs]
         sent = [int(pairs.sum()) for pairs in self.pairs]
         received = [sum(int(pairs[:, columns].sum()) for pairs in self.pairs) for columns in of_rank]
-        most, self.received = max(sent + received), received[self.me]
+        self.most, self.received = max([*sent, *received, most]), received[self.me]
 
         def symmetric(*size: int, like: Any) -> Any:
             made = symm_mem.empty(*size, dtype=like.dtype, device=like.device)
             symm_mem.rendezvous(made, group=self.group)
             return made
 
-        parts = self.parts(0)
-        self.send = [symmetric(most, part.shape[1], like=part) for part in parts]
-        self.recv = [symmetric(most, part.shape[1], like=part) for part in parts]
-        self.in_splits = symmetric(splits, like=self.order)
-        self.in_splits.copy_(mine.sum(0))
+        parts = self.parts(0) + ([self.idx[0].new_empty(0, more, dtype=torch.int32)] if more else [])
+        self.send = [symmetric(self.most, part.shape[1], like=part) for part in parts]
+        self.recv = [symmetric(self.most, part.shape[1], like=part) for part in parts]
+        self.in_splits = symmetric(splits, like=self.idx[0])
         # One for each part: a rank that is ahead writes to those of its next operation.
-        self.out_splits = [symmetric(2, splits, like=self.order) for _ in parts]
-        self.back_splits = symmetric(2, splits, like=self.order)
+        self.out_splits = [symmetric(2, splits, like=self.in_splits) for _ in parts]
+        self.back_splits = symmetric(2, splits, like=self.in_splits)
+        self.kept_splits = symmetric(2, splits, like=self.in_splits)  # of an earlier dispatch
+        self.take(*self.placed(self.pairs[self.me]))
         torch.cuda.synchronize()
         rank.barrier()
-        position = torch.full((shape.tokens, splits), len(self.order), device="cuda")
-        owner = torch.repeat_interleave(torch.arange(splits, device="cuda"), mine.sum(0))
-        position[self.order, owner] = torch.arange(len(self.order), device="cuda")
-        # At most top_k of a token's positions are in use: the smallest numbers.
-        self.position = position.sort(1).values[:, : shape.top_k].flatten()
         self.back = None
         if dtype == "bf16":
-            self.back = symmetric(most + 1, shape.hidden, like=parts[0])
+            self.back = symmetric(self.most + 1, shape.hidden, like=parts[0])
             self.back.zero_()
+
+    def placed(self, mine: Any) -> tuple[Any, Any, Any]:
+        """Of ``group_pairs``: the order in which rows are sent, the places where they come back, rows per group."""
+        order, position = send_order(mine)
+        # At most top_k of a token's places are in use. What is nowhere is the last row of what comes back, of zeros.
+        used = position.sort(1, descending=True).values[:, : self.shape.top_k].flatten()
+        return order, used % (self.most + 1), mine.sum(0)
+
+    def take(self, order: Any, position: Any, splits: Any) -> None:
+        """The next operations are of this routing."""
+        self.order, self.position = order, position
+        self.in_splits.copy_(splits)
 
     def group_pairs(self, idx: Any) -> Any:
         """``[tokens, ranks * groups]`` bool: whether a token has an expert in a group."""
         import torch
 
         shape = self.shape
-        found = torch.zeros(shape.tokens, shape.ranks * self.groups, dtype=torch.bool, device="cuda")
+        found = torch.zeros(len(idx), shape.ranks * self.groups, dtype=torch.bool, device=idx.device)
         return found.scatter_(1, idx * (shape.ranks * self.groups) // shape.experts, True)
-
-    def parts(self, turn: int) -> list[Any]:
-        import torch
-
-        x, scales = self.sets[turn]
-        return [x] if scales is None else [x.view(torch.uint8), scales]
 
     def sent(self) -> dict[str, int]:
         mine, each = self.pairs[self.me], self.shape.row_bytes(self.dtype)
@@ -232,33 +258,51 @@ class Symmetric(Peer):
         return self.pairs[self.me].sum(1).float()
 
     def dispatch(self, turn: int) -> None:
+        self.move(self.parts(turn))
+
+    def move(self, parts: list[Any]) -> None:
+        """Rows of each part to where they belong in ``recv``."""
         import torch
 
-        parts = zip(self.parts(turn), self.send, self.recv, self.out_splits, strict=True)
-        for part, send, recv, out_splits in parts:
+        for part, send, recv, out_splits in zip(parts, self.send, self.recv, self.out_splits, strict=False):
             torch.index_select(part, 0, self.order, out=send[: len(self.order)])
             torch.ops.symm_mem.all_to_all_vdev_2d(send, recv, self.in_splits, out_splits, self.group)
 
     def combine(self) -> Any:
+        return self.move_back(self.out_splits[0])
+
+    def move_back(self, splits: Any) -> Any:
+        """The sums of what comes back of ``recv``, where a dispatch left it with these ``out_splits``."""
         import torch
 
         operation = torch.ops.symm_mem.all_to_all_vdev_2d_offset
-        operation(self.recv[0], self.back, self.out_splits[0], self.back_splits, self.group)
+        operation(self.recv[0], self.back, splits, self.back_splits, self.group)
         picked = self.back.index_select(0, self.position)
-        return picked.view(self.shape.tokens, self.shape.top_k, self.shape.hidden).sum(1)
+        return picked.view(-1, self.shape.top_k, self.shape.hidden).sum(1)
+
+    def in_order(self, every: Sequence[Any]) -> tuple[Any, Any]:
+        """Source and token of the rows that arrive, of the experts that each source chose."""
+        import torch
+
+        mine = slice(self.me * self.groups, (self.me + 1) * self.groups)
+        arriving = [self.group_pairs(idx)[:, mine] for idx in every]
+        sources, tokens = [], []
+        for group in range(self.groups):  # expert-major, then by source
+            for source, pairs in enumerate(arriving):
+                tokens.append(pairs[:, group].nonzero()[:, 0])
+                sources.append(torch.full_like(tokens[-1], source))
+        return torch.cat(sources), torch.cat(tokens)
 
     def check_dispatch(self, rows: Rows) -> None:
         import torch
 
-        x = [gpu_inputs.rows(self.shape, source, 0, self.dtype, "cuda") for source in range(self.shape.ranks)]
-        start = 0
-        for group in range(self.groups):  # expert-major, then by source
-            for source in range(self.shape.ranks):
-                token = self.arriving[source][:, group].nonzero()[:, 0]
-                for part, recv in zip((x[source][0].view(torch.uint8), x[source][1]), self.recv, strict=False):
-                    got = recv[start : start + len(token)].view(torch.uint8)
-                    rows.check(torch.equal(got, part[token].view(torch.uint8)), f"{self.by}: dispatch differs")
-                start += len(token)
+        x = [gpu_inputs.rows(self.shape, source, 0, self.dtype, self.device) for source in range(self.shape.ranks)]
+        source, token = self.in_order(self.idx)
+        for number, (sent, scales) in enumerate(x):
+            here = (source == number).nonzero()[:, 0]
+            for part, recv in zip((sent.view(torch.uint8), scales), self.recv, strict=False):
+                got, want = recv[here].view(torch.uint8), part[token[here]].view(torch.uint8)
+                rows.check(torch.equal(got, want), f"{self.by}: dispatch differs")
 
 
 class SymmetricOnce(Symmetric):
@@ -270,6 +314,6 @@ class SymmetricOnce(Symmetric):
         import torch
 
         shape, groups = self.shape, self.groups
-        piece = torch.arange(shape.tokens, device="cuda")[:, None] * groups // shape.tokens
-        found = torch.zeros(shape.tokens, shape.ranks * groups, dtype=torch.bool, device="cuda")
+        piece = torch.arange(len(idx), device=idx.device)[:, None] * groups // len(idx)
+        found = torch.zeros(len(idx), shape.ranks * groups, dtype=torch.bool, device=idx.device)
         return found.scatter_(1, idx // shape.experts_per_rank * groups + piece, True)

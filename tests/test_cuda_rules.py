@@ -28,14 +28,15 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
 @pytest.mark.parametrize(
     ("line", "says", "remedy"),
     [
-        ("int f(int x) { return x; }", "one for the host", "write __device__ before it"),
-        ("__host__ int f(int x) { return x; }", "marked as a __host__ function", "in place of __host__"),
+        ("int f(int x) { return x; }\n__device__ int g() { return f(1); }", "one for the host", "write __device__"),
+        ("__forceinline__ int f() { return 1; }\n__device__ int g() { return f(); }", "one for the host", "__device__"),
+        ("__host__ int f() { return 1; }\n__device__ int g() { return f(); }", "a __host__ function", "in place of"),
         ("int counter = 5;", "one of the host", "or __constant__"),
         ("__global__ void b(int* o) { __shared__ int s = 0; o[0] = s; }", "initializer not allowed", "one thread"),
         ("__global__ void b(int* o) { __shared__ int s[warpSize]; o[0] = s[0]; }", "constant value", "shared_bytes"),
         ("__constant__ int c; __global__ void b() { c = 1; }", "modifiable lvalue", "only read"),
         ("__global__ void b(int* o) { __shared__ int s[15000]; o[0] = s[o[1]]; }", "too much shared data", "48 KiB"),
-        ("#include <vector>", 'cannot open source file "vector"', "a header for the host"),
+        ("#include <unistd.h>", 'cannot open source file "unistd.h"', "a header for the host"),
         ("__global__ void b(int* o) { o[0] = rand(); }", '"rand" is undefined', "kernels have no rand"),
         ("__global__ void b(int* o) { o[0] = INT_MAX; }", '"INT_MAX" is undefined', "#include <limits.h>"),
         ("__global__ void b() { throw 1; }", "exception handling", "__trap()"),
@@ -48,9 +49,57 @@ def test_the_learners_line_the_reason_and_the_remedy(line: str, says: str, remed
     assert says in str(error) and remedy in str(error) and error.line == 2
 
 
+OF_THE_HOST = """
+#include <iostream>
+#include <vector>
+constexpr int blocks(int rows) { return (rows + 31) / 32; }
+struct Pair { int a, b; int sum() const { return a + b; } };
+__host__ int twice(int x) { return 2 * x; }
+int main() { printf("%d", twice(Pair{1, 2}.sum())); }
+__global__ void k(int* o) {
+    int seen[blocks(64)] = {};
+    auto add = [&](auto x) { seen[1] += x; };
+    add(3), add(4u);
+    o[0] = (unsigned __int128)seen[1] << 64 >> 64;
+}
+"""
+
+
+def test_the_hosts_functions_may_be_there_as_with_nvcc_and_lambdas_may_take_anything() -> None:
+    kernel = Kernel.from_source(OF_THE_HOST, "k")
+    assert kernel.compile("sm_90").cubin
+
+    def main(rank: Rank) -> int:
+        out = rank.to_device(np.zeros(1, np.int32))
+        kernel.launch(rank, 1, 1, out)
+        return int(rank.to_host(out)[0])
+
+    assert spawn(main, 1, backend="emulator") == [7]
+
+
+def test_what_a_header_of_the_host_has_is_not_for_kernels() -> None:
+    error = refusal("#include <vector>\n__global__ void k(int* o) { std::vector<int> v; o[0] = v.size(); }")
+    assert error.line == 2 and "kernels have no vector: is it the host's" in str(error)
+
+
+def test_a_header_that_is_not_there_is_no_matter_of_the_emulators() -> None:
+    error = str(refusal("#include <vectr>\n__global__ void k(int* o) { o[0] = 1; }"))
+    assert error.startswith("mine.cu:1: error: vectr: No such file") or "'vectr' file not found" in error
+
+
 def test_what_a_gpu_takes_is_told_as_the_emulators_matter_in_one_sentence() -> None:
     text = str(refusal('__global__ void k(int* o) { asm("mov.u32 %0, %laneid;" : "=r"(o[0])); }'))
     assert "the emulator does not have this, which a GPU takes" in text and text.count("error:") == 1
+
+
+def test_assembly_for_gpus_in_a_header_is_told_with_its_line(tmp_path: Path) -> None:
+    fence = 'asm volatile("fence.acq_rel.sys;" ::: "memory");'
+    (tmp_path / "mine.cuh").write_text(
+        f'inline __device__ void f() {{ asm(""); }}\ninline __device__ void g() {{ {fence} }}'
+    )
+    with pytest.raises(KernelCompileError) as caught:
+        Kernel.from_source('#include "mine.cuh"\n__global__ void k() { f(); g(); }', "k", include=[tmp_path]).compile()
+    assert caught.value.line == 2 and "ep::fence_sys" in str(caught.value)
 
 
 def test_errors_of_cpp_are_told_by_the_cpp_compiler() -> None:

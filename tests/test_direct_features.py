@@ -56,27 +56,16 @@ def test_clean_under_the_checker() -> None:
     assert report.ok, str(report)
 
 
-def one_after_the_other(rank: Rank, kind: str, sorted_by_expert: bool, aside: bool, copied: bool) -> list[list[bool]]:
-    """Counted dispatches of as many tokens, of which each rank gets none, few or all; which epilogues each of them
-    launched: whether for a guess."""
+def one_after_the_other(rank: Rank, kind: str, sorted_by_expert: bool, aside: bool, copied: bool) -> None:
+    """Counted dispatches of as many tokens, of which each rank gets none, few or all."""
     tokens, rng = 90, np.random.default_rng(3)
     xs = [rng.standard_normal((tokens, 8)).astype(np.float32) for _ in range(2)]
     weights = [rng.random((tokens, 2)).astype(np.float32) for _ in range(2)]
     to_0, to_1, once = (np.tile(ids, (tokens, 1)) for ids in ([0, 1], [3, -1], [0, -1]))
     some = np.where(np.arange(tokens)[:, None] < 5, to_0, -1)
-    found: list[list[bool]] = []
     with Buffer(rank, num_experts=4, top_k=2, hidden=8, max_tokens=tokens, dtype="float32", receive_areas=2) as buffer:
-        mode: Any = buffer._mode
-        launch = mode._launch_copy_epilogue
-
-        def noted(*args: Any) -> None:
-            found[-1].append(args[-1])
-            launch(*args)
-
-        mode._launch_copy_epilogue = noted
         x, given = (to_input(rank, a[rank.rank], kind) for a in (xs, weights))
         for idx in (to_0, to_0, to_1, to_1, some, to_0, once, to_0):
-            found.append([])
             recv = buffer.dispatch(
                 x, to_input(rank, idx, kind), given,
                 sorted_by_expert=sorted_by_expert, async_finish=aside, copy=copied,
@@ -102,12 +91,9 @@ def one_after_the_other(rank: Rank, kind: str, sorted_by_expert: bool, aside: bo
             again = buffer.dispatch(x, handle=recv.handle, sorted_by_expert=True)
             rank.synchronize()
             assert_same(to_numpy(again.by_expert.x), want.x[row], "rows by expert, again")
-            found[-1] = found[-1][:-1]
-        found.append([])
         ids = to_input(rank, np.where(to_1 == 3, 4, to_1), kind)
         with pytest.raises(ArgumentError, match="expert ids go from 0 to 3"):
             buffer.dispatch(x, ids, given, sorted_by_expert=sorted_by_expert, async_finish=aside, copy=copied)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -119,48 +105,45 @@ def one_after_the_other(rank: Rank, kind: str, sorted_by_expert: bool, aside: bo
         ("native", True, False, False),
     ],
 )
-def test_arrays_made_before_the_counts_are_known(
-    spmd: Spmd, kind: str, sorted_by_expert: bool, aside: bool, copied: bool
-) -> None:
+def test_other_counts_in_every_call(spmd: Spmd, kind: str, sorted_by_expert: bool, aside: bool, copied: bool) -> None:
     if kind == "torch":
         pytest.importorskip("torch")
-    found = spmd(one_after_the_other, 2, kind, sorted_by_expert, aside, copied)
-    only, ahead, twice = [False], [True], [True, False]
-    assert found[0][:6] == [only, ahead, ahead, ahead, ahead, twice], "180 rows, 180, none, none, 10, 180"
-    last = twice if sorted_by_expert else ahead
-    assert found[0][6:] == [ahead, last, ahead], "180 rows by expert, 360, and refused"
-    assert found[1][1:5] == [ahead, twice, ahead, ahead], "none, 180, 180, none"
+    spmd(one_after_the_other, 2, kind, sorted_by_expert, aside, copied)
 
 
 def many_times(rank: Rank) -> None:
-    """The same calls with other rows, routings and handles: from the third of a kind on they are made natively."""
+    """Calls of a kind with other rows, numbers of tokens, routings and handles: on GPUs native from the second."""
     import torch
 
-    tokens, me, handles = 40, rank.rank, []
+    me, handles = rank.rank, []
     sizes = {"num_experts": 4, "top_k": 2, "hidden": 256, "max_tokens": 64, "num_max_dispatch_tokens_per_rank": 64}
     with Buffer(rank, **sizes) as buffer:
-        mode: Any = buffer._mode
-        for turn in range(5):
-            rng = np.random.default_rng(turn)
-            xs = [rng.standard_normal((tokens, 256)).astype(np.float32).astype(BF16) for _ in range(2)]
-            fp8 = [rng.integers(0, 127, (tokens, 256), np.uint8) for _ in range(2)]
-            scales = [rng.random((tokens, 2)).astype(np.float32) for _ in range(2)]
-            idx = [np.add(rng.integers(0, 2, (tokens, 2)), (0, 2)) for _ in range(2)]  # as many rows each time
-            weights = [rng.random((tokens, 2)).astype(np.float32) for _ in range(2)]
+        modes: Any = buffer._mode, buffer._low_latency
+        for turn, tokens in enumerate((40, 40, 17, 64, 1)):
+            rng, counts = np.random.default_rng(turn), (tokens, tokens // 2)
+            xs = [rng.standard_normal((count, 256)).astype(np.float32).astype(BF16) for count in counts]
+            fp8 = [rng.integers(0, 127, (count, 256), np.uint8) for count in counts]
+            scales = [rng.random((count, 2)).astype(np.float32) for count in counts]
+            idx = [np.add(rng.integers(0, 2, (count, 2)), (0, 2)) for count in counts]
+            weights = [rng.random((count, 2)).astype(np.float32) for count in counts]
             x, ids, given, numbers, scale = (to_input(rank, a[me], "torch") for a in (xs, idx, weights, fp8, scales))
             pair = numbers.view(torch.float8_e4m3fn), scale
             recv = buffer.dispatch(x, ids, given)
             rank.synchronize()
             want = reference.dispatch(xs, idx, weights, num_experts=4)[me]
             assert_received(unpack(recv, "bfloat16"), want, f"dispatch {turn}")
-            handles.append((recv.handle, want))
-            for handle, known in (handles[0], handles[-1]):
-                again, cast = buffer.dispatch(x, None, given, handle=handle), buffer.dispatch(pair, handle=handle)
+            handles.append((recv.handle, want, x, pair, given, (xs, fp8, scales)))
+            for handle, known, rows, of_few_bits, its, sent in (handles[0], handles[-1]):
+                again, cast = (
+                    buffer.dispatch(rows, None, its, handle=handle),
+                    buffer.dispatch(of_few_bits, handle=handle),
+                )
                 rank.synchronize()
                 places = list(zip(known.src_rank, known.src_token, strict=True))
-                assert_same(to_numpy(again.x, "bfloat16"), np.stack([xs[r][t] for r, t in places]), "rows by handle")
-                assert_same(to_numpy(cast.x[0].view(torch.uint8)), np.stack([fp8[r][t] for r, t in places]), "FP8")
-                assert_same(to_numpy(cast.x[1]), np.stack([scales[r][t] for r, t in places]), "scales")
+                rows_of, numbers_of, scales_of = (np.stack([of[r][t] for r, t in places]) for of in sent)
+                assert_same(to_numpy(again.x, "bfloat16"), rows_of, "rows by handle")
+                assert_same(to_numpy(cast.x[0].view(torch.uint8)), numbers_of, "FP8")
+                assert_same(to_numpy(cast.x[1]), scales_of, "scales")
             got = buffer.low_latency_dispatch(x, ids, use_fp8=False)
             out = buffer.low_latency_combine(got.recv_x, ids, given, got.handle).out
             rank.synchronize()
@@ -169,7 +152,8 @@ def many_times(rank: Rank) -> None:
             sums = reference.low_latency_combine([w.x for w in wanted], wanted, weights)
             assert_same(to_numpy(out, "bfloat16"), sums[me], f"low-latency combine {turn}")
         natively = rank.backend == "cuda" and native_host.load() is not None and rank._backend._part is None
-        assert len(mode._calls) == 3 and all((again is not None) == natively for again in mode._calls.values())
+        operations = [*modes[0]._operations.values(), *modes[1]._operations.values()]
+        assert len(operations) == 8 and all((of._natively is not None) == natively for of in operations)
 
 
 def test_calls_made_again_and_again(spmd: Spmd) -> None:
@@ -177,7 +161,7 @@ def test_calls_made_again_and_again(spmd: Spmd) -> None:
     spmd(many_times, 2)
 
 
-def test_arrays_made_before_the_counts_are_clean_under_the_checker() -> None:
+def test_other_counts_are_clean_under_the_checker() -> None:
     report = ep_lib.check(one_after_the_other, 2, seeds=2, args=("native", True, False, True))
     assert report.ok, str(report)
 

@@ -1,4 +1,4 @@
-"""gpu_compare.py without a GPU: what is asked of each library, how its rows are merged, and what survives a crash."""
+"""gpu_compare.py and gpu_vary.py without a GPU: what is asked of each library, how rows are merged, what is kept."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import gpu_compare
 import gpu_libraries
+import gpu_vary
 import pytest
 from gpu_inputs import Shape
 from gpu_libraries import Case, Limits
@@ -193,8 +194,10 @@ def test_the_script_runs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
         "dtypes": "bf16",
     }
     options = [f"--{name}={value}" for name, value in settings.items()]
-    monkeypatch.setattr(sys, "argv", ["gpu_compare.py", *options])  # also of the processes for each library
-    report = gpu_compare.compare(gpu_compare.arguments())
+    monkeypatch.setattr(
+        sys, "argv", [str(ROOT / "benchmarks/gpu_compare.py"), *options]
+    )  # also of the processes for each library
+    report = gpu_compare.compare(gpu_compare.arguments(), gpu_compare.MORE)
     assert report["wrong"] == [] and report["not_measured"] == {"DeepEP V1": "no --deep-ep-v1"}
     keys = ("by", "what", "note", "outputs", "routing")
     rows = [tuple(row.get(key) for key in keys) for row in report["rows"]]
@@ -203,6 +206,119 @@ def test_the_script_runs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ("ep_lib", "dispatch", "counted", "owned", "incast") in rows
     assert ("ep_lib, 3 areas", "dispatch", "cached handle", "owned", "incast") in rows
     assert ("ep_lib", "low-latency combine", "called", "owned", "random") in rows
+
+
+# ---- gpu_vary.py: calls that differ
+
+
+class OneRankNccl(gpu_libraries.Nccl):
+    """NCCL's part with gloo, for one rank on the CPU."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given[:3])
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+    def close(self) -> None:
+        torch.distributed.destroy_process_group()
+
+
+class Spoiled(OneRankNccl):
+    """One that takes each row for the one before it when it comes again."""
+
+    def again(self, x: Any, came: Any) -> Any:
+        return super().again(x.roll(1, 0), came) if isinstance(x, torch.Tensor) else super().again(x, came)
+
+
+class Reuses(gpu_libraries.EpLib):
+    """One that overwrites rows that its caller still holds."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given[:3])
+
+    def counted(self, x: Any, idx: Any, weights: Any) -> tuple[Any, Any]:
+        recv = self._buffer.dispatch(x, idx, weights, copy=False)
+        return recv.x, recv
+
+
+V1 = SimpleNamespace(Buffer=FakeV1, Config=lambda sms, chunk, ring: (sms, chunk, ring))
+V2 = SimpleNamespace(ElasticBuffer=FakeV2)
+
+
+@pytest.mark.parametrize(
+    "make, module, spoil, wrong",
+    [
+        (gpu_libraries.DeepEpV1, V1, 0, set()),
+        (gpu_libraries.DeepEpV1, V1, 1, set(gpu_vary.KINDS)),
+        (gpu_libraries.DeepEpV2, V2, 0, set()),
+        (gpu_libraries.DeepEpV2, V2, 1, set(gpu_vary.KINDS)),
+        (OneRankNccl, None, 0, set()),
+        (Spoiled, None, 0, {"step", "layers"}),
+        (Reuses, None, 0, {"step", "layers"}),
+    ],
+)
+def test_calls_that_differ_are_checked(
+    monkeypatch: pytest.MonkeyPatch, make: Any, module: Any, spoil: int, wrong: set[str]
+) -> None:
+    for fake in (FakeV1, FakeV2):
+        monkeypatch.setattr(fake, "spoil", spoil)
+
+    def main(rank: ep_lib.Rank) -> set[tuple[str, str]]:
+        library = make(rank, LIMITS, SHAPE, module, None)
+        draws = gpu_vary.Draws(rank, SHAPE, "random", gpu_vary.LAYERS * gpu_vary.CHECKED)
+        found = set()
+        for what, kind in gpu_vary.KINDS.items():
+            library.prepare(draws.first, kind.dtype)
+            for change in gpu_vary.CHANGES:
+                if not gpu_vary.checked(library, draws, kind, change):
+                    found.add((what, change))
+        library.close()
+        return found
+
+    bytes_needed = ep_lib.Buffer.symmetric_bytes(1, **gpu_libraries.EpLib.arguments(SHAPE, LIMITS, 256)) + (4 << 20)
+    (found,) = ep_lib.spawn(main, 1, "emulator", heap_bytes=bytes_needed)
+    assert found == {(what, change) for what in wrong for change in gpu_vary.CHANGES}
+
+
+def test_each_call_is_drawn_anew() -> None:
+    def main(rank: ep_lib.Rank) -> list[list[gpu_vary.Given]]:
+        draws = gpu_vary.Draws(rank, SHAPE, "random", 12)
+        return [[draws.given(number, change) for number in range(12)] for change in gpu_vary.CHANGES]
+
+    one, routing, tokens = ep_lib.spawn(main, 1, "emulator")[0]
+    assert all(torch.equal(given.idx, one[0].idx) for given in one)
+    assert len({given.idx.numpy().tobytes() for given in routing}) == 12
+    assert {len(given.idx) for given in routing} == {6} and {len(given.idx) for given in tokens} == {3, 4, 5, 6}
+    for given in tokens:
+        x, scales = given.rows["fp8"]
+        parts = [given.idx, given.weights, x, scales, given.rows["bf16"], given.gradient]
+        assert len({len(part) for part in parts}) == 1 and all(part.is_contiguous() for part in parts)
+
+
+@pytest.mark.slow
+def test_a_library_that_fails_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here because a Buffer of no tokens cannot be made; a library without its folder is left out, and said so."""
+    given = ["--backend=emulator", "--libraries=ep_lib,deep_ep_v1", "--tokens=0", "--kinds=counted"]
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "benchmarks/gpu_vary.py"), *given])
+    assert gpu_vary.run(gpu_vary.arguments(), gpu_vary.varied, gpu_vary.shown, ["kinds"]) == 1
+    out = capsys.readouterr().out
+    assert "WRONG ep_lib: exit status 1; 0 rows were done" in out and "not measured: DeepEP V1: no --deep" in out
+
+
+@pytest.mark.slow
+def test_calls_that_differ_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"backend": "emulator", "tokens": 4, "hidden": 256, "experts": 8, "top-k": 2, "calls": 1, "sms": 2}
+    settings |= {"routings": "random,incast", "kinds": "counted,step", "library": "ep_lib", "part": tmp_path}
+    monkeypatch.setattr(sys, "argv", ["gpu_vary.py", *(f"--{name}={value}" for name, value in settings.items())])
+    assert gpu_vary.run(gpu_vary.arguments(), gpu_vary.varied, gpu_vary.shown, ["kinds"]) == 0
+    report = gpu_compare.read_part(tmp_path, 2)
+    names = [tuple(row[key] for key in ("by", "what", "routing", "note")) for row in report["rows"]]
+    assert len(set(names)) == len(names) == 12 and report["wrong"] == []
+    assert ("ep_lib", "step", "incast", "routing and tokens") in names
+    text = gpu_vary.shown({**report, "not_measured": {"DeepEP V1": "no --deep-ep-v1"}})
+    assert "step 4 incast, ep_lib " in text and "not measured: DeepEP V1: no --deep-ep-v1" in text
 
 
 def test_deep_ep_is_built_beside_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

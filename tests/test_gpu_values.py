@@ -226,16 +226,34 @@ BEYOND = {  # NaN and the ends of formats, as CUDA's documentation has them
     "(float)__nv_fp8_e5m2(1e9f)": 57344.0,
     "isnan((float)__nv_fp8_e4m3(nan)) ? 1.0f : 0.0f": 1.0,
     "1.1754944e-38f * half_": 5.877472e-39,  # a denormal: kernels are compiled without -ftz
+    "1.0f / (float)__hfma_relu(__float2half(half_), __float2half(-0.0f), __float2half(-0.0f))": np.inf,  # never -0
+    "1.0f / (float)__hfma_relu(__float2bfloat16(half_), __float2bfloat16(-0.0f), __float2bfloat16(-0.0f))": np.inf,
+    "1.0f / (float)__hmax_nan(__float2bfloat16(half_ * -0.0f), __float2bfloat16(half_ * 0.0f))": np.inf,
+    "1.0f / (float)__hmin2_nan(__float2bfloat162_rn(half_ * 0.0f), __float2bfloat162_rn(half_ * -0.0f)).y": -np.inf,
+    "added(&in_global, 1.1754944e-38f, -half_ * 1.1754944e-38f)": 1.1754944e-38,  # zero in place of a denormal
+    "added(&in_global, 1.2e-38f, -1.1754944e-38f)": 0.0,
+    "added(&in_shared, 1.1754944e-38f, -half_ * 1.1754944e-38f)": 5.877472e-39,
 }
+BEYOND_USES = """
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+__device__ float in_global;
+__device__ float added(float* sum, float first, float second) {
+    *sum = first;
+    atomicAdd(sum, second);
+    return *sum;
+}
+"""
 
 
 def test_nan_denormals_and_the_ends_of_formats(backend: str, compiler: str) -> None:
     lines = "".join(f"o[{i}] = {expression};\n" for i, expression in enumerate(BEYOND))
     main = program(
-        f"const float nan = x[0], half_ = x[1];\n{lines}",
+        f"__shared__ float in_shared;\nconst float nan = x[0], half_ = x[1];\n{lines}",
         np.zeros(len(BEYOND), np.float32),
         np.array([np.nan, 0.5], np.float32),
-        includes="#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <cuda_fp8.h>",
+        includes=BEYOND_USES,
         parameters="float* o, const float* x",
     )
     got = alone(backend, main)

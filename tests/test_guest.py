@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +16,12 @@ from hypothesis import strategies as st
 from ep_lib import spawn
 from ep_lib.bootstrap import wire
 from ep_lib.errors import ArgumentError, EpError, RankFailed
-from ep_lib.workshop import crossing, walls
+from ep_lib.workshop import crossing
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.far import Far, Guest
 from ep_lib.workshop.followed import Carried, TheKernel, TheRank, findings_of, kernels
 from ep_lib.workshop.grader import grade
 from ep_lib.workshop.guest import Nursery
-from ep_lib.workshop.hidden import load
 from ep_lib.workshop.scenario import CHECKER_IS_OFF
 
 PYTHON = [name for name in names() if find(name).pieces[0].endswith(".py")]
@@ -49,39 +47,6 @@ def guest(tmp_path: Path) -> Iterator[Made]:
     yield make
     for each in made:
         each.end()
-
-
-SPY = """
-import gc, os, sys
-def _look():
-    modules = [name for name in sys.modules if "hidden" in name or "play{name}" in name]
-    code = [each.__code__.co_filename for each in gc.get_objects() if type(each) is type(_look)]
-    code = [file for file in code if "hidden" in file or "/play" in file]
-    try: open("/proc/self/maps")
-    except PermissionError: code.append("maps are shut")
-    links = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in range(3, 99) if os.path.lexists(f"/proc/self/fd/{{fd}}")]
-    pipes = [link.partition(":")[0] for link in links if link != "/dev/null"]
-    raise RuntimeError(f"found: {{modules}} {{code}} {{pipes}} in {{len(sys.modules)}} modules, ...")
-def __getattr__(name):
-    if name.startswith("__"): raise AttributeError(name)
-    return lambda *given, **named: _look()
-"""
-
-
-@pytest.mark.slow
-@NEEDS_A_COMPILER
-@pytest.mark.skipif(bool(walls.missing()), reason="; ".join(walls.missing()))
-@pytest.mark.parametrize("name", PYTHON)
-def test_a_pieces_process_holds_nothing_of_its_test(name: str, tmp_path: Path) -> None:
-    """Looked at from within the calls of each task. Besides its streams it has two pipes."""
-    (tmp_path / find(name).pieces[0]).write_text(SPY.format(name=name))
-    result = grade(name, tmp_path, seed=1)
-    told = {found[0] for each in result.tasks if (found := re.search(r"found: .*(?= in \d{3,} modules)", each.message))}
-    assert told == {"found: [] ['maps are shut'] ['pipe', 'pipe']"}, (
-        result.problem,
-        [each.message for each in result.tasks],
-    )
-    assert load(name, public=False).behaviours  # whose module this process has
 
 
 ECHO = "def same(x): return x\n"
@@ -289,66 +254,6 @@ def test_a_silent_checker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("ep_lib.workshop.followed.check", lambda *_, **__: Silent)
     assert findings_of(lambda rank: None, 2, None, seeds=1, heap_bytes=1 << 16) == [CHECKER_IS_OFF]  # type: ignore[arg-type]
-
-
-NUMBERS = """
-def neighbours(me, ranks): return (me - 1) % ranks, (me + 1) % ranks
-def pass_far(*_): raise RuntimeError
-"""
-CHEATS = {
-    "numbers told over the program's output": (
-        "import os\ndef pass_on(rank, kernel, mine):\n    print(rank.rank, mine, flush=True)\n    rank.barrier()\n"
-        "    return [int(x) for x in open('/proc/self/fd/1').readline().split('[')[1].rstrip('],\\n').split(',')]\n"
-    ),
-    "a gather": ("def pass_on(rank, kernel, mine): return rank.all_gather(mine)[(rank.rank - 1) % rank.world_size]\n"),
-    "a file": (
-        "def pass_on(rank, kernel, mine):\n    open(f'{rank.rank}', 'w').write(str(mine))\n    rank.barrier()\n"
-        "    return eval(open(f'{(rank.rank - 1) % rank.world_size}').read())\n"
-    ),
-    "the worker's memory": (
-        "import os\ndef pass_on(rank, kernel, mine): return open(f'/proc/{os.getppid()}/mem', 'rb').read(9)\n"
-    ),
-    "another rank's memory": (
-        "import os\ndef pass_on(rank, kernel, mine):\n"
-        "    for pid in range(os.getpid() - 4, os.getpid() + 4):\n        if pid != os.getpid():\n"
-        "            open(f'/proc/{pid}/mem', 'rb')\n"
-    ),
-}
-
-
-@pytest.mark.slow
-@NEEDS_A_COMPILER
-@pytest.mark.parametrize("cheat", CHEATS)
-def test_ranks_reach_each_other_by_kernels_alone(cheat: str, tmp_path: Path) -> None:
-    (tmp_path / "00_first_main.py").write_text(NUMBERS + CHEATS[cheat])
-    (result,) = grade("00_first_main", tmp_path, tasks=[2], seed=1).tasks
-    assert not result.passed and result.message
-
-
-OUTSIDE = {
-    "the cases of a test": ("open(ep_lib.__path__[0] + '/workshop/hidden/ex00_first_main.py')", "Permission denied"),
-    "the machine's files": ("open('/etc/shadow')", "Permission denied"),
-    "a file elsewhere": ("open('/tmp/own', 'w')", "Permission denied"),
-    "its own file": ("open(__file__, 'w')", "Permission denied"),
-    "the folder around its own": ("open('../x', 'w')", "Permission denied"),
-    "names of others' folders": ("import os\nos.listdir('..')", "Permission denied"),
-    "the network": ("import socket\nsocket.create_connection(('127.0.0.1', 22))", "not permitted"),
-    "processes": (
-        "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(20); os._exit(0)\ntime.sleep(3)",
-        "started more than 32 processes",
-    ),
-}
-
-
-@pytest.mark.slow
-@NEEDS_A_COMPILER
-@pytest.mark.skipif(bool(walls.missing()), reason="; ".join(walls.missing()))
-@pytest.mark.parametrize("cheat", OUTSIDE)
-def test_what_reaches_out_of_the_process_meets_a_wall(cheat: str, tmp_path: Path) -> None:
-    code, says = OUTSIDE[cheat]
-    (tmp_path / "00_first_main.py").write_text(f"import ep_lib\n{NUMBERS}{code}\n")
-    found = grade("00_first_main", tmp_path, tasks=[1], seed=1)
-    assert not found.points and says in found.problem, found.problem
 
 
 WRITES = """

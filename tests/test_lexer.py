@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ep_lib.jit.lexer import logical, without_comments
+from ep_lib.jit.lexer import code_of, logical, without_comments
 
 PARTS = [
     "//",
@@ -94,3 +94,19 @@ def test_nothing_moves(text: str, bare: str) -> None:
     found = without_comments(text, keep_strings=True)
     assert len(found) == len(text)
     assert found.replace("\\", " ") == bare.replace("\\", " ")
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "#if 0\nout\n#endif\nstays",
+        "#if 0 // why\nit's out, \"all of it\n#if A\nout\n#else\nout\n#endif\nout\n # else\nstays\n#endif",
+        "#if 0\nout\n%:endif\nstays",
+        "#if 1\nstays\n#if 0\nout\n#elif A\nstays\n#endif\n#endif\nstays",
+        "#define A \\\n#if 0\nstays",
+        'auto a = R"(\n#if 0\n)"; stays',
+    ],
+)
+def test_an_attempt_that_is_switched_off_is_no_code(attempt: str) -> None:
+    code = code_of(attempt)
+    assert "out" not in code and code.count("stays") == attempt.count("stays")

@@ -16,7 +16,7 @@ import ep_lib
 from ep_lib import errors, viz, workshop
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.workshop import progress, puzzles
-from ep_lib.workshop.puzzles import page
+from ep_lib.workshop.puzzles import cell, page
 from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell, watch
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzzle
 
@@ -210,11 +210,35 @@ def test_a_right_answer_is_kept(own_mine: Path) -> None:
     assert answer("00.1", "*box = 7;").verdict.kind == "wrong"
     assert progress.get(progress.PUZZLES, "00.1") is None
     got = answer("00.1", "*ep::peer_ptr(box, peer) = 100 + me;")
+    assert "Score (best known): 1 (1) accesses of the busiest thread, 2 (2) messages" in repr(got)
     assert got.verdict.kind == "right" and "base64" in got._repr_html_()
-    assert "box of rank 0: word 0 written by rank 1 block 0 thread 0" in got.description
+    assert "box of rank 0 holds [101] at the end: word 0 written by rank 1 block 0 thread 0" in got.description
     assert json.loads((own_mine / "progress.json").read_text()) == {
         "puzzles": {"00.1": "*ep::peer_ptr(box, peer) = 100 + me;"}
     }
+
+
+def test_a_score_beside_the_best_known() -> None:
+    """One lane that does the work of 32 is right, and costs as much; what a wrong answer costs is not said."""
+    puzzle = dataclasses.replace(ALL["01.2"], flows=())
+    one_lane = """
+    if (lane == 0) {
+        for (int i = 0; i < 32; ++i) ep::peer_ptr(box, peer)[i] = 100 * me + i;
+        ep::signal_add(flag, 1, peer);
+    }"""
+    ours, theirs = puzzle.score(puzzle.solution), puzzle.score(one_lane)
+    assert ours is not None and theirs is not None
+    assert theirs.accesses >= ours.accesses + 30 and theirs.messages == ours.messages == 66
+    assert cell._score(puzzle, one_lane).startswith(
+        f"Score (best known): {theirs.accesses} ({ours.accesses}) accesses of the busiest thread, 66 (66) messages to "
+    )
+    handed_out = dataclasses.replace(puzzle, solution="")
+    assert cell._score(handed_out, one_lane).startswith(f"Score: {theirs.accesses} accesses of the busiest thread, 66")
+    assert puzzle.score(puzzle.solution) == ours, "it is the same each time"
+    on_a_network = ALL["03.1"].score(ALL["03.1"].solution)
+    assert on_a_network is not None and on_a_network.messages == 4, "of two ranks: data and signal, by the NICs"
+    assert ALL["00.1"].attempt("*box = 7;").kind == "wrong" and "Score" not in repr(answer("00.1", "*box = 7;"))
+    assert SUMS.score(SUMS.solution) is None
 
 
 def test_a_cell_with_a_wrong_number_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,7 +374,7 @@ def test_progress_without_a_place_to_write(own_mine: Path) -> None:
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
 def test_accesses_are_drawn_and_described() -> None:
-    arrays = [viz.NamedArray("box", rank, 1000 * rank, 40, 4) for rank in (0, 1)]
+    arrays = [viz.NamedArray("box", 0, 0, 40, 4), viz.NamedArray("box", 1, 1000, 40, 4, (1.25, 2**64 - 1, *range(38)))]
     seen = [
         MemoryAccess(1, 0, 0, 0, 8, reads=False, writes=True, is_atomic=False),
         MemoryAccess(0, 0, 3, 4, 4, reads=True, writes=False, is_atomic=False),
@@ -359,7 +383,8 @@ def test_accesses_are_drawn_and_described() -> None:
     ]
     assert viz.describe_accesses(seen, arrays) == (
         "box of rank 0: words 0 to 1 written by rank 1 block 0 thread 0; word 1 read by rank 0 block 0 thread 3\n"
-        "box of rank 1: word 39 written by rank 0's NIC atomically"
+        "box of rank 1 holds [1.25, 2e19, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ..., 37] at the end: word 39 written "
+        "by rank 0's NIC atomically"
     )
     assert viz.access_map(seen, arrays, title="x").png().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     with pytest.raises(errors.ArgumentError, match="at least one array"):

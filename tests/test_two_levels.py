@@ -49,8 +49,13 @@ def test_the_checker_has_nothing_to_say(fabric: str) -> None:
 def test_a_rank_that_waits_first_waits_for_ever() -> None:
     wants = two_levels.draw_wants(4, tokens=6, top_k=3)
     args = (kernel("dispatch_waits_first", BROKEN), wants, 2, 8, 2)
-    with pytest.raises(PeerTimeout, match="waited too long"):
+    with pytest.raises(
+        PeerTimeout, match=r"waited too long for rank 2 .* at least 1 was expected\nWho waited where:"
+    ) as failed:
         spawn(two_levels.dispatch, 4, "emulator", fabric=Fabric("rc", ranks_per_node=2), args=args)
+    (waits,) = (note for note in failed.value.__notes__ if note.startswith("Who waited where:"))
+    assert "at tutorial_kernels/10_two_levels.cuh:57: if (!ep::wait_until_ge_warp(" in waits
+    assert all(f"rank {rank} block 0 thread 0" in waits for rank in range(4)) and len(waits.splitlines()) == 3
 
 
 def test_two_operations_are_told_where_order_is_not_kept() -> None:

@@ -31,7 +31,7 @@ from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.toolkit import Compiler
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.accesses import accesses_of
-from ep_lib.workshop import grader, watched
+from ep_lib.workshop import watched
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
 
@@ -150,63 +150,6 @@ def test_accesses_are_counted_by_kind_and_width() -> None:
         (0, LOADS, PLAIN, words[1], COUNT): 1,
         (0, STORES, PLAIN, words[1], COUNT): 1,
     }
-
-
-SIGNAL = "signal_add(signal, increment, peer);  // a release: it publishes this thread's stores before it"
-WRITE = "put_thread(target, source, bytes, peer);"
-HIDDEN_COPY = (
-    '__attribute__((no_sanitize("thread"), noinline)) static __device__ void copy(char* to, const char* from, '
-    "size_t n) { for (size_t i = 0; i < n; ++i) to[i] = from[i]; }"
-)
-UNSEEN = {
-    "assembly": (
-        "",
-        "char* to = (char*)peer_ptr(target, peer); const void* from = source; size_t n = bytes;"
-        ' asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");',
-        "`asm` is an instruction of this machine's processor|your writes could not be watched",
-    ),
-    "a copy without the sanitizer": (
-        HIDDEN_COPY,
-        "copy((char*)peer_ptr(target, peer), (const char*)source, bytes);",
-        "your writes could not be watched",
-    ),
-    "functions of the checker": (
-        'extern "C" __attribute__((visibility("default"))) void __tsan_write1(void*) {}',
-        WRITE,
-        "your code defines __tsan_write1()",
-    ),
-    "functions of libraries, by templates too": (
-        'extern "C" void swab(const void*, void*, ssize_t) noexcept;\n'
-        "}\n#include <algorithm>\n#include <functional>\nnamespace ep {",
-        "swab(source, (void*)source, 0);"
-        "if (!std::equal((const char*)source, (const char*)source + 4, (const char*)target)"
-        f" && std::_Hash_bytes(source, bytes, 7) != 3) {WRITE}",
-        "std::_Hash_bytes(void const*, unsigned long, unsigned long), memcmp(), swab(), which kernels do not have",
-    ),
-    "the address of a library's function": (
-        "",
-        f"static char* volatile near; near = (char*)(long (*)(long))&labs; {WRITE}",
-        "takes the address of labs(), which kernels do not have",
-    ),
-    "the test's own numbers changed": (
-        "",
-        f"*const_cast<char*>(static_cast<const char*>(source)) ^= 1; {WRITE}",
-        "your code has written into 'source'",
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
-@pytest.mark.parametrize("cheat", UNSEEN)
-def test_what_the_words_miss_is_seen_in_the_library_or_in_the_run(
-    cheat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grader, "read", lambda *_: ("", []))
-    top, body, says = UNSEEN[cheat]
-    result = grade("01", submitted(tmp_path, top, WRITE, body))
-    assert not result.tasks[0].passed
-    assert any(part in result.tasks[0].message for part in says.split("|")), result.tasks[0].message
 
 
 TAKES = """

@@ -10,8 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ep_lib.errors import EpError
-from ep_lib.jit.kernel import Dim, Kernel, Launched
-from ep_lib.memory.arrays import Array, ArrayInfo
+from ep_lib.jit.kernel import Dim, Kernel
+from ep_lib.jit.operation import Operation, Value
+from ep_lib.memory.arrays import Array
 
 MAX_SHARED_BYTES = 227 << 10  # of a block (CUDA C++ Programming Guide, Compute Capabilities, 9.0 and 10.0)
 
@@ -175,16 +176,10 @@ class Backend(Protocol):
         """
         ...
 
-    def replay(
-        self, launches: Sequence[Launched], given: Sequence[ArrayInfo | None], made: Sequence[Array]
-    ) -> Callable[[tuple[int, ...]], Sequence[Array] | None] | None:
-        """How to make a call again, natively, that has allocated ``made`` and launched these kernels. Their arguments
-        are arrays that were given or made, addresses in the latter, what is the same each time, and one number more.
-
-        What is returned takes the addresses of other arrays like those given (0 for None), and that number; it
-        allocates and launches in the stream that is chosen, and returns what it made; or None, and then it has launched
-        nothing. None instead of it, where this cannot be: everything by Python then.
-        """
+    def executor(self, operation: Operation) -> Callable[[tuple[Value, ...]], Sequence[Array] | None] | None:
+        """What runs an operation natively, which ran once: it takes the operation's values, makes arrays, launches in
+        the stream that is chosen, and returns the arrays; or None, and then it has launched nothing. None instead of
+        it: launch by launch, always."""
         ...
 
     def synchronize(self) -> None:

@@ -42,13 +42,13 @@ from ep_lib.errors import (
 from ep_lib.jit.kernel import (
     Dim,
     Kernel,
-    Launched,
     Marshalled,
     dynamic_shared,
     launch_dimensions,
     marshal,
     used_arrays,
 )
+from ep_lib.jit.operation import Operation, Value
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.transports import registry
@@ -281,31 +281,28 @@ class CudaBackend:
         self._pending[kernel.name] = self._pending.get(kernel.name, 0) + 1
         self._prepare(loaded, grid3, block3, shared_bytes, values)
 
-    def replay(
-        self, launches: Sequence[Launched], given: Sequence[ArrayInfo | None], made: Sequence[Array]
-    ) -> Callable[[tuple[int, ...]], Sequence[Array] | None] | None:
-        """By native code; not on a part of a GPU, and with tensors of torch's only."""
-        infos = list(map(describe, made))
-        if self._launches is None or self._part is not None or any(info.kind != "torch" for info in infos):
+    def executor(self, operation: Operation) -> Callable[[tuple[Value, ...]], Sequence[Array] | None] | None:
+        """By native code; not on a part of a GPU, and where arrays made are torch's only."""
+        launches, makes = operation.launches, operation.makes
+        if self._launches is None or self._part is not None or any(kind != "torch" for kind, _, _ in makes):
             return None
-        kernels = [self._kernels.get(launched.kernel) for launched in launches]
-        shapes = [(launched.grid, launched.block, launched.shared_bytes) for launched in launches]
+        kernels = [self._kernels.get(launch.kernel) for launch in launches]
+        shapes = [(launch.grid, launch.block, launch.shared_bytes) for launch in launches]
         prepared = [None if k is None else k.again.get(s) for k, s in zip(kernels, shapes, strict=True)]
-        makers = tuple(maker(info.shape, info.dtype) for info in infos)
+        makers = [maker(dtype) for _, _, dtype in makes]
         if None in prepared or None in makers:
             return None
-        steps = [(launch, launched.args) for launch, launched in zip(prepared, launches, strict=True)]
-        native = native_host.replay(steps, given, infos, makers)
+        native = native_host.operation(operation, prepared, [how for how in makers if how is not None])
         if native is None:
             return None
-        names, run = [launched.kernel.name for launched in launches], native.run
-        current = sys.modules["torch"]._C._cuda_getDevice
+        names, run = [launch.kernel.name for launch in launches], native.run
+        current = sys.modules["torch"]._C._cuda_getDevice if makes else lambda: self.device  # where torch makes arrays
 
-        def again(numbers: tuple[int, ...]) -> Sequence[Array] | None:
+        def natively(values: tuple[Value, ...]) -> Sequence[Array] | None:
             stream = self._own_streams.chosen
             if self._closed or self._lost is not None or stream is None or current() != self.device:
                 return None
-            done = run(stream, numbers)
+            done = run(stream, values)
             if type(done) is tuple:
                 step, status = done
                 (blocks, threads, shared_bytes), loaded = shapes[step], kernels[step]
@@ -320,7 +317,7 @@ class CudaBackend:
                 self._pending[name] = self._pending.get(name, 0) + 1
             return done  # type: ignore[no-any-return]
 
-        return again
+        return natively
 
     def synchronize(self) -> None:
         """Wait for this rank's kernels.

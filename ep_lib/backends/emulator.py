@@ -263,7 +263,7 @@ class EmulatorBackend:
         image, _ = self._loaded.get(kernel) or self._load(kernel)
         return self._machine.variable(image, self.rank, symbol)
 
-    def replay(self, launches: Any, given: Any, made: Any) -> None:
+    def executor(self, operation: Any) -> None:
         """Kernels are launched one by one here, and checked."""
 
     def launch(

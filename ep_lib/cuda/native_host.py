@@ -10,7 +10,6 @@ import ctypes
 import functools
 import importlib.machinery
 import importlib.util
-import itertools
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from ep_lib.cuda.module import LoadedKernel
 from ep_lib.cuda.tensors import of_compiled_code
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.gxx import build_host_library
-from ep_lib.jit.kernel import Differing
+from ep_lib.jit.operation import Operation
 from ep_lib.memory import arrays
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe
 
@@ -136,45 +135,19 @@ class Launches:
         )
 
 
-def replay(
-    steps: Sequence[tuple[Any, tuple[Any, ...]]],
-    given: Sequence[ArrayInfo | None],
-    made: Sequence[ArrayInfo],
-    makers: tuple[Any, ...],
-) -> Any:
-    """What makes a call again: ``run(stream, numbers)`` gives a list of arrays made, (step, the driver's error), or
-    None if it did nothing. ``steps``: prepared launches and their arguments, as Backend.replay describes them. The
-    numbers are the addresses of the arrays given and one more. None where it cannot be told what an address is of."""
-    native = load()
-    slots = [*range(len(given)), *range(len(given) + 1, len(given) + 1 + len(made))]
-    arrays = [(i.address, i.address + i.nbytes, slot) for slot, i in zip(slots, (*given, *made), strict=True) if i]
-    arrays = sorted(array for array in arrays if array[0] < array[1])
-    if any(end > begin for (_, end, _), (begin, _, _) in itertools.pairwise(arrays)):
-        return None  # an address would belong to two of them
-
-    def place(address: int) -> tuple[int, int] | None:
-        return next(((slot, address - begin) for begin, end, slot in arrays if begin <= address < end), None)
-
-    def param(arg: Any) -> Any:
-        if arg is None or type(arg) is bytes:
-            return arg or 0
-        if type(arg) is Differing:
-            found = [(at, place(address)) for at, address in arg.addresses if address]
-            if any(where is None for _, where in found):
-                raise ValueError("an address in a struct that is in no array given or made")
-            words = [(at, *where) for at, where in found if where is not None]
-            if arg.number_at >= 0:
-                words.append((arg.number_at, len(given), 0))
-            return (arg.data, *words)
-        address = arg if type(arg) is int else describe(arg).address
-        where = place(address)
-        if where is None and type(arg) is not int and address:
-            raise ValueError("an array that was neither given nor made")
-        return address if where is None else where
-
+def operation(declared: Operation, prepared: Sequence[Any], makers: Sequence[tuple[Any, Any]]) -> Any:
+    """What runs ``declared``: ``run(stream, values)`` gives a list of arrays made, (launch, the driver's error), or
+    None if it did nothing. ``prepared``: its launches by :meth:`Launches.prepare`; ``makers``: torch's function and
+    dtype for each array it makes. None where it is too large for the native code."""
+    steps = tuple(
+        (launch, tuple((argument.data, *argument.patches) for argument in arguments))
+        for launch, arguments in zip(prepared, declared.arguments, strict=True)
+    )
+    shapes = [shape for _, shape, _ in declared.makes]
     try:
-        packed = tuple((launch, tuple(map(param, args))) for launch, args in steps)
-        return native.Replay(len(given) + 1, makers, packed)
+        return load().Operation(
+            declared.given, tuple((*how, shape) for how, shape in zip(makers, shapes, strict=True)), steps
+        )
     except ValueError:
         return None
 

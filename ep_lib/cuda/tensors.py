@@ -50,8 +50,8 @@ def _quick() -> Any:
     return of_compiled_code("_empty_strided_cuda")
 
 
-def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, tuple[Any, ...]] | None:
-    """A function of torch's, and the arguments with which it makes such a tensor on the GPU that is current; None where
-    torch has none."""
+def maker(dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
+    """torch's function of (sizes, strides, dtype) that makes tensors on the GPU that is current, and its dtype; None
+    where torch has no such function."""
     quick = _quick()
-    return None if quick is None else (quick, (shape, _strides(shape), getattr(sys.modules["torch"], dtype.name)))
+    return None if quick is None else (quick, getattr(sys.modules["torch"], dtype.name))

@@ -34,6 +34,7 @@ using namespace cuda::std;
 
 // ==== cmath
 #include <cuda/std/cmath>
+#include <math.h>
 namespace std {
 using namespace cuda::std;
 }
@@ -109,6 +110,10 @@ using cuda::std::ptrdiff_t;
 
 // ==== stdint.h
 #include <cuda/std/cstdint>
+typedef long ssize_t;  // as <sys/types.h> has them, which g++'s headers include
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
 
 // ==== stdio.h
 // printf is built in.

@@ -56,10 +56,11 @@ class MemoryAccess:
 
 
 class Accesses(Sequence[MemoryAccess]):
-    """What the runtime has kept; an object of one is made when it is asked for."""
+    """What the runtime has kept; an object of one is made when it is asked for. ``steps``: Machine.steps of the run."""
 
-    def __init__(self, rows: np.ndarray[Any, Any]) -> None:
+    def __init__(self, rows: np.ndarray[Any, Any], steps: int) -> None:
         self._rows = rows
+        self.steps = steps
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -70,7 +71,7 @@ class Accesses(Sequence[MemoryAccess]):
     def __getitem__(self, index: slice) -> Accesses: ...
     def __getitem__(self, index: int | slice) -> MemoryAccess | Accesses:
         if isinstance(index, slice):
-            return Accesses(self._rows[index])
+            return Accesses(self._rows[index], self.steps)
         where, size, flags, rank, block, thread, details = self._rows[index].item()
         return MemoryAccess(
             rank,
@@ -114,4 +115,4 @@ def collect(machine: Machine) -> Accesses:
     count = c_uint64()
     address = library.load().epemu_check_accesses(machine.handle, ctypes.byref(count))
     size = count.value * _RECORD.itemsize
-    return Accesses(np.frombuffer(ctypes.string_at(address, size) if size else b"", _RECORD))
+    return Accesses(np.frombuffer(ctypes.string_at(address, size) if size else b"", _RECORD), machine.steps)

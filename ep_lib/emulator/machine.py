@@ -460,7 +460,7 @@ class Machine:
 
     @property
     def quiescence(self) -> str:
-        """Under checks: the threads that waited when nothing but their limits could end it, as JSON; or empty."""
+        """The threads that waited when nothing but their limits could end it, as JSON; or empty."""
         return str(self._lib.epemu_quiescence(self.handle).decode())
 
     @property

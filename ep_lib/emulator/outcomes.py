@@ -20,6 +20,7 @@ from ep_lib.errors import (
     Waiter,
 )
 from ep_lib.jit.source import filename_of
+from ep_lib.memory.device_state import said_of
 
 _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `waiters` has them all
 
@@ -188,6 +189,27 @@ def _from_timeout(error: PeerTimeout, text: str, seed: int, waiting: list[dict[s
         text = "\n".join([text, *(f"  {line}" for line in why.lines)])
     ranks = tuple(sorted({error.rank, *(w.thread.rank for w in waiters)}))
     return Finding("timeout", text, seed, why.remedy or _COME, seeds=(seed,), place=why.place, lines=lines, ranks=ranks)
+
+
+def say_who_waited(error: PeerTimeout, quiescence: str) -> None:
+    """Adds to a timeout which threads polled where, if more of them did than the one that it names, instead of the
+    advice to look for that. ``quiescence``: as for :func:`from_error`."""
+    polling = [_waiter(entry) for entry in json.loads(quiescence or "[]") if entry["address"] is not None]
+    if len(polling) < 2:
+        return
+    said = said_of(error)
+    if str(error).startswith(said):
+        error.args = (said,)
+    by_place: dict[str, list[str]] = {}
+    for waiter in polling:
+        by_place.setdefault(f"{waiter.location.partition(' (in ')[0]}: {waiter.source}", []).append(str(waiter.thread))
+    lines = [f"  at {place}\n    {_few(threads)}" for place, threads in by_place.items()]
+    error.add_note("\n".join(["Who waited where:", *lines]))
+
+
+def _few(threads: list[str]) -> str:
+    more = [f"{len(threads) - _MAX_LISTED} more"] if len(threads) > _MAX_LISTED else []
+    return ", ".join(threads[:_MAX_LISTED] + more)
 
 
 def _missing(waiters: tuple[Waiter, ...]) -> str:

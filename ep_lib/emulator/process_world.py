@@ -55,12 +55,7 @@ def _waited_for(error: PeerTimeout, lost: int) -> str:
     which limit is over matters no more."""
     if error.phase in ("proxy", "bootstrap") or error.peer < 0:
         return str(error)
-    slot = f", slot {error.slot}" if error.slot >= 0 else ""
-    whom = "it" if error.peer == lost else f"rank {error.peer}"
-    return (
-        f"rank {error.rank} waited for {whom} ({error.phase}{slot}): the signal is {error.seen}, at least "
-        f"{error.expected} was expected"
-    )
+    return device_state.said_of(error, "waited", "it" if error.peer == lost else "")
 
 
 class ProcessWorld:

@@ -20,12 +20,14 @@ from typing import Any, Literal, NoReturn
 
 from ep_lib.callers import frame_of, outer_frame, place
 from ep_lib.emulator.machine import Machine, start_thread
+from ep_lib.emulator.outcomes import say_who_waited
 from ep_lib.errors import (
     ArgumentError,
     BackendUnavailable,
     BufferClosedError,
     DeadlockError,
     EpError,
+    PeerTimeout,
     RankMismatchError,
 )
 
@@ -137,6 +139,12 @@ class World(_Threads):
         self._members = [_Member(r) for r in range(self.size)]
         self._back = threading.Semaphore(0)
         self._ended = False
+
+    def explained(self, error: EpError) -> EpError:
+        """A timeout with all who waited then."""
+        if isinstance(error, PeerTimeout):
+            say_who_waited(error, self.machine.quiescence)
+        return error
 
     # ---- called by ranks, on their own threads ---------------------------------------------------------------
     def reserve(self, begin: int, nbytes: int) -> None:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from ep_lib.errors import KernelCompileError
-from ep_lib.jit.elf import OF_IOSTREAM, Elf, undefined_tls_symbols
+from ep_lib.jit.elf import Elf, undefined_tls_symbols
 from ep_lib.jit.toolkit import EMULATOR_INCLUDE
 
 # Of ld and objcopy. What would run at load is refused before; what compilers put there (__tsan_init) does nothing here.
@@ -103,11 +103,6 @@ def require_no_addresses(library: Elf) -> None:
 
 
 def _refuse(names: list[str]) -> None:
-    if OF_IOSTREAM in names:
-        raise KernelCompileError(
-            "your code includes <iostream>, whose streams kernels do not have: leave out `#include <iostream>`, and "
-            "print by printf"
-        )
     if names:
         what = f"your code calls, defines or takes the address of {_listed(sorted(names))}, which kernels do not have"
         raise KernelCompileError(what)

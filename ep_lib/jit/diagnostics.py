@@ -48,12 +48,13 @@ _SYNTAX = re.compile(r"expected|unterminated|not allowed|cannot appear")
 _NAMES_LINES = re.compile(r"^[ \t]*#[ \t]*line\b", re.MULTILINE)  # then they are those of a file
 _BRANCHES = re.compile(r"^[ \t]*#[ \t]*el(?:se|if)", re.MULTILINE)  # their braces need not be balanced
 _ASM_PROBLEM = re.compile(r"\basm\b|asm operand|constraint|no such instruction|mnemonic|junk|Assembler|bad register")
+_INSTRUCTION = re.compile(r"no such instruction: `([\w.]+)")
 _ASM = re.compile(r"\b(?:asm|__asm__)\b(?:\s+(?:volatile|__volatile__))?\s*\(")
 _INCLUDE_LINE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 
 _PTX_HINT = (
-    "the emulator runs on the CPU and knows no PTX: use the names of <ep/memory.cuh> (such as ep::ld_acquire_sys_u64), "
-    "which are the same instruction on a GPU"
+    "the emulator runs on the CPU and knows no PTX: use the names of <ep/memory.cuh> (such as ep::fence_sys, "
+    "ep::ld_acquire_sys_u64), which are the same instruction on a GPU, or keep it for GPUs by `#ifndef EP_EMULATOR`"
 )
 
 
@@ -63,8 +64,8 @@ _RULES = (
     (
         re.compile(r"A function without execution space annotations"),
         "a function without __device__ is one for the host",
-        "write __device__ before it, or types in place of a lambda's `auto`; what only the host runs does not belong "
-        "into a kernel's source",
+        "write __device__ before it if a kernel calls it; what only the host runs does not belong into a kernel's "
+        "source",
     ),
     (
         re.compile(r"A function explicitly marked as a __host__ function|calling a __host__ function"),
@@ -385,12 +386,16 @@ class _Report:
         return any(map(path.is_relative_to, self.own_roots)) and not any(map(path.is_relative_to, self.not_own))
 
     def inline_asm(self) -> _Place | None:
-        """The first inline assembly in the learner's source, if the messages are about assembly."""
+        """The inline assembly of the learner's that the messages are about, if they are about assembly."""
         if not _ASM_PROBLEM.search(self.raw):
             return None
-        code = without_comments(self.kernel.source)
-        match = _ASM.search(code)
-        return _Place(self.source_path, code.count("\n", 0, match.start()) + 1) if match else None
+        unknown = _INSTRUCTION.search(self.raw)
+        for file in (self.source_path, *self._own_headers()):
+            code = without_comments(self._text_of(file), keep_strings=True)
+            match = re.search(re.escape(unknown[1]) if unknown else _ASM, code)
+            if match:
+                return _Place(file, code.count("\n", 0, match.start()) + 1)
+        return None
 
     def of_the_kernel(self) -> _Place | None:
         """The line of the kernel that a message without a line names, in the learner's source."""

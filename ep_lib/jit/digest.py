@@ -150,7 +150,7 @@ class _Scan:
         seen: set[str] = set()
         others: set[str] = set()
         settled: set[str] = set()
-        waiting = [(name, "", False) for name in reversed(_includes(text))]
+        waiting = [(name, "", False) for name in reversed(includes(text))]
         while waiting:
             name, folder, by_settled = waiting.pop()
             path = self.find(name, folder)
@@ -227,7 +227,7 @@ class _Scan:
         if known is None or known.stamp != stamp:
             content = Path(path).read_bytes()
             text = content.decode("utf-8", "replace")
-            known = _File(stamp, hashlib.sha256(content).hexdigest(), tuple(_includes(text)))
+            known = _File(stamp, hashlib.sha256(content).hexdigest(), tuple(includes(text)))
             if time.time_ns() - max(stamp[:2]) < _SETTLED_NS:
                 self.is_settled = False
                 return known
@@ -278,7 +278,7 @@ def stamp_of(path: str) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _includes(text: str) -> list[str]:
+def includes(text: str) -> list[str]:
     return [match.group(1) for match in _INCLUDE.finditer(text)]
 
 

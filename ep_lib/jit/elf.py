@@ -19,10 +19,8 @@ _JUMP_SLOTS = (7, 1026)  # of x86-64 and aarch64
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_DYNSYM = 2, 4, 8, 11
 
 _AT_LOAD = (".init_array", ".ctors", ".fini_array", ".dtors")
-OF_IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # what that has run when an object is loaded
-_HARMLESS = {OF_IOSTREAM, "__tsan_init"}  # the latter is of -fsanitize=thread
-_BESIDE = {"_ZNSt8ios_base4InitD1Ev", "_ZStL8__ioinit", "__dso_handle", "__cxa_atexit", "_GLOBAL_OFFSET_TABLE_", ""}
-_BESIDE |= {"__tsan_func_entry", "__tsan_func_exit"}
+_HARMLESS = {"__tsan_init"}  # of -fsanitize=thread
+_BESIDE = {"_GLOBAL_OFFSET_TABLE_", "__tsan_func_entry", "__tsan_func_exit", ""}
 
 
 @dataclass(frozen=True)
@@ -220,7 +218,7 @@ class AtLoad:
 
 
 def functions_at_load(obj: Elf) -> list[AtLoad]:
-    """What an object file has run when it is loaded or unloaded, without what <iostream> and the compiler do."""
+    """What an object file has run when it is loaded or unloaded, without what the compiler does."""
     resolvers = [s for s in obj.symbols if s.type == STT_GNU_IFUNC and s.section != SHN_UNDEF]
     found = [AtLoad(obj.sections[s.section].name, s.value, s.value + s.size) for s in resolvers]
     found += [AtLoad(s.name, 0, s.size) for s in obj.sections if s.name in (".init", ".fini") and s.size]

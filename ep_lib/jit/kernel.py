@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -247,24 +247,6 @@ def used_arrays(kernel: str, uses: Any) -> list[ArrayInfo]:
 # One argument: its bytes, the array that was passed for a pointer, and those that a struct's ``ep_kernel_arrays()``
 # names. Keep them until the kernel has ended.
 Marshalled = tuple[bytes, ArrayInfo | None, tuple[ArrayInfo, ...]]
-
-
-class Differing(NamedTuple):
-    """A struct by value of which some words differ from call to call."""
-
-    data: bytes
-    addresses: tuple[tuple[int, int], ...] = ()  # at which byte, and an address in an array that was given or made
-    number_at: int = -1  # at which byte the number is that is given; -1: nowhere
-
-
-class Launched(NamedTuple):
-    """One launch of a call that may be made again. ``args`` as for a launch, and :class:`Differing` structs."""
-
-    kernel: Kernel
-    grid: int
-    block: int
-    args: tuple[Any, ...]
-    shared_bytes: int
 
 
 def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[Any]) -> list[Marshalled]:

@@ -20,6 +20,8 @@ _TOKEN = re.compile(
 _SUFFIX = re.compile(r"(?:[^\W0-9][\w$]*)?")
 _DIGRAPHS = {"<:": "[", ":>": "]", "<%": "{", "%>": "}", "%:": "#"}
 _DIGRAPH = re.compile("<:(?!:(?![:>]))|:>|<%|%>|%:")  # "<::" is two tokens, "<" and "::", as in a template of ::x
+_CONDITION = re.compile(r"\s*(?:#|%:)\s*(if|el|endif)")
+_NEVER = re.compile(r"[ \t]*#[ \t]*if[ \t]+0[ \t]*$")
 
 
 class Piece(NamedTuple):
@@ -65,8 +67,23 @@ def without_texts(text: str) -> str:
 
 
 def code_of(source: str) -> str:
-    """A source without comments, joined lines and what its literals hold, and with brackets in place of digraphs."""
-    return _DIGRAPH.sub(lambda found: f"{_DIGRAPHS[found.group()]} ", without_texts(logical(source)))
+    """A source without comments, joined lines, what its literals hold and what is in `#if 0`, and with brackets in
+    place of digraphs."""
+    code = without_attempts(without_texts(logical(source)))  # a raw string may have `#if 0`
+    return _DIGRAPH.sub(lambda found: f"{_DIGRAPHS[found.group()]} ", code)
+
+
+def without_attempts(code: str) -> str:
+    """What :func:`logical` gives, with empty lines in place of those in `#if 0`. Where it is not sure that a compiler
+    leaves a line out, the line stays."""
+    lines, depth = [], 0  # of conditions, from the first `#if 0` on
+    for line in code.split("\n"):
+        found = _CONDITION.match(line)
+        if depth and found:
+            depth += found[1].startswith("if") - (found[1] == "endif" or (depth == 1 and found[1].startswith("el")))
+        lines.append("" if depth else line)
+        depth = depth or bool(_NEVER.match(line))
+    return "\n".join(lines)
 
 
 def _pieces(text: str) -> Iterator[Piece]:

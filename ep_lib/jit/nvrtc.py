@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,24 @@ _TABLE_SYMBOL = "ep_kernel_params_0"  # ep_lib/device/ep/detail/entry.cuh
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _INSTALL = "pip install 'nvidia-cuda-nvrtc>=13.0,<14', or nvidia-cuda-nvrtc-cu12 beside CuPy for CUDA 12"
 _CPU_S, _IDLE_S = 1200.0, 300.0  # that a compilation may take: of CPU time, and doing nothing
+_CPP_HEADER = re.compile(r"[a-z_]+")
+
+# NVRTC refuses any function for the host, and takes a lambda with `auto` for one. nvcc has both, as long as no kernel
+# calls what is the host's.
+_OF_HOST = re.compile(
+    r"^(?P<file>[^\n]+)\((?P<line>\d+)\): error: "
+    r"A function (?:without execution space annotations|explicitly marked as a __host__)[^\n]*\n"
+    r"(?P<text>[^\n]*)\n(?P<before> *)\^",
+    re.MULTILINE,
+)
+_TAKES_ALL = "-default-device"  # a function without a word about it is the GPU's
+_WITH_ALL_CALLS = [_TAKES_ALL, "-G", "-rdc=true"]  # nothing is inlined, and what is called from elsewhere stays
+_NO_HOST = "#undef __host__\n#define __host__\n"
+_UNFORCED = "#undef __forceinline__\n#define __forceinline__\n"
+_PTX_FILE = re.compile(r'^\s*\.file\s+(\d+) "([^"]*)"', re.MULTILINE)
+_PTX_LINE = re.compile(r"^\s*\.loc\s+(\d+) (\d+)", re.MULTILINE)
+_PTX_BODY = re.compile(r"^(?:\.\w+ )*\.(?:func|entry)[^{;]*?([\w$]+)\([^{;]*\{(.*?)^\}", re.MULTILINE | re.DOTALL)
+_PTX_CALL = re.compile(r"\bcall[\w.]*\s+(?:\([^)]*\),\s*)?([\w$]+)")
 
 
 @dataclass(frozen=True)
@@ -137,15 +156,47 @@ def _compile_unit(unit: str, path: Path, kernel: KernelSource, flags: Sequence[s
 
 def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> tuple[Answer, bytes]:
     """What NVRTC says of a translation unit, and the cubin. ``named``: the kernels whose symbols are asked for."""
+    answer, cubin = _ask_once(unit, path, named, flags)
+    log = answer["log"]
+    if not answer["status"] or not (of_host := list(_OF_HOST.finditer(log))) or len(of_host) < log.count("): error: "):
+        return answer, cubin
+    functions = {(m["file"], m["line"]) for m in of_host if not m["text"][: len(m["before"])].rstrip().endswith("]")}
+    if functions:
+        found, ptx = _ask_once(_NO_HOST + _UNFORCED + unit, path, [], [*flags, *_WITH_ALL_CALLS], "PTX")
+        if found["status"] or _calls_one_of(functions, ptx.decode(errors="replace")):
+            return answer, cubin
+    return _ask_once(_NO_HOST + unit, path, named, [*flags, _TAKES_ALL])
+
+
+def _calls_one_of(functions: Collection[tuple[str, str]], ptx: str) -> bool:
+    """Whether one of the functions at these files and lines is called by one that is not among them."""
+    files = dict(_PTX_FILE.findall(ptx))
+    called: dict[bool, set[str]] = {True: set(), False: set()}
+    names = set()
+    for name, body in _PTX_BODY.findall(ptx):
+        begin = _PTX_LINE.search(body)
+        is_one = begin is not None and (files.get(begin[1], ""), begin[2]) in functions
+        called[is_one] |= set(_PTX_CALL.findall(body))
+        if is_one:
+            names.add(name)
+    return not names.isdisjoint(called[False])
+
+
+def _ask_once(
+    unit: str, path: Path, named: Sequence[str], flags: Sequence[str], code: str = "CUBIN"
+) -> tuple[Answer, bytes]:
+    roots = [Path(flag.removeprefix("-I")) for flag in flags if flag.startswith("-I")]
     with tempfile.TemporaryDirectory(prefix="ep_nvrtc_") as folder:
-        cubin = Path(folder) / "kernel.cubin"
+        file = Path(folder) / "code"
         question: Question = {
             "libraries": list(_found().libraries),
             "source": unit,
             "path": str(path),
             "names": list(named),
             "flags": list(flags),
-            "cubin": str(cubin),
+            "empty": _of_the_host(unit, roots),
+            "code": code,
+            "file": str(file),
         }
         command = [sys.executable, "-I", "-S", _PROCESS]
         try:
@@ -158,12 +209,31 @@ def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> t
             said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
             raise BackendUnavailable(f"NVRTC {_found().version} has failed on {path.name}: {said}")
         answer: Answer = json.loads(done.stdout)
-        return answer, b"" if answer["status"] else cubin.read_bytes()
+        return answer, b"" if answer["status"] else file.read_bytes()
+
+
+def _of_the_host(unit: str, roots: Sequence[Path]) -> list[str]:
+    """Headers of the C++ library that a learner's own files include and NVRTC does not have. There is nothing in them
+    for kernels, and what a kernel uses of them all the same, NVRTC does not know."""
+    system = toolkit.cuda_include_dirs()
+    headers = digest.scan(unit, [root for root in roots if root not in system], system)
+    missing = set(filter(_CPP_HEADER.fullmatch, headers.others))
+    files = headers.outside([*system, toolkit.PACKAGE]) if missing else []
+    texts = (unit, *(file.read_text("utf-8", "replace") for file in files))
+    return sorted(missing.intersection(name[1:-1] for text in texts for name in digest.includes(text)))
 
 
 def _flags(kernel: KernelSource, arch: str, own: Sequence[Path]) -> list[str]:
     roots = (*own, *toolkit.cuda_include_dirs())
-    return ["-std=c++17", f"-arch={arch}", "-lineinfo", "-w", *kernel.options, *(f"-I{root}" for root in roots)]
+    return [
+        "-std=c++17",
+        f"-arch={arch}",
+        "-lineinfo",
+        "-w",
+        "--device-int128",
+        *kernel.options,
+        *(f"-I{root}" for root in roots),
+    ]
 
 
 def _compile(

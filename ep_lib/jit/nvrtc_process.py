@@ -1,7 +1,7 @@
 """One compilation by NVRTC, in a process of its own: it can be ended, and what it breaks is not ours.
 
 Started as a script, it imports nothing of ep_lib: a question costs little more than NVRTC's own time. It reads the
-question from stdin and writes the answer to stdout, both as JSON, and the cubin to a file.
+question from stdin and writes the answer to stdout, both as JSON, and the code to a file.
 
 NVRTC's interface: https://docs.nvidia.com/cuda/nvrtc/
 """
@@ -16,14 +16,17 @@ from typing import TypedDict
 
 
 class Question(TypedDict):
-    """``libraries``: what to load, in order, NVRTC last; ``cubin``: where to write it."""
+    """``libraries``: what to load, in order, NVRTC last; ``empty``: headers without a line; ``code``: "CUBIN" or "PTX",
+    written to ``file``."""
 
     libraries: list[str]
     source: str
     path: str
     names: list[str]
     flags: list[str]
-    cubin: str
+    empty: list[str]
+    code: str
+    file: str
 
 
 class Answer(TypedDict):
@@ -56,7 +59,9 @@ class _Nvrtc:
     def answer(self, question: Question) -> Answer:
         program = ctypes.c_void_p()
         source, path = (os.fsencode(question[key]) for key in ("source", "path"))
-        self.call("nvrtcCreateProgram", ctypes.byref(program), source, path, 0, None, None)
+        empty = [os.fsencode(name) for name in question["empty"]]
+        texts, named = ((ctypes.c_char_p * len(empty))(*each) for each in ([b""] * len(empty), empty))
+        self.call("nvrtcCreateProgram", ctypes.byref(program), source, path, len(empty), texts, named)
         names = [name.encode() for name in question["names"]]
         for name in names:
             self.call("nvrtcAddNameExpression", program, name)
@@ -65,8 +70,8 @@ class _Nvrtc:
         log = self.read("ProgramLog", program).decode(errors="replace").strip("\0\n ")
         lowered = []
         if result == 0:
-            with open(question["cubin"], "wb") as file:  # noqa: PTH123 - pathlib takes as long to import as all else here
-                file.write(self.read("CUBIN", program))
+            with open(question["file"], "wb") as file:  # noqa: PTH123 - pathlib takes as long to import as all else here
+                file.write(self.read(question["code"], program))
             for name in names:
                 symbol = ctypes.c_char_p()
                 self.call("nvrtcGetLoweredName", program, name, ctypes.byref(symbol))

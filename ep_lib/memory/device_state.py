@@ -164,11 +164,7 @@ def _dispatch_error(record: FaultRecord) -> EpError:
 
 def _timeout(record: FaultRecord) -> PeerTimeout:
     whom = f"rank {record.peer}" if record.peer >= 0 else "its peers"
-    where = f", slot {record.slot}" if record.slot >= 0 else ""
-    text = (
-        f"rank {record.rank} waited too long for {whom} ({record.phase}{where}): the signal is {record.seen}, at least "
-        f"{record.expected} was expected; check whether {whom} launched the kernel, and which wait failed there"
-    )
+    text = f"{said_of(record)}; check whether {whom} launched the kernel, and which wait failed there"
     if record.phase == "proxy":
         text = (
             f"rank {record.rank} waited too long for its proxy, which has dealt with {record.seen} commands of a ring, "
@@ -184,4 +180,14 @@ def _timeout(record: FaultRecord) -> PeerTimeout:
         slot=record.slot,
         seen=record.seen,
         expected=record.expected,
+    )
+
+
+def said_of(wait: FaultRecord | PeerTimeout, waited: str = "waited too long", whom: str = "") -> str:
+    """Who waited for whom, what was seen and what was expected, without any advice."""
+    whom = whom or (f"rank {wait.peer}" if wait.peer >= 0 else "its peers")
+    where = f", slot {wait.slot}" if wait.slot >= 0 else ""
+    return (
+        f"rank {wait.rank} {waited} for {whom} ({wait.phase}{where}): the signal is {wait.seen}, at least "
+        f"{wait.expected} was expected"
     )

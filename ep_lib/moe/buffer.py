@@ -309,8 +309,7 @@ class Buffer:
         host: pass ``x`` with as many rows as then, and ``topk_weights`` if new ones are to travel; topk_idx may be left
         out and must not differ.
 
-        Without a handle the host waits until it knows how many rows come. It guesses that from the last such dispatch
-        of as many tokens, and the kernels run meanwhile; so memory of results may be 5 % more than their rows.
+        Without a handle the host waits until it knows how many rows come, which are on their way meanwhile.
 
         ``num_worst_tokens``: results have this many rows, whatever comes: at least what all ranks together send, at
         most world_size * max_tokens. The host waits for nothing, so the call can be captured in a CUDA graph; what is

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ep_lib.cuda.native_host import first_rows
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe.agreement import Tag
 from ep_lib.moe.direct.expert_rows import ExpertRows
@@ -63,15 +62,6 @@ class Arrivals(NamedTuple):
     def rows(self) -> Any:
         """What the caller gets as x: with scales, a pair or a triple."""
         return with_scales(self.x, self.scales, self.row_scale)
-
-    def first_rows(self, rows: int, grouped: int) -> Arrivals:
-        """The same with fewer rows, which share the memory; ``grouped``: of those by expert."""
-        came, by_expert = self[:6], self.by_expert
-        slot = None if by_expert is None else by_expert.slot
-        x, scales, topk, weights, src_rank, src_token, row_scale, slot = first_rows(rows, *came, self.row_scale, slot)
-        if by_expert is not None:
-            by_expert = by_expert.first_rows(slot, grouped)
-        return Arrivals(x, scales, topk, weights, src_rank, src_token, by_expert, row_scale)
 
 
 def with_scales(x: Array, scales: Array | None, row_scale: Array | None) -> Any:

@@ -237,8 +237,8 @@ def choose_backend(backend: str | None, config: Config, world: Placement) -> str
         return "cuda"
     if world.world_size != 1 and world.rank == 0:
         warnings.warn(
-            f"the ranks run on the emulator, since there is no GPU to use here: {reason.rstrip('.')}. backend='emulator', or "
-            "EP_LIB_BACKEND=emulator, says that this is meant",
+            f"the ranks run on the emulator, since there is no GPU to use here: {reason.rstrip('.')}. "
+            "backend='emulator', or EP_LIB_BACKEND=emulator, says that this is meant",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""Who read and who wrote each word of a few small arrays: the instant picture of a puzzle."""
+"""What a few small arrays hold, and who wrote and who read each word: the instant picture of a puzzle."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ from ep_lib.viz.style import EMPTY, INK, QUIET, describe, draws, ink_on, legend_
 
 _COLUMNS = 32  # words in a line
 _MOST_WORDS = 128  # of an array that are drawn
-_LINE = 1.35  # from one line of cells to the next, in cells
+_ROW = 0.5  # the height of a cell's value, of its writer and of its reader, in the width of a cell
+_LINE = 3 * _ROW + 0.4  # from one line of cells to the next
+_CELL_INCHES, _MOST_INCHES, _BESIDE_INCHES = 0.36, 12.5, 4.2  # of a cell, of the picture, of names and legend
+_VALUE_LETTERS = 5  # of a value, in a cell
 _NIC = -1
+_MOST_SAID = 16  # values of an array in its description
 _MOST_GROUPS = 4  # of words that different threads touched, in the description of an array
 _READ, _WRITTEN = "read", "written"
 
 
 @dataclass(frozen=True)
 class NamedArray:
-    """An array of one rank, and where it lies."""
+    """An array of one rank, where it lies, and what its words held at the end of a run (empty: not known)."""
 
     name: str
     rank: int
     address: int
     words: int
     word_bytes: int
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,21 @@ def describe_accesses(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedAr
                 ranks = sorted({who.rank for word in words for who in getattr(word, verb)})
                 by = {f"{len(by)} threads, or groups of them, of rank {' and '.join(map(str, ranks))}": touched}
             parts += [f"{_numbers(numbers)} {verb} by {people}" for people, numbers in by.items()]
-        lines.append(f"{array.name} of rank {array.rank}: {'; '.join(parts) or 'not touched'}")
+        lines.append(f"{array.name} of rank {array.rank}{_held(array)}: {'; '.join(parts) or 'not touched'}")
     return "\n".join(lines)
+
+
+def _held(array: NamedArray) -> str:
+    shown = [_in_letters(value) for value in array.values]
+    if len(shown) > _MOST_SAID:
+        shown = [*shown[: _MOST_SAID - 2], "...", shown[-1]]
+    return f" holds [{', '.join(shown)}] at the end" if shown else ""
+
+
+def _in_letters(value: float) -> str:
+    """A value, by as many digits as a cell has room for."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _VALUE_LETTERS else f"{value:.0e}".replace("e+", "e")
 
 
 def _people(users: dict[Who, bool]) -> str:
@@ -104,10 +122,10 @@ def _numbers(numbers: list[int]) -> str:
 
 @draws
 def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *, title: str | None = None) -> Figure:
-    """A cell for each word of each array: above who wrote it, below who read it, in the colours of the ranks.
+    """A cell for each word of each array: at the top its value at the end, bold where a kernel or a NIC wrote it; then
+    who wrote it, and below who read it, in the colours of the ranks.
 
-    Each cell has the thread (``t3``, or ``block.thread`` if several blocks took part) and not the word's value; ``+``
-    stands for an atomic.
+    A thread is ``t3``, or ``block.thread`` if several blocks took part; ``+`` stands for an atomic.
     """
     if not arrays:
         raise ArgumentError("access_map needs at least one array")
@@ -116,19 +134,26 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     with_blocks = len({who.block for who in everybody if who.thread != _NIC}) > 1
     lines = [-(-min(array.words, _MOST_WORDS) // _COLUMNS) for array in arrays]
     columns = min(_COLUMNS, max(array.words for array in arrays))
-    figure = new_picture(min(12.5, 4.2 + 0.36 * columns), 0.75 + 0.62 * sum(lines))
+    cell = min(_CELL_INCHES, (_MOST_INCHES - _BESIDE_INCHES) / columns)
+    figure = new_picture(_BESIDE_INCHES + cell * columns, max(1.75, 0.6 + cell * _LINE * sum(lines)))
     axes = figure.add_subplot()
     top, ticks = 0.0, []
     for array, row, height in zip(arrays, words, lines, strict=True):
-        ticks.append((top + 0.5, f"{array.name} of rank {array.rank}"))
+        ticks.append((top + 1.5 * _ROW, f"{array.name} of rank {array.rank}"))
         for number, word in enumerate(row[:_MOST_WORDS]):
-            _cell(axes, number % _COLUMNS, top + number // _COLUMNS * _LINE, word, with_blocks)
+            value = _in_letters(array.values[number]) if array.values else ""
+            x, y = number % _COLUMNS, top + number // _COLUMNS * _LINE
+            size = min(7, 100 * cell / max(1, len(value)))
+            weight, ink = ("bold", INK) if word.written else ("normal", QUIET)
+            axes.text(x + 0.5, y + _ROW / 2, value, ha="center", va="center", fontsize=size, color=ink, weight=weight)
+            _users(axes, x, y, word, with_blocks)
         if array.words > _MOST_WORDS:
             text = f"... {array.words} words"
-            axes.text(columns + 0.1, top + (height - 1) * _LINE + 0.5, text, fontsize=7, color=QUIET, va="center")
+            last_line = top + (height - 1) * _LINE + 1.5 * _ROW
+            axes.text(columns + 0.1, last_line, text, fontsize=7, color=QUIET, va="center")
         top += height * _LINE
     axes.set_xlim(-0.1, columns + (2.5 if any(array.words > _MOST_WORDS for array in arrays) else 0.1))
-    axes.set_ylim(top - _LINE + 1.1, -0.1)
+    axes.set_ylim(top - _LINE + 3 * _ROW + 0.1, -0.1)
     axes.set_aspect("equal")
     axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=9)
     axes.set_xticks([])
@@ -136,8 +161,8 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     tidy(axes, title=title)
     axes.spines[:].set_visible(False)
     handles = [Patch(color=rank_color(rank), label=f"rank {rank}") for rank in sorted({who.rank for who in everybody})]
-    words_said = ["above: who wrote the word", "below: who read it"]
-    words_said.append("1.3: block 1, thread 3" if with_blocks else "t0: thread 0 (no value)")
+    words_said = ["top: the value at the end", "middle: who wrote it", "bottom: who read it"]
+    words_said.append("1.3: block 1, thread 3" if with_blocks else "t0: thread 0")
     if any(atomic for row in words for word in row for atomic in (*word.written.values(), *word.read.values())):
         words_said.append("+ atomically")
     handles += [Patch(facecolor="none", edgecolor="none", label=text) for text in words_said]
@@ -146,21 +171,21 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     return figure
 
 
-def _cell(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> None:
-    for users, at in ((word.written, y), (word.read, y + 0.5)):
+def _users(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> None:
+    """Who wrote and who read a word, below its value."""
+    for users, at in ((word.written, y + _ROW), (word.read, y + 2 * _ROW)):
         last = next(reversed(users), None)
         color = EMPTY if last is None else rank_color(last.rank)
         several = len({who.rank for who in users}) > 1
-        axes.add_patch(
-            Rectangle((x + 0.04, at), 0.92, 0.48, facecolor=color, edgecolor="white", hatch="///" if several else "")
-        )
+        hatch = "///" if several else ""
+        axes.add_patch(Rectangle((x + 0.04, at), 0.92, _ROW - 0.02, facecolor=color, edgecolor="white", hatch=hatch))
         if last is None:
             continue
         text = _label(last, users[last], with_blocks) if len(users) == 1 else f"{len(users)}x"
         ink = INK if several else ink_on(color)
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5} if several else None
-        axes.text(x + 0.5, at + 0.25, text, ha="center", va="center", fontsize=7, color=ink, bbox=box)
-    axes.add_patch(Rectangle((x + 0.04, y), 0.92, 0.98, fill=False, edgecolor="#BBBBBB", linewidth=0.7))
+        axes.text(x + 0.5, at + _ROW / 2, text, ha="center", va="center", fontsize=7, color=ink, bbox=box)
+    axes.add_patch(Rectangle((x + 0.04, y), 0.92, 3 * _ROW - 0.02, fill=False, edgecolor="#BBBBBB", linewidth=0.7))
 
 
 def _label(who: Who, atomic: bool, with_blocks: bool) -> str:

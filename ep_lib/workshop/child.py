@@ -42,7 +42,9 @@ def supervise(control: int, keep: Sequence[int]) -> None:
     for fd in (0, 1, 2, *keep):
         os.close(fd)
     ended = os.pidfd_open(worker)
+    signal.signal(signal.SIGCHLD, lambda *_: _wait_for_others(worker))
     ready, _, _ = select.select([ended, control], [], [])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if ended not in ready:
         os.kill(worker, signal.SIGKILL)
     status = os.waitpid(worker, 0)[1]
@@ -54,6 +56,12 @@ def supervise(control: int, keep: Sequence[int]) -> None:
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _wait_for_others(worker: int) -> None:
+    """What has ended and whose parent has ended before it; until then it counts as a process."""
+    while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid != worker:
+        os.waitpid(found.si_pid, 0)
 
 
 def _kill_the_rest() -> None:

@@ -13,6 +13,7 @@ a piece's process has the arguments of its calls, and nothing else of a test.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
@@ -91,9 +92,10 @@ class Guest(Far):
         self._mirror: list[tuple[NDArray[np.uint8], bytes]] = []
         super().__init__(self, 0, piece)
 
-    def imported(self) -> None:
-        """Waits until the piece is imported. Raises what that raises."""
-        self._outcome()
+    def imported(self) -> list[str]:
+        """Waits until the piece is imported, and returns the modules that this has brought, as the piece's process
+        says. Raises what that raises."""
+        return [str(name) for name in self._outcome() or ()]
 
     def anew(self) -> None:
         """Imports it once more: its variables are what they were at first, and it has nothing of this process."""
@@ -136,8 +138,10 @@ class Guest(Far):
         return self._outcome()
 
     def end(self) -> None:
-        """Ends its process. What that has started, the supervisor ends."""
+        """Ends its process, and what that has started in its group. Others the supervisor ends."""
         os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has gone to another group
+            os.killpg(self._pid, signal.SIGKILL)
         self._nursery.wait(self._pid)
         os.close(self._from)
         os.close(self._to)

@@ -8,6 +8,7 @@ pipe to the grader is not open in it. :mod:`ep_lib.workshop.far` is the other en
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -39,7 +40,7 @@ from ep_lib.errors import KernelCompileError, KernelLaunchError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.memory.arrays import is_array, like
 from ep_lib.runtime.rank import Rank
-from ep_lib.workshop import crossing, walls
+from ep_lib.workshop import crossing, own_memory, walls
 from ep_lib.workshop.pieces import load, place_in
 
 _MUCH = 1 << 30  # bytes
@@ -50,6 +51,8 @@ _ENDLESS_AGAIN_S = 1.0  # where an earlier call of this submission was ended in 
 ENDLESS = "ChildUsedItsTime"  # of the sandbox, which tells no line
 _TASK = re.compile(r"# (?P<ended>end of )?TASK (?P<task>\d+)")  # around what a learner writes: generate.py
 _PID = struct.Struct("<q")
+_IS_MODULE = re.compile(r"[A-Za-z_][\w.]{,99}").fullmatch
+_MOST_MODULES = 500  # that are imported beforehand
 Walls = Mapping[str, Iterable[str]]
 
 
@@ -96,8 +99,16 @@ class Nursery:
 
     def wait(self, pid: int) -> int:
         """Waits until a process has ended, and returns its status."""
-        self._ours.send(_PID.pack(pid))
+        self._ours.send(json.dumps(pid).encode())
         return self._reply()
+
+    def know(self, modules: Iterable[str]) -> None:
+        """Imports modules there, so that the processes to come have them: what is installed has no part in what a
+        submission computes, and no share of its time. What there is not, or does not let itself be imported, is left
+        out: a piece that needs it says so."""
+        names = sorted(filter(_IS_MODULE, modules), key=lambda name: name.count("."))  # packages first: they bring most
+        self._ours.send(json.dumps(names[:_MOST_MODULES]).encode())
+        self._reply()
 
     def _reply(self) -> int:
         data = self._ours.recv(_PID.size)
@@ -133,18 +144,27 @@ def _fork_at_each_request(worker: socket.socket, mine: Path, around: Walls | Non
         data, fds, _, _ = socket.recv_fds(worker, 1 << 16, 2)
         if not data:
             os._exit(0)
-        if not fds:
-            pid, status = os.waitpid(_PID.unpack(data)[0], 0)
+        request = json.loads(data)
+        if isinstance(request, int):
+            pid, status = os.waitpid(request, 0)
             if pid in own:
                 shutil.rmtree(own.pop(pid), ignore_errors=True)  # what stays goes with the grader's folder
             worker.send(_PID.pack(status))
             continue
-        piece, endless, share, compiles = json.loads(data)
+        if not fds:
+            for name in request:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+            gc.freeze()  # a collection in a fork would copy all of it
+            worker.send(_PID.pack(0))
+            continue
+        piece, endless, share, compiles = request
         folder = "" if around is None or compiles else tempfile.mkdtemp(dir=Path.cwd())
         pid = os.fork()
         if pid == 0:
             worker.close()
             _live(partial(_serve, mine, piece, endless, share, *fds), around, folder)
+        os.setpgid(pid, pid)  # what it starts ends with it
         if folder:
             own[pid] = folder
         worker.send(_PID.pack(pid))
@@ -164,8 +184,10 @@ def _live(serve: Callable[[], None], around: Walls | None, folder: str) -> NoRet
             readable = [*around["readable"], *(each for each in around["writable"] if Path(each) != Path.cwd())]
             os.chdir(folder)
             os.environ.update(HOME=folder, TMPDIR=folder)
+            tempfile.tempdir = None  # what was imported before may have asked for it
             writable = [os.devnull, folder]
             walls.confine_further(readable=readable, writable=writable, listable=around.get("listable", ()))
+            own_memory.keep_in(Path(folder))
         serve()
         code = 0
     except BaseException:
@@ -179,7 +201,7 @@ def _live(serve: Callable[[], None], around: Walls | None, folder: str) -> NoRet
 
 def _serve(mine: Path, piece: str, endless: Sequence[str], share: float, orders: int, told: int) -> None:
     worker = _Worker(mine, orders, told)
-    worker.tell(lambda: worker.be(load(mine / piece)))  # which has a limit of its own
+    worker.tell(lambda: worker.be_new(mine / piece))  # which has a limit of its own
     with _ended_in_time(mine, endless, share, worker):
         while order := crossing.read(orders):
             worker.tell(partial(worker.obey, order))
@@ -196,6 +218,12 @@ class _Worker:
         self._changed = ""
         self._by_value = 0  # id() of an object that the worker knows, and wants to see
         self._asking = threading.Lock()  # a piece may have threads
+
+    def be_new(self, piece: Path) -> list[str]:
+        """Imports the piece; returns the modules that came with it."""
+        before = set(sys.modules)
+        self.be(load(piece))
+        return [*sys.modules.keys() - before]
 
     def be(self, piece: ModuleType | None) -> None:
         """It has none of the worker's objects any more, and the worker none of its."""

@@ -75,7 +75,9 @@ class Runner:
                     self._program(program)  # it may compile kernels of its own
                 for piece in request["import"]:
                     with self._guests(piece) as (guest,):
-                        guest.imported()
+                        modules = guest.imported()
+                    if self._nursery is not None:
+                        self._nursery.know(modules)
                 return pack({"nonce": nonce, "failure": None, "looks": [*looks]})
             if "record" in request:
                 return self._answer_record(nonce, request["record"])

@@ -45,7 +45,7 @@ REFUSED: dict[str, _Numbers] = {
     **{"mq_getsetattr": (245, 185), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447)},
     # the network: also unix sockets, behind which there may be a container engine; and calls made behind this filter
-    **{"socket": (41, 198), "socketpair": (53, 199), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426)},
+    **{"socket": (41, 198), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426)},
     **{"io_uring_register": (427, 427), "io_setup": (206, 0), "io_submit": (209, 2)},
     # the machine, and namespaces in which a process has powers
     **{"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41)},
@@ -74,14 +74,17 @@ class _Only(NamedTuple):
 _ALL = 0xFFFFFFFF
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS and its like
 _SHARED_AND_NAMELESS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: the pages stay when a process gives them back
+_UNIX, _STREAM = 1, 1  # asyncio's own pair: connected to each other, and never to anything else
 _OWNERS = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: signals; F_SETLEASE, F_NOTIFY: others' files
-ARGUMENTS: dict[str, _Only] = {
-    "prlimit64": _Only((302, 261), 0, _ALL, (0,), refused=False),  # 0: the process itself
-    "sched_setaffinity": _Only((203, 122), 0, _ALL, (0,), refused=False),
-    "clone": _Only((56, 220), 0, _NEW_NAMESPACES, (0,), refused=False),
-    "mmap": _Only((9, 222), 3, _SHARED_AND_NAMELESS, (_SHARED_AND_NAMELESS,), refused=True),
-    "fcntl": _Only((72, 25), 1, _ALL, _OWNERS, refused=True),
-}
+ARGUMENTS: tuple[tuple[str, _Only], ...] = (
+    ("prlimit64", _Only((302, 261), 0, _ALL, (0,), refused=False)),  # 0: the process itself
+    ("sched_setaffinity", _Only((203, 122), 0, _ALL, (0,), refused=False)),
+    ("clone", _Only((56, 220), 0, _NEW_NAMESPACES, (0,), refused=False)),
+    ("socketpair", _Only((53, 199), 0, _ALL, (_UNIX,), refused=False)),
+    ("socketpair", _Only((53, 199), 1, 0xF, (_STREAM,), refused=False)),
+    ("mmap", _Only((9, 222), 3, _SHARED_AND_NAMELESS, (_SHARED_AND_NAMELESS,), refused=True)),
+    ("fcntl", _Only((72, 25), 1, _ALL, _OWNERS, refused=True)),
+)
 
 
 MACHINES = tuple(_COLUMNS)  # for which there is a filter, as ``platform.machine()`` names them
@@ -103,11 +106,15 @@ def program(machine: str = platform.machine()) -> list[bytes]:
     ]:
         if (number := numbers[column]) is not None:
             steps += [(_EQUAL, 0, 1, number), verdict]
-    for only in ARGUMENTS.values():
+    for _, only in ARGUMENTS:
         number = only.numbers[column]
         assert number is not None  # all machines have these
-        compared = [(_EQUAL, len(only.values) - at, 0, value) for at, value in enumerate(only.values)]
-        ends = [allow, refuse] if only.refused else [refuse, allow]
-        decide = [(_LOAD, 0, 0, _ARGUMENTS + 8 * only.argument), (_AND, 0, 0, only.mask), *compared, *ends]
-        steps += [(_EQUAL, 0, len(decide), number), *decide]
+        last = len(only.values)
+        compared = (
+            [step for value in only.values for step in ((_EQUAL, 0, 1, value), refuse)]
+            if only.refused
+            else [*((_EQUAL, last - at, 0, value) for at, value in enumerate(only.values)), refuse]
+        )
+        decide = [(_LOAD, 0, 0, _ARGUMENTS + 8 * only.argument), (_AND, 0, 0, only.mask), *compared]
+        steps += [(_LOAD, 0, 0, _NUMBER), (_EQUAL, 0, len(decide), number), *decide]
     return [struct.pack("=HBBI", *step) for step in [*steps, allow]]

@@ -34,8 +34,8 @@ def messages(wants: Any, rank: int, node: int, per_node: int) -> list[tuple[int,
     Each token once, and nothing if it is the rank's own node.
     """
     # TASK 2 (3 points): the messages for a partner
-    # The ranks of a node are node * per_node and the per_node - 1 behind it. A token of which none of them is
-    # in need is not sent. In the own node nothing crosses.
+    # The ranks of a node are node * per_node and the per_node - 1 behind it. A token crosses to a node only if
+    # a rank there needs it. To the rank's own node nothing crosses.
     raise NotImplementedError("Task 2 is still to do: the messages for a partner")
     # end of TASK 2
 

@@ -459,12 +459,12 @@ PyMethodDef launch_methods[] = {
 
 PyTypeObject launch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// ---- A call made again: arrays and launches, at other addresses -----------------------------------------------------
-constexpr int kMostSlots = 32, kMostSteps = 8, kMostPatches = 32;
+// ---- An operation: arrays, and launches with argument blocks that are kept ------------------------------------------
+constexpr int kMostSlots = 48, kMostSteps = 4, kMostPatches = 32;
 
-struct Patch {  // of a step's arguments: the word at `offset` becomes that of `slot`, plus `add`
-    int offset, slot;
-    uint64_t add;
+struct Patch {  // the bytes at `offset` of a step's arguments: slots[slot] + add + slots[number] * factor
+    int offset, size, slot, number;
+    uint64_t add, factor;
 };
 
 struct Step {
@@ -475,45 +475,42 @@ struct Step {
     void* pointers[kMostParams];
 };
 
-struct Replay {
-    PyObject_HEAD PyObject* makers;  // (function, arguments) of each array
-    int num_given, num_steps;
+struct Operation {
+    PyObject_HEAD PyObject* makers;  // (function, dtype, ((slot or -1, length), ...)) of each array
+    int num_given, num_slots, num_steps;
     Step steps[kMostSteps];
 };
 
-bool add_patch(Step* step, int offset, int slot, uint64_t add, int num_slots) {
-    if (slot < 0 || slot >= num_slots || step->num_patches == kMostPatches) return false;
-    step->patches[step->num_patches++] = {offset, slot, add};
+// `given`: (offset, size, slot, add, number or -1, factor).
+bool add_patch(const Operation& self, Step* step, PyObject* given, int begin, int end) {
+    Patch patch;
+    unsigned long long add, factor;
+    if (!PyTuple_Check(given) ||
+        !PyArg_ParseTuple(given, "iiiKiK", &patch.offset, &patch.size, &patch.slot, &add, &patch.number, &factor))
+        return false;
+    const bool fits = patch.size == 4 || patch.size == 8;
+    if (!fits || patch.offset < 0 || begin + patch.offset + patch.size > end) return false;
+    if (patch.slot < 0 || patch.slot >= self.num_slots || patch.number >= self.num_slots) return false;
+    if (step->num_patches == kMostPatches) return false;
+    patch.offset += begin;
+    patch.add = add, patch.factor = factor;
+    step->patches[step->num_patches++] = patch;
     return true;
 }
 
-// One parameter: bytes of a struct; (bytes, (at, slot, offset), ...), a struct with words that are as below; (slot,
-// offset), the number of a slot and so much more; an int, an address that stays.
-bool add_param(Step* step, const Param& param, PyObject* given, int num_slots) {
-    char* const to = step->arguments + param.offset;
-    if (PyLong_CheckExact(given)) return param.kind == 'p' && store_address(given, to);
-    PyObject* bytes = given;
-    int at = 0, slot = -1;
-    unsigned long long add = 0;
-    if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) > 0) {
-        bytes = PyTuple_GET_ITEM(given, 0);
-        if (!PyBytes_CheckExact(bytes)) {
-            return param.kind == 'p' && PyArg_ParseTuple(given, "iK", &slot, &add) &&
-                   add_patch(step, param.offset, slot, add, num_slots);
-        }
-        for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(given); ++i) {
-            PyObject* const word = PyTuple_GET_ITEM(given, i);
-            if (!PyTuple_CheckExact(word) || !PyArg_ParseTuple(word, "iiK", &at, &slot, &add)) return false;
-            if (at < 0 || at + 8 > param.size || !add_patch(step, param.offset + at, slot, add, num_slots))
-                return false;
-        }
+// One parameter: (bytes, patch, ...), with as many bytes as it has.
+bool add_param(const Operation& self, Step* step, const Param& param, PyObject* given) {
+    if (!PyTuple_CheckExact(given) || PyTuple_GET_SIZE(given) == 0) return false;
+    PyObject* const bytes = PyTuple_GET_ITEM(given, 0);
+    if (!PyBytes_CheckExact(bytes) || PyBytes_GET_SIZE(bytes) != param.size) return false;
+    std::memcpy(step->arguments + param.offset, PyBytes_AS_STRING(bytes), param.size);
+    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(given); ++i) {
+        if (!add_patch(self, step, PyTuple_GET_ITEM(given, i), param.offset, param.offset + param.size)) return false;
     }
-    if (param.kind != 's' || !PyBytes_CheckExact(bytes) || PyBytes_GET_SIZE(bytes) != param.size) return false;
-    std::memcpy(to, PyBytes_AS_STRING(bytes), param.size);
     return true;
 }
 
-bool add_step(Replay* self, PyObject* given, int num_slots) {
+bool add_step(Operation* self, PyObject* given) {
     PyObject *launch, *params;
     if (self->num_steps == kMostSteps) return false;
     if (!PyArg_ParseTuple(given, "O!O!", &launch_type, &launch, &PyTuple_Type, &params)) return false;
@@ -529,40 +526,52 @@ bool add_step(Replay* self, PyObject* given, int num_slots) {
     for (int i = 0; i < step.launch->num_params; ++i) {
         const Param& param = step.launch->params[i];
         step.pointers[i] = step.arguments + param.offset;
-        if (!add_param(&step, param, PyTuple_GET_ITEM(params, i), num_slots)) return false;
+        if (!add_param(*self, &step, param, PyTuple_GET_ITEM(params, i))) return false;
     }
     return true;
 }
 
-// Replay(numbers given, makers, steps): a step is (Launch, parameters). A slot is a number given, or behind those the
+// Whether it is (function, dtype, ((slot or -1, length), ...)).
+bool is_maker(PyObject* maker, int num_given) {
+    PyObject *function, *dtype, *shape;
+    if (!PyTuple_CheckExact(maker) || !PyArg_ParseTuple(maker, "OOO!", &function, &dtype, &PyTuple_Type, &shape))
+        return false;
+    for (Py_ssize_t d = 0; d < PyTuple_GET_SIZE(shape); ++d) {
+        int slot;
+        long long length;
+        PyObject* const dimension = PyTuple_GET_ITEM(shape, d);
+        if (!PyTuple_CheckExact(dimension) || !PyArg_ParseTuple(dimension, "iL", &slot, &length)) return false;
+        if (slot >= num_given) return false;
+    }
+    return PyTuple_GET_SIZE(shape) <= kMostDims;
+}
+
+// Operation(number of values, makers, steps): a step is (Launch, parameters). A slot is a value given, or behind those the
 // address of an array made. Raises ValueError for what it cannot do.
-PyObject* replay_new(PyTypeObject* type, PyObject* args, PyObject*) {
+PyObject* operation_new(PyTypeObject* type, PyObject* args, PyObject*) {
     int num_given;
     PyObject *makers, *steps;
     if (!PyArg_ParseTuple(args, "iO!O!", &num_given, &PyTuple_Type, &makers, &PyTuple_Type, &steps)) return nullptr;
-    Replay* const self = reinterpret_cast<Replay*>(type->tp_alloc(type, 0));
+    Operation* const self = reinterpret_cast<Operation*>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
     self->makers = Py_NewRef(makers);
     self->num_given = num_given;
     const Py_ssize_t slots = num_given + PyTuple_GET_SIZE(makers);
-    bool ok = num_given >= 0 && slots <= kMostSlots;
+    bool ok = num_given >= 0 && slots <= kMostSlots && PyTuple_GET_SIZE(steps) > 0;
+    self->num_slots = static_cast<int>(slots);
     for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(makers); ++i) {
-        PyObject* const maker = PyTuple_GET_ITEM(makers, i);
-        ok =
-            PyTuple_CheckExact(maker) && PyTuple_GET_SIZE(maker) == 2 && PyTuple_CheckExact(PyTuple_GET_ITEM(maker, 1));
+        ok = is_maker(PyTuple_GET_ITEM(makers, i), num_given);
     }
-    for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(steps); ++i) {
-        ok = add_step(self, PyTuple_GET_ITEM(steps, i), static_cast<int>(slots));
-    }
+    for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(steps); ++i) ok = add_step(self, PyTuple_GET_ITEM(steps, i));
     if (ok) return reinterpret_cast<PyObject*>(self);
     PyErr_Clear();
     Py_DECREF(self);
-    PyErr_SetString(PyExc_ValueError, "not a call that can be made again");
+    PyErr_SetString(PyExc_ValueError, "not an operation that can run natively");
     return nullptr;
 }
 
-void replay_dealloc(PyObject* object) {
-    Replay* const self = reinterpret_cast<Replay*>(object);
+void operation_dealloc(PyObject* object) {
+    Operation* const self = reinterpret_cast<Operation*>(object);
     for (int i = 0; i < self->num_steps; ++i) {
         Py_XDECREF(reinterpret_cast<PyObject*>(self->steps[i].launch));
         PyMem_Free(self->steps[i].arguments);
@@ -571,32 +580,77 @@ void replay_dealloc(PyObject* object) {
     Py_TYPE(object)->tp_free(object);
 }
 
-// run(stream, numbers): a list of the arrays; (step, the driver's error); None: nothing was launched, since something is
-// not as usual. What a maker raises is raised.
-PyObject* replay_run(PyObject* object, PyObject* const* given, Py_ssize_t count) {
-    const Replay& self = *reinterpret_cast<Replay*>(object);
-    uint64_t slots[kMostSlots];
-    if (count != 2 || !PyTuple_CheckExact(given[1]) || PyTuple_GET_SIZE(given[1]) != self.num_given) Py_RETURN_NONE;
-    for (int i = 0; i < self.num_given; ++i) {
-        char word[sizeof(uint64_t)];
-        if (!store_address(PyTuple_GET_ITEM(given[1], i), word)) {
-            PyErr_Clear();
-            Py_RETURN_NONE;
+// The word of a value: the address of what an ArrayInfo describes, 0 for None, or a number that is not negative.
+bool value_of(PyObject* value, uint64_t* word) {
+    *word = 0;
+    if (value == Py_None) return true;
+    if (Py_TYPE(value) == tensors.info) value = PyTuple_GET_ITEM(value, kAddress);
+    return PyLong_CheckExact(value) && store_address(value, reinterpret_cast<char*>(word));
+}
+
+// What a maker makes, by torch's function of (sizes, strides, dtype). Null with torch's exception.
+PyObject* make_array(PyObject* maker, const uint64_t* slots) {
+    PyObject* const shape = PyTuple_GET_ITEM(maker, 2);
+    const Py_ssize_t dims = PyTuple_GET_SIZE(shape);
+    PyObject *const sizes = PyTuple_New(dims), *const strides = PyTuple_New(dims);
+    PyObject* made = nullptr;
+    if (sizes && strides) {
+        int64_t step = 1;
+        for (Py_ssize_t d = dims - 1; d >= 0; --d) {
+            PyObject* const dimension = PyTuple_GET_ITEM(shape, d);
+            const long slot = PyLong_AsLong(PyTuple_GET_ITEM(dimension, 0));
+            const int64_t length =
+                slot < 0 ? PyLong_AsLongLong(PyTuple_GET_ITEM(dimension, 1)) : static_cast<int64_t>(slots[slot]);
+            PyTuple_SET_ITEM(sizes, d, PyLong_FromLongLong(length));
+            PyTuple_SET_ITEM(strides, d, PyLong_FromLongLong(step));
+            step *= length > 1 ? length : 1;
         }
-        std::memcpy(&slots[i], word, sizeof word);
+        PyObject* const args[] = {sizes, strides, PyTuple_GET_ITEM(maker, 1)};
+        made = PyObject_Vectorcall(PyTuple_GET_ITEM(maker, 0), args, 3, nullptr);
+    }
+    Py_XDECREF(sizes), Py_XDECREF(strides);
+    return made;
+}
+
+// Writes the values into the steps' arguments. False if a number is too large for its field.
+bool write_values(const Operation& self, const uint64_t* slots) {
+    for (int i = 0; i < self.num_steps; ++i) {
+        const Step& step = self.steps[i];
+        for (int p = 0; p < step.num_patches; ++p) {
+            const Patch& patch = step.patches[p];
+            const uint64_t base = slots[patch.slot];
+            const uint64_t word = base + patch.add + (patch.number < 0 ? 0 : slots[patch.number] * patch.factor);
+            if (patch.size == 4 && word > INT32_MAX) return false;
+            std::memcpy(step.arguments + patch.offset, &word, patch.size);
+        }
+    }
+    return true;
+}
+
+// run(stream, values): a list of the arrays; (step, the driver's error); None: nothing was launched, since something is
+// not as usual. What a maker raises is raised.
+PyObject* operation_run(PyObject* object, PyObject* const* given, Py_ssize_t count) {
+    const Operation& self = *reinterpret_cast<Operation*>(object);
+    uint64_t slots[kMostSlots];
+    const auto not_done = [] {
+        PyErr_Clear();
+        return Py_NewRef(Py_None);
+    };
+    if (count != 2 || !PyTuple_CheckExact(given[1]) || PyTuple_GET_SIZE(given[1]) != self.num_given) return not_done();
+    for (int i = 0; i < self.num_given; ++i) {
+        if (!value_of(PyTuple_GET_ITEM(given[1], i), &slots[i])) return not_done();
     }
     const unsigned long long stream = PyLong_AsUnsignedLongLong(given[0]);
     void* context = nullptr;
-    if (PyErr_Occurred() || self.num_steps == 0 || self.steps[0].launch->get_context(&context) != 0 ||
+    if (PyErr_Occurred() || self.steps[0].launch->get_context(&context) != 0 ||
         context != self.steps[0].launch->context) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
+        return not_done();
     }
     const Py_ssize_t arrays = PyTuple_GET_SIZE(self.makers);
     PyObject* const made = PyList_New(arrays);
-    for (Py_ssize_t i = 0; made && i < arrays; ++i) {
-        PyObject* const maker = PyTuple_GET_ITEM(self.makers, i);
-        PyObject* const array = PyObject_Call(PyTuple_GET_ITEM(maker, 0), PyTuple_GET_ITEM(maker, 1), nullptr);
+    if (!made) return nullptr;
+    for (Py_ssize_t i = 0; i < arrays; ++i) {
+        PyObject* const array = make_array(PyTuple_GET_ITEM(self.makers, i), slots);
         DLTensor tensor;
         if (!array) {
             Py_DECREF(made);
@@ -604,18 +658,17 @@ PyObject* replay_run(PyObject* object, PyObject* const* given, Py_ssize_t count)
         }
         PyList_SET_ITEM(made, i, array);
         if (!look_at_dense(array, &tensor)) {
-            PyErr_Clear();
             Py_DECREF(made);
-            Py_RETURN_NONE;
+            return not_done();
         }
         slots[self.num_given + i] = reinterpret_cast<uint64_t>(tensor.data) + tensor.byte_offset;
     }
-    for (int i = 0; made && i < self.num_steps; ++i) {
+    if (!write_values(self, slots)) {
+        Py_DECREF(made);
+        return not_done();
+    }
+    for (int i = 0; i < self.num_steps; ++i) {
         const Step& step = self.steps[i];
-        for (int p = 0; p < step.num_patches; ++p) {
-            const uint64_t word = slots[step.patches[p].slot] + step.patches[p].add;
-            std::memcpy(step.arguments + step.patches[p].offset, &word, sizeof word);
-        }
         int status;
         const unsigned* const d = step.launch->dims;
         void** const pointers = const_cast<void**>(step.pointers);
@@ -631,11 +684,11 @@ PyObject* replay_run(PyObject* object, PyObject* const* given, Py_ssize_t count)
     return made;
 }
 
-PyMethodDef replay_methods[] = {
-    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(replay_run)), METH_FASTCALL, nullptr},
+PyMethodDef operation_methods[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(operation_run)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
-PyTypeObject replay_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject operation_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 PyMethodDef functions[] = {
     {"describe", describe_or_none, METH_O, nullptr},
@@ -657,15 +710,16 @@ PyMODINIT_FUNC PyInit_ep_host() {
     launch_type.tp_dealloc = launch_dealloc;
     launch_type.tp_methods = launch_methods;
     if (PyType_Ready(&launch_type) != 0) return nullptr;
-    replay_type.tp_name = "ep_host.Replay";
-    replay_type.tp_basicsize = sizeof(Replay);
-    replay_type.tp_flags = Py_TPFLAGS_DEFAULT;
-    replay_type.tp_new = replay_new;
-    replay_type.tp_dealloc = replay_dealloc;
-    replay_type.tp_methods = replay_methods;
-    if (PyType_Ready(&replay_type) != 0) return nullptr;
+    operation_type.tp_name = "ep_host.Operation";
+    operation_type.tp_basicsize = sizeof(Operation);
+    operation_type.tp_flags = Py_TPFLAGS_DEFAULT;
+    operation_type.tp_new = operation_new;
+    operation_type.tp_dealloc = operation_dealloc;
+    operation_type.tp_methods = operation_methods;
+    if (PyType_Ready(&operation_type) != 0) return nullptr;
     PyObject* const made = PyModule_Create(&module);
     if (made && PyModule_AddObjectRef(made, "Launch", reinterpret_cast<PyObject*>(&launch_type)) != 0) return nullptr;
-    if (made && PyModule_AddObjectRef(made, "Replay", reinterpret_cast<PyObject*>(&replay_type)) != 0) return nullptr;
+    if (made && PyModule_AddObjectRef(made, "Operation", reinterpret_cast<PyObject*>(&operation_type)) != 0)
+        return nullptr;
     return made;
 }

@@ -238,6 +238,7 @@ void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
 // Runs kernels until one of the awaited tickets (0: none, by rank) is done; null: until all services wait. Returns an Outcome; epemu_report says more.
 int epemu_run(Machine* m, const int64_t* awaited) {
     install_signal_handlers();
+    m->most_waiting = 0;  // of this run
     const Outcome outcome = with_memory([&] { return run(*m, awaited); });
     if (recorder) recorder->read_latest();
     recorder = nullptr;

@@ -103,8 +103,7 @@ void write(Machine& m, NetOp& op) {
     op.pieces.clear();
     op.delivered = true;
     m.progress++;
-    if (m.num_parked)
-        for (uintptr_t a = op.to & ~uintptr_t{7}; a < op.to + op.bytes; a += 8) wake(a);
+    wake(op.to, op.bytes);
 }
 
 // A thread that waits for groups looks again.

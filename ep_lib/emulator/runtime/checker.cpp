@@ -31,10 +31,6 @@ T* reserve(size_t bytes) {
     return memory == MAP_FAILED ? nullptr : static_cast<T*>(memory);
 }
 
-bool on_stack(const Fiber* fiber, uintptr_t address) {
-    return address - reinterpret_cast<uintptr_t>(fiber->stack) < machine->settings.stack_bytes;
-}
-
 }  // namespace
 
 Checker::Checker(Machine& m, bool plain_volatile)
@@ -664,7 +660,7 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
 }
 
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
-    if (on_stack(fiber, address) || !size) return;
+    if (!size) return;
     if (!(flags & kWrites)) {
         // The compiler may make it a load by the read-only path.
         for (const Range& range : fiber->block->launch->read_only)
@@ -678,7 +674,7 @@ void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags
 // The read-only path keeps what it has read for as long as the kernel runs. Data of other kernels may come while this one
 // runs, if it has not looked there before; what the same kernel writes, here or on another rank, should not be read so.
 void Checker::read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc) {
-    if (on_stack(fiber, address)) return;
+    if (is_on_stack(fiber, address)) return;
     const ThreadCheck& t = *fiber->check;
     const Launch* launch = fiber->block->launch;
     const VectorClock& start = launches_[launch].start;
@@ -951,7 +947,7 @@ void Checker::note_acquired(ThreadCheck& t, const Write& w, uint32_t pc) {
 
 // What an acquire has learned is known already when its own access is looked at.
 bool Checker::load(Fiber* fiber, uintptr_t address, uint64_t* value, int size, int order, int scope, uintptr_t pc) {
-    if (on_stack(fiber, address)) return false;
+    if (is_on_stack(fiber, address)) return false;
     machine->schedule->touched(address, static_cast<size_t>(size), Touch::kRead);
     ThreadCheck& t = *fiber->check;
     if (recorder) recorder->next_atomic(order, scope);
@@ -980,7 +976,7 @@ bool Checker::load(Fiber* fiber, uintptr_t address, uint64_t* value, int size, i
 
 bool Checker::store(Fiber* fiber, uintptr_t address, const uint64_t* value, int size, int order, int scope,
                     uintptr_t pc) {
-    if (on_stack(fiber, address)) return true;
+    if (is_on_stack(fiber, address)) return true;
     machine->schedule->touched(address, static_cast<size_t>(size), Touch::kWrite);
     ThreadCheck& t = *fiber->check;
     Location& l = location(t, address, size);
@@ -1004,14 +1000,14 @@ bool Checker::store(Fiber* fiber, uintptr_t address, const uint64_t* value, int 
 
 // The read of a read-modify-write that needs what was there.
 void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc) {
-    if (on_stack(fiber, address)) return;
+    if (is_on_stack(fiber, address)) return;
     read_of_memory(*fiber->check, address, static_cast<size_t>(size), atomic_flags(EPEMU_RELAXED, scope, true), pc);
 }
 
 // A read-modify-write: what it observes stays published with it.
 void Checker::update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                      const Behind* behind) {
-    if (on_stack(fiber, address)) return;
+    if (is_on_stack(fiber, address)) return;
     machine->schedule->touched(address, static_cast<size_t>(size), Touch::kWrite);
     ThreadCheck& t = *fiber->check;
     if (recorder) recorder->next_atomic(order, scope);

@@ -21,7 +21,6 @@
 #include <mutex>
 #include <new>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "ep_emulator/abi.h"
@@ -319,7 +318,7 @@ struct Machine {
     size_t resident_threads = 0, most_resident_blocks = 0;
     int64_t patience = 0, full_patience = 0;  // until more blocks are admitted (scheduler.cpp)
     std::vector<std::unique_ptr<Image>> images;
-    std::unordered_map<uintptr_t, std::vector<Fiber*>> parked;  // by address / 8
+    std::map<uintptr_t, std::vector<Fiber*>> parked;  // by address / 8
     size_t num_parked = 0;
     uint64_t progress = 0;  // grows whenever something that others could see happened
     uint64_t now_ns = 1000000;
@@ -343,7 +342,7 @@ struct Machine {
     std::map<uintptr_t, OtherValue> other_values;
     std::string report, findings;  // JSON for Python
     std::string livelock;          // JSON: whose steps come back to a state, if the schedule has found that
-    std::string quiescence;        // who waited when only waits with a limit could go on any more; under checks
+    std::string quiescence;        // who waited when only waits with a limit could go on any more
     size_t most_waiting = 0;
 
     // In a world of several processes: who holds it may change this. A run gives it to those that ask.
@@ -383,6 +382,11 @@ extern Fiber* current;
 extern Machine* machine;
 extern int64_t quantum;  // instrumented accesses until the running fiber is preempted
 
+// A local variable, which no other thread uses.
+inline bool is_on_stack(const Fiber* fiber, uintptr_t address) {
+    return address - reinterpret_cast<uintptr_t>(fiber->stack) < machine->settings.stack_bytes;
+}
+
 // fiber.cpp
 Fiber* switch_to(Fiber* fiber);     // from the scheduler; returns the fiber that came back to it
 void switch_to_scheduler();         // from a fiber
@@ -401,12 +405,12 @@ enum class Outcome { kDone, kDeadlock, kFault, kStopped };
 Outcome run(Machine& m, const int64_t* awaited);
 void make_runnable(Fiber* fiber);
 void block_current(State state, const char* what, uintptr_t pc);
-void step_aside();             // switch, staying runnable
-void yield();                  // the same, so that others run first
-void preempt();                // the same, perhaps for long
-void maybe_preempt();          // at a synchronising operation
-void park(Fiber* fiber);       // until one of the locations it polls changes
-void wake(uintptr_t address);  // polling fibers that look at this location
+void step_aside();                           // switch, staying runnable
+void yield();                                // the same, so that others run first
+void preempt();                              // the same, perhaps for long
+void maybe_preempt();                        // at a synchronising operation
+void park(Fiber* fiber);                     // until one of the locations it polls changes
+void wake(uintptr_t address, size_t bytes);  // polling fibers that look at any of these locations, in their order
 void retire(Fiber* fiber);
 void run_lane(Machine& m, Fiber* fiber);  // and those that it hands over to, until one returns to the scheduler
 void end_turn(Machine& m, Warp* warp);    // after its lanes have run
@@ -432,12 +436,16 @@ inline void finish_volatile() {
     if (__builtin_expect(is_volatile_pending, 0)) finish_last_volatile();
 }
 void check_access_outside(uintptr_t address, size_t size, bool write, uintptr_t pc);
-// Raises a fault if the running thread may not touch this memory. Most accesses are to shared memory: that comes first.
+// In the shared memory of the running thread's block.
+inline bool is_shared(uintptr_t address, size_t size) {
+    const Block* block = current->block;
+    const uintptr_t offset = address - reinterpret_cast<uintptr_t>(block->shared);
+    return offset < block->shared_bytes && offset + size <= block->shared_bytes;
+}
+// Raises a fault if the running thread may not touch this memory. Of what is not local most is shared: that comes first.
 inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     finish_volatile();
-    const Block* block = current->block;
-    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(block->shared);
-    if (in_shared < block->shared_bytes && in_shared + size <= block->shared_bytes) return;
+    if (is_shared(address, size)) return;
     check_access_outside(address, size, write, pc);
 }
 bool in_an_array(Launch& launch, size_t offset, size_t size, bool write);  // that the launch may touch, of any heap

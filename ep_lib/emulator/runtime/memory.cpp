@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "checker.hpp"
 #include "machine.hpp"
@@ -40,8 +41,7 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     Launch* launch = current->block->launch;
     Range& recent = launch->recent[write];
     if (address >= recent.begin && address + size <= recent.end) return;
-    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    if (address - stack < machine->settings.stack_bytes) {
+    if (is_on_stack(current, address)) {
         if (write) machine->last_local_writer = current, machine->last_local_pc = pc;
         return;
     }
@@ -103,6 +103,12 @@ F from_bits(uint64_t bits) {
 int64_t sign_extend(uint64_t value, int size) {
     const int shift = 64 - 8 * size;
     return static_cast<int64_t>(value << shift) >> shift;
+}
+
+// What an addition of floats in global memory makes of a denormal.
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+uint64_t added_in_global(uint64_t old, uint64_t value) {
+    return bits_of(flushed(flushed(from_bits<float>(old)) + flushed(from_bits<float>(value))));
 }
 
 uint64_t apply(int op, uint64_t old, uint64_t value, uint64_t compare, int size) {
@@ -190,7 +196,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, int order,
     if (read_raw(address, size) == before) return;
     forget_polls();
     machine->progress++;
-    wake(address);
+    wake(address, size);
     maybe_preempt();
 }
 
@@ -206,7 +212,10 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     value = truncate(value, size);
     compare = truncate(compare, size);
     Behind behind;
-    const auto updated = [&](uint64_t old) { return truncate(apply(op, old, value, compare, size), size); };
+    const bool flushes = op == EPEMU_ATOMIC_ADD_F32 && !is_shared(address, size);
+    const auto updated = [&](uint64_t old) {
+        return flushes ? added_in_global(old, value) : truncate(apply(op, old, value, compare, size), size);
+    };
     if (checker && checker->weak && checker->may_update_behind(current, address, size, updated, &behind)) {
         checker->update(current, address, updated(behind.value), size, order, scope, pc, &behind);
         forget_polls();
@@ -237,7 +246,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     }
     forget_polls();
     machine->progress++;
-    wake(address);
+    wake(address, size);
     maybe_preempt();
     return old;
 }
@@ -322,8 +331,6 @@ bool replace_raw(uintptr_t address, uint64_t old, uint64_t value, int size) {
 
 void note_store(uintptr_t address, int size) {
     PollSet& p = *current->polls;
-    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    if (address - stack < machine->settings.stack_bytes) return;  // a local variable: no other thread sees it
     if (size > 8 || p.num_stores == PollSet::kMax) {
         forget_polls();
         return;
@@ -420,8 +427,7 @@ void epemu_atomic16(int op, void* p, const void* value, const void* compare, voi
     }
     forget_polls();
     machine->progress++;
-    wake(address);
-    wake(address + kBytes / 2);
+    wake(address, kBytes);
     maybe_preempt();
 }
 void epemu_read_only(const void* p, int size) {

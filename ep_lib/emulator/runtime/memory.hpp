@@ -26,11 +26,15 @@ inline void before_signal(uintptr_t address, uintptr_t pc) {
 
 // Every other load and store.
 inline void plain_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
-    if (!current) return;  // initialisers of a kernel library, while it is loaded
-    check_access(address, size, write, pc);
-    if (__builtin_expect(checker != nullptr, 0)) checker->access(current, address, size, write ? kWrites : 0, pc);
-    if (__builtin_expect(timed != nullptr, 0)) timed->access(address, size, write);
-    if (write && current->polls && current->polls->num_loads) note_store(address, static_cast<int>(size));
+    if (!current) return;                 // initialisers of a kernel library, while it is loaded
+    if (is_on_stack(current, address)) {  // as most are
+        if (write) machine->last_local_writer = current, machine->last_local_pc = pc;
+    } else {
+        check_access(address, size, write, pc);
+        if (__builtin_expect(checker != nullptr, 0)) checker->access(current, address, size, write ? kWrites : 0, pc);
+        if (__builtin_expect(timed != nullptr, 0)) timed->access(address, size, write);
+        if (write && current->polls && current->polls->num_loads) note_store(address, static_cast<int>(size));
+    }
     if (--quantum < 0) {
         current->pc = pc;  // where it is seen, should the time be over
         preempt();

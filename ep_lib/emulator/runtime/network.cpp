@@ -16,12 +16,6 @@ namespace {
 
 constexpr int kTries = 4;  // picks before a delayed operation moves after all
 
-void wake_range(uintptr_t address, size_t bytes) {
-    machine->progress++;
-    if (!machine->num_parked) return;
-    for (uintptr_t a = address & ~uintptr_t{7}; a < address + bytes; a += 8) wake(a);
-}
-
 // Whether any part of this operation may be written yet.
 bool may_deliver(const Machine& m, const NetOp& op) {
     Network& net = *m.network;
@@ -52,7 +46,8 @@ void deliver_piece(NetOp& op, size_t index) {
     memcpy(reinterpret_cast<void*>(op.to + piece.offset), piece.data.data(), piece.bytes);
     machine->schedule->touched(op.to + piece.offset, piece.bytes, Touch::kWrite);
     if (checker) checker->net_wrote(op, op.to + piece.offset, piece.bytes);
-    wake_range(op.to + piece.offset, piece.bytes);
+    machine->progress++;
+    wake(op.to + piece.offset, piece.bytes);
     std::swap(piece, op.pieces.back());
     op.pieces.pop_back();
 }
@@ -84,7 +79,8 @@ bool apply_signal(Machine& m, NetOp& op) {
     machine->schedule->touched(op.signal, op.value_bytes, Touch::kWrite);
     if (checker) checker->net_signalled(op, now);
     if (!(op.signal_op == EPEMU_SIGNAL_ADD && m.has_other_processes())) write_raw(op.signal, now, op.value_bytes);
-    wake_range(op.signal, op.value_bytes);
+    machine->progress++;
+    wake(op.signal, op.value_bytes);
     op.signal = 0;
     return true;
 }

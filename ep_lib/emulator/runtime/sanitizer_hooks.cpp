@@ -110,7 +110,7 @@ void epemu_next_scope(int scope) { next_scope = scope; }
 
 // ---- -fsanitize=alignment and object-size: an address that does not fit the type, or lies outside of the variable ------
 void __ubsan_handle_type_mismatch_v1(const Mismatch* what, uintptr_t address) {
-    if (!current || address - reinterpret_cast<uintptr_t>(current->stack) < machine->settings.stack_bytes) return;
+    if (!current || is_on_stack(current, address)) return;
     const char* verbs[] = {"reads", "writes"};
     const std::string where = what->log_alignment == 0 ? "outside of the variable that it indexes: "
                                                        : "at an address that is not a multiple of " +
@@ -181,9 +181,7 @@ static bool is_weak(uintptr_t address, int size) {
 }
 
 static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
-    if (!current) return;
-    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    if (address - stack < machine->settings.stack_bytes) return;
+    if (!current || is_on_stack(current, address)) return;
     check_access(address, size, false, pc);
     if (size <= 8) poll(address, size, "a polling loop of volatile loads", pc);
     uint64_t older = 0;
@@ -196,9 +194,7 @@ static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
 }
 // The store itself follows in the kernel; polling fibers are woken now and run later, when it has happened.
 static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
-    if (!current) return;
-    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    if (address - stack < machine->settings.stack_bytes) return;
+    if (!current || is_on_stack(current, address)) return;
     check_access(address, size, true, pc);
     before_signal(address, pc);
     maybe_preempt();
@@ -212,7 +208,7 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     forget_polls();
     if (!is_newest) return;
     machine->progress++;
-    wake(address);
+    wake(address, size);
 }
 #define VOLATILE(n)                                                                                                 \
     void __tsan_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }           \

@@ -323,7 +323,7 @@ bool Quiescence::resolve() {
     const uint64_t limit = m_.schedule->rounds_of_quiescence(std::clamp<uint64_t>(kWork / fibers, 50, 100000));
     if (rounds_++ < limit) return unpark_if(m_, false, false) > 0;
     // Loops that look at the clock, perhaps every hundredth time, end when enough time has passed.
-    if (checker && rounds_ == limit + 1) note_quiescence(m_);
+    if (rounds_ == limit + 1) note_quiescence(m_);
     if (step_ns_ < kForeverNs) {
         if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
         const auto step = static_cast<double>(step_ns_ / kRoundsPerStep);
@@ -339,22 +339,23 @@ void park(Fiber* fiber) {
         machine->parked[fiber->polls->loads[i].address / 8].push_back(fiber);
 }
 
-void wake(uintptr_t address) {
+void wake(uintptr_t address, size_t bytes) {
     if (!machine->num_parked) return;
-    auto it = machine->parked.find(address / 8);
-    if (it == machine->parked.end()) return;
-    const std::vector<Fiber*> fibers = std::move(it->second);
-    machine->parked.erase(it);
-    for (Fiber* fiber : fibers) {
-        if (fiber->state != State::kPolling) continue;  // it looked twice at this word
-        machine->num_parked--;
-        for (int i = 0; i < fiber->polls->num_loads; i++) {
-            auto other = machine->parked.find(fiber->polls->loads[i].address / 8);
-            if (other == machine->parked.end()) continue;
-            auto& list = other->second;
-            list.erase(std::remove(list.begin(), list.end(), fiber), list.end());
+    auto& parked = machine->parked;
+    for (auto it = parked.lower_bound(address / 8); it != parked.end() && it->first * 8 < address + bytes;) {
+        const std::vector<Fiber*> fibers = std::move(it->second);
+        it = parked.erase(it);
+        for (Fiber* fiber : fibers) {
+            if (fiber->state != State::kPolling) continue;  // it looked twice at this word
+            machine->num_parked--;
+            for (int i = 0; i < fiber->polls->num_loads; i++) {
+                auto other = parked.find(fiber->polls->loads[i].address / 8);
+                if (other == parked.end()) continue;
+                auto& list = other->second;
+                list.erase(std::remove(list.begin(), list.end(), fiber), list.end());
+            }
+            machine->schedule->woke(fiber);
         }
-        machine->schedule->woke(fiber);
     }
 }
 

@@ -52,7 +52,7 @@ void VirtualTime::run_event(const Event& event) {
             memcpy(reinterpret_cast<void*>(store.address), &store.value, store.size);
             free_stores_.push_back(event.packet);
             m_.progress++;
-            wake(store.address);
+            wake(store.address, store.size);
             break;
         }
         case Event::kReady: {
@@ -250,8 +250,7 @@ void VirtualTime::written(int rank, uint64_t place) {
         const uintptr_t to = op->to + packet.offset;
         memcpy(reinterpret_cast<void*>(to), packet.data.data(), packet.bytes);
         op->flight.bytes_left -= packet.bytes;
-        if (m_.num_parked)
-            for (uintptr_t a = to & ~uintptr_t{7}; a < to + packet.bytes; a += 8) wake(a);
+        wake(to, packet.bytes);
     }
     if (op->flight.bytes_left) return;
     if (!op->signal) {
@@ -277,7 +276,7 @@ void VirtualTime::signal(NetOp* op) {
 void VirtualTime::write_signal(NetOp* op, uint64_t value) {
     memcpy(reinterpret_cast<void*>(op->signal), &value, op->value_bytes);
     m_.progress++;
-    wake(op->signal);
+    wake(op->signal, op->value_bytes);
     delivered(op);
 }
 

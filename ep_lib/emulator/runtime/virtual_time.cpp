@@ -260,7 +260,6 @@ void VirtualTime::charge(double bytes, int owner, bool write) {
 void VirtualTime::access(uintptr_t address, size_t bytes, bool write) {
     const Block* block = current->block;
     if (address - reinterpret_cast<uintptr_t>(block->shared) < block->shared_bytes) return;
-    if (address - reinterpret_cast<uintptr_t>(current->stack) < m_.settings.stack_bytes) return;
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
     const bool in_heap = in_heaps < m_.heaps_bytes;
     charge(static_cast<double>(bytes), in_heap ? static_cast<int>(in_heaps >> m_.heap_shift) : block->launch->rank,

@@ -91,9 +91,7 @@ size_t Checker::choose_place(Location& l, const ThreadCheck& t) {
 bool Checker::may_update_behind(Fiber* fiber, uintptr_t address, int size,
                                 const std::function<uint64_t(uint64_t)>& updated, Behind* behind) {
     const ThreadCheck& t = *fiber->check;
-    Location* l = address - reinterpret_cast<uintptr_t>(fiber->stack) < m_.settings.stack_bytes
-                      ? nullptr
-                      : known_location(t, address, size);
+    Location* l = is_on_stack(fiber, address) ? nullptr : known_location(t, address, size);
     if (!l || !history_of(*l)) return false;
     const size_t end = make_newest(*l);
     const std::vector<Message>& all = l->history->messages;

@@ -46,9 +46,9 @@ class ReceiveAreas:
         """The next free area; None if all are lent."""
         return Lease(self._free, self._free.pop()) if self._free else None
 
-    def address(self, lease: Lease | None, name: str, skipped: int = 0) -> int:
-        """Of the byte ``skipped`` of an area's part ``name``; without a lease, of the first area's."""
-        return self._memory.at[name] + skipped + (0 if lease is None else lease.area * self._area_bytes[name])
+    def address(self, lease: Lease, name: str, skipped: int = 0) -> int:
+        """Of the byte ``skipped`` of an area's part ``name``."""
+        return self._memory.at[name] + skipped + lease.area * self._area_bytes[name]
 
     def array(
         self, lease: Lease, name: str, kind: str, shape: tuple[int, int], dtype: np.dtype[Any], skipped: int = 0

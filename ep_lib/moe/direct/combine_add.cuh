@@ -260,26 +260,28 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
         if (lane_id() == 0) memory.under_way[stage] = {token, found, begin, count};
         if (token < args.num_tokens) {
             const uint32_t bytes = count * sizeof(int4);
-            for (int p = lane_id(); p < found; p += kWarpSize) {
-                memory.weights[stage * args.most_ranks + p] = memory.row_ptrs[p].weight;
+            // In registers for the loops, on the emulator too: `fill` has references to what is outside of it.
+            const RowPtr* const row_ptrs = memory.row_ptrs;
+            int4* const pieces = memory.pieces + stage * stage_vectors;
+            uint64_t* const barrier = memory.barriers + stage;
+            const int rows = found, first = begin, piece_vectors = args.piece_vectors;
+            for (int p = lane_id(); p < rows; p += kWarpSize) {
+                memory.weights[stage * args.most_ranks + p] = row_ptrs[p].weight;
             }
             if constexpr (kPacked) {
-                const int own = detail::own_row(memory.row_ptrs, found), before = packed_vectors(begin);
+                const int own = detail::own_row(row_ptrs, rows), before = packed_vectors(first);
                 const uint32_t packed_bytes = packed_vectors(count) * sizeof(int4);
-                for (int p = 0; p < found; ++p) {
-                    tma_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors,
-                             memory.row_ptrs[p].row + (p == own ? begin : before), p == own ? bytes : packed_bytes,
-                             memory.barriers + stage);
+                for (int p = 0; p < rows; ++p) {
+                    tma_load(pieces + p * piece_vectors, row_ptrs[p].row + (p == own ? first : before),
+                             p == own ? bytes : packed_bytes, barrier);
                 }
-                tma_arrive(memory.barriers + stage,
-                           own < 0 ? found * packed_bytes : (found - 1) * packed_bytes + bytes);
-                if (lane_id() == 0) memory.under_way[stage].found = found | (own + 1) << kOwnShift;
+                tma_arrive(barrier, own < 0 ? rows * packed_bytes : (rows - 1) * packed_bytes + bytes);
+                if (lane_id() == 0) memory.under_way[stage].found = rows | (own + 1) << kOwnShift;
             } else {
-                for (int p = 0; p < found; ++p) {
-                    tma_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors,
-                             memory.row_ptrs[p].row + begin, bytes, memory.barriers + stage);
+                for (int p = 0; p < rows; ++p) {
+                    tma_load(pieces + p * piece_vectors, row_ptrs[p].row + first, bytes, barrier);
                 }
-                tma_arrive(memory.barriers + stage, found * bytes);
+                tma_arrive(barrier, rows * bytes);
             }
             begin += count;
         }

@@ -4,9 +4,6 @@
 // ids and sources of -1 and weights of 0; their `x` and scales are left as they are. If the dispatch failed, or brought more
 // rows than the arrays have, all that is in them is NaN or -1.
 //
-// The host need not wait for the counts either before it launches this: it guesses how many rows come (`is_guess`) and
-// looks at the counts while the kernels run. If the guess was too low, nothing is written, and it launches another.
-//
 // Rows may be grouped by expert as well (<moe/direct/expert_rows.cuh>): each is read once and written to all its places.
 #include <moe/common/failure.cuh>
 #include <moe/direct/expert_rows.cuh>
@@ -25,7 +22,6 @@ struct CopyEpilogueArgs {
     int row_scales;  // of type Side
     int top_k;
     int experts_per_rank;
-    int is_guess;  // the arrays were made before the plan was known: they are left alone where it is void, or they too small
 };
 
 constexpr int kCopyVectors = 4;  // in flight per thread
@@ -81,19 +77,12 @@ EP_DEVICE int64_t rows_received(const int* plan) {
     return count;
 }
 
-// Whether nothing is to be written, the same in all threads: the host will make other arrays, or raise.
-EP_DEVICE bool guessed_wrong(const CopyEpilogueArgs& args, const int* plan) {
-    if (!args.is_guess) return false;
-    return plan[3 * num_ranks() + args.experts_per_rank] != 0 || rows_received(plan) > args.capacity;
-}
-
 // Any grid. Each target may be null: nothing is copied then. All have `capacity` rows. False, the same in all threads of
 // a block, if there are no rows, since the dispatch failed or brought too many.
 //   plan  as in `notify`
 template <typename Index, typename Side>
 EP_DEVICE bool copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, Side* scales, Index* topk,
                              float* weights, int* src_rank, int* src_token) {
-    if (guessed_wrong(args, plan)) return false;
     const bool failed = block_is_failing(args.broken);
     const int64_t count = rows_received(plan), capacity = args.capacity, top_k = args.top_k;
     if (failed || count > capacity) {
@@ -141,7 +130,6 @@ EP_DEVICE void copy_by_expert(const CopyEpilogueArgs& args, const ExpertRowsArgs
     int* const next = expert_shared;
     const int experts = by.experts_per_rank;
     detail::find_begins(next, tokens, experts);
-    if (args.is_guess && (guessed_wrong(args, plan) || next[experts] > by.all)) return;
     if (!copy_epilogue<Index, Side>(args, plan, nullptr, nullptr, topk, weights, src_rank, src_token)) {
         const Fillers fillers = fillers_of_grid();
         fill_with_nan(x, static_cast<int64_t>(args.capacity) * args.row_vectors * sizeof(int4), fillers);

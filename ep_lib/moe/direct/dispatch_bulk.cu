@@ -63,10 +63,11 @@ EP_DEVICE void store_row_to(int4* const (&targets)[kStoreRanks], int found, cons
 #pragma unroll
         for (int q = 0; q < kStoreRanks; ++q) {
             if (q >= found) continue;
+            int4* const target = targets[q];
 #pragma unroll
             for (int u = 0; u < kStoreVectors; ++u) {
                 const int i = first + u * kWarpSize;
-                if (i < row_vectors) st_na_v4(targets[q] + i, vectors[u]);
+                if (i < row_vectors) st_na_v4(target + i, vectors[u]);
             }
         }
     }

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ep_lib.cuda.native_host import first_rows
 from ep_lib.memory.arrays import Array
 from ep_lib.moe.config import BufferConfig
 
@@ -24,12 +23,6 @@ class ExpertRows:
     weights: Array | None  # float32 [M]: the choice's weight, 0 for rows of zeros; None if no weights were given
     row: Array  # int32 [M]: which received row it is, -1 for rows of zeros
     slot: Array  # int32 [N, top_k]: where each received row's choices stand here; -1 for experts elsewhere
-
-    def first_rows(self, slot: Array, grouped: int) -> ExpertRows:
-        """The same with another ``slot`` and fewer rows, which share the memory."""
-        parts = self.x if isinstance(self.x, tuple) else (self.x,)
-        weights, row, *found = first_rows(grouped, self.weights, self.row, *parts)
-        return ExpertRows(tuple(found) if isinstance(self.x, tuple) else found[0], self.offsets, weights, row, slot)
 
 
 def most_rows(config: BufferConfig, received: int, alignment: int) -> int:

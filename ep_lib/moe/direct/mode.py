@@ -8,18 +8,17 @@ Operations count themselves on the GPU (<moe/common/epoch.cuh>), so a CUDA graph
 from __future__ import annotations
 
 import functools
-import struct
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ep_lib.errors import BufferClosedError
-from ep_lib.jit import pieces
-from ep_lib.jit.kernel import Differing, Kernel, Launched, library_kernel
-from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
+from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, Word, words
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import refuse_choices, refuse_weights
@@ -37,7 +36,9 @@ from ep_lib.runtime.rank import Rank
 _WARP = 32
 _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
-_MOST_KNOWN = 1024  # launches and arguments that are remembered
+_MOST_KNOWN = 1024  # operations that are remembered
+_ADDRESS_BYTES = 8
+_BIASES = "bias", "more_bias"
 # How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
 _WAYS = {
     "push": ("combine_push", ""),
@@ -49,6 +50,23 @@ _WAYS = {
 
 _NUMBER_OF_WAY = {way: number for number, way in enumerate(_WAYS)}
 
+# What every dispatch sends, as values of an operation: four arrays, how many tokens, the area in which it receives.
+_SENT = ("x", "scales", "row_scale", "weights", "tokens", "area")
+# Of a copy: where rows arrived, and for scales by column the numbers in a column, and those and rows together.
+_COPIED = (
+    "routing",
+    "tokens",
+    "rows",
+    "grouped",
+    "from_rows",
+    "from_side",
+    "side",
+    "stride",
+    "lines",
+    "all_stride",
+    "all_lines",
+)
+
 T = TypeVar("T")
 
 
@@ -57,36 +75,6 @@ def kernel(name: str, template: str = "", entry: str = "") -> Kernel:
     """The kernel ``ep_<entry>`` of ``<name>.cu``, with template arguments if it has any (``"<float>"``); ``entry`` is
     ``name`` where the file has one kernel."""
     return library_kernel(f"moe/direct/{name}.cu", f"ep_{entry or name}{template}")
-
-
-class Planned(NamedTuple):
-    """A launch whose shapes are known: all of it but the arrays, and a few numbers."""
-
-    kernel: Kernel
-    blocks: int
-    threads: int
-    args: bytes
-    shared_bytes: int
-    ints_at: tuple[int, ...] = ()  # at which bytes of args the ints are that differ from call to call: counts of rows
-
-    def launch(self, rank: Rank, *arrays: Any, uses: Sequence[ArrayInfo]) -> None:
-        """Where ``arrays`` are addresses, what ``describe`` says of arrays, or None."""
-        self.kernel.launch(
-            rank, self.blocks, self.threads, self.args, *arrays, shared_bytes=self.shared_bytes, uses=uses
-        )
-
-    def with_arrays(self, *args: Any) -> Launched:
-        """What Backend.replay takes."""
-        return Launched(self.kernel, self.blocks, self.threads, args, self.shared_bytes)
-
-
-_pack_int, _pack_number = struct.Struct("<i").pack_into, struct.Struct("<Q").pack_into
-
-
-def _int_at(layout: HeaderStruct, name: str) -> int:
-    """At which byte of a struct its ``int`` of that name is."""
-    (at,) = (field.offset for field in layout.fields if field.name == name and field.dtype == INT32)
-    return at
 
 
 class SideRows(NamedTuple):
@@ -148,6 +136,29 @@ def _side_array(payload: Payload, form: RowFormat) -> _SideArray | None:
     )
 
 
+class _Wanted(NamedTuple):
+    """What a dispatch gives to the caller."""
+
+    options: DispatchOptions
+    side: _SideArray | None
+    copied: bool  # rows and side rows
+    routing: bool  # ids and sources
+    placed: bool  # rows by expert have the places of an earlier dispatch
+
+
+def _make_side_rows(makes: list[Made], side: _SideArray | None, prefix: str, by_column: bool) -> str | Part | None:
+    """Where a kernel writes side rows. By column there is room for both in one array, which lives as long as what the
+    caller gets of it: columns first."""
+    if side is None:
+        return None
+    name, rows = f"{prefix}side_rows", "grouped" if prefix else "rows"
+    if not by_column:
+        makes.append(Made(name, side.kind, (rows, side.columns), side.dtype))
+        return name
+    makes.append(Made(name, side.kind, (f"{prefix}lines", side.columns), side.dtype))
+    return Part(name, 0, f"{prefix}stride", side.dtype.itemsize * side.columns)
+
+
 def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: Array) -> tuple[Array, Array]:
     """Scales, of the type of those that were ``given``, and row scales, as views of side rows that have both."""
     scales = side_rows[:, ROW_SCALE_BYTES : ROW_SCALE_BYTES + form.scale_bytes]
@@ -156,78 +167,54 @@ def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: A
     return as_kind(kind, scales, dtype), as_kind(kind, first, FLOAT32)[:, 0]
 
 
-class _Grouped(NamedTuple):
-    """Rows grouped by expert, before the caller gets them."""
+class _RoutingParts(NamedTuple):
+    """Where the parts of a routing's array begin."""
 
-    rows: ExpertRows  # x without scales
-    side_rows: Array | None
-    by_column: Array | None  # room for side_rows turned round, if they are to be
-    placed: bool  # offsets, row and slot are known
-
-    def arrays(self) -> tuple[Array, ...]:
-        """All that a kernel writes or reads."""
-        rows = self.rows
-        arrays = (rows.x, rows.offsets, rows.weights, rows.row, rows.slot, self.side_rows)
-        return tuple(array for array in arrays if array is not None)
-
-    def args(self, experts: int, padding: int) -> bytes:
-        """ExpertRowsArgs, for ``experts`` on this rank."""
-        rows = self.rows
-        return header_struct("moe/direct/expert_rows.cuh", "ExpertRowsArgs").pack(
-            slot=describe(rows.slot).address,
-            row=describe(rows.row).address,
-            offsets=describe(rows.offsets).address,
-            weights=0 if rows.weights is None else describe(rows.weights).address,
-            x=describe(rows.x).address,
-            scales=0 if self.side_rows is None else describe(self.side_rows).address,
-            all=len(rows.row),
-            experts_per_rank=experts,
-            placed=int(self.placed),
-            padding=padding,
-        )
-
-
-class _Room(NamedTuple):
-    """For how many rows a dispatch makes its arrays before it knows how many come, from what came the last time. The
-    kernel that fills them is on its way then while the host learns the counts."""
-
-    rows: int
-    grouped: int  # by expert
-    least_rows: int  # for fewer it is too much
-    least_grouped: int
-
-    @staticmethod
-    def key(num_tokens: int, options: DispatchOptions) -> tuple[int, bool, int]:
-        """Of dispatches that bring about as many rows."""
-        return num_tokens, options.sorted_by_expert, options.expert_alignment
+    topk: Part
+    send_index: Part
+    rank_counts: Part
+    choice_counts: Part
+    plan: Part
+    received: Part  # of the plan: rows from each rank
 
     @classmethod
-    def after(cls, rows: int, grouped: int, most: int) -> _Room:
-        """3 to 5 % more than what came, and what is little anyway, up to ``most`` rows. Of few sizes, since each takes
-        its time to learn."""
-        spare = [count + count // 32 + 64 for count in (rows, grouped)]
-        steps = [max(64, 1 << count.bit_length() >> 7) for count in spare]
-        room = [-(-count // step) * step for count, step in zip(spare, steps, strict=True)]
-        return cls(min(room[0], most), room[1], *[count - count // 32 - 64 for count in (rows, grouped)])
+    def of(cls, config: BufferConfig) -> _RoutingParts:
+        ranks, each = config.world_size, INT32.itemsize
+        a_token = each * (config.top_k + ranks)
+
+        def behind(ints: int) -> Part:
+            return Part("routing", each * ints, "tokens", a_token)
+
+        plan = ranks + config.num_experts
+        send_index = Part("routing", 0, "tokens", each * config.top_k)
+        return cls(Part("routing"), send_index, behind(0), behind(ranks), behind(plan), behind(plan + ranks))
+
+
+class _Combining(NamedTuple):
+    """One way to bring rows back."""
+
+    operation: Operation
+    most_warps: int  # of a block that sends
+    rows_a_warp: int  # of all that send: few rows are sent quicker by a few warps of all blocks than by all of a few
 
 
 class DirectRouting:
     """Where this rank's tokens go: one array of int32, ``ints``, in the memory of the caller's array library.
 
     Its parts: topk_idx ``[T, top_k]``, send_index ``[T, ranks]`` (<moe/common/layout.cuh>), counts
-    ``[ranks + num_experts]``, and the plan ``[3 * ranks + 2 * experts_per_rank + 1]`` of notify_dispatch.cu. Attributes
-    with their names are their addresses.
+    ``[ranks + num_experts]``, and the plan ``[3 * ranks + 2 * experts_per_rank + 1]`` of notify_dispatch.cu.
     """
 
     def __init__(self, config: BufferConfig, ints: Array, num_tokens: int, xp_kind: str) -> None:
         self.num_tokens, self.config, self._xp_kind = num_tokens, config, xp_kind
         self.info = describe(ints)
-        self.topk = self.info.address
-        self.send_index = self.topk + 4 * num_tokens * config.top_k
-        self.rank_counts = self.send_index + 4 * num_tokens * config.world_size
-        self.choice_counts = self.rank_counts + 4 * config.world_size
-        self.plan = self.choice_counts + 4 * config.num_experts
-        self.planned: dict[Any, Planned] = {}  # launches for this routing
+
+    @staticmethod
+    def size(config: BufferConfig, num_tokens: int) -> int:
+        """Of ``ints``."""
+        ranks = config.world_size
+        before = num_tokens * (config.top_k + ranks) + ranks + config.num_experts
+        return before + 3 * ranks + 2 * config.experts_per_rank + 1
 
     @property
     def ints(self) -> Array:
@@ -243,7 +230,7 @@ class DirectRouting:
     def plan_on_device(self) -> Plan:
         """The plan as views of ``ints``."""
         ranks, experts = self.config.world_size, self.config.experts_per_rank
-        plan = self.ints[(self.plan - self.topk) // 4 :]
+        plan = self.ints[self.num_tokens * (self.config.top_k + ranks) + ranks + self.config.num_experts :]
         return Plan(plan[ranks : 2 * ranks], None, plan[3 * ranks : 3 * ranks + experts])
 
 
@@ -256,7 +243,7 @@ class DirectMode:
         """Collective. Raises RankMismatchError and OutOfSymmetricMemory. ``tuning`` None: chosen by rows' size."""
         require_same_everywhere(rank, config)
         self._rank, self._config, self._backend = rank, config, rank._backend
-        self.tuning = tuning
+        self._tuning = tuning
         self._tunings: dict[int, Tuning] = {}
         self._tuning_of(config.row_bytes)  # raises ArgumentError if rows are too large
         self.num_sms = config.num_sms
@@ -283,18 +270,22 @@ class DirectMode:
         self._alike = bytes(self._differs.nbytes)  # what it is while all ranks pass the same
         self._report_address, self._differs_address = (describe(a).address for a in (self._report, self._differs))
         self._tickets = 0
-        self._ticket_offset = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").offsets["ticket"]
-        self._tag_offset = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs").offsets["tag"]
         self._areas = ReceiveAreas(self._memory, config)
         self._views: dict[Any, Array] = {}
-        self._notifies: dict[Any, Planned] = {}  # of notify_dispatch, all but the ticket
-        self._planned: dict[Any, Planned] = {}  # launches that belong to no handle
-        self._rooms: dict[Any, _Room] = {}
-        self._calls: dict[Any, Callable[[tuple[int, ...]], Sequence[Any] | None] | None] = {}
-        self._met: dict[Any, bool] = {}  # calls that came once
-        self._launches: list[Launched] | None = None  # of a call that is being learnt
+        self._parts = _RoutingParts.of(config)
+        self._operations: dict[Any, Any] = {}  # one for each kind of call
         self._streams = rank.streams.operations()
         self.epoch = 0
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """How kernels are launched; None: chosen by rows' size."""
+        return self._tuning
+
+    @tuning.setter
+    def tuning(self, tuning: Tuning | None) -> None:
+        self._tuning = tuning
+        self._operations.clear()
 
     @property
     def hellos(self) -> int:
@@ -332,38 +323,21 @@ class DirectMode:
     ) -> tuple[DirectRouting, Plan, Arrivals | None]:
         """Count, tell all ranks and send; the kernels run while the host learns what they found."""
         config, kind, num_tokens = self._config, payload.x.kind, payload.x.shape[0]
-        ranks, plan_ints = config.world_size, 3 * config.world_size + 2 * config.experts_per_rank + 1
-        size = num_tokens * (config.top_k + ranks) + ranks + config.num_experts + plan_ints
-        room = self._room_of(num_tokens, options)
         with self._streams.begin(kind, options.async_finish):
-            lease, ahead = self._lend(options), None
-            known = None if room is None else self._repeatable(payload, options, experts, weights)
-            done = None
-            if known is not None and room is not None:
-                known = (*known, content, experts.dtype, options.expert_alignment, room.rows)
-                self._tickets += 1
-                done = self._call_again(known, self._tickets, payload.x, payload.scales, experts, weights)
-            if done is not None:
-                made = iter(done)
-                routing, x = DirectRouting(config, next(made), num_tokens, self._xp_kind), next(made)
-                scales = None if payload.scales is None and not payload.cast else next(made)
-                topk, sent = next(made), None if weights is None else next(made)
-                ahead = Arrivals(x, scales, topk, sent, next(made), next(made))
-            else:
-                routing = DirectRouting(config, self._backend.empty(kind, (size,), INT32), num_tokens, self._xp_kind)
-                self._note_launches(known)
-                self._launch_notify(experts, weights, routing, content, options)
-                self._launch_dispatch(payload, weights, routing, 0, self._planned, lease, send_routing=True)
-            copied = functools.partial(self._copy_out, payload, weights, routing, options, lease, with_routing=True)
+            lease = self._lend(options)
+            self._tickets += 1
+            (ints,) = self._sending(payload, experts.dtype, content, options).run(
+                *self._sent(payload, weights, lease), experts, DirectRouting.size(config, num_tokens), self._tickets
+            )
+            routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
                 grouped = most_rows(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
-                arrivals = copied(num_rows, grouped)
             else:
-                if room is not None and ahead is None:
-                    ahead = copied(room.rows, room.grouped, is_guess=True)
-                    self._learn_call(known, (payload.x, payload.scales, experts, weights), (routing.ints, *ahead[:6]))
-                plan, arrivals = self._count(experts, weights, num_tokens, options, copied, room, ahead)
+                plan = self._await_plan(experts, weights)
+                num_rows = sum(plan.received.tolist())
+                grouped = sum(plan.tokens_per_expert.tolist()) if options.sorted_by_expert else 0
+            arrivals = self._copy_out(payload, weights, routing, options, lease, num_rows, grouped, with_routing=True)
         self._finish(options.async_finish)
         return routing, plan, arrivals
 
@@ -380,23 +354,12 @@ class DirectMode:
         """Send as an earlier dispatch did; then ask :meth:`mismatched_ranks`. ``by_expert``: what the earlier one
         made, if rows are to be grouped."""
         with self._streams.begin(payload.x.kind, options.async_finish):
-            lease, known, done = self._lend(options), self._repeatable(payload, options, weights, routing.info), None
-            given = (payload.x, payload.scales, weights, routing.info)
-            if known is not None:
-                known = (*known, num_rows, weights is None)
-                done = self._call_again(known, tag, *given)
-            if done is not None:
-                made = iter(done)
-                x, scales = next(made), None if payload.scales is None and not payload.cast else next(made)
-                arrivals = Arrivals(x, scales, None, next(made, None), None, None)
-            else:
-                self._note_launches(known)
-                self._launch_dispatch(payload, weights, routing, tag, routing.planned, lease, send_routing=False)
-                grouped = 0 if by_expert is None else len(by_expert.row)
-                arrivals = self._copy_out(
-                    payload, weights, routing, options, lease, num_rows, grouped, by_expert, with_routing=False
-                )
-                self._learn_call(known, given, (arrivals.x, arrivals.scales, arrivals.weights))
+            lease = self._lend(options)
+            self._sending(payload, None, 0, options).run(*self._sent(payload, weights, lease), routing.info, tag)
+            grouped = 0 if by_expert is None else len(by_expert.row)
+            arrivals = self._copy_out(
+                payload, weights, routing, options, lease, num_rows, grouped, by_expert, with_routing=False
+            )
         self._finish(options.async_finish)
         return arrivals
 
@@ -414,7 +377,6 @@ class DirectMode:
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
         config = self._config
-        out = self._backend.empty(x.kind, (routing.num_tokens, x.shape[1]), config.dtype)
         if as_fp8:
             way = "packed"
         elif by_expert is not None:
@@ -425,13 +387,26 @@ class DirectMode:
             way = "push"
         else:
             way = "stage"
-        row_vectors = x.shape[1] * config.dtype.itemsize // VECTOR_BYTES
+        (rows, columns), slot = x.shape, None if by_expert is None else describe(by_expert.slot)
         # Ranks that disagree about the dispatch or about the way are told so: both are in the tag.
         number = Tag(tag.epoch, _NUMBER_OF_WAY[way], tag.row_vectors).number
-        key = (number, row_vectors, *[b.address for b in bias])
-        slot = None if by_expert is None else describe(by_expert.slot)
+        how = self._operations.get((way, x.kind))
+        if how is None:
+            how = self._remember((way, x.kind), self._declare_combine(way, x.kind))
         with self._streams.begin(x.kind, async_finish):
-            self._launch_combine(way, key, describe(out), x, weights, routing, bias, slot)
+            (out,) = how.operation.run(
+                x,
+                weights,
+                routing.info,
+                *(*bias, None, None)[:2],
+                slot,
+                0 if slot is None else slot.shape[0],
+                number,
+                routing.num_tokens,
+                columns,
+                columns * config.dtype.itemsize // VECTOR_BYTES,
+                min(how.most_warps, max(1, -(-rows // how.rows_a_warp))),
+            )
         self._finish(async_finish)
         return out
 
@@ -459,113 +434,6 @@ class DirectMode:
             self._backend.synchronize()
 
     # ---- what the host learns ----------------------------------------------------------------------------------------
-    def _room_of(self, num_tokens: int, options: DispatchOptions) -> _Room | None:
-        """None where nothing is known of such a dispatch, or nothing is to be guessed."""
-        if options.num_worst_tokens or options.column_major_scales:
-            return None
-        return self._rooms.get(_Room.key(num_tokens, options))
-
-    def _count(
-        self,
-        experts: ArrayInfo,
-        weights: ArrayInfo | None,
-        num_tokens: int,
-        options: DispatchOptions,
-        copied: Callable[..., Arrivals],
-        room: _Room | None,
-        ahead: Arrivals | None,
-    ) -> tuple[Plan, Arrivals]:
-        """What the ranks told each other, and what came: of ``ahead``, if there was ``room`` enough, else by
-        ``copied(rows, grouped)``."""
-        plan = self._await_plan(experts, weights)
-        rows = sum(plan.received.tolist())
-        grouped = sum(plan.tokens_per_expert.tolist()) if options.sorted_by_expert else 0
-        if ahead is None or room is None or rows > room.rows or grouped > room.grouped:
-            arrivals = copied(rows, grouped)
-        else:
-            arrivals = ahead.first_rows(rows, grouped)
-            if rows >= room.least_rows and grouped >= room.least_grouped:
-                return plan, arrivals
-        self._remember(self._rooms, _Room.key(num_tokens, options), _Room.after(rows, grouped, self._config.max_rows))
-        return plan, arrivals
-
-    # ---- dispatches that are as an earlier one, made again natively --------------------------------------------------
-    def _repeatable(
-        self, payload: Payload, options: DispatchOptions, *more: ArrayInfo | None
-    ) -> tuple[Any, ...] | None:
-        """What says how rows like these are sent; None for what is not made again: only torch's, that are copied."""
-        x, scales, form = payload.x, payload.scales, payload.form or self._plain
-        if (
-            self._config.receive_areas > 1
-            or not options.copy
-            or options.sorted_by_expert
-            or options.column_major_scales
-            or form.has_row_scale
-            or pieces.in_use
-            or any(array is not None and array.kind != "torch" for array in (x, scales, *more))
-        ):
-            return None
-        said = None if scales is None else (scales.dtype, scales.address % 4)
-        return x.shape, form.code, payload.cast, said
-
-    def _call_again(self, known: tuple[Any, ...], number: int, *given: ArrayInfo | None) -> Sequence[Any] | None:
-        """The arrays that it made; None where that cannot be, and nothing was launched."""
-        again = self._calls.get(known)
-        if again is None:
-            return None
-        return again((*[0 if array is None else array.address for array in given], number))
-
-    def _note_launches(self, known: tuple[Any, ...] | None) -> None:
-        """From now on, where such a call came before and was not learnt: that takes as long as a few calls."""
-        self._launches = None
-        if known is None or known in self._calls:
-            return
-        if known in self._met:
-            self._launches = []
-        else:
-            self._remember(self._met, known, True)
-
-    def _learn_call(
-        self, known: tuple[Any, ...] | None, given: Sequence[ArrayInfo | None], made: Sequence[Array | None]
-    ) -> None:
-        """After a call by Python whose launches were noted: how the backend makes it again, if it can."""
-        launches, self._launches = self._launches, None
-        if launches is None:
-            return
-        self._remember(
-            self._calls, known, self._backend.replay(launches, given, [array for array in made if array is not None])
-        )
-
-    def _start(
-        self,
-        planned: Planned,
-        ints: tuple[int, ...],
-        *arrays: Any,
-        uses: Sequence[ArrayInfo],
-        number_at: int = -1,
-        number: int | None = None,
-    ) -> None:
-        """Launch with ``ints`` where the plan has them, and note it where a call is learnt. ``number_at``: where its
-        arguments have a number that differs when the call is made again, which is ``number`` now, if not as planned."""
-        words = bytearray(planned.args)
-        for at, value in zip(planned.ints_at, ints, strict=True):
-            _pack_int(words, at, value)
-        if self._launches is not None:
-            noted = bytes(words)
-            args = noted if number_at < 0 else Differing(noted, number_at=number_at)
-            self._launches.append(planned.with_arrays(args, *arrays))
-        if number is not None:
-            _pack_number(words, number_at, number)
-        planned.kernel.launch(
-            self._rank,
-            planned.blocks,
-            planned.threads,
-            bytes(words),
-            *arrays,
-            shared_bytes=planned.shared_bytes,
-            uses=uses,
-        )
-
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
         ranks, first = self._config.world_size, 4 * self._tickets
@@ -586,277 +454,297 @@ class DirectMode:
         plan = self._report[2:].copy()
         return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks], plan[3 * ranks :])
 
-    # ---- launches, in the stream that the caller has chosen ----------------------------------------------------------
-    def _launch_notify(
-        self,
-        experts: ArrayInfo,
-        weights: ArrayInfo | None,
-        routing: DirectRouting,
-        content: int,
-        options: DispatchOptions,
-    ) -> None:
-        self._tickets += 1
-        is_int = experts.dtype == INT32
-        key = (content, options.num_worst_tokens > 0, options.expert_alignment, is_int)
-        planned = self._notifies.get(key)
-        if planned is None:
-            config = self._config
-            layout = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs")
-            args = layout.pack(
-                workspace=self._workspace,
-                counts=self._at["counts"],
-                expert_counts=self._at["expert_counts"],
-                report=0 if options.num_worst_tokens else self._report_address,
-                ticket=0,
-                num_tokens=0,
-                top_k=config.top_k,
-                experts_per_rank=config.experts_per_rank,
-                options=content,
-                expert_alignment=options.expert_alignment,
-            )
-            planned = Planned(
-                kernel("notify_dispatch", "<int>" if is_int else "<long long>"),
-                min(max(config.world_size, _NOTIFY_BLOCKS), self.num_sms),
-                self._tuning_of(config.row_bytes).route_threads,
-                args,
-                4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
-                (_int_at(layout, "num_tokens"),),
-            )
-            self._remember(self._notifies, key, planned)
-        self._start(
-            planned,
-            (routing.num_tokens,),
-            experts,
-            weights,
-            routing.topk,
-            routing.send_index,
-            routing.rank_counts,
-            routing.choice_counts,
-            routing.plan,
-            uses=(routing.info,),
-            number_at=self._ticket_offset,
-            number=self._tickets,
-        )
+    # ---- what calls launch -------------------------------------------------------------------------------------------
+    def _sent(self, payload: Payload, weights: ArrayInfo | None, lease: Lease | None) -> tuple[Any, ...]:
+        """Values for _SENT."""
+        area = 0 if lease is None else lease.area
+        return payload.x, payload.scales, payload.row_scale, weights, payload.x.shape[0], area
 
-    def _launch_dispatch(
-        self,
-        payload: Payload,
-        weights: ArrayInfo | None,
-        routing: DirectRouting,
-        tag: int,
-        known: dict[Any, Planned],
-        lease: Lease | None,
-        *,
-        send_routing: bool,
-    ) -> None:
-        config, form, scales = self._config, payload.form or self._plain, payload.scales
-        row_bytes, area = form.row_bytes, 0 if lease is None else lease.area
+    def _sending(
+        self, payload: Payload, ids: np.dtype[Any] | None, content: int, options: DispatchOptions
+    ) -> Operation:
+        """Of rows like these: behind _SENT it takes the choices, whose dtype is ``ids``, how many ints a routing has,
+        and a ticket; where ``ids`` is None, the routing of an earlier dispatch, and a tag."""
+        scales, form = payload.scales, payload.form or self._plain
         misplaced = 0 if scales is None else scales.address % 4  # then they are sent by bytes
-        key = (tag, form.code, payload.cast, misplaced, send_routing, area)
-        planned = known.get(key)
-        if planned is None:
-            side, row_vectors = _side_rows(form, misplaced), row_bytes // VECTOR_BYTES
-            stage_vectors = row_vectors
-            if payload.cast:  # it is loaded as it is, and its side row is made beside it
-                stage_vectors = config.row_vectors + _side_vectors(form)
-            tuning = self._tuning_of(stage_vectors * VECTOR_BYTES)
-            inner = header_struct("moe/common/dispatch.cuh", "DispatchArgs")
-            layout = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs")
-            to = inner.pack(
-                rows=self._at["rows"],
-                recv_topk=self._at["recv_topk"],
-                recv_weights=self._at["recv_weights"],
-                recv_source=self._at["recv_source"],
-                num_tokens=0,
-                row_vectors=row_vectors,
-                top_k=config.top_k,
-                experts_per_rank=config.experts_per_rank,
-                send_routing=int(send_routing),
-            )
-            args = layout.pack(
-                workspace=self._workspace,
-                to=to,
-                recv_scales=self._side_address(form),
-                tag=tag,
-                row_scales=side.numbers,
-                max_rows=config.max_rows,
-                area_vectors=config.max_rows * config.row_vectors,
-                areas=config.receive_areas,
-                area=area,
-            )
-            warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
-            shared_bytes = dispatch_shared(warps, stages, stage_vectors, config.world_size)
-            rows = _rows_type(form, payload.cast, side)
-            which = kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}{rows}>")
-            ints_at = (layout.offsets["to"] + _int_at(inner, "num_tokens"),)
-            planned = Planned(which, self.num_sms, warps * _WARP, args, shared_bytes, ints_at)
-            self._remember(known, key, planned)
-        uses: tuple[ArrayInfo, ...] = (routing.info,)
-        if scales is not None and not form.is_apart:
-            uses = (routing.info, scales)
-        self._start(
-            planned,
-            (routing.num_tokens,),
-            payload.x,
-            scales if form.is_apart or scales is None else scales.address,
-            routing.topk,
-            weights,
-            routing.send_index,
-            routing.plan,
-            self._differs_address,
-            payload.row_scale,
-            uses=uses,
-            number_at=-1 if send_routing else self._tag_offset,
+        counted = None if ids is None else (ids, content, options.num_worst_tokens > 0, options.expert_alignment)
+        key = (form.code, payload.cast, misplaced, payload.x.kind, counted)
+        known: Operation | None = self._operations.get(key)
+        if known is not None:
+            return known
+        launch = self._declare_bulk(form, payload.cast, misplaced, send_routing=ids is not None)
+        if ids is None:
+            return self._remember(key, Operation(self._rank, (*_SENT, "routing", "tag"), [launch]))
+        launches = [self._declare_notify(ids == INT32, content, options), launch]
+        made = Made("routing", payload.x.kind, ("ints",), INT32)
+        return self._remember(key, Operation(self._rank, (*_SENT, "ids", "ints", "ticket"), launches, [made]))
+
+    def _declare_notify(self, is_int: bool, content: int, options: DispatchOptions) -> Launch:
+        config, parts = self._config, self._parts
+        layout = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs")
+        args = layout.pack(
+            workspace=self._workspace,
+            counts=self._at["counts"],
+            expert_counts=self._at["expert_counts"],
+            report=0 if options.num_worst_tokens else self._report_address,
+            ticket=0,
+            num_tokens=0,
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+            options=content,
+            expert_alignment=options.expert_alignment,
+        )
+        return Launch(
+            kernel("notify_dispatch", "<int>" if is_int else "<long long>"),
+            min(max(config.world_size, _NOTIFY_BLOCKS), self.num_sms),
+            self._tuning_of(config.row_bytes).route_threads,
+            (Struct(args, words(layout, ticket="ticket", num_tokens="tokens")), "ids", "weights", *parts[:5]),
+            4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
         )
 
-    def _launch_combine(
-        self,
-        way: str,
-        key: tuple[int, ...],
-        out: ArrayInfo,
-        x: ArrayInfo,
-        weights: ArrayInfo | None,
-        routing: DirectRouting,
-        bias: Sequence[ArrayInfo],
-        slot: ArrayInfo | None,
-    ) -> None:
-        """``way``: "push", "packed" (push as FP8), "pull" rows that are in symmetric memory, "stage": copy them there
-        and pull them, or "by expert": add up those of ``slot`` there and pull the sums."""
-        planned = routing.planned.get(key)
-        if planned is None:
-            config, tuning = self._config, self._tuning_of(self._config.row_bytes)
-            if way == "packed":
-                tuning = for_packed_rows(tuning, config, self._rank.shared_bytes)
-            name, template = _WAYS[way]
-            more_blocks = max(0, self._spare_blocks) if way in ("stage", "by expert") else 0
-            share = 1 if way == "by expert" else tuning.push_share  # of the blocks, if there are no more
-            send_blocks = max(1, more_blocks or round(share * self.num_sms))
-            element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
-            planned = Planned(
-                kernel(name, f"<{element}{template}>"),
-                self.num_sms + more_blocks,
-                tuning.add_warps * _WARP,
-                self._combine_args(routing, key, tuning, x.shape[0], send_blocks, slot, name == "combine_push"),
-                combine_shared(tuning, config, config.row_vectors),
-            )
-            self._remember(routing.planned, key, planned)
-        planned.launch(
-            self._rank,
-            out,
-            x,
-            routing.topk,
-            weights,
-            routing.send_index,
-            routing.plan,
-            self._differs_address,
-            uses=(routing.info, *bias) if slot is None else (routing.info, slot, *bias),
-        )
-
-    def _combine_args(
-        self,
-        routing: DirectRouting,
-        key: tuple[int, ...],
-        tuning: Tuning,
-        rows: int,
-        send_blocks: int,
-        slot: ArrayInfo | None,
-        push: bool,
-    ) -> bytes:
-        config, (tag, row_vectors, *bias) = self._config, key
-        parts: dict[str, Any] = {"workspace": self._workspace, "tag": tag}
-        parts["add"] = header_struct("moe/direct/combine_add.cuh", "AddArgs").pack(
-            bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
-            num_tokens=routing.num_tokens,
+    def _declare_bulk(self, form: RowFormat, cast: str, misplaced: int, send_routing: bool) -> Launch:
+        config, parts = self._config, self._parts
+        side, row_vectors = _side_rows(form, misplaced), form.row_bytes // VECTOR_BYTES
+        stage_vectors = row_vectors
+        if cast:  # it is loaded as it is, and its side row is made beside it
+            stage_vectors = config.row_vectors + _side_vectors(form)
+        tuning = self._tuning_of(stage_vectors * VECTOR_BYTES)
+        inner = header_struct("moe/common/dispatch.cuh", "DispatchArgs")
+        layout = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs")
+        to = inner.pack(
+            rows=self._at["rows"],
+            recv_topk=self._at["recv_topk"],
+            recv_weights=self._at["recv_weights"],
+            recv_source=self._at["recv_source"],
+            num_tokens=0,
             row_vectors=row_vectors,
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+            send_routing=int(send_routing),
+        )
+        args = layout.pack(
+            workspace=self._workspace,
+            to=to,
+            recv_scales=self._area_of(form, None)[1],
+            tag=0,
+            row_scales=side.numbers,
+            max_rows=config.max_rows,
+            area_vectors=config.max_rows * config.row_vectors,
+            areas=config.receive_areas,
+            area=0,
+        )
+        changing = words(layout, area="area") + words(inner, layout.offsets["to"], num_tokens="tokens")
+        if not send_routing:
+            changing += words(layout, tag="tag")
+        warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
+        rows = _rows_type(form, cast, side)
+        return Launch(
+            kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}{rows}>"),
+            self.num_sms,
+            warps * _WARP,
+            (
+                Struct(args, changing),
+                "x",
+                "scales" if form.is_apart else Part("scales"),
+                parts.topk,
+                "weights",
+                parts.send_index,
+                parts.plan,
+                self._differs_address,
+                "row_scale",
+            ),
+            dispatch_shared(warps, stages, stage_vectors, config.world_size),
+        )
+
+    def _declare_combine(self, way: str, kind: str) -> _Combining:
+        """``way``: "push", "packed" (push as FP8), "pull" rows that are in symmetric memory, "stage": copy them there
+        and pull them, or "by expert": add up those of "slot" there and pull the sums."""
+        config, parts, tuning = self._config, self._parts, self._tuning_of(self._config.row_bytes)
+        if way == "packed":
+            tuning = for_packed_rows(tuning, config, self._rank.shared_bytes)
+        name, template = _WAYS[way]
+        more_blocks = max(0, self._spare_blocks) if way in ("stage", "by expert") else 0
+        share = 1 if way == "by expert" else tuning.push_share  # of the blocks, if there are no more
+        send_blocks = max(1, more_blocks or round(share * self.num_sms))
+        element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
+        launch = Launch(
+            kernel(name, f"<{element}{template}>"),
+            self.num_sms + more_blocks,
+            tuning.add_warps * _WARP,
+            (
+                self._combine_args(tuning, send_blocks, is_push=name == "combine_push"),
+                "out",
+                "x",
+                parts.topk,
+                "weights",
+                parts.send_index,
+                parts.plan,
+                self._differs_address,
+            ),
+            combine_shared(tuning, config, config.row_vectors),
+        )
+        given = ("x", "weights", "routing", "bias", "more_bias", "slot", "capacity", "tag", "tokens", "columns")
+        out = Made("out", kind, ("tokens", "columns"), config.dtype)
+        operation = Operation(self._rank, (*given, "row_vectors", "warps"), [launch], [out])
+        return _Combining(operation, tuning.send_warps, tuning.group_rows * send_blocks)
+
+    def _combine_args(self, tuning: Tuning, send_blocks: int, is_push: bool) -> Struct:
+        config = self._config
+        add, send = (header_struct(f"moe/direct/combine_{name}.cuh", f"{name.title()}Args") for name in ("add", "send"))
+        inside: dict[str, Any] = {"workspace": self._workspace, "tag": 0}
+        inside["add"] = add.pack(
+            bias=bytes(2 * _ADDRESS_BYTES),
+            num_tokens=0,
+            row_vectors=0,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             piece_vectors=tuning.add_vectors,
             most_ranks=most_ranks(config),
             stages=tuning.add_stages,
         )
-        parts["send"] = header_struct("moe/direct/combine_send.cuh", "SendArgs").pack(
+        inside["send"] = send.pack(
             returned=self._at["returned"],
             arrived=self._at["arrived"],
             max_tokens=config.max_tokens,
             max_groups=-(-config.max_tokens // tuning.group_rows),
             group_rows=tuning.group_rows,
             blocks=send_blocks,
-            # Few rows are sent quicker by a few warps of all blocks than by all warps of a few.
-            warps=min(tuning.send_warps, max(1, -(-rows // (tuning.group_rows * send_blocks)))),
+            warps=0,
             stages=tuning.send_stages,
         )
-        if push:
-            return header_struct("moe/direct/combine_push.cu", "PushCombineArgs").pack(
-                **parts, shares_area=int(config.receive_areas == 0)
-            )
-        return header_struct("moe/direct/combine_pull.cu", "PullCombineArgs").pack(
-            **parts,
-            slot=0 if slot is None else slot.address,
-            capacity=0 if slot is None else slot.shape[0],
-            pull_blocks=self.num_sms,
-        )
+        if is_push:
+            layout = header_struct("moe/direct/combine_push.cu", "PushCombineArgs")
+            args = layout.pack(**inside, shares_area=int(config.receive_areas == 0))
+            changing = words(layout, tag="tag")
+        else:
+            layout = header_struct("moe/direct/combine_pull.cu", "PullCombineArgs")
+            args = layout.pack(**inside, slot=0, capacity=0, pull_blocks=self.num_sms)
+            changing = words(layout, tag="tag", slot="slot", capacity="capacity")
+        add_at, send_at = layout.offsets["add"], layout.offsets["send"]
+        bias_at = add_at + add.offsets["bias"]
+        biases = (Word(bias_at + _ADDRESS_BYTES * i, _ADDRESS_BYTES, name) for i, name in enumerate(_BIASES))
+        changing += (*biases, *words(add, add_at, num_tokens="tokens", row_vectors="row_vectors"))
+        return Struct(args, changing + words(send, send_at, warps="warps"))
 
-    def _launch_copy_epilogue(
+    def _declare_copy(self, payload: Payload, weights: ArrayInfo | None, wants: _Wanted) -> Operation | None:
+        """From where rows arrived to arrays of the caller's own; None where there is nothing to do."""
+        config, parts, options = self._config, self._parts, wants.options
+        form, ids, index = payload.form or self._plain, options.ids.kind, options.ids.dtype
+        side, by_expert, turned = wants.side, options.sorted_by_expert, options.column_major_scales
+        sent_kind = None if weights is None else weights.kind
+        makes: list[Made] = []
+        x: Slot = None
+        of_side: str | Part | None = None
+        if wants.copied:
+            x = "x"
+            makes.append(Made("x", payload.x.kind, ("rows", form.columns), form.dtype))
+            of_side = _make_side_rows(makes, side, "", turned)
+        elif side is not None and turned:
+            _make_side_rows(makes, side, "", turned)
+        if wants.routing:
+            makes.append(Made("topk", ids, ("rows", config.top_k), index))
+            makes += [Made(name, ids, ("rows",), INT32) for name in ("src_rank", "src_token")]
+        if sent_kind is not None:
+            makes.append(Made("weights", sent_kind, ("rows", config.top_k), FLOAT32))
+        given: tuple[str, ...] = _COPIED
+        all_side = None
+        if by_expert:
+            makes.append(Made("all_x", payload.x.kind, ("grouped", form.columns), form.dtype))
+            all_side = _make_side_rows(makes, side, "all_", turned)
+            if sent_kind is not None:
+                makes.append(Made("all_weights", sent_kind, ("grouped",), FLOAT32))
+            if wants.placed:
+                given = (*given, "offsets", "row", "slot")
+            else:
+                makes.append(Made("offsets", ids, (config.experts_per_rank + 1,), INT32))
+                makes.append(Made("row", ids, ("grouped",), INT32))
+                makes.append(Made("slot", ids, ("rows", config.top_k), INT32))
+        launches = []
+        if by_expert or wants.copied or wants.routing or sent_kind is not None:
+            names = {made.name for made in makes}
+            targets: list[Slot] = [
+                name if name in names else None for name in ("topk", "weights", "src_rank", "src_token")
+            ]
+            is_int = not wants.routing or index == INT32
+            if isinstance(of_side, str) and not form.is_apart:
+                of_side = Part(of_side)
+            launches.append(self._declare_epilogue(form, is_int, [x, of_side, *targets], all_side, wants, sent_kind))
+        if turned and side is not None:
+            source = of_side if wants.copied else "side"
+            launches.append(self._declare_by_column(side, source, "", parts.received, config.world_size))
+            if by_expert:
+                end = Part("offsets", INT32.itemsize * config.experts_per_rank)
+                launches.append(self._declare_by_column(side, all_side, "all_", end, 1))
+        return Operation(self._rank, given, launches, makes) if launches else None
+
+    def _declare_epilogue(
         self,
-        x: Array | None,
-        side_rows: Array | None,
-        to: Arrivals,
-        index: ArrayInfo,
-        num_rows: int,
         form: RowFormat,
-        routing: DirectRouting,
-        grouped: _Grouped | None,
-        lease: Lease | None,
-        is_guess: bool,
-    ) -> None:
-        """Rows and side rows to the first two, if they are to be copied; the rest to ``to`` and ``grouped``."""
-        config, is_int = self._config, to.topk is None or index.dtype == INT32
-        area = 0 if lease is None else lease.area
-        key, side = (form.code, is_int, grouped is None, area), _side_rows(form, 0)
-        planned = self._planned.get(key)
-        if planned is None:
-            layout = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs")
-            args = layout.pack(
-                rows=self._areas.address(lease, "rows"),
-                scales=self._areas.address(lease, *self._side_place(form)),
-                topk=self._at["recv_topk"],
-                weights=self._at["recv_weights"],
-                source=self._at["recv_source"],
-                broken=self._broken_address,
-                capacity=0,
-                row_vectors=form.row_bytes // VECTOR_BYTES,
-                row_scales=side.numbers,
-                top_k=config.top_k,
+        is_int: bool,
+        targets: Sequence[Slot],
+        all_side: str | Part | None,
+        wants: _Wanted,
+        sent_kind: str | None,
+    ) -> Launch:
+        config, side = self._config, _side_rows(form, 0)
+        layout = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs")
+        args = layout.pack(
+            rows=0,
+            scales=0,
+            topk=self._at["recv_topk"],
+            weights=self._at["recv_weights"],
+            source=self._at["recv_source"],
+            broken=self._broken_address,
+            capacity=0,
+            row_vectors=form.row_bytes // VECTOR_BYTES,
+            row_scales=side.numbers,
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+        )
+        slots: list[Slot] = [Struct(args, words(layout, rows="from_rows", scales="from_side", capacity="rows"))]
+        threads, shared_bytes = self._tuning_of(config.row_bytes).local_threads, 0
+        if wants.options.sorted_by_expert:
+            by = header_struct("moe/direct/expert_rows.cuh", "ExpertRowsArgs")
+            args = by.pack(
+                **dict.fromkeys(("slot", "row", "offsets", "weights", "x", "scales", "all"), 0),
                 experts_per_rank=config.experts_per_rank,
-                is_guess=0,
+                placed=int(wants.placed),
+                padding=side.padding,
             )
-            element = "" if side.element == "float" else f", {side.element}"
-            entry = "" if grouped is None else "copy_by_expert"
-            which = kernel("copy_epilogue", f"<{'int' if is_int else 'long long'}{element}>", entry)
-            threads = self._tuning_of(config.row_bytes).local_threads
+            changing = words(by, slot="slot", row="row", offsets="offsets", x="all_x", all="grouped")
+            if sent_kind is not None:
+                changing += words(by, weights="all_weights")
+            if all_side is not None:
+                changing += words(by, scales=all_side)
+            slots.append(Struct(args, changing))
             # expert_rows_shared of <moe/direct/expert_rows.cuh>
-            shared_bytes = 0 if grouped is None else 4 * (config.experts_per_rank + 1 + threads)
-            ints_at = (_int_at(layout, "capacity"), _int_at(layout, "is_guess"))
-            planned = Planned(which, self._local_blocks, threads, args, shared_bytes, ints_at)
-            self._remember(self._planned, key, planned)
-        uses: tuple[Array, ...] = (routing.info,)
-        if side_rows is not None and not form.is_apart:
-            side_rows = describe(side_rows)
-            uses = (routing.info, side_rows)
-        if grouped is not None:
-            uses = (*uses, *grouped.arrays())
-        self._start(
-            planned,
-            (num_rows, int(is_guess)),
-            *(() if grouped is None else (grouped.args(config.experts_per_rank, side.padding),)),
-            routing.plan,
-            x,
-            side_rows if form.is_apart or side_rows is None else side_rows.address,
-            to.topk,
-            to.weights,
-            to.src_rank,
-            to.src_token,
-            uses=uses,
+            shared_bytes = 4 * (config.experts_per_rank + 1 + threads)
+        element = "" if side.element == "float" else f", {side.element}"
+        entry = "copy_by_expert" if wants.options.sorted_by_expert else ""
+        which = kernel("copy_epilogue", f"<{'int' if is_int else 'long long'}{element}>", entry)
+        return Launch(which, self._local_blocks, threads, (*slots, self._parts.plan, *targets), shared_bytes)
+
+    def _declare_by_column(
+        self, side: _SideArray, source: str | Part | None, prefix: str, counts: Part, num_counts: int
+    ) -> Launch:
+        """Turn side rows round. ``counts``: of as many numbers, whose sum is that of the rows."""
+        layout = header_struct("moe/direct/scales_by_column.cu", "ByColumnArgs")
+        args = layout.pack(
+            broken=self._broken_address, counts=0, num_counts=num_counts, capacity=0, columns=side.columns, stride=0
+        )
+        rows = "grouped" if prefix else "rows"
+        changing = words(layout, counts=counts, capacity=rows, stride=f"{prefix}stride")
+        element = {4: "unsigned int", 1: "unsigned char"}[side.dtype.itemsize]
+        assert source is not None
+        return Launch(
+            kernel("scales_by_column", f"<{element}>"),
+            self._local_blocks,
+            min(self._tuning_of(self._config.row_bytes).local_threads, 256),
+            (
+                Struct(args, changing),
+                source if isinstance(source, Part) else Part(source),
+                Part(f"{prefix}side_rows"),
+            ),
         )
 
     # ---- results -----------------------------------------------------------------------------------------------------
@@ -880,149 +768,111 @@ class DirectMode:
         placed: ExpertRows | None = None,
         *,
         with_routing: bool,
-        is_guess: bool = False,
     ) -> Arrivals:
         """The caller's arrays, and the launch that fills them; rows that need no copy are views, or stay where they
         are. ``grouped_rows``: of rows grouped by expert, if they are asked for; ``placed``: those of the dispatch that
-        the handle is from. ``is_guess``: both numbers are; where they are too low, the arrays stay as they are."""
-        config, empty, index = self._config, self._backend.empty, options.ids
-        form, kind = payload.form or self._plain, payload.x.kind
-        topk = src_rank = src_token = sent = side_rows = by_column = None
-        if with_routing:
-            topk = empty(index.kind, (num_rows, config.top_k), index.dtype)
-            src_rank, src_token = empty(index.kind, (num_rows,), INT32), empty(index.kind, (num_rows,), INT32)
-        if weights is not None:
-            sent = empty(weights.kind, (num_rows, config.top_k), FLOAT32)
-        copied = options.copy and lease is None
-        of_side = _side_array(payload, form)
-        if lease is not None:
-            x = self._areas.array(lease, "rows", kind, (num_rows, form.columns), form.dtype)
-            if of_side is not None:
-                name, skipped = self._side_place(form)
-                side_rows = self._areas.array(
-                    lease, name, of_side.kind, (num_rows, of_side.columns), of_side.dtype, skipped
-                )
-        elif copied:
-            x = empty(kind, (num_rows, form.columns), form.dtype)
-            if of_side is not None:
-                side_rows, by_column = self._own_side_rows(of_side, num_rows, options.column_major_scales)
+        the handle is from."""
+        form, kind, ids = payload.form or self._plain, payload.x.kind, options.ids
+        side, copied = _side_array(payload, form), options.copy and lease is None
+        by_column = options.column_major_scales and side is not None
+        key = (
+            form.code,
+            kind,
+            side,
+            ids.kind,
+            ids.dtype,
+            None if weights is None else weights.kind,
+            copied,
+            with_routing,
+            options.sorted_by_expert,
+            placed is None,
+            by_column,
+        )
+        if key in self._operations:
+            operation = self._operations[key]
         else:
-            x = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
-            if of_side is not None:
-                side_rows = self._side_view(form, of_side)[:num_rows]
-        scales, row_scale = side_rows, None
-        if of_side is not None and form.has_row_scale:
-            scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
-        arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token, None, row_scale)
-        grouped = None
-        if options.sorted_by_expert:
-            grouped = self._group(payload, form, num_rows, grouped_rows, sent, options, placed)
-        if grouped is not None or (
-            (copied or with_routing or sent is not None) and (num_rows or options.num_worst_tokens)
-        ):
-            # Where kernels are emulated and the host waits anyway, NumPy copies rows 20 times as fast as they do.
-            by_host = self._rank.backend == "emulator" and not options.async_finish and not options.num_worst_tokens
-            by_kernel = copied and not by_host
-            to_x, to_side = (x, side_rows) if by_kernel else (None, None)
-            self._launch_copy_epilogue(
-                to_x, to_side, arrivals, index, num_rows, form, routing, grouped, lease, is_guess
+            wants = _Wanted(options, side, copied, with_routing, placed is not None)
+            operation = self._remember(key, self._declare_copy(payload, weights, wants))
+        x = side_rows = None
+        if not copied:
+            x, side_rows = self._where_they_are(form, kind, side, lease, num_rows)
+        made: dict[str, Array] = {}
+        lines = [0, 0, 0, 0]
+        if by_column:
+            assert side is not None
+            strides = [_column_stride(rows, side.dtype.itemsize) for rows in (num_rows, grouped_rows)]
+            lines = [strides[0], strides[0] + num_rows, strides[1], strides[1] + grouped_rows]
+        if operation is not None:
+            arrays = operation.run(
+                routing.info,
+                routing.num_tokens,
+                num_rows,
+                grouped_rows,
+                *self._area_of(form, lease),
+                None if side_rows is None else describe(side_rows),
+                *lines,
+                *(() if placed is None else map(describe, (placed.offsets, placed.row, placed.slot))),
             )
-            if copied and by_host:
-                self._backend.synchronize()
-                x[...] = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
-                if of_side is not None and side_rows is not None:
-                    side_rows[...] = self._side_view(form, of_side)[:num_rows]
-        if options.column_major_scales and of_side is not None:
-            if by_column is None:
-                by_column = self._own_side_rows(of_side, num_rows, by_column=True)[1]
-            counts = routing.plan + 4 * config.world_size
-            self._launch_by_column(side_rows, by_column, counts, config.world_size, (routing.info,))
-            arrivals = arrivals._replace(scales=by_column)
-        if grouped is None:
+            made = dict(zip(operation.made, arrays, strict=True))
+        sent = made.get("weights")
+        scales, row_scale = self._scales_from(made, "", payload, side, side_rows, lines[0], num_rows, by_column)
+        came = made.get("topk"), sent, made.get("src_rank"), made.get("src_token")
+        arrivals = Arrivals(made["x"] if x is None else x, scales, *came, None, row_scale)
+        if not options.sorted_by_expert:
             return arrivals
-        rows, row_scale = grouped.rows, None
-        scales = grouped.side_rows if grouped.by_column is None else grouped.by_column
-        if grouped.by_column is not None:
-            end = describe(rows.offsets).address + 4 * config.experts_per_rank
-            self._launch_by_column(grouped.side_rows, grouped.by_column, end, 1, (describe(rows.offsets),))
-        elif of_side is not None and form.has_row_scale:
-            scales, row_scale = _scales_of(form, payload.scales, of_side.kind, grouped.side_rows)
-        return arrivals._replace(by_expert=replace(rows, x=with_scales(rows.x, scales, row_scale)))
+        scales, row_scale = self._scales_from(made, "all_", payload, side, None, lines[2], grouped_rows, by_column)
+        rows = with_scales(made["all_x"], scales, row_scale)
+        if placed is not None:
+            return arrivals._replace(by_expert=replace(placed, x=rows, weights=made.get("all_weights")))
+        by_expert = ExpertRows(rows, made["offsets"], made.get("all_weights"), made["row"], made["slot"])
+        return arrivals._replace(by_expert=by_expert)
 
-    def _group(
+    def _area_of(self, form: RowFormat, lease: Lease | None) -> tuple[int, int]:
+        """The addresses of rows and side rows that arrived."""
+        name, skipped = self._side_place(form)
+        if lease is None:
+            return self._at["rows"], self._at[name] + skipped
+        return self._areas.address(lease, "rows"), self._areas.address(lease, name, skipped)
+
+    def _where_they_are(
+        self, form: RowFormat, kind: str, side: _SideArray | None, lease: Lease | None, num_rows: int
+    ) -> tuple[Array, Array | None]:
+        """Rows and side rows in the area that is lent, or in the first one until the next operation."""
+        if lease is None:
+            x = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
+            return x, None if side is None else self._side_view(form, side)[:num_rows]
+        x = self._areas.array(lease, "rows", kind, (num_rows, form.columns), form.dtype)
+        if side is None:
+            return x, None
+        name, skipped = self._side_place(form)
+        shape = num_rows, side.columns
+        return x, self._areas.array(lease, name, side.kind, shape, side.dtype, skipped)
+
+    def _scales_from(
         self,
+        made: dict[str, Array],
+        prefix: str,
         payload: Payload,
-        form: RowFormat,
-        num_rows: int,
-        all_rows: int,
-        sent: Array | None,
-        options: DispatchOptions,
-        placed: ExpertRows | None,
-    ) -> _Grouped:
-        """Arrays for ``all_rows`` rows grouped by expert."""
-        config, empty, kind = self._config, self._backend.empty, options.ids.kind
-        of_side, side_rows, by_column = _side_array(payload, form), None, None
-        if of_side is not None:
-            side_rows, by_column = self._own_side_rows(of_side, all_rows, options.column_major_scales)
-        rows = ExpertRows(
-            empty(payload.x.kind, (all_rows, form.columns), form.dtype),
-            empty(kind, (config.experts_per_rank + 1,), INT32) if placed is None else placed.offsets,
-            None if sent is None else empty(describe(sent).kind, (all_rows,), FLOAT32),
-            empty(kind, (all_rows,), INT32) if placed is None else placed.row,
-            empty(kind, (num_rows, config.top_k), INT32) if placed is None else placed.slot,
-        )
-        return _Grouped(rows, side_rows, by_column, placed is not None)
-
-    def _launch_by_column(
-        self, side_rows: Array, by_column: Array, counts: int, num_counts: int, uses: tuple[ArrayInfo, ...]
-    ) -> None:
-        """Turn ``side_rows`` round. ``counts``: the address of as many numbers, whose sum is that of the rows."""
-        source = describe(side_rows)
-        rows, columns = source.shape
-        if not rows:
-            return
-        itemsize = source.dtype.itemsize
-        args = header_struct("moe/direct/scales_by_column.cu", "ByColumnArgs").pack(
-            broken=self._broken_address,
-            counts=counts,
-            num_counts=num_counts,
-            capacity=rows,
-            columns=columns,
-            stride=_column_stride(rows, itemsize),
-        )
-        element = {4: "unsigned int", 1: "unsigned char"}[itemsize]
-        target = describe(by_column)
-        threads = min(self._tuning_of(self._config.row_bytes).local_threads, 256)
-        kernel("scales_by_column", f"<{element}>").launch(
-            self._rank,
-            self._local_blocks,
-            threads,
-            args,
-            source.address,
-            target.address,
-            uses=(*uses, source, target),
-        )
+        side: _SideArray | None,
+        side_rows: Array | None,
+        stride: int,
+        rows: int,
+        by_column: bool,
+    ) -> tuple[Array | None, Array | None]:
+        """Scales and row scales, of side rows that were made or are where they arrived."""
+        if side is None:
+            return None, None
+        if by_column:
+            both = made[f"{prefix}side_rows"].reshape(-1)
+            return both[: side.columns * stride].reshape(side.columns, stride).T[:rows], None
+        found = made[f"{prefix}side_rows"] if side_rows is None else side_rows
+        form = payload.form or self._plain
+        return _scales_of(form, payload.scales, side.kind, found) if form.has_row_scale else (found, None)
 
     # ---- side rows ---------------------------------------------------------------------------------------------------
     def _side_place(self, form: RowFormat) -> tuple[str, int]:
         """The part of the memory in which a receive area's side rows lie, and the bytes before them."""
         return ("recv_scales", 0) if form.is_apart else ("rows", self._config.max_rows * form.row_bytes)
-
-    def _side_address(self, form: RowFormat) -> int:
-        name, skipped = self._side_place(form)
-        return self._at[name] + skipped
-
-    def _own_side_rows(self, of_side: _SideArray, rows: int, by_column: bool) -> tuple[Array, Array | None]:
-        """Side rows of the caller's own, and room for them by columns: in one allocation, which lives as long as
-        either."""
-        kind, columns, dtype = of_side
-        empty = self._backend.empty
-        if not by_column:
-            return empty(kind, (rows, columns), dtype), None
-        stride = _column_stride(rows, dtype.itemsize)
-        both = empty(kind, (columns * (stride + rows),), dtype)
-        turned, straight = both[: columns * stride], both[columns * stride :]
-        return straight.reshape(rows, columns), turned.reshape(columns, stride).T[:rows]
 
     def _side_view(self, form: RowFormat, of_side: _SideArray) -> Array:
         name, skipped = self._side_place(form)
@@ -1040,8 +890,8 @@ class DirectMode:
         return self._views[key]
 
     def _tuning_of(self, row_bytes: int) -> Tuning:
-        if self.tuning is not None:
-            return self.tuning
+        if self._tuning is not None:
+            return self._tuning
         found = self._tunings.get(row_bytes)
         if found is None:
             emulated = self._rank.backend == "emulator"
@@ -1049,8 +899,8 @@ class DirectMode:
             self._tunings[row_bytes] = found
         return found
 
-    @staticmethod
-    def _remember(known: dict[Any, T], key: Any, value: T) -> T:
+    def _remember(self, key: Any, value: T) -> T:
+        known = self._operations
         if len(known) >= _MOST_KNOWN:
             known.clear()
         known[key] = value

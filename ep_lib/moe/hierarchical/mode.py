@@ -268,7 +268,6 @@ class HierarchicalMode(RingsMode):
             row_scales=self._memory.parts["scales"].shape[1],
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
-            is_guess=0,
         )
         template = "<int>" if index == INT32 else "<long long>"
         library_kernel("moe/direct/copy_epilogue.cu", f"ep_copy_epilogue{template}").launch(

@@ -9,7 +9,7 @@ import functools
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,9 +17,9 @@ import numpy as np
 
 from ep_lib.cuda.native_host import first_rows
 from ep_lib.errors import ArgumentError, HandleError
-from ep_lib.jit import pieces
-from ep_lib.jit.kernel import Differing, Kernel, Launched, library_kernel
-from ep_lib.jit.structs import header_constant, header_struct
+from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, Word, words
+from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
@@ -82,12 +82,6 @@ class LowLatencyArrivals(NamedTuple):
         begin = self.experts + math.prod(self.choices)
         return self.ints[begin : begin + self.choices[0]]
 
-    def addresses(self, ints: int) -> tuple[int, int, int, int]:
-        """Of counts, recv_index, token_counts and sent_idx; ``ints`` is the address of the first."""
-        index = ints + INT32.itemsize * self.experts
-        token_counts = index + INT32.itemsize * math.prod(self.choices)
-        return ints, index, token_counts, token_counts + INT32.itemsize * self.choices[0]
-
 
 class LaunchShape(NamedTuple):
     """How a kernel is launched."""
@@ -96,14 +90,6 @@ class LaunchShape(NamedTuple):
     threads: int
     role_blocks: int  # a divisor of blocks. Where a kernel does both halves, of so many consecutive blocks
     send_blocks: int  # the first of them only send, the others only receive; 0: every block does both in turn
-
-
-class _Known(NamedTuple):
-    """What dispatches of so many tokens have in common."""
-
-    kernel: Kernel
-    shape: LaunchShape
-    args: bytes
 
 
 _NO_ROLES = LaunchShape(1, _WARP, 1, 0)
@@ -165,12 +151,9 @@ class LowLatencyMode:
         )
         self._own = tuple(map(describe, (self._finished, self.mask, self._broken)))
         self._memory = allocate(rank, config)
-        # What stays the same from call to call, by what it depends on: of dispatches all, of combines the common part.
-        self._dispatches: dict[tuple[int, bool, Halves, np.dtype[Any]], _Known] = {}
-        self._commons: dict[tuple[int, LaunchShape], bytes] = {}
-        self._calls: dict[Any, Callable[[tuple[int, ...]], Any] | None] = {}  # that were learnt
+        self._operations: dict[Any, Operation] = {}  # one for each kind of call
         self._choices = (config.world_size, config.num_max_dispatch_tokens_per_rank, config.top_k)
-        self._arrivals = header_struct("moe/low_latency/dispatch.cu", "Arrivals")
+        self._parts = self._parts_of_ints()
         self._at, self._device = self._memory.at, self._memory.device
         self.address = self._at["credits"]
         self._checks = InputChecks(config, self._device)
@@ -213,20 +196,14 @@ class LowLatencyMode:
                 "not a multiple; pass use_fp8=False"
             )
         self._require_order("dispatch", async_finish, return_recv_hook)
-        call = (num_tokens, use_fp8, choices.dtype, weights is None)
-        arrivals = None if return_recv_hook else self._call_again(call, kind, tokens, choices, weights, async_finish)
-        event = hook = None
-        if arrivals is None:
-            arrivals = self.empty_arrivals(kind, use_fp8, topk_weights is not None)
-            launch = functools.partial(
-                self.launch_dispatch, fp8=use_fp8, x=tokens, topk_idx=choices, arrivals=arrivals, topk_weights=weights
-            )
-            keep = (x, topk_idx, arrivals, topk_weights)
-            event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, keep)
-            if hook is None and call not in self._calls:
-                self._learn_call(call, tokens, choices, weights, arrivals)
-        elif async_finish:
-            event = Event(self.rank, self._streams.last or 0, kind, (x, topk_idx, arrivals, topk_weights))
+        arrivals: LowLatencyArrivals | None = None
+
+        def launch(halves: Halves) -> None:
+            nonlocal arrivals
+            arrivals = self.launch_dispatch(halves, use_fp8, tokens, choices, arrivals, weights)
+
+        event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, (x, topk_idx, launch))
+        assert arrivals is not None
         sent = np.array(self._checks.view(topk_idx)) if self.rank.backend == "emulator" else None
         handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]), sent)
         if hook is not None:
@@ -283,49 +260,6 @@ class LowLatencyMode:
         keep = (rows, topk_idx, topk_weights, handle, out)
         event, hook = self._run("combine", launch, kind, async_finish, return_recv_hook, keep)
         return LowLatencyCombined(out, event, hook)
-
-    def _call_again(
-        self,
-        call: tuple[Any, ...],
-        kind: str,
-        tokens: ArrayInfo,
-        choices: ArrayInfo,
-        weights: ArrayInfo | None,
-        async_finish: bool,
-    ) -> LowLatencyArrivals | None:
-        """A whole dispatch like an earlier one, natively. None where that cannot be, and nothing was launched."""
-        again = self._calls.get(call)
-        if again is None or self.shapes or pieces.in_use or not kind == choices.kind == "torch":
-            return None
-        with self._streams.begin(kind, async_finish):
-            arrays = again((tokens.address, choices.address, 0 if weights is None else weights.address, 0))
-        if arrays is None:
-            return None
-        made = iter(arrays)
-        rows, scales, ints = next(made), next(made) if call[1] else None, next(made)
-        return LowLatencyArrivals(rows, scales, ints, next(made, None), self.config.experts_per_rank, self._choices)
-
-    def _learn_call(
-        self,
-        call: tuple[Any, ...],
-        tokens: ArrayInfo,
-        choices: ArrayInfo,
-        weights: ArrayInfo | None,
-        arrivals: LowLatencyArrivals,
-    ) -> None:
-        """After a call by Python: how the backend makes it again, if it can."""
-        num_tokens, fp8, index, _ = call
-        known = self._dispatches.get((num_tokens, fp8, BOTH, index))
-        if known is None or self.shapes:
-            return
-        packed, offsets = self._pack_arrivals(arrivals), self._arrivals.offsets  # of Arrivals, addresses all
-        addresses = tuple((at, int.from_bytes(packed[at : at + 8], "little")) for at in offsets.values())
-        args = (known.args, Differing(packed, addresses), tokens, choices, weights)
-        launched = Launched(
-            known.kernel, known.shape.blocks, known.shape.threads, args, 4 * self.config.experts_per_rank
-        )
-        made = [array for array in arrivals[:4] if array is not None]
-        self._calls[call] = self.rank._backend.replay([launched], [tokens, choices, weights], made)
 
     def _require_same_rows(self, handle: LowLatencyHandle, other: LowLatencyHandle) -> None:
         """Rows of another dispatch may be combined by a handle if they came from the same tokens."""
@@ -474,18 +408,38 @@ class LowLatencyMode:
 
     # ---- Launches, in the stream that is chosen ----------------------------------------------------------------------
 
+    def _made(self, kind: str, fp8: bool, weighted: bool) -> list[Made]:
+        """What a dispatch brings."""
+        c, choices = self.config, self._choices
+        experts, capacity = c.experts_per_rank, capacity_of(c)
+        ints = experts + (c.world_size + 1) * math.prod(choices[1:]) + c.world_size
+        return [
+            Made("rows", kind, (experts, capacity, c.hidden), FP8 if fp8 else BFLOAT16),
+            *([Made("scales", kind, (experts, capacity, c.hidden // FP8_GROUP), FLOAT32)] if fp8 else []),
+            Made("ints", kind, (ints,), INT32),
+            *([Made("weights", kind, choices, FLOAT32)] if weighted else []),
+        ]
+
+    def _parts_of_ints(self) -> dict[str, str | Part]:
+        """counts, recv_index, token_counts and sent_idx, as LowLatencyArrivals has them."""
+        index = INT32.itemsize * self.config.experts_per_rank
+        counts = index + INT32.itemsize * math.prod(self._choices)
+        behind = {"recv_index": index, "token_counts": counts, "sent_idx": counts + INT32.itemsize * self._choices[0]}
+        return {"counts": "ints"} | {name: Part("ints", offset) for name, offset in behind.items()}
+
     def empty_arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> LowLatencyArrivals:
         """Memory for what a dispatch brings. Nothing waits for the GPU."""
-        c, empty = self.config, self._empty
-        experts, capacity = c.experts_per_rank, capacity_of(c)
-        choices = self._choices
+        made = {of.name: self._empty(kind, of.shape, of.dtype) for of in self._made(kind, fp8, weighted)}  # type: ignore[arg-type]
+        return self._arrivals_of(made)
+
+    def _arrivals_of(self, made: Mapping[str, Array]) -> LowLatencyArrivals:
         return LowLatencyArrivals(
-            empty(kind, (experts, capacity, c.hidden), FP8 if fp8 else BFLOAT16),
-            empty(kind, (experts, capacity, c.hidden // FP8_GROUP), FLOAT32) if fp8 else None,
-            empty(kind, (experts + (c.world_size + 1) * math.prod(choices[1:]) + c.world_size,), INT32),
-            empty(kind, choices, FLOAT32) if weighted else None,
-            experts,
-            choices,
+            made["rows"],
+            made.get("scales"),
+            made["ints"],
+            made.get("weights"),
+            self.config.experts_per_rank,
+            self._choices,
         )
 
     def launch_dispatch(
@@ -494,52 +448,65 @@ class LowLatencyMode:
         fp8: bool,
         x: Array,
         topk_idx: Array,
-        arrivals: LowLatencyArrivals,
+        arrivals: LowLatencyArrivals | None = None,
         topk_weights: Array | None = None,
-    ) -> None:
-        """Launch ``halves`` of a dispatch."""
-        rows, choices = describe(x), describe(topk_idx)
-        key = (rows.shape[0], fp8, halves, choices.dtype)
-        shape = self.shapes.get("dispatch")
-        known = self._dispatches.get(key) if shape is None else None
-        if known is None:
-            shape = shape or self._dispatch_shape(fp8, halves)
-            args = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs").pack(
-                common=self._common(rows.shape[0], shape),
-                slots=self._at["dispatch_slots"],
-                row_flags=self._at["dispatch_flags"],
-                routes=self._at["routes"],
-                weights=self._at["dispatch_weights"],
-            )
-            which = kernel("dispatch", f"<{str(fp8).lower()}, {_number(halves)}, {_index_type(choices)}>")
-            known = _Known(which, shape, args)
-            if not self.shapes:
-                self._dispatches[key] = known
-        known.kernel.launch(
-            self.rank,
-            known.shape.blocks,
-            known.shape.threads,
-            known.args,
-            self._pack_arrivals(arrivals),
-            rows,
-            choices,
-            topk_weights,
-            shared_bytes=4 * self.config.experts_per_rank,
-            uses=(*[array for array in arrivals[:4] if array is not None], *self._own),
+    ) -> LowLatencyArrivals:
+        """Launch ``halves`` of a dispatch; returns ``arrivals``, or new ones."""
+        rows, choices, weights = (
+            describe(x),
+            describe(topk_idx),
+            None if topk_weights is None else describe(topk_weights),
         )
+        weighted = weights is not None if arrivals is None else arrivals.weights is not None
+        key = (
+            "dispatch",
+            halves,
+            fp8,
+            rows.kind,
+            choices.dtype,
+            weighted,
+            arrivals is None,
+            self.shapes.get("dispatch"),
+        )
+        operation = self._operations.get(key)
+        if operation is None:
+            launch = self._declare_dispatch(halves, fp8, choices.dtype, weighted)
+            made, given = self._made(rows.kind, fp8, weighted), ["x", "topk_idx", "topk_weights", "tokens"]
+            if arrivals is not None:
+                given, made = given + [of.name for of in made], []
+            operation = self._operations[key] = Operation(self.rank, given, [launch], made)
+        values = rows, choices, weights, rows.shape[0]
+        if arrivals is None:
+            return self._arrivals_of(dict(zip(operation.made, operation.run(*values), strict=True)))
+        operation.run(*values, *[describe(array) for array in arrivals[:4] if array is not None])
+        return arrivals
 
-    def _pack_arrivals(self, arrivals: LowLatencyArrivals) -> bytes:
-        """As the kernel takes it."""
-        rows, scales, ints, weights = [0 if array is None else describe(array).address for array in arrivals[:4]]
-        counts, index, token_counts, sent_idx = arrivals.addresses(ints)
-        return self._arrivals.pack(
-            rows=rows,
-            scales=scales,
-            counts=counts,
-            recv_index=index,
-            token_counts=token_counts,
-            sent_idx=sent_idx,
-            weights=weights,
+    def _declare_dispatch(self, halves: Halves, fp8: bool, index: np.dtype[Any], weighted: bool) -> Launch:
+        shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
+        layout = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs")
+        args = layout.pack(
+            common=self._common(0, shape),
+            slots=self._at["dispatch_slots"],
+            row_flags=self._at["dispatch_flags"],
+            routes=self._at["routes"],
+            weights=self._at["dispatch_weights"],
+        )
+        arrivals = header_struct("moe/low_latency/dispatch.cu", "Arrivals")
+        brought: dict[str, str | Part] = {"rows": "rows", **self._parts}
+        brought |= ({"scales": "scales"} if fp8 else {}) | ({"weights": "weights"} if weighted else {})
+        return Launch(
+            kernel("dispatch", f"<{str(fp8).lower()}, {_number(halves)}, {_index_type(index)}>"),
+            shape.blocks,
+            shape.threads,
+            (
+                Struct(args, _tokens_of(layout)),
+                Struct(bytes(arrivals.size), words(arrivals, **brought)),
+                "x",
+                "topk_idx",
+                "topk_weights",
+            ),
+            4 * self.config.experts_per_rank,
+            self._own,
         )
 
     def launch_combine(
@@ -554,34 +521,47 @@ class LowLatencyMode:
         """Launch ``halves`` of a combine; of ``arrivals`` it needs the routing. ``topk_weights`` None: those of the
         dispatch."""
         choices = describe(topk_idx)
+        key = ("combine", halves, choices.dtype, self.shapes.get("combine"))
+        operation = self._operations.get(key)
+        if operation is None:
+            given = ("out", "rows", "topk_idx", "topk_weights", "tokens", "ints", "known_weights")
+            operation = self._operations[key] = Operation(
+                self.rank, given, [self._declare_combine(halves, choices.dtype)]
+            )
+        weights, known = (None if array is None else describe(array) for array in (topk_weights, arrivals.weights))
+        operation.run(
+            describe(out),
+            describe(rows),
+            choices,
+            weights,
+            choices.shape[0],
+            describe(arrivals.ints),
+            known if weights is None else None,
+        )
+
+    def _declare_combine(self, halves: Halves, index: np.dtype[Any]) -> Launch:
         shape = self.shapes.get("combine") or self._combine_shape()
-        num_tokens = choices.shape[0]
-        common = self._commons.get((num_tokens, shape))
-        if common is None:
-            common = self._commons[num_tokens, shape] = self._common(num_tokens, shape)
-        ints = describe(arrivals.ints)
-        _, index, token_counts, sent_idx = arrivals.addresses(ints.address)
-        known_weights = None if arrivals.weights is None else describe(arrivals.weights)
-        args = header_struct("moe/low_latency/combine.cu", "CombineArgs").pack(
-            common=common,
+        layout = header_struct("moe/low_latency/combine.cu", "CombineArgs")
+        args = layout.pack(
+            common=self._common(0, shape),
             slots=self._at["combine_slots"],
             row_flags=self._at["combine_flags"],
             weights=self._at["weights"],
-            recv_index=index,
-            token_counts=token_counts,
-            sent_idx=sent_idx,
-            known_weights=0 if topk_weights is not None or known_weights is None else known_weights.address,
+            **dict.fromkeys(("recv_index", "token_counts", "sent_idx", "known_weights"), 0),
         )
-        kernel("combine", f"<{_number(halves)}, {_index_type(choices)}>").launch(
-            self.rank,
+        routing = {name: part for name, part in self._parts.items() if name != "counts"}
+        return Launch(
+            kernel("combine", f"<{_number(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
-            args,
-            out,
-            rows,
-            choices,
-            topk_weights,
-            uses=(ints, *self._own, *(() if known_weights is None else (known_weights,))),
+            (
+                Struct(args, _tokens_of(layout) + words(layout, known_weights="known_weights", **routing)),
+                "out",
+                "rows",
+                "topk_idx",
+                "topk_weights",
+            ),
+            uses=self._own,
         )
 
     def _dispatch_shape(self, fp8: bool, halves: Halves) -> LaunchShape:
@@ -627,6 +607,12 @@ class LowLatencyMode:
         )
 
 
+def _tokens_of(layout: HeaderStruct) -> tuple[Word, ...]:
+    """The number of tokens in a kernel's arguments."""
+    common = header_struct("moe/low_latency/common.cuh", "Args")
+    return words(common, layout.offsets["common"], num_tokens="tokens")
+
+
 def _num_sms(rank: Rank, chosen: int | None) -> int:
     """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
     if rank.backend == "emulator":
@@ -657,5 +643,5 @@ def _number(halves: Halves) -> int:
     return sum(header_constant("moe/low_latency/common.cuh", half) for half in halves)
 
 
-def _index_type(topk_idx: ArrayInfo) -> str:
-    return "int" if topk_idx.dtype == INT32 else "long long"
+def _index_type(index: np.dtype[Any]) -> str:
+    return "int" if index == INT32 else "long long"

@@ -10,8 +10,8 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     "waits-first": (
         "rows that its own node does not forward",
         "The messages have arrived. A rank's rows come from its mates, who forward what their partners sent. If all of "
-        "them wait for their own rows first, nobody forwards. It is 05's deadlock once more: whoever waits must go on "
-        "serving the others.",
+        "them wait for their own rows first, nobody forwards. It is 05's deadlock once more: a rank that waits must go "
+        "on serving the others.",
     ),
     "operations": (
         "On RC a queue pair keeps the order. On SRD the label may come first, and the partner forwards what lay in the "

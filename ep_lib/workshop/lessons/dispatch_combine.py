@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
 import ep_lib
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.emulator.hardware import find_hardware
+from ep_lib.emulator.timeline import Span, Timeline
 from ep_lib.runtime.rank import Rank
 from ep_lib.workshop.ladders import Memory, load
 from ep_lib.workshop.ladders.exchange import FULL, RANKS, SMALL, Exchange, Shape, combined
 
-__all__ = ["FULL", "RANKS", "SMALL", "combine", "combine_runs", "combined", "dispatch", "dispatch_orders"]
+PROFILED = Shape(ranks=2, top_k=2, tokens=128)  # of benchmarks/gpu_profile.py
+_HARDWARE = "h100-cx7"
+
+__all__ = ["FULL", "PROFILED", "RANKS", "SMALL", "combine", "combine_runs", "combined", "dispatch", "dispatch_orders"]
 
 
 def dispatch(rank: Rank, name: str, shape: Shape = SMALL) -> dict[str, Any]:
@@ -41,6 +52,46 @@ def dispatch_orders(name: str, backend: str, seeds: int) -> list[list[tuple[int,
 def combine_runs(name: str, backend: str, seeds: int) -> list[list[Any]]:
     """For each seed (on GPUs: each run), the sums of all ranks."""
     return [_spawn(combine, name, backend, seed) for seed in range(seeds)]
+
+
+# ---- what a GPU does, beside the virtual clock -----------------------------------------------------------------------
+def clocked_dispatch() -> Timeline:
+    """The kernel that benchmarks/gpu_profile.py records, on the virtual clock: from its first instruction on."""
+    timeline = ep_lib.simulate(_profiled, PROFILED.ranks, hardware=_HARDWARE)
+    kernels = [span for span in timeline.spans if span.kind == "kernel" and span.name == "dispatch"]
+    begin = min(span.begin_ns for span in kernels)
+    spans = tuple(
+        replace(span, begin_ns=max(span.begin_ns - begin, 0), end_ns=span.end_ns - begin)
+        for span in timeline.spans
+        if span.end_ns > begin
+    )
+    return replace(timeline, spans=spans, samples=(), end_ns=timeline.end_ns - begin)
+
+
+def _profiled(rank: Rank) -> None:
+    Exchange(Memory(rank), load("06").path, PROFILED).dispatch("dispatch")
+
+
+def recorded_dispatch(file: Path) -> Timeline:
+    """A file of benchmarks/gpu_profile.py as a timeline, whose nanoseconds are those of the GPUs."""
+    marks = json.loads(file.read_text(encoding="utf-8"))["marks"]
+    by_warp = sorted(marks, key=lambda mark: mark[:3])  # and in the order of time
+    spans = [span for _, of_warp in groupby(by_warp, key=lambda mark: mark[:3]) for span in _spans(list(of_warp))]
+    for (rank, block), of_block in groupby(by_warp, key=lambda mark: mark[:2]):
+        times = [mark[4] for mark in of_block]
+        spans.append(Span(rank, block, None, "kernel", "dispatch", min(times), max(times)))
+    hardware = find_hardware(_HARDWARE)  # of the model beside it
+    end = max(span.end_ns for span in spans)
+    return Timeline([], hardware, Fabric(), PROFILED.ranks, tuple(spans), (), (), end)
+
+
+def _spans(marks: Sequence[tuple[int, int, int, str, int]]) -> Iterator[Span]:
+    """What one warp did between its marks."""
+    for (rank, block, warp, what, begin), (*_, then, end) in pairwise(marks):
+        if what == "token":
+            yield Span(rank, block, warp, "copy", "", begin, end)
+        elif then == "waited":
+            yield Span(rank, block, warp, "wait", "", begin, end)
 
 
 def _spawn(main: Any, name: str, backend: str, seed: int) -> list[Any]:

@@ -17,6 +17,11 @@ from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, prose
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Puzzle, Verdict
 
 _HINTS = ("Where to look", "What to think of", "Nearly the code")
+_COSTS = {
+    "accesses": "accesses of the busiest thread",
+    "messages": "messages to other ranks",
+    "steps": "synchronising steps",
+}
 _COLORS = {"to do": BLUE, "right": GREEN, "wrong": ORANGE}
 _FRAME = "border:1px solid #bbbbbb; border-radius:4px; padding:0.4em 0.9em; margin:0.3em 0"
 _FOLD = "margin:0.3em 0 0.3em 0.2em"
@@ -71,14 +76,15 @@ def _fold(head: str, body: Markup) -> Markup:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a notebook shows of an attempt: the verdict, and the picture of its accesses."""
+    """What a notebook shows of an attempt: the verdict, what a right one costs, and the picture of its accesses."""
 
     puzzle: Puzzle
     verdict: Verdict
+    score: str = ""
 
     @property
     def note(self) -> Note:
-        text = self.verdict.text
+        text = "\n".join(part for part in (self.verdict.text, self.score) if part)
         if self.verdict.kind == "wrong" and self.verdict.main is not None:
             text += "\nTo see it happen, step by step: workshop.watch()"
         return Note(f"{self.puzzle.number}: {self.verdict.headline}", text, _COLORS[self.verdict.kind])
@@ -119,10 +125,24 @@ def answer(number: str, lines: str) -> Answer:
     global _last
     puzzle = puzzles.find(number)
     verdict = puzzle.attempt(lines)
-    _last = Answer(puzzle, verdict)
+    _last = Answer(puzzle, verdict, _score(puzzle, lines) if verdict.kind == "right" else "")
     if verdict.kind == "right":
         progress.put(progress.PUZZLES, puzzle.number, lines)
     return _last
+
+
+def _score(puzzle: Puzzle, lines: str) -> str:
+    """What a right answer costs, beside the course's own."""
+    score = puzzle.score(lines)
+    if score is None:
+        return ""
+    best = puzzle.score(puzzle.solution) if puzzle.solution else None  # a release has none
+    parts = []
+    for what, words in _COSTS.items():
+        number = getattr(score, what)
+        known = "" if best is None else f" ({min(number, getattr(best, what))})"
+        parts.append(f"{number}{known} {words}")
+    return f"Score{' (best known)' if best else ''}: {', '.join(parts)}."
 
 
 def watch() -> Page:

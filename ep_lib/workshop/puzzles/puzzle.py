@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import itertools
 import linecache
@@ -20,13 +21,14 @@ from typing import Any
 import numpy as np
 
 import ep_lib
-from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.emulator.accesses import Accesses, MemoryAccess
 from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.jit.lexer import without_comments
 from ep_lib.jit.names import find_global_functions
 from ep_lib.require import show
 from ep_lib.runtime.accesses import accesses_of
+from ep_lib.runtime.check import record
 from ep_lib.viz.accesses import NamedArray
 
 CUDA_LINES, PYTHON_LINES = "// YOUR LINES", "# YOUR LINES"
@@ -71,6 +73,7 @@ class Bench:
         self._attempt = attempt
         self._rank = rank
         self._arrays: dict[str, Any] = {}
+        self._named: list[tuple[NamedArray, Any]] = []  # with what they hold
 
     @property
     def rank(self) -> ep_lib.Rank:
@@ -86,7 +89,7 @@ class Bench:
     def symmetric(self, name: str, shape: int | tuple[int, ...], dtype: Any = np.int32, fill: float = 0) -> Any:
         """A symmetric array; collective."""
         array = self._keep(name, self.rank.symmetric(shape, dtype, fill))
-        self._attempt.symmetric[self.rank.offset_of(array)] = self._attempt.arrays[-1]
+        self._attempt.symmetric[self.rank.offset_of(array)] = self._named[-1][0]
         return array
 
     def array(self, name: str, values: Any) -> Any:
@@ -97,8 +100,12 @@ class Bench:
         self._arrays[name] = array
         view = np.asarray(array)
         address = int(view.__array_interface__["data"][0])
-        self._attempt.arrays.append(NamedArray(name, self.me, address, view.size, view.itemsize))
+        self._named.append((NamedArray(name, self.me, address, view.size, view.itemsize), view))
         return array
+
+    def arrays(self) -> list[NamedArray]:
+        """The arrays, with what they hold now."""
+        return [dataclasses.replace(array, values=tuple(held.reshape(-1).tolist())) for array, held in self._named]
 
     def launch(
         self, grid: int | Sequence[int], block: int | Sequence[int], *args: object, kernel: str = KERNEL, **more: Any
@@ -273,6 +280,30 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Score:
+    """What an answer costs, each the least of its schedules, since how often a thread polls is luck.
+
+    ``accesses``: of the busiest thread, to the arrays. ``messages``: accesses of threads to arrays of other ranks, and
+    operations of NICs. ``steps``: synchronising operations, and events of the network.
+    """
+
+    accesses: int
+    messages: int
+    steps: int
+
+
+def _score_of_run(run: Accesses, arrays: Sequence[NamedArray], posted: int) -> Score:
+    by_thread: Counter[tuple[int, int, int]] = Counter()
+    across = 0
+    for access in run:
+        for array in arrays:
+            if access.thread >= 0 and 0 <= access.address - array.address < array.words * array.word_bytes:
+                by_thread[access.rank, access.block, access.thread] += 1
+                across += access.rank != array.rank
+    return Score(max(by_thread.values(), default=0), across + posted, run.steps)
+
+
+@dataclass(frozen=True)
 class Puzzle:
     """A task of one to five lines.
 
@@ -344,18 +375,38 @@ class Puzzle:
             number = code.count("\n", 0, found.start()) + 2  # the cell's first line is %%puzzle
             text = "your lines are inside a function, where no header can be included; the template has what they need."
             return Verdict("wrong", "This does not compile", f"line {number} of your cell: {text}")
+        try:
+            kernel = self._compiled(lines)
+        except EpError as error:
+            text = self._in_cell(str(error), lines)
+            return Verdict("wrong", "This does not compile", f"{text}\n{_braces(self._code(lines))}".strip())
+        return self._judge(lines, _Attempt(self, kernel))
+
+    def _compiled(self, lines: str) -> Kernels:
+        """The kernels of an answer in CUDA. Raises what the compiler says of it."""
         source = self.source(lines)
 
         @functools.cache
         def kernel(name: str) -> ep_lib.Kernel:
             return ep_lib.Kernel.from_source(source, name, filename=self.filename)
 
-        try:
-            kernel(find_global_functions([source]).names[0]).compile()
-        except EpError as error:
-            text = self._in_cell(str(error), lines)
-            return Verdict("wrong", "This does not compile", f"{text}\n{_braces(self._code(lines))}".strip())
-        return self._judge(lines, _Attempt(self, kernel))
+        kernel(find_global_functions([source]).names[0]).compile()
+        return kernel
+
+    def score(self, lines: str) -> Score | None:
+        """What a right answer costs; None in a puzzle without ranks."""
+        if not self.ranks:
+            return None
+        attempt = _Attempt(self, None if self.is_python else self._compiled(lines))
+        if self.is_python:
+            attempt.functions = self._functions(lines)
+        posted = len(record(attempt.main, self.ranks, self.fabric).messages) if self.fabric else 0
+        runs = []
+        for seed in range(self.seeds):
+            attempt.arrays.clear()
+            accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=seed, timeout=_TIMEOUT_S)
+            runs.append(_score_of_run(accesses, attempt.arrays, posted))
+        return Score(*map(min, zip(*map(dataclasses.astuple, runs), strict=True)))
 
     def _code(self, lines: str) -> str:
         """The learner's lines without comments."""
@@ -558,5 +609,9 @@ class _Attempt:
         return _IN_HEAP.sub(name, text)
 
     def main(self, rank: ep_lib.Rank) -> None:
-        self.puzzle.main(Bench(self, rank))
-        rank.barrier()  # until all ranks' kernels are done with this one's arrays
+        bench = Bench(self, rank)
+        try:
+            self.puzzle.main(bench)
+            rank.barrier()  # until all ranks' kernels are done with this one's arrays
+        finally:
+            self.arrays += bench.arrays()

@@ -45,7 +45,7 @@ EPEMU_INLINE T saturated(T x) {
 }
 template <typename T>
 EPEMU_INLINE T rectified(T x) {
-    return widen(x) < 0.0f ? narrow<T>(0.0) : x;  // NaN stays NaN
+    return widen(x) <= 0.0f ? narrow<T>(0.0) : x;  // -0 gives 0, NaN stays NaN
 }
 }  // namespace ep_emulator
 
@@ -70,6 +70,18 @@ EPEMU_INLINE T rectified(T x) {
 EPEMU_FMA(__half, __half2)
 EPEMU_FMA(__nv_bfloat16, __nv_bfloat162)
 #undef EPEMU_FMA
+
+// ---- minimum and maximum of bfloat16 where NaN wins: -0 is smaller than 0 ---------------------------------------
+#define EPEMU_NAN_WINS(m)                                                           \
+    EPEMU_INLINE __nv_bfloat16 __h##m##_nan(__nv_bfloat16 a, __nv_bfloat16 b) {     \
+        return __hisnan(a) || __hisnan(b) ? CUDART_NAN_BF16 : __h##m(a, b);         \
+    }                                                                               \
+    EPEMU_INLINE __nv_bfloat162 __h##m##2_nan(__nv_bfloat162 a, __nv_bfloat162 b) { \
+        return __nv_bfloat162(__h##m##_nan(a.x, b.x), __h##m##_nan(a.y, b.y));      \
+    }
+EPEMU_NAN_WINS(min)
+EPEMU_NAN_WINS(max)
+#undef EPEMU_NAN_WINS
 
 // ---- elementary functions -------------------------------------------------------------------------------------
 #define EPEMU_ELEMENTARY_OF(T, T2, suffix, expression) \

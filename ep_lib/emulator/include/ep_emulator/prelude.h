@@ -7,6 +7,13 @@
 
 #include <string.h>
 
+// For NVIDIA's headers below, which cast bits by std::memcpy.
+namespace std {
+inline __attribute__((always_inline)) void* epemu_move_bits(void* to, const void* from, size_t bytes) {
+    return __builtin_memcpy(to, from, bytes);
+}
+}  // namespace std
+
 // Calls, which the runtime sees: of short copies g++ makes moves when the sanitizer has been told of all accesses. Before
 // the headers whose templates copy by these: std::copy, std::char_traits.
 #define __builtin_memcpy(...) memcpy(__VA_ARGS__)
@@ -48,13 +55,31 @@
 #define _COOPERATIVE_GROUPS_H_
 // <device_launch_parameters.h> would declare threadIdx and its kin as variables.
 #define __DEVICE_LAUNCH_PARAMETERS_H__
+// <device_functions.h> would declare again what is here.
+#define __DEVICE_FUNCTIONS_H__
 
 // NVIDIA's own types and conversions, host paths: bit-exact with the device. cuda_runtime.h brings dim3, the vector
 // types and their make_ functions; it is included here so that a user's #include of it changes nothing.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
 #include <cuda_runtime.h>
+#include <nv/target>
+// For host compilers the conversions are functions of their own, "static __attribute__((unused))", which call memcpy.
+// Inlined, with moves in its place, they work in registers: what is no memory on a GPU is no access here either.
+#define memcpy epemu_move_bits
+#define unused unused, always_inline
+#include <cuda_fp16.h>
+// Those of bfloat16 take -0 for 0: half.h has others.
+#define __hmax_nan epemu_host_hmax_nan
+#define __hmin_nan epemu_host_hmin_nan
+#define __hmax2_nan epemu_host_hmax2_nan
+#define __hmin2_nan epemu_host_hmin2_nan
+#include <cuda_bf16.h>
+#undef __hmax_nan
+#undef __hmin_nan
+#undef __hmax2_nan
+#undef __hmin2_nan
+#include <cuda_fp8.h>
+#undef memcpy
+#undef unused
 
 #include <ep_emulator/abi.h>
 
