@@ -159,7 +159,7 @@ def _compiling(exercise: Exercise, tests: hidden.HiddenTests, some: list[Candida
         lines = _write(exercise, folder, some)
         wrong: set[int] = set()
         for source, kernel in tests.kernels:
-            closed = kernel_of(Path(source), kernel, folder, grader._given(exercise)).closed
+            closed = kernel_of(Path(source), kernel, folder, exercise.given).closed
             assert closed is not None, source
             wrong |= _wrong_lines(closed, folder, lines)
         if not wrong:
@@ -230,7 +230,7 @@ def _fate(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: hid
 def _here(exercise: Exercise, folder: Path) -> Sandbox:
     nursery = Nursery()
     nursery.start(folder, None, ())
-    return cast(Sandbox, _Here(runner.Runner(folder, *grader._given(exercise), nursery=nursery)))
+    return cast(Sandbox, _Here(runner.Runner(folder, *exercise.given, nursery=nursery)))
 
 
 def _judged(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: hidden.HiddenTests) -> str:

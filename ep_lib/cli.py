@@ -38,7 +38,6 @@ _COMMANDS = (
     ),
     Entry("grade", "ep_lib.commands.grade", "check your piece of an exercise with the hidden tests"),
     Entry("release", "ep_lib.commands.release", "for instructors: the learners' tree, without any answers"),
-    Entry("contest", "ep_lib.commands.contest", "the fastest all-to-all, dispatch or combine without a race"),
     Entry("ladder", "ep_lib.commands.ladder", "run, check and time every rung of a tutorial file"),
     Entry("migrate", "ep_lib.commands.migrate", "what a CUDA file written for IBGDA must change to run on EFA"),
     Entry("lab", "ep_lib.commands.lab", "open the notebooks in JupyterLab"),

@@ -1,4 +1,4 @@
-"""docs/contest.md says what benchmarks/results/ has about the virtual clock's order."""
+"""The contest's README says what benchmarks/results/ has about the virtual clock's order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def table() -> str:
 
 
 def test_the_document_has_the_kept_figures() -> None:
-    text = (ROOT / "docs" / "contest.md").read_text("utf-8")
+    text = (ROOT / "extras" / "contest" / "README.md").read_text("utf-8")
     assert table() in text, table()
     assert f"{REPORT['same']} of {REPORT['pairs']} pairs" in text
 

@@ -1,17 +1,18 @@
-"""``ep-lib contest``: points for speed, none for a race or a wrong result, and a leaderboard that only grows."""
+"""The contest of extras/: points for speed, none for a race or a wrong result, and a leaderboard that only grows."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import runpy
 from pathlib import Path
 
+import contest
 import pytest
 
 from ep_lib import errors
-from ep_lib.cli import main
-from ep_lib.workshop import contest
 
+main = runpy.run_path(str(Path(contest.__file__).parent))["main"]
 pytestmark = pytest.mark.cuda_rules
 
 
@@ -78,10 +79,10 @@ def test_the_best_counts_and_a_broken_line_harms_no_other(tmp_path: Path, capsys
     ranked, unreadable = contest.standings(board)
     assert [(each["name"], each["points"]) for each in ranked] == [("grace", 100), ("ada", 50), ("eve", 0)]
     assert unreadable == 1
-    assert main(["contest", "--leaderboard", str(board)]) == 0
+    assert main(["--leaderboard", str(board)]) == 0
     out = capsys.readouterr().out
     assert out.index("grace") < out.index("ada") and "no entries: 1" in out
-    assert main(["contest", "all-to-all", "--leaderboard", str(board), "--json"]) == 0
+    assert main(["all-to-all", "--leaderboard", str(board), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
 
@@ -94,10 +95,10 @@ def test_start_never_writes_to_what_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["contest", "alltoall", "--mine", "nowhere"], "makes one to begin with"),
-        (["contest", "--mine", "x"], "which task?"),
-        (["contest", "alltoall", "--mine", "x", "--name", "a" * 41], "--name has 1 to 40"),
-        (["contest", "alltoall", "--mine", "x", "--name", "\a"], "--name has 1 to 40"),
+        (["alltoall", "--mine", "nowhere"], "makes one to begin with"),
+        (["--mine", "x"], "which task?"),
+        (["alltoall", "--mine", "x", "--name", "a" * 41], "--name has 1 to 40"),
+        (["alltoall", "--mine", "x", "--name", "\a"], "--name has 1 to 40"),
     ],
 )
 def test_what_does_not_fit_is_a_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +116,7 @@ def test_points_show_without_a_leaderboard(
     form: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(contest, "score", lambda task, mine, name, say: made_up(name, 20.0))
-    words = ["contest", "dispatch", "--mine", str(tmp_path), "--name", "ada", "--leaderboard", str(tmp_path), *form]
+    words = ["dispatch", "--mine", str(tmp_path), "--name", "ada", "--leaderboard", str(tmp_path), *form]
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert ("50 points" in out or json.loads(out)["points"] == 50) and "Added to" not in out

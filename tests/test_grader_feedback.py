@@ -12,7 +12,8 @@ import pytest
 
 from ep_lib.workshop import guest
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, advice_for, says_all, what_failed
-from ep_lib.workshop.hidden import ex01_write_signal, of_kernels
+from ep_lib.workshop.hidden import ex01_write_signal
+from ep_lib.workshop.hidden.cases import of_kernels
 from ep_lib.workshop.pieces import load
 from ep_lib.workshop.scenario import (
     RETURNED_NOTHING,
@@ -26,7 +27,7 @@ from ep_lib.workshop.scenario import (
     unpack_outputs,
 )
 
-SCENARIO = Scenario(source="x.cu", ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
+SCENARIO = Scenario(ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
 WORK = Path("/tmp/ep_grade_x")
 OWN = Side("../mine/ep/x.cuh:7 (in <ep/put.cuh>:77)", "put_thread(a, b, c, d);")
 TEST = Side("/x/ep_lib/workshop/hidden/ex.cu:9", "seen[i] = area[i];  // role: the receiver")
@@ -97,7 +98,7 @@ def test_what_was_written_and_overwritten_is_not_said_never_to_be_written() -> N
 )
 def test_bytes_of_a_pipe_are_told_as_too_early_or_too_late(own: dict[str, int], whose: str) -> None:
     """Round 1 of one slot: the bytes of round 2 came too early, those of round 0 are what was there before."""
-    case = ex01_write_signal.pipe_case(np.random.default_rng(1), 1, ex01_write_signal.Job(bytes=64, steps=3, **own))
+    case = ex01_write_signal.pipe_case(np.random.default_rng(1), ex01_write_signal._Job(bytes=64, steps=3, **own))
     scenario = of_kernels(case)
     rounds = scenario.local["source"][0].reshape(3, 64)
 
@@ -165,12 +166,12 @@ def test_a_finding_explains_more_than_its_deadlock_and_a_hole_more() -> None:
 def test_a_checked_run_without_the_canary_counts_for_nothing() -> None:
     assert said() == CHECKER_IS_OFF
     assert said(complaint(CANARY, CANARY)) == ""
-    assert what_failed(Scenario("x.cu", 2, 1, ((), ()), ()), Outputs(), WORK) == ""
+    assert what_failed(Scenario(2, ((), ()), ()), Outputs(), WORK) == ""
 
 
 @pytest.mark.parametrize("forged", [[3], ["x"], [{"kind": "race"}], 7, {"a": 1}])
 def test_complaints_that_are_none_are_not_believed(forged: object) -> None:
-    scenario = Scenario("x.cu", 1, 1, ((),), ("a",), symmetric={"a": [np.zeros(1, np.uint8)]})
+    scenario = Scenario(1, ((),), ("a",), symmetric={"a": [np.zeros(1, np.uint8)]})
     frame = pack({"nonce": "n", "failure": None, "complaints": forged})
     with pytest.raises(BadReply):
         unpack_outputs(scenario, "n", frame[16:], b"\0")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from puzzle_answers import WRONG
 
 import ep_lib
 from ep_lib import errors, viz, workshop
@@ -61,7 +62,7 @@ def compile_together(puzzle: Puzzle, answers: list[str]) -> list[Callable[[str],
 @each_puzzle
 def test_the_solution_is_accepted_and_mistakes_are_told(number: str) -> None:
     puzzle = ALL[number]
-    answers = {puzzle.solution: "", **puzzle.wrong}
+    answers = {puzzle.solution: "", **WRONG[number]}
     alone = [lines for lines, words in answers.items() if puzzle.is_python or words.startswith("line ")]
     together = [lines for lines in answers if lines not in alone]
     verdicts = {lines: puzzle.attempt(lines) for lines in alone}
@@ -81,7 +82,7 @@ def test_it_has_what_a_puzzle_needs(number: str) -> None:
     assert 1 <= len(solution) <= 5, "one to five lines"
     assert max(map(len, solution)) <= 88 and max(map(len, puzzle.template.split("\n"))) <= 100
     assert len(puzzle.hints) == 3 and all(puzzle.hints) and puzzle.discussion.strip() and puzzle.title
-    assert len(puzzle.wrong) >= 2, "mistakes that people really make"
+    assert len(WRONG[number]) >= 2, "mistakes that people really make"
     assert len([line for line in map(str.strip, solution) if line not in puzzle.template]) > 0, "it gives itself away"
     for empty in ("", "\n\n", "# TODO\n" if puzzle.is_python else "// TODO\n"):
         assert puzzle.attempt(empty).kind == "to do"
@@ -260,7 +261,6 @@ SUMS = Puzzle(
     hints=("", "", ""),
     solution="for k in range(len(counts)):\n    offsets.append(sum(counts[:k]))",
     discussion="",
-    wrong={},
     ranks=0,
 )
 

@@ -155,16 +155,22 @@ def test_what_learners_of_a_git_classroom_write_is_pushed(tree: Path, tmp_path: 
 def test_a_check_has_what_it_needs_and_no_more(tree: Path, inside: None) -> None:
     for path in sorted(TESTS.glob("ex*.py")):
         public = sealed.opened((tree / path.relative_to(ROOT)).read_text())
-        assert set(re.findall(r"^([A-Z]+) = ", public, re.MULTILINE)) <= {"KERNELS", "PUBLIC", "BEHAVIOURS", "SOURCE"}
+        assert set(re.findall(r"^([A-Z]+) = ", public, re.MULTILINE)) <= {
+            "KERNELS",
+            "BEHAVIOURS",
+            "REHEARSED",
+            "PIECE",
+            "IMPORTS",
+        }
         module = types.ModuleType(path.stem)
         module.__file__ = str(path)
         sys.modules[path.stem] = module
         exec(compile(public, path.name, "exec"), module.__dict__)
         del sys.modules[path.stem]
         whole = sys.modules.get(f"{hidden.__name__}.{path.stem}") or __import__(
-            f"{hidden.__name__}.{path.stem}", fromlist=["PUBLIC"]
+            f"{hidden.__name__}.{path.stem}", fromlist=["BEHAVIOURS"]
         )
-        assert [each.title for each in module.PUBLIC] == [each.title for each in whole.PUBLIC]
+        assert [each.title for each in module.BEHAVIOURS] == [each.title for each in whole.BEHAVIOURS]
 
 
 def test_lines_outside_of_holes_keep_the_numbers_that_learners_see() -> None:

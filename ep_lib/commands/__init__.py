@@ -7,7 +7,6 @@
     bench     measure puts, transports and modes, on GPUs or on the emulator
     dispatch-combine   the standalone API's program, which mpiexec and torchrun start as well
     grade     check your piece of an exercise with the hidden tests
-    contest   points for speed on the virtual clock, and none for a race; a leaderboard
     ladder    every rung of a tutorial file, checked against the reference and timed
     migrate   what a CUDA file written for IBGDA must change to run on EFA
     lab       open the notebooks in JupyterLab

@@ -109,6 +109,11 @@ class Exercise:
         return self.name == ROUTER or (self.mine is not None and self.mine.count in _OF_A_MODEL)
 
     @property
+    def given(self) -> tuple[Path, ...]:
+        """The folder with headers that learners get and do not write."""
+        return (self.root / self.runs_as,) if self.also else ()
+
+    @property
     def points(self) -> int:
         return sum(task.points for task in self.tasks)
 

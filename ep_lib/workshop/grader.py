@@ -365,7 +365,7 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
         environment,
         around,
         modules,
-        _given(exercise),
+        exercise.given,
         guests=bool(texts),
     )
 
@@ -424,19 +424,14 @@ def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> None:
     cuda_rules.say_if_unchecked()
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
-        compile_halves(tests.kernels, _given(exercise))
-
-
-def _given(exercise: Exercise) -> tuple[Path, ...]:
-    """The folder with headers that learners of an exercise get and do not write."""
-    return (exercise.root / exercise.runs_as,) if exercise.also else ()
+        compile_halves(tests.kernels, exercise.given)
 
 
 def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
     """With the solution. Raises EpError where that fails, and no submission is at fault."""
     with pieces.unused():
         for source, name in tests.kernels:
-            kernel_of(Path(source), name, exercise.solution_dir, _given(exercise)).compile()
+            kernel_of(Path(source), name, exercise.solution_dir, exercise.given).compile()
 
 
 def _prepare_cache(folder: Path) -> None:
@@ -480,7 +475,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             *beneath(package, private),
             *tests.folder.glob("*.cuh"),
             tests.folder / CALLS,
-            *(folder / name for folder in _given(exercise) for name in exercise.also),
+            *(folder / name for folder in exercise.given for name in exercise.also),
             *(Path(source) for source, _ in tests.kernels),
             *(tests.folder / name for name in (f"play{exercise.name}.py", f"ex{exercise.name}.cu")),
             *(place / kind for place in compile_cache.places() for kind in _SHARED),
@@ -489,7 +484,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             work / "mine",
         ],
         "writable": [work / "cwd", work / "cache", Path("/dev/null")],
-        "listable": [package, *_given(exercise)],
+        "listable": [package, *exercise.given],
     }
 
 
@@ -615,7 +610,7 @@ def _circumstances(scenario: Scenario | Call, *, found_by_checker: bool) -> str:
 
 def _shape(scenario: Scenario) -> str:
     """Blocks that are not of one dimension: whoever counts by threadIdx.x would look elsewhere."""
-    blocks = (launch.block for launches in scenario.launches for launch in launches)
+    blocks = (launch.block for rank in range(scenario.ranks) for launch in scenario.launched_by(rank))
     shape = next((block for block in blocks if not isinstance(block, int)), None)
     return "" if shape is None else f"blocks of {' x '.join(map(str, shape))} threads, "
 

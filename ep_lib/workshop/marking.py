@@ -160,8 +160,9 @@ def version_of(exercise: str) -> str:
         files = [package / "puzzles" / f"nb{exercise.rpartition('_')[2]}.py"]
     else:
         found = find(exercise)
-        files = [found.solution_dir / "exercise.toml", *sorted((package / "hidden").glob(f"*{found.name}.*"))]
-        files += [package / "hidden" / name for name in ("__init__.py", "grader.cuh")]
+        tests = sorted(each for each in (package / "hidden").iterdir() if each.is_file())
+        files = [found.solution_dir / "exercise.toml", package / "runner.py"]
+        files += [each for each in tests if found.name in each.name or not each.name.startswith(("ex", "play"))]
     total = hashlib.sha256()
     for file in files:
         total.update(file.read_bytes())

@@ -102,7 +102,7 @@ class MyProgress:
             for each in stage.exercises:
                 if not each.is_done:
                     return f"Exercise {each.exercise.name}: begin with workshop.start({each.exercise.short_name!r})."
-        return "You have done all of it. `ep-lib contest` is about speed."
+        return "You have done all of it. `python extras/contest`, in a clone, is about speed."
 
     def __repr__(self) -> str:
         lines = [f"{self.so_far} so far. Next: {self.next}", ""]

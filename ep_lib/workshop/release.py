@@ -38,7 +38,10 @@ from ep_lib.workshop.generate import sealed_text, with_holes, without_markers
 
 Pieces = Literal["sealed", "holed"]
 TOP = "ep-lib-course"  # the folder in an archive
-_FOLDERS = (".binder", ".devcontainer", "ep_lib", "exercises", "notebooks", "tutorial_kernels", "docs", "benchmarks")
+_FOLDERS = (
+    *(".binder", ".devcontainer", "ep_lib", "exercises", "notebooks", "tutorial_kernels", "docs", "benchmarks"),
+    "extras",
+)
 _FILES = (
     *("README.md", "LICENSE", "REUSE.toml", "Makefile", "MANIFEST.in", "environment.yml", "pyproject.toml", "setup.py"),
     *("Containerfile", ".dockerignore", ".gitignore", ".ci/constraints.in", ".ci/constraints.txt"),
@@ -55,7 +58,7 @@ _FOR_POINTS = re.compile(r"For points\b|.*(?:\bep-lib grade \d|\bworkshop\.grade
 _HAND_IN = "The tests that give points are with your instructor: hand in your folder `mine/`."
 _UNFOLDS = re.compile(r"<details>\s*<summary>(.*?)</summary>.*?</details>", re.DOTALL)
 _NOT_HERE = "The answer is with your instructor."
-_KEPT_OF_A_TEST = ("KERNELS", "PUBLIC")
+_KEPT_OF_A_TEST = ("BEHAVIOURS", "REHEARSED", "KERNELS", "PIECE", "IMPORTS")
 _LEAST = 20  # letters, digits and underscores of a line that tells something
 _NOT_IN_GIT = (
     b"# what learners write (workshop.start)\n/mine/\n"  # of a clone; a release may be a template, and mine/ is pushed
@@ -130,7 +133,7 @@ def _files(root: Path, pieces: Pieces) -> Iterator[tuple[PurePosixPath, bytes]]:
         elif path.is_relative_to(_WORKSHOP / "hidden") and path.stem not in ("__init__", "grader"):
             yield path, _test(path, data.decode()).encode()
         elif path.is_relative_to(_WORKSHOP / "puzzles") and path.stem.startswith("nb"):
-            text = without_arguments(data.decode(), "Puzzle", {"solution": '""', "wrong": "{}"})
+            text = without_arguments(data.decode(), "Puzzle", {"solution": '""'})
             yield path, sealed.seal(text, _header("The puzzles", "#"), python=True, whole=True).encode()
         elif path.parts[0] == "tutorial_kernels":
             yield path, _tutorial(data.decode(), answers, python=path.suffix == ".py").encode()

@@ -30,7 +30,7 @@ from ep_lib.workshop.scenario import (
     Call,
     InputWasChanged,
     Launch,
-    Ref,
+    Room,
     Scenario,
     pack,
 )
@@ -216,11 +216,11 @@ class Runner:
     def _inputs(self, scenario: Scenario, me: int) -> set[str]:
         """The arrays of a rank's own memory that none of its kernels writes."""
         reads: dict[bool, set[str]] = {True: set(), False: set()}
-        for launch in scenario.launches[me]:
+        names = [*scenario.symmetric, *scenario.local]
+        for launch in scenario.launched_by(me):
             params = self._kernel(scenario.source, launch.kernel).compile("emulator").params
-            for arg, param in zip(launch.args, params, strict=True):
-                if isinstance(arg, Ref):
-                    reads[param.is_const].add(arg.name)
+            for name, param in zip(names, params[1:], strict=False):
+                reads[param.is_const].add(name)
         return (reads[True] - reads[False]) & scenario.local.keys()
 
     def main(self, scenario: Scenario, changed: Changed | None = None) -> Callable[[ep_lib.Rank], list[Array]]:
@@ -232,45 +232,42 @@ class Runner:
 
         def run(rank: ep_lib.Rank, arrays: Mapping[str, Any], launches: Sequence[Launch]) -> None:
             for launch in launches:
-                args = [_argument(arrays, arg) for arg in launch.args]
+                args = (scenario.task if launch.task is None else launch.task, *arrays.values(), *launch.args)
                 self._kernel(scenario.source, launch.kernel).launch(rank, launch.grid, launch.block, *args)
             rank.synchronize()
             rank.barrier()
 
         def main(rank: ep_lib.Rank) -> list[Array]:
             me = rank.rank
+            rng = np.random.default_rng((scenario.seed, me))
+            given = {name: scenario.arrays(name)[me] for name in (*scenario.symmetric, *scenario.local)}
+            first = {name: each.before(rng) if isinstance(each, Room) else each for name, each in given.items()}
             arrays: dict[str, Any] = {}
-            for name, contents in scenario.symmetric.items():
-                arrays[name] = rank.symmetric(contents[me].shape, contents[me].dtype)
-                arrays[name][...] = contents[me]
-            for name, contents in scenario.local.items():
-                arrays[name] = rank.to_device(contents[me].copy())
+            for name, content in first.items():
+                make = rank.symmetric if name in scenario.symmetric else rank.empty
+                arrays[name] = make(content.shape, content.dtype)
+                arrays[name][...] = content
             if scenario.shim:
                 ibgda.init_efa_device_state(rank)
             rank.barrier()
-            run(rank, arrays, scenario.launches[me])
+            run(rank, arrays, scenario.launched_by(me))
             if scenario.afterwards:
                 run(rank, arrays, scenario.afterwards)
             for name in inputs[me]:
-                if arrays[name].tobytes() != scenario.local[name][me].tobytes():
+                if arrays[name].tobytes() != first[name].tobytes():
                     raise InputWasChanged(f"your code has written into {name!r}, which the test gives to be read")
             if changed is not None:
                 for name, held in arrays.items():
-                    before = np.ascontiguousarray(scenario.arrays(name)[me]).reshape(-1).view(np.uint8)
-                    after = rank.to_host(held).copy().reshape(-1).view(np.uint8)
-                    changed[name, me] = describe(held).address, before, after
+                    changed[name, me] = describe(held).address, _bytes(first[name]), _bytes(rank.to_host(held).copy())
             return [rank.to_host(arrays[name]).copy() for name in scenario.outputs]
 
         return main
 
 
+def _bytes(array: Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def _body(results: list[list[Array]]) -> bytes:
     by_name = zip(*results, strict=True)
     return b"".join(np.ascontiguousarray(array).tobytes() for arrays in by_name for array in arrays)
-
-
-def _argument(arrays: Mapping[str, Any], arg: int | float | Ref) -> Any:
-    if not isinstance(arg, Ref):
-        return arg
-    array = arrays[arg.name]
-    return array if arg.offset == 0 else array.reshape(-1).view(np.uint8)[arg.offset :]

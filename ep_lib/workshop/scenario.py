@@ -44,38 +44,51 @@ class InputWasChanged(EpError):
 
 
 @dataclass(frozen=True)
-class Ref:
-    """A kernel argument: the address of the launching rank's array of that name, ``offset`` bytes further on."""
+class Launch:
+    """One kernel launch. What it passes: the task, all arrays of the scenario in their order, and ``args``."""
 
-    name: str
-    offset: int = 0
+    grid: int
+    block: int | tuple[int, int]  # threads; of a scenario that is ``called_by`` threads: how many of them call
+    args: tuple[int, ...] = ()
+    task: int | None = None  # instead of the scenario's
+    kernel: str = "examine"
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One kernel launch; ``args`` are numbers and :class:`Ref`."""
+class Room:
+    """An array that kernels fill: what was there before is the runner's choice, and no byte of it is 0, which one that
+    writes nothing would leave."""
 
-    kernel: str
-    grid: int
-    block: int | tuple[int, int]
-    args: tuple[int | float | Ref, ...]
+    shape: int | tuple[int, ...]
+    dtype: Any
+
+    def before(self, rng: np.random.Generator) -> Array:
+        like = np.empty(self.shape, self.dtype)
+        return rng.integers(1, 256, like.nbytes, np.uint8).view(like.dtype).reshape(like.shape)
+
+
+Content = Array | Room
+ByRank = Content | Sequence[Content]  # of every rank, or one by one
 
 
 @dataclass(frozen=True)
 class Scenario:
     """One run of the emulator: inputs, launches, and the names of the arrays to send back.
 
-    ``symmetric`` and ``local`` give each array's first content, one array per rank (symmetric: of one shape).
+    ``symmetric`` and ``local`` give each array's first content, of every rank or one by one (symmetric: of one shape),
+    and ``launches`` what every rank launches, or what each does. ``task``, ``seed`` and the path of the .cu file are
+    set by hidden.varied.
     """
 
-    source: str  # path of the grader's .cu file
     ranks: int
-    seed: int
-    launches: tuple[tuple[Launch, ...], ...]  # by rank
+    launches: Launch | Sequence[Launch] | Sequence[Sequence[Launch]]
     outputs: tuple[str, ...]
     afterwards: tuple[Launch, ...] = ()  # by every rank, when all ranks are done
-    symmetric: Mapping[str, Sequence[Array]] = field(default_factory=dict)
-    local: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    symmetric: Mapping[str, ByRank] = field(default_factory=dict)
+    local: Mapping[str, ByRank] = field(default_factory=dict)
+    source: str = ""
+    task: int = 0
+    seed: int = 0
     heap_bytes: int = 16 << 20
     timeout_s: float = 3.0  # of the emulator, CPU time; the parent's own limit is larger
     fabric: Fabric | None = None  # what connects the ranks; None: loads and stores reach all of them
@@ -85,15 +98,27 @@ class Scenario:
     alarm: str = ""  # of an exhaustive one: the output of which every value but 0 is a mistake of its run
     watched: tuple[str, ...] = ()  # with check_seeds: arrays of which the judge sees how they were accessed
     hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
-    called_by: str = ""  # who calls the piece, "block" or "warp" (or a thread of it): hidden.in_every_block
+    called_by: str = ""  # who calls the piece: a "block", a "warp" (or one thread of it), or each "thread"
 
-    def arrays(self, name: str) -> Sequence[Array]:
-        return self.symmetric[name] if name in self.symmetric else self.local[name]
+    def launched_by(self, rank: int) -> tuple[Launch, ...]:
+        if isinstance(self.launches, Launch):
+            return (self.launches,)
+        own = self.launches if all(isinstance(each, Launch) for each in self.launches) else self.launches[rank]
+        return tuple(own)  # type: ignore[arg-type]  # the sequence has been looked at
+
+    def arrays(self, name: str) -> list[Content]:
+        """By rank."""
+        given = self.symmetric[name] if name in self.symmetric else self.local[name]
+        return [given] * self.ranks if isinstance(given, (np.ndarray, Room)) else list(given)
+
+    def likes(self, name: str) -> list[Array]:
+        """Arrays of the same shapes, by rank."""
+        return [np.empty(each.shape, each.dtype) for each in self.arrays(name)]
 
     def reply_bytes(self) -> int:
         """How long the body of the reply must be."""
         counted = sum(kinds.nbytes for _ in self.watched for kinds in self.no_accesses()) if self.check_seeds else 0
-        return sum(array.nbytes for name in self.outputs for array in self.arrays(name)) + counted
+        return sum(array.nbytes for name in self.outputs for array in self.likes(name)) + counted
 
     def no_accesses(self) -> list[NDArray[np.int64]]:
         """By the rank whose array it is: zeros of the shape of :meth:`ep_lib.emulator.accesses.Accesses.kinds`."""
@@ -109,11 +134,11 @@ class Call:
     With ``of_ranks``, the function gets a list of so many, a process for each rank.
     """
 
-    program: str
     function: str
-    piece: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     of_ranks: int = 0
+    program: str = ""  # as `piece`, set by hidden.varied
+    piece: str = ""
 
     @property
     def ranks(self) -> int:
@@ -224,7 +249,7 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
     at = 0
     for name in scenario.outputs:
         arrays[name] = []
-        for like in scenario.arrays(name):
+        for like in scenario.likes(name):
             raw = np.frombuffer(body, dtype=like.dtype, count=like.size, offset=at)
             arrays[name].append(raw.reshape(like.shape))
             at += like.nbytes

@@ -2,22 +2,28 @@
 
 Such a module runs in the grader's own process and gives
 
-    KERNELS      (path of a .cu file, kernel) of everything its scenarios launch
     BEHAVIOURS   what ``ep-lib grade`` examines, a tuple of :class:`Behaviour`; what a message may show of an
                  expected number is of inputs that are drawn anew, and worth nothing the next time
-    PUBLIC       what ``ep_lib.workshop.check`` examines in the notebook: something small first, whose messages may show
-                 everything, then the beginning of what each hidden test does (``rehearsed``)
-    IMPORTS      (if any) packages that take long to import and that learners' code needs: the zygote has them already
+    REHEARSED    so many cases of each, from the first on, are what ``ep_lib.workshop.check`` examines (3), so that what
+                 it calls "ok" is not wrong in kind; ``benchmarks/mutants.py --check`` shows what gets through there
+    KERNELS      what its scenarios launch beside ``examine`` of the .cu file of its own name: pairs of file and kernel
+    PIECE        the learner's file in Python, where that has another name than the exercise
+    IMPORTS      packages that take long to import and that learners' code needs: the zygote has them already
+
+all but the first if it has any.
 
 Each behaviour yields cases: inputs for the child, and a judge that stays here, with the expected values in its closure.
-Every grading draws new payloads from ``rng``, so remembered answers are worth nothing.
+Every grading draws new payloads from ``rng``, so remembered answers are worth nothing. A test says what is its own;
+of each scenario the same is varied, here and by the runner: schedules, the shape of blocks, who stands by, and what was
+in memory before (:func:`varied`, :class:`ep_lib.workshop.scenario.Room`). The emulator sees what a kernel reads or
+writes beside an array, so no test looks there.
 
 The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
 and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same beside the
-emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.far`). Begin with
-ex08_packets.py, the shortest, or ex02_handshake.py; what several exercises share is here. A ``.cu`` file calls the
-learner's functions as ``calls/ex<name>.cuh`` declares them, and ``calls/ex<name>.cu`` is where they are
-(:mod:`ep_lib.jit.closed`).
+emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.far`). A ``.cu`` file calls the learner's
+functions as ``calls/ex<name>.cuh`` declares them, and ``calls/ex<name>.cu`` is where they are
+(:mod:`ep_lib.jit.closed`). Begin with ex00_first_kernel.py, or ex02_handshake.py; what several exercises share is in
+cases.py, inputs.py, networks.py and judging.py.
 """
 
 from __future__ import annotations
@@ -27,23 +33,23 @@ import importlib.util
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ep_lib.emulator.accesses import ATOMIC, COUNT, NIC, OF_PAIR, STORES, UPDATES, WIDTHS
-from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import GradingError
 from ep_lib.jit import sealed
-from ep_lib.workshop.scenario import Array, Call, Launch, Outputs, Ref, Scenario
+from ep_lib.workshop.scenario import Call, Launch, Outputs, Scenario
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+Rng = np.random.Generator
+
+CANARY_TASK = 0  # with which a kernel of a hidden test runs the canary of grader.cuh
+_MOST_THREADS = 1024  # of a block
+_WARPS = 2  # of a block in which each thread calls
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,14 @@ class HiddenTests:
     imports: tuple[str, ...] = ()
 
 
+class Files(NamedTuple):
+    """Of an exercise: the .cu file of its tests, or their program and the learner's file in Python."""
+
+    source: Path
+    program: Path
+    piece: str
+
+
 def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTests:
     """The tests of exercise ``01_write_signal``, of this folder or of another one that has such modules.
 
@@ -100,11 +114,16 @@ def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTe
             f'workshop.check("{exercise}") runs the public checks (and `ep-lib grade {exercise} --tests DIR` the tests '
             "of a folder)"
         )
+    place = folder or Path(__file__).parent
     try:
         module = importlib.import_module(name) if folder is None else _import_from(folder / f"ex{exercise}.py")
-        behaviours = tuple(in_every_block(module.PUBLIC if public else module.BEHAVIOURS))
-        imports = tuple(getattr(module, "IMPORTS", ()))
-        return HiddenTests(tuple(module.KERNELS), behaviours, folder=folder or Path(__file__).parent, imports=imports)
+        piece = getattr(module, "PIECE", f"{exercise}.py")
+        files = Files(place / f"ex{exercise}.cu", place / f"play{exercise}.py", piece)
+        most = getattr(module, "REHEARSED", 3) if public else None
+        own = () if files.program.exists() else ((files.source.name, "examine"),)
+        kernels = tuple((str(place / file), kernel) for file, kernel in (*own, *getattr(module, "KERNELS", ())))
+        behaviours = tuple(varied(module.BEHAVIOURS, files, most))
+        return HiddenTests(kernels, behaviours, folder=place, imports=tuple(getattr(module, "IMPORTS", ())))
     except (ImportError, OSError, AttributeError) as error:
         where = name if folder is None else f"in {folder}"
         raise GradingError(f"exercise {exercise} has no complete module of tests {where}: {error}") from error
@@ -119,205 +138,57 @@ def _import_from(file: Path) -> ModuleType:
     return module
 
 
-# ---- what the tests of several exercises share -----------------------------------------------------------------------
-Rng = np.random.Generator
-Bytes = NDArray[np.uint8]
-Cases = Callable[[Rng], Iterator[Case]]
-Route = tuple[int, ...]  # by rank: to which rank it sends, -1: to none
+# ---- what is varied of every scenario ------------------------------------------------------------------------------
+def varied(behaviours: Iterable[Behaviour], files: Files, most: int | None = None) -> Iterator[Behaviour]:
+    """The same behaviours, of ``most`` cases; each of their scenarios has its files and task, and schedules of its own.
 
-PAIR: Route = (1, -1)
-BACK: Route = (-1, 0)
-BOTH: Route = (1, 0)
-RING: Route = (1, 2, 3, 0)
-
-RC, SRD = Fabric("rc"), Fabric("srd")
-IN_A_NODE = Fabric("rc", ranks_per_node=4), Fabric("srd", ranks_per_node=4)  # four ranks, on no network
-NODES = Fabric("srd", ranks_per_node=2)  # of two ranks, which reach each other by loads and stores
-
-# Every kernel of a hidden test takes the task first; with this one it runs the canary of grader.cuh on `seen`.
-_CANARY_TASK = 0
-_MOST_THREADS = 1024  # of a block
-
-
-def random_bytes(rng: Rng, count: int) -> Bytes:
-    return rng.integers(0, 256, count, dtype=np.uint8)
-
-
-def some_zeros(rng: Rng, numbers: Array) -> Array:
-    """``numbers``, some of them 0: what is sent, summed or copied is no less if it is nothing."""
-    zeros = rng.random(numbers.shape) < 0.2
-    return np.where(zeros, np.zeros_like(numbers), numbers)
-
-
-def left_over(rng: Rng, like: Array) -> Array:
-    """What memory of this shape and type may hold before a call: no 0, which a call that writes nothing would leave."""
-    bytes_ = rng.integers(1, 256, like.nbytes, dtype=np.uint8)
-    return bytes_.view(like.dtype).reshape(like.shape)
-
-
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def one(made: Callable[[Rng], Case]) -> Cases:
-    return lambda rng: iter([made(rng)])
-
-
-def first(cases: Cases) -> Cases:
-    """The first case alone, for a public check."""
-    return one(lambda rng: next(cases(rng)))
-
-
-def rehearsed(behaviours: Iterable[Behaviour], most: int = 3) -> tuple[Behaviour, ...]:
-    """The first ``most`` cases of each, for the public checks: what they call "ok" is not wrong in kind. The hidden
-    tests have the other cases; ``benchmarks/mutants.py --check`` shows what would get through here and fail there."""
-    return tuple(replace(each, cases=_beginning(each.cases, most)) for each in behaviours)
-
-
-def _beginning(cases: Cases, most: int) -> Cases:
-    return lambda rng: itertools.islice(cases(rng), most)
-
-
-def all_of(*several: Cases) -> Cases:
-    """The cases of each, one after the other."""
-
-    def cases(rng: Rng) -> Iterator[Case]:
-        for each in several:
-            yield from each(rng)
-
-    return cases
-
-
-def under_checker(cases: Cases, seeds: int = 4) -> Cases:
-    """The same runs, over several schedules, with every access watched.
-
-    After the first rank's launches the canary runs: if a report does not name it, the checker was off.
+    Where a scenario says by whom the piece is ``called_by``, the runs of a task are in blocks of one dimension and of
+    two, in turn; of runs under the checker the first one is in both, half of its schedules in each. And beside a
+    ``warp`` that calls, or a thread, there are then one or two warps more: they call nothing and wait where the test's
+    kernel ends (``meet_at_the_end()`` of grader.cuh), so that a barrier in the piece is seen. Of what each ``thread``
+    calls for itself, lane 0 of a warp calls nothing (``caller()`` there).
     """
-
-    def checked(rng: Rng) -> Iterator[Case]:
-        for case in cases(rng):
-            scenario = of_kernels(case)
-            first, *rest = scenario.launches
-            examine = next(launch for launches in scenario.launches for launch in launches)
-            canary = Launch(examine.kernel, 2, 32, (_CANARY_TASK, *examine.args[1:]))
-            yield replace(
-                case,
-                scenario=replace(
-                    scenario,
-                    launches=((*first, canary), *rest),
-                    check_seeds=tuple(range(scenario.seed, scenario.seed + seeds)),
-                ),
-            )
-
-    return checked
-
-
-def in_every_block(behaviours: Iterable[Behaviour]) -> Iterator[Behaviour]:
-    """The same behaviours. Where a scenario says by whom the piece is ``called_by``, the runs of a task are in blocks
-    of one dimension and of two, in turn; of runs under the checker the first one is in both, half of its schedules in
-    each. And beside a ``warp`` that calls, or a thread, there are then one or two warps more: they call nothing and
-    wait where the test's kernel ends (``meet_at_the_end()`` of grader.cuh), so that a barrier in the piece is seen."""
     seen: Counter[int] = Counter()
     for behaviour in behaviours:
-        yield replace(behaviour, cases=_in_blocks(behaviour.cases, seen[behaviour.task]))
+        yield replace(behaviour, cases=_varied(behaviour, files, seen[behaviour.task], most))
         seen[behaviour.task] += 1
 
 
-def _in_blocks(cases: Cases, begin: int) -> Cases:
-    def varied(rng: Rng) -> Iterator[Case]:
-        for number, case in enumerate(cases(rng), begin):
+def _varied(behaviour: Behaviour, files: Files, begin: int, most: int | None) -> Callable[[Rng], Iterator[Case]]:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for number, case in enumerate(itertools.islice(behaviour.cases(rng), most), begin):
             scenario = case.scenario
-            if not isinstance(scenario, Scenario) or not scenario.called_by or scenario.exhaustive or scenario.hardware:
-                yield case
+            if not isinstance(scenario, Scenario):
+                yield replace(case, scenario=replace(scenario, program=str(files.program), piece=files.piece))
                 continue
-            runs = 2 if number == begin and len(scenario.check_seeds) > 1 else 1
+            seed = 1000 * behaviour.task + 100 * begin + number
+            schedules = tuple(seed + each for each in scenario.check_seeds)
+            source = str(files.source.with_name(scenario.source or files.source.name))
+            scenario = replace(scenario, source=source, task=behaviour.task, seed=seed, check_seeds=schedules)
+            if not scenario.called_by or scenario.exhaustive or scenario.hardware:
+                yield replace(case, scenario=scenario)
+                continue
+            runs = 2 if number == begin and len(schedules) > 1 else 1
             for run in range(runs):
-                idle = 32 * int(rng.integers(1, 3)) if scenario.check_seeds and scenario.called_by == "warp" else 0
-                seeds = scenario.check_seeds[run::runs]
-                width = _width(rng) if (number + run) % 2 else 1
-                yield _in_block(case, replace(scenario, check_seeds=seeds), idle, width)
+                idle = 32 * int(rng.integers(1, 3)) if schedules and scenario.called_by != "block" else 0
+                width = int(rng.choice((4, 8, 16))) if (number + run) % 2 else 1  # so threadIdx.x % 32 is no lane
+                yield _in_block(case, replace(scenario, check_seeds=schedules[run::runs]), idle, width)
 
-    return varied
-
-
-def _width(rng: Rng) -> int:
-    return int(rng.choice((4, 8, 16)))  # so neither threadIdx.x nor threadIdx.x % 32 is a lane
+    return cases
 
 
 def _in_block(case: Case, scenario: Scenario, idle: int, width: int) -> Case:
     """With blocks of whole warps and ``idle`` threads more, in rows of ``width``; 1: in one dimension."""
 
-    def block(launch: Launch) -> int | tuple[int, int]:
-        assert isinstance(launch.block, int), "a block of two dimensions already"
-        threads = min(round_up(launch.block, 32) + idle, _MOST_THREADS) if idle or width > 1 else launch.block
-        return (width, threads // width) if width > 1 else threads
+    def shaped(launch: Launch) -> Launch:
+        threads, grid = launch.block, launch.grid
+        assert isinstance(threads, int), "a block of two dimensions already"
+        if scenario.called_by == "thread" and launch.task != CANARY_TASK:  # 31 of a warp
+            warps = -(-threads // 31)
+            grid, threads = -(-warps // _WARPS), 32 * min(warps, _WARPS)
+        if idle or width > 1:
+            threads = min(-(-threads // 32) * 32 + idle, _MOST_THREADS)
+        return replace(launch, grid=grid, block=(width, threads // width) if width > 1 else threads)
 
-    launches = tuple(tuple(replace(launch, block=block(launch)) for launch in own) for own in scenario.launches)
+    launches = [[shaped(launch) for launch in scenario.launched_by(rank)] for rank in range(scenario.ranks)]
     return replace(case, scenario=replace(scenario, launches=launches))
-
-
-def threads_for(callers: int) -> int:
-    """Of a block, if so many of them call, by ``caller()`` of grader.cuh: lane 0 of each warp calls nothing."""
-    return round_up(callers, 31) // 31 * 32
-
-
-def on_fabrics(cases: Cases, *fabrics: Fabric) -> Cases:
-    """The same runs on each of these fabrics."""
-
-    def everywhere(rng: Rng) -> Iterator[Case]:
-        for fabric in fabrics:
-            for case in cases(rng):
-                yield replace(case, scenario=replace(of_kernels(case), fabric=fabric))
-
-    return everywhere
-
-
-def of_kernels(case: Case) -> Scenario:
-    if not isinstance(case.scenario, Scenario):
-        raise GradingError(f"{case.scenario} is a call in Python; fabrics and the checker are for kernels")
-    return case.scenario
-
-
-def job_numbers(job: DataclassInstance, *before: int) -> NDArray[np.int64]:
-    """``before``, then the fields of ``job``: the struct Job of the .cu file, which holds 64-bit integers only."""
-    return np.array([*before, *asdict(job).values()], dtype=np.int64)
-
-
-def refs(*names: str) -> Sequence[Ref]:
-    return [Ref(name) for name in names]
-
-
-def memory_wrong(got: Array, want: Array, in_message: NDArray[np.bool_], when: str) -> str | None:
-    wrong = got != want
-    if np.any(wrong & ~in_message):
-        return f"{int(np.sum(wrong & ~in_message))} bytes outside the message were overwritten"
-    if np.any(wrong):
-        return f"{int(wrong.sum())} of {int(in_message.sum())} bytes of the message are wrong {when}"
-    return None
-
-
-# ---- packets of 16 bytes: the emulator's stores arrive in program order, so only accesses tell one from two ------
-Kinds = NDArray[np.int64]  # of accesses to one rank's array: [ranks, *KINDS] of ep_lib/emulator/accesses.py
-
-
-def narrow(kinds: Kinds) -> Array:
-    """How many loads, stores and updates of kernels were not 16 bytes as one access."""
-    counts: Array = kinds.sum(axis=0)[..., COUNT]
-    others: Array = counts.sum(axis=(1, 2)) - _wide(counts) - counts[:, NIC].sum(axis=-1)
-    return others
-
-
-def not_sent_as_packets(kinds: Kinds, words: int) -> str | None:
-    """Where more than one store of 16 bytes was made for each of so many words."""
-    stores, updates = (int(narrow(kinds)[what]) for what in (STORES, UPDATES))
-    if stores + updates:
-        how = f"({stores} stores and {updates} atomics of 8 bytes or less)"
-        return f"the packets' words were stored one by one {how}: a packet is one store"
-    wide = _wide(kinds.sum(axis=0)[..., COUNT])
-    sent = int(wide[STORES]) // 2 + int(wide[UPDATES])  # of a store each of the two words counts
-    return f"for {words} words, {sent} packets were sent; each word once is right" if sent > words else None
-
-
-def _wide(counts: Array) -> Array:
-    wide: Array = counts[:, OF_PAIR].sum(axis=-1) + counts[:, ATOMIC, WIDTHS.index(16)]
-    return wide

@@ -6,19 +6,19 @@
 
 namespace {
 
-enum Part { kWrite = 1, kTell = 2 };
 constexpr int kGuard = 5;  // words before and behind the numbers: these begin at a multiple of 4 bytes, no more
 
 }  // namespace
 
-extern "C" __global__ void examine(int task, int learners, int* box, const int* numbers, int count, uint64_t* flag,
-                                   int* found, char* seen, const int64_t* route) {
-    if (task == 0) return canary(seen);
+//   route   peer, who sends to this rank, signals that came earlier
+extern "C" __global__ void examine(int task, int* box, uint64_t* flag, const int* numbers, int* found,
+                                   const int64_t* route, int count) {
+    if (task == 0) return canary(found);
     const int peer = int(route[0]), from = int(route[1]), me = threadIdx.x, threads = blockDim.x;
-    const uint64_t before = route[2];  // signals that came earlier
+    const uint64_t before = route[2];
     int* const mine = box + kGuard;
     if (blockIdx.x == 0 && peer >= 0) {
-        if (learners & kWrite) {
+        if (task == 1) {
             piece_write_numbers(mine, numbers, count, peer);
         } else {
             for (int i = threads - 1 - me; i < count; i += threads) {
@@ -26,7 +26,7 @@ extern "C" __global__ void examine(int task, int learners, int* box, const int* 
                 ep::peer_ptr(mine, peer)[i] = numbers[i];  // role: the block's writes before the signal
             }
         }
-        if (learners & kTell) {
+        if (task == 2) {
             piece_tell(flag, peer);
         } else {
             __syncthreads();

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ep_lib.workshop.followed import Carried
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
-from ep_lib.workshop.scenario import Call
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import calling, drawn
 
-_PROGRAM = str(Path(__file__).with_name("play00_first_main.py"))
-KERNELS = ()
 _ONCE, _TWICE = -1, -2  # hops: so many pass_on(), with neighbours of the test's own
 
 
-def _case(
-    function: str,
-    arguments: Mapping[str, Any],
-    judge: Callable[[Any], str | None],
-    ranks: int = 0,
-) -> Case:
-    return Case(Call(_PROGRAM, function, "00_first_main.py", arguments, ranks), lambda outputs: judge(outputs.seen))
-
-
+@drawn
 def _neighbours(rng: Rng) -> Iterator[Case]:
-    drawn = (rng.integers(*between) for between in ((4, 30), (30, 257), (257, 1500)))
-    for ranks in (1, 2, 3, *map(int, drawn)):
+    for ranks in (1, 2, 3, *(int(rng.integers(*between)) for between in ((4, 30), (30, 257), (257, 1500)))):
 
         def judge(seen: Any, ranks: int = ranks) -> str | None:
             for rank, (before, behind) in enumerate(seen):
@@ -36,7 +24,7 @@ def _neighbours(rng: Rng) -> Iterator[Case]:
                     return f"of {ranks} ranks, {before} is not before {rank}, or {behind} not behind it"
             return None
 
-        yield _case("neighbours", {"ranks": ranks}, judge)
+        yield calling("neighbours", judge, ranks=ranks)
 
 
 def _bytes(numbers: list[int]) -> bytes:
@@ -69,33 +57,25 @@ def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
             return f"rank.{min(others)}() was called: numbers are to travel by the kernel, from rank to rank"
         return f"the numbers are right, but the checker says: {seen['findings'][0]}" if seen["findings"] else None
 
-    return _case("passes", {"numbers": numbers, "hops": hops, "seed": seed}, judge, ranks)
+    return calling("passes", judge, ranks, numbers=numbers, hops=hops, seed=seed)
 
 
-def _all(hops: tuple[int, ...], *shapes: tuple[int, int]) -> Cases:
+@drawn
+def _all(rng: Rng, hops: tuple[int, ...], *shapes: tuple[int, int]) -> Iterator[Case]:
     """Of these numbers of ranks, and so many numbers each; 0: more than a block has threads."""
-
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, (ranks, count) in enumerate(shapes):
-            for number in hops:
-                yield _passes(rng, ranks, count or int(rng.integers(65, 140)), number, seed)
-
-    return cases
+    for seed, (ranks, count) in enumerate(shapes):
+        for number in hops:
+            yield _passes(rng, ranks, count or int(rng.integers(65, 140)), number, seed)
 
 
 _SYMMETRIC = "What other ranks write into is symmetric; to_host() waits for the kernel."
 _ANEW = "Of an earlier call, the flag has grown already, and the memory may still be written to."
 
 BEHAVIOURS = (
-    Behaviour(1, "the ring closes", _neighbours, "What is before rank 0, and what behind the last one?"),
+    Behaviour(1, "the ring closes", _neighbours(), "What is before rank 0, and what behind the last one?"),
     Behaviour(2, "numbers come from the rank before", _all((_ONCE,), (2, 1), (3, 64)), _SYMMETRIC),
     Behaviour(2, "what came is passed on in a second call", _all((_TWICE,), (4, 0)), _ANEW),
     Behaviour(3, "numbers come from further away", _all((0, 1, 2, 5), (2, 3), (4, 0)), "One round for each hop."),
 )
 
-PUBLIC = (
-    Behaviour(1, "the ring closes", _neighbours),
-    Behaviour(2, "two ranks swap ten numbers", one(lambda rng: _passes(rng, 2, 10, _ONCE, 0)), _SYMMETRIC),
-    Behaviour(3, "two hops among three ranks", one(lambda rng: _passes(rng, 3, 5, 2, 0))),
-    *rehearsed(BEHAVIOURS, most=99),
-)
+REHEARSED = 99  # cases of each, in the public checks

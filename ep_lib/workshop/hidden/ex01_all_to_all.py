@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ep_lib.workshop.followed import Carried
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
-from ep_lib.workshop.scenario import Call, Outputs
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import calling, drawn, one
 
-_PROGRAM = str(Path(__file__).with_name("play01_all_to_all.py"))
-KERNELS = ()
 _OWN = {1: ("send_to_all",), 2: ("receive_from_all",), 3: ("send_to_all", "receive_from_all", "all_to_all")}
 
 
 def _case(
-    task: int,
     rng: Rng,
+    task: int,
     seed: int,
     ranks: int,
     epochs: int,
@@ -32,8 +29,7 @@ def _case(
     """``first``: the number of the first epoch, so many signals have come before."""
     data = rng.integers(0, 256, (ranks, epochs, ranks, size), dtype=np.uint8)
 
-    def judge(outputs: Outputs) -> str | None:
-        seen = outputs.seen
+    def judge(seen: Any) -> str | None:
         return (
             _wrong(seen["got"], Carried(seen))
             or _met(seen["met"].keys(), seen["met_late"])
@@ -83,53 +79,32 @@ def _case(
             )
         return None
 
-    arguments = {
-        "epochs": data.tolist(),
-        "own": _OWN[task],
-        "seed": seed,
-        "checks": checks,
-        "heap_bytes": heap_bytes,
-        "first": first,
-    }
-    return Case(Call(_PROGRAM, "exchanges", "01_all_to_all.py", arguments, ranks), judge)
+    run = {"own": _OWN[task], "seed": seed, "checks": checks, "heap_bytes": heap_bytes, "first": first}
+    return calling("exchanges", judge, ranks, epochs=data.tolist(), **run)
 
 
 def _findings(findings: list[str]) -> str | None:
     return f"the values came out right, but the checker says: {findings[0]}" if findings else None
 
 
-def _shapes(task: int, *shapes: tuple[int, int, int], checks: int = 0) -> Cases:
+@drawn
+def _shapes(rng: Rng, task: int, *shapes: tuple[int, int, int], checks: int = 0) -> Iterator[Case]:
     """(ranks, epochs, bytes) of each."""
-
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, (ranks, epochs, size) in enumerate(shapes):
-            yield _case(task, rng, 10 * task + seed, ranks, epochs, size, checks)
-
-    return cases
+    for seed, (ranks, epochs, size) in enumerate(shapes):
+        yield _case(rng, task, 10 * task + seed, ranks, epochs, size, checks)
 
 
-def _seeds(task: int, ranks: int, epochs: int, seeds: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed in range(seeds):
-            yield _case(task, rng, 100 * task + seed, ranks, epochs)
-
-    return cases
+@drawn
+def _seeds(rng: Rng, ranks: int, epochs: int, seeds: int) -> Iterator[Case]:
+    for seed in range(seeds):
+        yield _case(rng, 3, 300 + seed, ranks, epochs)
 
 
+@drawn
 def _late(rng: Rng) -> Iterator[Case]:
     """Signals of 64 bits."""
     for seed, first in enumerate((254, (1 << 32) - 2)):
-        yield _case(2, rng, 250 + seed, ranks=2, epochs=3, first=first)
-
-
-def _long(rng: Rng) -> Case:
-    """More epochs than fit into the heap, if every epoch takes memory of its own."""
-    return _case(3, rng, 7, ranks=2, epochs=40, size=16, heap_bytes=4096)
-
-
-def _two_inboxes(rng: Rng) -> Case:
-    """Chunks so large that signals hardly count."""
-    return _case(3, rng, 8, ranks=2, epochs=4, size=256, most_inboxes=2)
+        yield _case(rng, 2, 250 + seed, ranks=2, epochs=3, first=first)
 
 
 _ROWS = "Sender s uses row s of the inbox and element s of signals, its own copies; the kernel finds the peer's."
@@ -138,6 +113,10 @@ _EPOCH = (
     "What a call returned stays as it is."
 )
 _TWO = "Two inboxes in turn, allocated once."
+
+# More epochs than fit into the heap, if every epoch takes memory of its own; chunks so large that signals hardly count.
+_LONG = one(_case, 3, 7, ranks=2, epochs=40, size=16, heap_bytes=4096)
+_TWO_INBOXES = one(_case, 3, 8, ranks=2, epochs=4, size=256, most_inboxes=2)
 
 BEHAVIOURS = (
     Behaviour(
@@ -150,17 +129,10 @@ BEHAVIOURS = (
         _shapes(2, (2, 1, 16), (3, 3, 40), (4, 2, 1), (1, 2, 8), (2, 2, 0)),
         _EPOCH,
     ),
-    Behaviour(2, "epochs after many others", _late, _EPOCH),
+    Behaviour(2, "epochs after many others", _late(), _EPOCH),
     Behaviour(2, "nothing is read too early", _shapes(2, (3, 3, 8), checks=4), _EPOCH),
-    Behaviour(3, "many epochs, in many schedules", _seeds(3, 3, 5, 8), _TWO),
+    Behaviour(3, "many epochs, in many schedules", _seeds(3, 5, 8), _TWO),
     Behaviour(3, "no epoch overwrites what is still being read", _shapes(3, (3, 4, 8), checks=6), _TWO),
-    Behaviour(3, "memory for two epochs is enough for forty", one(_long), _TWO),
-    Behaviour(3, "memory for two epochs is all that it takes", one(_two_inboxes), _TWO),
-)
-
-PUBLIC = (
-    Behaviour(1, "three ranks, one epoch", one(lambda rng: _case(1, rng, 0, 3, 1)), _ROWS),
-    Behaviour(2, "three ranks, three epochs", one(lambda rng: _case(2, rng, 0, 3, 3)), _EPOCH),
-    Behaviour(3, "three ranks, four epochs", one(lambda rng: _case(3, rng, 0, 3, 4)), _TWO),
-    *rehearsed(BEHAVIOURS),
+    Behaviour(3, "memory for two epochs is enough for forty", _LONG, _TWO),
+    Behaviour(3, "memory for two epochs is all that it takes", _TWO_INBOXES, _TWO),
 )

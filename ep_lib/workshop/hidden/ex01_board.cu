@@ -19,15 +19,15 @@ constexpr uint64_t kBefore = 7;  // what a number holds before a call
 
 constexpr uint64_t kStep = 1 << 20;  // word i of the edition that ends with number n is n * kStep + i, so one may be 0
 
-// Mirrors _Job of ex01_board.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t learners;  // bits of Part
-    int64_t count;     // words
-    int64_t home;
-    int64_t actor;    // the rank that does everything in turn; -1: all ranks do something at the same time
-    int64_t writers;  // ranks 0 to writers - 1 write, all others read
-    int64_t first;    // the number of the edition at the beginning
-    int64_t ahead;    // of several editions: by how much the number is further when the grader's writer ends
+    int64_t learners = 0;  // bits of Part
+    int64_t count = 0;     // words
+    int64_t home = 0;
+    int64_t actor = -1;   // the rank that does everything in turn; -1: all ranks do something at the same time
+    int64_t writers = 0;  // ranks 0 to writers - 1 write, all others read
+    int64_t first = 0;    // the number of the edition at the beginning
+    int64_t ahead = 0;    // of several editions: by how much the number is further when the grader's writer ends
 };
 
 EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {
@@ -124,23 +124,22 @@ EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint6
 
 }  // namespace
 
-//   board   symmetric [guard, words, guard]      edition, inside   symmetric [1]
-//   told    symmetric, see above                 mine    [guard, words, guard]      wrong, noted   see above
-extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board, uint64_t* inside, uint64_t* mine,
-                                   uint64_t* told, uint64_t* wrong, uint64_t* noted, char* seen,
-                                   const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+//   board   symmetric [words]      edition, inside   symmetric [1]
+//   told    symmetric, see above                 mine    [words]      wrong, noted   see above
+extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board, uint64_t* inside, uint64_t* told,
+                                   uint64_t* mine, uint64_t* wrong, uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
-    const Board the_board = {edition, board + 1, static_cast<int>(job.count), static_cast<int>(job.home)};
+    const Board the_board = {edition, board, static_cast<int>(job.count), static_cast<int>(job.home)};
     if (task == kAfterwards) {
         if (ep::rank() == job.home) afterwards(job, the_board, told, wrong);
         return;
     }
     if (ep::thread_in_block() == 0) {
         if (job.actor < 0) {
-            at_once(job, the_board, inside, mine + 1, told, wrong);
+            at_once(job, the_board, inside, mine, told, wrong);
         } else if (ep::rank() == job.actor) {
-            in_turn(job, the_board, mine + 1, noted);
+            in_turn(job, the_board, mine, noted);
         }
     }
     meet_at_the_end();

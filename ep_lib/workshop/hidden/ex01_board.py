@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, STORES, UPDATES
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, job_numbers, one, refs, rehearsed, under_checker
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import Cases, drawn, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _BEGIN, _PUBLISH, _READ = (1 << bit for bit in range(3))
@@ -21,39 +19,23 @@ _BEGAN, _READS = range(2)
 _TOGETHER, _TORN, _NO_EDITION, _TRACE, _CHANGED, _LEFT, _LEFT_WORDS = range(7)
 _AFTERWARDS = -1
 _BEFORE = 7
-_STEP, _ROUNDS, _GUARD = 1 << 20, 2, 1
+_STEP, _ROUNDS = 1 << 20, 2
 _HEAP_BYTES = 1 << 16  # small, as it is made for every schedule
 
 _CAS = ". Of two who see the same even number one alone may make it odd: a compare-and-swap"
 _NO_TRACE = ". Who is too late leaves no trace, not even for a while: a compare-and-swap writes only where it wins"
 
-
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    learners: int
-    count: int
-    home: int = 0
-    actor: int = -1
-    writers: int = 0
-    first: int = 0
-    ahead: int = 0
+_Job = job_of(__file__)
 
 
 def _words(number: int, count: int) -> Array:
     return np.arange(count, dtype=np.uint64) + np.uint64(number * _STEP % (1 << 64))
 
 
-def _guarded(words: Array, rng: Rng) -> Array:
-    return np.concatenate([rng.integers(1, 1 << 63, _GUARD, np.uint64), words, rng.integers(1, 1 << 63, 1, np.uint64)])
-
-
-def _in_turn(task: int, rng: Rng, seed: int, learners: int, count: int, ranks: int, first: int) -> Case:
+def _in_turn(learners: int, count: int, ranks: int, first: int) -> Case:
     """One rank does everything, on a board of another rank, and notes the answers."""
     job = _Job(learners, count, home=ranks - 1, actor=ranks // 2 - (ranks == 1))
     job = _Job(learners, count, job.home, max(0, job.actor))
-    scenario = _scenario(task, rng, seed, job, first, ranks)
     expected: list[tuple[str, int]] = []
     for edition in (first + 2 * round_ for round_ in range(_ROUNDS)):
         even, odd = f"when edition {edition} is complete,", f"while a writer holds number {edition + 1},"
@@ -73,37 +55,29 @@ def _in_turn(task: int, rng: Rng, seed: int, learners: int, count: int, ranks: i
         last = first + 2 * _ROUNDS
         for rank in range(ranks):
             board, edition = out["board"][rank], int(out["edition"][rank][0])
-            before = scenario.symmetric["board"][rank].copy()
-            if rank == job.home:
-                before[_GUARD:-_GUARD] = _words(last, count)
-            if np.any(board[[0, -1]] != before[[0, -1]]) or (rank != job.home and np.any(board != before)):
-                return f"words beside the board were written, on rank {rank}"
-            if np.any(board != before):
-                return "after publish the words on the board were others"
+            if np.any(board != _words(last if rank == job.home else first, count)):
+                where = "after publish" if rank == job.home else f"on rank {rank}, whose board is not meant,"
+                return f"{where} the words on the board were others"
             if edition != (last if rank == job.home else first):
                 return f"in the end the edition of rank {rank} was {edition}"
-        mine = out["mine"][job.actor]
-        if np.any(mine[[0, -1]] != scenario.local["mine"][job.actor][[0, -1]]):
-            return "try_read wrote beside `out`"
         return None
 
-    return Case(scenario, judge)
+    return Case(_scenario(job, first, ranks), judge)
 
 
-def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Case:
+def _at_once(rng: Rng, learners: int, writers: int = 1) -> Case:
     """Two ranks at the same time, in every schedule, with every value that the memory model allows."""
     first = 2 * int(rng.integers(1, 1 << 20))
     # While a reader of theirs looks, many editions come: the number may be the same in its lower half.
     ahead = (1 << 32) - 2 if writers == 1 and not learners & _PUBLISH else 0
-    job = _Job(learners, 2 if writers == 1 else 1, home=seed % 2, writers=writers, first=first, ahead=ahead)
-    scenario = _scenario(task, rng, seed, job, first, 2)
+    job = _Job(learners, 2 if writers == 1 else 1, home=writers % 2, writers=writers, first=first, ahead=ahead)
+    scenario = _scenario(job, first, 2)
     if writers > 1:  # of one, the largest values tell the same
-        last = tuple(replace(launch, args=(_AFTERWARDS, *launch.args[1:])) for launch in scenario.launches[0])
-        scenario = replace(scenario, afterwards=last)
+        scenario = replace(scenario, afterwards=(Launch(1, 1, task=_AFTERWARDS),))
 
     def judge(out: Outputs) -> str | None:
         told, wrong = np.max(out["told"], axis=0), np.max(out["wrong"], axis=0)
-        board, edition = out["board"][job.home][_GUARD:-_GUARD], int(out["edition"][job.home][0])
+        board, edition = out["board"][job.home], int(out["edition"][job.home][0])
         if wrong[_TOGETHER]:
             return f"in some schedule two writers had begun at the same time{_CAS}"
         if wrong[_CHANGED]:
@@ -137,11 +111,11 @@ def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Cas
     return Case(scenario, judge)
 
 
-def _reading(task: int, rng: Rng, seed: int, learners: int, edition: int) -> Case:
+def _reading(rng: Rng, edition: int) -> Case:
     """Two ranks that only read, of a board that nobody writes or that somebody has begun to write."""
-    job = _Job(learners, 3, home=1, writers=0)
+    job = _Job(_READ, 3, home=1, writers=0)
     first = 2 * int(rng.integers(1, 1 << 20)) + edition
-    scenario = _scenario(task, rng, seed, job, first, 2)
+    scenario = _scenario(job, first, 2)
 
     def judge(out: Outputs) -> str | None:
         told, wrong = np.array(out["told"])[:, _READS], np.max(out["wrong"], axis=0)
@@ -156,29 +130,23 @@ def _reading(task: int, rng: Rng, seed: int, learners: int, edition: int) -> Cas
     return Case(replace(scenario, exhaustive=False, watched=("edition", "board")), judge)
 
 
-def _scenario(task: int, rng: Rng, seed: int, job: _Job, first: int, ranks: int) -> Scenario:
-    everybody = range(ranks)
-    names = ("edition", "board", "inside", "mine", "told", "wrong", "noted", "seen", "numbers")
-    notes = _ROUNDS * (8 + job.count)
+def _scenario(job: Job, first: int, ranks: int) -> Scenario:
     return Scenario(
-        source=_SOURCE,
         ranks=ranks,
-        seed=seed,
-        launches=((Launch("examine", 1, 1, (task, *refs(*names))),),) * ranks,
+        launches=Launch(1, 1),
         called_by="warp",
-        outputs=("edition", "board", "mine", "told", "wrong", "noted"),
+        outputs=("edition", "board", "told", "wrong", "noted"),
         symmetric={
-            "edition": [np.full(1, first, np.uint64) for _ in everybody],
-            "board": [_guarded(_words(first, job.count), rng) for _ in everybody],
-            "inside": [np.zeros(1, np.uint64) for _ in everybody],
-            "told": [np.zeros(2, np.uint64) for _ in everybody],
+            "edition": np.full(1, first, np.uint64),
+            "board": _words(first, job.count),
+            "inside": np.zeros(1, np.uint64),
+            "told": np.zeros(2, np.uint64),
         },
         local={
-            "mine": [_guarded(np.zeros(job.count, np.uint64), rng) for _ in everybody],
-            "wrong": [np.zeros(7, np.uint64) for _ in everybody],
-            "noted": [np.zeros(notes, np.uint64) for _ in everybody],
-            "seen": [np.zeros(1, np.uint8) for _ in everybody],
-            "numbers": [job_numbers(job) for _ in everybody],
+            "mine": Room(job.count, np.uint64),
+            "wrong": np.zeros(7, np.uint64),
+            "noted": np.zeros(_ROUNDS * (8 + job.count), np.uint64),
+            "numbers": job_numbers(job),
         },
         heap_bytes=_HEAP_BYTES,
         exhaustive=job.actor < 0,
@@ -187,24 +155,23 @@ def _scenario(task: int, rng: Rng, seed: int, job: _Job, first: int, ranks: int)
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-def _answers(task: int, learners: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        sizes = (3, 2), (1, 1), (int(rng.integers(4, 12)), 3), (int(rng.integers(257, 320)), 2)
-        # A board that is new, and one whose next edition has a word of 0; then two of any number.
-        firsts = 0, (1 << 64) // _STEP - 2, *(2 * int(each) for each in rng.integers(1 << 33, 1 << 40, 2))
-        for seed, ((count, ranks), edition) in enumerate(zip(sizes, firsts, strict=True)):
-            yield _in_turn(task, rng, seed, learners, count, ranks, edition)
-
-    return cases
+@drawn
+def _answers(rng: Rng, learners: int) -> Iterator[Case]:
+    sizes = (3, 2), (1, 1), (int(rng.integers(4, 12)), 3), (int(rng.integers(257, 320)), 2)
+    # A board that is new, and one whose next edition has a word of 0; then two of any number.
+    firsts = 0, (1 << 64) // _STEP - 2, *(2 * int(each) for each in rng.integers(1 << 33, 1 << 40, 2))
+    for (count, ranks), edition in zip(sizes, firsts, strict=True):
+        yield _in_turn(learners, count, ranks, edition)
 
 
+@drawn
 def _traces(rng: Rng) -> Iterator[Case]:
     for edition in (0, 1):
-        yield _reading(3, rng, 10 + edition, _READ, edition)
+        yield _reading(rng, edition)
 
 
-def _all_schedules(task: int, learners: int, writers: int = 1) -> Cases:
-    return one(lambda rng: _at_once(task, rng, task, learners, writers))
+def _all_schedules(learners: int, writers: int = 1) -> Cases:
+    return one(_at_once, learners, writers)
 
 
 _ANSWERS = (
@@ -218,15 +185,13 @@ _LOOKS = (
 )
 
 BEHAVIOURS = (
-    Behaviour(1, "each call's answer", _answers(1, _BEGIN), _ANSWERS),
-    Behaviour(1, "two writers, in every schedule", _all_schedules(1, _BEGIN, 2)),
-    Behaviour(2, "each call's answer", _answers(2, _PUBLISH), _ANSWERS),
-    Behaviour(2, "a writer and a reader, in every schedule", _all_schedules(2, _PUBLISH), _FENCE),
-    Behaviour(2, "two writers, in every schedule", _all_schedules(2, _PUBLISH, 2), _FENCE),
-    Behaviour(3, "each call's answer", _answers(3, _READ), _ANSWERS),
-    Behaviour(3, "readers leave no trace", under_checker(_traces, 1), _LOADS),
-    Behaviour(3, "a writer and a reader, in every schedule", _all_schedules(3, _READ), _LOOKS),
-    *(Behaviour(task, "nothing races", under_checker(_answers(task, 1 << task - 1), 1)) for task in (1, 2, 3)),
+    Behaviour(1, "each call's answer", _answers(_BEGIN), _ANSWERS),
+    Behaviour(1, "two writers, in every schedule", _all_schedules(_BEGIN, 2)),
+    Behaviour(2, "each call's answer", _answers(_PUBLISH), _ANSWERS),
+    Behaviour(2, "a writer and a reader, in every schedule", _all_schedules(_PUBLISH), _FENCE),
+    Behaviour(2, "two writers, in every schedule", _all_schedules(_PUBLISH, 2), _FENCE),
+    Behaviour(3, "each call's answer", _answers(_READ), _ANSWERS),
+    Behaviour(3, "readers leave no trace", under_checker(_traces(), 1), _LOADS),
+    Behaviour(3, "a writer and a reader, in every schedule", _all_schedules(_READ), _LOOKS),
+    *(Behaviour(task, "nothing races", under_checker(_answers(1 << task - 1), 1)) for task in (1, 2, 3)),
 )
-
-PUBLIC = rehearsed(BEHAVIOURS)

@@ -9,19 +9,18 @@ namespace {
 
 using given::Pipe, given::Write;
 
-// Mirrors Job of ex01_write_signal.py.
+// The numbers of one run; ex01_write_signal.py gives others in place of those that stand here (job_of).
 struct Job {
-    int64_t to, from;                // peers this rank sends to and receives from; -1: none
-    int64_t units;                   // messages or pipes side by side
-    int64_t bytes, stride;           // of a unit's message or slot, and from unit to unit in `area`
-    int64_t target, source;          // offsets of the first byte; task 5: `source` in `seen`, too
-    int64_t increment, expect_less;  // task 2 waits for this much less than the signal will be
-    int64_t steps;                   // signals (task 2), writes (task 4), rounds (task 5)
-    int64_t slots;                   // of a pipe
-    int64_t delay;                   // how often the grader's own side lets others run
-    int64_t own_send,
-        own_receive;  // task 5: that side is the grader's; 2: there is nobody; 3: it takes from a full pipe
-    int64_t first;    // task 5: the first round
+    int64_t to, from;                        // peers this rank sends to and receives from; -1: none
+    int64_t units = 1;                       // messages or pipes side by side
+    int64_t bytes = 64, stride = 0;          // of a unit's message or slot, and from unit to unit in `area`
+    int64_t target = 0, source = 0;          // offsets of the first byte; task 5: `source` in `seen`, too
+    int64_t increment = 1, expect_less = 0;  // task 2 waits for this much less than the signal will be
+    int64_t steps = 1;                       // signals (task 2), writes (task 4), rounds (task 5)
+    int64_t slots = 1;                       // of a pipe
+    int64_t delay = 0;                       // how often the grader's own side lets others run
+    int64_t own_send = 0, own_receive = 0;  // that side is the grader's; 2: there is none; 3: it takes from a full pipe
+    int64_t first = 0;                      // task 5: the first round
 };
 
 // Arrays of one rank. `area` and `counters` are symmetric.
@@ -196,7 +195,7 @@ EP_DEVICE void play(int task, const Job& job, const Memory& my) {
 
 }  // namespace
 
-extern "C" __global__ void examine(int task, char* area, const char* source, uint64_t* counters, char* seen,
+extern "C" __global__ void examine(int task, char* area, uint64_t* counters, const char* source, char* seen,
                                    uint64_t* noted, const int64_t* numbers) {
     if (task == 0) return canary(seen);
     play(task, *reinterpret_cast<const Job*>(numbers), {area, source, counters, seen, noted});

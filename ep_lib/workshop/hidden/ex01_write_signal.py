@@ -7,35 +7,17 @@ checker sees a relaxed signal instead of a release, or a volatile load instead o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ep_lib.workshop.hidden import (
-    BACK,
-    BOTH,
-    PAIR,
-    Behaviour,
-    Case,
-    Cases,
-    Rng,
-    Route,
-    job_numbers,
-    memory_wrong,
-    of_kernels,
-    one,
-    random_bytes,
-    refs,
-    rehearsed,
-    round_up,
-    under_checker,
-)
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-SOURCE = str(Path(__file__).with_name("ex01_write_signal.cu"))
-KERNELS = ((SOURCE, "examine"),)
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes, round_up
+from ep_lib.workshop.hidden.judging import each_rank, memory_wrong
+from ep_lib.workshop.hidden.networks import BACK, BOTH, PAIR, Route, senders
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _ROUTES: tuple[Route, ...] = (BACK, BOTH, (1, 2, 0), (2, 0, 1), (-1, 3, -1, 1), (3, 2, 1, 0), (1, 2, 3, 0))
 
@@ -43,24 +25,7 @@ _ROUTES: tuple[Route, ...] = (BACK, BOTH, (1, 2, 0), (2, 0, 1), (-1, 3, -1, 1), 
 _COUNTERS, _ARRIVED, _CREDITS, _NOTES = 8, 2, 5, 4
 _NEVER, _CAME, _BLAMES_OTHER = range(3)
 
-
-@dataclass(frozen=True)
-class Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
-
-    units: int = 1
-    bytes: int = 64
-    stride: int = 0  # 0: as large as the message needs
-    target: int = 0
-    source: int = 0
-    increment: int = 1
-    expect_less: int = 0
-    steps: int = 1
-    slots: int = 1
-    delay: int = 0
-    own_send: int = 0
-    own_receive: int = 0
-    first: int = 0
+_Job = job_of(__file__)
 
 
 _BETWEEN = "is there a __syncwarp() between the last write and the signal, which one lane sends?"
@@ -80,12 +45,11 @@ def _writes(task: int, job: Job) -> list[tuple[int, int]]:
     return writes
 
 
-def message_case(task: int, rng: Rng, seed: int, job: Job, route: Route = PAIR) -> Case:
+def _message_case(rng: Rng, task: int, job: Job, route: Route = PAIR) -> Case:
     """One message per unit along ``route``; judges memory at the signal and in the end, and every counter."""
     writes = _writes(task, job)
     extent = max((offset + size for offset, size in writes), default=0)
     job = replace(job, stride=round_up(job.target + extent + 40, 8))
-    ranks = len(route)
     areas = [random_bytes(rng, job.units * job.stride) for _ in route]
     sources = [random_bytes(rng, job.source + job.units * job.stride) for _ in route]
     counters = [_random_counters(rng, job.units) for _ in route]
@@ -103,30 +67,24 @@ def message_case(task: int, rng: Rng, seed: int, job: Job, route: Route = PAIR) 
                 want_area[peer][at : at + size] = sources[me][start : start + size]
                 in_message[at : at + size] = True
 
-    def judge(out: Outputs) -> str | None:
-        for me in range(ranks):
-            if me not in route and not np.array_equal(out["area"][me], areas[me]):
-                return f"the memory of rank {me} changed, but no rank sends to it"
-            for problem in (
-                _counters_wrong(out["counters"][me], want_counters[me], counters[me], job.units),
-                memory_wrong(out["area"][me], want_area[me], in_message, "in the end"),
-            ):
-                if problem:
-                    return problem
-            if me in route:
-                late = int(np.sum((out["seen"][me] != want_area[me]) & in_message))
-                if late:
-                    text = f"when the signal arrived, {late} of {int(in_message.sum())} bytes had not arrived"
-                    return f"{text}: {_LATE[task]}"
-        return None
+    def judge(out: Outputs, me: int) -> str | None:
+        if me not in route and not np.array_equal(out["area"][me], areas[me]):
+            return f"the memory of rank {me} changed, but no rank sends to it"
+        problem = _counters_wrong(out["counters"][me], want_counters[me], counters[me], job.units) or memory_wrong(
+            out["area"][me], want_area[me], in_message, "in the end"
+        )
+        late = int(np.sum((out["seen"][me] != want_area[me]) & in_message))
+        if problem or me not in route or not late:
+            return problem
+        return f"when the signal arrived, {late} of {int(in_message.sum())} bytes had not arrived: {_LATE[task]}"
 
     block = max(32, job.units if task == 1 else 32 * job.units)
-    seen = [np.zeros_like(area) for area in areas]
-    return Case(_scenario(task, seed, route, job, block, areas, sources, counters, seen, before), judge)
+    scenario = _scenario(route, job, block, areas, sources, counters, areas[0].size, before)
+    return Case(scenario, each_rank(len(route), judge))
 
 
 # ---- task 2: the learner waits --------------------------------------------------------------------------------------
-def wait_case(rng: Rng, seed: int, job: Job, route: Route = PAIR, *, start: int | None = None) -> Case:
+def _wait_case(rng: Rng, job: Job, route: Route = PAIR, *, start: int | None = None) -> Case:
     """``steps`` signals, each after its data; judges what was there when the learner's wait returned."""
     job = replace(job, stride=round_up(job.target + job.bytes + 8, 8 * job.units))
     areas = [random_bytes(rng, job.steps * job.stride) for _ in route]
@@ -137,7 +95,6 @@ def wait_case(rng: Rng, seed: int, job: Job, route: Route = PAIR, *, start: int 
             each[_ARRIVED] = start
     before = [np.full(job.units, c[_ARRIVED]) for c in counters]
     sent = job.increment > 0
-    numbers_route = route if sent else tuple(-1 for _ in route)
 
     want = [area.copy() for area in areas]
     want_counters = [c.copy() for c in counters]
@@ -150,27 +107,25 @@ def wait_case(rng: Rng, seed: int, job: Job, route: Route = PAIR, *, start: int 
                     job.source + at : job.source + at + job.bytes
                 ]
 
-    def judge(out: Outputs) -> str | None:
-        for me in route:
-            if me < 0:
-                continue
-            early = int(np.sum(out["seen"][me] != want[me]))
-            if early:
-                return f"the wait returned too early: {early} bytes of the data it waits for were not there yet"
-            if not np.all(out["noted"][me] == _CAME):
-                return "the signal came, but the wait did not return true"
-            if not np.array_equal(out["counters"][me], want_counters[me]):
-                return "the wait changed the signal, or a counter next to it; it should only look"
+    def judge(out: Outputs, me: int) -> str | None:
+        if me not in route:
+            return None
+        early = int(np.sum(out["seen"][me] != want[me]))
+        if early:
+            return f"the wait returned too early: {early} bytes of the data it waits for were not there yet"
+        if not np.all(out["noted"][me] == _CAME):
+            return "the signal came, but the wait did not return true"
+        if not np.array_equal(out["counters"][me], want_counters[me]):
+            return "the wait changed the signal, or a counter next to it; it should only look"
         return None
 
-    seen = [np.zeros_like(area) for area in areas]
     block = max(32, job.units)
-    scenario = _scenario(2, seed, route, job, block, areas, sources, counters, seen, before, numbers_route)
-    return Case(scenario, judge)
+    scenario = _scenario(route, job, block, areas, sources, counters, areas[0].size, before, sends=sent)
+    return Case(scenario, each_rank(len(route), judge))
 
 
 # ---- task 5: pipes --------------------------------------------------------------------------------------------------
-def pipe_case(rng: Rng, seed: int, job: Job, route: Route = PAIR) -> Case:
+def pipe_case(rng: Rng, job: Job, route: Route = PAIR) -> Case:
     """``steps`` rounds through each pipe; judges each round's data, the counters, and how far the sender ran ahead."""
     job = replace(job, stride=round_up(job.target + job.slots * job.bytes + 24, 8))
     areas = [random_bytes(rng, job.units * job.stride) for _ in route]
@@ -185,41 +140,39 @@ def pipe_case(rng: Rng, seed: int, job: Job, route: Route = PAIR) -> Case:
         want[:, _CREDITS] += np.uint64(job.steps if route[me] >= 0 else 0)
         want_counters.append(want)
 
-    def judge(out: Outputs) -> str | None:
-        for me in range(len(route)):
-            notes = out["noted"][me].reshape(job.units, _NOTES)
-            table = out["counters"][me].reshape(-1, _COUNTERS)
-            if np.any(notes[:, :2]):
-                return "a pipe function returned false although nothing was late"
-            if np.any(notes[:, 2] > job.slots):
-                ahead, slots = int(notes[:, 2].max()), f"{job.slots} slot{'s' * (job.slots > 1)}"
-                return f"pipe_send_warp waited for too few credits: it was {ahead} rounds ahead in a pipe of {slots}"
-            if me in route:
-                sender = route.index(me)
-                seen_here = out["seen"][me]
-                if np.any(seen_here[: job.source]):
-                    return "memory before `target` was written"
-                if found := _rounds_wrong(seen_here[job.source :], sources[sender][job.source :], areas[me], job):
-                    return found
-            for name, index in (("arrived", _ARRIVED), ("credits", _CREDITS)):
-                if np.any(table[:, index] != want_counters[me][:, index]):
-                    got, want = int(table[:, index].max()), int(want_counters[me][0, index])
-                    return f"after {job.steps} rounds, {name} is {got} on a rank where it should be {want}"
-            if not np.array_equal(table, want_counters[me]):
-                return "a counter next to the pipe's own changed"
-            if _outside_slots(out["area"][me], areas[me], job, received=me in route):
-                return "memory outside the pipe's slots changed"
+    def judge(out: Outputs, me: int) -> str | None:
+        notes = out["noted"][me].reshape(job.units, _NOTES)
+        table = out["counters"][me].reshape(-1, _COUNTERS)
+        if np.any(notes[:, :2]):
+            return "a pipe function returned false although nothing was late"
+        if np.any(notes[:, 2] > job.slots):
+            ahead, slots = int(notes[:, 2].max()), f"{job.slots} slot{'s' * (job.slots > 1)}"
+            return f"pipe_send_warp waited for too few credits: it was {ahead} rounds ahead in a pipe of {slots}"
+        if me in route:
+            source, seen = sources[route.index(me)], out["seen"][me]
+            if np.any(seen[: job.source]):
+                return "memory before `target` was written"
+            if found := _rounds_wrong(seen[job.source :], source[job.source :], areas[me], job):
+                return found
+        for name, index in (("arrived", _ARRIVED), ("credits", _CREDITS)):
+            if np.any(table[:, index] != want_counters[me][:, index]):
+                got, want = int(table[:, index].max()), int(want_counters[me][0, index])
+                return f"after {job.steps} rounds, {name} is {got} on a rank where it should be {want}"
+        if not np.array_equal(table, want_counters[me]):
+            return "a counter next to the pipe's own changed"
+        if _outside_slots(out["area"][me], areas[me], job, received=me in route):
+            return "memory outside the pipe's slots changed"
         return None
 
-    seen = [np.zeros_like(source) for source in sources]
     notes = [np.zeros(job.units * _NOTES, np.uint64) for _ in route]
-    return Case(_scenario(5, seed, route, job, 32 * job.units, areas, sources, counters, seen, notes), judge)
+    scenario = _scenario(route, job, 32 * job.units, areas, sources, counters, np.zeros_like(sources[0]), notes)
+    return Case(scenario, each_rank(len(route), judge))
 
 
-def alone_case(rng: Rng, seed: int, *, sends: bool) -> Case:
+def _alone_case(rng: Rng, *, sends: bool) -> Case:
     """One end of a pipe of two slots without the other: the sender's third round, or the receiver's first, gives up."""
-    case = pipe_case(rng, seed, Job(bytes=80, slots=2, steps=3, own_receive=2 * sends, own_send=2 * (not sends)))
-    (source, *_) = of_kernels(case).local["source"]
+    case = pipe_case(rng, _Job(bytes=80, slots=2, steps=3, own_receive=2 * sends, own_send=2 * (not sends)))
+    source = given(case, "source")
 
     def judge(out: Outputs) -> str | None:
         who, done = (0, 2) if sends else (1, 0)
@@ -274,31 +227,30 @@ def _outside_slots(got: Array, before: Array, job: Job, *, received: bool) -> bo
 
 # ---- shared ---------------------------------------------------------------------------------------------------------
 def _scenario(
-    task: int,
-    seed: int,
     route: Route,
     job: Job,
     block: int,
     areas: Sequence[Array],
     sources: Sequence[Array],
     counters: Sequence[Array],
-    seen: Sequence[Array],
+    seen: Array | int,
     noted: Sequence[Array],
-    senders: Route | None = None,
+    *,
+    sends: bool = True,
 ) -> Scenario:
-    senders = route if senders is None else senders
-    numbers = [job_numbers(job, senders[me], route.index(me) if me in route else -1) for me in range(len(route))]
-    arrays = refs("area", "source", "counters", "seen", "noted", "numbers")
-    launch = (Launch("examine", 2, block, (task, *arrays)),)
+    ways = zip(route if sends else [-1] * len(route), senders(route), strict=True)
     return Scenario(
-        source=SOURCE,
         ranks=len(route),
-        seed=seed,
-        launches=tuple(launch for _ in route),
+        launches=Launch(2, block),
         called_by="warp",
         outputs=("area", "counters", "seen", "noted"),
         symmetric={"area": areas, "counters": counters},
-        local={"source": sources, "seen": seen, "noted": noted, "numbers": numbers},
+        local={
+            "source": sources,
+            "seen": Room(seen, np.uint8) if isinstance(seen, int) else seen,
+            "noted": noted,
+            "numbers": [job_numbers(job, *each) for each in ways],
+        },
     )
 
 
@@ -330,88 +282,74 @@ _SIZES = (0, 1, 2, 3, 4, 7, 15, 16, 17, 31, 32, 33, 63, 100, 127, 128, 511, 512,
 _OFFSETS = ((0, 0), (1, 0), (0, 3), (5, 5), (8, 4), (15, 2))
 
 
-def _sizes(task: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for number, size in enumerate(_SIZES):
-            target, source = _OFFSETS[number % len(_OFFSETS)]
-            increment = 1 + number % 3 * 1000 + (number % 2 << 40)
-            job = Job(bytes=size, target=target, source=source, increment=increment, steps=1 + number % 5)
-            yield message_case(task, rng, 100 + number, job)
-
-    return cases
+@drawn
+def _sizes(rng: Rng, task: int) -> Iterator[Case]:
+    for number, size in enumerate(_SIZES):
+        target, source = _OFFSETS[number % len(_OFFSETS)]
+        increment = 1 + number % 3 * 1000 + (number % 2 << 40)
+        job = _Job(bytes=size, target=target, source=source, increment=increment, steps=1 + number % 5)
+        yield _message_case(rng, task, job)
 
 
-def _order(task: int, seeds: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed in range(seeds):
-            units, size = ((1, 4096), (4, 4096), (1, 20000), (3, 9001), (1, 100001))[seed % 5]
-            yield message_case(task, rng, 1000 + seed, Job(units=units, bytes=size, increment=seed + 1, steps=4))
+@drawn
+def _order(rng: Rng, task: int) -> Iterator[Case]:
+    for number in range(10):
+        units, size = ((1, 4096), (4, 4096), (1, 20000), (3, 9001), (1, 100001))[number % 5]
+        yield _message_case(rng, task, _Job(units=units, bytes=size, increment=number + 1, steps=4))
 
-    return cases
+
+@drawn
+def _small(rng: Rng, task: int) -> Iterator[Case]:
+    for number, route in enumerate((PAIR, (1, 2, 0))):
+        job = _Job(units=4 if task == 1 else 2, bytes=320, target=16, increment=1 + number, steps=4)
+        yield _message_case(rng, task, job, route)
 
 
 def _signals(task: int) -> Cases:
     """Small messages: the checker sees what is not ordered in any schedule."""
-
-    def cases(rng: Rng) -> Iterator[Case]:
-        units = 4 if task == 1 else 2
-        for seed, route in enumerate((PAIR, (1, 2, 0))):
-            job = Job(units=units, bytes=320, target=16, increment=1 + seed, steps=4)
-            yield message_case(task, rng, 1500 + 10 * seed, job, route)
-
-    return under_checker(cases)
+    return under_checker(_small(task))
 
 
-def _peers(task: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for number, route in enumerate(_ROUTES):
-            yield message_case(task, rng, 2000 + number, Job(bytes=200 + number, increment=7, steps=3), route)
-
-    return cases
+@drawn
+def _peers(rng: Rng, task: int) -> Iterator[Case]:
+    for number, route in enumerate(_ROUTES):
+        yield _message_case(rng, task, _Job(bytes=200 + number, increment=7, steps=3), route)
 
 
-def _side_by_side(task: int, units: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, route in enumerate((PAIR, BOTH, (1, 2, 0))):
-            yield message_case(task, rng, 3000 + seed, Job(units=units, bytes=150, increment=3, steps=2), route)
-
-    return cases
+@drawn
+def _side_by_side(rng: Rng, task: int, units: int) -> Iterator[Case]:
+    for route in (PAIR, BOTH, (1, 2, 0)):
+        yield _message_case(rng, task, _Job(units=units, bytes=150, increment=3, steps=2), route)
 
 
+@drawn
 def _write_counts(rng: Rng) -> Iterator[Case]:
     for count in (0, 1, 2, 3, 8, 16, int(rng.integers(33, 60)), 256, int(rng.integers(257, 400))):
-        yield message_case(4, rng, 4000 + count, Job(bytes=90, steps=count, increment=5))
+        yield _message_case(rng, 4, _Job(bytes=90, steps=count, increment=5))
 
 
+@drawn
+def _waits(rng: Rng, *jobs: Job) -> Iterator[Case]:
+    for job in jobs:
+        yield _wait_case(rng, job)
+
+
+@drawn
 def _waits_for_data(rng: Rng) -> Iterator[Case]:
-    for seed in range(12):
-        job = Job(bytes=300, steps=1 + seed % 4, increment=1 + seed % 2 * 4, delay=(0, 3, 40)[seed % 3])
-        yield wait_case(rng, 5000 + seed, job, (PAIR, BOTH, (1, 2, 0))[seed % 3])
+    for number in range(12):
+        job = _Job(bytes=300, steps=1 + number % 4, increment=1 + number % 2 * 4, delay=(0, 3, 40)[number % 3])
+        yield _wait_case(rng, job, (PAIR, BOTH, (1, 2, 0))[number % 3])
 
 
-def _waits_in_order(rng: Rng) -> Iterator[Case]:
-    for seed, units in enumerate((1, 32)):
-        yield wait_case(rng, 5050 + 10 * seed, Job(units=units, bytes=320, steps=3, delay=20))
-
-
-def _waits_at_least(rng: Rng) -> Iterator[Case]:
-    for seed in range(6):
-        yield wait_case(rng, 5100 + seed, Job(bytes=40, steps=3, increment=3 + seed, expect_less=2, delay=seed))
-
-
-def _waits_no_longer(rng: Rng) -> Iterator[Case]:
-    for seed in range(3):
-        yield wait_case(rng, 5200 + seed, Job(bytes=8, increment=0, expect_less=seed))
-
-
+@drawn
 def _waits_64_bits(rng: Rng) -> Iterator[Case]:
-    for seed, start in enumerate(((1 << 32) - 2, (1 << 31) - 1, (1 << 63) - 2)):
-        yield wait_case(rng, 5300 + seed, Job(bytes=64, steps=3, increment=2, delay=20), start=start)
+    for start in ((1 << 32) - 2, (1 << 31) - 1, (1 << 63) - 2):
+        yield _wait_case(rng, _Job(bytes=64, steps=3, increment=2, delay=20), start=start)
 
 
+@drawn
 def _waits_in_vain(rng: Rng) -> Iterator[Case]:
     """A signal that stays one below what is waited for."""
-    case = wait_case(rng, 5500, Job(bytes=8, increment=0, expect_less=-1))
 
     def judge(out: Outputs) -> str | None:
         said = int(out["noted"][1][0])
@@ -420,59 +358,38 @@ def _waits_in_vain(rng: Rng) -> Iterator[Case]:
             _BLAMES_OTHER: "the signal never came, and the recorded fault is not about {kPhaseSignal, peer, -1}",
         }.get(said)
 
-    yield replace(case, judge=judge, endless=True)
+    yield replace(_wait_case(rng, _Job(bytes=8, increment=0, expect_less=-1)), judge=judge, endless=True)
 
 
-def _waits_many_threads(rng: Rng) -> Iterator[Case]:
-    for seed in range(4):
-        yield wait_case(rng, 5400 + seed, Job(units=64, bytes=500, steps=3, increment=2, delay=10))
+@drawn
+def _pipes(rng: Rng, /, count: int, **numbers: int) -> Iterator[Case]:
+    for number in range(count):
+        slots, size = 1 + number % 4, (64, 5000, 33, 1024, 9000)[number % 5]
+        job = _Job(bytes=size, slots=slots, steps=3 * slots + 2, target=number % 2 * 16, source=3 * (size == 64))
+        yield pipe_case(rng, replace(job, delay=60, **numbers))
 
 
-def _pipes(seeds: int, **numbers: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed in range(seeds):
-            slots = 1 + seed % 4
-            size = (64, 5000, 33, 1024, 9000)[seed % 5]
-            job = Job(
-                bytes=size, slots=slots, steps=3 * slots + 2, target=seed % 2 * 16, source=3 * (size == 64), delay=60
-            )
-            yield pipe_case(rng, 6000 + seed, replace(job, **numbers))
-
-    return cases
+@drawn
+def _rounds(rng: Rng, /, *shapes: tuple[int, int], **numbers: int) -> Iterator[Case]:
+    """Each of ``shapes`` is (slots, rounds)."""
+    for slots, rounds in shapes:
+        yield pipe_case(rng, replace(_Job(bytes=48, slots=slots, steps=rounds), **numbers))
 
 
 def _pipes_in_order(**numbers: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, slots in enumerate((1, 3)):
-            yield pipe_case(rng, 6400 + 10 * seed, Job(bytes=480, slots=slots, steps=8, delay=60, **numbers))
-
-    return under_checker(cases)
+    return under_checker(_rounds((1, 8), (3, 8), bytes=480, delay=60, **numbers))
 
 
-def _pipe_rounds(rng: Rng) -> Iterator[Case]:
-    for seed, (slots, rounds) in enumerate(((1, 1), (3, 2), (4, 4), (4, 5), (2, 40), (5, 33), (300, 310))):
-        yield pipe_case(rng, 6500 + seed, Job(bytes=48, slots=slots, steps=rounds))
-
-
-def _pipe_is_full(rng: Rng) -> Iterator[Case]:
-    """A receiver that takes a round when no slot is free: a sender that waits for more than its slot never goes on."""
-    for seed, slots in enumerate((1, 2, 3, 5)):
-        yield pipe_case(rng, 6540 + seed, Job(bytes=48, slots=slots, steps=3 * slots + 1, own_receive=3))
-
-
-def _pipe_grows_old(rng: Rng) -> Iterator[Case]:
-    for seed, own in enumerate(({}, {"own_send": 1}, {"own_receive": 1, "delay": 60})):
-        yield pipe_case(rng, 6550 + seed, Job(bytes=48, slots=3, steps=7, first=(1 << 32) - 3, **own))
-
-
+@drawn
 def _pipe_alone(rng: Rng) -> Iterator[Case]:
-    yield alone_case(rng, 6580, sends=True)
-    yield alone_case(rng, 6581, sends=False)
+    yield _alone_case(rng, sends=True)
+    yield _alone_case(rng, sends=False)
 
 
+@drawn
 def _pipe_peers(rng: Rng) -> Iterator[Case]:
-    for seed, route in enumerate(_ROUTES):
-        yield pipe_case(rng, 6600 + seed, Job(units=1 + seed % 3, bytes=80, slots=2, steps=7), route)
+    for number, route in enumerate(_ROUTES):
+        yield pipe_case(rng, _Job(units=1 + number % 3, bytes=80, slots=2, steps=7), route)
 
 
 _RELEASE = "Data first, then the signal, which is a release (or follows a fence in the same thread)."
@@ -485,65 +402,62 @@ _ALONE = "Of a warp, one thread may call alone, while the others are somewhere e
 _LAST = "When may the slot change?"
 _CREDIT = "A slot is free only when the round before has been taken out of it: how many credits is that?"
 
+_ADDRESS = "Is every address the peer's own?"
+_LANE = "A lane is lane_id(), not threadIdx.x."
+_OLD = {"first": (1 << 32) - 3}
+_LARGER = _waits(*(_Job(bytes=40, steps=3, increment=3 + n, expect_less=2, delay=n) for n in range(6)))
+_IN_ORDER = _waits(*(_Job(units=units, bytes=320, steps=3, delay=20) for units in (1, 32)))
+_THERE = _waits(*(_Job(bytes=8, increment=0, expect_less=less) for less in range(3)))
+_TOGETHER = _waits(*[_Job(units=64, bytes=500, steps=3, increment=2, delay=10)] * 4)
+# A receiver that takes a round when no slot is free: a sender that waits for more than its slot never goes on.
+_FULL = _rounds(*((slots, 3 * slots + 1) for slots in (1, 2, 3, 5)), own_receive=3)
+_AGES = (
+    _rounds((3, 7), **_OLD),
+    _rounds((3, 7), (1, 7), own_send=1, **_OLD),
+    _rounds((3, 7), own_receive=1, delay=60, **_OLD),
+)
+
 BEHAVIOURS = (
     Behaviour(1, "messages of every size arrive whole, and the signal grows by the increment", _sizes(1)),
     Behaviour(1, "a rank that sees the signal may read the data", _signals(1), _RELEASE),
-    Behaviour(1, "the data is there when the signal arrives", _order(1, 10)),
-    Behaviour(1, "it works between all ranks, in both directions", _peers(1), "Is every address the peer's own?"),
+    Behaviour(1, "the data is there when the signal arrives", _order(1)),
+    Behaviour(1, "it works between all ranks, in both directions", _peers(1), _ADDRESS),
     Behaviour(1, "many threads send at once", _side_by_side(1, 40)),
-    Behaviour(2, "the data is there when the wait returns", _waits_for_data, _ALONE),
-    Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
-    Behaviour(2, "what came before the signal may be read after the wait", under_checker(_waits_in_order), _ACQUIRE),
-    Behaviour(2, "it returns at once if the signal is already there", _waits_no_longer),
-    Behaviour(2, "signals are 64 bits wide", _waits_64_bits),
-    Behaviour(2, "many threads can wait for the same signal", _waits_many_threads),
+    Behaviour(2, "the data is there when the wait returns", _waits_for_data(), _ALONE),
+    Behaviour(2, "a signal that is already larger is enough", _LARGER, "Is it >= that you wait for?"),
+    Behaviour(2, "what came before the signal may be read after the wait", under_checker(_IN_ORDER), _ACQUIRE),
+    Behaviour(2, "it returns at once if the signal is already there", _THERE),
+    Behaviour(2, "signals are 64 bits wide", _waits_64_bits()),
+    Behaviour(2, "many threads can wait for the same signal", _TOGETHER),
     Behaviour(
         2,
         "a wait for what never comes does not succeed",
-        _waits_in_vain,
+        _waits_in_vain(),
         "After the limit it returns false, and the report says who was waited for.",
     ),
     Behaviour(3, "messages of every size arrive whole, and one signal comes", _sizes(3)),
     Behaviour(3, "a rank that sees the signal may read what all lanes wrote", _signals(3), _ALL_LANES),
-    Behaviour(3, "the data of all lanes is there when the signal arrives", _order(3, 10)),
-    Behaviour(3, "it works between all ranks, in both directions", _peers(3), "Is every address the peer's own?"),
-    Behaviour(3, "several warps of a block send at once", _side_by_side(3, 4), "A lane is lane_id(), not threadIdx.x."),
-    Behaviour(4, "any number of writes, also none, comes with one signal", _write_counts),
+    Behaviour(3, "the data of all lanes is there when the signal arrives", _order(3)),
+    Behaviour(3, "it works between all ranks, in both directions", _peers(3), _ADDRESS),
+    Behaviour(3, "several warps of a block send at once", _side_by_side(3, 4), _LANE),
+    Behaviour(4, "any number of writes, also none, comes with one signal", _write_counts()),
     Behaviour(4, "writes of every size arrive whole", _sizes(4)),
     Behaviour(4, "a rank that sees the signal may read what all lanes wrote", _signals(4), _ALL_LANES),
-    Behaviour(4, "all writes are there when the signal arrives", _order(4, 10)),
-    Behaviour(4, "several warps of a block send at once", _side_by_side(4, 4), "A lane is lane_id(), not threadIdx.x."),
+    Behaviour(4, "all writes are there when the signal arrives", _order(4)),
+    Behaviour(4, "several warps of a block send at once", _side_by_side(4, 4), _LANE),
     # First one end alone, and the other is the grader's: what fails then is told of that end.
-    Behaviour(5, "the sender waits for its slot's credit, and for no other", _pipe_is_full, _CREDIT),
+    Behaviour(5, "the sender waits for its slot's credit, and for no other", _FULL, _CREDIT),
     Behaviour(5, "no slot is overwritten before it was taken", _pipes(5, own_receive=1), _CREDIT),
     Behaviour(5, "the sender waits for the credit, and signals last", _pipes_in_order(own_receive=1), _CREDIT),
     Behaviour(5, "the receiver waits for the data, and gives the credit last", _pipes_in_order(own_send=1), _LAST),
     Behaviour(5, "no credit is given before the data has been copied", _pipes(10, own_send=1), _LAST),
-    Behaviour(5, "any number of rounds goes through, whatever the number of slots", _pipe_rounds),
+    Behaviour(
+        5,
+        "any number of rounds goes through, whatever the number of slots",
+        _rounds((1, 1), (3, 2), (4, 4), (4, 5), (2, 40), (5, 33), (300, 310)),
+    ),
     Behaviour(5, "both ends work together", _pipes(10)),
-    Behaviour(5, "rounds beyond 32 bits", _pipe_grows_old, "Rounds and counters have 64 bits."),
-    Behaviour(5, "nothing moves after a wait that failed", _pipe_alone, "A wait that returns false is the end."),
-    Behaviour(5, "several pipes at once, between all ranks", _pipe_peers, "A lane is lane_id(), not threadIdx.x."),
-)
-
-
-PUBLIC = (
-    Behaviour(1, "64 bytes arrive, and the signal grows by 1", one(lambda rng: message_case(1, rng, 1, Job()))),
-    Behaviour(1, "the data is there when the signal arrives", _signals(1), _RELEASE),
-    Behaviour(
-        2, "three signals, each after its data", one(lambda rng: wait_case(rng, 1, Job(steps=3, delay=20))), _ALONE
-    ),
-    Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
-    Behaviour(
-        2,
-        "what came before the signal may be read after the wait",
-        under_checker(_waits_in_order, 2),
-        _ACQUIRE,
-    ),
-    Behaviour(3, "64 bytes arrive, and the signal grows by 1", one(lambda rng: message_case(3, rng, 1, Job()))),
-    Behaviour(3, "the data of all lanes is there when the signal arrives", _signals(3), _ALL_LANES),
-    Behaviour(4, "three writes come with one signal", one(lambda rng: message_case(4, rng, 1, Job(steps=3)))),
-    Behaviour(5, "two rounds go through two slots", one(lambda rng: pipe_case(rng, 1, Job(slots=2, steps=2)))),
-    *rehearsed(BEHAVIOURS),
-    Behaviour(5, "five rounds go through two slots", one(lambda rng: pipe_case(rng, 1, Job(slots=2, steps=5)))),
+    Behaviour(5, "rounds beyond 32 bits", all_of(*_AGES), "Rounds and counters have 64 bits."),
+    Behaviour(5, "nothing moves after a wait that failed", _pipe_alone(), "A wait that returns false is the end."),
+    Behaviour(5, "several pipes at once, between all ranks", _pipe_peers(), _LANE),
 )

@@ -8,28 +8,16 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, one, rehearsed
-from ep_lib.workshop.scenario import Call
-
-_PROGRAM = str(Path(__file__).with_name("play02_handshake.py"))
-KERNELS = ()
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import all_of, calling, drawn, one
 
 _HEAD = struct.Struct("<8sIQ")
 _MAGIC, _MAX_BYTES = b"EPHELLO\n", 1 << 20
 _STRANGER = "Stranger"
 # dtype and shape: neither len() nor .size of them counts bytes
 _ARRAYS = {"data": ("float32", (16, 64)), "signal": ("int64", (1,)), "Weights": ("uint8", (3, 100))}
-
-
-def _case(
-    function: str,
-    arguments: Mapping[str, Any],
-    judge: Callable[[Any], str | None],
-) -> Case:
-    return Case(Call(_PROGRAM, function, "02_handshake.py", arguments), lambda outputs: judge(outputs.seen))
 
 
 def _framed(body: bytes, magic: bytes = _MAGIC, length: int | None = None, checksum: int | None = None) -> bytes:
@@ -62,16 +50,17 @@ def _frames(rng: Rng) -> Case:
                 return "the checksum is not zlib.crc32 of the body"
         return None
 
-    return _case("frames", {"bodies": [body.hex() for body in bodies]}, judge)
+    return calling("frames", judge, bodies=[body.hex() for body in bodies])
 
 
 # ---- task 2 ----------------------------------------------------------------------------------------------------------
-def _reads(most: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
+@drawn
+def _reads(rng: Rng, *most: int) -> Iterator[Case]:
+    for each in most:
         sizes = [int(rng.integers(2, 30)), 1, 0, *map(int, rng.integers(60, 300, 2))]
         data = rng.bytes(sum(sizes))
 
-        def judge(seen: Any) -> str | None:
+        def judge(seen: Any, sizes: list[int] = sizes, data: bytes = data) -> str | None:
             at = 0
             for size, outcome in zip(sizes, seen["outcomes"], strict=True):
                 if "error" in outcome:
@@ -82,11 +71,10 @@ def _reads(most: int) -> Cases:
                 at += size
             return None
 
-        yield _case("reads", {"sizes": sizes, "pieces": _cut(rng, data, most)}, judge)
-
-    return cases
+        yield calling("reads", judge, sizes=sizes, pieces=_cut(rng, data, each))
 
 
+@drawn
 def _ends_early(rng: Rng) -> Iterator[Case]:
     asked = int(rng.integers(40, 90))
     for came in (asked - int(rng.integers(1, 20)), 0):
@@ -102,7 +90,7 @@ def _ends_early(rng: Rng) -> Iterator[Case]:
                 None if {str(came), str(asked)} <= {*told} else f"Stranger does not say how many bytes came: {wanted}"
             )
 
-        yield _case("reads", {"sizes": [asked], "pieces": _cut(rng, rng.bytes(came), 20)}, judge)
+        yield calling("reads", judge, sizes=[asked], pieces=_cut(rng, rng.bytes(came), 20))
 
 
 # ---- task 3 ----------------------------------------------------------------------------------------------------------
@@ -118,32 +106,26 @@ def _good_frames(rng: Rng) -> Case:
                 return f"the body of {len(body)} bytes came back as {len(outcome['got']) // 2} bytes, or others"
         return None
 
-    return _case("read_frames", {"times": len(bodies), "pieces": _cut(rng, stream, 60)}, judge)
+    return calling("read_frames", judge, times=len(bodies), pieces=_cut(rng, stream, 60))
 
 
-def _refused(what: str, make: Callable[[Rng], bytes], *, by_its_head: bool = False) -> Cases:
+def _refused(rng: Rng, what: str, make: Callable[[Rng], bytes], *, by_its_head: bool = False) -> Case:
     """A frame that is refused ``by_its_head``, or only when its bytes have come, or have not."""
+    frame = make(rng)
 
-    def cases(rng: Rng) -> Iterator[Case]:
-        frame = make(rng)
+    def judge(seen: Any) -> str | None:
+        (outcome,) = seen["outcomes"]
+        if "got" in outcome:
+            return f"{what} was taken for a right one"
+        if outcome["error"] != _STRANGER:
+            return f"{what}: it raised {outcome['error']} instead of Stranger"
+        if by_its_head and seen["given"] > _HEAD.size:
+            return f"{what}: it went on to read the body, although the head says enough"
+        if not by_its_head and seen["given"] < len(frame):
+            return f"{what}: it was refused when {seen['given']} bytes were read, and these were those of a right one"
+        return None
 
-        def judge(seen: Any) -> str | None:
-            (outcome,) = seen["outcomes"]
-            if "got" in outcome:
-                return f"{what} was taken for a right one"
-            if outcome["error"] != _STRANGER:
-                return f"{what}: it raised {outcome['error']} instead of Stranger"
-            if by_its_head and seen["given"] > _HEAD.size:
-                return f"{what}: it went on to read the body, although the head says enough"
-            if not by_its_head and seen["given"] < len(frame):
-                return (
-                    f"{what}: it was refused when {seen['given']} bytes were read, and these were those of a right one"
-                )
-            return None
-
-        yield _case("read_frames", {"times": 1, "pieces": _cut(rng, frame, 90)}, judge)
-
-    return cases
+    return calling("read_frames", judge, times=1, pieces=_cut(rng, frame, 90))
 
 
 def _changed(frame: bytes, bit: int) -> bytes:
@@ -152,25 +134,21 @@ def _changed(frame: bytes, bit: int) -> bytes:
     return bytes(data)
 
 
-def _each_bit(what: str, begin: int, end: int, most: int) -> Cases:
+def _each_bit(rng: Rng, what: str, begin: int, end: int, most: int) -> Case:
     """Frames of up to ``most`` bytes, one behind the other, each with another bit changed from byte ``begin`` to
     ``end``. Each may be read to its end, so the next one is met where it begins."""
+    bits = range(8 * begin, 8 * end)
+    frames = [_changed(_framed(rng.bytes(int(rng.integers(most + 1)))), bit) for bit in bits]
 
-    def cases(rng: Rng) -> Iterator[Case]:
-        bits = range(8 * begin, 8 * end)
-        frames = [_changed(_framed(rng.bytes(int(rng.integers(most + 1)))), bit) for bit in bits]
+    def judge(seen: Any) -> str | None:
+        for outcome in seen["outcomes"]:
+            if "got" in outcome:
+                return f"a frame with one bit of {what} changed was taken for a right one"
+            if outcome["error"] != _STRANGER:
+                return f"a frame with one bit of {what} changed: it raised {outcome['error']} instead of Stranger"
+        return None
 
-        def judge(seen: Any) -> str | None:
-            for outcome in seen["outcomes"]:
-                if "got" in outcome:
-                    return f"a frame with one bit of {what} changed was taken for a right one"
-                if outcome["error"] != _STRANGER:
-                    return f"a frame with one bit of {what} changed: it raised {outcome['error']} instead of Stranger"
-            return None
-
-        yield _case("read_frames", {"times": len(frames), "pieces": _cut(rng, b"".join(frames), 90)}, judge)
-
-    return cases
+    return calling("read_frames", judge, times=len(frames), pieces=_cut(rng, b"".join(frames), 90))
 
 
 def _other_crc(rng: Rng) -> int:
@@ -178,29 +156,36 @@ def _other_crc(rng: Rng) -> int:
 
 
 _STRANGERS = (
-    _refused("a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1"), by_its_head=True),
-    _each_bit("MAGIC", 0, len(_MAGIC), 0),
-    _refused(
+    one(
+        _refused, "a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1"), by_its_head=True
+    ),
+    one(_each_bit, "MAGIC", 0, len(_MAGIC), 0),
+    one(
+        _refused,
         "a frame with one bit of its body changed",
         lambda rng: _changed(_framed(rng.bytes(200)), 8 * _HEAD.size + int(rng.integers(8 * 200))),
     ),
-    _each_bit("its checksum", len(_MAGIC), len(_MAGIC) + 4, 60),
-    _refused(
-        "a frame without a body, with the checksum of another", lambda rng: _framed(b"", checksum=_other_crc(rng))
+    one(_each_bit, "its checksum", len(_MAGIC), len(_MAGIC) + 4, 60),
+    one(
+        _refused,
+        "a frame without a body, with the checksum of another",
+        lambda rng: _framed(b"", checksum=_other_crc(rng)),
     ),
-    _refused(
+    one(
+        _refused,
         "a frame that announces 2**60 bytes and a few",
         lambda rng: _framed(rng.bytes(10), length=(1 << 60) + 10),
         by_its_head=True,
     ),
-    _refused(
+    one(
+        _refused,
         "a frame of one byte more than MAX_BYTES",
         lambda rng: _framed(rng.bytes(10), length=_MAX_BYTES + 1),
         by_its_head=True,
     ),
-    _refused("a frame of MAX_BYTES that ends too early", lambda rng: _framed(rng.bytes(80), length=_MAX_BYTES)),
-    _refused("a frame whose body ends too early", lambda rng: _framed(rng.bytes(80), length=100)),
-    _refused("a head that ends too early", lambda rng: _framed(b"")[:13]),
+    one(_refused, "a frame of MAX_BYTES that ends too early", lambda rng: _framed(rng.bytes(80), length=_MAX_BYTES)),
+    one(_refused, "a frame whose body ends too early", lambda rng: _framed(rng.bytes(80), length=100)),
+    one(_refused, "a head that ends too early", lambda rng: _framed(b"")[:13]),
 )
 
 
@@ -226,7 +211,7 @@ def _hello(rng: Rng, kinds: Mapping[str, tuple[str, Sequence[int]]] = _ARRAYS, *
         wanted = {name: f"{tag}:{name}" for name in kinds}
         return None if found == wanted else f"the descriptors are of {found}; each name needs those of its own array"
 
-    return _case("says_hello", {"tag": tag, "kinds": kinds, "are_views": are_views}, judge)
+    return calling("says_hello", judge, tag=tag, kinds=kinds, are_views=are_views)
 
 
 # ---- task 5 ----------------------------------------------------------------------------------------------------------
@@ -253,7 +238,7 @@ def _meeting(rng: Rng) -> Case:
         wanted = {name: data.hex() for name, data in descs.items()}
         return None if outcome["got"]["descs"] == wanted else "the Peer's descriptors are not those that came"
 
-    return _case("meets", {"tag": tag, "mine": mine.hex(), "pieces": pieces}, judge)
+    return calling("meets", judge, tag=tag, mine=mine.hex(), pieces=pieces)
 
 
 def _a_stranger_comes(rng: Rng) -> Case:
@@ -264,35 +249,25 @@ def _a_stranger_comes(rng: Rng) -> Case:
             return "a frame without metadata came, and meet() did not raise Stranger"
         return "add_remote_agent() was called with what a stranger sent" if seen["calls"] else None
 
-    return _case("meets", {"tag": "", "mine": b"me".hex(), "pieces": [_framed(body).hex()]}, judge)
+    return calling("meets", judge, tag="", mine=b"me".hex(), pieces=[_framed(body).hex()])
 
 
 _WHOLE = "One receive() may give less than was asked for, and must not take what belongs to the next frame."
 _TRUST = "Check before you go on: MAGIC and length before the body is read, the checksum before it is used."
-_HELLOS = [one(_hello), one(lambda rng: _hello(rng, {})), one(lambda rng: _hello(rng, are_views=True))]
+_HELLOS = all_of(one(_hello), one(_hello, {}), one(_hello, are_views=True))
 _REGISTER = "First register, then describe; the metadata come last, since they list what is registered by then."
 _BOTH = "Both sides run the same code: send first, then read; decode() refuses what is no hello."
 
 
-def _b(task: int, title: str, cases: Sequence[Cases], advice: str) -> Behaviour:
-    return Behaviour(task, title, all_of(*cases), advice)
-
-
 BEHAVIOURS = (
-    _b(1, "a frame is head and body", [one(_frames)], "HEAD.pack(MAGIC, checksum, length), then the body."),
-    _b(2, "bytes come in pieces of any size", [_reads(1000), _reads(30), _reads(1)], _WHOLE),
-    _b(2, "a stream that ends is told", [_ends_early], 'receive() returns b"" at the end, for ever.'),
-    _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
-    _b(3, "strangers and accidents are refused", _STRANGERS, _TRUST),
-    _b(4, "a hello says what is registered", _HELLOS, _REGISTER),
-    _b(5, "two that run it meet", [one(_meeting)], _BOTH),
-    _b(5, "a stranger is refused", [one(_a_stranger_comes)], _BOTH),
+    Behaviour(1, "a frame is head and body", one(_frames), "HEAD.pack(MAGIC, checksum, length), then the body."),
+    Behaviour(2, "bytes come in pieces of any size", _reads(1000, 30, 1), _WHOLE),
+    Behaviour(2, "a stream that ends is told", _ends_early(), 'receive() returns b"" at the end, for ever.'),
+    Behaviour(3, "right frames are read, one behind the other", one(_good_frames), _WHOLE),
+    Behaviour(3, "strangers and accidents are refused", all_of(*_STRANGERS), _TRUST),
+    Behaviour(4, "a hello says what is registered", _HELLOS, _REGISTER),
+    Behaviour(5, "two that run it meet", one(_meeting), _BOTH),
+    Behaviour(5, "a stranger is refused", one(_a_stranger_comes), _BOTH),
 )
-PUBLIC = (
-    _b(1, "a frame is head and body", [one(_frames)], "HEAD.pack(MAGIC, checksum, length), then the body."),
-    _b(2, "bytes come in pieces of any size", [_reads(30)], _WHOLE),
-    _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
-    _b(4, "a hello says what is registered", _HELLOS[:1], _REGISTER),
-    _b(5, "two that run it meet", [one(_meeting)], _BOTH),
-    *rehearsed(BEHAVIOURS, most=99),
-)
+
+REHEARSED = 99  # cases of each, in the public checks

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Rng, all_of, one, rehearsed
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import all_of, one
 from ep_lib.workshop.scenario import Call, Outputs
-
-_PROGRAM = str(Path(__file__).with_name("play02_registration.py"))
-KERNELS = ()
 
 Held = tuple[int, int, int]  # address, bytes, users
 Step = tuple[Any, ...]
@@ -173,7 +170,7 @@ def _case(held: Sequence[Held], steps: Sequence[Step], idle_bytes: int = 0) -> C
         return None
 
     arguments = {"idle_bytes": idle_bytes, "held": list(held), "steps": list(steps)}
-    return Case(Call(_PROGRAM, "run", "02_registration.py", arguments), judge)
+    return Case(Call("run", arguments), judge)
 
 
 def _apart(rng: Rng, count: int, users: int = 1) -> list[Held]:
@@ -297,11 +294,4 @@ BEHAVIOURS = (
     Behaviour(3, "a release too many is refused", one(_twice), "ArgumentError, if it has no users."),
     Behaviour(4, "what touches freed memory ends", _forgets, _TOUCH),
     Behaviour(4, "memory in use is not forgotten", _forget_in_use, _TOUCH),
-)
-PUBLIC = (
-    Behaviour(1, "it finds what holds all bytes, and nothing else", _finds, _ALL_BYTES),
-    Behaviour(2, "registrations are shared", _acquires, _SHARE),
-    Behaviour(3, "idle ones stay within the limit", _releases, _IDLE),
-    Behaviour(4, "what touches freed memory ends", _forgets, _TOUCH),
-    *rehearsed(BEHAVIOURS),
 )

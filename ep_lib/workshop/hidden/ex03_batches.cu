@@ -7,13 +7,13 @@
 
 namespace {
 
-// Mirrors _Job of ex03_batches.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t to, from;                // peers this rank sends to and receives from; -1: none
-    int64_t bytes, messages, chunk;  // of a message; messages of a channel; how many at a time
-    int64_t channels;                // blocks that send, each with messages of its own
-    int64_t each;                    // by how much the counter grows for what the receiver waits for
-    int64_t before;                  // the counters at the start
+    int64_t to, from;                             // peers this rank sends to and receives from; -1: none
+    int64_t bytes = 64, messages = 5, chunk = 1;  // of a message; messages of a channel; how many at a time
+    int64_t channels = 1;                         // blocks that send, each with messages of its own
+    int64_t each = 1;                             // by how much the counter grows for what the receiver waits for
+    int64_t before = 0;                           // the counters at the start
 };
 
 struct Memory {

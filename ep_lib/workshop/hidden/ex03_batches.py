@@ -3,57 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, NIC, UPDATES
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import (
-    BOTH,
-    NODES,
-    PAIR,
-    RC,
-    RING,
-    SRD,
-    Behaviour,
-    Case,
-    Cases,
-    Rng,
-    Route,
-    all_of,
-    job_numbers,
-    on_fabrics,
-    random_bytes,
-    refs,
-    rehearsed,
-    under_checker,
-)
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import all_of, drawn, on_fabrics, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
+from ep_lib.workshop.hidden.judging import each_rank
+from ep_lib.workshop.hidden.networks import BOTH, NODES, PAIR, RC, RING, SRD, Route, senders
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _P2P = Fabric()
 _SHALLOW = Fabric("srd", queue_depth=2)
 _BLOCK = 64  # threads; the kernels use the first warp
 
-
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
-
-    bytes: int = 64
-    messages: int = 5
-    chunk: int = 1
-    channels: int = 1
-    each: int = 1
-    before: int = 0
+_Job = job_of(__file__)
 
 
 # ---- tasks 1, 2 and 4 -----------------------------------------------------------------------------------------------
-def _send_case(task: int, rng: Rng, seed: int, job: _Job, route: Route, quiets: int | None) -> Case:
+def _send_case(rng: Rng, task: int, job: Job, route: Route, quiets: int | None) -> Case:
     """Every rank sends ``messages`` per channel; judges each chunk when its counter grew, memory in the end, and that a
     warp waited at most ``quiets`` times (None: no limit)."""
     job = replace(job, before=int(rng.integers(0, 1 << 31)))
@@ -66,32 +37,28 @@ def _send_case(task: int, rng: Rng, seed: int, job: _Job, route: Route, quiets: 
             want_inbox[peer][:size] = data[me][:size]
             want_counters[peer][: job.channels] += job.messages
 
-    def judge(out: Outputs) -> str | None:
-        for me in range(ranks):
-            if out.accesses and me in route and (problem := _additions_wrong(task, out, me, job)):
-                return problem
-            if problem := _counters_wrong(out["counters"][me], want_counters[me], counters[me]):
-                return problem
-            wrong = out["inbox"][me] != want_inbox[me]
-            if np.any(wrong):
-                at = int(np.flatnonzero(wrong)[0]) // job.bytes
-                return f"{int(wrong.sum())} bytes in an inbox are wrong in the end; the first are of message {at}"
-            if me in route:
-                late = out["seen"][me][:size] != want_inbox[me][:size]
-                if np.any(late):
-                    at = int(np.flatnonzero(late)[0]) // job.bytes
-                    return (
-                        f"when the counter grew, message {at} had not arrived, nor had {int(late.sum())} bytes in all"
-                    )
-            if quiets is not None and int(out["noted"][me].max()) > quiets:
-                most, sent = int(out["noted"][me].max()), job.messages
-                return f"{most} quiets for {sent} messages, {job.chunk} at a time: {quiets} would do"
+    def judge(out: Outputs, me: int) -> str | None:
+        if out.accesses and me in route and (problem := _additions_wrong(task, out, me, job)):
+            return problem
+        if problem := _counters_wrong(out["counters"][me], want_counters[me], counters[me]):
+            return problem
+        wrong = out["inbox"][me] != want_inbox[me]
+        if np.any(wrong):
+            at = int(np.flatnonzero(wrong)[0]) // job.bytes
+            return f"{int(wrong.sum())} bytes in an inbox are wrong in the end; the first are of message {at}"
+        late = out["seen"][me][:size] != want_inbox[me][:size]
+        if me in route and np.any(late):
+            at = int(np.flatnonzero(late)[0]) // job.bytes
+            return f"when the counter grew, message {at} had not arrived, nor had {int(late.sum())} bytes in all"
+        if quiets is not None and int(out["noted"][me].max()) > quiets:
+            most, sent = int(out["noted"][me].max()), job.messages
+            return f"{most} quiets for {sent} messages, {job.chunk} at a time: {quiets} would do"
         return None
 
-    return Case(_scenario(task, seed, route, job, inboxes, data, counters), judge)
+    return Case(_scenario(route, job, inboxes, data, counters), each_rank(ranks, judge))
 
 
-def _additions_wrong(task: int, out: Outputs, me: int, job: _Job) -> str | None:
+def _additions_wrong(task: int, out: Outputs, me: int, job: Job) -> str | None:
     """Whether rank ``me`` hears of a message, batch or chunk with others only: its counter grew less often."""
     each = "message" if task == 1 else "batch" if task == 2 else "chunk"
     asked = job.channels * -(-job.messages // (1 if task == 1 else job.chunk))
@@ -112,10 +79,10 @@ def _counters_wrong(got: Array, want: Array, before: Array) -> str | None:
 
 
 # ---- task 3 ---------------------------------------------------------------------------------------------------------
-def _count_case(rng: Rng, seed: int, ranks: int, target: int) -> Case:
+def _count_case(rng: Rng, messages: int, ranks: int, target: int) -> Case:
     """Every rank counts from two blocks; judges that each added to its own counter, that no addition is lost, and that
     all are made when a rank says, by a counter of its own, that its kernel is done."""
-    job = _Job(messages=3 + seed % 3, channels=2)
+    job = _Job(messages=messages, channels=2)
     counters = [np.append(rng.integers(0, 1 << 30, ranks), np.zeros(ranks)).astype(np.uint32) for _ in range(ranks)]
     nothing = [np.zeros(16, np.uint8)] * ranks
 
@@ -131,34 +98,26 @@ def _count_case(rng: Rng, seed: int, ranks: int, target: int) -> Case:
             return "a kernel was done, and some of its additions were not made yet"
         return None
 
-    route = (target,) * ranks
-    return Case(_scenario(3, seed, route, job, nothing, nothing, counters), judge)
+    return Case(_scenario((target,) * ranks, job, nothing, nothing, counters), judge)
 
 
-def _scenario(
-    task: int, seed: int, route: Route, job: _Job, inboxes: list[Array], data: list[Array], counters: list[Array]
-) -> Scenario:
-    ranks = range(len(route))
-    senders = [route.index(me) if me in route else -1 for me in ranks]
-    names = ("inbox", "outbox", "staging", "counters", "source", "seen", "noted", "numbers")
-    launch = (Launch("examine", 2 * job.channels, _BLOCK, (task, *refs(*names))),)
+def _scenario(route: Route, job: Job, inboxes: list[Array], data: list[Array], counters: list[Array]) -> Scenario:
+    sender = senders(route)
     return Scenario(
-        source=_SOURCE,
         ranks=len(route),
-        seed=seed,
-        launches=(launch,) * len(route),
+        launches=Launch(2 * job.channels, _BLOCK),
         outputs=("inbox", "counters", "seen", "noted"),
         symmetric={
             "inbox": inboxes,
             "outbox": data,
-            "staging": [np.zeros(max(job.bytes, 1), np.uint8) for _ in ranks],
+            "staging": Room(max(job.bytes, 1), np.uint8),
             "counters": counters,
         },
         local={
             "source": data,
-            "seen": [np.zeros_like(inbox) for inbox in inboxes],
-            "noted": [np.zeros(max(job.channels, len(route)), np.uint64) for _ in ranks],
-            "numbers": [job_numbers(job, route[me], senders[me]) for me in ranks],
+            "seen": [Room(inbox.size, np.uint8) for inbox in inboxes],
+            "noted": np.zeros(max(job.channels, len(route)), np.uint64),
+            "numbers": [job_numbers(job, *ways) for ways in zip(route, sender, strict=True)],
         },
         shim=True,
         watched=("counters",),
@@ -166,43 +125,33 @@ def _scenario(
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-def _staged(*shapes: tuple[int, int]) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, (size, messages) in enumerate(shapes):
-            job, route = _Job(bytes=size, messages=messages), RING if seed % 2 else PAIR
-            yield _send_case(1, rng, 100 + 10 * seed, job, route, messages + 1)
-
-    return cases
+@drawn
+def _staged(rng: Rng, *shapes: tuple[int, int]) -> Iterator[Case]:
+    for number, (size, messages) in enumerate(shapes):
+        job = _Job(bytes=size, messages=messages)
+        yield _send_case(rng, 1, job, RING if number % 2 else PAIR, messages + 1)
 
 
-def _batched(*shapes: tuple[int, int], quiets: int | None = None) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, (size, messages) in enumerate(shapes):
-            job = _Job(bytes=size, messages=messages, chunk=messages)
-            yield _send_case(2, rng, 200 + 10 * seed, job, RING if seed % 2 else PAIR, quiets)
-
-    return cases
+@drawn
+def _batched(rng: Rng, *shapes: tuple[int, int], quiets: int | None = None) -> Iterator[Case]:
+    for number, (size, messages) in enumerate(shapes):
+        job = _Job(bytes=size, messages=messages, chunk=messages)
+        yield _send_case(rng, 2, job, RING if number % 2 else PAIR, quiets)
 
 
-def _channels(*shapes: tuple[int, int, int, int], count_quiets: bool = False) -> Cases:
+@drawn
+def _channels(rng: Rng, *shapes: tuple[int, int, int, int], count_quiets: bool = False) -> Iterator[Case]:
     """Each of ``shapes`` is (bytes, messages, chunk, channels)."""
-
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, (size, messages, chunk, channels) in enumerate(shapes):
-            job = _Job(bytes=size, messages=messages, chunk=chunk, channels=channels)
-            route = RING if seed % 2 else BOTH
-            quiets = -(-messages // chunk) + 1 if count_quiets else None
-            yield _send_case(4, rng, 400 + 10 * seed, job, route, quiets)
-
-    return cases
+    for number, (size, messages, chunk, channels) in enumerate(shapes):
+        job = _Job(bytes=size, messages=messages, chunk=chunk, channels=channels)
+        quiets = -(-messages // chunk) + 1 if count_quiets else None
+        yield _send_case(rng, 4, job, RING if number % 2 else BOTH, quiets)
 
 
-def _counts(ranks: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed in range(6):
-            yield _count_case(rng, 300 + seed, ranks, seed % ranks)
-
-    return cases
+@drawn
+def _counts(rng: Rng, ranks: int) -> Iterator[Case]:
+    for number in range(6):
+        yield _count_case(rng, 3 + number % 3, ranks, number % ranks)
 
 
 _EVERYWHERE = (_P2P, RC, SRD, NODES)
@@ -211,19 +160,19 @@ _ORDER = "On EFA only a quiet keeps the counter behind the data."
 _QUEUE_PAIR = "InfiniBand's quiet waits for one queue pair: the one that the puts went over."
 _OWN_COUNTER = "One kind of writer for each counter: the one that is this rank's own, at the target."
 
+_SHAPES = (64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), (0, 3, 2, 1), (3, 70, 33, 2), (3, 2, 2, 9), (66_001, 2, 1, 1)
+_STAGED_CLEAN = under_checker(_staged((320, 4), (48, 3)))
+_STAGED = _staged((1, 1), (33, 7), (200, 5), (1, 40), (0, 3), (66_001, 2))
+_BATCHED = _batched((48, 0), (200, 6), (1, 260), (33, 12), (0, 3), (66_001, 2), quiets=2)
+
 BEHAVIOURS = (
     Behaviour(
         1,
         "every message is staged before its put, no put's source is overwritten, and the counter comes last",
-        on_fabrics(under_checker(_staged((320, 4), (48, 3))), RC, SRD, _P2P),
+        on_fabrics(_STAGED_CLEAN, RC, SRD, _P2P),
         _TWICE,
     ),
-    Behaviour(
-        1,
-        "sizes and numbers of messages",
-        on_fabrics(_staged((1, 1), (33, 7), (200, 5), (1, 40), (0, 3), (66_001, 2)), *_EVERYWHERE),
-        _TWICE,
-    ),
+    Behaviour(1, "sizes and numbers of messages", on_fabrics(_STAGED, *_EVERYWHERE), _TWICE),
     Behaviour(
         2, "the batch is there when the counter grows", on_fabrics(under_checker(_batched((320, 4))), SRD), _ORDER
     ),
@@ -233,7 +182,7 @@ BEHAVIOURS = (
     Behaviour(
         2,
         "any size of batch, with one quiet",
-        on_fabrics(_batched((48, 0), (200, 6), (1, 260), (33, 12), (0, 3), (66_001, 2), quiets=2), *_EVERYWHERE),
+        on_fabrics(_BATCHED, *_EVERYWHERE),
         "A quiet waits for a round trip: one for the batch keeps the network busy with all of it.",
     ),
     Behaviour(
@@ -259,23 +208,8 @@ BEHAVIOURS = (
         4,
         "any number of messages, with one quiet per chunk",
         all_of(
-            on_fabrics(
-                _channels(
-                    *((64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), (0, 3, 2, 1), (3, 70, 33, 2), (3, 2, 2, 9)),
-                    (66_001, 2, 1, 1),
-                    count_quiets=True,
-                ),
-                *_EVERYWHERE,
-            ),
+            on_fabrics(_channels(*_SHAPES, count_quiets=True), *_EVERYWHERE),
             on_fabrics(_channels((64, 6, 3, 2)), _SHALLOW),
         ),
     ),
-)
-
-PUBLIC = (
-    Behaviour(1, "four messages over InfiniBand", on_fabrics(under_checker(_staged((320, 4))), RC), _TWICE),
-    Behaviour(2, "four messages over EFA", on_fabrics(under_checker(_batched((320, 4))), SRD), _ORDER),
-    Behaviour(3, "four ranks count over EFA", on_fabrics(_counts(4), SRD), _OWN_COUNTER),
-    Behaviour(4, "two channels over EFA", on_fabrics(under_checker(_channels((320, 4, 2, 2))), SRD), _ORDER),
-    *rehearsed(BEHAVIOURS),
 )

@@ -10,18 +10,18 @@
 
 namespace {
 
-// Mirrors Job of ex03_shim.py.
+// The numbers of one run; ex03_shim.py gives others in place of those that stand here (job_of).
 struct Job {
-    int64_t to, from;        // peers this rank sends to and receives from; -1: none
-    int64_t units;           // messages side by side
-    int64_t bytes, stride;   // of a message, and from unit to unit in `area` and `source`
-    int64_t target, source;  // offsets of the first byte
-    int64_t queue_pair;      // of the first unit; the next one uses the next
-    int64_t finisher;        // the lane that goes on after the call
-    int64_t value, times;    // what is added to the counter, and how often
-    int64_t then;            // what follows the learner's call, see below
-    int64_t local;           // task 4: the counter is a local copy
-    int64_t beside;          // task 4: how often the rank of the counter adds 1 itself, at the same time
+    int64_t to, from;                // peers this rank sends to and receives from; -1: none
+    int64_t units = 1;               // messages side by side
+    int64_t bytes = 64, stride = 0;  // of a message, and from unit to unit in `area` and `source`
+    int64_t target = 0, source = 0;  // offsets of the first byte
+    int64_t queue_pair = 0;          // of the first unit; the next one uses the next
+    int64_t finisher = 0;            // the lane that goes on after the call
+    int64_t value = 1, times = 1;    // what is added to the counter, and how often
+    int64_t then = 0;                // what follows the learner's call, see below
+    int64_t local = 0;               // task 4: the counter is a local copy
+    int64_t beside = 0;              // task 4: how often the rank of the counter adds 1 itself, at the same time
 };
 
 enum Then { kStore, kQuiet, kSameQueuePair, kNothing };

@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, NIC, STORES
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import (
-    BOTH,
-    NODES,
-    PAIR,
-    RC,
-    RING,
-    SRD,
-    Behaviour,
-    Case,
-    Cases,
-    Rng,
-    Route,
-    all_of,
-    job_numbers,
-    memory_wrong,
-    on_fabrics,
-    one,
-    random_bytes,
-    refs,
-    rehearsed,
-    round_up,
-    under_checker,
-)
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, of_kernels, on_fabrics, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes, round_up
+from ep_lib.workshop.hidden.judging import each_rank, memory_wrong
+from ep_lib.workshop.hidden.networks import BOTH, NODES, PAIR, RC, RING, SRD, Route, senders
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _COUNTERS, _ARRIVED = 8, 3
@@ -47,59 +25,39 @@ _P2P = Fabric()
 _NEIGHBOURS: Route = (1, 0, 3, 2)  # of the same node
 _ACROSS: Route = (2, 3, 0, 1)
 
-
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
-
-    units: int = 1
-    bytes: int = 64
-    stride: int = 0  # 0: as large as the message needs
-    target: int = 0
-    source: int = 0
-    queue_pair: int = 0
-    finisher: int = 0
-    value: int = 1
-    times: int = 1
-    then: int = _STORE
-    local: int = 0
-    beside: int = 0
+_Job = job_of(__file__)
 
 
 # ---- task 1 ---------------------------------------------------------------------------------------------------------
-def _pointer_case(rng: Rng, seed: int, fabric: Fabric, ranks: int = 4) -> Case:
-    job = _Job(bytes=0, stride=32, target=5)
-    areas = [random_bytes(rng, 32) for _ in range(ranks)]
-    marks = [random_bytes(rng, 8) for _ in range(ranks)]
-
-    def near(a: int, b: int) -> bool:
+@drawn
+def _pointers(rng: Rng, ranks: int = 4) -> Iterator[Case]:
+    without = Fabric("rc", ranks_per_node=2, p2p=False)
+    for fabric in (_P2P, RC, SRD, NODES, without):
         node = fabric.ranks_per_node
-        return a == b or fabric.kind == "p2p" or (fabric.p2p and a // node == b // node)
+        near = [
+            [a == b or fabric.kind == "p2p" or (fabric.p2p and a // node == b // node) for b in range(ranks)]
+            for a in range(ranks)
+        ]
 
-    def judge(out: Outputs) -> str | None:
-        for me in range(ranks):
-            for peer in range(ranks):
-                got, to = int(out["noted"][me][peer]), f"from rank {me} to rank {peer}"
+        def judge(out: Outputs, me: int, near: list[list[bool]] = near) -> str | None:
+            for peer, got in enumerate(out["noted"][me][:ranks].tolist()):
+                to = f"from rank {me} to rank {peer}"
                 if got == 2:
                     return f"the pointer {to} is not the address of that rank's own copy, or it cannot be reached"
-                if got == 0 and near(me, peer):
+                if got == 0 and near[me][peer]:
                     return f"there is no pointer {to}, although loads and stores reach it"
-                if got == 1 and not near(me, peer):
+                if got == 1 and not near[me][peer]:
                     return f"there is a pointer {to}, although only the NIC reaches it"
-        return None
+            return None
 
-    scenario = _scenario(1, seed, (-1,) * ranks, job, areas, marks, [np.zeros(_COUNTERS, np.uint32)] * ranks)
-    return Case(replace(scenario, fabric=fabric), judge)
-
-
-def _pointers(rng: Rng) -> Iterator[Case]:
-    without = Fabric("rc", ranks_per_node=2, p2p=False)
-    for seed, fabric in enumerate((_P2P, RC, SRD, NODES, without)):
-        yield _pointer_case(rng, seed, fabric)
+        areas, marks = ([random_bytes(rng, size) for _ in range(ranks)] for size in (32, 8))
+        counters = [np.zeros(_COUNTERS, np.uint32)] * ranks
+        scenario = _scenario((-1,) * ranks, _Job(bytes=0, stride=32, target=5), areas, marks, counters)
+        yield Case(replace(scenario, fabric=fabric), each_rank(ranks, judge))
 
 
 # ---- tasks 2, 3 and 4 -----------------------------------------------------------------------------------------------
-def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
+def _message_case(rng: Rng, task: int, job: Job, route: Route = PAIR) -> Case:
     """One message per unit along ``route``; judges memory at the counter and in the end, and every counter."""
     job = replace(job, stride=round_up(max(job.target, job.source) + job.bytes + 24, 8))
     ranks, flip = range(len(route)), np.uint8(1 if task in (2, 3) else 0)
@@ -133,10 +91,10 @@ def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR
                     return f"when the counter grew, {late} of {int(in_message.sum())} bytes had not arrived"
         return None
 
-    return Case(_scenario(task, seed, route, job, areas, sources, counters), judge)
+    return Case(_scenario(route, job, areas, sources, counters), judge)
 
 
-def _requests_wrong(task: int, out: Outputs, route: Route, job: _Job) -> str | None:
+def _requests_wrong(task: int, out: Outputs, route: Route, job: Job) -> str | None:
     """Whether a put was more than one request, or an addition none that is atomic."""
     for me in range(len(route)):
         counts = out.accesses["area"][me].sum(axis=0)[STORES, :, :, COUNT]
@@ -158,28 +116,21 @@ def _counter_wrong(got: Array, want: Array, before: Array) -> str | None:
     return f"a counter grew by {grew} where it should grow by {asked}"
 
 
-def _scenario(
-    task: int, seed: int, route: Route, job: _Job, areas: list[Array], sources: list[Array], counters: list[Array]
-) -> Scenario:
+def _scenario(route: Route, job: Job, areas: list[Array], sources: list[Array], counters: list[Array]) -> Scenario:
     ranks = len(route)
-    senders = [route.index(me) if me in route else -1 for me in range(ranks)]
     noted = [np.zeros(max(ranks, job.units), np.uint64) for _ in range(ranks)]
-    for me in range(ranks):
-        noted[me][: job.units] = counters[me].reshape(-1, _COUNTERS)[: job.units, _ARRIVED]
-    names = ("area", "source", "counters", "seen", "noted", "numbers")
-    launch = (Launch("examine", 2, max(32, 32 * job.units), (task, *refs(*names))),)
+    for own, counter in zip(noted, counters, strict=True):
+        own[: job.units] = counter.reshape(-1, _COUNTERS)[: job.units, _ARRIVED]
     return Scenario(
-        source=_SOURCE,
         ranks=ranks,
-        seed=seed,
-        launches=(launch,) * ranks,
+        launches=Launch(2, max(32, 32 * job.units)),
         called_by="warp",
         outputs=("area", "counters", "seen", "noted"),
         symmetric={"area": areas, "source": sources, "counters": counters},
         local={
-            "seen": [np.zeros_like(area) for area in areas],
+            "seen": Room(areas[0].size, np.uint8),
             "noted": noted,
-            "numbers": [job_numbers(job, route[me], senders[me]) for me in range(ranks)],
+            "numbers": [job_numbers(job, *ways) for ways in zip(route, senders(route), strict=True)],
         },
         shim=True,
         watched=("area", "counters"),
@@ -191,55 +142,54 @@ _SIZES = (0, 1, 2, 15, 16, 17, 33, 127, 512, 513, 4099, 66_001)
 _OFFSETS = ((0, 0), (1, 0), (0, 3), (5, 5), (8, 4), (15, 2))
 
 
-def _sizes(task: int, then: int, route: Route) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, size in enumerate(_SIZES):
-            target, source = _OFFSETS[seed % len(_OFFSETS)]
-            job = _Job(bytes=size, target=target, source=source, then=then, queue_pair=seed)
-            yield _message_case(task, rng, 100 + seed, job, route)
-
-    return cases
+@drawn
+def _sizes(rng: Rng, task: int, then: int, route: Route) -> Iterator[Case]:
+    for number, size in enumerate(_SIZES):
+        target, source = _OFFSETS[number % len(_OFFSETS)]
+        job = _Job(bytes=size, target=target, source=source, then=then, queue_pair=number)
+        yield _message_case(rng, task, job, route)
 
 
-def _messages(task: int, then: int, *finishers: int, routes: tuple[Route, ...] = (BOTH,), units: int = 2) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for route in routes:
-            for finisher in finishers or (0,):
-                job = _Job(bytes=320, target=16, units=units, then=then, finisher=finisher, value=3, queue_pair=1)
-                yield _message_case(task, rng, 200 + finisher, job, route)
-
-    return under_checker(cases)
+@drawn
+def _sent(rng: Rng, task: int, then: int, finishers: tuple[int, ...], route: Route) -> Iterator[Case]:
+    for finisher in finishers:
+        job = _Job(bytes=320, target=16, units=2, then=then, finisher=finisher, value=3, queue_pair=1)
+        yield _message_case(rng, task, job, route)
 
 
+def _messages(task: int, then: int, *finishers: int, route: Route = BOTH) -> Cases:
+    return under_checker(_sent(task, then, finishers or (0,), route))
+
+
+@drawn
 def _one_request(rng: Rng) -> Iterator[Case]:
     for size in (_ONE_PIECE, 2):
-        yield _message_case(3, rng, 250 + size, _Job(bytes=size, units=2, then=_QUIET))
+        yield _message_case(rng, 3, _Job(bytes=size, units=2, then=_QUIET))
+
+
+@drawn
+def _on_queue_pairs(rng: Rng, task: int) -> Iterator[Case]:
+    for first in (0, 5, 14):  # more than the NIC has
+        yield _message_case(rng, task, _Job(bytes=700, units=3, queue_pair=first, then=_SAME_QUEUE_PAIR))
 
 
 def _queue_pairs(task: int) -> Cases:
     """Queue pairs of InfiniBand keep their order, so a counter on the right one needs no quiet."""
-
-    def cases(rng: Rng) -> Iterator[Case]:
-        for first in (0, 5, 14):  # more than the NIC has
-            job = _Job(bytes=700, units=3, queue_pair=first, then=_SAME_QUEUE_PAIR)
-            yield _message_case(task, rng, 300 + first, job)
-
-    return on_fabrics(under_checker(cases), RC)
+    return on_fabrics(under_checker(_on_queue_pairs(task)), RC)
 
 
+@drawn
 def _stuck(rng: Rng) -> Iterator[Case]:
     for kind in ("rc", "srd"):
-        stuck = one(lambda rng: _message_case(3, rng, 400, _Job(then=_NOTHING)))
-        yield from on_fabrics(stuck, Fabric(kind, broken_links=((0, 1),)))(rng)
+        case = _message_case(rng, 3, _Job(then=_NOTHING))
+        yield replace(case, scenario=replace(of_kernels(case), fabric=Fabric(kind, broken_links=((0, 1),))))
 
 
-def _adds(route: Route, *, local: int = 0, beside: int = 0) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, value in enumerate((1, -3, 2**31 - 1)):
-            job = _Job(bytes=0, units=2, value=value, times=1 + seed, then=_QUIET, queue_pair=7 * seed, local=local)
-            yield _message_case(4, rng, 500 + seed, replace(job, beside=beside), route)
-
-    return cases
+@drawn
+def _adds(rng: Rng, route: Route, *, local: int = 0, beside: int = 0) -> Iterator[Case]:
+    for number, value in enumerate((1, -3, 2**31 - 1)):
+        job = _Job(bytes=0, units=2, value=value, times=1 + number, then=_QUIET, queue_pair=7 * number, local=local)
+        yield _message_case(rng, 4, replace(job, beside=beside), route)
 
 
 _TOGETHER = "A __syncwarp after the copy: then the lane that signals publishes the bytes of all lanes."
@@ -249,76 +199,45 @@ _ORDER = "A peer within reach sees data that was written before only if the add 
 _ADDERS = "A NIC's addition and one of the GPU itself can lose each other: which counters does the GPU alone add to?"
 _OWN: Route = (0, 1)
 
+_IN_REACH = all_of(on_fabrics(_sizes(2, _STORE, PAIR), _P2P), on_fabrics(_sizes(2, _STORE, _NEIGHBOURS), NODES))
+_BY_NIC = all_of(on_fabrics(_sizes(3, _QUIET, PAIR), RC, SRD), on_fabrics(_sizes(3, _QUIET, _ACROSS), NODES))
+_STORED = on_fabrics(_messages(2, _STORE, 0, 9), _P2P), on_fabrics(_messages(2, _STORE, route=_NEIGHBOURS), NODES)
+_ATOMIC = on_fabrics(under_checker(_adds(PAIR), 1), _P2P), on_fabrics(under_checker(_adds(PAIR, local=1), 1), RC)
+_ANNOUNCED = on_fabrics(_messages(4, _STORE), _P2P), on_fabrics(_messages(4, _STORE, route=_NEIGHBOURS), NODES)
+_GROWS = (
+    on_fabrics(_adds(RING), _P2P, RC, SRD),
+    on_fabrics(_adds(_NEIGHBOURS), NODES),
+    on_fabrics(_adds(_NEIGHBOURS, beside=20), NODES),  # what a NIC adds meanwhile would be lost
+    on_fabrics(_adds(_OWN, beside=20), RC),
+    on_fabrics(_adds(PAIR, local=1), _P2P, SRD),
+)
+
 BEHAVIOURS = (
-    Behaviour(1, "own memory and peers within reach have an address, all others 0", _pointers),
-    Behaviour(
-        2,
-        "after the call, the lane that signals may publish what all lanes wrote",
-        all_of(
-            on_fabrics(_messages(2, _STORE, 0, 9), _P2P),
-            on_fabrics(_messages(2, _STORE, routes=(_NEIGHBOURS,)), NODES),
-        ),
-        _TOGETHER,
-    ),
+    Behaviour(1, "own memory and peers within reach have an address, all others 0", _pointers()),
+    Behaviour(2, "after the call, the lane that signals may publish what all lanes wrote", all_of(*_STORED), _TOGETHER),
     Behaviour(
         2,
         "messages of every size arrive whole, by loads and stores alone",
-        all_of(
-            on_fabrics(_sizes(2, _STORE, PAIR), _P2P),
-            on_fabrics(_sizes(2, _STORE, _NEIGHBOURS), NODES),
-        ),
+        _IN_REACH,
         "A peer within reach is served by the warp itself; nobody waits for a NIC.",
     ),
-    Behaviour(
-        3,
-        "messages of every size arrive whole, and nothing comes for 0 bytes",
-        all_of(on_fabrics(_sizes(3, _QUIET, PAIR), RC, SRD), on_fabrics(_sizes(3, _QUIET, _ACROSS), NODES)),
-    ),
+    Behaviour(3, "messages of every size arrive whole, and nothing comes for 0 bytes", _BY_NIC),
     Behaviour(
         3, "any lane may wait for the put after the call", on_fabrics(_messages(3, _QUIET, 0, 7, 31), RC, SRD), _POSTED
     ),
-    Behaviour(3, "a put is one request", on_fabrics(under_checker(_one_request, 1), RC), _POSTED),
+    Behaviour(3, "a put is one request", on_fabrics(under_checker(_one_request(), 1), RC), _POSTED),
     Behaviour(3, "the put goes over the queue pair that qp_id means", _queue_pairs(3), _PAIRS),
-    Behaviour(3, "the call returns before the data has arrived", _stuck, "Waiting is the work of quiet."),
-    Behaviour(
-        4,
-        "32 bits grow by the value, wherever the counter lies",
-        all_of(
-            on_fabrics(_adds(RING), _P2P, RC, SRD),
-            on_fabrics(_adds(_NEIGHBOURS), NODES),
-            on_fabrics(_adds(_NEIGHBOURS, beside=20), NODES),  # what a NIC adds meanwhile would be lost
-            on_fabrics(_adds(_OWN, beside=20), RC),
-            on_fabrics(_adds(PAIR, local=1), _P2P, SRD),
-        ),
-        _ADDERS,
-    ),
+    Behaviour(3, "the call returns before the data has arrived", _stuck(), "Waiting is the work of quiet."),
+    Behaviour(4, "32 bits grow by the value, wherever the counter lies", all_of(*_GROWS), _ADDERS),
     Behaviour(
         4,
         "every addition is atomic",
-        all_of(
-            *(on_fabrics(under_checker(_adds(PAIR, local=local), 1), fabric) for local, fabric in ((0, _P2P), (1, RC)))
-        ),
+        all_of(*_ATOMIC),
         "Others may add to the same counter at the same time, also where it is this rank's own.",
     ),
-    Behaviour(
-        4,
-        "a peer within reach sees the data when the counter grows",
-        all_of(
-            on_fabrics(_messages(4, _STORE, routes=(BOTH,)), _P2P),
-            on_fabrics(_messages(4, _STORE, routes=(_NEIGHBOURS,)), NODES),
-        ),
-        _ORDER,
-    ),
+    Behaviour(4, "a peer within reach sees the data when the counter grows", all_of(*_ANNOUNCED), _ORDER),
     Behaviour(4, "on InfiniBand the counter stays behind the put of the same qp_id", _queue_pairs(4), _PAIRS),
     Behaviour(4, "after a quiet, it announces data on EFA", on_fabrics(_messages(4, _QUIET), SRD)),
 )
 
-PUBLIC = (
-    Behaviour(1, "four ranks in reach of each other", one(lambda rng: _pointer_case(rng, 1, _P2P))),
-    Behaviour(1, "four ranks with NICs between them", one(lambda rng: _pointer_case(rng, 1, SRD))),
-    Behaviour(2, "64 bytes to a peer within reach", on_fabrics(_messages(2, _STORE), _P2P), _TOGETHER),
-    Behaviour(3, "64 bytes over InfiniBand and over EFA", on_fabrics(_messages(3, _QUIET), RC, SRD), _POSTED),
-    Behaviour(4, "adds to a peer within reach", on_fabrics(_messages(4, _STORE), _P2P), _ORDER),
-    Behaviour(4, "adds over the NIC", on_fabrics(_adds(PAIR), RC)),
-    *rehearsed(BEHAVIOURS, most=99),
-)
+REHEARSED = 99  # cases of each, in the public checks

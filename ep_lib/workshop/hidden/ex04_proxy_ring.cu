@@ -5,30 +5,29 @@
 
 namespace {
 
-// Mirrors _Job of ex04_proxy_ring.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t num_slots;
-    int64_t each;      // pushes of a thread, or of a warp
-    int64_t lanes;     // of a warp that push; 0: threads push one by one
-    int64_t learners;  // which functions are the learner's: bits of Part
-    int64_t delay;     // how often the proxy lets others run before it takes a command
-    int64_t batch;     // commands for which it returns the credits together
-    int64_t first;     // number of the first command
-    int64_t served;    // of the commands, this many are taken and done; the proxy leaves after them
-    int64_t total;     // commands
-    int64_t lag;       // how many commands the proxy has taken ahead of those that are done
+    int64_t num_slots = 4;
+    int64_t each = 3;      // pushes of a thread, or of a warp
+    int64_t lanes = 0;     // of a warp that push; 0: threads push one by one
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t delay = 0;     // how often the proxy lets others run before it takes a command
+    int64_t batch = 1;     // commands for which it returns the credits together
+    int64_t first = 0;     // number of the first command
+    int64_t served = -1;   // of the commands, this many are taken and done; the proxy leaves after them
+    int64_t total;         // commands
+    int64_t lag;           // how many commands the proxy has taken ahead of those that are done
 };
 
 enum Part { kRoom = 1, kFill = 2, kPush = 4, kPushWarp = 8, kWait = 16, kFlush = 32 };
 
-constexpr int kGuard = 1;  // slots before and behind the ring's own
 constexpr int kWords = 8;  // of a command
 constexpr int kPeers = 7, kQueuePairs = 5;
 constexpr int kWidePeer = 9361, kWideQueuePair = 13107;  // times these, the numbers have 16 bits
 constexpr int kNoNumber = 3;                             // of so many pushes by a thread, the last asks for no number
 
 struct Memory {
-    ep::ProxyCommand* slots;  // guard, num_slots, guard
+    ep::ProxyCommand* slots;  // [num_slots]
     uint64_t* counters;       // taken, completed, posted with their lines; then head, room
     uint64_t* payload;        // [total]: what a push announces, written before it
     uint64_t* results;        // [total]: what the proxy writes before it completes a command
@@ -39,8 +38,8 @@ struct Memory {
 
 EP_DEVICE ep::ProxyRing ring_of(const Job& job, const Memory& my) {
     auto* const credits = reinterpret_cast<ep::ProxyCredits*>(my.counters);
-    return {my.slots + kGuard, credits, reinterpret_cast<ep::ProxyProducer*>(credits + 1),
-            static_cast<uint64_t>(job.num_slots), 0};
+    return {my.slots, credits, reinterpret_cast<ep::ProxyProducer*>(credits + 1), static_cast<uint64_t>(job.num_slots),
+            0};
 }
 
 // Every word differs from command to command; the lower half of `source` is the place of its payload. Waits name a rank's peer.
@@ -142,15 +141,6 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
     }
 }
 
-// What the host would raise as PeerTimeout: recorded and removed.
-EP_DEVICE void note_fault(uint64_t* noted) {
-    const ep::FaultRecord* const fault = ep::detail::fault_record();
-    noted[0] = fault->code;
-    noted[1] = fault->phase;
-    noted[2] = static_cast<uint64_t>(fault->peer);
-    forget_fault();
-}
-
 EP_DEVICE void serve(const Job& job, const Memory& mine) {
     constexpr int kThere = 0;
     const Memory my = {ep::peer_ptr(mine.slots, kThere),   ep::peer_ptr(mine.counters, kThere),
@@ -184,9 +174,8 @@ EP_DEVICE void serve(const Job& job, const Memory& mine) {
 }  // namespace
 
 extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* counters, uint64_t* payload,
-                                   uint64_t* results, uint64_t* taken, uint64_t* noted, char* seen,
-                                   const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+                                   uint64_t* results, uint64_t* taken, uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Memory my = {slots, counters, payload, results, taken, noted};
     if (ep::rank() == 0) {

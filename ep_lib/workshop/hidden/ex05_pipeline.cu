@@ -6,22 +6,20 @@
 
 namespace {
 
-// Mirrors _Job of ex05_pipeline.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t max_rows, row_bytes, num_slots, slot_rows;  // of Streams and Ring
-    int64_t learners;                                   // which functions are the learner's: bits of Part
-    int64_t order;                                      // of the grader's own two ends, of Order
-    int64_t delay;                                      // how often the grader's receiver lets others run
-    int64_t patient;                                    // the grader's receiver begins when all slots are full
-    int64_t reuse;                                      // the staging buffer is used for something else afterwards
-    int64_t first;                                      // the first chunk that task 1 asks for
-    int64_t alone;  // 1: this rank only sends, and nothing to itself; 2: it does nothing
+    int64_t max_rows = 12, row_bytes = 48, num_slots = 2, slot_rows = 2;  // of Streams and Ring
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t order = 0;     // of the grader's own two ends, of Order
+    int64_t delay = 0;     // how often the grader's receiver lets others run
+    int64_t patient = 0;   // the grader's receiver begins when all slots are full
+    int64_t reuse = 0;     // the staging buffer is used for something else afterwards
+    int64_t first = 0;     // the first chunk that task 1 asks for
+    int64_t alone = 0;     // 1: this rank only sends, and nothing to itself; 2: it does nothing
 };
 
 enum Part { kAsk = 1, kSendChunk = 2, kTakeChunk = 4, kSender = 8, kMerged = 16 };
 enum Order { kAtOnce = 0, kReceiveFirst = 1, kSendFirst = 2 };
-
-constexpr int kGuard = 2;  // counters and slots before the rings' own; at least one behind them
 
 EP_DEVICE uint64_t credits_of(const Ring& ring, uint64_t chunk) {
     return chunk < uint64_t(ring.num_slots) ? 0 : chunk - ring.num_slots + 1;
@@ -153,12 +151,10 @@ GRADER_PART void ask(const Ring& ring, int64_t first, int64_t chunks, uint64_t* 
 extern "C" __global__ void examine(int task, char* inbox, char* staging, uint64_t* arrived, uint64_t* credits,
                                    const char* source, const int* counts, const int* chunks, char* out, int* received,
                                    uint64_t* noted, const int64_t* numbers) {
-    if (task == 0) return canary(out);
+    if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Streams streams = {source, counts, out, received, int(job.max_rows), int(job.row_bytes)};
-    Ring ring = {inbox, staging, arrived + kGuard, credits + kGuard, int(job.num_slots), int(job.slot_rows)};
-    ring.inbox += slot_bytes(streams, ring);
-    ring.staging += slot_bytes(streams, ring);
+    const Ring ring = {inbox, staging, arrived, credits, int(job.num_slots), int(job.slot_rows)};
     if (job.learners & kAsk) return ask(ring, job.first, job.max_rows, noted);
     run(job, streams, ring, chunks, noted);
 }

@@ -7,20 +7,20 @@ namespace {
 
 using given::LastBlock, given::Signals;
 
-// Mirrors _Job of ex06_arrivals.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t words;     // from each rank to each rank
-    int64_t kind;      // of the signal
-    int64_t masked;    // ranks that are left out
-    int64_t ahead;     // by how much the grader's signals are ahead: 0 or 1
-    int64_t delay;     // how often block 0 lets others run before it writes
-    int64_t late;      // from which rank on
-    int64_t blocks;    // that take part; those of the grid behind them do nothing
-    int64_t failing;   // bit b: in a thread of block b (modulo 64), `ok` is false
-    int64_t fails;     // which thread that is
-    int64_t learners;  // which functions are the learner's: bits of Part
-    int64_t unit;      // by how much epochs and tags grow: 1, or more than 32 bits hold
-    int64_t absent;    // a rank that is not left out, and does not come; -1: none
+    int64_t words = 40;    // from each rank to each rank
+    int64_t kind = 1;      // of the signal
+    int64_t masked = 0;    // ranks that are left out
+    int64_t ahead = 0;     // by how much the grader's signals are ahead: 0 or 1
+    int64_t delay = 0;     // how often block 0 lets others run before it writes
+    int64_t late = 0;      // from which rank on
+    int64_t blocks = 3;    // that take part; those of the grid behind them do nothing
+    int64_t failing = 0;   // bit b: in a thread of block b (modulo 64), `ok` is false
+    int64_t fails = 33;    // which thread that is
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t unit = 1;      // by how much epochs and tags grow: 1, or more than 32 bits hold
+    int64_t absent = -1;   // a rank that is not left out, and does not come; -1: none
 };
 
 enum Part { kSignal = 1, kWait = 2, kLast = 4 };
@@ -76,9 +76,9 @@ EP_DEVICE LastBlock which_is_last(const Job& job, uint32_t* finished, bool ok) {
 //   noted         [epochs, 5]: blocks that were the last, their answer, threads that were told otherwise, tags that were
 //                 wrong, faults that are not about the absent rank, or words that block 0 found wrong
 extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, uint64_t* inbox, uint32_t* finished,
-                                   const uint64_t* source, uint64_t* out, int* noted, char* seen,
-                                   const int64_t* numbers, int epoch) {
-    if (task == 0) return canary(seen);
+                                   const uint64_t* source, uint64_t* out, int* noted, const int64_t* numbers,
+                                   int epoch) {
+    if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     if (blockIdx.x >= job.blocks) return;
     const int ranks = ep::num_ranks(), me = ep::rank(), thread = ep::thread_in_block();

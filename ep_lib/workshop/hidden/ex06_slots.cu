@@ -5,12 +5,12 @@
 
 namespace {
 
-// Mirrors _Job of ex06_slots.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t callers;  // threads that call: the block's first ones; tasks 3 and 4: in each warp, lane 0 does not
-    int64_t calls;    // tasks 1 and 2: one after the other
-    int64_t stride;   // task 3
-    int64_t row_vectors;
+    int64_t callers = 0;  // threads that call: the block's first ones; tasks 3 and 4: in each warp, lane 0 does not
+    int64_t calls = 0;    // tasks 1 and 2: one after the other
+    int64_t stride = 1;   // task 3
+    int64_t row_vectors = 1;
 };
 
 EP_DEVICE void ask(int task, const Job& job, const int* given, int4* rows, int64_t* told) {
@@ -42,9 +42,8 @@ EP_DEVICE void ask(int task, const Job& job, const int* given, int4* rows, int64
 //   given  task 1: [calls, callers], the votes   2: [calls, warps]   3: [callers, stride], counts   4: [callers, 2] rank, row
 //   rows   symmetric
 //   told   1, 2: [calls, callers, 2], the answer and the total   3, 4: [callers]
-extern "C" __global__ void examine(int task, const int* given, int4* rows, int64_t* told, char* seen,
-                                   const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+extern "C" __global__ void examine(int task, int4* rows, const int* given, int64_t* told, const int64_t* numbers) {
+    if (task == 0) return canary(told);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const int me = task >= 3 ? caller() : ep::thread_in_block();
     if (me >= 0 && me < job.callers) ask(task, job, given, rows, told);

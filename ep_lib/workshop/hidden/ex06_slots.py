@@ -3,65 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import (
-    NODES,
-    Behaviour,
-    Case,
-    Cases,
-    Rng,
-    job_numbers,
-    on_fabrics,
-    one,
-    refs,
-    rehearsed,
-    some_zeros,
-    threads_for,
-    under_checker,
-)
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import drawn, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
+from ep_lib.workshop.hidden.networks import NODES
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _VECTOR_BYTES = 16
 _MOST = 1 << 25  # of a value or a count: the sums stay below 1 << 31
 _IN_A_NODE = Fabric("rc", ranks_per_node=2), NODES
 
-
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    callers: int
-    calls: int = 0
-    stride: int = 1
-    row_vectors: int = 1
+_Job = job_of(__file__)
 
 
-def _votes_case(rng: Rng, seed: int, warps: int, calls: int = 3) -> Case:
+def _votes_case(rng: Rng, warps: int, calls: int = 3) -> Case:
     votes = (rng.random((calls, 32 * warps)) < rng.choice([0.1, 0.5, 0.9], (calls, 1))).astype(np.int32)
     votes[0], votes[-1] = 1, 0
     by_warp = votes.reshape(calls, warps, 32)
     below = np.cumsum(by_warp, axis=2) - by_warp
     totals = np.broadcast_to(by_warp.sum(axis=2, keepdims=True), by_warp.shape)
-    return _calls_case(1, seed, votes, below.reshape(calls, -1), totals.reshape(calls, -1), "votes_below")
+    return _calls_case(votes, below.reshape(calls, -1), totals.reshape(calls, -1), "votes_below", "warp")
 
 
-def _warps_case(rng: Rng, seed: int, warps: int, calls: int = 5) -> Case:
+def _warps_case(rng: Rng, warps: int, calls: int = 5) -> Case:
     values = rng.integers(-_MOST, _MOST, (calls, warps)).astype(np.int32)  # a value is any int
     values[1], values[-1, -1] = 0, -values[-1, :-1].sum()  # a total of 0 is a total
     below = np.repeat(np.cumsum(values, axis=1) - values, 32, axis=1)
     totals = np.repeat(values.sum(axis=1, keepdims=True), 32 * warps, axis=1)
-    return _calls_case(2, seed, values, below, totals, "sum_of_lower_warps")
+    return _calls_case(values, below, totals, "sum_of_lower_warps", "block")
 
 
-def _calls_case(task: int, seed: int, given: Array, answers: Array, totals: Array, name: str) -> Case:
+def _calls_case(given: Array, answers: Array, totals: Array, name: str, called_by: str) -> Case:
     calls, threads = answers.shape
 
     def judge(out: Outputs) -> str | None:
@@ -73,11 +49,11 @@ def _calls_case(task: int, seed: int, given: Array, answers: Array, totals: Arra
                 return f"in call {call} of {name}, thread {thread} of {threads} {what} {int(got[call, thread])}"
         return None
 
-    return Case(_scenario(task, seed, threads, _Job(threads, calls), given, 2 * calls * threads), judge)
+    return Case(_scenario(called_by, _Job(threads, calls), given, 2 * calls * threads), judge)
 
 
-def _ranks_case(rng: Rng, seed: int, sources: int, stride: int) -> Case:
-    counts = some_zeros(rng, rng.integers(0, _MOST, (sources, stride)).astype(np.int32))
+def _ranks_case(rng: Rng, sources: int, stride: int) -> Case:
+    counts = random_words(rng, (sources, stride), np.int32, _MOST)
     given = np.concatenate([np.full(1, 77, np.int32), counts.ravel()])
     want = np.cumsum(counts[:, 0]) - counts[:, 0]
 
@@ -92,11 +68,10 @@ def _ranks_case(rng: Rng, seed: int, sources: int, stride: int) -> Case:
             f"and should be {int(want[source])}"
         )
 
-    job = _Job(sources, stride=stride)
-    return Case(_scenario(3, seed, threads_for(sources), job, given, sources), judge)
+    return Case(_scenario("thread", _Job(sources, stride=stride), given, sources), judge)
 
 
-def _address_case(rng: Rng, seed: int, ranks: int, row_vectors: int, most: int) -> Case:
+def _address_case(rng: Rng, ranks: int, row_vectors: int, most: int) -> Case:
     given = np.stack([rng.integers(0, ranks, 32), rng.integers(0, most, 32)], axis=1).astype(np.int32)
     given[:ranks, 0], given[0, 1] = np.arange(ranks), 0
     given[ranks, 1] = most - 1
@@ -111,47 +86,37 @@ def _address_case(rng: Rng, seed: int, ranks: int, row_vectors: int, most: int) 
                 return f"row {index} of rank {to}, {row_vectors} vectors long, is off by {off} bytes (on rank {me})"
         return None
 
-    job = _Job(32, row_vectors=row_vectors)
-    return Case(_scenario(4, seed, threads_for(32), job, given, 32, ranks), judge)
+    return Case(_scenario("thread", _Job(32, row_vectors=row_vectors), given, 32, ranks), judge)
 
 
-def _scenario(task: int, seed: int, threads: int, job: _Job, given: Array, told: int, ranks: int = 1) -> Scenario:
-    everybody = range(ranks)
-    launch = (Launch("examine", 1, threads, (task, *refs("given", "rows", "told", "seen", "numbers"))),)
+def _scenario(called_by: str, job: Job, given: Array, told: int, ranks: int = 1) -> Scenario:
     return Scenario(
-        source=_SOURCE,
         ranks=ranks,
-        seed=seed,
-        launches=(launch,) * ranks,
-        called_by="block" if task == 2 else "warp",
+        launches=Launch(1, job.callers),
+        called_by=called_by,
         outputs=("told",),
-        symmetric={"rows": [np.zeros((4, _VECTOR_BYTES), np.uint8) for _ in everybody]},
-        local={
-            "given": [given for _ in everybody],
-            "told": [np.full(told, -77, np.int64) for _ in everybody],
-            "seen": [np.zeros(1, np.uint8) for _ in everybody],
-            "numbers": [job_numbers(job) for _ in everybody],
-        },
+        symmetric={"rows": np.zeros((4, _VECTOR_BYTES), np.uint8)},
+        local={"given": given, "told": Room(told, np.int64), "numbers": job_numbers(job)},
     )
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-def _for_each(case: Callable[[Rng, int, int], Case], *warps: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, count in enumerate(warps):
-            yield case(rng, seed, count)
-
-    return cases
+@drawn
+def _for_each(rng: Rng, case: Callable[[Rng, int], Case], *warps: int) -> Iterator[Case]:
+    for count in warps:
+        yield case(rng, count)
 
 
+@drawn
 def _tables(rng: Rng) -> Iterator[Case]:
-    for seed, (sources, stride) in enumerate(((1, 1), (2, 3), (8, 9), (32, 33), (60, 2001), (2, 70001))):
-        yield _ranks_case(rng, seed, sources, stride)
+    for sources, stride in ((1, 1), (2, 3), (8, 9), (32, 33), (60, 2001), (2, 70001)):
+        yield _ranks_case(rng, sources, stride)
 
 
+@drawn
 def _addresses(rng: Rng) -> Iterator[Case]:
-    for seed, (ranks, row_vectors, most) in enumerate(((2, 1, 100), (4, 448, 4096), (4, 1024, 1 << 23))):
-        yield _address_case(rng, seed, ranks, row_vectors, most)
+    for ranks, row_vectors, most in ((2, 1, 100), (4, 448, 4096), (4, 1024, 1 << 23)):
+        yield _address_case(rng, ranks, row_vectors, most)
 
 
 _BELOW = "Bit l of the ballot is lane l; only the bits below one's own lane count, and the total counts all of them."
@@ -159,30 +124,16 @@ _SHARED = "A barrier between writing and reading, and one before the next call w
 _BEFORE = "Only the sources before this one, and every stride-th count."
 _ROW = "The beginning of that rank's copy, and index * row_vectors vectors further, in 64 bits."
 
+_NEAR = under_checker(one(_address_case, 2, 9, 80), 1)
+
 BEHAVIOURS = (
     Behaviour(1, "random votes, blocks of any size", _for_each(_votes_case, 1, 2, 5), _BELOW),
     Behaviour(1, "one warp of two calls", under_checker(_for_each(_votes_case, 1), 2), _BELOW),
     Behaviour(2, "random values, blocks of one to 32 warps", _for_each(_warps_case, 1, 2, 7, 32), _SHARED),
-    Behaviour(
-        2,
-        "many calls through the same memory",
-        under_checker(_for_each(_warps_case, 2, 4), 8),
-        _SHARED,
-    ),
-    Behaviour(3, "tables of every size", _tables, _BEFORE),
-    Behaviour(4, "rows near and far", on_fabrics(_addresses, Fabric("p2p")), _ROW),
-    Behaviour(
-        4,
-        "rows of ranks of the same node",
-        on_fabrics(under_checker(one(lambda rng: _address_case(rng, 1, 2, 9, 80)), 1), *_IN_A_NODE),
-        _ROW,
-    ),
+    Behaviour(2, "many calls through the same memory", under_checker(_for_each(_warps_case, 2, 4), 8), _SHARED),
+    Behaviour(3, "tables of every size", _tables(), _BEFORE),
+    Behaviour(4, "rows near and far", on_fabrics(_addresses(), Fabric("p2p")), _ROW),
+    Behaviour(4, "rows of ranks of the same node", on_fabrics(_NEAR, *_IN_A_NODE), _ROW),
 )
 
-PUBLIC = (
-    Behaviour(1, "one warp, three calls", one(lambda rng: _votes_case(rng, 1, 1)), _BELOW),
-    Behaviour(2, "four warps, five calls", under_checker(_for_each(_warps_case, 4)), _SHARED),
-    Behaviour(3, "four ranks", one(lambda rng: _ranks_case(rng, 1, 4, 5)), _BEFORE),
-    Behaviour(4, "rows of 448 vectors on four ranks", one(lambda rng: _address_case(rng, 1, 4, 448, 4096)), _ROW),
-    *rehearsed(BEHAVIOURS, most=99),
-)
+REHEARSED = 99  # cases of each, in the public checks

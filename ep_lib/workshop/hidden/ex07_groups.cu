@@ -5,17 +5,17 @@
 
 namespace {
 
-// Mirrors _Job of ex07_groups.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t rows, group_rows;  // of each rank on each other rank
-    int64_t max_groups;
-    int64_t row_words;
-    int64_t items;     // task 2
-    int64_t delay;     // how often the sender lets others run before each group
-    int64_t ahead;     // by how much the grader's signals are ahead: 0 or 1
-    int64_t learners;  // which functions are the learner's: bits of Part
-    int64_t unit;      // by how much epochs grow: 1, or more than 32 bits hold
-    int64_t silent;    // nothing is sent: waits fail
+    int64_t rows = 7, group_rows = 3;  // of each rank on each other rank
+    int64_t max_groups = 6;
+    int64_t row_words = 5;
+    int64_t items = 0;     // task 2
+    int64_t delay = 0;     // how often the sender lets others run before each group
+    int64_t ahead = 0;     // by how much the grader's signals are ahead: 0 or 1
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t unit = 1;      // by how much epochs grow: 1, or more than 32 bits hold
+    int64_t silent = 0;    // nothing is sent: waits fail
 };
 
 enum Part { kGroups = 1, kOrder = 2, kSignal = 4, kWait = 8 };
@@ -108,8 +108,8 @@ constexpr int kAlone = 5;  // the thread that plays
 //   noted     task 1: groups, and for each row whether it completes one, and
 //   the groups of no rows and of kManyGroups * group_rows; 2: [items, 2] owner and group
 extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arrived, const uint64_t* source,
-                                   uint64_t* out, int* noted, char* seen, const int64_t* numbers, int epoch) {
-    if (task == 0) return canary(seen);
+                                   uint64_t* out, int* noted, const int64_t* numbers, int epoch) {
+    if (task == 0) return canary(noted);
     if (ep::thread_in_block() == kAlone) {
         play(task, *reinterpret_cast<const Job*>(numbers), {returned, arrived, source, out, noted}, epoch);
     }

@@ -5,12 +5,12 @@
 
 namespace {
 
-// Mirrors _Job of ex07_sums.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t count;  // of what is asked, or vectors of a row
-    int64_t rows;   // task 3, whole rows: how many are added
-    int64_t top_k, experts_per_rank, ranks;
-    int64_t first;  // task 4: the number of the first token, before which `given` and `weights` have nothing
+    int64_t count = 0;  // of what is asked, or vectors of a row
+    int64_t rows = 0;   // task 3, whole rows: how many are added
+    int64_t top_k = 0, experts_per_rank = 0, ranks = 0;
+    int64_t first = 0;  // task 4: the number of the first token, before which `given` and `weights` have nothing
 };
 
 EP_DEVICE void ask(int task, const Job& job, const int* given, const float* weights, int* told, int me) {
@@ -43,9 +43,9 @@ EP_DEVICE void ask(int task, const Job& job, const int* given, const float* weig
 //   task 1: given [count, 3], bits of sum, weight and value      2: [count] words; told [count, 2]
 //   3: given [count, 2], bits of two floats     4: [count, top_k] ids; told [ranks, count]
 //   5, 6 (for tasks 1 and 3): rows of float32 and of bfloat16, told [count vectors]
-extern "C" __global__ void examine(int task, const int* given, const float* weights, int* told, char* seen,
+extern "C" __global__ void examine(int task, const int* given, const float* weights, int* told,
                                    const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+    if (task == 0) return canary(told);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const int me = caller();
     if (me >= 0 && me < job.count) ask(task, job, given, weights, told, me);

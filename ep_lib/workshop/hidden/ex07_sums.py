@@ -5,54 +5,32 @@ from __future__ import annotations
 import itertools
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import (
-    RC,
-    SRD,
-    Behaviour,
-    Case,
-    Rng,
-    job_numbers,
-    of_kernels,
-    on_fabrics,
-    one,
-    refs,
-    rehearsed,
-    under_checker,
-)
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import drawn, of_kernels, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
+from ep_lib.workshop.hidden.networks import RC, SRD
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-_JOINED = str(Path(__file__).with_name("ex07_sums_joined.cu"))
 # Whether this processor can do what GPUs do where nothing keeps a product and a sum apart: round once.
 _JOINS = platform.machine() == "aarch64" or " fma " in Path("/proc/cpuinfo").read_text("utf-8", "replace")
-KERNELS = ((_SOURCE, "examine"), *(((_JOINED, "join"),) if _JOINS else ()))
+_JOINED = "ex07_sums_joined.cu"
+KERNELS = ((_JOINED, "join"),) if _JOINS else ()
 
 _BF16 = ml_dtypes.bfloat16
-_THREADS, _CALLERS = 64, 62  # of a block: in each warp one calls nothing
 _ODD = np.array([0, -0.0, 1, -1, 1e-40, 3e38, np.inf, -np.inf], np.float32)  # what a sum may meet
 
 _ODD_HALVES = (0, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF80, 0x7FC0)  # zeros, denormals, the largest, infinity, NaN
 # The same of float32: what rounds to zero, to a denormal, to infinity; NaN that adding would make something else.
 _ODD_BITS = (0x80000000, 0x00008000, 0x80018000, 0x7F7FFFFF, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF)
 
-
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    count: int
-    rows: int = 0
-    top_k: int = 0
-    experts_per_rank: int = 0
-    ranks: int = 0
-    first: int = 0
+_Job = job_of(__file__)
 
 
 def _floats(rng: Rng, *shape: int) -> Array:
@@ -69,27 +47,28 @@ def _add(sums: Array, weight: Array | np.float32, values: Array) -> Array:
     return added
 
 
+@drawn
 def _products(rng: Rng) -> Iterator[Case]:
-    yield _product_case(rng, 1)
+    yield _product_case(rng)
     if _JOINS:
-        yield _product_case(rng, 1, joined=True)
+        yield _product_case(rng, joined=True)
 
 
-def _product_case(rng: Rng, seed: int, count: int = 600, *, joined: bool = False) -> Case:
+def _product_case(rng: Rng, count: int = 600, *, joined: bool = False) -> Case:
     """``joined``: by a compiler that makes one operation of a product and a sum, unless the piece keeps them apart."""
     every = np.array(list(itertools.product(_ODD, repeat=3)), np.float32)
     three = np.concatenate([every, _floats(rng, count, 3)])
     count = len(three)
     want = _add(three[:, 0], three[:, 1], three[:, 2])
     of_gpus = ", as GPUs' compilers join a product and a sum" if joined else ""
-    case = _bits_case(1, seed, _Job(count), three, want, f"add_weighted({{0:.9g}}, {{1:.9g}}, {{2:.9g}}){of_gpus}")
+    case = _bits_case(1, _Job(count), three, want, f"add_weighted({{0:.9g}}, {{1:.9g}}, {{2:.9g}}){of_gpus}")
     if joined:
-        launch = Launch("join", -(-count // _CALLERS), _THREADS, (1, *refs("given"), count, *refs("told", "seen")))
-        case = replace(case, scenario=replace(of_kernels(case), source=_JOINED, launches=((launch,),)))
+        launch = Launch(1, count, kernel="join")
+        case = replace(case, scenario=replace(of_kernels(case), source=_JOINED, launches=launch))
     return case
 
 
-def _halves_case(rng: Rng, seed: int, count: int = 300) -> Case:
+def _halves_case(rng: Rng, count: int = 300) -> Case:
     words = rng.integers(0, 1 << 32, count, dtype=np.uint32)
     words[: count // 4] &= 0xFFFF0000  # one half zero
     words[count // 4 : count // 2] &= 0xFFFF
@@ -97,10 +76,10 @@ def _halves_case(rng: Rng, seed: int, count: int = 300) -> Case:
     words[-len(pairs) :] = [low | high << 16 for low, high in pairs]
     halves = np.stack([words & 0xFFFF, words >> 16], axis=1).astype(np.uint16)
     want = halves.astype(np.uint32) << 16
-    return _bits_case(2, seed, _Job(count), words, want.view(np.float32), "the two halves of word {0:#x}")
+    return _bits_case(2, _Job(count), words, want.view(np.float32), "the two halves of word {0:#x}")
 
 
-def _rounding_case(rng: Rng, seed: int, count: int = 400) -> Case:
+def _rounding_case(rng: Rng, count: int = 400) -> Case:
     two = _floats(rng, count, 2)
     bits = two.view(np.uint32)
     bits[: count // 2] = bits[: count // 2] & 0xFFFF0000 | 0x8000  # exactly between two
@@ -110,10 +89,10 @@ def _rounding_case(rng: Rng, seed: int, count: int = 400) -> Case:
     with np.errstate(invalid="ignore"):
         want = two.astype(_BF16).view(np.uint16).astype(np.uint32)
     words = (want[:, 0] | want[:, 1] << 16).astype(np.uint32)
-    return _bits_case(3, seed, _Job(count), two, words.view(np.float32), "bfloat16_word({0:.9g}, {1:.9g})")
+    return _bits_case(3, _Job(count), two, words.view(np.float32), "bfloat16_word({0:.9g}, {1:.9g})")
 
 
-def _weights_case(rng: Rng, seed: int, ranks: int, per_rank: int, top_k: int, count: int = 90, first: int = 0) -> Case:
+def _weights_case(rng: Rng, ranks: int, per_rank: int, top_k: int, count: int = 90, first: int = 0) -> Case:
     """The weights of ``count`` tokens on each rank; ``first``: so many tokens come before, which nobody asks for."""
     idx = np.argsort(rng.random((count, ranks * per_rank)), axis=1)[:, :top_k].astype(np.int32)
     idx[::9] = idx[::9, :1]  # a token may name an expert twice
@@ -136,10 +115,10 @@ def _weights_case(rng: Rng, seed: int, ranks: int, per_rank: int, top_k: int, co
     job = _Job(count, top_k=top_k, experts_per_rank=per_rank, ranks=ranks, first=first)
     given = np.concatenate([np.zeros((first, top_k), np.int32), idx])
     all_weights = np.concatenate([np.full((first, top_k), 77, np.float32), weights])
-    return Case(_scenario(4, seed, job, given, all_weights, want.size), judge)
+    return Case(_scenario(job, given, all_weights, want.size), judge)
 
 
-def _rows_case(task: int, rng: Rng, seed: int, *, bfloat16: bool, rows: int = 5, vectors: int = 70) -> Case:
+def _rows_case(rng: Rng, bfloat16: bool, rows: int = 5, vectors: int = 70) -> Case:
     weights = np.ones(rows, np.float32) if bfloat16 else rng.random(rows).astype(np.float32)  # task 1 has its own tests
     numbers = rng.standard_normal((rows, vectors * (8 if bfloat16 else 4))).astype(np.float32)
     given = numbers.astype(_BF16) if bfloat16 else numbers
@@ -154,11 +133,11 @@ def _rows_case(task: int, rng: Rng, seed: int, *, bfloat16: bool, rows: int = 5,
         name = "bfloat16" if bfloat16 else "float32"
         return f"{wrong} of {want.nbytes} bytes of the sum of {rows} {name} rows are wrong" if wrong else None
 
-    scenario = _scenario(6 if bfloat16 else 5, seed, _Job(vectors, rows=rows), given, weights, 4 * vectors)
+    scenario = _scenario(_Job(vectors, rows=rows), given, weights, 4 * vectors, task=6 if bfloat16 else 5)
     return Case(scenario, judge)
 
 
-def _bits_case(task: int, seed: int, job: _Job, given: Array, want: Array, what: str) -> Case:
+def _bits_case(task: int, job: Job, given: Array, want: Array, what: str) -> Case:
     """``what`` is filled with the given numbers of the first wrong answer."""
 
     def judge(out: Outputs) -> str | None:
@@ -174,7 +153,7 @@ def _bits_case(task: int, seed: int, job: _Job, given: Array, want: Array, what:
         answer = f"{int(told):#010x}" if task == 3 else f"{float(got[tuple(wrong[0])]):.9g}"
         return f"{len(wrong)} of {want.size} answers are wrong; the first is {what.format(*first)}: {answer}"
 
-    return Case(_scenario(task, seed, job, given, np.zeros(1, np.float32), want.size), judge)
+    return Case(_scenario(job, given, np.zeros(1, np.float32), want.size), judge)
 
 
 def _same_halves(got: Array, want: Array) -> Array:
@@ -186,32 +165,27 @@ def _same_halves(got: Array, want: Array) -> Array:
     return same
 
 
-def _scenario(task: int, seed: int, job: _Job, given: Array, weights: Array, told: int) -> Scenario:
-    launch = Launch(
-        "examine", -(-job.count // _CALLERS), _THREADS, (task, *refs("given", "weights", "told", "seen", "numbers"))
-    )
+def _scenario(job: Job, given: Array, weights: Array, told: int, task: int | None = None) -> Scenario:
     return Scenario(
-        source=_SOURCE,
         ranks=1,
-        seed=seed,
-        launches=((launch,),),
-        called_by="warp",
+        launches=Launch(1, job.count, task=task),
+        called_by="thread",
         outputs=("told",),
         local={
-            "given": [np.ascontiguousarray(given).view(np.int32).ravel()],
-            "weights": [weights.ravel()],
-            "told": [np.zeros(told, np.int32)],
-            "seen": [np.zeros(1, np.uint8)],
-            "numbers": [job_numbers(job)],
+            "given": np.ascontiguousarray(given).view(np.int32).ravel(),
+            "weights": weights.ravel(),
+            "told": Room(told, np.int32),
+            "numbers": job_numbers(job),
         },
     )
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
+@drawn
 def _weights(rng: Rng) -> Iterator[Case]:
-    for seed, (ranks, per_rank, top_k) in enumerate(((1, 4, 2), (4, 2, 3), (3, 5, 8), (8, 1, 4), (40, 10, 36))):
-        yield _weights_case(rng, seed, ranks, per_rank, top_k)
-    yield _weights_case(rng, 9, 2, 40_000, 4, count=5, first=1 << 16)
+    for ranks, per_rank, top_k in ((1, 4, 2), (4, 2, 3), (3, 5, 8), (8, 1, 4), (40, 10, 36)):
+        yield _weights_case(rng, ranks, per_rank, top_k)
+    yield _weights_case(rng, 2, 40_000, 4, count=5, first=1 << 16)
 
 
 _ROUND = "Round the product, then the sum: __fmul_rn and __fadd_rn, which no compiler joins."
@@ -219,26 +193,13 @@ _MOVE = "A bfloat16 is the upper half of a float32: move the bits, and leave non
 _NEAREST = "To the nearest, ties to even, and NaN stays NaN; the second number in the upper half, nothing of it below."
 _THERE = "Only experts of this rank, and -1 is none; added from the first to the last, each addition rounded."
 
-BEHAVIOURS = (
-    Behaviour(1, "numbers of every size", _products, _ROUND),
-    Behaviour(
-        1, "the sum of float32 rows", under_checker(one(lambda rng: _rows_case(1, rng, 2, bfloat16=False)), 1), _ROUND
-    ),
-    Behaviour(2, "any bits", one(lambda rng: _halves_case(rng, 1)), _MOVE),
-    Behaviour(3, "numbers between two others", one(lambda rng: _rounding_case(rng, 1)), _NEAREST),
-    Behaviour(
-        3,
-        "the sum of bfloat16 rows",
-        on_fabrics(under_checker(one(lambda rng: _rows_case(3, rng, 3, bfloat16=True)), 2), Fabric("p2p"), RC, SRD),
-        _NEAREST,
-    ),
-    Behaviour(4, "routings of every kind", _weights, _THERE),
-)
+_ROWS = under_checker(one(_rows_case, bfloat16=True), 2)
 
-PUBLIC = (
-    Behaviour(1, "600 random numbers", _products, _ROUND),
-    Behaviour(2, "300 random words", one(lambda rng: _halves_case(rng, 1)), _MOVE),
-    Behaviour(3, "400 pairs, half of them exactly between two", one(lambda rng: _rounding_case(rng, 1)), _NEAREST),
-    Behaviour(4, "four ranks of two experts", one(lambda rng: _weights_case(rng, 1, 4, 2, 3)), _THERE),
-    *rehearsed(BEHAVIOURS),
+BEHAVIOURS = (
+    Behaviour(1, "numbers of every size", _products(), _ROUND),
+    Behaviour(1, "the sum of float32 rows", under_checker(one(_rows_case, bfloat16=False), 1), _ROUND),
+    Behaviour(2, "any bits", one(_halves_case), _MOVE),
+    Behaviour(3, "numbers between two others", one(_rounding_case), _NEAREST),
+    Behaviour(3, "the sum of bfloat16 rows", on_fabrics(_ROWS, Fabric("p2p"), RC, SRD), _NEAREST),
+    Behaviour(4, "routings of every kind", _weights(), _THERE),
 )

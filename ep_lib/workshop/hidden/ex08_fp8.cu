@@ -4,7 +4,7 @@
 
 namespace {
 
-// Mirrors _Job of ex08_fp8.py.
+// The numbers of one run; ex08_fp8.py gives others in place of those that stand here (job_of).
 struct Job {
     int64_t rows;    // task 5; before: how many numbers, pairs or lanes
     int64_t hidden;  // elements of a row
@@ -35,9 +35,8 @@ EP_DEVICE void ask(int task, const Job& job, const char* x, char* numbers, float
     } else {
         const int64_t warps = gridDim.x * job.warps;
         for (int64_t row = me / ep::kWarpSize; row < job.rows; row += warps) {
-            piece_quantize_row_warp(vectors + row * job.hidden / 8,
-                                    reinterpret_cast<int4*>(numbers + 16 + row * job.hidden),
-                                    scales + 4 + row * job.hidden / 128, static_cast<int>(job.hidden));
+            piece_quantize_row_warp(vectors + row * job.hidden / 8, reinterpret_cast<int4*>(numbers + row * job.hidden),
+                                    scales + row * job.hidden / 128, static_cast<int>(job.hidden));
             __syncwarp();  // a lane that left before the shuffles of the others is here, and not at the kernel's end
         }
     }
@@ -47,11 +46,10 @@ EP_DEVICE void ask(int task, const Job& job, const char* x, char* numbers, float
 
 //   x        task 1: float [lanes, 16]   2: float [n]   3: float [n, 3], two numbers and a scale
 //            4: bfloat16 [lanes, 16]     5: bfloat16 [rows, hidden]
-//   numbers  4: [lanes, 16] bytes        5: [rows, hidden] bytes, with 16 bytes of guard before and behind
-//   scales   float: one per lane, number or pair (task 3: bits); 5: [rows, hidden / 128], with a guard of 4 floats
-extern "C" __global__ void examine(int task, const char* x, char* numbers, float* scales, char* seen,
-                                   const int64_t* job_numbers) {
-    if (task == 0) return canary(seen);
+//   numbers  4: [lanes, 16] bytes        5: [rows, hidden] bytes
+//   scales   float: one per lane, number or pair (task 3: bits); 5: [rows, hidden / 128]
+extern "C" __global__ void examine(int task, const char* x, char* numbers, float* scales, const int64_t* job_numbers) {
+    if (task == 0) return canary(scales);
     const Job& job = *reinterpret_cast<const Job*>(job_numbers);
     const int me = number(task, job);
     if (me >= 0) ask(task, job, x, numbers, scales, me);

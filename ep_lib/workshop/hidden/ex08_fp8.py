@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib import reference
-from ep_lib.workshop.hidden import (
-    Behaviour,
-    Case,
-    Cases,
-    Rng,
-    one,
-    random_bytes,
-    refs,
-    rehearsed,
-    threads_for,
-    under_checker,
-)
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import drawn, one, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _LANES, _ELEMENTS, _GROUP = 32, 16, 128
-_BYTE_GUARD, _SCALE_GUARD = 16, 4  # of task 5; mirrors the .cu file
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 _LEAST_SCALE = np.finfo(np.float32).tiny
 
@@ -125,22 +110,22 @@ def _scale_of(largest: Floats) -> Floats:
     return np.where(scale < _LEAST_SCALE, np.float32(1), scale)
 
 
-def _largest_case(rng: Rng, seed: int, kind: str, warps: int) -> Case:
+def _largest_case(rng: Rng, kind: str, warps: int) -> Case:
     x = _OF_FLOAT32[kind](rng, 4 * warps)
     want = np.repeat(_finite_largest(x), _GROUP // _ELEMENTS)
-    return Case(_scenario(1, seed, x, lanes=want.size, scales=want.size), _floats_judge(want, f"of {kind}"))
+    return Case(_scenario(x, lanes=want.size, scales=want.size), _floats_judge(want, f"of {kind}"))
 
 
-def _scale_case(rng: Rng, seed: int) -> Case:
+def _scale_case(rng: Rng) -> Case:
     edge = np.array(
         [0, 448, _LEAST_SCALE, _LEAST_SCALE * 448, 5.2e-36, 5.3e-36, 1e-45, np.finfo(np.float32).max], np.float32
     )
     x = np.concatenate([edge, 10 ** rng.uniform(-38, 38, 56)]).astype(np.float32)
-    scenario = _scenario(2, seed, x, rows=x.size, lanes=threads_for(x.size), scales=x.size)
+    scenario = _scenario(x, rows=x.size, lanes=x.size, called_by="thread", scales=x.size)
     return Case(scenario, _floats_judge(_scale_of(x), "of a group"))
 
 
-def _pair_case(rng: Rng, seed: int, kind: str) -> Case:
+def _pair_case(rng: Rng, kind: str) -> Case:
     groups = _OF_FLOAT32[kind](rng, 2)
     pairs, scales = groups.reshape(-1, 2), np.repeat(_scale_of(_finite_largest(groups)), _GROUP // 2)
     x = np.column_stack([pairs, scales]).astype(np.float32)
@@ -159,10 +144,10 @@ def _pair_case(rng: Rng, seed: int, kind: str) -> Case:
         numbers = ", ".join(f"{value:g}" for value in pairs[at])
         return f"{wrong.size} of {len(want)} pairs of {kind} are wrong; the first is ({numbers}) over {scales[at]:g}"
 
-    return Case(_scenario(3, seed, x, rows=len(x), lanes=threads_for(len(x)), scales=len(x)), judge)
+    return Case(_scenario(x, rows=len(x), lanes=len(x), called_by="thread", scales=len(x)), judge)
 
 
-def _lanes_case(rng: Rng, seed: int, kind: str, warps: int) -> Case:
+def _lanes_case(rng: Rng, kind: str, warps: int) -> Case:
     x = _KINDS[kind](rng, 4 * warps).astype(_BF16).reshape(1, -1)
     numbers, scales = reference.quantize_fp8(x)
     want = np.repeat(scales.ravel(), _GROUP // _ELEMENTS)
@@ -171,7 +156,7 @@ def _lanes_case(rng: Rng, seed: int, kind: str, warps: int) -> Case:
     def judge(out: Outputs) -> str | None:
         return judge_scales(out) or _numbers_wrong(out["numbers"][0], x, numbers.view(np.uint8), kind)
 
-    return Case(_scenario(4, seed, x, lanes=want.size, numbers=x.size, scales=want.size), judge)
+    return Case(_scenario(x, lanes=want.size, numbers=x.size, scales=want.size), judge)
 
 
 def _floats_judge(want: Floats, of: str) -> Judge:
@@ -196,82 +181,56 @@ def _numbers_wrong(got: Array, x: Array, want: Array, kind: str) -> str | None:
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
-def _rows_case(rng: Rng, seed: int, kind: str, hidden: int, rows: int, blocks: int, warps: int) -> Case:
+def _rows_case(rng: Rng, kind: str, hidden: int, rows: int, blocks: int, warps: int) -> Case:
     x = _KINDS[kind](rng, rows * hidden // _GROUP).astype(_BF16).reshape(rows, hidden)
     want, want_scales = reference.quantize_fp8(x)
-    numbers, guards = random_bytes(rng, x.size + 2 * _BYTE_GUARD), np.full(_SCALE_GUARD, 77, np.float32)
-    scales = np.concatenate([guards, np.zeros(want_scales.size, np.float32), guards])
     shape = f"{rows} rows of {hidden}, {warps} warps in each of {blocks} blocks"
 
     def judge(out: Outputs) -> str | None:
-        got, got_scales = out["numbers"][0], out["scales"][0]
-        before, behind = slice(_BYTE_GUARD), slice(-_BYTE_GUARD, None)
-        if any(np.any(got[part] != numbers[part]) for part in (before, behind)):
-            return f"bytes before or behind the rows changed ({shape})"
-        if np.any(got_scales[:_SCALE_GUARD] != 77) or np.any(got_scales[-_SCALE_GUARD:] != 77):
-            return f"memory before or behind the scales changed ({shape})"
-        mine = got_scales[_SCALE_GUARD:-_SCALE_GUARD].view(np.uint32)
+        mine = out["scales"][0].view(np.uint32)
         wrong = int(np.sum(mine != want_scales.ravel().view(np.uint32)))
         if wrong:
             return f"{wrong} of {mine.size} scales of {kind} are wrong ({shape})"
-        problem = _numbers_wrong(got[_BYTE_GUARD:-_BYTE_GUARD], x, want.view(np.uint8), kind)
+        problem = _numbers_wrong(out["numbers"][0], x, want.view(np.uint8), kind)
         return f"{problem} ({shape})" if problem else None
 
+    lanes = blocks * warps * _LANES
     scenario = _scenario(
-        5,
-        seed,
-        x,
-        rows=rows,
-        hidden=hidden,
-        blocks=blocks,
-        lanes=blocks * warps * _LANES,
-        numbers=numbers,
-        scales=scales,
+        x, rows=rows, hidden=hidden, blocks=blocks, lanes=lanes, numbers=x.size, scales=want_scales.size
     )
     return Case(scenario, judge)
 
 
 def _scenario(
-    task: int,
-    seed: int,
     x: Array,
     *,
     lanes: int,
+    scales: int,
+    numbers: int = 1,
     rows: int = 0,
     hidden: int = 0,
     blocks: int = 1,
-    numbers: Array | int = 1,
-    scales: Array | int,
+    called_by: str = "warp",
 ) -> Scenario:
-    launch = Launch("examine", blocks, lanes // blocks, (task, *refs("x", "numbers", "scales", "seen", "job")))
     return Scenario(
-        source=_SOURCE,
         ranks=1,
-        seed=seed,
-        launches=((launch,),),
-        called_by="warp",
+        launches=Launch(blocks, lanes // blocks),
+        called_by=called_by,
         outputs=("numbers", "scales"),
         local={
-            "x": [np.ascontiguousarray(x).view(np.uint8).ravel()],
-            "numbers": [np.zeros(numbers, np.uint8) if isinstance(numbers, int) else numbers],
-            "scales": [np.zeros(scales, np.float32) if isinstance(scales, int) else scales],
-            "seen": [np.zeros(1, np.uint8)],
-            "job": [np.array([rows, hidden, lanes // blocks // _LANES], np.int64)],
+            "x": np.ascontiguousarray(x).view(np.uint8).ravel(),
+            "numbers": Room(numbers, np.uint8),
+            "scales": Room(scales, np.float32),
+            "job": np.array([rows, hidden, lanes // blocks // _LANES], np.int64),
         },
     )
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-def _every_kind(case: Callable[[Rng, int, str, int], Case], kinds: Iterable[str] = _OF_FLOAT32) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, kind in enumerate(kinds):
-            yield case(rng, seed, kind, 1 + seed % 3)
-
-    return cases
-
-
-def _some_warps(case: Callable[[Rng, int, str, int], Case]) -> Cases:
-    return under_checker(one(lambda rng: case(rng, 20, "outliers", 1)), 2)
+@drawn
+def _every_kind(rng: Rng, case: Callable[[Rng, str, int], Case], kinds: Iterable[str] = _OF_FLOAT32) -> Iterator[Case]:
+    for seed, kind in enumerate(kinds):
+        yield case(rng, kind, 1 + seed % 3)
 
 
 _SHAPES = (
@@ -285,17 +244,17 @@ _SHAPES = (
 )
 
 
+@drawn
 def _rows(rng: Rng) -> Iterator[Case]:
-    for seed, (kind, shape) in enumerate(zip(_KINDS, _SHAPES, strict=True)):
-        yield _rows_case(rng, seed, kind, *shape)
-    yield _rows_case(rng, 9, "ordinary numbers", 66_048, 1, 1, 1)  # more than 16 bits count
+    for kind, shape in zip(_KINDS, _SHAPES, strict=True):
+        yield _rows_case(rng, kind, *shape)
+    yield _rows_case(rng, "ordinary numbers", 66_048, 1, 1, 1)  # more than 16 bits count
 
 
+@drawn
 def _short_and_long(rng: Rng) -> Iterator[Case]:
-    for seed, (kind, hidden) in enumerate(
-        (("outliers", 128), ("infinities and NaN", 640), ("zeros of both signs", 512))
-    ):
-        yield _rows_case(rng, 10 + seed, kind, hidden, 3, 1, 2)
+    for kind, hidden in (("outliers", 128), ("infinities and NaN", 640), ("zeros of both signs", 512)):
+        yield _rows_case(rng, kind, hidden, 3, 1, 2)
 
 
 _LARGEST = "Only magnitudes, only of finite numbers, and only among the eight lanes of the group."
@@ -306,22 +265,11 @@ _ROW = "All 32 lanes call quantize_fp8 in every round; each stores what exists, 
 
 BEHAVIOURS = (
     Behaviour(1, "every kind of numbers, several warps", _every_kind(_largest_case), _LARGEST),
-    Behaviour(1, "some warps of a block call", _some_warps(_largest_case), _LARGEST),
-    Behaviour(2, "from nothing to the largest float32", one(lambda rng: _scale_case(rng, 1)), _SCALE),
-    Behaviour(3, "every kind of numbers", _every_kind(lambda rng, seed, kind, _: _pair_case(rng, seed, kind)), _PAIR),
+    Behaviour(1, "some warps of a block call", under_checker(one(_largest_case, "outliers", 1), 2), _LARGEST),
+    Behaviour(2, "from nothing to the largest float32", one(_scale_case), _SCALE),
+    Behaviour(3, "every kind of numbers", _every_kind(lambda rng, kind, _: _pair_case(rng, kind)), _PAIR),
     Behaviour(4, "every kind of numbers, several warps", _every_kind(_lanes_case, _KINDS), _ORDER),
-    Behaviour(4, "some warps of a block call", _some_warps(_lanes_case), _ORDER),
-    Behaviour(5, "rows of every length, several warps and blocks", _rows, _ROW),
-    Behaviour(5, "lanes do not write over each other", under_checker(_short_and_long, 3), _ROW),
-)
-
-PUBLIC = (
-    Behaviour(1, "four groups with outliers", one(lambda rng: _largest_case(rng, 1, "outliers", 1)), _LARGEST),
-    Behaviour(1, "infinities do not count", one(lambda rng: _largest_case(rng, 1, "infinities and NaN", 1)), _LARGEST),
-    Behaviour(2, "from nothing to the largest float32", one(lambda rng: _scale_case(rng, 1)), _SCALE),
-    Behaviour(3, "ordinary numbers", one(lambda rng: _pair_case(rng, 1, "ordinary numbers")), _PAIR),
-    Behaviour(3, "infinities and NaN", one(lambda rng: _pair_case(rng, 1, "infinities and NaN")), _PAIR),
-    Behaviour(4, "one warp", one(lambda rng: _lanes_case(rng, 1, "ordinary numbers", 1)), _ORDER),
-    Behaviour(5, "three rows of 640", one(lambda rng: _rows_case(rng, 1, "ordinary numbers", 640, 3, 1, 1)), _ROW),
-    *rehearsed(BEHAVIOURS),
+    Behaviour(4, "some warps of a block call", under_checker(one(_lanes_case, "outliers", 1), 2), _ORDER),
+    Behaviour(5, "rows of every length, several warps and blocks", _rows(), _ROW),
+    Behaviour(5, "lanes do not write over each other", under_checker(_short_and_long(), 3), _ROW),
 )

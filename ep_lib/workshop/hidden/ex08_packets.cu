@@ -7,28 +7,27 @@ namespace {
 
 using given::Packet;
 
-// Mirrors _Job of ex08_packets.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t words;      // of a round
-    int64_t rounds;     // one from each of the two ranks
-    int64_t tag, step;  // of the first round; from one to the next
-    int64_t learners;   // which functions are the learner's: bits of Part
-    int64_t missing;    // in the last round, this many words never reach the second rank, and none the first
-    int64_t gap;        // the first of them
-    int64_t delay;      // how often the grader's sender lets others run before it sends
+    int64_t words = 8;          // of a round
+    int64_t rounds = 6;         // one from each of the two ranks
+    int64_t tag = 1, step = 1;  // of the first round; from one to the next
+    int64_t learners = 0;       // which functions are the learner's: bits of Part
+    int64_t missing = 0;        // in the last round, this many words never reach the second rank, and none the first
+    int64_t gap = 0;            // the first of them
+    int64_t delay = 0;          // how often the grader's sender lets others run before it sends
 };
 
 enum Part { kSend = 1, kWait = 2, kSendWarp = 4, kWaitWarp = 8 };
 
 constexpr int kLooks = 50;                         // that a receiver may have before that
-constexpr int kGuard = 1;                          // packets before and behind
 constexpr uint64_t kStrayTag = uint64_t(1) << 41;  // comes instead of what is missing, while the receiver waits
 
 struct Memory {
-    Packet* packets;           // symmetric [guard, words, guard]
+    Packet* packets;           // symmetric [words]
     const uint64_t* source;    // [rounds, words]
     uint64_t *target, *found;  // [words]; [rounds, words]: what arrived, as another lane read it
-    uint64_t* noted;           // [32] answers of the lanes, what a timeout left: see note_fault
+    uint64_t* noted;           // [32] answers of the lanes, what a timeout left (note_fault)
 };
 
 EP_DEVICE void send_word(const Job& job, Packet* packet, uint64_t word, uint64_t tag, int peer) {
@@ -46,15 +45,15 @@ EP_DEVICE bool wait_word(const Job& job, const Packet* packet, uint64_t tag, uin
 EP_DEVICE void send(const Job& job, const Memory& my, int64_t round, int peer, uint64_t tag) {
     const uint64_t* const words = my.source + round * job.words;
     const int count = static_cast<int>(job.words);
-    if (job.learners & kSendWarp) return piece_send_packets_warp(my.packets + kGuard, words, count, tag, peer);
+    if (job.learners & kSendWarp) return piece_send_packets_warp(my.packets, words, count, tag, peer);
     const int64_t missing = round == job.rounds - 1 ? job.missing : 0;
     let_others_run(job.delay);
     for (int i = ep::lane_id(); i < count; i += ep::kWarpSize) {
-        if (i < job.gap || i >= job.gap + missing) send_word(job, my.packets + kGuard + i, words[i], tag, peer);
+        if (i < job.gap || i >= job.gap + missing) send_word(job, my.packets + i, words[i], tag, peer);
     }
     if (missing) let_others_run(kLooks);
     for (int64_t i = job.gap + ep::lane_id(); i < job.gap + missing; i += ep::kWarpSize) {
-        send_word(job, my.packets + kGuard + i, 0, kStrayTag, peer);
+        send_word(job, my.packets + i, 0, kStrayTag, peer);
     }
 }
 
@@ -63,12 +62,12 @@ EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer
     const int lane = ep::lane_id(), words = static_cast<int>(job.words);
     bool ok = true;
     if (job.learners & kWaitWarp) {
-        ok = piece_wait_packets_warp(my.packets + kGuard, my.target, words, tag, info);
+        ok = piece_wait_packets_warp(my.packets, my.target, words, tag, info);
         // A lane that left the function before its vote is here, not at an end that would excuse it. It orders no memory.
         (void)__shfl_sync(ep::kFullWarp, 0, 0);
     } else {
         for (int i = lane; i < words && ok; i += ep::kWarpSize) {
-            ok = wait_word(job, my.packets + kGuard + i, tag, my.target + i, info);
+            ok = wait_word(job, my.packets + i, tag, my.target + i, info);
         }
         ok = __all_sync(ep::kFullWarp, ok) != 0;
         __syncwarp();
@@ -82,19 +81,6 @@ EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer
     }
     __syncwarp();
     return true;
-}
-
-// What the host would raise as PeerTimeout: recorded and removed.
-EP_DEVICE void note_fault(uint64_t* answers) {
-    ep::FaultRecord* const record = ep::detail::fault_record();
-    const uint64_t found[] = {static_cast<uint64_t>(record->code),
-                              static_cast<uint64_t>(record->peer),
-                              static_cast<uint64_t>(record->phase),
-                              static_cast<uint64_t>(record->slot),
-                              record->seen,
-                              record->expected};
-    for (int i = 0; i < 6; ++i) answers[i] = found[i];
-    forget_fault();
 }
 
 EP_DEVICE void play(const Job& job, const Memory& my) {
@@ -114,8 +100,8 @@ EP_DEVICE void play(const Job& job, const Memory& my) {
 }  // namespace
 
 extern "C" __global__ void examine(int task, Packet* packets, const uint64_t* source, uint64_t* target, uint64_t* found,
-                                   uint64_t* noted, char* seen, const int64_t* numbers) {
-    if (task == 0) return canary(seen);
+                                   uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(noted);
     if (ep::warp_id() == 1) {  // so its lanes are not the block's first threads
         play(*reinterpret_cast<const Job*>(numbers), {packets, source, target, found, noted});
     }

@@ -3,60 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import LOADS, UPDATES
-from ep_lib.memory.device_state import FAULT_TIMEOUT, PHASE_NAMES
-from ep_lib.workshop.hidden import (
-    Behaviour,
-    Case,
-    Cases,
-    Rng,
-    all_of,
-    job_numbers,
-    left_over,
-    narrow,
-    not_sent_as_packets,
-    one,
-    refs,
-    rehearsed,
-    some_zeros,
-    under_checker,
-)
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
-
-_SOURCE = str(Path(__file__).with_suffix(".cu"))
-KERNELS = ((_SOURCE, "examine"),)
+from ep_lib.memory.device_state import FAULT_TIMEOUT
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import all_of, drawn, one, under_checker
+from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
+from ep_lib.workshop.hidden.judging import Fault, fault_of, narrow, not_sent_as_packets
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _SEND, _WAIT, _SEND_WARP, _WAIT_WARP = (1 << bit for bit in range(4))
-_GUARD, _LANES, _ANSWERS = 1, 32, 8
+_LANES, _FAULT = 32, 6
 _OLD_TAG = 1 << 40  # in all packets before the first round: larger than every tag that is waited for
 _STRAY_TAG = 1 << 41  # comes in place of a missing one
 
-
-@dataclass(frozen=True)
-class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
-
-    words: int = 8
-    rounds: int = 6
-    tag: int = 1
-    step: int = 1
-    learners: int = 0
-    missing: int = 0
-    gap: int = 0
-    delay: int = 0
+_Job = job_of(__file__)
 
 
-def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Case:
-    """Judges what arrived in each round, the answers, the fault of a timeout, and memory around the packets."""
+def _ping_pong(rng: Rng, job: Job, ranks: int = 2) -> Case:
+    """Judges what arrived in each round, the answers, and the fault of a timeout."""
     everybody = range(ranks)
-    sources = [some_zeros(rng, rng.integers(1, 1 << 63, (job.rounds, job.words), dtype=np.uint64)) for _ in everybody]
-    before = rng.integers(0, 1 << 63, (2 * _GUARD + job.words, 2), dtype=np.uint64)
+    sources = [random_words(rng, (job.rounds, job.words)) for _ in everybody]
+    before = rng.integers(0, 1 << 63, (job.words, 2), dtype=np.uint64)
     before[:, 1] = _OLD_TAG
     complete = job.rounds - (job.missing > 0)
 
@@ -73,16 +45,14 @@ def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Cas
                 lane = int(np.flatnonzero(answers != complete)[0])
                 said = f"{int(answers[lane])} of {job.rounds} times that the packets are there"
                 return f"lane {lane} of rank {me} was told {said}; {complete} is right"
-            if job.missing and me % 2 and (problem := _fault_wrong(noted[_LANES:], me, job)):
-                return problem
-            if problem := _packets_wrong(out["packets"][me], before, job):
+            if job.missing and me % 2 and (problem := _fault_wrong(fault_of(noted[_LANES:]), me, job)):
                 return problem
         return None
 
-    return Case(_scenario(task, rng, seed, job, sources, before), judge)
+    return Case(_scenario(job, sources, before), judge)
 
 
-def _not_packets(out: Outputs, job: _Job) -> str | None:
+def _not_packets(out: Outputs, job: Job) -> str | None:
     for owner, kinds in enumerate(out.accesses.get("packets", ())):
         if job.learners & (_SEND | _SEND_WARP):
             words = job.words * job.rounds - (job.missing if owner % 2 else 0)
@@ -99,123 +69,72 @@ def _first_row(wrong: Array) -> int:
     return int(np.flatnonzero(wrong.any(axis=1))[0])
 
 
-def _fault_wrong(record: Array, me: int, job: _Job) -> str | None:
-    code, peer, phase, slot, seen, expected = (int(value) for value in record[:6])
+def _fault_wrong(fault: Fault, me: int, job: Job) -> str | None:
     last = job.tag + (job.rounds - 1) * job.step
-    if code != FAULT_TIMEOUT:
+    if fault.code != FAULT_TIMEOUT:
         return "a packet never came, and after the limit no fault was recorded"
-    if (peer, phase, slot) != (me ^ 1, PHASE_NAMES.index("signal"), job.rounds - 1):
+    if not fault.is_about("signal", me ^ 1, job.rounds - 1):
         return "the recorded fault is not about the `info` that was passed"
-    if expected != last:
-        return f"the recorded fault expected tag {expected}, but the wait was for {last}"
-    if seen != _STRAY_TAG:
-        return f"the recorded fault saw tag {seen}, but {_STRAY_TAG} was in the packet when the wait gave up"
+    if fault.expected != last:
+        return f"the recorded fault expected tag {fault.expected}, but the wait was for {last}"
+    if fault.seen != _STRAY_TAG:
+        return f"the recorded fault saw tag {fault.seen}, but {_STRAY_TAG} was in the packet when the wait gave up"
     return None
 
 
-def _packets_wrong(got: Array, before: Array, job: _Job) -> str | None:
-    if np.any(got[:_GUARD] != before[:_GUARD]) or np.any(got[-_GUARD:] != before[-_GUARD:]):
-        return "a packet before or behind those of the message changed"
-    return None
-
-
-def _scenario(task: int, rng: Rng, seed: int, job: _Job, sources: list[Array], before: Array) -> Scenario:
-    everybody = range(len(sources))
-    names = ("packets", "source", "target", "found", "noted", "seen", "numbers")
-    launch = (Launch("examine", 1, 2 * _LANES, (task, *refs(*names))),)
+def _scenario(job: Job, sources: list[Array], before: Array) -> Scenario:
     return Scenario(
-        source=_SOURCE,
         ranks=len(sources),
-        seed=seed,
-        launches=(launch,) * len(sources),
+        launches=Launch(1, 2 * _LANES),
         called_by="warp",
         outputs=("packets", "found", "noted"),
         watched=("packets",),
-        symmetric={"packets": [before for _ in everybody]},
+        symmetric={"packets": before},
         local={
             "source": sources,
-            "target": [left_over(rng, source[0]) for source in sources],
-            "found": [left_over(rng, source) for source in sources],
-            "noted": [np.zeros(_LANES + _ANSWERS, np.uint64) for _ in everybody],
-            "seen": [np.zeros(1, np.uint8) for _ in everybody],
-            "numbers": [job_numbers(job) for _ in everybody],
+            "target": Room(job.words, np.uint64),
+            "found": Room((job.rounds, job.words), np.uint64),
+            "noted": np.zeros(_LANES + _FAULT, np.uint64),
+            "numbers": job_numbers(job),
         },
     )
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-def _rounds(task: int, learners: int, *words: int, seeds: int = 2) -> Cases:
+@drawn
+def _rounds(rng: Rng, learners: int, *words: int, seeds: int = 2) -> Iterator[Case]:
     """Several rounds of each number of words, with tags that grow by one, by more, or in their upper half only, on
     several schedules."""
-
-    def cases(rng: Rng) -> Iterator[Case]:
-        for number, count in enumerate(words):
-            for seed in range(seeds):
-                step = 1 << 32 if seed % 2 else 1 + 6 * (number % 2)
-                job = _Job(count, tag=1 + 5 * seed, step=step, learners=learners, delay=20 * (seed % 2))
-                yield _ping_pong(task, rng, 100 * task + 10 * number + seed, job, 2 if number % 2 else 4)
-
-    return cases
+    for number, count in enumerate(words):
+        for seed in range(seeds):
+            step = 1 << 32 if seed % 2 else 1 + 6 * (number % 2)
+            job = _Job(count, tag=1 + 5 * seed, step=step, learners=learners, delay=20 * (seed % 2))
+            yield _ping_pong(rng, job, 2 if number % 2 else 4)
 
 
-def _many(task: int, learners: int) -> Cases:
-    """More words than 10 bits count."""
-    return one(lambda rng: _ping_pong(task, rng, 100 * task + 90, _Job(1100, 1, learners=learners)))
-
-
-def _timeouts(task: int, learners: int, words: int, *missing: int) -> Cases:
-    def cases(rng: Rng) -> Iterator[Case]:
-        for seed, count in enumerate(missing):
-            gap = words - count if seed else min(5, words - count)  # the first ones have packets behind them in a lane
-            job = _Job(words, 1 + seed, tag=3 + (seed << 32), learners=learners, missing=count, gap=gap)
-            yield _ping_pong(task, rng, 200 + seed, job)
-
-    return cases
+@drawn
+def _timeouts(rng: Rng, learners: int, words: int, *missing: int) -> Iterator[Case]:
+    for seed, count in enumerate(missing):
+        gap = words - count if seed else min(5, words - count)  # the first ones have packets behind them in a lane
+        yield _ping_pong(rng, _Job(words, 1 + seed, 3 + (seed << 32), learners=learners, missing=count, gap=gap))
 
 
 _STORE = "One 16-byte store, st_relaxed_sys_u64x2, into the peer's copy of the packet: data first, tag second."
 _LOAD = "One 16-byte load per poll (ld_relaxed_sys_u64x2), until the tag is this one; poll_until has the limit."
 _STRIDE = "Lane l takes words l, l + 32, ...; packet i is word i, and all of them have the same tag."
 _VOTE = "All lanes stay until the vote and return the same; a __syncwarp makes `target` visible to every lane."
+_MANY = _Job(1100, 1)  # words, more than 10 bits count
+_SENT, _TAKEN = (one(_ping_pong, replace(_MANY, learners=part)) for part in (_SEND_WARP, _WAIT_WARP))
 
 BEHAVIOURS = (
-    Behaviour(1, "every round's words arrive", _rounds(1, _SEND, 1, 8, 40), _STORE),
-    Behaviour(
-        1,
-        "it is right in every schedule",
-        under_checker(_rounds(1, _SEND, 8, seeds=1), 4),
-        _STORE,
-    ),
-    Behaviour(2, "every round's words, never those of another", _rounds(2, _WAIT, 1, 8, 40), _LOAD),
-    Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 8, 1), _LOAD),
-    Behaviour(
-        2,
-        "it is right in every schedule",
-        under_checker(_rounds(2, _WAIT, 8, seeds=1), 4),
-        _LOAD,
-    ),
-    Behaviour(3, "any number of words", all_of(_rounds(3, _SEND_WARP, 1, 33, 70), _many(3, _SEND_WARP)), _STRIDE),
-    Behaviour(
-        3,
-        "each word once, in one store",
-        under_checker(_rounds(3, _SEND_WARP, 33, seeds=1), 2),
-        _STRIDE,
-    ),
-    Behaviour(4, "any number of words", all_of(_rounds(4, _WAIT_WARP, 1, 33, 70), _many(4, _WAIT_WARP)), _VOTE),
-    Behaviour(4, "some packets never come", _timeouts(4, _WAIT_WARP, 40, 1, 9), _VOTE),
-    Behaviour(
-        4,
-        "all of the words may be read",
-        under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1), 4),
-        _VOTE,
-    ),
-)
-
-PUBLIC = (
-    Behaviour(1, "eight words, six rounds", one(lambda rng: _ping_pong(1, rng, 1, _Job(learners=_SEND))), _STORE),
-    Behaviour(2, "eight words, six rounds", one(lambda rng: _ping_pong(2, rng, 1, _Job(learners=_WAIT))), _LOAD),
-    Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 1), _LOAD),
-    Behaviour(3, "40 words", one(lambda rng: _ping_pong(3, rng, 1, _Job(40, learners=_SEND_WARP))), _STRIDE),
-    Behaviour(4, "40 words", under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1), 2), _VOTE),
-    *rehearsed(BEHAVIOURS),
+    Behaviour(1, "every round's words arrive", _rounds(_SEND, 1, 8, 40), _STORE),
+    Behaviour(1, "it is right in every schedule", under_checker(_rounds(_SEND, 8, seeds=1)), _STORE),
+    Behaviour(2, "every round's words, never those of another", _rounds(_WAIT, 1, 8, 40), _LOAD),
+    Behaviour(2, "a packet that never comes", _timeouts(_WAIT, 8, 8, 1), _LOAD),
+    Behaviour(2, "it is right in every schedule", under_checker(_rounds(_WAIT, 8, seeds=1)), _LOAD),
+    Behaviour(3, "any number of words", all_of(_rounds(_SEND_WARP, 1, 33, 70), _SENT), _STRIDE),
+    Behaviour(3, "each word once, in one store", under_checker(_rounds(_SEND_WARP, 33, seeds=1), 2), _STRIDE),
+    Behaviour(4, "any number of words", all_of(_rounds(_WAIT_WARP, 1, 33, 70), _TAKEN), _VOTE),
+    Behaviour(4, "some packets never come", _timeouts(_WAIT_WARP, 40, 1, 9), _VOTE),
+    Behaviour(4, "all of the words may be read", under_checker(_rounds(_WAIT_WARP, 40, seeds=1)), _VOTE),
 )

@@ -7,20 +7,19 @@ namespace {
 
 using namespace ep;
 
-// Mirrors _Job of ex09_own_dispatch.py.
+// The numbers of one run: those with a value may have another one (job_of).
 struct Job {
-    int64_t max_tokens;
-    int64_t row_vectors;
-    int64_t top_k;
-    int64_t experts_per_rank;
-    int64_t epoch;     // of the first of `rounds` dispatches
-    int64_t rounds;    // the ranks meet in between
-    int64_t learners;  // which functions are the learner's: bits of Part
-    int64_t missing;   // of the last rank's last token; 1: the others are never told of it, 2: its row never comes
+    int64_t max_tokens = 6;
+    int64_t row_vectors = 3;
+    int64_t top_k = 3;
+    int64_t experts_per_rank = 3;
+    int64_t epoch = 1;     // of the first of `rounds` dispatches
+    int64_t rounds = 2;    // the ranks meet in between
+    int64_t learners = 0;  // which functions are the learner's: bits of Part
+    int64_t missing = 0;   // of the last rank's last token; 1: the others are never told of it, 2: its row never comes
 };
 
 enum Part { kWanted = 1, kTell = 2, kSendRow = 4, kReceive = 8, kAll = 16 };
-constexpr int kAnswers = 8;
 
 EP_DEVICE uint64_t bits_of(const given::Dispatch& my, const int* choices, int count, int r) {
     uint64_t bits = 0;
@@ -111,15 +110,6 @@ EP_DEVICE void meet(uint64_t* met, uint64_t epoch) {
     __syncthreads();
 }
 
-// What the host would raise as PeerTimeout: recorded and removed.
-EP_DEVICE void note_fault(uint64_t* answers) {
-    FaultRecord* const record = detail::fault_record();
-    const uint64_t found[] = {static_cast<uint64_t>(record->code), static_cast<uint64_t>(record->peer),
-                              static_cast<uint64_t>(record->slot), record->seen, record->expected};
-    for (int i = 0; i < 5; ++i) answers[i] = found[i];
-    record->code = kFaultNone;
-}
-
 struct Memory {
     uint64_t *met, *masks, *noted;
     const int4* x;
@@ -153,15 +143,15 @@ EP_DEVICE void play(const Job& job, int playing, given::Dispatch my, const Memor
 
 }  // namespace
 
-//   playing                      how many warps of a block call the piece; 0: the canary
 //   rows, arrived, routes, met   symmetric; met [ranks]
 //   x [rounds, max_tokens, row_vectors]; topk_idx [rounds, max_tokens, top_k]; tokens [1]: of this rank
 //   out [rounds, experts_per_rank, ranks * max_tokens, row_vectors]; wanted [rounds, ranks * max_tokens]
-//   masks [max_tokens, ranks]: wanted_on of the first round; noted: [32] answers of the lanes, [kAnswers] a timeout
-extern "C" __global__ void examine(int playing, int4* rows, uint64_t* arrived, TaggedWord* routes, uint64_t* met,
+//   masks [max_tokens, ranks]: wanted_on of the first round; noted: [32] answers of the lanes, a timeout (note_fault)
+//   playing: how many warps of a block call the piece
+extern "C" __global__ void examine(int task, int4* rows, uint64_t* arrived, TaggedWord* routes, uint64_t* met,
                                    const int4* x, const int* topk_idx, const int* tokens, int4* out, uint64_t* wanted,
-                                   uint64_t* masks, uint64_t* noted, char* seen, const int64_t* numbers) {
-    if (playing == 0) return canary(seen);
+                                   uint64_t* masks, uint64_t* noted, const int64_t* numbers, int playing) {
+    if (task == 0) return canary(noted);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const given::Dispatch my = {rows,
                                 arrived,

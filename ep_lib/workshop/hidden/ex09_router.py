@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
-from ep_lib.workshop.scenario import Array, Call
+from ep_lib.workshop.hidden import Behaviour, Case, Rng
+from ep_lib.workshop.hidden.cases import Cases, calling, one
+from ep_lib.workshop.scenario import Array
 
-_PROGRAM = str(Path(__file__).with_name("play09_router.py"))
-KERNELS = ()
+PIECE = "routing.py"
 IMPORTS = ("torch", "ep_lib.moe.autograd")
 _CLOSE = 1e-5
 _ROUNDED = 1e-7  # by how much of itself a float32 is rounded
@@ -23,10 +22,6 @@ _TYPES: Mapping[str, Any] = {
     "float32": np.float32,
     "float64": np.float64,
 }
-
-
-def _case(function: str, arguments: Mapping[str, Any], judge: Callable[[Any], str | None]) -> Case:
-    return Case(Call(_PROGRAM, function, "routing.py", arguments), lambda outputs: judge(outputs.seen))
 
 
 def _softmax(x: Array) -> Array:
@@ -71,7 +66,7 @@ def _routes(
             return "the probabilities are no softmax over all experts"
         return None
 
-    return _case("routes", {"logits": logits.tolist(), "top_k": top_k, "dtype": dtype}, judge)
+    return calling("routes", judge, logits=logits.tolist(), top_k=top_k, dtype=dtype)
 
 
 # ---- task 2 ----------------------------------------------------------------------------------------------------------
@@ -86,7 +81,7 @@ def _loads(idx: Array, experts: int) -> Case:
             return f"{int((got != want).sum())} of {experts} loads are wrong; {int((idx < 0).sum())} choices were -1"
         return None if seen["type"] == "int64" else f"the loads are {seen['type']}, not int64"
 
-    return _case("loads", {"idx": idx.tolist(), "num_experts": experts}, judge)
+    return calling("loads", judge, idx=idx.tolist(), num_experts=experts)
 
 
 # ---- task 3 ----------------------------------------------------------------------------------------------------------
@@ -125,7 +120,7 @@ def _balance(rng: Rng, tokens: int, experts: int, idx: Array) -> Case:
             return "the gradient with respect to the logits is wrong"
         return None
 
-    return _case("balance", {"logits": logits.tolist(), "idx": idx.tolist()}, judge)
+    return calling("balance", judge, logits=logits.tolist(), idx=idx.tolist())
 
 
 def _even(rng: Rng) -> Case:
@@ -184,7 +179,7 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
         return None
 
     arguments = {"idx": idx.tolist(), "weights": weights.tolist(), "capacity": capacity, "by": by.tolist()}
-    return _case("limits", {"logits": logits.tolist(), **arguments}, judge)
+    return calling("limits", judge, logits=logits.tolist(), **arguments)
 
 
 def _expert_twice(rng: Rng) -> Case:
@@ -260,7 +255,7 @@ BEHAVIOURS = (
         ),
         _EVEN,
     ),
-    Behaviour(3, "nobody chose anything", one(lambda rng: _balance(rng, 3, 4, np.full((3, 2), -1))), _NOBODY),
+    Behaviour(3, "nobody chose anything", one(_balance, 3, 4, np.full((3, 2), -1)), _NOBODY),
     Behaviour(
         4,
         "the first choices of an expert stay",
@@ -273,13 +268,5 @@ BEHAVIOURS = (
         _several(lambda r: _limited(r, _ids(r, 8, 2, 4), 4, 99), lambda r: _limited(r, _ids(r, 8, 2, 4), 4, 0)),
         _FULL,
     ),
-    Behaviour(4, "all want the same expert", one(lambda rng: _limited(rng, np.tile([2, 0], (6, 1)), 3, 4)), _FULL),
-)
-
-PUBLIC = (
-    Behaviour(1, "four tokens, five experts", one(lambda rng: _routes(rng, 4, 5, 2)), _CHOOSE),
-    Behaviour(2, "six tokens, four experts", one(lambda rng: _loads(_ids(rng, 6, 2, 4), 4)), _COUNT),
-    Behaviour(3, "an even load", one(_even), _EVEN),
-    Behaviour(4, "twenty tokens, six experts, room for five", one(_limits), _FULL),
-    *rehearsed(BEHAVIOURS),
+    Behaviour(4, "all want the same expert", one(_limited, np.tile([2, 0], (6, 1)), 3, 4), _FULL),
 )

@@ -23,7 +23,7 @@ EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
 }
 
 // The end of a kernel in which not all threads call the piece, where the others wait for those that do. A __syncthreads()
-// in what one warp calls meets theirs, which the checker tells (`in_every_block` of hidden/__init__.py adds warps that call
+// in what one warp calls meets theirs, which the checker tells (`varied` of hidden/__init__.py adds warps that call
 // nothing); a __syncwarp() in what one thread calls waits for lanes that are here. Every run ends here, whether such
 // threads are there or not: which it is, a kernel does not know, and so no piece does.
 EP_DEVICE void meet_at_the_end() {
@@ -42,6 +42,20 @@ EP_DEVICE int caller() {
 // What the host would raise as PeerTimeout: for a test in which a wait should run into its limit.
 EP_DEVICE void forget_fault() { ep::detail::fault_record()->code = ep::kFaultNone; }
 
+// Records what the host would raise as PeerTimeout, and removes it.
+constexpr int kFaultNumbers = 6;
+
+EP_DEVICE void note_fault(uint64_t* noted) {
+    const ep::FaultRecord* const fault = ep::detail::fault_record();
+    noted[0] = static_cast<uint64_t>(fault->code);
+    noted[1] = static_cast<uint64_t>(fault->phase);
+    noted[2] = static_cast<uint64_t>(fault->peer);
+    noted[3] = static_cast<uint64_t>(fault->slot);
+    noted[4] = fault->seen;
+    noted[5] = fault->expected;
+    forget_fault();
+}
+
 // Whether what the host would raise names who was waited for. A wait that records nothing names nobody else.
 EP_DEVICE bool blames(const ep::WaitInfo& waited) {
     const ep::FaultRecord* const fault = ep::detail::fault_record();
@@ -50,8 +64,10 @@ EP_DEVICE bool blames(const ep::WaitInfo& waited) {
 }
 
 // A race on purpose, which changes nothing: if the checker does not report it, it was switched off. It is one between a
-// plain read and a plain write, so both have to be seen: volatile accesses are watched by other functions.
-EP_DEVICE void canary(char* seen) {
+// plain read and a plain write, so both have to be seen: volatile accesses are watched by other functions. `any`: memory of
+// this rank alone.
+EP_DEVICE void canary(void* any) {
+    char* const seen = static_cast<char*>(any);
     if (ep::thread_in_block() != 0) return;
     volatile char read = 0;  // so that the compiler keeps the read, and the write: it leaves out one of what was there
     if (blockIdx.x == 0) {

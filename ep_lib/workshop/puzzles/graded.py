@@ -111,7 +111,7 @@ def _behaviour(task: int, number: str) -> Behaviour:
         return None if kind == "right" else _TO_DO if kind == "to do" else text.rstrip(".")
 
     def cases(rng: np.random.Generator) -> Iterator[Case]:
-        yield Case(Call(__file__, "attempt", ANSWERS, {"number": number}), judge)
+        yield Case(Call("attempt", {"number": number}, program=__file__, piece=ANSWERS), judge)
 
     return Behaviour(task, f"puzzle {number} is right", cases)
 

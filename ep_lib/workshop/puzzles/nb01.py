@@ -88,13 +88,6 @@ A release without an acquire promises nothing, and an acquire without a release 
 relaxed load sees the signal just as early, but then the loads of `box` may be older than it. A plain `*flag` is
 worse still: the compiler may read it once and loop for ever.
 """,
-        wrong={
-            "for (int i = 0; i < 4; ++i) heard[i] = 100 * peer + i;\nreturn;": "wait for it",
-            "while (ep::ld_relaxed_sys_u64(flag) < 1) {\n}": "acquire",
-            "while (*flag < 1) {\n}": "line 2 of your cell",
-            "if (ep::ld_acquire_sys_u64(flag) < 1) return;": "should hold",
-            "ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, peer, -1});": "the loop yourself",
-        },
         forbids={
             r"\b(?:wait|poll|look)_until": "Write the loop yourself this time, with a load of `<ep/memory.cuh>`: "
             "what you have called has it inside."
@@ -142,16 +135,6 @@ if (lane == 0) ep::signal_add(flag, 1, peer);
 before the barrier, the barrier before lane 0's release, the release before the peer's acquire, and that before its
 loads. Take one link out of this chain, and the checker names it.
 """,
-        wrong={
-            "if (lane == 0) {\n    for (int i = 0; i < 32; ++i) ep::peer_ptr(box, peer)[i] = 100 * me + i;\n"
-            "    ep::signal_add(flag, 1, peer);\n}": "All 32 lanes",
-            "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;\nif (lane == 0) ep::signal_add(flag, 1, peer);": (
-                "__syncwarp"
-            ),
-            "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;\nep::signal_add(flag, 1, peer);": "should hold [1]",
-            "if (lane == 0) ep::signal_add(flag, 1, peer);\n__syncwarp();\n"
-            "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;": "line 4 of your cell",
-        },
         picture=("box", "flag"),
         flows=(
             Flow("box", "writes", "another", "All 32 lanes have to write a word of the peer's box.", threads=32),
@@ -211,16 +194,6 @@ but the first, where an unsigned number wraps around to 18,446,744,073,709,551,6
 for that many credits. The last argument, a `WaitInfo`, does nothing but say what the wait was about if it fails:
 the phase, which rank is waited for, and which slot (-1: none in particular).
 """,
-        wrong={
-            "if (round >= 2) ep::wait_until_ge(credits, round - 1, {ep::kPhaseCredit, peer, -1});": "Return if the",
-            "if (!ep::wait_until_ge(credits, round + 1 - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": "timeout",
-            "if (round >= 2 && !ep::wait_until_ge(credits, round - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": (
-                "line 2 of your cell waits for too little of `credits`"
-            ),
-            "if (round >= 2 && !ep::wait_until_ge(credits, round, {ep::kPhaseCredit, peer, -1})) return;": (
-                "a credit that it does not need"
-            ),
-        },
         picture=("slots", "arrived", "credits"),
         flows=(Flow("credits", "reads", "own", "Nobody has looked at `credits`: wait for them."),),
         requires=_RETURNS,
@@ -268,12 +241,6 @@ other one, which has seen the signal, has not read yet. A signal says that data 
 has been read: that is the second signal, the **acknowledgement**. Later notebooks save it by two boxes in turn, a
 double buffer.
 """,
-        wrong={
-            "ep::wait_until_ge(read, epoch, {ep::kPhaseCredit, peer, -1});": "Return if the wait fails",
-            "if (!ep::wait_until_ge(read, epoch + 1, {ep::kPhaseCredit, peer, -1})) return;": "timeout",
-            "if (!ep::wait_until_ge(flag, epoch, {ep::kPhaseCredit, peer, -1})) return;": "something else than `read`",
-            "if (epoch > 1 && !ep::wait_until_ge(read, 1, {ep::kPhaseCredit, peer, -1})) return;": "credit",
-        },
         picture=("box", "flag", "read"),
         requires=_RETURNS,
         frees="read",

@@ -118,13 +118,6 @@ def puzzle(begin, size, address, nbytes):
 Half-open ranges need no `- 1`: an end is compared with an end, by `<=`. A NIC makes this comparison for every
 packet, with the region that its **key** names; NIXL's host makes none, so `DeviceHost` does it for you.
 """,
-        wrong={
-            "inside = 1000 <= address and address + nbytes <= 1100": "is registered",
-            "inside = begin <= address < begin + size": "are not inside",
-            "inside = begin <= address and address + nbytes < begin + size": "are inside",
-            "inside = address < begin + size and begin < address + nbytes": "are not inside",
-            "begin <= address": "has no value",
-        },
         ranks=0,
     ),
     Puzzle(
@@ -156,11 +149,6 @@ while len(data) < size:
 With small messages on a quiet machine, one `receive` nearly always gives all of it: the mistake waits for the first
 busy day. The exercise raises an error at the end of the stream, since half a message is none.
 """,
-        wrong={
-            "data += receive(size)": "you have read 7",
-            "while len(data) < size:\n    data += receive(size)": "you have read 21",
-            "while len(data) < size:\n    data += receive(size - len(data))": "does your loop end",
-        },
         ranks=0,
     ),
     Puzzle(
@@ -188,15 +176,6 @@ nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});
 No address in sight: the views hold both sides, and the kernel says only *which entry*, *how much* and *when*. That is
 what the host's work was for. Data, then signal, as always.
 """,
-        wrong={
-            "for (size_t i = 0; i < bytes / 8; ++i) ep::peer_ptr(const_cast<uint64_t*>(data), 1)[i] = 100 + i;\n"
-            "ep::signal_add(bell, 1, 1);": "by its entry",
-            "nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});\nnixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);": "race",
-            "nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes + 8);\nnixlAtomicAdd<LEVEL>(1, {remote, 1, 0});": (
-                "registered"
-            ),
-            "nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);": "waits",
-        },
         requires=_CALLS,
     ),
     Puzzle(
@@ -223,15 +202,6 @@ WARP level is a promise of the caller: all 32 lanes are there, with the same arg
 them, the addition is posted by one, and it comes after the work of all. A put at WARP level inside of `if (lane ==
 0)` waits for 31 lanes that never come, on a GPU for ever.
 """,
-        wrong={
-            "if (lane == 0) {\n    constexpr auto THREAD = nixl_gpu_level_t::THREAD;\n"
-            "    nixlPut<THREAD>({local, 0, 0}, {remote, 0, 0}, bytes);\n"
-            "    nixlAtomicAdd<THREAD>(1, {remote, 1, 0});\n}": "All 32 lanes",
-            "nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);\n"
-            "nixlAtomicAdd<nixl_gpu_level_t::THREAD>(1, {remote, 1, 0});": "should hold [1]",
-            "if (lane == 0) nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);\n"
-            "nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});": "",
-        },
         requires=_CALLS,
         flows=(
             Flow("data", "writes", "another", "All 32 lanes have to share the put: call it at WARP level.", threads=2),

@@ -91,12 +91,6 @@ ep::st_release_sys_u64(number, 1);
 The release puts both stores before the number, and the proxy's acquire sees them with it. `sys`, because the reader
 is a CPU. A plain store of the number may come first, on a GPU in earnest: stores to different addresses have no order.
 """,
-        wrong={
-            "ep::st_release_sys_u64(number, 1);\nslot[0] = 7;\nslot[1] = 64;": "line 3 of your cell",
-            "slot[0] = 7;\nslot[1] = 64;\n*number = 1;": "race",
-            "slot[0] = 7;\nslot[1] = 64;\nep::st_relaxed_sys_u64(number, 1);": "stored without release",
-            "slot[0] = 7;\nslot[1] = 64;\nep::st_release_sys_u64(number, 0);": "waits in a polling loop",
-        },
         ranks=1,
     ),
     Puzzle(
@@ -139,12 +133,6 @@ The slot held command n - 4, so `taken >= n - 3` is needed. In unsigned numbers 
 the kernel waits for ever; with the 4 on the other side nothing wraps around. The acquire matters as much as the
 comparison: it puts the stores into the slot behind the proxy's loads out of it.
 """,
-        wrong={
-            "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "waits in a polling loop",
-            "while (ep::ld_relaxed_sys_u64(taken) + 4 < n + 1) continue;": "without acquire",
-            "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "cell waits for too little of `taken`",
-            "while (ep::ld_acquire_sys_u64(taken) < n) continue;": "waits in a polling loop",
-        },
         ranks=1,
         frees="taken",
         flows=(Flow("taken", "reads", "own", "Nobody has looked at `taken`: wait for it."),),
@@ -192,16 +180,6 @@ The addition hands out numbers and orders nothing, so relaxed is enough, at the 
 at `head`. What orders the command before the proxy's read is the release of its own slot. A thread that is slow holds
 up those behind it, and loses nothing.
 """,
-        wrong={
-            "const uint64_t number = command - 100;\nslots[number] = command;\n"
-            "ep::st_release_sys_u64(numbers + number, number + 1);": "must come from `*head`",
-            "const uint64_t number = (*head)++;\nslots[number] = command;\n"
-            "ep::st_release_sys_u64(numbers + number, number + 1);": "race",
-            "const uint64_t number = threadIdx.x;\nslots[number] = command;\n"
-            "ep::st_release_sys_u64(numbers + number, number + 1);": "nobody has stored",
-            "const uint64_t number = ep::atom_add_relaxed_gpu_u64(head, 1);\n"
-            "ep::st_release_sys_u64(numbers + number, number + 1);\nslots[number] = command;": "line 4 of your cell",
-        },
         ranks=1,
         flows=(
             Flow("head", "writes", "own", "The number must come from `*head`: 32 threads take one each.", threads=16),
@@ -238,12 +216,6 @@ The proxy stops at the first slot that is not ready, even if those behind it are
 of their numbers. Compare for equality: an old number in the slot means that its next command has not come, and a larger
 one cannot be there, since the kernel waits for the credit.
 """,
-        wrong={
-            "n = min(most, sum(word > taken for word in number))": "those behind it have to wait",
-            "while number[(taken + n) % slots] == taken + n + 1:\n    n += 1": "a batch has room for three",
-            "while n < most and number[(taken + n) % slots]:\n    n += 1": "slots 1 and 2 hold old ones",
-            "while n < most and number[taken + n] == taken + n + 1:\n    n += 1": "IndexError",
-        },
         ranks=0,
     ),
 )

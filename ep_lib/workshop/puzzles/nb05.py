@@ -99,16 +99,6 @@ ep::net_put_signal_nbi(inbox, outbox, bytes, arrived, rows, peer, 0, set);
 The signal does two jobs: the rows are there, and so many. It is *set*, since it has a single sender. With a put and an
 addition behind it the same holds on RC only; on SRD the addition may overtake the put.
 """,
-        wrong={
-            "for (int i = 0; i < 7 - rows; ++i) got[i] = 10 * (2 - ep::rank()) + i;\nreturn;": "nothing came from",
-            "ep::net_put_nbi(inbox, outbox, rows * 8, peer);\nep::net_atomic_add_u64_nbi(arrived, rows, peer);": (
-                "signal overtakes data"
-            ),
-            "ep::net_put_signal_nbi(inbox, outbox, rows, arrived, rows, peer, 0, ep::NetSignal::kSet);": "should hold",
-            "ep::net_put_signal_nbi(inbox, outbox, rows * 8, arrived, 1, peer, 0, ep::NetSignal::kSet);": (
-                "should hold"
-            ),
-        },
         fabric="srd",
         flows=SENT_TO_INBOX,
     ),
@@ -141,13 +131,6 @@ for begin in range(0, max(rows, 1), slot_rows):
 The last chunk is what is left: that is the **flush** of a stream. The empty chunk costs a message and saves a special
 case: the receiver waits for chunk 0 of everybody, and learns from its header that nothing follows.
 """,
-        wrong={
-            "for begin in range(0, rows, slot_rows):\n    chunks.append((begin, min(slot_rows, rows - begin)))": (
-                "a stream of 0 rows is one chunk"
-            ),
-            "for begin in range(0, max(rows, 1), slot_rows):\n    chunks.append((begin, slot_rows))": "should give",
-            "for n in range(rows // slot_rows):\n    chunks.append((n * slot_rows, slot_rows))": "should give",
-        },
         ranks=0,
     ),
     Puzzle(
@@ -174,11 +157,6 @@ def puzzle(budget, ranks, slot_rows, row_bytes):
 100 MB on 8 ranks are 108 slots of four rows for each ring, many times more than the picture below needs: from four
 slots on, more of them bring little. That is the use of the formula: you choose the memory, and measure what it costs.
 """,
-        wrong={
-            "slots = budget // (ranks * (16 + slot_rows * row_bytes))": "should give",
-            "slots = budget // (2 * ranks * slot_rows * row_bytes)": "should give",
-            "slots = budget / (2 * ranks * (16 + slot_rows * row_bytes))": "should give",
-        },
         ranks=0,
     ),
     Puzzle(
@@ -228,11 +206,6 @@ The barrier puts every lane's read before the credit. The credit also frees the 
 read here has arrived, so that NIC has read it. All 32 lanes giving a credit each would let the sender run 32 chunks
 ahead.
 """,
-        wrong={
-            "if (lane == 0) ep::net_atomic_add_u64_nbi(credits, 1, peer);": "missing __syncwarp between the read",
-            "__syncwarp();\nep::net_atomic_add_u64_nbi(credits, 1, peer);": "slot reused",
-            "__syncwarp();": "waited too long",
-        },
         fabric="rc",
         picture=("slot", "credits", "arrived"),
     ),

@@ -87,14 +87,6 @@ The atomic hands out numbers, each of them once, whoever comes. It is right, and
 every row a question crosses the link and an answer comes back before the row may leave, and the order of the rows
 is that of the questions: another one on every run. Both are reasons to **count first**.
 """,
-        wrong={
-            "ep::peer_ptr(rows, to)[8 * ep::rank() + threadIdx.x] = mine;": "has to ask",
-            "const uint32_t row = ep::atom_add_relaxed_sys_u32(next_row, 1);\nep::peer_ptr(rows, to)[row] = mine;": (
-                "each of"
-            ),
-            "const uint32_t row = (*ep::peer_ptr(next_row, to))++;\nep::peer_ptr(rows, to)[row] = mine;": "race",
-            "ep::peer_ptr(rows, to)[threadIdx.x] = mine;": "each of",
-        },
         flows=(
             Flow("next_row", "writes", "another", "Each token has to ask `next_row` of rank 0 for its row.", threads=8),
         ),
@@ -124,11 +116,6 @@ def puzzle(counts):
 An **exclusive prefix sum** over the sources. On the GPU every rank works out only its own line of this table, from
 the counts that all ranks have sent it: `ep::rows_before` of `<ep/slots.cuh>`, which is task 3 of exercise 06_slots.
 """,
-        wrong={
-            "first_row = np.cumsum(counts, axis=0)": "and should be",
-            "first_row = np.cumsum(counts, axis=1) - counts": "and should be",
-            "first_row = counts.sum(axis=0)": "should have",
-        },
         ranks=0,
     ),
     Puzzle(
@@ -163,17 +150,6 @@ A prefix sum over 32 lanes in two instructions, without a byte of memory. For a 
 added up through shared memory (`ep::sum_of_lower_warps`), and for all ranks the counts travel once. That is all
 there is to it: three prefix sums, one inside the other.
 """,
-        wrong={
-            "int below = 0;\nfor (int l = 0; l < lane; ++l) below += goes[l];\n"
-            "place[lane] = goes[lane] ? below : -1;": "No loop",
-            "const unsigned votes = __ballot_sync(ep::kFullWarp, goes[lane]);\n"
-            "place[lane] = goes[lane] ? __popc(votes & ((2u << lane) - 1)) : -1;": "should hold",
-            "const unsigned votes = __ballot_sync(ep::kFullWarp, goes[lane]);\n"
-            "place[lane] = __popc(votes & ((1u << lane) - 1));": "the others have -1",
-            "if (goes[lane]) place[lane] = __popc(__ballot_sync(__activemask(), 1) & ((1u << lane) - 1));": (
-                "should hold"
-            ),
-        },
         ranks=1,
         seeds=2,
         forbids={
@@ -218,20 +194,6 @@ such. One thread alone would have one store of 16 bytes under way where the warp
 it is notebook 01's rule. In a dispatch the signal waits for **all** rows, and comes once per rank and not once per
 row.
 """,
-        wrong={
-            "if (lane == 0) {\n    for (int v = 0; v < vectors; ++v) ep::peer_ptr(row, peer)[v] = token[v];\n"
-            "    ep::signal_add(flag, 1, peer);\n}": "All 32 lanes",
-            "for (int v = 3 * lane; v < 3 * lane + 3 && v < vectors; ++v) ep::peer_ptr(row, peer)[v] = token[v];\n"
-            "__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "lane l begins with",
-            "for (int v = lane; v < vectors; v += 32) ep::peer_ptr(row, peer)[v] = token[v];\n"
-            "__syncwarp();\nep::signal_add(flag, 1, peer);": "told once",
-            "for (int i = lane; i < vectors; i += ep::kWarpSize) ep::peer_ptr(row, peer)[i] = token[i];\n"
-            "if (lane == 0) ep::signal_add(flag, 1, peer);": "race",
-            "for (int i = lane; i + 32 <= vectors; i += 32) ep::peer_ptr(row, peer)[i] = token[i];\n"
-            "__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "should hold",
-            "for (int i = lane; i < vectors; i += ep::kWarpSize) row[i] = token[i];\n"
-            "__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "should hold",
-        },
         flows=(
             Flow(
                 "row",

@@ -85,12 +85,6 @@ The numbers are *divided* by the scale before the cast, and multiplied by it aft
 E4M3, which has no infinity: it stays visible, and its neighbours stay right. (The library also keeps the scale
 above the smallest normal number, since 1 / scale must not overflow.)
 """,
-        wrong={
-            "scale = x.max() / 448": "group of negative numbers",
-            "scale = abs(x).max() / 448": "group of zeros",
-            "scale = 448 / abs(x).max()": "group of random numbers",
-            "largest = abs(x).max()\nscale = largest / 448 if largest > 0 else 1.0": "infinity",
-        },
         ranks=0,
     ),
     Puzzle(
@@ -128,12 +122,6 @@ extern "C" __global__ void puzzle(ep::TaggedWord* box, uint64_t* heard, int roun
 No release, no fence, no wait: the tag cannot be there without its data, since both are one access. Two stores side
 by side look the same in every test on the emulator; the checker knows that nothing keeps them together.
 """,
-        wrong={
-            "ep::TaggedWord* const theirs = ep::peer_ptr(box, peer);\ntheirs->data = value;\n"
-            "ep::st_relaxed_sys_u64(&theirs->tag, round + 1);": "race",
-            "ep::st_relaxed_sys_u64x2(&ep::peer_ptr(box, peer)->data, round + 1, value);": "waited",
-            "ep::st_relaxed_sys_u64x2(&box->data, value, round + 1);": "waited",
-        },
         flows=(Flow("box", "writes", "another", "The packet goes to the other rank's box."),),
     ),
     Puzzle(
@@ -164,11 +152,6 @@ for token in topk_idx:
 With 8 of 256 experts on 4 ranks that is 2.7 rows per token instead of 6. The other saving, that nothing is sent to
 oneself, comes with it.
 """,
-        wrong={
-            "rows = sum(len(token) for token in topk_idx)": "rows;",
-            "for token in topk_idx:\n    rows += len({expert // per_rank for expert in token})": "rows;",
-            "for token in topk_idx:\n    rows += sum(expert // per_rank != me for expert in token)": "rows;",
-        },
         ranks=0,
     ),
     Puzzle(
@@ -205,12 +188,6 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard, int roun
 You are in round 2 because you have read the peer's round 1, which it sent after it had read your round 0. So word 0
 is free again, without a credit. With one word the peer may still be reading round 0 when your round 1 arrives.
 """,
-        wrong={
-            "const int at = 0;\nif (!ep::wait_until_ge(flag, 2 * round, {ep::kPhaseSignal, peer, round})) return;": "",
-            "const int at = 0;": "should hold",
-            "const int at = round / 2 % 2;": "should hold",
-            "const int at = round;": "past the end",
-        },
         flows=(Flow("box", "writes", "another", "The word goes to the other rank's box."),),
         forbids={r"wait|while|signal": "Nobody waits or signals here; the choice of the word is enough."},
     ),

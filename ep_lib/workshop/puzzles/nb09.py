@@ -93,11 +93,6 @@ The weights of a token sum to 1, whatever its other logits are: that is Mixtral'
 probability over all experts, which is less than 1, and lets a router say that no expert is much good. Both are fine;
 a model must be served as it was trained.
 """,
-        wrong={
-            "experts = np.argsort(logits)[:top_k]\nweights = np.exp(logits[experts])": "the largest are those of",
-            "experts = np.argsort(-logits)[:top_k]\nweights = logits[experts]": "the weights are",
-            "experts = np.argsort(-logits)[:top_k]\nweights = np.exp(logits)": "which sum to 1.000, and should be",
-        },
         ranks=0,
     ),
     Puzzle(
@@ -128,13 +123,6 @@ extern "C" __global__ void puzzle(const int* topk_idx, int count, uint32_t* load
 Relaxed is enough: the counts are read by another kernel, and the end of this one puts everything before it. `gpu` is
 the smallest scope that reaches all blocks. The picture shows how uneven the load is: hot experts are hot words, too.
 """,
-        wrong={
-            "if (i == 0) {\n    for (int k = 0; k < count; ++k)\n"
-            "        if (topk_idx[k] >= 0) load[topk_idx[k]] += 1;\n}": "The work is shared",
-            "if (topk_idx[i] >= 0) load[topk_idx[i]] += 1;": "race",
-            "ep::red_add_relaxed_gpu_u32(load + topk_idx[i], 1);": "load",
-            "if (topk_idx[i] > 0) ep::red_add_relaxed_gpu_u32(load + topk_idx[i], 1);": "Each choice counts once",
-        },
         ranks=1,
         flows=(
             Flow(
@@ -177,11 +165,6 @@ extern "C" __global__ void puzzle(const int* topk_idx, int* rows) {
 That is the difference between counting choices and counting rows: with 256 experts on 4 ranks and 8 choices, a token
 sends 3.6 rows instead of 8. -1 / 2 is 0 in C++, a rank that exists: the missing choice would become a row to rank 0.
 """,
-        wrong={
-            "ranks |= 1u << expert / 2;": "A rank that holds two",
-            "if (expert >= 0) ranks |= 1u << expert;": "rows of rank 0 holds",
-            "if (expert >= 0) ranks += 1u << expert / 2;": "rows of rank 0 holds",
-        },
         ranks=1,
     ),
     Puzzle(
@@ -219,12 +202,6 @@ The whole way back of a token, in two lines: combine *reads*, and nobody has to 
 the sum is the order of the choices, so its bits are the same on every run. The barrier before this kernel is what
 makes the results readable; in one kernel, that would be a signal.
 """,
-        wrong={
-            "sum = 7500.5f;": "must be read there",
-            "sum += weights[k] * made[expert % 4];": "the weighted sum of what its experts made",
-            "sum += weights[k] * ep::peer_ptr(made, expert % 2)[expert / 2];": "the weighted sum",
-            "sum += weights[k] * ep::peer_ptr(made, expert / 4)[expert];": "out",
-        },
         flows=(
             Flow(
                 "made",

@@ -315,8 +315,8 @@ class Puzzle:
     with ``bench.expect`` (compare with NumPy). ``task``, ``hints`` and ``discussion`` are prose, in which `code`,
     **strong** and *emphasis* count and an empty line begins a paragraph.
 
-    ``hints``: three: where to look, what to think of, nearly the code. ``wrong``: answers that people really give, with
-    words that the verdict on them must hold. ``picture``: the names of the arrays to show, by default all.
+    ``hints``: three: where to look, what to think of, nearly the code. ``picture``: the names of the arrays to show, by
+    default all.
 
     Right values are not all that a task asks for: ``flows`` are what must be seen in the run. Where the run cannot
     tell, ``requires`` and ``forbids`` are regular expressions for the lines, with what is said if they do not hold.
@@ -331,7 +331,6 @@ class Puzzle:
     hints: tuple[str, str, str]
     solution: str
     discussion: str
-    wrong: Mapping[str, str]
     ranks: int = 2
     fabric: str | None = None
     seeds: int = _SEEDS

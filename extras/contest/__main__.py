@@ -1,4 +1,4 @@
-"""``ep-lib contest TASK --mine DIR``: points for speed on the virtual clock, and none for a race.
+"""``python extras/contest TASK --mine DIR``: points for speed on the virtual clock, and none for a race.
 
 The tasks are alltoall, dispatch and combine. DIR holds alltoall.cuh (or the other); `--start DIR` puts one there that
 is right and slow, and says in its comments what is asked. Results must equal NumPy's bit for bit at two sizes, and the
@@ -19,18 +19,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ep_lib.errors import GradingError
-from ep_lib.workshop import contest
+import contest
+
+from ep_lib.errors import EpError, GradingError
 from ep_lib.workshop.grader import printable
 
 _MOST_LETTERS = 40  # of a name
 _ALSO_ALLTOALL = ("all_to_all", "all-to-all")  # an exercise has the one name, people write the other: both are taken
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ep-lib contest``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = __doc__
+def main(words: list[str] | None = None) -> int:
+    """Runs the program, with the arguments of the command line unless others are given; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="contest",
+        description="The fastest all-to-all, dispatch or combine without a race.",
+        epilog=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "task",
         nargs="?",
@@ -46,15 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--leaderboard", metavar="FILE", type=Path, help="default: the clone's mine/contest/leaderboard.jsonl"
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    try:
+        return _run(parser.parse_args(words))
+    except EpError as error:
+        print(f"contest: {printable(str(error))}", file=sys.stderr)
+        return 1
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs ``ep-lib contest`` with parsed options; returns the exit code."""
+def _run(options: argparse.Namespace) -> int:
     if options.task is None and (options.mine or options.start):
         raise GradingError(f"which task? One of {', '.join(contest.CONTESTS)}, before the options")
     if options.start:
         path = contest.start(options.task, options.start)
-        print(f"{path} is yours to make faster; then: ep-lib contest {options.task} --mine {options.start}")
+        print(f"{path} is yours to make faster; then: python extras/contest {options.task} --mine {options.start}")
         return 0
     leaderboard = options.leaderboard or contest.default_leaderboard()
     if options.mine is None:
@@ -68,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         contest.enter(result, leaderboard)
     except GradingError as error:  # the points are true without it
-        print(f"ep-lib contest: warning: {printable(str(error))}", file=sys.stderr)
+        print(f"contest: warning: {printable(str(error))}", file=sys.stderr)
     else:
         if not options.json:
             print(printable(f"Added to {leaderboard}"))
@@ -102,7 +111,7 @@ def _show_standings(leaderboard: Path, options: argparse.Namespace) -> int:
         print(json.dumps(shown, indent=2))
         return 0
     if not shown:
-        print(f"No entries yet in {leaderboard}. Begin with: ep-lib contest alltoall --start mine/contest")
+        print(f"No entries yet in {leaderboard}. Begin with: python extras/contest alltoall --start mine/contest")
     for entry in shown:
         print(printable(_line(entry)))
     if unreadable:
@@ -115,3 +124,7 @@ def _line(entry: dict[str, Any]) -> str:
     us = ", ".join(f"{time:g}" for time in times if isinstance(time, (int, float))) if isinstance(times, list) else ""
     when = str(entry.get("time", ""))[:16]
     return f"{entry['task']!s:<10} {entry['points']:>9.2f}  {entry['name']!s:<{_MOST_LETTERS}} {us} us  {when}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-// The jobs of ep-lib contest: what a contestant's function gets. All counters and flags are 0 at the start, there is one
+// The jobs of the contest: what a contestant's function gets. All counters and flags are 0 at the start, there is one
 // launch, and any memory named symmetric may be written by every rank. A contestant's header defines
 //
 //     constexpr int kBlocks = 8;      1 to 32

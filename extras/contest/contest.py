@@ -1,4 +1,4 @@
-"""``ep-lib contest``: whose alltoall, dispatch or combine is the fastest, without a race.
+"""The contest: whose alltoall, dispatch or combine is the fastest, without a race.
 
 A contestant's folder has a header for each task (``alltoall.cuh``, ``dispatch.cuh``, ``combine.cuh``) with a function
 that gets a job of <contest.cuh>; :func:`start` copies one that is right and slow. :func:`score` runs it on jobs of two
@@ -7,7 +7,7 @@ schedules. The points are 1000 over the geometric mean of the times in microseco
 It runs where submissions of exercises do, in a process behind walls.
 
 :func:`enter` adds a line to a leaderboard, a file of JSON lines that only grows, and :func:`standings` reads it. How
-the clock's order compares with measured figures: docs/contest.md.
+the clock's order compares with measured figures: README.md.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from ep_lib import reference
 from ep_lib.errors import GradingError
 from ep_lib.jit.lexer import without_comments
 from ep_lib.version import __version__
+from ep_lib.workshop import hidden
 from ep_lib.workshop.exercises import Exercise, Task, workshop_root
 from ep_lib.workshop.grader import Grade, examine
-from ep_lib.workshop.hidden import Behaviour, Case, HiddenTests, Rng, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, HiddenTests, Rng
+from ep_lib.workshop.hidden.cases import under_checker
 from ep_lib.workshop.kernels import kernel_of
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
+from ep_lib.workshop.scenario import Array, ByRank, Launch, Outputs, Scenario
 
 SCHEMA = 1  # of a line of the leaderboard
 HARDWARE = "h100-cx7"
@@ -42,8 +44,7 @@ RANKS, EXPERTS, TOP_K = 4, 8, 3
 _CHECKED_SEEDS = 8
 _FLAGS = 1024  # kContestFlags of contest.cuh
 _CONTESTANT, _READER, _EXPERTS = 1, 2, 3  # `what` of the .cu files
-_STARTERS = Path(__file__).parent / "starters"
-_HIDDEN = Path(__file__).parents[1] / "hidden"
+_HERE = Path(__file__).parent
 _RIGHT = "What is asked stands in <contest.cuh>; every result must equal NumPy's, bit for bit."
 _CLEAN = "A race scores 0, whatever the result was."
 _NUMBER = r"\bconstexpr\s+int\s+{}\s*=\s*(\d+)\s*;"
@@ -51,11 +52,10 @@ _NUMBER = r"\bconstexpr\s+int\s+{}\s*=\s*(\d+)\s*;"
 
 @dataclass(frozen=True)
 class Job:
-    """Inputs of one run: what the kernel gets after ``what``, and what the reader must have read, rank by rank."""
+    """Inputs of one run: what the kernel gets, in this order, and what the reader must have read, rank by rank."""
 
-    symmetric: dict[str, list[Array]]
-    local: dict[str, list[Array]]
-    arguments: tuple[str, ...]
+    symmetric: dict[str, ByRank]
+    local: dict[str, ByRank]
     told: list[Array]
     experts: bool = False  # a kernel that writes rows comes first
 
@@ -110,25 +110,20 @@ class Score:
 
 
 # ---- the jobs --------------------------------------------------------------------------------------------------------
-def _each(array: Array) -> list[Array]:
-    return [array for _ in range(RANKS)]
-
-
-def _common(told: list[Array]) -> tuple[dict[str, list[Array]], dict[str, list[Array]]]:
+def _common(told: list[Array]) -> tuple[dict[str, ByRank], dict[str, ByRank]]:
     """The arrays that all jobs have: symmetric and local ones."""
-    symmetric = {"flags": _each(np.zeros(_FLAGS, np.uint64)), "numbers": _each(np.zeros(_FLAGS, np.uint32))}
-    local = {"own": _each(np.zeros(_FLAGS, np.uint32)), "seen": _each(np.zeros(1, np.uint8))}
-    return symmetric, {**local, "told": [np.zeros_like(each) for each in told]}
+    symmetric: dict[str, ByRank] = {"flags": np.zeros(_FLAGS, np.uint64), "numbers": np.zeros(_FLAGS, np.uint32)}
+    return symmetric, {"own": np.zeros(_FLAGS, np.uint32), "told": [np.zeros_like(each) for each in told]}
 
 
 def _alltoall(rng: Rng, vectors: int) -> Job:
     sources = [rng.integers(1, 1 << 31, (RANKS, 4 * vectors)).astype(np.int32) for _ in range(RANKS)]
     told = [np.stack([source[rank] for source in sources]) for rank in range(RANKS)]
     symmetric, local = _common(told)
-    symmetric["inbox"] = _each(np.zeros_like(told[0]))
+    symmetric["inbox"] = np.zeros_like(told[0])
     local |= {"source": sources, "out": [np.zeros_like(each) for each in told]}
-    local["sizes"] = _each(np.array([vectors], np.int64))
-    return Job(symmetric, local, ("source", "inbox", "out", "told", "sizes"), told)
+    local["sizes"] = np.array([vectors], np.int64)
+    return Job(symmetric, local, told)
 
 
 def _routing(rng: Rng, tokens: int, vectors: int) -> tuple[list[Array], list[Array], list[Array]]:
@@ -157,11 +152,11 @@ def _dispatch(rng: Rng, tokens: int, vectors: int) -> Job:
     for array, each in zip(told, received, strict=True):
         array[: len(each.x)] = each.x
     symmetric, local = _common(told)
-    symmetric["rows"] = _each(np.zeros((most, 4 * vectors), np.float32))
-    local |= {"x": xs, "topk_idx": idx, "num_rows": _each(np.zeros(1, np.int32))}
-    local["send_index"] = _each(np.full((tokens, RANKS), -1, np.int32))
+    symmetric["rows"] = np.zeros((most, 4 * vectors), np.float32)
+    local |= {"x": xs, "topk_idx": idx, "num_rows": np.zeros(1, np.int32)}
+    local["send_index"] = np.full((tokens, RANKS), -1, np.int32)
     local["sizes"] = [np.array([len(x), tokens, vectors, TOP_K, EXPERTS // RANKS], np.int64) for x in xs]
-    return Job(symmetric, local, ("x", "topk_idx", "rows", "num_rows", "send_index", "told", "sizes"), told)
+    return Job(symmetric, local, told)
 
 
 def _combine(rng: Rng, tokens: int, vectors: int) -> Job:
@@ -181,14 +176,13 @@ def _combine(rng: Rng, tokens: int, vectors: int) -> Job:
         on_rank.append(sums)
     symmetric, local = _common(told)
     shape = (RANKS * tokens, 4 * vectors)
-    symmetric |= {name: _each(np.zeros(shape, np.float32)) for name in ("rows", "returned")}
+    symmetric |= {name: np.zeros(shape, np.float32) for name in ("rows", "returned")}
     local |= {"y": ys, "send_index": [layout.slot.astype(np.int32) for layout in layouts], "weights": on_rank}
     local["first_row"] = [first_row[rank].astype(np.int32) for rank in range(RANKS)]
     local["out"] = [np.zeros_like(each) for each in told]
     sizes = zip(xs, ys, strict=True)
     local["sizes"] = [np.array([len(x), tokens, vectors, len(y)], np.int64) for x, y in sizes]
-    names = ("y", "rows", "returned", "send_index", "first_row", "weights", "out", "told", "sizes")
-    return Job(symmetric, local, names, told, experts=True)
+    return Job(symmetric, local, told, experts=True)
 
 
 CONTESTS = {
@@ -226,7 +220,7 @@ def start(task: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
-            file.write((_STARTERS / contest.piece).read_text("utf-8"))
+            file.write((_as_exercise(contest).solution_dir / contest.piece).read_text("utf-8"))
     except FileExistsError:
         pass
     except OSError as error:
@@ -243,7 +237,7 @@ def score(task: str, folder: Path, name: str, progress: Callable[[str], None] = 
     except (OSError, UnicodeDecodeError) as error:
         raise GradingError(
             f"cannot read {path}: {error}; --mine names the folder that has {contest.piece}, and "
-            f"`ep-lib contest {task} --start {folder}` makes one to begin with"
+            f"`python extras/contest {task} --start {folder}` makes one to begin with"
         ) from error
     result = Score(contest, folder, name, hashlib.sha256(text.encode()).hexdigest())
     try:
@@ -251,10 +245,11 @@ def score(task: str, folder: Path, name: str, progress: Callable[[str], None] = 
     except GradingError as error:
         result.problem = str(error)
         return result
-    source = str(_HIDDEN / f"contest_{task}.cu")
+    source = str(_HERE / f"contest_{task}.cu")
     tests = _tests(contest, source, grid, block, result.microseconds)
     exercise = _as_exercise(contest)
-    kernel_of(Path(source), "run", _STARTERS, ()).compile()  # what is the same for all entries is compiled now
+    # What is the same for all entries is compiled now.
+    kernel_of(Path(source), "run", exercise.solution_dir, ()).compile()
     grade = examine(exercise, folder, tests, progress=progress)
     result.problem = _problem(grade)
     return result
@@ -270,18 +265,10 @@ def _constant(text: str, name: str, least: int, most: int) -> int:
     return int(found[1])
 
 
-class _Entry(Exercise):
-    """What the grader sees of a contest: an exercise that begins with the starter."""
-
-    @property
-    def exercise_dir(self) -> Path:
-        return _STARTERS
-
-
 def _as_exercise(contest: Contest) -> Exercise:
+    """What the grader sees of a contest: an exercise whose solution is the starter."""
     tasks = (Task(1, "right, and fast", 1), Task(2, "no race on any schedule", 1))
-    root = workshop_root()
-    return _Entry(f"contest_{contest.name}", contest.name, root, "mine", (contest.piece,), tasks, ())
+    return Exercise(contest.name, contest.name, _HERE, "mine", (contest.piece,), tasks, ())
 
 
 def _tests(contest: Contest, source: str, grid: int, block: int, times: list[float]) -> HiddenTests:
@@ -298,26 +285,23 @@ def _tests(contest: Contest, source: str, grid: int, block: int, times: list[flo
             Behaviour(1, "every result equals NumPy's, bit for bit", timed, _RIGHT),
             Behaviour(2, "the checker finds nothing", under_checker(checked, _CHECKED_SEEDS), _CLEAN),
         ),
+        (Path(hidden.__file__).with_name("grader.cuh"),),
+        _HERE,
     )
 
 
 def _case(job: Job, source: str, grid: int, block: int, times: list[float] | None, hardware: str = "") -> Case:
     """One run. Where it is timed (``times`` gets the microseconds), the contestant's kernel runs alone."""
-    before = ("seen", "flags", "numbers", "own")
-
-    def launch(what: int, blocks: int, threads: int) -> Launch:
-        return Launch("run", blocks, threads, (what, *(Ref(name) for name in (*before, *job.arguments))))
-
-    launches = [launch(_CONTESTANT, grid, block)]
+    launches = [Launch(grid, block, task=_CONTESTANT, kernel="run")]
     result = {"alltoall": "out", "dispatch": "rows", "combine": "out"}[source.rpartition("contest_")[2][:-3]]
     local, symmetric = dict(job.local), dict(job.symmetric)
     if times is None:
-        launches.append(launch(_READER, 1, 64))
+        launches.append(Launch(1, 64, task=_READER, kernel="run"))
         result = "told"
         if job.experts:
-            launches.insert(0, launch(_EXPERTS, 1, 64))
+            launches.insert(0, Launch(1, 64, task=_EXPERTS, kernel="run"))
     elif job.experts:  # the experts' rows are there when the clock starts
-        symmetric["rows"] = [_padded(y, rows) for y, rows in zip(local["y"], symmetric["rows"], strict=True)]
+        symmetric["rows"] = [_padded(y, symmetric["rows"]) for y in local["y"]]
 
     def judge(out: Outputs) -> str | None:
         for rank, (got, want) in enumerate(zip(out[result], job.told, strict=True)):
@@ -331,8 +315,7 @@ def _case(job: Job, source: str, grid: int, block: int, times: list[float] | Non
     scenario = Scenario(
         source=source,
         ranks=RANKS,
-        seed=0,
-        launches=(tuple(launches),) * RANKS,
+        launches=launches,
         outputs=(result,),
         symmetric=symmetric,
         local=local,

@@ -1,0 +1,48 @@
+"""What the hidden tests pass to their kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, make_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.jit import sealed
+from ep_lib.workshop.hidden import Rng
+from ep_lib.workshop.scenario import Array
+
+Bytes = NDArray[np.uint8]
+Job = Any  # what job_of() has made
+
+
+def random_bytes(rng: Rng, count: int) -> Bytes:
+    return rng.integers(0, 256, count, dtype=np.uint8)
+
+
+def random_words(rng: Rng, shape: int | Sequence[int], dtype: Any = np.uint64, most: int = 1 << 62) -> Array:
+    """Numbers below ``most``, some of them 0: what is sent, summed or copied is no less if it is nothing."""
+    numbers = rng.integers(1, most, shape).astype(dtype)
+    numbers[rng.random(numbers.shape) < 0.2] = 0
+    return numbers
+
+
+def round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def job_of(test: str) -> Any:
+    """The struct Job of the .cu file beside ``test``, which holds 64-bit integers only, as a dataclass: of those that
+    have a value there. What has none is passed to :func:`job_numbers`."""
+    text = sealed.opened(Path(test).with_suffix(".cu").read_text("utf-8"))
+    (declared,) = re.findall(r"^struct Job \{$(.*?)^\};$", text, re.MULTILINE | re.DOTALL)
+    fields = re.findall(r"(\w+) =\s+(-?\d+)", re.sub(r"//.*", "", declared))
+    return make_dataclass("Job", [(name, int, int(value)) for name, value in fields], frozen=True)
+
+
+def job_numbers(job: Job, *before: int) -> NDArray[np.int64]:
+    """``before``, then the fields of ``job``."""
+    return np.array([*before, *asdict(job).values()], dtype=np.int64)

@@ -1,0 +1,21 @@
+"""Who sends to whom in the hidden tests, and over what."""
+
+from __future__ import annotations
+
+from ep_lib.emulator.fabric import Fabric
+
+Route = tuple[int, ...]  # by rank: to which rank it sends, -1: to none
+
+PAIR: Route = (1, -1)
+BACK: Route = (-1, 0)
+BOTH: Route = (1, 0)
+RING: Route = (1, 2, 3, 0)
+
+RC, SRD = Fabric("rc"), Fabric("srd")
+IN_A_NODE = Fabric("rc", ranks_per_node=4), Fabric("srd", ranks_per_node=4)  # four ranks, on no network
+NODES = Fabric("srd", ranks_per_node=2)  # of two ranks, which reach each other by loads and stores
+
+
+def senders(route: Route) -> list[int]:
+    """By rank: which rank sends to it, -1: none."""
+    return [route.index(me) if me in route else -1 for me in range(len(route))]
