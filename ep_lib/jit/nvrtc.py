@@ -43,7 +43,7 @@ _UNFORCED = "#undef __forceinline__\n#define __forceinline__\n"
 _PTX_FILE = re.compile(r'^\s*\.file\s+(\d+) "([^"]*)"', re.MULTILINE)
 _PTX_LINE = re.compile(r"^\s*\.loc\s+(\d+) (\d+)", re.MULTILINE)
 _PTX_BODY = re.compile(r"^(?:\.\w+ )*\.(?:func|entry)[^{;]*?([\w$]+)\([^{;]*\{(.*?)^\}", re.MULTILINE | re.DOTALL)
-_PTX_CALL = re.compile(r"\bcall[\w.]*\s+(?:\([^)]*\),\s*)?([\w$]+)")
+_PTX_PROTOTYPE = re.compile(r"^(?:\.\w+ )*\.func[^;{]*;", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -169,17 +169,19 @@ def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> t
 
 
 def _calls_one_of(functions: Collection[tuple[str, str]], ptx: str) -> bool:
-    """Whether one of the functions at these files and lines is called by one that is not among them."""
+    """Whether others call one of the functions at these files and lines, or have its address."""
     files = dict(_PTX_FILE.findall(ptx))
-    called: dict[bool, set[str]] = {True: set(), False: set()}
     names = set()
-    for name, body in _PTX_BODY.findall(ptx):
-        begin = _PTX_LINE.search(body)
-        is_one = begin is not None and (files.get(begin[1], ""), begin[2]) in functions
-        called[is_one] |= set(_PTX_CALL.findall(body))
-        if is_one:
-            names.add(name)
-    return not names.isdisjoint(called[False])
+
+    def others(found: re.Match[str]) -> str:
+        begin = _PTX_LINE.search(found[2])
+        if begin is None or (files.get(begin[1], ""), begin[2]) not in functions:
+            return found[2]
+        names.add(found[1])
+        return ""
+
+    rest = _PTX_PROTOTYPE.sub("", _PTX_BODY.sub(others, re.sub("//[^\n]*", "", ptx)))
+    return not names.isdisjoint(re.findall(r"[\w$]+", rest))
 
 
 def _ask_once(
