@@ -3,6 +3,7 @@
 #
 #   PYTHON=python3.12     which Python makes the environment (default: the first of python3, 3.13, 3.12, 3.11 that fits)
 #   NOTEBOOKS=00,01       which notebooks `make site` executes (default: all)
+#   REPOSITORY=owner/name   on GitHub: `make site` links each notebook to Codespaces, Binder and Colab
 #   LAB=0                 `make lab` stops before it starts JupyterLab
 #   CUDA=cuda12|cuda13|   which GPU packages come along (default: what the driver offers; empty: none)
 #   TORCH_INDEX=address   one more package index; PyTorch's index of CPU-only builds saves gigabytes (docs/learners.md)
@@ -79,7 +80,7 @@ demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread 
 	"$(PY)" -m ep_lib demo
 
 site: $(SITE_INSTALLED)  ## executed notebooks, docs and pages of runs as a static site in build/site/html (minutes; NOTEBOOKS=00,01: only some)
-	"$(PY)" docs/site/build.py $(if $(NOTEBOOKS),--notebooks "$(NOTEBOOKS)")
+	"$(PY)" docs/site/build.py $(if $(NOTEBOOKS),--notebooks "$(NOTEBOOKS)") $(if $(REPOSITORY),--repository "$(REPOSITORY)")
 
 pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run (needs Chromium)
 	"$(PY)" docs/site/pictures.py

@@ -7,7 +7,11 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDERS = ("notebooks", "exercises", "solutions", "tutorial_kernels", "docs")
-FILES = ("benchmarks/results/h200x4.json", "tests/kernels/nixl_guide.cu")  # of other folders, that these read
+# Of other folders, which these read
+FILES = (
+    *(f"benchmarks/results/{name}.json" for name in ("h200x4", "dispatch-profile-h200x2")),
+    "tests/kernels/nixl_guide.cu",
+)
 
 
 class BuildWithWorkshop(build_py):

@@ -105,3 +105,18 @@ def test_what_stays_out_of_the_image() -> None:
 def test_the_reader_sees_what_is_wrong(broken: str) -> None:
     ((name, rest),) = instructions(f"# a comment\n{broken}\n")
     assert name not in INSTRUCTIONS or rest.endswith("latest")
+
+
+def test_what_codespaces_and_binder_run_exists() -> None:
+    place = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    make, target, *words = shlex.split(place["postCreateCommand"])
+    makefile = (ROOT / "Makefile").read_text()
+    assert make == "make" and re.search(rf"^{target}:", makefile, re.M)
+    assert all(re.search(rf"^#   {word.partition('=')[0]}=", makefile, re.M) for word in words)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    build = ROOT / ".binder" / "postBuild"
+    (installed,) = re.findall(r"'\.\[([\w,]+)\]'", build.read_text())
+    assert set(installed.split(",")) <= set(extras) and build.stat().st_mode & 0o111
+    assert {"g++", "make"} <= set((ROOT / ".binder" / "apt.txt").read_text().split())
+    python = (ROOT / ".binder" / "runtime.txt").read_text().strip().removeprefix("python-")
+    assert f"python:{python}-" in place["image"] and f"python:{python}-" in of("ARG")[0], "one Python in all images"

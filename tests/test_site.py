@@ -87,6 +87,32 @@ def test_links_lead_to_pages_or_to_the_text_of_a_file(module: Any, tmp_path: Pat
     assert (site / "kernels" / "a.cu.txt").read_text() == "text"
 
 
+def test_links_that_lead_nowhere_are_found(module: Any, tmp_path: Path) -> None:
+    build = module("build")
+    for file, text in {
+        "README.md": "text",
+        "html/index.html": '<h2 id="for-learners">',
+        "html/docs/a.html": '<a href="../README.md#for-learners"><a href="b.html#there"><a href="#here"><p id="here">'
+        '<img src="c.png"><a href="https://a.test/d"><a href="../">',
+        "html/docs/b.html": '<a href="a.html#not"><a href="e%20f.txt"><p id="there">',
+        "html/docs/e f.txt": "text",
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    build.mend_links(tmp_path / "html", tmp_path)
+    assert "../index.html#for-learners" in (tmp_path / "html/docs/a.html").read_text()
+    assert build.dead_links(tmp_path / "html") == ["docs/a.html: c.png", "docs/b.html: a.html#not"]
+
+
+def test_a_page_says_where_its_notebook_runs(module: Any) -> None:
+    run_it = module("build").run_it
+    learners = (ROOT / "docs" / "learners.md").read_text()
+    assert "#without-installing-anything" in run_it("00.ipynb", "") and "\n## Without installing anything\n" in learners
+    links = run_it("00.ipynb", "a/b")
+    assert "/github/a/b/blob/main/notebooks/00.ipynb" in links and "codespaces.new/a/b" in links
+    assert "mybinder.org/v2/gh/a/b/HEAD?labpath=notebooks/00.ipynb" in links
+
+
 @pytest.mark.slow
 def test_every_tour_shows_what_it_says(module: Any) -> None:
     pages = {tour.name: tour.page.html for tour in module("tours").tours()}

@@ -1,6 +1,7 @@
 """`make site`: executes the notebooks, writes the pages of runs, and lets MkDocs make a static site of them.
 
     python docs/site/build.py [--notebooks 00,01]      # all of them if nothing is said
+                              [--repository OWNER/NAME] # on GitHub: each notebook's page leads to where it runs
 
 The result is build/site/html/index.html, which opens without a server; only the search needs one
 (python -m http.server -d build/site/html).
@@ -15,7 +16,9 @@ import shutil
 import subprocess
 import sys
 import time
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import nbformat
 import yaml
@@ -44,7 +47,19 @@ def chosen(words: str | None) -> list[Path]:
     return found
 
 
-def execute(source: Path) -> bool:
+def run_it(notebook: str, repository: str) -> str:
+    """Where the notebook of this file name runs: links, in Markdown."""
+    how = "[how to run it](../docs/learners.md#without-installing-anything)"
+    if not repository:
+        return f"*This page was run for you: {how}.*"
+    colab = f"https://colab.research.google.com/github/{repository}/blob/main/notebooks/{notebook}"
+    binder = f"https://mybinder.org/v2/gh/{repository}/HEAD?labpath=notebooks/{notebook}"
+    codespaces = f"https://codespaces.new/{repository}"
+    places = f"[Codespaces]({codespaces}), [Binder]({binder}), [Colab]({colab})"
+    return f"*This page was run for you. Run it: {places}; {how}.*"
+
+
+def execute(source: Path, repository: str) -> bool:
     """Puts the executed notebook beside the others; False if a cell failed, whose error is then part of the page."""
     notebook = nbformat.read(source, as_version=4)
     begin = time.perf_counter()
@@ -60,6 +75,9 @@ def execute(source: Path) -> bool:
         failed = True
     before_saving(str(source), {"type": "notebook", "content": notebook})  # pages have no kernel that buttons could ask
     notebook.metadata.pop("widgets", None)
+    if notebook.cells[0].cell_type != "markdown":  # the page of all puzzles
+        notebook.cells.insert(0, nbformat.v4.new_markdown_cell(f"# {source.stem.capitalize()}"))
+    notebook.cells[0].source += f"\n\n{run_it(source.name, repository)}"
     nbformat.write(notebook, PAGES / "notebooks" / source.name)
     print(f"{source.name}: {time.perf_counter() - begin:.0f} s", flush=True)
     return not failed
@@ -89,6 +107,9 @@ def mend_links(site: Path, root: Path = ROOT) -> None:
             if target.suffix in (".md", ".ipynb") and target.with_suffix(".html").exists():
                 return f'href="{link[1].removesuffix(target.suffix)}.html{link[2] or ""}"'
             file = root / target.relative_to(site.resolve())
+            if file == root / "README.md":
+                start = os.path.relpath(site.resolve() / "index.html", page.resolve().parent)
+                return f'href="{start}{link[2] or ""}"'
             if file.is_relative_to(root / "mine"):  # a learner's, which is no part of a site: text without a link
                 return 'aria-disabled="true"'
             if not file.is_file():
@@ -102,10 +123,48 @@ def mend_links(site: Path, root: Path = ROOT) -> None:
         page.write_text(re.sub(r'href="([^":#?]+)(#[^"]*)?"', mended, text), encoding="utf-8")
 
 
+class _Links(HTMLParser):
+    """What a page refers to, and what of it can be referred to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if value and name in ("href", "src"):
+                self.links.append(value)
+            elif value and name in ("id", "name"):
+                self.names.add(value)
+
+
+def dead_links(site: Path) -> list[str]:
+    """Links to files of the site, or to places in them, that are not there; "PAGE: LINK" each."""
+    pages = {page.resolve(): _Links(page.read_text(encoding="utf-8")) for page in sorted(site.rglob("*.html"))}
+    dead = []
+    for page, found in pages.items():
+        if page.name == "404.html":  # a server shows it in the place of any page, so its links begin at the root
+            continue
+        for link in dict.fromkeys(found.links):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            is_there = target.is_file() or (target / "index.html").is_file()
+            has_name = not parts.fragment or target not in pages or unquote(parts.fragment) in pages[target].names
+            if not is_there or not has_name:
+                dead.append(f"{page.relative_to(site.resolve())}: {link}")
+    return dead
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--notebooks", help="beginnings of names, with commas: 00,01")
-    notebooks = chosen(parser.parse_args().notebooks)
+    parser.add_argument("--repository", default="", help="OWNER/NAME on GitHub, for links to where notebooks run")
+    options = parser.parse_args()
+    notebooks = chosen(options.notebooks)
     os.chdir(ROOT)  # sources are named from here
     shutil.rmtree(PAGES, ignore_errors=True)
     for folder in ("notebooks", "runs", "docs"):
@@ -117,7 +176,7 @@ def main() -> int:
     for page in sorted((ROOT / "docs").glob("*.md")):
         shutil.copy(page, PAGES / "docs")
     runs = [write_tour(tour) for tour in tours()]
-    done = [execute(notebook) for notebook in notebooks]
+    done = [execute(notebook, options.repository) for notebook in notebooks]
     config = {
         "INHERIT": str(HERE / "mkdocs.yml"),
         "docs_dir": "pages",
@@ -133,8 +192,11 @@ def main() -> int:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--clean", "--config-file", str(MADE / "mkdocs.yml")]
     subprocess.run(command, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     mend_links(MADE / "html")
+    dead = dead_links(MADE / "html")
+    for link in dead:
+        print(f"a link that leads nowhere: {link}", file=sys.stderr)
     print("build/site/html/index.html")
-    return 0 if all(done) else 1
+    return 0 if all(done) and not dead else 1
 
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ from ep_lib.require import a_path, show
 
 METADATA = "exercise.toml"
 CARRIED = Path(ep_lib.__file__).resolve().parent / "_workshop"  # of an installed wheel (setup.py)
+ROUTER = "09_router"
+# What is counted on the way of a token, in one of the ways of `ep-lib demo --mine` or another
+_OF_A_MODEL = {"kCountSignals", "kCountRingRows", "kCountDispatchRows", "kCountCombineRows", "kCountPackets"}
+ON_GPUS = "ep-lib demo --mine --backend cuda --ranks 2"
 _OPTIONAL = ("otherwise", "given")  # of a hole
 
 
@@ -103,6 +107,11 @@ class Exercise:
     def given(self) -> tuple[Path, ...]:
         """The folder with headers that learners get and do not write."""
         return (self.root / self.runs_as,) if self.also else ()
+
+    @property
+    def is_of_a_model(self) -> bool:
+        """Whether a model needs the piece (``ep-lib demo --mine``): its router, and what tokens go through."""
+        return self.name == ROUTER or (self.mine is not None and self.mine.count in _OF_A_MODEL)
 
     @property
     def points(self) -> int:

@@ -21,7 +21,7 @@ import textwrap
 from pathlib import Path
 
 from ep_lib.errors import GradingError
-from ep_lib.workshop.exercises import Exercise, Hole, find, names, workshop_root
+from ep_lib.workshop.exercises import ON_GPUS, Exercise, Hole, find, names, workshop_root
 from ep_lib.workshop.puzzles.page import NAME, as_notebook
 
 _MARKER = re.compile(r"^(?P<indent>\s*)(?://|#)\s*EXERCISE-(?P<what>BEGIN|END)\s+(?P<at>\w+)\s*$")
@@ -186,7 +186,25 @@ others count all the same. {use}
 
 | task | what | points |
 | --- | --- | --- |
-{rows}"""
+{rows}{_on_gpus(exercise)}"""
+
+
+def _on_gpus(exercise: Exercise) -> str:
+    """How a finished piece is seen at work on GPUs, if tokens of a model go through it."""
+    if exercise.mine is None or not exercise.is_of_a_model:
+        return ""
+    carried = (
+        f"and says how many\n{exercise.mine.carries}"
+        if exercise.mine.carries
+        else f"all\nwith your {exercise.mine.piece}"
+    )
+    return f"""
+Then run it on two GPUs and see:
+
+    {ON_GPUS}    # without GPUs: ep-lib demo --mine
+
+It trains a small language model, spreads its experts over both GPUs, {carried}.
+"""
 
 
 def _kernels_with(exercise: Exercise) -> str:

@@ -14,6 +14,7 @@ from ep_lib.moe.buffer import Buffer
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 from ep_lib.workshop.course_map import MAIN, STAGES, Stage
+from ep_lib.workshop.exercises import ON_GPUS
 from ep_lib.workshop.mine import Carried, Held, Mine, Piece, names_aside, use_mine
 
 RANKS, TOKENS = 4, 32  # on each rank
@@ -78,7 +79,8 @@ class Program:
         """What came of it, and what is not on its path."""
         run = f"{RANKS * TOKENS} tokens went to their experts on {RANKS} ranks and came back"
         lines = [f"{run}: {'every bit is right' if self.right else f'wrong. {self.right.why}'}"]
-        return lines + ([f"yours as well, and not on this path: {', '.join(self.aside)}"] if self.aside else [])
+        lines += [f"yours as well, and not on this path: {', '.join(self.aside)}"] if self.aside else []
+        return [*lines, f"On two GPUs, a language model runs on them: {ON_GPUS}"]
 
     def __repr__(self) -> str:
         lines = [self.head]

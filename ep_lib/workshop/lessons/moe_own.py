@@ -11,6 +11,7 @@ from torch import Tensor
 from ep_lib.errors import EpError
 from ep_lib.moe import routing as library_router
 from ep_lib.moe.routing import Router, Routing
+from ep_lib.workshop.exercises import ROUTER
 from ep_lib.workshop.lessons.moe_model import ByteMoE, Bytes
 from ep_lib.workshop.lessons.moe_runs import SpreadRun
 from ep_lib.workshop.lessons.moe_spread import WAYS, OnPart, run_spread
@@ -19,15 +20,9 @@ from ep_lib.workshop.mine import Mine, Piece, find_pieces, whose_mistake
 _LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most that low-latency mode takes
 
 
-_ROUTER = "09_router"
-# What is counted on the way of a token, in one of WAYS or another
-_COUNTED = {"kCountSignals", "kCountRingRows", "kCountDispatchRows", "kCountCombineRows", "kCountPackets"}
-
-
 def pieces_of_a_model(mine: Path | str | None = None) -> tuple[Piece, ...]:
     """The pieces that a model needs: its router, and what is counted on the way of its tokens."""
-    found = find_pieces(mine)
-    return tuple(piece for piece in found if piece.exercise.name == _ROUTER or piece.words.count in _COUNTED)
+    return tuple(piece for piece in find_pieces(mine) if piece.exercise.is_of_a_model)
 
 
 class CountedRouter:
@@ -47,7 +42,7 @@ class CountedRouter:
 def router_of(found: Sequence[Piece]) -> CountedRouter:
     """The learner's router where it is whole, else the library's. Raises GradingError if theirs cannot be imported."""
     with Mine(tuple(found)) as mine:
-        return CountedRouter(mine.module(_ROUTER, library_router))
+        return CountedRouter(mine.module(ROUTER, library_router))
 
 
 def run_ways(
