@@ -77,6 +77,7 @@ class _Here:
 
     running = True
     output = b""
+    import_cpu_s = 0.0
 
     def __init__(self, answering: runner.Runner) -> None:
         self._runner = answering

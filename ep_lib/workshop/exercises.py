@@ -104,14 +104,14 @@ class Exercise:
         return self.root / "exercises" / self.name
 
     @property
-    def is_of_a_model(self) -> bool:
-        """Whether a model needs the piece (``ep-lib demo --mine``): its router, and what tokens go through."""
-        return self.name == ROUTER or (self.mine is not None and self.mine.count in _OF_A_MODEL)
-
-    @property
     def given(self) -> tuple[Path, ...]:
         """The folder with headers that learners get and do not write."""
         return (self.root / self.runs_as,) if self.also else ()
+
+    @property
+    def is_of_a_model(self) -> bool:
+        """Whether a model needs the piece (``ep-lib demo --mine``): its router, and what tokens go through."""
+        return self.name == ROUTER or (self.mine is not None and self.mine.count in _OF_A_MODEL)
 
     @property
     def points(self) -> int:

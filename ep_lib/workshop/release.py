@@ -39,8 +39,8 @@ from ep_lib.workshop.generate import sealed_text, with_holes, without_markers
 Pieces = Literal["sealed", "holed"]
 TOP = "ep-lib-course"  # the folder in an archive
 _FOLDERS = (
-    *(".binder", ".devcontainer", "ep_lib", "exercises", "notebooks", "tutorial_kernels", "docs", "benchmarks"),
-    "extras",
+    *(".binder", ".devcontainer", "ep_lib", "exercises", "notebooks"),
+    *("tutorial_kernels", "docs", "benchmarks", "extras"),
 )
 _FILES = (
     *("README.md", "LICENSE", "REUSE.toml", "Makefile", "MANIFEST.in", "environment.yml", "pyproject.toml", "setup.py"),
