@@ -66,7 +66,7 @@ __global__ void k(int* o) {
 """
 
 
-def test_the_hosts_functions_may_be_there_as_with_nvcc_and_lambdas_may_take_anything() -> None:
+def test_functions_of_the_host_may_be_there_and_lambdas_take_anything() -> None:
     kernel = Kernel.from_source(OF_THE_HOST, "k")
     assert kernel.compile("sm_90").cubin
 

@@ -43,8 +43,7 @@ def identity(kernel: KernelSource, config: Config) -> str:
     """Whom a compilation of ``kernel`` asks, for its key in the cache; "" if nothing is asked."""
     if not config.cuda_rules or _is_the_librarys(kernel):
         return ""
-    found = toolkit.find_nvrtc()
-    return f"{_arch()} {found.identity if found else 'unchecked'}"
+    return f"{_arch()} {nvrtc.identity() if nvrtc.available() else 'unchecked'}"
 
 
 def _arch() -> str:

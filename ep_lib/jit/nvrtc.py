@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import re
 import sys
@@ -42,6 +44,7 @@ _NO_HOST = "#undef __host__\n#define __host__\n"
 _UNFORCED = "#undef __forceinline__\n#define __forceinline__\n"
 _PTX_FILE = re.compile(r'^\s*\.file\s+(\d+) "([^"]*)"', re.MULTILINE)
 _PTX_LINE = re.compile(r"^\s*\.loc\s+(\d+) (\d+)", re.MULTILINE)
+_PTX_WORDS = re.compile(r'//[^\n]*|"[^"\n]*"')  # comments, and files, whose folders may be called as a function is
 _PTX_BODY = re.compile(r"^(?:\.\w+ )*\.(?:func|entry)[^{;]*?([\w$]+)\([^{;]*\{(.*?)^\}", re.MULTILINE | re.DOTALL)
 _PTX_PROTOTYPE = re.compile(r"^(?:\.\w+ )*\.func[^;{]*;", re.MULTILINE)
 
@@ -78,6 +81,12 @@ def version() -> str:
     return found.version
 
 
+@functools.cache
+def identity() -> str:
+    """Which NVRTC answers, and by which rules of this file. Raises :class:`BackendUnavailable`."""
+    return f"{_found().identity} {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}"
+
+
 def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P_TRANSPORT) -> NvrtcImage:
     """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache. ``transport``: whose folder to search.
 
@@ -88,7 +97,7 @@ def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P
     own, system = include_roots(kernel, transport), toolkit.cuda_include_dirs()
     headers = digest.scan(unit, own, system)
     flags = _flags(kernel, arch, own)
-    parts = ["nvrtc", toolkit.library_version(), _found().identity, kernel.name, *flags, unit]
+    parts = ["nvrtc", toolkit.library_version(), identity(), kernel.name, *flags, unit]
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, headers.outside(system))
@@ -180,7 +189,7 @@ def _calls_one_of(functions: Collection[tuple[str, str]], ptx: str) -> bool:
         names.add(found[1])
         return ""
 
-    rest = _PTX_PROTOTYPE.sub("", _PTX_BODY.sub(others, re.sub("//[^\n]*", "", ptx)))
+    rest = _PTX_PROTOTYPE.sub("", _PTX_BODY.sub(others, _PTX_WORDS.sub("", ptx)))
     return not names.isdisjoint(re.findall(r"[\w$]+", rest))
 
 
