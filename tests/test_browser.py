@@ -231,7 +231,7 @@ def test_a_puzzle_is_solved_from_the_keyboard(start_here: Any, lab: Lab) -> None
     write_into(page, "%%puzzle 00.1", "%%puzzle 00.1\n*ep::peer_ptr(box, peer) = 100 + me;")
     answer.get_by_text("00.1: Right").wait_for()
     picture = answer.locator("img")
-    assert "box of rank 0: word 0 written by rank 1" in picture.get_attribute("alt")
+    assert "box of rank 0 holds [101] at the end: word 0 written by rank 1" in picture.get_attribute("alt")
     assert "00.1" in (lab.root / "mine" / "progress.json").read_text()
 
 
