@@ -81,6 +81,7 @@ CASES = [
     Case("volatile_data_behind_a_wrong_lock", "volatile", "release/acquire", blocks=3, more={"volatile": "plain"}),
     Case("volatile_data_behind_a_wrong_lock", blocks=3),
     Case("volatile_flag", more={"volatile": "plain"}),
+    Case("passed_on_to_another_block", blocks=2),
 ]
 
 

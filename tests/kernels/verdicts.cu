@@ -317,6 +317,23 @@ EP_DEVICE void volatile_flag(Memory m) {
     m.out[0] = m.data[0];
 }
 
+// A release for the block is taken up by another thread of it, whose own release reaches the other block.
+EP_DEVICE void passed_on_to_another_block(Memory m) {
+    if (blockIdx.x == 0 && me() == 0) {
+        __threadfence_block();
+        st_relaxed_gpu_u64(m.flag, 1);
+    } else if (blockIdx.x == 0 && me() == 32) {
+        while (ld_acquire_gpu_u64(m.flag) != 1) {
+        }
+        m.data[0] = 2;
+        atom_exch_acq_rel_gpu_u64(m.flag, 2);
+    } else if (blockIdx.x == 1 && me() == 0) {
+        while (ld_acquire_gpu_u64(m.flag) != 2) {
+        }
+        m.out[0] = m.data[0];
+    }
+}
+
 #define EP_VERDICTS(one)                                                                                              \
     one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)       \
         one(shared_atomic_stored_first) one(shared_cuda_barrier) one(boxes_behind_cuda_barriers)                      \
@@ -335,7 +352,8 @@ EP_DEVICE void volatile_flag(Memory m) {
                                                             one(one_clears_a_counter)                                 \
                                                                 one(volatile_data_behind_a_right_lock)                \
                                                                     one(volatile_data_behind_a_wrong_lock)            \
-                                                                        one(volatile_flag)
+                                                                        one(volatile_flag)                            \
+                                                                            one(passed_on_to_another_block)
 
 extern "C" __global__ void verdict(int which, uint32_t* data, uint64_t* flag, uint32_t* out) {
     const Memory m = {data, flag, out};

@@ -882,9 +882,9 @@ void Checker::acquire_from(const Write* w, ThreadCheck& t, uintptr_t address, in
         }
     }
     if (!w) return;
+    static const std::vector<Published> kNothing;
     bool too_narrow = !w->published.empty() && !observes(*w, t, scope);
-    for (const Published& p : w->published) {
-        if (too_narrow) break;
+    for (const Published& p : too_narrow ? kNothing : w->published) {
         const int needed = scope_between(t, p.rank, p.block);
         if (p.scope < needed) {
             too_narrow = true;
