@@ -283,3 +283,18 @@ def test_a_timeout_names_another_buffer_if_there_is_one(others: int) -> None:
         ep_lib.spawn(main, 2, "emulator", timeout=2)
     notes = "".join(caught.value.__notes__)
     assert ("1 more Buffer" in notes and "waits in another Buffer" in notes) == bool(others)
+
+
+def test_buffers_of_an_earlier_run_are_no_others() -> None:
+    """Ranks of two runs are equal by their numbers; the note on other Buffers counts those of this run."""
+
+    def main(rank: ep_lib.Rank) -> None:
+        buffer = ep_lib.Buffer(rank, num_experts=4, top_k=2, hidden=128, max_tokens=8, dtype="float32")
+        received = buffer.dispatch(np.ones((4, 128), np.float32), np.array([[0, 2]] * 4))
+        if rank.rank == 0:
+            buffer.combine(received.x, received.handle)
+
+    for seed in range(4):
+        with pytest.raises(PeerTimeout) as caught:
+            ep_lib.spawn(main, 2, "emulator", seed=seed, timeout=1)
+        assert "more Buffer" not in "".join(getattr(caught.value, "__notes__", []))

@@ -53,7 +53,6 @@ from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
 
 _HEAP_SPARE_BYTES = 1 << 20  # of a heap for one Buffer: what its parts are rounded up to
-_of_ranks: weakref.WeakKeyDictionary[Rank, weakref.WeakSet[Buffer]] = weakref.WeakKeyDictionary()
 
 
 @names_its_arguments
@@ -183,7 +182,7 @@ class Buffer:
         self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
         self._masked: frozenset[int] = frozenset()
         self._meetings = self._make_meetings()
-        _of_ranks.setdefault(rank, weakref.WeakSet()).add(self)
+        rank.buffers.add(self)
         self.key = registry.add(self)
 
     @staticmethod
@@ -314,10 +313,11 @@ class Buffer:
         Without a handle the host waits until it knows how many rows come, which are on their way meanwhile.
 
         ``num_worst_tokens``: results have this many rows, whatever comes: at least what all ranks together send, at
-        most world_size * max_tokens. The host waits for nothing, so the call can be captured in a CUDA graph; what is
-        wrong with the input is raised by the next :meth:`ep_lib.Rank.synchronize`. ``expert_alignment``:
-        tokens_per_expert are rounded up to multiples of it. ``async_finish``: runs beside the caller's stream;
-        recv.event says when the results are there. ``copy=False``: recv.x (and its scales) is a view of the receive
+        most world_size * max_tokens; with a handle, which knows how many come, it is not used. The host waits for
+        nothing, so the call can be captured in a CUDA graph; what is wrong with the input is raised by the next
+        :meth:`ep_lib.Rank.synchronize`. ``expert_alignment``: tokens_per_expert are rounded up to multiples of it.
+        ``async_finish``: runs beside the caller's stream; recv.event says when the results are there.
+        ``copy=False``: recv.x (and its scales) is a view of the receive
         area, good for what is put into the stream before the Buffer's next operation; it saves a copy within the GPU.
         ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.direct.expert_rows.ExpertRows`) has the rows grouped by
         expert as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. They come
@@ -508,7 +508,8 @@ class Buffer:
         each expert, is ``world_size * num_max_dispatch_tokens_per_rank``. With ``use_fp8`` the rows are cast on their
         way, and recv_x is ``(float8_e4m3fn [E, C, hidden], float32 scales [E, C, hidden / 128])``
         (:func:`ep_lib.reference.quantize_fp8`). An expert that a token names twice gets it once. The arrays are the
-        caller's own; an operation later does not change them.
+        caller's own; an operation later does not change them. ``use_fp8`` must be the same on all ranks: nothing
+        compares it, and rows of the other form are read as they are.
 
         ``topk_weights``, ``[T, top_k]`` float32: they travel with the ids, and the combine needs none (None there),
         which saves it a trip between ranks. On all ranks or on none.
@@ -806,7 +807,7 @@ class Buffer:
 
     def _others(self) -> int:
         """How many more Buffers this rank could use."""
-        return sum(not other._unusable for other in _of_ranks[self._rank] if other is not self)
+        return sum(not other._unusable for other in self._rank.buffers if other is not self)
 
     def _has_fault(self) -> bool:
         return bool(self._fault_word[0]) or any(word[0] for word in self._broken)

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
@@ -47,6 +48,7 @@ class Rank:
         self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_spread, backend.heap_generations)
         self._named: dict[tuple[Any, ...], list[list[tuple[str, str]]]] = {}  # under checks: names of symmetric arrays
         self._is_closed, self._process = False, os.getpid()
+        self.buffers: weakref.WeakSet[Any] = weakref.WeakSet()  # those that were made on it
         self.rank = backend.rank
         self.world_size = backend.world_size
         self.backend = backend.name
