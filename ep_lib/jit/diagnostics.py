@@ -154,6 +154,8 @@ def compile_error(
         if _AMBIGUOUS.search(log):
             return KernelCompileError(_ambiguous(kernel, found), file=kernel.filename, line=None, log=report.log)
         if not _SYNTAX.search(text):
+            if "reference type" in text:
+                text = "it takes a reference, which the emulator does not have: pass that by value, or by a pointer"
             message = f"the kernel name {kernel.name!r} does not fit {kernel.filename}: {text}"
             return KernelCompileError(message, file=kernel.filename, line=None, log=report.log)
     place, via = report.locate()

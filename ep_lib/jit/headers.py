@@ -86,7 +86,10 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
             if pattern.search(error):
                 return sentence
     if _LAUNCH.search(without_comments(line)):
-        return "a kernel cannot launch a kernel here (dynamic parallelism): launch it from Python: Kernel.launch"
+        return (
+            "kernels are launched from Python, by Kernel.launch: leave out a function of the host that launches one, "
+            "and what a kernel launches itself (dynamic parallelism)"
+        )
     if file := _MISSING_FILE.search(error):
         return _nearest(file[1] or file[2])
     if not UNKNOWN.search(error):

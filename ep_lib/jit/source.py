@@ -21,6 +21,7 @@ Define = str | int | float | None
 ENTRY_FILE = "<ep_lib kernel entry>"  # what compilers call the lines that ep_lib adds at the end of a source
 UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
 
+_BYTE_ORDER_MARK = "\ufeff"  # with which editors on Windows begin a file
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 _filenames: dict[str, str] = {}  # of sources that were strings: copy in the cache -> what the user calls it
@@ -53,7 +54,7 @@ class KernelSource:
         if not self.name or "\n" in self.name:
             raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
         self.path = path
-        self.source = sealed.opened(source)
+        self.source = sealed.opened(source.removeprefix(_BYTE_ORDER_MARK))  # of text that was copied
         self.filename = filename
         folders = _several("include", include, "folders")
         self.defines: dict[str, str] = {}
@@ -85,7 +86,7 @@ class KernelSource:
         """
         file = a_path("path", path)
         try:
-            source = file.read_text(encoding="utf-8-sig")  # editors on Windows begin a file with a byte order mark
+            source = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
         text(f"the source {str(path)!r}", source)
