@@ -35,6 +35,11 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
         ("__global__ void b(int* o) { __shared__ int s = 0; o[0] = s; }", "initializer not allowed", "one thread"),
         ("__global__ void b(int* o) { __shared__ int s[warpSize]; o[0] = s[0]; }", "constant value", "shared_bytes"),
         ("__constant__ int c; __global__ void b() { c = 1; }", "modifiable lvalue", "only read"),
+        (
+            "__constant__ int c[2]; __global__ void b() { int unused; c[0] = 1; }",
+            "a store to __constant__",
+            "only read",
+        ),
         ("__global__ void b(int* o) { __shared__ int s[15000]; o[0] = s[o[1]]; }", "too much shared data", "48 KiB"),
         ("#include <unistd.h>", 'cannot open source file "unistd.h"', "a header for the host"),
         ("__global__ void b(int* o) { o[0] = rand(); }", '"rand" is undefined', "kernels have no rand"),

@@ -96,7 +96,7 @@ _RULES = (
     ),
     (re.compile(r"too much global constant data"), "", "__constant__ memory is 64 KiB at most: write __device__"),
     (
-        re.compile(r"expression must be a modifiable lvalue"),
+        re.compile(r"expression must be a modifiable lvalue|a store to __constant__ memory"),
         "",
         "kernels only read __constant__ variables, threadIdx and its kin, and what is const: store to something else",
     ),

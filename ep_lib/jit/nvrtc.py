@@ -38,6 +38,12 @@ _OF_HOST = re.compile(
     r"(?P<text>[^\n]*)\n(?P<before> *)\^",
     re.MULTILINE,
 )
+_CONSTANT_STORE = re.compile(
+    r"^warning: ([^\n]+\(\d+\)): Warning: Cannot store to pointer that points to constant", re.M
+)
+_WARNINGS = re.compile(
+    r"^(?:[^\n]*: warning |warning: |Remark: )[^\n]*\n?(?:(?![^\n]*: (?:error|warning)|\n)[^\n]*\n)*\n?", re.M
+)
 _TAKES_ALL = "-default-device"  # a function without a word about it is the GPU's
 _WITH_ALL_CALLS = [_TAKES_ALL, "-G", "-rdc=true"]  # nothing is inlined, and what is called from elsewhere stays
 _NO_HOST = "#undef __host__\n#define __host__\n"
@@ -220,6 +226,12 @@ def _ask_once(
             said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
             raise BackendUnavailable(f"NVRTC {_found().version} has failed on {path.name}: {said}")
         answer: Answer = json.loads(done.stdout)
+        if not answer["status"] and (store := _CONSTANT_STORE.search(answer["log"])):  # the kernel would trap there
+            answer |= {
+                "status": "NVRTC_ERROR_COMPILATION",
+                "log": f"{store[1]}: error: a store to __constant__ memory\n",
+            }
+        answer["log"] = _WARNINGS.sub("", answer["log"])
         return answer, b"" if answer["status"] else file.read_bytes()
 
 
@@ -240,7 +252,6 @@ def _flags(kernel: KernelSource, arch: str, own: Sequence[Path]) -> list[str]:
         "-std=c++17",
         f"-arch={arch}",
         "-lineinfo",
-        "-w",
         "--device-int128",
         *kernel.options,
         *(f"-I{root}" for root in roots),
