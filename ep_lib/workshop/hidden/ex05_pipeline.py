@@ -9,7 +9,17 @@ import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, of_kernels, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.cases import (
+    Cases,
+    all_of,
+    drawn,
+    given,
+    of_kernels,
+    on_fabrics,
+    one,
+    several,
+    under_checker,
+)
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
 from ep_lib.workshop.hidden.judging import each_rank
 from ep_lib.workshop.hidden.networks import RC, SRD
@@ -38,7 +48,7 @@ def _chunks(job: Job, rows: int) -> int:
 
 
 # ---- task 1 ---------------------------------------------------------------------------------------------------------
-def _credits_case(slots: int, first: int = 0) -> Case:
+def _credits_case(_: Rng, slots: int, first: int = 0) -> Case:
     job = _Job(max_rows=3 * slots + 4, num_slots=slots, learners=_ASK, first=first)
 
     def judge(out: Outputs) -> str | None:
@@ -51,13 +61,6 @@ def _credits_case(slots: int, first: int = 0) -> Case:
         return None
 
     return Case(_scenario([[0]], [job], [np.zeros(1, np.uint8)], notes=job.max_rows), judge)
-
-
-@drawn
-def _credits(_: Rng) -> Iterator[Case]:
-    for slots in (1, 2, 5, 260):
-        yield _credits_case(slots)
-    yield _credits_case(5, (1 << 32) - 3)
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------
@@ -216,10 +219,11 @@ def _all(learners: int) -> Cases:
 
 
 _FULL = _streams(_Job(learners=_SENDER, patient=1), 1, 4, counts=_LONG)
+_CREDITS = several(_credits_case, (1,), (2,), (5,), (260,), (5, (1 << 32) - 3))
 _GONE = "After the limit the kernel returns."
 
 BEHAVIOURS = (
-    Behaviour(1, "every chunk knows its credits", on_fabrics(_credits(), RC), _TAKEN),
+    Behaviour(1, "every chunk knows its credits", on_fabrics(_CREDITS, RC), _TAKEN),
     Behaviour(2, "an arrival is never seen before its chunk", on_fabrics(_checked(_SEND_CHUNK, 3), SRD, RC), _OWN),
     Behaviour(
         2,
