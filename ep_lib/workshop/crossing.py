@@ -19,6 +19,7 @@ import numpy as np
 from ep_lib import errors
 from ep_lib.errors import EpError
 from ep_lib.memory.arrays import like
+from ep_lib.processes import write_all
 from ep_lib.workshop.pieces import place_in
 
 MAX_MESSAGE = 4000  # characters of an exception that travel
@@ -34,15 +35,17 @@ class GivenWasChanged(EpError):
     """A call has changed an argument that its caller still needs."""
 
 
+def cut(text: str) -> str:
+    """No more than MAX_MESSAGE characters, and no half lines."""
+    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE].rpartition("\n")[0]
+
+
 # ---- exceptions ------------------------------------------------------------------------------------------------------
 def told_of(error: BaseException, mine: Path | None = None) -> dict[str, Any]:
     """An exception as it travels. ``mine``: whose line is told, if the error came through one."""
-    text = str(error)
-    if len(text) > MAX_MESSAGE:
-        text = text[:MAX_MESSAGE].rpartition("\n")[0]  # no half lines
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, BaseException)],
-        "text": text,
+        "text": cut(str(error)),
         "more": {name: value for name, value in vars(error).items() if isinstance(value, _SIMPLE)},
         "place": "" if mine is None else place_in(mine, error),
     }
@@ -96,9 +99,7 @@ def object_of(kind: str, value: Any) -> Any:
 # ---- messages --------------------------------------------------------------------------------------------------------
 def write(fd: int, data: bytes) -> None:
     """One message. BrokenPipeError if the other end is gone."""
-    view = memoryview(_LENGTH.pack(len(data)) + data)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_all(fd, _LENGTH.pack(len(data)) + data)
 
 
 def read(fd: int, most: int | None = None) -> bytes:

@@ -9,10 +9,11 @@ is trusted. Replies never are: a reply is a JSON header and raw bytes whose numb
 from __future__ import annotations
 
 import json
+import pickle
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from ep_lib.emulator.accesses import KINDS
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import EpError
+from ep_lib.processes import write_all
 
 MAGIC = b"EPG1"
 REQUEST_BYTES = struct.Struct("<Q")  # before each request: the bytes of its pickle
@@ -211,6 +213,12 @@ def pack(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     """One frame of the wire format."""
     text = json.dumps(header).encode()
     return FRAME.pack(MAGIC, len(text), len(body)) + text + body
+
+
+def answer_each(requests: BinaryIO, reply: int, answer: Callable[[Any], bytes]) -> None:
+    """Writes the frame that ``answer`` gives for each request, in a child, until the grader closes the pipe."""
+    while len(prefix := requests.read(REQUEST_BYTES.size)) == REQUEST_BYTES.size:
+        write_all(reply, answer(pickle.loads(requests.read(REQUEST_BYTES.unpack(prefix)[0]))))
 
 
 def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from ep_lib.require import index
 from ep_lib.workshop.far import Guest
 from ep_lib.workshop.followed import Followed, Sends, TheKernel, TheRank, findings_of, kernels
 
-KERNELS = kernels(Path(__file__).with_name("ex00_first_main.cu"), "pass_on", "note", "canary")
+KERNELS = kernels(Path(__file__).with_name("ex00_first_main.cu"), "pass_on")
 _FROM = 6  # which argument of the kernel it is
 
 
