@@ -92,14 +92,14 @@ class Prepared:
 class Rung:
     """``number`` in its file's table, the kernel it is about, and how it is run.
 
-    ``program(memory, file)`` prepares it; its kernels are compiled from ``file``. ``wrong(results)`` looks at
+    ``program(memory, file, kernel)`` prepares it; its kernels are compiled from ``file``. ``wrong(results)`` looks at
     the results of all ranks and says what is wrong with them, "" if nothing is. Rungs with the same ``work`` do the
     same, so that their times can be compared.
     """
 
     number: int
     kernel: str
-    program: Callable[[Memory, Path], Prepared]
+    program: Callable[[Memory, Path, str], Prepared]
     wrong: Callable[[Sequence[Any]], str]
     work: str = ""
 
@@ -284,7 +284,8 @@ def main(rank: Rank, number: str, index: int, rounds: int = 1) -> tuple[Any, lis
     """One rung of a ladder on one rank: its result, and the microseconds of each round (on GPUs)."""
     ladder = load(number)
     memory = Memory(rank)
-    prepared = ladder.rungs[index].program(memory, ladder.path)
+    rung = ladder.rungs[index]
+    prepared = rung.program(memory, ladder.path, rung.kernel)
     times = []
     for _ in range(rounds):
         memory.reset()
