@@ -27,16 +27,13 @@ def checked(
 
     report = ep_lib.check(
         keep,
-        scenario.ranks,
-        scenario.fabric,
         seeds=scenario.check_seeds,
-        heap_bytes=scenario.heap_bytes,
-        timeout=scenario.timeout_s,
         compare_values=False,
         reduce=False,
         stop_at_failure=True,
         volatile="plain",
         memory="sc",  # a grade does not depend on what a rare older value shows
+        **scenario.world,
     )
     return arrays, report.findings
 
@@ -45,16 +42,13 @@ def exhausted(main: Callable[[ep_lib.Rank], Any], scenario: Scenario) -> ep_lib.
     """Every schedule of the scenario, up to the first finding."""
     return ep_lib.check(
         main,
-        scenario.ranks,
-        scenario.fabric,
-        heap_bytes=scenario.heap_bytes,
-        timeout=scenario.timeout_s,
         compare_values=False,
         stop_at_first=True,
         memory=WEAK,
         exhaustive=True,
         seconds=_EXHAUSTED_S,
         progress=False,
+        **scenario.world,
     )
 
 

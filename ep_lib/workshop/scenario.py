@@ -102,6 +102,11 @@ class Scenario:
     hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
     called_by: str = ""  # who calls the piece: a "block", a "warp" (or one thread of it), or each "thread"
 
+    @property
+    def world(self) -> dict[str, Any]:
+        """What runs its ranks, spawn() and check() for instance, takes by these names."""
+        return {"ranks": self.ranks, "fabric": self.fabric, "heap_bytes": self.heap_bytes, "timeout": self.timeout_s}
+
     def launched_by(self, rank: int) -> tuple[Launch, ...]:
         if isinstance(self.launches, Launch):
             return (self.launches,)
