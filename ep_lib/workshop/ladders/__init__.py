@@ -325,3 +325,8 @@ def differing(results: Sequence[Any], expected: Sequence[Any], what: str = "byte
         if wrong.size:
             return f"{wrong.size} of {want.nbytes} {what} on rank {rank} are wrong, the first at {int(wrong[0])}"
     return ""
+
+
+def equal_to(expected: Callable[[int], Any]) -> Callable[[Sequence[Any]], str]:
+    """What is wrong with results of which that of each rank must equal ``expected(rank)``, bit for bit."""
+    return lambda results: differing(results, list(map(expected, range(len(results)))))

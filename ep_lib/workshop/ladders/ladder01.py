@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.jit.kernel import Kernel
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, random_bytes
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, equal_to, random_bytes
 
 RANKS, BYTES, PIECES = 2, 16 << 10, 16
 
@@ -72,14 +72,11 @@ def _words(memory: Memory, file: Path, name: str) -> Prepared:
     return Prepared(send, lambda: rank.to_host(out).view(np.uint8))
 
 
-def _wrong(results: Sequence[Any]) -> str:
-    return differing(results, [random_bytes(1 - rank, BYTES) for rank in range(RANKS)])
-
-
 def _wrong_one_way(results: Sequence[Any]) -> str:
     return differing(results[1:], [random_bytes(0, BYTES)])
 
 
+_wrong = equal_to(lambda rank: random_bytes(1 - rank, BYTES))
 LADDER = Ladder(
     "01_write_signal.cu",
     f"{BYTES >> 10} KiB from rank to rank; rung 1 is the receiving half of the others.",

@@ -10,7 +10,7 @@ import numpy as np
 
 from ep_lib.compat import ibgda
 from ep_lib.jit.kernel import Kernel
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, random_bytes
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, equal_to, random_bytes
 
 RANKS, MESSAGES, BYTES, CHANNELS, CHUNK, ADDITIONS = 2, 16, 1 << 10, 4, 2, 16
 _SIZE = MESSAGES * BYTES
@@ -67,15 +67,12 @@ def _channels(memory: Memory, file: Path, name: str) -> Prepared:
     return Prepared(launch, lambda: rank.to_host(out))
 
 
-def _wrong(results: Sequence[Any]) -> str:
-    return differing(results, [random_bytes(1 - rank, _SIZE) for rank in range(RANKS)])
-
-
 def _miscounted(results: Sequence[Any]) -> str:
     counts = results[0].tolist()
     return "" if counts == [ADDITIONS] * RANKS else f"rank 0's counters are {counts}; each should be {ADDITIONS}"
 
 
+_wrong = equal_to(lambda rank: random_bytes(1 - rank, _SIZE))
 LADDER = Ladder(
     "03_ibgda_shim.cu",
     f"{MESSAGES} messages of {BYTES >> 10} KiB from rank to rank through the NICs (rung 0: all as one put).",

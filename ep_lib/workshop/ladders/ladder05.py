@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import describe
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, equal_to
 
 RANKS, MAX_ROWS, ROW_BYTES, SLOT_ROWS = 3, 48, 1 << 10, 4
 _HEADER_BYTES = 16
@@ -70,10 +69,7 @@ def _exchange(memory: Memory, file: Path, name: str, blocks: int = 2 * RANKS, sl
     )
 
 
-def _wrong(results: Sequence[Any]) -> str:
-    return differing(results, [_expected(rank) for rank in range(RANKS)])
-
-
+_wrong = equal_to(_expected)
 LADDER = Ladder(
     "05_bounce_buffer.cu",
     f"Up to {MAX_ROWS} rows of {ROW_BYTES >> 10} KiB for each pair of ranks, {SLOT_ROWS} rows in a slot. Rung 1 "

@@ -14,7 +14,7 @@ from ep_lib import reference
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import describe
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, equal_to
 
 RANKS, TOKENS, TOP_K, EXPERTS_PER_RANK, HIDDEN = 2, 8, 2, 2, 1024
 WORDS, ROUNDS = 16, 8
@@ -63,18 +63,14 @@ def _zeros(memory: Memory, *shape: int) -> Any:
     return memory.symmetric(np.zeros(shape, np.uint64))
 
 
-def _wrong_bf16(results: Sequence[Any]) -> str:
-    return differing(results, [_rows_of(1 - rank).astype(np.float32) for rank in range(RANKS)])
-
-
-def _wrong_one_scale(results: Sequence[Any]) -> str:
+def _by_one_scale(rank: int) -> Any:
     scale = np.float32(_one_scale())
-    rows = [_rows_of(1 - rank).astype(np.float32) for rank in range(RANKS)]
-    return differing(results, [(x / scale).astype(reference.FP8).astype(np.float32) * scale for x in rows])
+    return (_rows_of(rank).astype(np.float32) / scale).astype(reference.FP8).astype(np.float32) * scale
 
 
-def _wrong_fp8(results: Sequence[Any]) -> str:
-    return differing(results, [_as_fp8(_rows_of(1 - rank)) for rank in range(RANKS)])
+_wrong_bf16 = equal_to(lambda rank: _rows_of(1 - rank).astype(np.float32))
+_wrong_one_scale = equal_to(lambda rank: _by_one_scale(1 - rank))
+_wrong_fp8 = equal_to(lambda rank: _as_fp8(_rows_of(1 - rank)))
 
 
 # ---- rungs 3 and 7: words there and back, and round after round ------------------------------------------------------
@@ -93,8 +89,7 @@ def _words(
     return Prepared(lambda: kernel.launch(rank, 1, 32, *args), lambda: rank.to_host(out))
 
 
-def _wrong_words(results: Sequence[Any]) -> str:
-    return differing(results, [_words_of(1 - rank) for rank in range(RANKS)])
+_wrong_words = equal_to(lambda rank: _words_of(1 - rank))
 
 
 # ---- rungs 4 to 6: a batch to its experts ----------------------------------------------------------------------------

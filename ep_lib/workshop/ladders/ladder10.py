@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ep_lib.jit.kernel import Kernel
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, equal_to
 from ep_lib.workshop.lessons.two_levels import Exchange, draw_wants, expected_sum, rows_that_come
 
 RANKS, MATES, TOKENS, TOP_K, WORDS = 4, 2, 16, 8, 1792
@@ -27,14 +25,8 @@ def _combine(memory: Memory, file: Path, name: str) -> Prepared:
     return Prepared(lambda: exchange.launch_combine(kernel), lambda: memory.rank.to_host(exchange.out))
 
 
-def _wrong_rows(results: Sequence[Any]) -> str:
-    return differing(results, [rows_that_come(rank, _WANTS, WORDS) for rank in range(RANKS)])
-
-
-def _wrong_sums(results: Sequence[Any]) -> str:
-    return differing(results, [expected_sum(rank, _WANTS, WORDS, MATES) for rank in range(RANKS)])
-
-
+_wrong_rows = equal_to(lambda rank: rows_that_come(rank, _WANTS, WORDS))
+_wrong_sums = equal_to(lambda rank: expected_sum(rank, _WANTS, WORDS, MATES))
 LADDER = Ladder(
     "10_two_levels.cu",
     f"{TOKENS} tokens of {WORDS * 4 >> 10} KiB on each rank, top-{TOP_K} of {8 * RANKS} experts, in nodes of {MATES} "
