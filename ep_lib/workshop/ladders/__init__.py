@@ -26,6 +26,8 @@ from markupsafe import Markup
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
+from ep_lib.jit.structs import header_struct
+from ep_lib.memory.arrays import describe
 from ep_lib.moe.memory import sync_current_stream
 from ep_lib.require import brief, show
 from ep_lib.runtime.rank import Rank
@@ -269,9 +271,7 @@ def run(
 def _simulated(ladder: Ladder, index: int, network: str, hardware: Any) -> tuple[list[Any], float]:
     fabric = Fabric(network, ranks_per_node=ladder.ranks_per_node)
     timeline = simulate(main, ladder.ranks, fabric, hardware, args=(ladder.file[:2], index))
-    kernels = [span for span in timeline.spans if span.kind == "kernel"]
-    begin, end = min(span.begin_ns for span in kernels), max(span.end_ns for span in kernels)
-    return [result for result, _ in timeline.results], (end - begin) / 1e3
+    return [result for result, _ in timeline.results], timeline.kernel_us
 
 
 def _measured(ladder: Ladder, index: int) -> tuple[list[Any], float]:
@@ -330,3 +330,12 @@ def differing(results: Sequence[Any], expected: Sequence[Any], what: str = "byte
 def equal_to(expected: Callable[[int], Any]) -> Callable[[Sequence[Any]], str]:
     """What is wrong with results of which that of each rank must equal ``expected(rank)``, bit for bit."""
     return lambda results: differing(results, list(map(expected, range(len(results)))))
+
+
+def packed(header: str | Path, name: str, **fields: Any) -> bytes:
+    """A struct that is declared in ``header``: of an array it has the address."""
+    plain = {
+        field: value if isinstance(value, (int, float, bytes)) else describe(value).address
+        for field, value in fields.items()
+    }
+    return header_struct(header, name).pack(**plain)

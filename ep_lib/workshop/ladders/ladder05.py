@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.jit.kernel import Kernel
-from ep_lib.jit.structs import header_struct
-from ep_lib.memory.arrays import describe
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, equal_to
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, equal_to, packed
 
 RANKS, MAX_ROWS, ROW_BYTES, SLOT_ROWS = 3, 48, 1 << 10, 4
 _HEADER_BYTES = 16
@@ -45,11 +43,7 @@ def _exchange(memory: Memory, file: Path, name: str, blocks: int = 2 * RANKS, sl
     counts = memory.own(_counts()[rank.rank])
     source = memory.own(rows) if slots else memory.symmetric(rows)
     addresses = {"source": source, "counts": counts, "out": out, "received": received}
-    streams = header_struct(structs, "Streams").pack(
-        **{field: describe(array).address for field, array in addresses.items()},
-        max_rows=MAX_ROWS,
-        row_bytes=ROW_BYTES,
-    )
+    streams = packed(structs, "Streams", **addresses, max_rows=MAX_ROWS, row_bytes=ROW_BYTES)
     args: tuple[Any, ...]
     if slots:
         shape = (RANKS, slots, _HEADER_BYTES + SLOT_ROWS * ROW_BYTES)
@@ -59,8 +53,7 @@ def _exchange(memory: Memory, file: Path, name: str, blocks: int = 2 * RANKS, sl
             "arrived": memory.symmetric(np.zeros((RANKS, slots), np.uint64)),
             "credits": memory.symmetric(np.zeros(RANKS, np.uint64)),
         }
-        ring = {field: describe(array).address for field, array in arrays.items()}
-        args = (header_struct(structs, "Ring").pack(**ring, num_slots=slots, slot_rows=SLOT_ROWS),)
+        args = (packed(structs, "Ring", **arrays, num_slots=slots, slot_rows=SLOT_ROWS),)
     else:
         args = (memory.symmetric(np.zeros(_AREA, np.uint8)), memory.symmetric(np.zeros(RANKS, np.uint64)))
     kernel = Kernel.from_file(file, name)

@@ -12,9 +12,7 @@ import numpy as np
 
 from ep_lib import reference
 from ep_lib.jit.kernel import Kernel
-from ep_lib.jit.structs import header_struct
-from ep_lib.memory.arrays import describe
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, equal_to
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, equal_to, packed
 
 RANKS, TOKENS, TOP_K, EXPERTS_PER_RANK, HIDDEN = 2, 8, 2, 2, 1024
 WORDS, ROUNDS = 16, 8
@@ -111,8 +109,7 @@ def _batch(memory: Memory, file: Path) -> bytes:
         "ids": _zeros(memory, RANKS * TOKENS, 2),
     }
     numbers = {"tokens": TOKENS, "top_k": TOP_K, "experts_per_rank": EXPERTS_PER_RANK, "hidden": HIDDEN}
-    addresses = {field: describe(array).address for field, array in arrays.items()}
-    return header_struct(file.with_suffix(".cuh"), "Batch").pack(**addresses, **numbers)
+    return packed(file.with_suffix(".cuh"), "Batch", **arrays, **numbers)
 
 
 def _dispatched(memory: Memory, file: Path, send: str, receive: str) -> tuple[Callable[[], None], bytes, Any, Any]:

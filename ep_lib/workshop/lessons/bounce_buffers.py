@@ -76,9 +76,3 @@ def clocked(kernel: Kernel, counts: NDArray[Any], slots: int, fabric: str = "rc"
     args = (kernel, counts, slots, 4, blocks_a_peer)
     hardware = HARDWARE["h20-cx7"].scaled(SCALE)
     return simulate(exchange, len(counts), fabric=fabric, hardware=hardware, args=args)
-
-
-def kernel_us(timeline: Timeline) -> float:
-    """From the beginning of the first kernel to the end of the last."""
-    spans = [span for span in timeline.spans if span.kind == "kernel"]
-    return (max(span.end_ns for span in spans) - min(span.begin_ns for span in spans)) / 1000

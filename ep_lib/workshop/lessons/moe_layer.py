@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 import ep_lib
-from ep_lib.emulator.timeline import Timeline
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import routing as library_router
 from ep_lib.moe.routing import Router, Routing
@@ -209,10 +208,3 @@ def exchange(
         )
 
     return main
-
-
-def dispatch_us(timeline: Timeline) -> float:
-    """From the beginning of the first kernel to the end of the last, in microseconds of virtual time."""
-    kernels = [span for span in timeline.spans if span.kind == "kernel"]
-    begin, end = min(span.begin_ns for span in kernels), max(span.end_ns for span in kernels)
-    return (end - begin) / 1000
