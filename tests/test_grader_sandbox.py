@@ -405,7 +405,7 @@ def test_a_zygote_that_is_of_no_use_is_replaced(scripted: Scripted, monkeypatch:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(zygote, "_receive", interrupted)
+            patch.setattr(zygote, "read_exactly", interrupted)
             ask(scripted(ANSWERS % "[]"))
         process.wait(60)
     assert said(scripted(ANSWERS % "[]")) == []

@@ -7,7 +7,6 @@ never more than that. An object that is no plain data stays where it is, and a n
 from __future__ import annotations
 
 import builtins
-import os
 import struct
 import sys
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,7 @@ import numpy as np
 from ep_lib import errors
 from ep_lib.errors import EpError
 from ep_lib.memory.arrays import like
-from ep_lib.processes import write_all
+from ep_lib.processes import read_exactly, write_all
 from ep_lib.workshop.pieces import place_in
 
 MAX_MESSAGE = 4000  # characters of an exception that travel
@@ -104,16 +103,6 @@ def write(fd: int, data: bytes) -> None:
 
 def read(fd: int, most: int | None = None) -> bytes:
     """One message; b"" if the other end is closed, or announces more than ``most`` bytes."""
-    prefix = _read_exactly(fd, _LENGTH.size)
+    prefix = read_exactly(fd, _LENGTH.size)
     length = _LENGTH.unpack(prefix)[0] if prefix else 0
-    return b"" if most is not None and length > most else _read_exactly(fd, length)
-
-
-def _read_exactly(fd: int, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        part = os.read(fd, count - len(found))
-        if not part:
-            return b""
-        found += part
-    return bytes(found)
+    return b"" if most is not None and length > most else read_exactly(fd, length)
