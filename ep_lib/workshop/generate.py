@@ -95,7 +95,7 @@ def version_of(text: str) -> int:
     return int(found[2]) if found else 1
 
 
-def another_version(exercise: Exercise, piece: str, text: str, here: str) -> str:
+def another_version(exercise: Exercise, text: str, here: str) -> str:
     """What is to be said of a learner's file, called ``here``, if it was not written for this version; else ""."""
     version = version_of(text)
     if version == exercise.version:
@@ -126,7 +126,7 @@ def without_markers(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not _MARKER.match(line.rstrip("\n")))
 
 
-def sealed_text(exercise: Exercise, piece: str, text: str) -> str:
+def sealed_text(exercise: Exercise, text: str) -> str:
     """The solution for a compiler, with lines numbered as in :func:`with_holes`: all that is in a hole counts as the
     hole's first line. A finding in the library's piece then names the hole, and no line of the answer."""
     holes = {hole.at: hole for hole in exercise.holes}

@@ -150,7 +150,7 @@ def _examined(piece: Piece) -> Piece:
             return replace(piece, stands_in=f'{here} is not there: workshop.start("{number}") brings a new one')
         except (OSError, UnicodeDecodeError) as error:
             return replace(piece, stands_in=f"{here} cannot be read ({error}): save it as UTF-8 text")
-        if wrong := another_version(exercise, name, text, here):
+        if wrong := another_version(exercise, text, here):
             return replace(piece, stands_in=wrong)
         code = text if name.endswith(".py") else without_comments(text, keep_strings=True)
         if todo := _TODO.search(code):
