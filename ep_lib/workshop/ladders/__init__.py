@@ -26,8 +26,6 @@ from markupsafe import Markup
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
-from ep_lib.jit.structs import header_struct
-from ep_lib.memory.arrays import describe
 from ep_lib.moe.memory import sync_current_stream
 from ep_lib.require import brief, show
 from ep_lib.runtime.rank import Rank
@@ -330,12 +328,3 @@ def differing(results: Sequence[Any], expected: Sequence[Any], what: str = "byte
 def equal_to(expected: Callable[[int], Any]) -> Callable[[Sequence[Any]], str]:
     """What is wrong with results of which that of each rank must equal ``expected(rank)``, bit for bit."""
     return lambda results: differing(results, list(map(expected, range(len(results)))))
-
-
-def packed(header: str | Path, name: str, **fields: Any) -> bytes:
-    """A struct that is declared in ``header``: of an array it has the address."""
-    plain = {
-        field: value if isinstance(value, (int, float, bytes)) else describe(value).address
-        for field, value in fields.items()
-    }
-    return header_struct(header, name).pack(**plain)

@@ -12,7 +12,8 @@ import numpy as np
 from ep_lib import reference
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
-from ep_lib.workshop.ladders import Memory, packed
+from ep_lib.workshop.ladders import Memory
+from ep_lib.workshop.lessons import packed
 
 RANKS, EXPERTS_PER_RANK = 4, 2
 WORK_NS = 3000  # of an expert, for a group of four rows

@@ -9,8 +9,7 @@ import numpy as np
 
 from ep_lib.jit.kernel import Kernel
 from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, equal_to
-from ep_lib.workshop.lessons import pack
-from ep_lib.workshop.lessons.ring_and_proxy import BLOCKS, MESSAGES, ring_bytes, ring_in, rows_of
+from ep_lib.workshop.lessons.ring_and_proxy import BLOCKS, messages_of, ring_bytes, ring_in, rows_of
 
 RANKS, COUNT, WORDS, SLOTS, THREADS, OUTBOX_ROWS = 2, 128, 32, 32, 64, 16
 
@@ -20,7 +19,7 @@ def _program(memory: Memory, file: Path, name: str, outbox_rows: int = COUNT) ->
     source = memory.own(rows_of(rank.rank, COUNT, WORDS))
     outbox, inbox = (memory.symmetric(np.zeros((rows, WORDS), np.uint64)) for rows in (outbox_rows, COUNT))
     ring = ring_in(memory.symmetric(np.zeros(ring_bytes(SLOTS), np.uint8)), SLOTS)
-    messages = pack(MESSAGES, source, outbox, inbox, COUNT, WORDS, outbox_rows, 1 - rank.rank)
+    messages = messages_of(source, outbox, inbox, 1 - rank.rank)
     return Prepared(
         lambda: kernel.launch(rank, BLOCKS, THREADS, ring, messages, uses=memory.arrays), lambda: rank.to_host(inbox)
     )

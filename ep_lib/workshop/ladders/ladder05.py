@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ep_lib.jit.kernel import Kernel
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, equal_to, packed
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, equal_to
+from ep_lib.workshop.lessons import packed
 
 RANKS, MAX_ROWS, ROW_BYTES, SLOT_ROWS = 3, 48, 1 << 10, 4
 _HEADER_BYTES = 16

@@ -12,7 +12,8 @@ import numpy as np
 
 from ep_lib import reference
 from ep_lib.jit.kernel import Kernel
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, equal_to, packed
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, equal_to
+from ep_lib.workshop.lessons import packed
 
 RANKS, TOKENS, TOP_K, EXPERTS_PER_RANK, HIDDEN = 2, 8, 2, 2, 1024
 WORDS, ROUNDS = 16, 8
