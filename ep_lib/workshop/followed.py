@@ -145,17 +145,21 @@ class Followed:
 
     def __init__(self, kernels: Mapping[str, Kernel]) -> None:
         self._all = kernels
-        self._kernels: dict[Kernel, tuple[Sends | None, Receives | None]] = {}
+        self._kernels: dict[Kernel, tuple[Sends | None, Receives | None, int | None]] = {}
         self._noted: dict[int, list[Callable[[], Journey]]] = defaultdict(list)
         self._carried: list[Journey] = []
+        self._waits_for: list[tuple[int, int | None]] = []
         self._met = Counter[str]()
         self._met_late: set[str] = set()
         self._most_held = 0
         self._is_over = False
 
-    def kernel(self, name: str, sends: Sends | None = None, receives: Receives | None = None) -> None:
-        """A kernel to follow. What is received may be read otherwise as well, so all of its array is of interest."""
-        self._kernels[self._all[name]] = sends, receives
+    def kernel(
+        self, name: str, sends: Sends | None = None, receives: Receives | None = None, waits_for: int | None = None
+    ) -> None:
+        """A kernel to follow. What is received may be read otherwise as well, so all of its array is of interest.
+        ``waits_for``: which argument names the rank for which it waits."""
+        self._kernels[self._all[name]] = sends, receives, waits_for
 
     def follow(self, rank: Rank) -> list[Kernel]:
         """Notes from now on what this rank's kernels carry, where it meets other ranks, by any call, and its symmetric
@@ -174,7 +178,9 @@ class Followed:
         ) -> None:
             nonlocal has_launched
             has_launched = True
-            sends, receives = self._kernels.get(kernel, (None, None))
+            sends, receives, waits_for = self._kernels.get(kernel, (None, None, None))
+            if waits_for is not None and len(args) > waits_for and not self._is_over:
+                self._waits_for.append((rank.rank, index(args[waits_for])))
             if sends is not None and not self._is_over:
                 self._look(rank, note, args, "sent", sends, sends.source, sends.target)
             real_launch(kernel, grid, block, args, shared_bytes, uses)
@@ -239,6 +245,7 @@ class Followed:
     def seen(self) -> dict[str, Any]:
         return {
             "carried": self._carried,
+            "waits_for": self._waits_for,
             "most_held": self._most_held,
             "met": self._met,
             "met_late": sorted(self._met_late),

@@ -32,7 +32,7 @@ def several(made: Callable[..., Case], *given: tuple[Any, ...], **named: Any) ->
     return lambda rng: (made(rng, *arguments, **named) for arguments in given)
 
 
-def calling(function: str, judge: Callable[[Any], str | None], of_ranks: int = 0, **arguments: Any) -> Case:
+def calling(function: str, judge: Callable[[Any], str | None], of_ranks: int = 0, /, **arguments: Any) -> Case:
     """A call of a function of the exercise's program, judged by what it saw. ``of_ranks``: with so many pieces."""
     return Case(Call(function, arguments, of_ranks), lambda outputs: judge(outputs.seen))
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import one
-from ep_lib.workshop.scenario import Call, Outputs
+from ep_lib.workshop.hidden.cases import calling, one
 
 Step = tuple[Any, ...]
 
@@ -58,8 +57,8 @@ class _Model:
 def _case(rng: Rng, steps: Sequence[Step], slots: int = 4, most: int = 64, batch: Sequence[int] = ()) -> Case:
     salt = int(rng.integers(1000, 1 << 30))
 
-    def judge(outputs: Outputs) -> str | None:
-        model, answers = _Model(slots, most, batch), iter(outputs.seen or ())
+    def judge(seen: Any) -> str | None:
+        model, answers = _Model(slots, most, batch), iter(seen or ())
         for what, *arguments in steps:
             if what == "push":
                 model.head += arguments[0]
@@ -76,8 +75,7 @@ def _case(rng: Rng, steps: Sequence[Step], slots: int = 4, most: int = 64, batch
                 return found
         return None
 
-    arguments = {"slots": slots, "most": most, "salt": salt, "batch": list(batch), "steps": list(steps)}
-    return Case(Call("run", arguments), judge)
+    return calling("run", judge, slots=slots, most=most, salt=salt, batch=list(batch), steps=list(steps))
 
 
 def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int) -> str | None:

@@ -21,7 +21,7 @@ from ep_lib.workshop.hidden.cases import (
     under_checker,
 )
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
-from ep_lib.workshop.hidden.judging import each_rank
+from ep_lib.workshop.hidden.judging import credits_wrong, each_rank
 from ep_lib.workshop.hidden.networks import RC, SRD
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
@@ -52,13 +52,8 @@ def _credits_case(_: Rng, slots: int, first: int = 0) -> Case:
     job = _Job(max_rows=3 * slots + 4, num_slots=slots, learners=_ASK, first=first)
 
     def judge(out: Outputs) -> str | None:
-        for chunk, needed in enumerate(map(int, out["noted"][0]), first):
-            want = max(0, chunk + 1 - slots)
-            if needed != want:
-                number = str(needed) if needed < 1 << 32 else f"{needed} (that is {needed - (1 << 64)} in 64 bits)"
-                which = "many: the sender would wait forever, or longer than necessary" if needed > want else "few"
-                return f"with {slots} slot{'s' * (slots > 1)}, chunk {chunk} needs {number} credits: too {which}"
-        return None
+        asked = enumerate(map(int, out["noted"][0]), first)
+        return next(filter(None, (credits_wrong(slots, "chunk", *each) for each in asked)), None)
 
     return Case(_scenario([[0]], [job], [np.zeros(1, np.uint8)], notes=job.max_rows), judge)
 

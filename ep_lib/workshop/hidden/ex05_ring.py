@@ -14,7 +14,7 @@ from ep_lib.memory.device_state import FAULT_NONE
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, drawn, on_fabrics, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
-from ep_lib.workshop.hidden.judging import each_rank, fault_of
+from ep_lib.workshop.hidden.judging import credits_wrong, each_rank, fault_of
 from ep_lib.workshop.hidden.networks import BOTH, PAIR, RC, RING, SRD, Route, senders
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
@@ -37,20 +37,14 @@ def _room_case(_: Rng, slots: int, credits: int, first: int = 0) -> Case:
     def judge(out: Outputs) -> str | None:
         answers = out["noted"][0].reshape(-1, 2)
         for message, (needed, room) in enumerate(answers, first):
-            want = max(0, message - slots + 1)
-            if int(needed) != want:
-                which = "many" if int(needed) > want else "few"
-                return f"with {slots} slots, message {message} needs {_number(int(needed))} credits: too {which}"
-            if bool(room) != (credits >= want):
+            if problem := credits_wrong(slots, "message", message, int(needed)):
+                return problem
+            if bool(room) != (credits >= int(needed)):
                 what = "room" if room else "no room"
                 return f"with {slots} slots and {credits} credits, there is {what} for message {message}"
         return None
 
     return Case(_scenario((-1,), job, [np.zeros(1, np.uint8)], notes=2 * job.messages), judge)
-
-
-def _number(value: int) -> str:
-    return str(value) if value < 1 << 32 else f"{value} (that is {value - (1 << 64)} in 64 bits)"
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------
