@@ -171,7 +171,8 @@ def _integer_arithmetic() -> Iterator[tuple[str, Op]]:
         yield "unary", Op("(-{0})", (a,), promoted(a), lambda a: -a, wraps=promoted(a).signed)
         yield "unary", Op("(~{0})", (a,), promoted(a), lambda a: ~a)
         yield "unary", Op("(!{0})", (a,), BOOL, lambda a: not a)
-        yield "cast", Op(f"({a.name}){{0}}", (BOOL,), a, int)
+        # Apart: ptxas drops a conversion of 1 or 0 to half or bf16 in some kernels.
+        yield "cast", Op(f"apart(({a.name}){{0}})", (BOOL,), a, int)
         yield "choice", Op("({0} ? {1} : {2})", (BOOL, a, a), a, lambda c, a, b: a if c else b)
     for a, b in ((I32, U32), (U32, I32), (I64, U64), (U64, I64), *zip(WHOLE, WHOLE, strict=True)):
         t = common(a, b)
