@@ -168,7 +168,9 @@ def _integer_arithmetic() -> Iterator[tuple[str, Op]]:
             yield "shift", Op(f"({{0}} << ({{1}} & {last}))", (a, b), promoted(a), left, wraps=wraps)
             yield "shift", Op(f"({{0}} >> ({{1}} & {last}))", (a, b), promoted(a), right)
             yield "cast", Op(f"({a.name}){{0}}", (b,), a, lambda a: a)
-        yield "unary", Op("(-{0})", (a,), promoted(a), lambda a: -a, wraps=promoted(a).signed)
+        # Of an unsigned one apart: NVRTC negates what a cast to a byte would leave, and takes -(-128) for 128.
+        minus = "(-{0})" if promoted(a).signed else "apart(-{0})"
+        yield "unary", Op(minus, (a,), promoted(a), lambda a: -a, wraps=promoted(a).signed)
         yield "unary", Op("(~{0})", (a,), promoted(a), lambda a: ~a)
         yield "unary", Op("(!{0})", (a,), BOOL, lambda a: not a)
         # Apart: ptxas drops a conversion of 1 or 0 to half or bf16 in some kernels.
@@ -573,7 +575,7 @@ class Writer:
             form = form.replace("MUL({0}, {1})", rounded.format("{0}", "{1}"))
         elif op.is_negation and _is_sum(e.below[0]):
             form = rounded.format("{0}", "-1")
-        elif op.wraps and not (is_whole and all(b.op is None for b in e.below)):
+        elif op.wraps and not (is_whole and all(b.leaf.startswith("v.") for b in e.below)):
             form = f"{e.type.name}" + re.sub(r"\{(\d)\}", rf"u{e.type.bits}({{\1}})", op.text)
         if not op.joins:
             joins = [False] * len(e.below)
