@@ -95,7 +95,7 @@ def test_a_product_is_joined_with_one_sum_at_most() -> None:
     assert fuzz_cases.expression(0, low).code == "put(o, 0, (u8)i32(u32(v.i32a) + u32(v.i8a)));"
 
 
-def test_a_difference_that_is_gone_where_products_are_rounded_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_joined_otherwise_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other side rounds twice here, as NVRTC does in ``c - (-a) * b``."""
     if gxx._contraction(is_clang=False) == ("-ffp-contract=off",):
         pytest.skip("this processor has no fused multiply-add")
