@@ -57,6 +57,7 @@ def huge(folder: Path) -> None:
         (directory, "is no file but a folder"),
         (huge, "has 1048577 bytes; a piece has at most 262144"),
         (lambda folder: None, "no file ep/write_signal.cuh in"),
+        (lambda folder: (folder / "ep").touch(), "no file ep/write_signal.cuh in"),  # a file in a folder's place
     ],
 )
 def test_only_files_of_its_own_are_taken(tmp_path: Path, make, says: str) -> None:  # type: ignore[no-untyped-def]

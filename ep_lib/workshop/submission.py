@@ -90,7 +90,7 @@ def _read(folder: Path, piece: str, exercise: Exercise) -> bytes:
             raise GradingError(f"{path} is a link to {path.readlink()}; a submission holds its files themselves")
     try:
         return read_regular(path, MAX_PIECE_BYTES)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise GradingError(
             f"no file {piece} in {folder}, as exercises/{exercise.name} has it: "
             f'workshop.start("{exercise.short_name}") in Python brings a new one into mine/, and --mine of a command '
