@@ -104,6 +104,11 @@ OUT = {
     "wgmma": ('asm volatile("wgmma.fence.sync.aligned;\\n" ::: "memory");', "<ep/memory.cuh>", ""),
     "a texture": ("p[0] = tex2D<float>(0ull, 1.0f, 2.0f);", "use an array", ""),
     "a cluster": ("cooperative_groups::cluster_group g = cooperative_groups::this_cluster();", "use blocks and", ""),
+    "a large tile": (
+        "__shared__ cooperative_groups::block_tile_memory<128> s; p[0] = sizeof s;",
+        "tiles of more than 32",
+        "",
+    ),
     "a kernel's launch": ("k<<<1, 32>>>(p);", "launched from Python, by Kernel.launch", ""),
     "nvshmem.h": ("", "<ep/net.cuh>", "#include <nvshmem.h>"),
     "nvshmemx.h": ("", "<ep/net.cuh>", "#include <nvshmemx.h>"),
