@@ -44,6 +44,9 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
         ("__global__ void b(int* o) { o[0] = rand(); }", '"rand" is undefined', "kernels have no rand"),
         ("__global__ void b(int* o) { o[0] = INT_MAX; }", '"INT_MAX" is undefined', "#include <limits.h>"),
         ("__global__ void b(half2* o) { o[0] = o[1]; }", '"half2" is undefined', "#include <cuda_fp16.h>"),
+        ("__global__ void b(int* o) { o[0] = __shfl_down(o[1], 4); }", "is undefined", "__shfl_down_sync(0xffffffff"),
+        ("#include <thrust/reduce.h>", "the host calls", "<cub/block/...>"),
+        ("__global__ void b() { cudaDeviceSynchronize(); }", "is undefined", "in Python"),
         ("__global__ void b() { throw 1; }", "exception handling", "__trap()"),
         ("#include <cub/cub.cuh>", "<cub/block/block_reduce.cuh>", "as the header says"),
     ],
@@ -52,6 +55,24 @@ def test_the_learners_line_the_reason_and_the_remedy(line: str, says: str, remed
     error = refusal(f"\n{line}\n__global__ void k(int* o) {{ o[0] = 1; }}\n")
     assert str(error).startswith("mine.cu:2: error: no GPU takes this: ")
     assert says in str(error) and remedy in str(error) and error.line == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("struct S { int n; int data[]; }; __device__ int g(S* s) { return s->data[1]; }", "give the array a size"),
+        ("__device__ auto g(auto a, auto b) { return a + b; }", "write a template"),
+        ("__device__ int g(int x) { __typeof__(x) y = x; return y; }", "decltype"),
+        ("__device__ int g(int x) { return ({ int y = x; y + 1; }); }", "a lambda that is called at once"),
+        ("__device__ int g(int x) { register int y = x; return y; }", "leave `register` out"),
+        ("__device__ int g(int x) { return __builtin_clz(x); }", "__clz"),
+        ("__device__ void g() { cudaGridDependencySynchronize(); }", "leave it out"),
+    ],
+)
+def test_what_nvcc_alone_takes_is_told_so_with_what_to_write(line: str, remedy: str) -> None:
+    error = refusal(f"\n{line}\n__global__ void k(int* o) {{ o[0] = 1; }}\n")
+    assert str(error).startswith("mine.cu:2: error: NVRTC does not take this, though nvcc does: ")
+    assert remedy in str(error)
 
 
 OF_THE_HOST = """
