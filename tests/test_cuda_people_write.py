@@ -89,6 +89,7 @@ def test_cub_runs(name: str, file: Path, expected: list[int]) -> None:
         ("used_after_free", 1, "in the heap of malloc, where nothing is allocated"),
         ("freed_twice", 1, "free already"),
         ("barrier_that_half_reaches", 1, "__barrier_sync"),
+        ("shared_with_initial_values", 1, "uninitialised"),
     ],
 )
 def test_the_checker_sees_it(name: str, blocks: int, says: str) -> None:

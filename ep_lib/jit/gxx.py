@@ -111,6 +111,8 @@ _GCC_FLAGS = [
     *(f"-fno-{step}" for step in _GCC_LATE),
     # Of a cast of one it makes lfloor or lceil, before the sanitizer looks at casts.
     *(f"-fno-builtin-{name}" for name in ("floor", "floorf", "ceil", "ceilf")),
+    # Of a __shared__ struct that no kernel writes it takes the initial values for what is read; GPUs have none there.
+    "-fno-ipa-reference-addressable",
     # A struct that is passed by value is copied by its constructor, in loads that the sanitizer sees; else by the call,
     # in loads that it does not see.
     "-fno-elide-constructors",
