@@ -33,14 +33,14 @@ class Operation:
 
     def __str__(self) -> str:
         size = f" of {self.bytes} bytes" if self.bytes else ""
-        if self.by_tma:
+        if self.engine != "the NIC":
             return f"{self.kind}{size}"
         return f"{self.kind}{size} from rank {self.source} to rank {self.target}, queue pair {self.queue_pair}"
 
     @property
-    def by_tma(self) -> bool:
-        """Whether it is a bulk copy of a block, not an operation of a NIC."""
-        return self.kind.startswith("bulk")
+    def engine(self) -> str:
+        """What does it: a NIC, or what copies for the threads of a block."""
+        return {"bulk": "TMA", "async": "cp.async"}.get(self.kind.partition(" ")[0], "the NIC")
 
     @property
     def life(self) -> str:
@@ -76,10 +76,8 @@ class Access:
         at = f"at {self.location}: {self.source}" if self.location else "at an unknown line"
         if self.operation is None:
             return f"{who} {self.what}\n      {at}"
-        who_does = "TMA" if self.operation.by_tma else "the NIC"
-        return (
-            f"{who_does} {self.what}: {self.operation}\n      posted by {who}\n      {at}\n      {self.operation.life}"
-        )
+        operation = self.operation
+        return f"{operation.engine} {self.what}: {operation}\n      posted by {who}\n      {at}\n      {operation.life}"
 
 
 DEFAULT_SCHEDULE = "default"  # the name of the schedule that takes the first option everywhere, whose line is empty
@@ -221,17 +219,23 @@ _OVERWRITTEN = {  # the same where the second access writes
 }
 
 
-_OF_TMA = {  # the same for bulk copies
-    "signal overtakes data": "what a bulk store writes is {} although nothing says that it has been written",
-    "read before arrival": "what a bulk load brings is {} although nothing says that it has arrived",
-    "source reused": "the source of a bulk copy is overwritten although TMA may not have read it yet",
+_OF_COPIES = {  # the same for those of a block
+    "signal overtakes data": "what a {kind} writes is {done} although nothing says that it has been written",
+    "read before arrival": "what {article} {kind} brings is {done} although nothing says that it has arrived",
+    "source reused": "the source of {article} {kind} is overwritten although {engine} may not have read it yet",
 }
 
 
 def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
-    if kind in _OF_TMA and any(side.operation and side.operation.by_tma for side in (first, second)):
+    copies = [s.operation for s in (first, second) if s.operation is not None and s.operation.engine != "the NIC"]
+    if kind in _OF_COPIES and copies:
         both_write = first.what.startswith("writes") and second.what.startswith("writes")
-        return _OF_TMA[kind].format("overwritten" if both_write else "read")
+        return _OF_COPIES[kind].format(
+            kind=copies[0].kind,
+            article="an" if copies[0].kind.startswith("async") else "a",
+            engine=copies[0].engine,
+            done="overwritten" if both_write else "read",
+        )
     if kind == "uninitialised" and not where.startswith("shared memory"):
         return "memory is read that neither the host nor a kernel has written"
     if kind in _OVERWRITTEN and first.what.startswith("writes") and second.what.startswith("writes"):
@@ -252,7 +256,7 @@ def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
 
 
 def _rank_of(side: Access) -> str:
-    engine = "" if side.operation is None else "'s TMA" if side.operation.by_tma else "'s NIC"
+    engine = "" if side.operation is None else f"'s {side.operation.engine.removeprefix('the ')}"
     return f"rank {side.thread.rank}{engine}"
 
 

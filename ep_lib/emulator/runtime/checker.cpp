@@ -50,6 +50,9 @@ Checker::Checker(Machine& m, bool plain_volatile)
 
 Checker::~Checker() {
     for (auto& op : m_.network->in_flight) delete static_cast<OpCheck*>(op->check);
+    for (auto& [fiber, groups] : m_.network->copies.late)
+        for (auto& group : groups)
+            for (auto& op : group.copies) delete static_cast<OpCheck*>(op->check);
     give_back();
     for (auto& page : pages_) free(page.second.first);
 }
@@ -1283,14 +1286,21 @@ void Checker::copy_posted(NetOp& op, Fiber* poster, BulkCheck* check) {
     }
     threads->record = record_by_op_[static_cast<uint64_t>(reader.id) << 32 | reader.time];
     Record& record = records_[threads->record];
-    record.call = op.copy->barrier ? 0 : poster->check->stores_called;
+    record.call = op.kind != NetKind::kBulkStore ? 0 : poster->check->stores_called;
     record.to_begin = std::min(record.to_begin, op.to);
     record.to_end = std::max(record.to_end, op.to + op.bytes);
     if (recorder) {
         recorder->posted(op, *poster, check->id);
         recorder->learned(reader.clock, op.source_rank);
     }
-    touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
+    if (op.kind != NetKind::kAsyncCopy) {
+        touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
+        return;
+    }
+    // The way of threads to memory. It is written last of all, and may be from now on: who comes too late for this one
+    // has not come yet.
+    if (op.copy->source_bytes) touch(reader, op.from, op.copy->source_bytes, 0, op.poster.pc);
+    touch(threads->writer, op.to, op.bytes, kWrites, op.poster.pc);
 }
 
 void Checker::store_called(Fiber* fiber) {
@@ -1314,7 +1324,7 @@ void Checker::copy_wrote(NetOp& op) {
         recorder->by_nic(EventKind::kNicWrite, op, op.to, op.bytes, check_of(op).writer);
         recorder->by_nic(EventKind::kComplete, op, 0, 0, check_of(op).writer);
     }
-    touch(check_of(op).writer, op.to, op.bytes, kWrites, op.poster.pc, kAsync);
+    if (op.kind != NetKind::kAsyncCopy) touch(check_of(op).writer, op.to, op.bytes, kWrites, op.poster.pc, kAsync);
     delete &check_of(op);
     op.check = nullptr;
 }

@@ -123,6 +123,12 @@ void epemu_bulk_commit();
 void epemu_bulk_wait_groups(int but, bool written);  // until all but the last `but` groups are read, or written too
 void epemu_proxy_fence();
 
+// ---- copies to shared memory that a thread posts and waits for (cp.async): any lane; of 4, 8 or 16 bytes, of which
+// those behind `source_bytes` become 0. In virtual time they are made at once, and none of these is called.
+void epemu_copy_async(void* shared, const void* global, uint32_t bytes, uint32_t source_bytes);
+void epemu_copy_commit();
+void epemu_copy_wait(uint32_t but);  // until all but the last `but` groups are there
+
 // ---- what kernels say about themselves ------------------------------------------------------------------------
 void epemu_trace_value(const char* name, double value);  // ep::trace_value; does nothing without virtual time
 
