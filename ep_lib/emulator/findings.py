@@ -70,8 +70,11 @@ class Access:
     source: str  # the text of that line
     operation: Operation | None = None
     caller: str = ""  # file:line: text, of the call that leads there; empty for the kernel's own lines
+    by_host: bool = False  # a rank's Python
 
     def __str__(self) -> str:
+        if self.by_host:
+            return f"the host of rank {self.thread.rank} {self.what}\n      at {self.location}"
         who = f"kernel '{self.kernel}', {self.thread}"
         at = f"at {self.location}: {self.source}" if self.location else "at an unknown line"
         if self.operation is None:
@@ -244,7 +247,7 @@ def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
         return _SENTENCES[kind]
     a, b = _who(first, second)
     strong = [" " in side.what for side in (first, second)]  # "reads atomically", "writes (volatile)"
-    if strong[0] != strong[1]:
+    if strong[0] != strong[1] and not (first.by_host or second.by_host):
         atomic, plain = (a, b) if strong[0] else (b, a)
         how = "a volatile access" if "(volatile)" in first.what + second.what else "an atomic"
         return f"{atomic} uses {how} where {plain} uses a plain access, and nothing orders the two"
@@ -256,13 +259,16 @@ def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
 
 
 def _rank_of(side: Access) -> str:
+    if side.by_host:
+        return f"rank {side.thread.rank}'s host"
     engine = "" if side.operation is None else f"'s {side.operation.engine.removeprefix('the ')}"
     return f"rank {side.thread.rank}{engine}"
 
 
 def _who(first: Access, second: Access) -> tuple[str, str]:
     a, b = first.thread, second.thread
-    if first.operation is not None or second.operation is not None or a.rank != b.rank:
+    hosts = first.by_host or second.by_host
+    if hosts or first.operation is not None or second.operation is not None or a.rank != b.rank:
         one, other = _rank_of(first), _rank_of(second)
         return (one, other) if one != other else ("one operation", "another operation")
     if a.block != b.block:
@@ -277,6 +283,8 @@ def _index(thread: ThreadId) -> str:
 def _access(entry: Mapping[str, Any]) -> tuple[Access, Place]:
     place = _place(entry)
     thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
+    if host := entry.get("host"):
+        return Access(entry["what"], thread, "", host, "", by_host=True), place
     operation = Operation(**entry["operation"]) if entry["operation"] else None
     return Access(entry["what"], thread, entry["kernel"], place.location, place.source, operation, place.caller), place
 

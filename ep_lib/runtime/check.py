@@ -22,7 +22,7 @@ from ep_lib.emulator import exploration as runs
 from ep_lib.emulator.exploration import BUSY_TURNS, Exploration, Status
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import DEFAULT_SCHEDULE, Finding, merge_findings, parse, parse_spots, schedule_name
-from ep_lib.emulator.host_watch import HostAccess
+from ep_lib.emulator.host_watch import HostAccess, told_of_copies
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
 from ep_lib.emulator.recording import Notes, Recording
@@ -822,7 +822,10 @@ class _Search:
         try:
             try:
                 around = contextlib.nullcontext if exploration is None else self.sources.watched
-                result = run_program(program.main, machine, program.args, program.timeout, program.transport, around)
+                with told_of_copies():
+                    result = run_program(
+                        program.main, machine, program.args, program.timeout, program.transport, around
+                    )
                 machine.drain_network()  # what was still under way may have come too late
             except BackendUnavailable:  # this machine lacks something, memory perhaps: that is no fault of main
                 raise

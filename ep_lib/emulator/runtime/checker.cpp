@@ -101,6 +101,7 @@ const Checker::Past& Checker::past_of(uint32_t id, uint32_t time) const {
 
 void Checker::launched(Launch* launch) {
     LaunchCheck& l = launches_[launch];
+    publish_host(ranks_[launch->rank]);
     l.start = ranks_[launch->rank].host;
     l.kernel = std::make_shared<const std::string>(launch->kernel);
     if (m_.recorder) m_.recorder->launched(*launch);
@@ -186,11 +187,37 @@ void Checker::host_waited(int rank, int64_t ticket) {
     m_.recorder->learned(r.host, rank);
 }
 
+void Checker::publish_host(RankCheck& rank) {
+    if (rank.host_time) rank.host.raise(rank.host_id, rank.host_time++);
+}
+
+void Checker::host_access(int rank, uintptr_t address, size_t size, bool writes, const std::string& where) {
+    RankCheck& r = ranks_[rank];
+    if (!r.host_time) {
+        Ids& ids = ids_[new_ids(rank, kIdChunk, false)];
+        ids.host = true;
+        ids.past.push_back({0, rank, kNoBlock, {}, {1, 1, 1}, std::make_shared<const std::string>(), 0});
+        r.host_id = ids.first;
+        r.host_time = 1;
+    }
+    auto place = std::find(host_places_.begin(), host_places_.end(), where);
+    if (place == host_places_.end()) place = host_places_.insert(place, where);
+    ThreadCheck host = {};
+    host.clock = r.host;
+    host.id = r.host_id;
+    host.time = r.host_time;
+    host.rank = rank;
+    host.block = kNoBlock;
+    touch(host, address, size, writes ? kWrites : 0, static_cast<uintptr_t>(place - host_places_.begin()));
+}
+
 void Checker::host_met() {
     forget_histories();
     VectorClock all;
-    for (RankCheck& r : ranks_) all.join(r.host);
-    for (const auto& link : posted_) all.join(link.second);  // the network is drained at a barrier of all hosts
+    for (RankCheck& r : ranks_) {
+        publish_host(r);
+        all.join(r.host);
+    }
     for (RankCheck& r : ranks_) r.host = all;
     if (!m_.recorder) return;
     m_.recorder->host(EventKind::kHostMet, -1);

@@ -147,6 +147,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void finished(Block* block, bool last_of_launch);
     void host_waited(int rank, int64_t ticket);
     void host_met();  // all ranks' hosts, in a collective operation
+    void host_access(int rank, uintptr_t address, size_t size, bool writes, const std::string& where);
 
     void fill_unwritten(uintptr_t begin, uintptr_t end);  // memory that the host gave out without a value
     void access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc);
@@ -361,6 +362,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t first, count;
         int rank;
         bool nic;
+        bool host = false;
         uint32_t next_time = 1;
         std::vector<Past> past;
     };
@@ -372,6 +374,7 @@ class __attribute__((visibility("hidden"))) Checker {
     };
     struct RankCheck {
         VectorClock stream, host;
+        uint32_t host_id = 0, host_time = 0;                // of the host as a thread; 0: it has not accessed anything
         std::deque<AcquiredSignal> acquired;                // by any of its blocks
         std::deque<std::pair<int64_t, VectorClock>> ended;  // launches that the host has not waited for
     };
@@ -488,6 +491,7 @@ class __attribute__((visibility("hidden"))) Checker {
     };
 
     size_t new_ids(int rank, uint32_t count, bool nic);
+    static void publish_host(RankCheck& rank);
     const Ids& ids_of(uint32_t id) const { return ids_[ids_by_chunk_[id / 32]]; }
     const Past& past_of(uint32_t id, uint32_t time) const;
     Cells cells_of_page(uintptr_t page);
@@ -543,6 +547,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void judge_other_queue(const Record& put, Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;
+    Verdict judge_host(const Conflict& c) const;
     Verdict judge_threads(const Conflict& c) const;
     Verdict judge_nic(const Conflict& c) const;
     Verdict judge_nic_wrote(const Conflict& c, const Record& first) const;
@@ -622,6 +627,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void give_back();  // the address space for cells
 
     std::vector<RankCheck> ranks_;
+    std::vector<std::string> host_places_;  // lines of Python, of which an access of a host has one as its pc
     std::unordered_map<uintptr_t, std::vector<Location>> locations_;  // by granule
     std::deque<More> more_;
     std::vector<uint32_t> free_more_;

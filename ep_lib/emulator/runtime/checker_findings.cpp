@@ -172,6 +172,11 @@ std::string Checker::spot(uint32_t pc) const { return pc ? "{" + place(pc) + "}"
 
 std::string Checker::side(const Side& s) const {
     std::string what = (s.flags & kWrites) ? "writes" : "reads";
+    if (ids_of(s.id).host)
+        return "{\"what\":" + quote(what) +
+               ",\"image\":\"\",\"offset\":0,\"rank\":" + std::to_string(ids_of(s.id).rank) +
+               ",\"block\":[0,0,0],\"thread\":[0,0,0],\"kernel\":\"\",\"operation\":null,\"host\":" +
+               quote(host_places_[s.pc]) + "}";
     if (s.flags & kVolatile) {
         what += " (volatile)";
     } else if (s.flags & kAtomic) {
@@ -374,7 +379,28 @@ bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at,
     return true;
 }
 
+// One side at least is a host's Python.
+Checker::Verdict Checker::judge_host(const Conflict& c) const {
+    Verdict v;
+    v.certainty = 45;
+    const bool by_nic = ids_of(c.t.id).nic || ids_of(c.slot.id).nic;
+    if (by_nic) {
+        if (!((ids_of(c.t.id).nic ? c.flags : c.slot.flags) & kWrites)) v.kind = "source reused";
+        v.remedy =
+            "a quiet in the kernel that posts this, before it ends (and rank.barrier() before another rank's host goes "
+            "on): neither the end of a kernel nor a barrier of hosts waits for NICs";
+    } else if (ids_of(c.t.id).rank == ids_of(c.slot.id).rank) {
+        v.remedy = "rank.synchronize() between the launch and what the host does";
+    } else {
+        v.remedy =
+            "rank.barrier() between what the host does and the other rank's kernel: rank.synchronize() waits for the "
+            "kernels of its own rank";
+    }
+    return v;
+}
+
 Checker::Verdict Checker::judge(const Conflict& c) const {
+    if (ids_of(c.t.id).host || ids_of(c.slot.id).host) return judge_host(c);
     Verdict v;
     const Record* first = ids_of(c.slot.id).nic ? record_of(c.slot.id, c.slot.time) : nullptr;
     const Record* second = c.t.owner ? nullptr : record_of(c.t.id, c.t.time);
