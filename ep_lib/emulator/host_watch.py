@@ -283,7 +283,7 @@ for _name in _METHODS:
     setattr(Watched, _name, _reading(_name))
 
 
-# ---- NumPy's functions that take an array without a word to its type: they are replaced while a check runs ------------
+# ---- functions of NumPy that take an array without a word to its type: they are replaced while a check runs ----------
 _TAKERS = ("array", "asarray", "ascontiguousarray", "asfortranarray")
 _ORDINARY = {name: getattr(np, name) for name in _TAKERS}
 _lock = threading.Lock()
