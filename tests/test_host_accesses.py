@@ -1,4 +1,4 @@
-"""What a rank's Python reads and writes, against kernels of other ranks and NICs: its own launches do not tell of it."""
+"""What a rank's Python reads and writes, against kernels of other ranks and NICs."""
 
 from __future__ import annotations
 

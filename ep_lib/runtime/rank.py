@@ -129,7 +129,8 @@ class Rank:
         self._backend.synchronize()
 
     def barrier(self) -> None:
-        """Collective: returns when every rank is here and has finished its kernels."""
+        """Collective: returns when every rank is here and has finished its kernels. NICs may still be at work on what
+        kernels have posted and not waited for (a quiet)."""
         self.synchronize()
         self._backend.barrier()
 
