@@ -1034,6 +1034,27 @@ void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, 
     read_of_memory(*fiber->check, address, static_cast<size_t>(size), atomic_flags(EPEMU_RELAXED, scope, true), pc);
 }
 
+void Checker::swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc) {
+    if (is_on_stack(fiber, address)) return;
+    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
+    const bool shared = in_shared < kSharedSlots * kSharedSlotBytes;
+    const std::pair<uint32_t, uintptr_t> key = {fiber->check->id, address};
+    if (shared ? !any_written_in_shared(in_shared, size, true) : is_unwritten(address, size)) {
+        unwritten_swaps_[key] = {size, pc};
+    } else if (!unwritten_swaps_.empty()) {
+        unwritten_swaps_.erase(key);
+    }
+}
+
+void Checker::swapped_out(Fiber* fiber, uintptr_t address) {
+    if (unwritten_swaps_.empty()) return;
+    const auto swap = unwritten_swaps_.find({fiber->check->id, address});
+    if (swap == unwritten_swaps_.end()) return;
+    const bool shared = address - reinterpret_cast<uintptr_t>(m_.shared_area) < kSharedSlots * kSharedSlotBytes;
+    never_written(*fiber->check, kWrites | kAtomic, swap->second.pc, address, swap->second.size, shared);
+    unwritten_swaps_.erase(swap);
+}
+
 // A read-modify-write: what it observes stays published with it.
 void Checker::update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                      const Behind* behind) {

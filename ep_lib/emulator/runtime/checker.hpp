@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -159,6 +160,9 @@ class __attribute__((visibility("hidden"))) Checker {
     uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
     static const uint64_t kLater;  // the value of a store that shows afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
+    // An exchange follows, which may be no more than a store; and what it has found is used.
+    void swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);
+    void swapped_out(Fiber* fiber, uintptr_t address);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                 const Behind* behind = nullptr);
     // Under weak memory: an older value that a read-modify-write may get instead. False: the newest.
@@ -613,7 +617,12 @@ class __attribute__((visibility("hidden"))) Checker {
     Cells heap_cells_, shared_cells_;
     uint8_t* shared_written_;  // a bit a byte
     size_t heap_granules_, shared_granules_, shared_written_bytes_;
-    std::unordered_map<uintptr_t, Cells> pages_;  // of arrays and globals: address / 4096
+    struct Swap {
+        size_t size;
+        uintptr_t pc;
+    };
+    std::map<std::pair<uint32_t, uintptr_t>, Swap> unwritten_swaps_;  // by thread and address: of what was not written
+    std::unordered_map<uintptr_t, Cells> pages_;                      // of arrays and globals: address / 4096
     struct CachedPage {
         uintptr_t page;
         Cells cells;
