@@ -60,9 +60,10 @@ _UNPROVEN = (
 
 _UNPROVEN_EXHAUSTIVELY = (
     "This proves nothing about other inputs, sizes and numbers of ranks, nor about arrays that the host's Python reads "
-    "or writes while a kernel may run"
+    "or writes while a kernel may run, but for what the ranks' own arrays tell"
 )
 _WEAKER = ', nor about weak memory (memory="ptx")'
+_NO_LOAD_BUFFERING = ", nor about load buffering (loads that see what later stores of their own thread lead to)"
 # What makes two runs of main differ, by the names that a function uses.
 _DIFFERS_BY_ITSELF = re.compile(
     r"^(time|perf_counter|monotonic|now|random|default_rng|urandom|open|read_text|environ)$"
@@ -232,7 +233,9 @@ class CheckReport:
         where = f" ({_count(self.ranks, 'rank')} on {self.fabric.kind}; {self.seconds:.1f} s)"
         if self.ok:
             one = "it is not wrong" if coverage.schedules == 1 else "none of them wrong"
-            weaker = "" if self.memory == "ptx" else _WEAKER
+            if coverage.cut:
+                one = "and nothing wrong was met up to there"
+            weaker = _NO_LOAD_BUFFERING if self.memory == "ptx" else _WEAKER
             is_open = coverage.stopped or coverage.cut or coverage.asked
             head = "NOT PROVED: " if is_open else "" if self.proved else "within bounds: "
             return f"{head}{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
