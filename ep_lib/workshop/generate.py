@@ -170,7 +170,8 @@ def _readme(exercise: Exercise) -> str:
     else:
         use = f'Run your kernels with\n`ep_lib.Kernel.from_file("{mine}/{exercise.pieces[0]}", name)`.'
     if not python:
-        use += "\nIt is compiled as C++17, which is what nvcc takes by default: there are no concepts yet."
+        use += "\nIt is compiled as C++17, which is what nvcc takes by default: there are no concepts and no "
+        use += "`{.peer = 1}` yet."
     rows = "".join(f"| {task.number} | {task.title} | {task.points} |\n" for task in exercise.tasks)
     return f"""# Exercise {number}: {exercise.title}
 

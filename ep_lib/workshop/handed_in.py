@@ -137,8 +137,8 @@ class _Copy:
             shown = PurePosixPath(*at.parts[:_SHOWN])
             is_file = read is not None and shown == at
             (self.target / (shown.parent if is_file else shown)).mkdir(parents=True, exist_ok=True)
-            if is_file and not limit:
-                (self.target / at).touch()
+            if is_file:
+                (self.target / at).touch()  # also of what is not wanted, or cannot be read
         if read is None or not limit:
             return
         if len(at.parts) > _DEEPEST:
@@ -150,7 +150,7 @@ class _Copy:
             if depth == 0:
                 raise GradingError(f"{at}: archives inside of archives inside of archives are not opened")
             return self.take(_members(io.BytesIO(data)), at, depth - 1, came)
-        if goes.is_file() and goes.read_bytes() != data:
+        if goes.is_file() and goes.read_bytes() not in (b"", data):
             raise GradingError(f"{at} is there twice, with different content")
         goes.write_bytes(data)
         self.times[str(at)] = came if 0 <= came < 1 << 33 else 0  # not what is no number, which a tar can say
