@@ -118,9 +118,7 @@ def test_what_is_no_text_is_said_before_the_compiler_says_it(tmp_path: Path, dat
 @pytest.mark.parametrize(
     ("end", "kept"), [(b"\x1a", b""), (b"\r\n\x1a\r\n", b"\r\n"), (b"\n", b"\n"), (b" \x1a x\n", None)]
 )
-def test_a_byte_order_mark_and_a_control_z_at_the_end_are_no_part_of_a_file(
-    tmp_path: Path, end: bytes, kept: bytes | None
-) -> None:
+def test_a_byte_order_mark_and_a_last_control_z_are_left_out(tmp_path: Path, end: bytes, kept: bytes | None) -> None:
     mine = submission(tmp_path / "mine", "")
     (mine / PIECE).write_bytes(b"\xef\xbb\xbf// x" + end)
     copy_pieces(EXERCISE, mine, tmp_path / "copy")
