@@ -152,7 +152,7 @@ _STATEMENTS = re.compile(r"\(\s*\{[^{}]*;[^{}]*\}\s*\)")  # as an expression
 _OF_PTXAS = re.compile(r"^error\s*:\s*")
 _NAMES_ENTRY = re.compile(r"Entry function '(\w+)'")
 
-_OWN_WORDS = re.compile(r"error: static assertion failed.*?: (?=the emulator has no )")
+_OWN_WORDS = re.compile(r"error: static.assert[^\n]*?(?=the emulator has no )")
 
 _MORE_ERRORS = 3  # beside the first one, in a message
 _MOST_OFFSETS = 4096  # of a function whose lines are looked for
