@@ -6,8 +6,9 @@
 Any NaN equals any other: sign and payload are not compared. Without a GPU the emulator is compared with Python, where
 that knows all operations of an expression, and NVRTC compiles every kernel. What differs is told with its seed, its
 smallest part that differs, operands and both values. A shift by the width or more and a cast out of range may differ if
-the emulator warned of the line and the GPU gives what docs/emulator.md says: "explained". Exit status: 0 if all cases
-ran and nothing else differs, 1 otherwise.
+the emulator warned of the line and the GPU gives what docs/emulator.md says: "explained". Which product is joined with
+a sum is in the end each compiler's choice: a difference that is gone where all products are rounded is told as one of
+these. Exit status: 0 if all cases ran and nothing else differs, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -87,8 +88,10 @@ class Batch(NamedTuple):
         return ep_lib.Kernel.from_source(self.source, "fuzz", filename="fuzz.cu")
 
 
-def batch_of(cases: Sequence[Case]) -> Batch:
-    return Batch(fuzz_cases.source(cases), tuple(t for c in cases for t in c.results), cases[0].seed // BATCH)
+def batch_of(cases: Sequence[Case], *, rounded: bool = False) -> Batch:
+    return Batch(
+        fuzz_cases.source(cases, rounded=rounded), tuple(t for c in cases for t in c.results), cases[0].seed // BATCH
+    )
 
 
 def run(rank: ep_lib.Rank, batches: Sequence[Batch]) -> list[Values]:
@@ -137,18 +140,28 @@ class Comparison:
         self._pool = pool
         self.arch = arch
 
-    def emulated(self, batches: Sequence[Sequence[Case]]) -> Iterator[Ran]:
-        return self._pool.map(partial(emulated, arch=self.arch), map(batch_of, batches))
+    def emulated(self, batches: Sequence[Sequence[Case]], *, rounded: bool = False) -> Iterator[Ran]:
+        given = (batch_of(cases, rounded=rounded) for cases in batches)
+        return self._pool.map(partial(emulated, arch=self.arch), given)
 
-    def there(self, batches: Sequence[Sequence[Case]], emulated: Sequence[Ran]) -> list[Values]:
+    def there(self, batches: Sequence[Sequence[Case]], emulated: Sequence[Ran], *, rounded: bool) -> list[Values]:
         if self.arch:
-            (found,) = ep_lib.spawn(partial(run, batches=list(map(batch_of, batches))), 1, backend="cuda")
+            given = [batch_of(cases, rounded=rounded) for cases in batches]
+            (found,) = ep_lib.spawn(partial(run, batches=given), 1, backend="cuda")
             return found
         return [expected(cases, ran.values) for cases, ran in zip(batches, emulated, strict=True)]
 
-    def differences(self, batches: Sequence[Sequence[Case]], emulated: Sequence[Ran]) -> list[Difference]:
-        there = self.there(batches, emulated)
+    def differences(
+        self, batches: Sequence[Sequence[Case]], emulated: Sequence[Ran], *, rounded: bool = False
+    ) -> list[Difference]:
+        there = self.there(batches, emulated, rounded=rounded)
         return [d for batch in zip(batches, emulated, there, strict=True) for d in differences(*batch)]
+
+    def joined_otherwise(self, found: Sequence[Difference]) -> set[int]:
+        """The seeds of the differences that are gone where all products are rounded."""
+        alone = [[case] for case in {d.case.seed: d.case for d in found}.values()]
+        left = self.differences(alone, list(self.emulated(alone, rounded=True)), rounded=True) if alone else []
+        return {case.seed for (case,) in alone} - {d.case.seed for d in left if not d.explained}
 
     def smallest(self, found: Sequence[Difference]) -> list[Difference]:
         """For each difference the smallest part of its expressions that differs by itself; else it as it is."""
@@ -236,6 +249,11 @@ def _report(both: Comparison, batches: Sequence[Sequence[Case]], began: float, s
     good = [(cases, each) for cases, each in zip(done, ran, strict=True) if not each.failure]
     found = both.differences(*map(list, zip(*good, strict=True))) if good else []
     unexplained = [d for d in found if not d.explained]
+    joined = both.joined_otherwise(unexplained)
+    for d in unexplained[:SHOWN]:
+        if d.case.seed in joined:
+            print(f"--only {d.case.seed}: a product is joined with a sum on one side only in\n    {d.case.code}")
+    unexplained = [d for d in unexplained if d.case.seed not in joined]
     strays = [cases[i] for cases, each in good for i in each.warned if cases[i].open is None]
     for c in strays:
         print(f"--only {c.seed}: the emulator warned of\n    {c.code}")
@@ -249,6 +267,7 @@ def _report(both: Comparison, batches: Sequence[Sequence[Case]], began: float, s
     print(
         f"{count} of {wanted} cases, the emulator and {both.arch or 'Python (no GPU here)'}: "
         f"{len({d.case.seed for d in unexplained})} unexplained differences, {explained} explained, "
+        f"{len(joined)} of a product joined otherwise, "
         f"{time.monotonic() - began:.0f} s"
     )
     return int(bool(unexplained or strays or failed or count < wanted))

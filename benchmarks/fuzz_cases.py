@@ -84,7 +84,7 @@ class Op(NamedTuple):
     def reads_apart(self) -> bool:
         """Whether ptxas must not see where operands come from: it makes a signed conversion of an unsigned one if they
         are signed and narrower, and 0 of half of a constant where only the other half of a sum in a word is used."""
-        return self.text.startswith("__v") or (self.takes == (U32,) and not self.gives.is_integer)
+        return "__v" in self.text or (self.takes == (U32,) and not self.gives.is_integer)
 
     @property
     def is_negation(self) -> bool:
@@ -168,10 +168,13 @@ def _integer_arithmetic() -> Iterator[tuple[str, Op]]:
             yield "shift", Op(f"({{0}} << ({{1}} & {last}))", (a, b), promoted(a), left, wraps=wraps)
             yield "shift", Op(f"({{0}} >> ({{1}} & {last}))", (a, b), promoted(a), right)
             yield "cast", Op(f"({a.name}){{0}}", (b,), a, lambda a: a)
-        yield "unary", Op("(-{0})", (a,), promoted(a), lambda a: -a, wraps=promoted(a).signed)
+        # Of an unsigned one apart: NVRTC negates what a cast to a byte would leave, and takes -(-128) for 128.
+        minus = "(-{0})" if promoted(a).signed else "apart(-{0})"
+        yield "unary", Op(minus, (a,), promoted(a), lambda a: -a, wraps=promoted(a).signed)
         yield "unary", Op("(~{0})", (a,), promoted(a), lambda a: ~a)
         yield "unary", Op("(!{0})", (a,), BOOL, lambda a: not a)
-        yield "cast", Op(f"({a.name}){{0}}", (BOOL,), a, int)
+        # Apart: ptxas drops a conversion of 1 or 0 to half or bf16 in some kernels.
+        yield "cast", Op(f"apart(({a.name}){{0}})", (BOOL,), a, int)
         yield "choice", Op("({0} ? {1} : {2})", (BOOL, a, a), a, lambda c, a, b: a if c else b)
     for a, b in ((I32, U32), (U32, I32), (I64, U64), (U64, I64), *zip(WHOLE, WHOLE, strict=True)):
         t = common(a, b)
@@ -186,16 +189,16 @@ def _float_arithmetic() -> Iterator[tuple[str, Op]]:
         f = "f" if t is F32 else ""
         yield "arithmetic", Op("({0} + {1})", (t, t), t, lambda a, b: a + b, joins=True)
         yield "arithmetic", Op("({0} - {1})", (t, t), t, lambda a, b: a - b, joins=True)
-        yield "arithmetic", Op("({0} * {1})", (t, t), t, lambda a, b: a * b, product=True)
+        yield "arithmetic", Op("MUL({0}, {1})", (t, t), t, lambda a, b: a * b, product=True)
         yield "division", Op("({0} / {1})", (t, t), t, lambda a, b: a / b)
         yield "unary", Op("(-{0})", (t,), t, lambda a: -a, joins=True)
         yield "choice", Op("({0} ? {1} : {2})", (BOOL, t, t), t, lambda c, a, b: a if c else b, joins=True)
         for text in (
-            "({0} * {1} + {2})",
-            "({0} * {1} - {2})",
-            "({2} - {0} * {1})",
-            "({2} + {0} * {1})",
-            "(-({0} * {1}) + {2})",
+            "(MUL({0}, {1}) + {2})",
+            "(MUL({0}, {1}) - {2})",
+            "({2} - MUL({0}, {1}))",
+            "({2} + MUL({0}, {1}))",
+            "(-MUL({0}, {1}) + {2})",
         ):
             yield "fused", Op(text, (t, t, t), t, joins=True)
         for sign, compare in COMPARISONS.items():
@@ -339,8 +342,8 @@ INTRINSICS: dict[str, Callable[..., Any] | None] = {
     "u32 __dp4a(u32, u32, u32)": lambda a, b, c: c + sum((a >> i & 255) * (b >> i & 255) for i in (0, 8, 16, 24)),
     "i32 __dp2a_lo(i32, i32, i32)": None,
     "u32 __dp2a_hi(u32, u32, u32)": None,
-    "i32 abs(i32)": abs,
-    "i64 llabs(i64)": abs,
+    "i32 abs(i32)": lambda a: abs(max(a, I32.lowest + 1)),
+    "i64 llabs(i64)": lambda a: abs(max(a, I64.lowest + 1)),
     "u32 __vadd2(u32, u32)": _lanes(16, lambda x, y: x + y, True),
     "u32 __vsub4(u32, u32)": _lanes(8, lambda x, y: x - y, True),
     "u32 __vaddss2(u32, u32)": _lanes(16, lambda x, y: max(-(1 << 15), min((1 << 15) - 1, x + y)), True),
@@ -370,16 +373,22 @@ INTRINSICS: dict[str, Callable[..., Any] | None] = {
     "f16 __ushort_as_half(u16)": None,
     "bf16 __ushort_as_bfloat16(u16)": None,
 }
-_NUMBERS = {"i32 __double2hiint(f64)"}  # what shows the bits of a NaN
+_GIVEN = {
+    "i32 __double2hiint(f64)": "number({})",  # it shows the bits of a NaN
+    "i32 abs(i32)": "above_lowest({})",  # else it overflows
+    "i64 llabs(i64)": "above_lowest({})",
+}
 
 
 def _intrinsics() -> Iterator[tuple[str, Op]]:
     for signature, value in INTRINSICS.items():
         gives, name, takes = re.fullmatch(r"(\w+) (\w+)\((.*)\)", signature).groups()  # type: ignore[union-attr]
         types = tuple(TYPES[t] for t in takes.split(", "))
-        form = "number({})" if signature in _NUMBERS else "{}"
+        form = _GIVEN.get(signature, "{}")
         text = ", ".join(form.format(f"{{{i}}}") for i in range(len(types)))
-        yield "intrinsic", Op(f"{name}({text})", types, TYPES[gives], value)
+        # ptxas takes 0 for the constant of which it is made where half of the result is used.
+        whole = "apart({})" if name == "__vneg2" else "{}"
+        yield "intrinsic", Op(whole.format(f"{name}({text})"), types, TYPES[gives], value)
     for t, name in ((U32, "__float_as_uint"), (I32, "__float_as_int")):
         yield "bits", Op(f"{name}(number({{0}}))", (F32,), t)
     yield "bits", Op("__double_as_longlong(number({0}))", (F64,), I64)
@@ -563,10 +572,10 @@ class Writer:
         if op.product and (joined or self._products[frozenset(e.below)] > 1):
             form = rounded.format("{0}", "{1}")
         elif _is_fused(op) and _folds(*e.below[:2]):
-            form = form.replace("{0} * {1}", rounded.format("{0}", "{1}"))
+            form = form.replace("MUL({0}, {1})", rounded.format("{0}", "{1}"))
         elif op.is_negation and _is_sum(e.below[0]):
             form = rounded.format("{0}", "-1")
-        elif op.wraps and not (is_whole and all(b.op is None for b in e.below)):
+        elif op.wraps and not (is_whole and all(b.leaf.startswith("v.") for b in e.below)):
             form = f"{e.type.name}" + re.sub(r"\{(\d)\}", rf"u{e.type.bits}({{\1}})", op.text)
         if not op.joins:
             joins = [False] * len(e.below)
@@ -741,6 +750,9 @@ _HEAD = f"""#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 {"".join(f"typedef {t.is_} {t.name};{chr(10)}" for t in INPUTS)}
+#define MUL(a, b) ((a) * (b))
+__device__ float rounded(float a, float b) {{ return __fmul_rn(a, b); }}
+__device__ double rounded(double a, double b) {{ return __dmul_rn(a, b); }}
 struct In {{ {" ".join(f"{name[:-1]} {name};" for name in _VARIABLES)} }};
 __device__ u64 bits(bool x) {{ return x; }}
 {"".join(f"__device__ u64 bits({t.name} x) {{ return (u{t.bits})x; }}{chr(10)}" for t in INTEGERS)}
@@ -752,6 +764,7 @@ template <typename T> __device__ void put(u64* o, int i, T x) {{ o[i * {LANES}] 
 template <typename T> __device__ T nonzero(T x) {{ return x == T(0) ? T(1) : x; }}
 __constant__ u32 zero;
 template <typename T> __device__ T apart(T x) {{ return x ^ zero; }}
+template <typename T> __device__ T above_lowest(T x) {{ return x < -T(~0ull >> (65 - 8 * sizeof(T))) ? x + 1 : x; }}
 template <typename T> __device__ T number(T x) {{ return x == x ? x : T(2.5f); }}
 template <typename T> __device__ T inside(T x, T low, T high) {{ return x > low && x < high ? x : T(1); }}
 template <typename T> __device__ T fp8(u8 x) {{ T y; y.__x = x; return y; }}
@@ -769,8 +782,11 @@ __device__ int lane() {{ return threadIdx.x & 31; }}
 FIRST_LINE = _HEAD.count("\n") + 1
 
 
-def source(cases: Sequence[Case]) -> str:
-    """A kernel ``fuzz`` with a function for each case, on a line of its own: case i is on line ``FIRST_LINE + i``."""
+def source(cases: Sequence[Case], *, rounded: bool = False) -> str:
+    """A kernel ``fuzz`` with a function for each case, on a line of its own: case i is on line ``FIRST_LINE + i``.
+
+    ``rounded``: products are, so that no compiler joins one with a sum.
+    """
     functions, calls, at = [], [], 0
     for i, c in enumerate(cases):
         functions.append(f"__device__ __noinline__ void case{i}(const In& v, u64* o, u64* cell) {{ {c.code} }}\n")
@@ -778,7 +794,8 @@ def source(cases: Sequence[Case]) -> str:
         at += len(c.results)
     head = 'extern "C" __global__ void fuzz(const In* in, u64* out, u64* cells) {\n'
     index = f"    const int i = blockIdx.x * {THREADS} + threadIdx.x;\n"
-    return "".join([_HEAD, *functions, head, index, *calls, "}\n"])
+    top = _HEAD.replace("((a) * (b))", "rounded(a, b)") if rounded else _HEAD
+    return "".join([top, *functions, head, index, *calls, "}\n"])
 
 
 # fmt: off

@@ -106,7 +106,7 @@ figures nccl 20 $measure --ranks "$gpus" --parts nccl
 figures symmetric 20 $measure --ranks "$gpus" --parts symmetric
 figures low_latency 35 "$PYTHON" benchmarks/gpu_low_latency.py --ranks "$gpus" --commit "$commit" --tokens 1,8,32,128,1024
 figures vary 60 "$PYTHON" benchmarks/gpu_vary.py --ranks "$gpus" --commit "$commit" --tokens 1000 --routings random \
-    --libraries ep_lib,nccl
+    --libraries ep_lib,nccl --turns 1
 step transports 45 sh -c "'$PYTHON' -m ep_lib bench p2p --backend cuda --json >'$RESULTS/transports.json'"
 [ ! -s "$RESULTS/transports.json" ] || parts="$parts $RESULTS/transports.json"
 DEADLINE=$((DEADLINE + 15)) # kept for the table

@@ -1,6 +1,6 @@
 """ep_lib and its peers behind one interface: what each does in a case, for gpu_compare and gpu_vary to check and time.
 
-DeepEP is imported from a folder that the caller names (build_deep_ep.sh makes one); none of it is in this repository.
+DeepEP is imported from a folder that the caller names; none of it is in this repository.
 Every library gets the same rows, routing and number of SMs. A dispatch with a cached handle knows which row goes where;
 a counted one gets only the experts of each token, and its host learns how many rows came. Outputs are "owned" (tensors
 that no later call changes) or a "view" of memory that the library uses again.

@@ -178,7 +178,7 @@ def shown(report: dict[str, Any]) -> str:
 
 def arguments() -> argparse.Namespace:
     """Of the command line."""
-    parser = parser_of(str(__doc__), {"calls": 60})
+    parser = parser_of(str(__doc__), {"calls": 60, "turns": 2})
     parser.add_argument("--tokens", type=numbers, default="128,1000,4096", help="per rank; default %(default)s")
     parser.add_argument("--hidden", type=lambda text: [int(text)], default="7168", help="default %(default)s")
     parser.add_argument("--routings", default="random,zipf,incast", help="default %(default)s")

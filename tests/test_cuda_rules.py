@@ -194,3 +194,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf__global__ void k(int* o) {\r\n\to[0] = 7;\r\n}\r\n")
     for target in ("emulator", "sm_90"):
         Kernel.from_file(path, "k").compile(target)
+    (tmp_path / "windows.h").write_bytes(b"\xef\xbb\xbf#pragma once\r\n")
+    header = Kernel.from_source('#include "windows.h"\n__global__ void k() {}', "k", include=[tmp_path])
+    with pytest.raises(KernelCompileError, match="save it as UTF-8 without one"):
+        header.compile()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import fuzz
 import fuzz_cases
 import numpy as np
 import pytest
 from fuzz_cases import F16, F32, I8, I32, U8, U64, Op
+
+from ep_lib.jit import gxx
 
 pytestmark = [pytest.mark.cuda_rules, pytest.mark.slow]
 
@@ -76,12 +80,10 @@ def test_a_nan_equals_another_one() -> None:
 def test_a_product_is_joined_with_one_sum_at_most() -> None:
     """Elsewhere it says how it is rounded; and signed sums wrap around where more is computed with them."""
     x, y = (fuzz_cases.Expr(F32, None, leaf=f"v.f32{name}") for name in "ab")
-    plus, times = (
-        next(op for op in fuzz_cases.OPERATIONS[F32]["arithmetic"] if op.text == f"({{0}} {sign} {{1}})")
-        for sign in "+*"
-    )
+    plus = next(op for op in fuzz_cases.OPERATIONS[F32]["arithmetic"] if op.text == "({0} + {1})")
+    times = next(op for op in fuzz_cases.OPERATIONS[F32]["arithmetic"] if op.product)
     product = fuzz_cases.Expr(F32, times, (x, y))
-    assert fuzz_cases.expression(0, product).code == "put(o, 0, (v.f32a * v.f32b));"
+    assert fuzz_cases.expression(0, product).code == "put(o, 0, MUL(v.f32a, v.f32b));"
     total = fuzz_cases.Expr(F32, plus, (product, x))
     assert fuzz_cases.expression(0, total).code == "put(o, 0, (__fmul_rn(v.f32a, v.f32b) + v.f32a));"
     i, b = (fuzz_cases.Expr(t, None, leaf=f"v.{t.name}a") for t in (I32, I8))
@@ -91,3 +93,21 @@ def test_a_product_is_joined_with_one_sum_at_most() -> None:
     assert fuzz_cases.expression(0, total).code == "put(o, 0, (v.i32a + v.i8a));"
     low = fuzz_cases.Expr(U8, cast, (total,))
     assert fuzz_cases.expression(0, low).code == "put(o, 0, (u8)i32(u32(v.i32a) + u32(v.i8a)));"
+
+
+def test_a_product_joined_otherwise_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other side rounds twice here, as NVRTC does in ``c - (-a) * b``."""
+    if gxx._contraction(is_clang=False) == ("-ffp-contract=off",):
+        pytest.skip("this processor has no fused multiply-add")
+    x, y, z = (fuzz_cases.Expr(F32, None, leaf=f"v.f32{name}") for name in "abc")
+    op = next(op for op in fuzz_cases.OPERATIONS[F32]["fused"] if op.text == "(MUL({0}, {1}) + {2})")
+    case = fuzz_cases.expression(0, fuzz_cases.Expr(F32, op, (x, y, z)))
+    twice = fuzz.emulated(fuzz.batch_of([case], rounded=True), "").values
+    wrong = [twice[0] ^ np.uint64(1)]
+    for there, told in ((twice, {0}), (wrong, set())):
+        monkeypatch.setattr(fuzz.Comparison, "there", lambda *_, there=there, **__: [there])
+        with ThreadPoolExecutor(1) as pool:
+            both = fuzz.Comparison(pool, "")
+            found = both.differences([[case]], list(both.emulated([[case]])))
+            assert len(found) == 1
+            assert both.joined_otherwise(found) == told

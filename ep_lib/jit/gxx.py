@@ -11,7 +11,6 @@ import resource
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -436,14 +435,13 @@ def build_runtime() -> Path:
 
     def build(folder: Path, _: Path) -> None:
         # Here: most processes find the runtime in the cache.
-        from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+        from concurrent.futures import FIRST_COMPLETED, wait
 
         from tqdm import tqdm
 
-        stop = threading.Event()
         with (
             processes.temporary_folder(".headers-", folder) as place,
-            ThreadPoolExecutor(os.cpu_count(), initializer=processes.stop_by, initargs=(stop,)) as pool,
+            processes.stoppable_threads(os.cpu_count() or 2) as pool,
         ):
             headers = pool.submit(_runtime_headers, compiler, place) if _headers_pay(compiler, sources) else None
             # The longest first: they start beside the headers, and gain least by them.
@@ -454,17 +452,12 @@ def build_runtime() -> Path:
             if stream is None:
                 cache.say(f"{what} (about a minute)")
             with tqdm(desc=what, total=len(waiting), unit="file", file=stream, disable=stream is None) as bar:
-                try:
-                    while waiting:
-                        done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
-                        for future in done:
-                            future.result()
-                        bar.update(len(done))
-                        bar.refresh()  # the time goes on while no file is done
-                except BaseException:  # an interrupt ends the compilers that run, too
-                    stop.set()
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+                while waiting:
+                    done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+                    bar.update(len(done))
+                    bar.refresh()  # the time goes on while no file is done
         objects = [str(running[source].result()) for source in sources]
         command = [compiler.path, *_RUNTIME_LINK_FLAGS, *_sanitizer(), *objects, "-ldl", "-o", str(folder / name)]
         _tool(command, "the emulator", folder / name)

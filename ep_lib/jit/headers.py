@@ -90,6 +90,8 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
             "kernels are launched from Python, by Kernel.launch: leave out a function of the host that launches one, "
             "and what a kernel launches itself (dynamic parallelism)"
         )
+    if line.startswith("\ufeff"):
+        return "the file begins with a byte order mark, which NVRTC takes in no header: save it as UTF-8 without one"
     if file := _MISSING_FILE.search(error):
         return _nearest(file[1] or file[2])
     if _NO_FILE.search(error):

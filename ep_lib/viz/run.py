@@ -80,12 +80,14 @@ def run_timeline(
     begin_us: float | None = None,
     end_us: float | None = None,
     rest: str | None = None,
+    clock: str = "virtual time",
     title: str | None = None,
     axes: Axes | None = None,
 ) -> Figure:
     """Draw what ``ep_lib.simulate`` returned: for each rank its blocks, and below them the messages it sent.
 
     ``rest``: what kernels do that neither copy, post nor wait, if that is worth a colour: "the experts compute".
+    ``clock``: what the axis shows, for a run that is no simulation.
 
     ``lanes``: "block" draws every block (and every message, if few are on their way at once); "rank" draws one lane per
     rank, with the shares of its blocks that copy, post and wait; "auto" is "block" up to 16 blocks in all.
@@ -115,7 +117,7 @@ def run_timeline(
     if single and sum(map(len, (row.messages for row in rows if row.packed))) <= _MOST_ARROWS:
         _arrows(axes, rows)
     _label(axes, rows)
-    axes.set_xlabel("virtual time (µs)")
+    axes.set_xlabel(f"{clock} (µs)")
     tidy(axes, title=title or "Who did what, and what was on its way", grid="x")
     axes.spines["left"].set_visible(False)
     _legend(axes, rows, single, ground, rest or "anything else in a kernel")

@@ -2,6 +2,7 @@
 // coalesced_group, thread_group, their partitions, reduce, scans and memcpy_async; and of grids. Clusters that synchronise
 // as a whole are not emulated.
 #pragma once
+#include <ep_emulator/cuda_pipeline.h>
 #include <ep_emulator/integer.h>
 #include <ep_emulator/nv_atomics.h>
 #include <ep_emulator/unsupported.h>
@@ -343,17 +344,11 @@ EPEMU_INLINE T exclusive_scan_update(const Group& group, Atomic&& total, T value
     return inclusive_scan_update(group, total, value) - value;
 }
 
-// ---- memcpy_async: the group's threads copy at once, each a part that is mostly not its own, so that a missing wait() is
-// a race here too --------------------------------------------------------------------------------------------------------
+// ---- memcpy_async ------------------------------------------------------------------------------------------------------
 template <typename Group, typename T, typename Bytes>
 EPEMU_INLINE void memcpy_async(const Group& group, T* target, const T* source, const Bytes& count) {
-    using Word = typename std::conditional<(sizeof(T) > 1), T, char>::type;
-    const size_t bytes = static_cast<size_t>(count), words = bytes / sizeof(Word), size = group.size();
-    for (size_t i = (group.thread_rank() + 1) % size; i < words; i += size)
-        reinterpret_cast<Word*>(target)[i] = reinterpret_cast<const Word*>(source)[i];
-    if (group.thread_rank() == 0)
-        for (size_t i = words * sizeof(Word); i < bytes; i++)
-            reinterpret_cast<char*>(target)[i] = reinterpret_cast<const char*>(source)[i];
+    ep_emulator::copy_by_group(group, target, source, static_cast<size_t>(count));
+    ep_emulator::copy_commit();
 }
 template <typename Group, typename Bytes>
 EPEMU_INLINE void memcpy_async(const Group& group, void* target, const void* source, const Bytes& count) {
@@ -366,14 +361,14 @@ EPEMU_INLINE void memcpy_async(const Group& group, T* target, const TargetCount&
     const size_t count = std::min(static_cast<size_t>(target_count), static_cast<size_t>(source_count));
     memcpy_async(group, target, source, count * sizeof(T));
 }
-// NVIDIA's too end in the group's barrier.
 template <unsigned Stages, typename Group>
 EPEMU_INLINE void wait_prior(const Group& group) {
+    ep_emulator::copy_wait(Stages);
     group.sync();
 }
 template <typename Group>
 EPEMU_INLINE void wait(const Group& group) {
-    group.sync();
+    wait_prior<0>(group);
 }
 
 }  // namespace cooperative_groups

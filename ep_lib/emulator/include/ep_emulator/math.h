@@ -36,17 +36,17 @@ EPEMU_INLINE double __hiloint2double(int hi, int lo) {
         fesetround(before);                                                     \
         return result;                                                          \
     }
-// EPEMU_IN: how a parameter is passed.
+// EPEMU_IN: how a parameter is passed; EPEMU_TERM: a second term.
 #define EPEMU_FLOAT_OPERATIONS(r)                                                                              \
-    EPEMU_DIRECTED(__fadd_##r, float, (EPEMU_IN float x, EPEMU_IN float y), x + y)                             \
-    EPEMU_DIRECTED(__fsub_##r, float, (EPEMU_IN float x, EPEMU_IN float y), x - y)                             \
+    EPEMU_DIRECTED(__fadd_##r, float, (EPEMU_IN float x, EPEMU_IN float y), x + EPEMU_TERM(y))                 \
+    EPEMU_DIRECTED(__fsub_##r, float, (EPEMU_IN float x, EPEMU_IN float y), x - EPEMU_TERM(y))                 \
     EPEMU_DIRECTED(__fmul_##r, float, (EPEMU_IN float x, EPEMU_IN float y), x* y)                              \
     EPEMU_DIRECTED(__fdiv_##r, float, (EPEMU_IN float x, EPEMU_IN float y), x / y)                             \
     EPEMU_DIRECTED(__fmaf_##r, float, (EPEMU_IN float x, EPEMU_IN float y, EPEMU_IN float z), fmaf(x, y, z))   \
     EPEMU_DIRECTED(__frcp_##r, float, (EPEMU_IN float x), 1.0f / x)                                            \
     EPEMU_DIRECTED(__fsqrt_##r, float, (EPEMU_IN float x), sqrtf(x))                                           \
-    EPEMU_DIRECTED(__dadd_##r, double, (EPEMU_IN double x, EPEMU_IN double y), x + y)                          \
-    EPEMU_DIRECTED(__dsub_##r, double, (EPEMU_IN double x, EPEMU_IN double y), x - y)                          \
+    EPEMU_DIRECTED(__dadd_##r, double, (EPEMU_IN double x, EPEMU_IN double y), x + EPEMU_TERM(y))              \
+    EPEMU_DIRECTED(__dsub_##r, double, (EPEMU_IN double x, EPEMU_IN double y), x - EPEMU_TERM(y))              \
     EPEMU_DIRECTED(__dmul_##r, double, (EPEMU_IN double x, EPEMU_IN double y), x* y)                           \
     EPEMU_DIRECTED(__ddiv_##r, double, (EPEMU_IN double x, EPEMU_IN double y), x / y)                          \
     EPEMU_DIRECTED(__fma_##r, double, (EPEMU_IN double x, EPEMU_IN double y, EPEMU_IN double z), fma(x, y, z)) \
@@ -60,6 +60,7 @@ EPEMU_INLINE double __hiloint2double(int hi, int lo) {
     EPEMU_DIRECTED(__ll2double_##r, double, (EPEMU_IN long long x), x)                                         \
     EPEMU_DIRECTED(__ull2double_##r, double, (EPEMU_IN unsigned long long x), x)
 #define EPEMU_IN volatile
+#define EPEMU_TERM(y) y
 #define EPEMU_MODE FE_TOWARDZERO
 EPEMU_FLOAT_OPERATIONS(rz)
 #undef EPEMU_MODE
@@ -73,6 +74,7 @@ EPEMU_FLOAT_OPERATIONS(rd)
 // To nearest, ties to even: plain arithmetic, of which the compiler makes no fused multiply-add. Apart from the others
 // before the operation too: a product that serves both is joined to nothing.
 #undef EPEMU_IN
+#undef EPEMU_TERM
 #undef EPEMU_DIRECTED
 namespace ep_emulator {
 template <typename T>
@@ -91,8 +93,10 @@ EPEMU_INLINE T apart(T value) {
         return ep_emulator::apart(static_cast<T>(expression)); \
     }
 #define EPEMU_IN
+#define EPEMU_TERM(y) ep_emulator::apart(y)
 EPEMU_FLOAT_OPERATIONS(rn)
 #undef EPEMU_IN
+#undef EPEMU_TERM
 #undef EPEMU_DIRECTED
 #undef EPEMU_FLOAT_OPERATIONS
 
