@@ -152,7 +152,7 @@ _STATEMENTS = re.compile(r"\(\s*\{[^{}]*;[^{}]*\}\s*\)")  # as an expression
 _OF_PTXAS = re.compile(r"^error\s*:\s*")
 _NAMES_ENTRY = re.compile(r"Entry function '(\w+)'")
 
-_OWN_WORDS = re.compile(r"error: static assertion failed.*?: (?=the emulator has no )")
+_OWN_WORDS = re.compile(r"^static.assert.*?(?=the emulator has no )")
 
 _MORE_ERRORS = 3  # beside the first one, in a message
 _MOST_OFFSETS = 4096  # of a function whose lines are looked for
@@ -172,7 +172,7 @@ def compile_error(
     Usually a :class:`KernelCompileError`; a :class:`KernelNotFoundError` when the kernel's name was the problem.
     """
     report = _Report(kernel, log, roots)
-    text, is_gpu = report.text, target != "emulator"
+    text, is_gpu = _OWN_WORDS.sub("", report.text), target != "emulator"
     if unfinished := report.unfinished():
         where, what = unfinished
         message = f"{report.show(where)}: error: {what}\n    {report.source_line(where)}"
@@ -197,7 +197,7 @@ def compile_error(
     lines = [f"{report.show(place)}: error: {said}" if place else f"{kernel.filename}: error: {said}"]
     if source:
         lines.append(f"    {source}")
-    if via:
+    if via and text == report.text:
         lines.append(f"  (the compiler stopped at {report.show(via)}: {report.source_line(via)})")
     if target == "emulator" and (asm := report.inline_asm()):
         lines.append(f"  hint: {report.show(asm)} has inline assembly; {_PTX_HINT}")
@@ -230,8 +230,8 @@ def _refused_for_gpus(text: str, kernel: KernelSource) -> tuple[str, str]:
 
 def of_the_emulator(error: KernelCompileError) -> KernelCompileError:
     """The same error of a source that NVRTC takes, so that it is a matter of the emulator's: without what followed."""
-    text = _OWN_WORDS.sub("error: ", str(error), 1)
-    if text == str(error):
+    text = str(error)
+    if "error: the emulator has no " not in text:
         text = text.replace("error: ", "error: the emulator does not have this, which a GPU takes: ", 1)
     lines = [line for line in text.splitlines() if not line.startswith(("  then ", "  and "))]
     return KernelCompileError("\n".join(lines), file=error.file, line=error.line, log=error.log)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ep_lib.jit.cuda_source import blank, matching
-from ep_lib.jit.lexer import without_comments
+from ep_lib.jit.lexer import without_attempts, without_comments
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SPACE = re.compile(r"(?:(?:inline\s+)?namespace\b[^;{}=()]*|extern\s*)\{")
@@ -36,7 +36,8 @@ _IN_HEADS = _TAKE_PARENTHESES | {
     "private",
     "protected",
 }
-_NO_DECLARATION = re.compile(r"^(?:using\s+namespace|namespace|static_assert|asm|__asm__)\b|\boperator\b")
+_NO_DECLARATION = re.compile(r"^(?:using\s+namespace|namespace|static_assert|asm|__asm__)\b")
+_OPERATOR = "operator"
 
 
 class _Declaration(NamedTuple):
@@ -50,10 +51,13 @@ class _Declaration(NamedTuple):
 
 def set_aside(text: str) -> str:
     """``text`` with spaces in place of what only the host has, as far as brackets tell; lines stay lines."""
-    code = blank(text)
+    code = _without_attempts(text)
     if any(code.count(opening) != code.count(closing) for opening, closing in ("{}", "()")):
         return text  # branches of the preprocessor, of which each has a part
     found = [_read(code, begin, end) for begin, end in _declarations(code, 0, len(code))]
+    declared = set[str]().union(*(each.names for each in found)) - {_OPERATOR}
+    # An operator is called by none of its names: it is there for the types that it takes.
+    found = [each._replace(names=each.words & declared) if _OPERATOR in each.names else each for each in found]
     defines = _DEFINE.findall(without_comments(text))
     macros = {name: set(_WORD.findall(body)) for name, body in defines}
     for_gpus = set(_FOR_GPUS)
@@ -71,6 +75,13 @@ def set_aside(text: str) -> str:
         if not each.names & reached:
             text = text[: each.begin] + _emptied(text[each.begin : each.end]) + text[each.end :]
     return text
+
+
+def _without_attempts(text: str) -> str:
+    """The code of ``text``, with spaces for all else, and for what is in `#if 0`."""
+    left = without_attempts(without_comments(text)).split("\n")
+    lines = zip(blank(text).split("\n"), left, strict=True)
+    return "\n".join(line if kept else " " * len(line) for line, kept in lines)
 
 
 def _emptied(text: str) -> str:
@@ -115,7 +126,8 @@ def _end(code: str, begin: int) -> int:
         if char in "([{":
             if char == "(":
                 named = _NAME_BEFORE.search(code[begin:at])
-                is_function = is_function or bool(named and named[1] not in _TAKE_PARENTHESES)
+                is_function = is_function or (named is not None and named[1] not in _TAKE_PARENTHESES)
+                is_function = is_function or _OPERATOR in code[begin:at]
             closing = matching(code, at)
             after = _skip(code, closing + 1)
             if char == "{" and is_function and code[after : after + 1] not in (",", "{"):
@@ -156,6 +168,8 @@ def _read(code: str, begin: int, end: int) -> _Declaration:
     is_typedef_or_macro = functions and (outside.startswith("typedef") or _BEFORE_PARAMETERS.match(outside))
     if _NO_DECLARATION.search(outside) or is_typedef_or_macro:
         names = set()
+    elif re.search(rf"\b{_OPERATOR}\b", outside):
+        names = {_OPERATOR}
     elif functions:
         names = functions
     elif _TYPE.match(outside):
