@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import re
 import subprocess
@@ -65,45 +64,6 @@ def test_low_latency_mode_returns_what_deep_ep_returns(spmd: Callable[..., Any])
 def test_nodes_that_nics_connect_are_found_by_themselves() -> None:
     nodes = ep_lib.Fabric("rc", ranks_per_node=2)
     assert ep_lib.spawn(deep_ep_cases.several_nodes, ranks=4, backend="emulator", fabric=nodes) == [[192]] * 4
-
-
-# DeepEP V1's parameters, in its order: callers pass some of them by position.
-ASYNC = "previous_event async_finish allocate_on_comm_stream"
-LAYOUT = "num_tokens_per_rank num_tokens_per_rdma_rank is_token_in_rank num_tokens_per_expert"
-SIZES = "num_max_dispatch_tokens_per_rank hidden"
-SURFACE = {
-    "__init__": "group num_nvl_bytes num_rdma_bytes low_latency_mode num_qps_per_rank "
-    "allow_nvlink_for_low_latency_mode allow_mnnvl explicitly_destroy enable_shrink comm",
-    "destroy": "",
-    "is_sm90_compiled": "",
-    "set_num_sms": "new_num_sms",
-    "capture": "",
-    "get_low_latency_rdma_size_hint": f"{SIZES} num_ranks num_experts",
-    "get_comm_stream": "",
-    "get_local_buffer_tensor": "dtype size offset use_rdma_buffer",
-    "get_dispatch_config": "num_ranks",
-    "get_combine_config": "num_ranks",
-    "get_dispatch_layout": f"topk_idx num_experts {ASYNC}",
-    "dispatch": f"x handle {LAYOUT} topk_idx topk_weights expert_alignment num_worst_tokens config {ASYNC}",
-    "combine": f"x handle topk_weights bias config {ASYNC}",
-    "clean_low_latency_buffer": f"{SIZES} num_experts",
-    "low_latency_dispatch": "x topk_idx num_max_dispatch_tokens_per_rank num_experts "
-    "cumulative_local_expert_recv_stats dispatch_wait_recv_cost_stats use_fp8 round_scale use_ue8m0 async_finish "
-    "return_recv_hook",
-    "low_latency_combine": "x topk_idx topk_weights handle use_logfmt zero_copy async_finish return_recv_hook out "
-    "combine_wait_recv_cost_stats",
-    "low_latency_update_mask_buffer": "rank_to_mask mask",
-    "low_latency_query_mask_buffer": "mask_status",
-    "low_latency_clean_mask_buffer": "",
-    "get_next_low_latency_combine_buffer": "handle",
-}
-
-
-@pytest.mark.parametrize("name", SURFACE)
-def test_parameters_come_in_deep_eps_order(name: str) -> None:
-    parameters = [word for word in inspect.signature(getattr(deep_ep.Buffer, name)).parameters if word != "self"]
-    wanted = SURFACE[name].split()
-    assert parameters[: len(wanted)] == wanted
 
 
 def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
@@ -296,7 +256,7 @@ def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
         refused(buffer.destroy, ArgumentError, "explicitly_destroy=True")
         refused(lambda: deep_ep.Buffer.set_num_sms(7), ArgumentError, "even")
         refused(lambda: deep_ep.Config(4, 9, 8), ArgumentError, "smaller")
-        refused(event.current_stream_wait, ArgumentError, "async_finish=False")
+        refused(event.current_stream_wait, ArgumentError, "without async_finish")
         refused(lambda: buffer.dispatch(x, topk_idx=idx), ArgumentError, "num_tokens_per_expert")
         refused(lambda: buffer.dispatch(x, handle=handle, topk_idx=idx), ArgumentError, "the handle's")
         refused(lambda: buffer.dispatch((fp8, bad_scales), topk_idx=idx, **layout), NotSupportedError, "fewer columns")
@@ -327,6 +287,18 @@ def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
     ep_lib.spawn(main, ranks=1, backend="emulator")
 
 
+def test_an_event_is_let_go_of_behind_a_with_that_says_so() -> None:
+    waited: list[int] = []
+    event = deep_ep.EventOverlap(deep_ep.EventHandle(), (torch.ones(1),))
+    event.register_hook_after_wait(lambda: waited.append(1))
+    with event() as same:
+        assert same is event and not waited
+    assert event.event is not None and waited == [1]
+    with event(release_handle=True):
+        assert event.event is not None
+    assert event.event is None and event.extra_tensors is None
+
+
 def test_the_program_of_the_guide_runs() -> None:
     text = (ROOT / "docs" / "migrate-from-deepep.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -345,6 +317,9 @@ def test_the_name_deep_ep_is_this_module_where_one_asks_for_it(monkeypatch: pyte
     try:
         assert importlib.import_module("deep_ep") is deep_ep
         assert importlib.import_module("deep_ep.utils").EventOverlap is deep_ep.EventOverlap
+        import deep_ep.utils as utils
+
+        assert utils.EventHandle is deep_ep.EventHandle
         assert importlib.import_module("deep_ep.buffer").Buffer is deep_ep.Buffer
         deep_ep.install_alias()
     finally:

@@ -58,7 +58,7 @@ def layout_of(buffer: Any, idx: Tensor, experts: int = EXPERTS) -> dict[str, Any
 
 def fp8_rows(x: Tensor, *, powers_of_two: bool = False) -> tuple[Tensor, Tensor]:
     """By a scale for 128 elements."""
-    groups = x.float().view(len(x), -1, FP8_GROUP)
+    groups = x.float().view(len(x), x.shape[1] // FP8_GROUP, FP8_GROUP)
     scales = groups.abs().amax(-1).clamp(min=1e-4) / 448
     if powers_of_two:
         scales = torch.exp2(torch.log2(scales).ceil())
@@ -66,7 +66,7 @@ def fp8_rows(x: Tensor, *, powers_of_two: bool = False) -> tuple[Tensor, Tensor]
 
 
 def back(rows: Tensor, scales: Tensor) -> Tensor:
-    return (rows.float().view(*scales.shape, -1) * scales.unsqueeze(-1)).view(rows.shape)
+    return (rows.float().view(*scales.shape, FP8_GROUP) * scales.unsqueeze(-1)).view(rows.shape)
 
 
 @on_its_device
@@ -212,7 +212,7 @@ def several_nodes(rank: ep_lib.Rank) -> list[int]:
         per_rank, per_node, per_expert, sent, _ = buffer.get_dispatch_layout(idx, EXPERTS)
         assert per_node.tolist() == [int(sent[:, node : node + 2].any(1).sum()) for node in (0, 2)]
         came, _, came_weights, _, handle, _ = buffer.internode_dispatch(
-            x, None, per_rank, per_node, sent, per_expert, idx, weights, 1, deep_ep.Config(4)
+            x, None, per_rank, per_node, sent, per_expert, idx, weights, 1, 0, deep_ep.Config(4)
         )
         out, out_weights, _ = buffer.internode_combine(came, handle, came_weights)
         assert torch.equal(out, x * sent.sum(1, keepdim=True))
