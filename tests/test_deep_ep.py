@@ -85,14 +85,14 @@ def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
 
 
 @pytest.mark.slow
-def test_vllm_sglang_and_megatron_call_it_on_gloo_groups(tmp_path: Path) -> None:
+def test_its_callers_sequences_run_on_gloo_groups(tmp_path: Path) -> None:
     run_program("gloo", tmp_path)
 
 
 @pytest.mark.parametrize(
     "ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks, own=True)) for ranks in (2, 3)]
 )
-def test_vllm_sglang_and_megatron_call_it_on_nccl_groups(tmp_path: Path, ranks: int) -> None:
+def test_its_callers_sequences_run_on_nccl_groups(tmp_path: Path, ranks: int) -> None:
     run_program("nccl", tmp_path, ranks)
 
 
