@@ -24,7 +24,6 @@ Combined = tuple[Tensor, Tensor | None, EventOverlap]
 _ALIGNMENT_BYTES = 2 << 20  # of DeepEP's sizes
 _HINTED_TOP_K = 8  # where none is known
 _EMULATED_SMS = 4  # DeepEP's fewest
-_SMS_WITHOUT_COMPUTE = 64  # with prefer_overlap_with_compute=False
 _QUEUE_PAIRS = {True: 129, False: 17}  # that DeepEP allocates, by allow_hybrid_mode
 
 
@@ -66,30 +65,26 @@ class ElasticBuffer(Face):
         torch's world does not know; or an ep_lib.Rank. ``num_max_tokens_per_rank``: what calls have that name none.
 
         ``num_bytes``: kept for programs that read it, and None is what :meth:`get_buffer_size_hint` says; nothing of
-        that size is allocated. ``prefer_overlap_with_compute``: whether :meth:`get_theoretical_num_sms` names few.
+        that size is allocated.
 
-        What the others choose in DeepEP is so or needs no choice here: results are equal on every run whether
-        ``deterministic`` or not; rows of other nodes go as :class:`ep_lib.Buffer` sends them, whatever
-        ``allow_hybrid_mode``, ``sl_idx`` and ``num_allocated_qps`` are; waits end as EP_LIB_TIMEOUT_S says, not after
-        ``num_cpu_timeout_secs`` and ``num_gpu_timeout_secs``. ``allow_multiple_reduction=False`` changes nothing: what
-        the experts of a rank return of a token is added up in float32 and rounded there, and the ranks' sums are added
-        up in float32 and rounded (DeepEP then rounds once, in a combine of ``do_expand`` rows).
+        What the others choose in DeepEP is so or needs no choice here: results are equal on every run, whether
+        ``deterministic`` or not; kernels are no faster on more SMs, whatever ``prefer_overlap_with_compute``; rows of
+        other nodes go as :class:`ep_lib.Buffer` sends them, whatever ``allow_hybrid_mode``, ``sl_idx`` and
+        ``num_allocated_qps``; waits end as EP_LIB_TIMEOUT_S says, not after ``num_cpu_timeout_secs`` and
+        ``num_gpu_timeout_secs``.
+        ``allow_multiple_reduction=False`` changes nothing: what the experts of a rank return of a token is added up in
+        float32 and rounded there, and the ranks' sums are added up in float32 and rounded (DeepEP then rounds once, in
+        a combine of ``do_expand`` rows).
 
         Raises ArgumentError; NotSupportedError for ``num_cpu_bytes``.
         """
         if whole_number("num_cpu_bytes", num_cpu_bytes, 0, 1 << 62):
             raise NotSupportedError("num_cpu_bytes: memory of hosts is Engram's, which is absent here; leave it out")
-        flags = {
-            "use_fp8_dispatch": use_fp8_dispatch,
-            "deterministic": deterministic,
-            "allow_hybrid_mode": allow_hybrid_mode,
-            "allow_multiple_reduction": allow_multiple_reduction,
-            "prefer_overlap_with_compute": prefer_overlap_with_compute,
-        }
-        read = {name: flag(name, value) for name, value in flags.items()}
-        self.deterministic, self.allow_hybrid_mode = read["deterministic"], read["allow_hybrid_mode"]
-        self.allow_multiple_reduction = read["allow_multiple_reduction"]
-        self.prefer_overlap_with_compute = read["prefer_overlap_with_compute"]
+        flag("use_fp8_dispatch", use_fp8_dispatch)
+        self.deterministic = flag("deterministic", deterministic)
+        self.allow_hybrid_mode = flag("allow_hybrid_mode", allow_hybrid_mode)
+        self.allow_multiple_reduction = flag("allow_multiple_reduction", allow_multiple_reduction)
+        self.prefer_overlap_with_compute = flag("prefer_overlap_with_compute", prefer_overlap_with_compute)
         for name, value in {
             "sl_idx": sl_idx,
             "num_cpu_timeout_secs": num_cpu_timeout_secs,
@@ -167,9 +162,7 @@ class ElasticBuffer(Face):
         self._require_experts(num_experts)
         if not torch.cuda.is_available():
             return _EMULATED_SMS
-        there = torch.cuda.get_device_properties("cuda").multi_processor_count
-        few = most_sms(there)
-        return few if self.prefer_overlap_with_compute else max(few, min(_SMS_WITHOUT_COMPUTE, there - there % 2))
+        return most_sms(torch.cuda.get_device_properties("cuda").multi_processor_count)
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
         """DeepEP's number, for programs that hand it on. Local."""
