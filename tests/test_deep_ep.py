@@ -213,6 +213,20 @@ def test_a_rank_that_fails_elsewhere_ends_the_others_wait(pair: list[engines.Mem
     assert again == {0: [0, 1], 1: [0, 1]}
 
 
+def test_a_rank_that_failed_before_is_not_waited_for(pair: list[engines.Members]) -> None:
+    for _ in range(2):
+        with pytest.raises(PeerTimeout), pair[0].call(SHAPE):
+            raise failed_kernel()
+        with pytest.raises(RankFailed, match=r"rank 1 waited in destroy\(\), and rank 0 was in a call .* which failed"):
+            pair[1].close_unused()
+    with pytest.raises(PeerTimeout), pair[0].call(SHAPE):
+        raise failed_kernel()
+    with pytest.raises(PeerTimeout), pair[1].call(SHAPE):
+        raise failed_kernel()  # so that this rank need not be told of the other's
+    again = on_threads({me.rank: (lambda me=me: me.all_gather(me.rank, "a call")) for me in pair})
+    assert again == {0: [0, 1], 1: [0, 1]}
+
+
 def test_ranks_in_different_calls_are_told_alike(pair: list[engines.Members]) -> None:
     said = on_threads({0: lambda: pair[0].make(SHAPE, 4), 1: pair[1].close_unused})
     for error in said.values():

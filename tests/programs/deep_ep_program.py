@@ -134,44 +134,77 @@ def megatron(group: Any) -> None:
 
 
 # ---- vLLM: deepep_ht and deepep_ll, prepare and finalize -------------------------------------------------------------
+# https://github.com/vllm-project/vllm/blob/0014300/vllm/distributed/device_communicators/all2all.py, and
+# .../blob/055e47c/vllm/model_executor/layers/fused_moe/prepare_finalize/deepep_ht.py and deepep_ll.py (2026-11)
 def vllm(group: Any) -> None:
     high = deep_ep.Buffer(
-        group=group, num_nvl_bytes=1 << 30, num_rdma_bytes=0, low_latency_mode=False, num_qps_per_rank=1
-    )
+        group=group, num_nvl_bytes=1 << 30, num_rdma_bytes=0, low_latency_mode=False, num_qps_per_rank=1,
+        explicitly_destroy=True,
+    )  # fmt: skip
     high.set_num_sms(4)
     for tokens in (0 if dist.get_rank(group) == 0 else 9, 12):
         x, idx, weights = inputs(group, tokens)
-        per_rank, per_node, per_expert, in_rank, _ = high.get_dispatch_layout(
-            topk_idx=idx, num_experts=EXPERTS, previous_event=None, async_finish=False, allocate_on_comm_stream=False
-        )
-        rows = x.to(torch.float8_e4m3fn), torch.ones(tokens, 1, device=DEVICE)  # quantised by tokens
-        (came, scales), _, _, counts, handle, _ = high.dispatch(
-            x=rows, handle=None, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
-            is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=idx, topk_weights=weights,
-            expert_alignment=1, config=deep_ep.Buffer.get_dispatch_config(group.size()), previous_event=None,
-            async_finish=False, allocate_on_comm_stream=False,
-        )  # fmt: skip
-        assert scales.shape == (len(came), 1) and isinstance(counts, list)
-        out, _, _ = high.combine(
-            x=came.bfloat16(), handle=handle, topk_weights=None,
-            config=deep_ep.Buffer.get_combine_config(group.size()), previous_event=None, async_finish=False,
+        previous = high.capture()
+        per_rank, per_node, per_expert, in_rank, event = high.get_dispatch_layout(
+            topk_idx=idx, num_experts=EXPERTS, previous_event=previous, async_finish=False,
             allocate_on_comm_stream=False,
         )  # fmt: skip
+        rows = x.to(torch.float8_e4m3fn), torch.ones(tokens, 1, device=DEVICE)  # quantised by tokens
+        (came, scales), _, _, counts, handle, event = high.dispatch(
+            x=rows, handle=None, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
+            is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=idx, topk_weights=weights,
+            expert_alignment=1, config=deep_ep.Buffer.get_dispatch_config(group.size()), previous_event=previous,
+            async_finish=True, allocate_on_comm_stream=False,
+        )  # fmt: skip
+        if event.event is not None:
+            event.current_stream_wait()
+        assert scales.shape == (len(came), 1) and isinstance(counts, list)
+        out, _, event = high.combine(
+            x=came.bfloat16(), handle=handle, topk_weights=None,
+            config=deep_ep.Buffer.get_combine_config(group.size()), previous_event=high.capture(), async_finish=True,
+            allocate_on_comm_stream=False,
+        )  # fmt: skip
+        if event.event is not None:
+            event.current_stream_wait()
         assert torch.equal(out, x * ranks_of(group, idx))
-    nbytes = deep_ep.Buffer.get_low_latency_rdma_size_hint(DECODED, HIDDEN, group.size(), EXPERTS)
+    nbytes = deep_ep.Buffer.get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank=DECODED, hidden=HIDDEN, num_ranks=group.size(), num_experts=EXPERTS
+    )
     low = deep_ep.Buffer(
-        group=group, num_nvl_bytes=0, num_rdma_bytes=nbytes, low_latency_mode=True,
+        group=group, num_nvl_bytes=1 << 30, num_rdma_bytes=nbytes, low_latency_mode=True,
         num_qps_per_rank=EXPERTS // group.size(), allow_nvlink_for_low_latency_mode=True, allow_mnnvl=False,
+        explicitly_destroy=True, enable_shrink=True,
     )  # fmt: skip
-    x, idx, weights = inputs(group, 7)
-    came, _, handle, _, _ = low.low_latency_dispatch(
-        x, idx, DECODED, EXPERTS, use_fp8=False, async_finish=False, return_recv_hook=False
-    )
-    output = torch.empty_like(x)
-    low.low_latency_combine(
-        came, idx, weights, handle, async_finish=False, zero_copy=False, return_recv_hook=False, out=output
-    )
-    assert torch.equal(output, x)
+    for rounds in (False, True):  # UE8M0 for DeepGEMM on Blackwell
+        batches = [inputs(group, tokens) for tokens in (7, 5)]  # two micro-batches: each one's hook behind the other's
+        sent = [
+            low.low_latency_dispatch(
+                x, idx, DECODED, EXPERTS, use_fp8=True, round_scale=rounds, use_ue8m0=rounds, async_finish=False,
+                return_recv_hook=True,
+            )
+            for x, idx, _ in batches
+        ]  # fmt: skip
+        for *_, hook in sent:
+            hook()
+        outputs = [torch.empty_like(x) for x, *_ in batches]
+        hooks = []
+        for ((rows, _), counts, handle, _, _), (_, idx, weights), output in zip(sent, batches, outputs, strict=True):
+            assert counts.shape == (EXPERTS // group.size(),)
+            experts = torch.ones(rows.shape, dtype=torch.bfloat16, device=DEVICE)
+            *_, hook = low.low_latency_combine(
+                experts, idx, weights, handle, async_finish=False, zero_copy=False, return_recv_hook=True, out=output
+            )
+            hooks.append(hook)
+        for hook, output in zip(hooks, outputs, strict=True):
+            hook()
+            assert torch.equal(output, torch.ones_like(output))
+    masked = torch.ones(group.size(), dtype=torch.int32, device=DEVICE)
+    low.low_latency_query_mask_buffer(masked)
+    assert not masked.any()
+    low.get_local_buffer_tensor(torch.uint8, use_rdma_buffer=True).zero_()
+    low.low_latency_clean_mask_buffer()
+    low.destroy()
+    high.destroy()
 
 
 # ---- SGLang: --moe-a2a-backend deepep, prefill and decode on one Buffer ----------------------------------------------
