@@ -33,6 +33,11 @@ def test_nodes_are_found_by_themselves() -> None:
     assert found == [[2, 2, rank // 2, rank % 2] for rank in range(4)]
 
 
+@pytest.mark.gpu(count=2)
+def test_in_a_cuda_graph() -> None:
+    ep_lib.spawn(elastic_cases.replayed, ranks=2, backend="cuda")
+
+
 def refused(call: Any, error: type[EpError], words: str) -> None:
     with pytest.raises(error, match=words):
         call()

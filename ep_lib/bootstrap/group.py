@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ep_lib.bootstrap.base import Bootstrap
 from ep_lib.config import Config
 from ep_lib.errors import ArgumentError
+from ep_lib.processes import Identity
 from ep_lib.require import show
 
 
@@ -42,11 +44,11 @@ def make_group_bootstrap(group: Any, patience: float | None = None) -> Bootstrap
 
 def _make_store(dist: Any, group: Any) -> Any:
     """A store that the group's first rank keeps, for a group that has none or (in an older torch) does not name it."""
-    name, rank, store = socket.gethostname(), group.rank(), None
-    address = Config.from_environment().address or name
-    if rank == 0:
-        store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+    me, store = Identity.of(os.getpid()).place, None
+    address = Config.from_environment().address or socket.gethostname()
+    if group.rank() == 0:
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     said: list[Any] = [None] * group.size()
-    dist.all_gather_object(said, (name, address, None if store is None else store.port), group=group)
-    first, address, port = said[0]
-    return store or dist.TCPStore("localhost" if first == name else address, port, wait_for_workers=False)
+    dist.all_gather_object(said, (me, address, None if store is None else store.port), group=group)
+    place, address, port = said[0]
+    return store or dist.TCPStore("localhost" if place == me else address, port, wait_for_workers=False)

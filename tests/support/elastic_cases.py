@@ -169,3 +169,40 @@ def several_nodes(rank: ep_lib.Rank) -> list[Any]:
     assert torch.equal(out, (x.float() * times.unsqueeze(1)).bfloat16())
     assert torch.equal(weights_back, weights.masked_fill(idx < 0, 0))
     return [*buffer.get_logical_domain_size(), buffer.scaleout_rank_idx, buffer.scaleup_rank_idx]
+
+
+@on_its_device
+def replayed(rank: ep_lib.Rank) -> None:
+    """What a CUDA graph of a layer gives for other inputs, beside the same calls without a graph."""
+    buffer = deep_ep.ElasticBuffer(rank, num_max_tokens_per_rank=MOST, hidden=HIDDEN)
+    x, idx, weights = choices(rank, MOST)
+
+    def layer(expand: bool) -> tuple[Tensor, ...]:
+        came, came_idx, came_weights, handle, _ = buffer.dispatch(
+            x, idx, weights, num_experts=EXPERTS, do_cpu_sync=False, do_expand=expand
+        )
+        weigh = came_weights.unsqueeze(1) if expand else (came_weights * (came_idx >= 0)).sum(1, keepdim=True)
+        out, _, event = buffer.combine(
+            (came.float() * weigh).bfloat16(), handle, async_with_compute_stream=True, allocate_on_comm_stream=True
+        )
+        event.current_stream_wait()
+        psums = handle.psum_num_recv_tokens_per_scaleup_rank, handle.psum_num_recv_tokens_per_expert
+        return out, *psums, handle.recv_src_metadata[:, 0].clone()
+
+    for expand in (False, True):
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            layer(expand)
+            torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        rank.barrier()
+        with torch.cuda.graph(graph):
+            captured = layer(expand)
+        for step in range(3):
+            x.mul_(0.5), idx.copy_(idx.roll(step, 0)), weights.copy_(weights.roll(1, 0))
+            rank.synchronize()
+            rank.barrier()
+            graph.replay()
+            torch.cuda.synchronize()
+            for mine, eager in zip(captured, layer(expand), strict=True):
+                assert torch.equal(mine, eager)
