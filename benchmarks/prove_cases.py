@@ -30,7 +30,7 @@ from ep_lib.moe.direct.mode import DirectMode
 from ep_lib.moe.direct.tuning import EMULATED
 from ep_lib.moe.mode import DispatchOptions, Payload
 from ep_lib.workshop.ladders import Memory, exchange
-from ep_lib.workshop.lessons import bounce_buffers, pack, ring_and_proxy, two_levels
+from ep_lib.workshop.lessons import bounce_buffers, ring_and_proxy, two_levels
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "tutorial_kernels"
@@ -332,7 +332,7 @@ def to_proxy(rank: Rank, name: str) -> None:
     source = rank.to_device(sent)
     rank.barrier()
     if rank.rank == 0:
-        messages = pack(ring_and_proxy.MESSAGES, source, outbox, inbox, count, 1, rows, 1)
+        messages = ring_and_proxy.messages_of(source, outbox, inbox, 1)
         kernel = tutorial(name, "04_ring_and_proxy")
         kernel.launch(rank, ring_and_proxy.BLOCKS, 32, ring, messages)
         rank.synchronize()

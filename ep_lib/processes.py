@@ -419,6 +419,24 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """All of it. BrokenPipeError if the other end of a pipe is gone."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def read_exactly(fd: int, count: int) -> bytes:
+    """So many bytes; b"" if the other end was closed before."""
+    found = bytearray()
+    while len(found) < count:
+        part = os.read(fd, count - len(found))
+        if not part:
+            return b""
+        found += part
+    return bytes(found)
+
+
 def _bytes_of(path: str) -> bytes:
     """A file's content by the system's own calls: of hundreds of small files, a file object each takes longest."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -15,7 +15,7 @@ from ep_lib import Kernel, Rank
 pytestmark = pytest.mark.slow
 
 FILE = Path(__file__).parent / "kernels" / "verdicts.cu"
-NAMES = re.findall(r"one\((\w+)\)", FILE.read_text())
+NAMES = re.findall(r"one\([\s\\]*(\w+)\)", FILE.read_text())  # clang-format breaks lines anywhere
 SEEDS = 12
 THREADS = 64
 
@@ -40,6 +40,8 @@ CASES = [
     Case("shared_cuda_barrier"),
     Case("boxes_behind_cuda_barriers"),
     Case("shared_added_to_first", "uninitialised"),
+    Case("shared_exchanged_first"),
+    Case("shared_lock_that_is_never_free", "uninitialised"),
     Case("all_tell_when_they_have_read"),
     Case("one_tells_before_it_reads", "race"),
     Case("get_reads_what_a_put_brings", "signal overtakes data", fabric="rc"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,16 @@ def test_clang_sees_them_too(monkeypatch: pytest.MonkeyPatch, rounds: int) -> No
 
 def test_nv_target_takes_the_branch_of_the_device(backend: str) -> None:
     assert run(backend, TARGETS) == [1, 70, 3]
+
+
+def test_macros_of_a_source_change_nothing_behind_it() -> None:
+    """As of tutorials, which begin with `#define N 1024`."""
+    words = [*string.ascii_uppercase, "Args", "args", "call", "count", "flags", "kind", "name", "rows", "size", "value"]
+    source = "".join(f"#define {word} 3\n" for word in words)
+    kernel = ep_lib.Kernel.from_source(
+        f"{source}__global__ void k(int* o, float x, const double* y) {{ o[0] = N; }}", "k"
+    )
+    assert [len(kernel.compile(target).params) for target in ("emulator", "sm_90")] == [3, 3]
 
 
 def test_a_header_of_ones_own_sees_them(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
         ("int f(int x) { return x; }\n__device__ int g() { return f(1); }", "one for the host", "write __device__"),
         ("__forceinline__ int f() { return 1; }\n__device__ int g() { return f(); }", "one for the host", "__device__"),
         ("__host__ int f() { return 1; }\n__device__ int g() { return f(); }", "a __host__ function", "in place of"),
-        ("int counter = 5;", "one of the host", "or __constant__"),
+        ("int counter = 5;\n__device__ int g() { return counter; }", "one of the host", "or __constant__"),
         ("__global__ void b(int* o) { __shared__ int s = 0; o[0] = s; }", "initializer not allowed", "one thread"),
         ("__global__ void b(int* o) { __shared__ int s[warpSize]; o[0] = s[0]; }", "constant value", "shared_bytes"),
         ("__constant__ int c; __global__ void b() { c = 1; }", "modifiable lvalue", "only read"),
@@ -41,10 +41,12 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
             "only read",
         ),
         ("__global__ void b(int* o) { __shared__ int s[15000]; o[0] = s[o[1]]; }", "too much shared data", "48 KiB"),
-        ("#include <unistd.h>", 'cannot open source file "unistd.h"', "a header for the host"),
         ("__global__ void b(int* o) { o[0] = rand(); }", '"rand" is undefined', "kernels have no rand"),
         ("__global__ void b(int* o) { o[0] = INT_MAX; }", '"INT_MAX" is undefined', "#include <limits.h>"),
         ("__global__ void b(half2* o) { o[0] = o[1]; }", '"half2" is undefined', "#include <cuda_fp16.h>"),
+        ("__global__ void b(int* o) { o[0] = __shfl_down(o[1], 4); }", "is undefined", "__shfl_down_sync(0xffffffff"),
+        ("#include <thrust/reduce.h>", "the host calls", "<cub/block/...>"),
+        ("__global__ void b() { cudaDeviceSynchronize(); }", "is undefined", "in Python"),
         ("__global__ void b() { throw 1; }", "exception handling", "__trap()"),
         ("#include <cub/cub.cuh>", "<cub/block/block_reduce.cuh>", "as the header says"),
     ],
@@ -53,6 +55,24 @@ def test_the_learners_line_the_reason_and_the_remedy(line: str, says: str, remed
     error = refusal(f"\n{line}\n__global__ void k(int* o) {{ o[0] = 1; }}\n")
     assert str(error).startswith("mine.cu:2: error: no GPU takes this: ")
     assert says in str(error) and remedy in str(error) and error.line == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("struct S { int n; int data[]; }; __device__ int g(S* s) { return s->data[1]; }", "give the array a size"),
+        ("__device__ auto g(auto a, auto b) { return a + b; }", "write a template"),
+        ("__device__ int g(int x) { __typeof__(x) y = x; return y; }", "decltype"),
+        ("__device__ int g(int x) { return ({ int y = x; y + 1; }); }", "a lambda that is called at once"),
+        ("__device__ int g(int x) { register int y = x; return y; }", "leave `register` out"),
+        ("__device__ int g(int x) { return __builtin_clz(x); }", "__clz"),
+        ("__device__ void g() { cudaGridDependencySynchronize(); }", "leave it out"),
+    ],
+)
+def test_what_nvcc_alone_takes_is_told_so_with_what_to_write(line: str, remedy: str) -> None:
+    error = refusal(f"\n{line}\n__global__ void k(int* o) {{ o[0] = 1; }}\n")
+    assert str(error).startswith("mine.cu:2: error: NVRTC does not take this, though nvcc does: ")
+    assert remedy in str(error)
 
 
 OF_THE_HOST = """
@@ -91,6 +111,7 @@ def test_what_a_header_of_the_host_has_is_not_for_kernels() -> None:
 def test_a_header_that_is_not_there_is_no_matter_of_the_emulators() -> None:
     error = str(refusal("#include <vectr>\n__global__ void k(int* o) { o[0] = 1; }"))
     assert error.startswith("mine.cu:1: error: vectr: No such file") or "'vectr' file not found" in error
+    assert "leave it out if only the host needs it" in error
 
 
 def test_what_a_gpu_takes_is_told_as_the_emulators_matter_in_one_sentence() -> None:
@@ -173,3 +194,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf__global__ void k(int* o) {\r\n\to[0] = 7;\r\n}\r\n")
     for target in ("emulator", "sm_90"):
         Kernel.from_file(path, "k").compile(target)
+    (tmp_path / "windows.h").write_bytes(b"\xef\xbb\xbf#pragma once\r\n")
+    header = Kernel.from_source('#include "windows.h"\n__global__ void k() {}', "k", include=[tmp_path])
+    with pytest.raises(KernelCompileError, match="save it as UTF-8 without one"):
+        header.compile()

@@ -79,6 +79,12 @@ __device__ __noinline__ int deep(int* x, int depth) {
 }
 extern "C" __global__ void recurse(int* x, int depth) { x[0] = deep(x, depth); }
 
+extern "C" __global__ void wide_frame(int* x, int at) {
+    int local[200000];
+    for (int i = 0; i < 200000; ++i) local[i] = x[0] + i;
+    x[0] = local[at];
+}
+
 extern "C" __global__ void shared_past_end(int* x) {
     extern __shared__ int words[];
     words[threadIdx.x] = x[0];
@@ -374,7 +380,19 @@ def test_a_null_pointer_a_division_and_a_stack_overflow_are_exceptions():
 
     assert "null pointer" in launch("write_at", None, 0)
     assert "divides an integer by zero" in launch("divide", np.ones(1, np.int32), 0)
-    assert "stack" in launch("recurse", np.ones(1, np.int32), 100000)
+    for name in ("recurse", "wide_frame"):
+        assert "overflows its stack" in (said := launch(name, np.ones(1, np.int32), 100000)) and "EP_LIB_STACK" in said
+
+
+def test_large_local_arrays_have_room_where_it_is_asked_for(monkeypatch):
+    def main(rank: ep_lib.Rank) -> int:
+        x = np.ones(1, np.int32)
+        kernel("wide_frame").launch(rank, 1, 1, x, 100000)
+        rank.synchronize()
+        return int(x[0])
+
+    monkeypatch.setenv("EP_LIB_STACK_BYTES", "1M")
+    assert one(main) == 100001
 
 
 def test_dynamic_shared_memory_is_bounded():

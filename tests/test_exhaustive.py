@@ -123,6 +123,9 @@ def test_it_says_what_it_has_covered() -> None:
     cut = exhausted(stack, args=(2, True), events=10, preemptions=0)
     assert cut.ok and not cut.proved and str(cut).startswith("NOT PROVED: ")
     assert " of them was cut off after 10 events" in str(cut) or " of them were cut off after 10 events" in str(cut)
+    assert "and nothing wrong was met up to there" in str(cut) and "wrong (" not in str(cut)
+    assert "load buffering" not in str(report)
+    assert "load buffering" in str(exhausted(one_rank, args=("dekker",), memory="ptx", compare_values=False))
     assert few.to_dict()["coverage"]["preemptions"] == 0
 
 

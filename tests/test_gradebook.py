@@ -431,6 +431,9 @@ def test_feedback_of_several_exercises_has_a_sum(book: Book) -> None:
     assert "All together: 7 of 8 points; 1 not graded\n" in views.feedback_text("ada", [*own, bob])
     broken = dataclasses.replace(bob, problem="stopped at\n    int x = 1 <")
     assert "<pre>stopped at\n    int x = 1 &lt;</pre>" in views.feedback_html("bob", [broken])
+    late = [dataclasses.replace(own[0], late="3.0 days late", taken_off=points) for points in (1, 1.5)]
+    assert "late: 1 point less." in views.feedback_text("ada", late)
+    assert "late: 1.5 points less." in views.feedback_html("ada", late)
     assert "All together" not in views.feedback_text("ada", own[:1]) + views.feedback_text("bob", [bob, bob])
 
 
@@ -439,11 +442,16 @@ def test_what_is_to_look_at_is_one_line_of_a_learner_with_each_reason(book: Book
         book.append("ada", str(exercise), "d1", "v1", {**record(2), "flags": ["it reaches for a file"]})
     book.append("bob", "10", "d1", "v1", ERROR)
     book.append("cy", "10", "d1", "v1", record(2, 2))
+    book.append("dan", "", "d1", "v1", ERROR)  # of no exercise
     page = views.overview(views.standings_of(book))
     look = page[page.index("To look at") :]
-    assert look.count("<details>") == 2 and look.count("it reaches for a file") == 1
+    assert look.count("<details>") == 3 and look.count("it reaches for a file") == 1
     assert "<summary>ada: 1 reason, 20 exercises</summary>" in look and "10, 11, 12, 13, 14, 15, and 14 more" in look
-    assert '<a href="#look2">?</a>' in page and '<ul id="look2"><li>not graded: no file (10)' in look
+    assert (
+        page.count('<a href="#look4">?</a>') == 1
+        and '<a href="#look2">?</a>' in page
+        and '<ul id="look2"><li>not graded: no file (10)' in look
+    )
 
 
 def test_what_could_not_run_is_one_failure_and_not_one_of_each_task(book: Book) -> None:

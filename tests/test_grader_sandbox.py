@@ -8,8 +8,10 @@ import json
 import os
 import re
 import resource
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ import numpy as np
 import pytest
 
 from ep_lib import processes
+from ep_lib.jit.cache import cache_dir
 from ep_lib.jit.toolkit import find_compiler
-from ep_lib.workshop import grader, zygote
+from ep_lib.workshop import grader, walls, zygote
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.feedback import failure_text
 from ep_lib.workshop.hidden import load
@@ -26,6 +29,7 @@ from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsT
 from ep_lib.workshop.scenario import FRAME, BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
 
 pytestmark = pytest.mark.slow
+Scripted = Callable[..., Sandbox]
 
 ROOT = find("01").root
 SCENARIO = Scenario(
@@ -107,7 +111,7 @@ def test_the_zygote_loads_neither_hidden_tests_nor_solutions() -> None:
 
 
 @pytest.fixture
-def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     """make(script, limits...) -> a Sandbox whose child, once limited, runs ``script`` with ``reply`` as its pipe."""
     made: list[Sandbox] = []
 
@@ -125,11 +129,91 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
         each.end()
 
 
+ANSWERS = "import os\nfrom ep_lib.workshop.scenario import pack\nos.write(reply, pack({'said': %s}))\n"
+
+
+def said(box: Sandbox) -> Any:
+    return json.loads(ask(box)[0])["said"]
+
+
 def ask(box: Sandbox, seconds: float = 120) -> tuple[bytes, bytes]:
     return box.ask({"nonce": "n"}, reply_bytes=100, seconds=seconds)
 
 
-def test_a_reply_is_read_and_the_output_kept_in_bounds(scripted) -> None:  # type: ignore[no-untyped-def]
+WALLS = {
+    "the checkout": "open(root + '/README.md')",
+    "a solution": "open(root + '/solutions/01_write_signal/ep/write_signal.cuh')",
+    "the library's copy of the solution": "open(root + '/ep_lib/device/ep/write_signal.cuh')",
+    "hidden tests": "open(root + '/ep_lib/workshop/hidden/ex01_write_signal.py')",
+    "their bytecode": "open(bytecode)",
+    "the grader's environment": "open(f'/proc/{grader}/environ')",
+    "the grader's memory": "open(f'/proc/{grader}/mem', 'rb')",
+    "the grader's files": "os.listdir(f'/proc/{grader}/fd')",
+    "a program with root's power": "socket.sethostname('x')",
+    "the supervisor's memory": "open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "writing to the user's cache": "open(cache + '/runtime/x', 'w')",
+    "writing beside the submission": "open('../x', 'w')",
+    "writing to the temporary folder": "open('/tmp/ep_lib_test_of_walls', 'w')",
+    "writing to a terminal": "open('/dev/tty', 'w')",
+    "writing to others' memory": "open('/dev/shm/x', 'w')",
+    "a link out of the folder": "os.symlink(root + '/README.md', 'link') or open('link')",
+    "a signal to the grader": "os.kill(grader, 0)",
+    "a signal to the supervisor": "os.kill(os.getppid(), 0)",
+    "a connection": "socket.create_connection(('127.0.0.1', 22))",
+    "a server": "socket.socket().bind(('127.0.0.1', 0))",
+    "a unix socket": "socket.socket(socket.AF_UNIX)",
+    "a pair that sends anywhere": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
+    "the grader's limits": "resource.prlimit(grader, resource.RLIMIT_CPU)",
+    "the grader's cores": "os.sched_setaffinity(grader, os.sched_getaffinity(0))",
+    "the grader's priority": "os.setpriority(os.PRIO_PROCESS, grader, 19)",
+    "times of files": "os.utime(root + '/ep_lib/version.py')",
+    "modes of files": "os.chmod(root + '/README.md', 0)",
+    "owners of files": "os.chown(root + '/README.md', 0, 0)",
+    "attributes of files": "os.setxattr(root + '/README.md', 'user.x', b'')",
+    "leases on files": "fcntl.fcntl(0, fcntl.F_SETLEASE, fcntl.F_RDLCK)",
+    "signals by way of a pipe": "fcntl.fcntl(0, fcntl.F_SETOWN, grader)",
+    "memory without a process": "os.memfd_create('x')",
+    "memory that goes uncounted": "mmap.mmap(-1, 4096)",
+    "shared memory": "called('shmget', 0, 4096, 0o1600)",
+    "message queues": "called('msgget', 0, 0o1600)",
+    "keys": "called('syscall', 250, 0, 0)",
+    "passwords of the machine": "open('/etc/shadow')",
+    "the user's home": "os.listdir(home)",
+}
+CONNECTED = {
+    "a pair that turns to another": "socket.socketpair()[0].connect(listener)",
+    "a pair that listens": "socket.socketpair()[0].listen()",
+}
+
+
+@pytest.mark.skipif(bool(walls.missing()), reason="; ".join(walls.missing()))
+def test_a_wall_stands_on_every_side(tmp_path: Path, scripted: Scripted) -> None:
+    load("01_write_signal", public=False)
+    hidden = Path(sys.modules["ep_lib.workshop.hidden.ex01_write_signal"].__cached__)
+    script = (
+        "import ctypes, fcntl, mmap, os, resource, socket\nfrom ep_lib.workshop.scenario import pack\n"
+        "def called(name, *words):\n"
+        "    if getattr(ctypes.CDLL(None, use_errno=True), name)(*words) < 0: raise OSError(ctypes.get_errno(), name)\n"
+        f"root, cache, grader, home = {str(ROOT)!r}, {str(cache_dir())!r}, {os.getpid()}, {str(Path.home())!r}\n"
+        f"bytecode, listener = {str(hidden)!r}, {str(tmp_path / 'listener')!r}\n"
+        "def attempt(code):\n"
+        "    try: eval(code)\n"
+        "    except OSError as error: return type(error).__name__\n"
+        "    return 'done'\n"
+        f"os.write(reply, pack({{each: attempt(code) for each, code in {WALLS | CONNECTED!r}.items()}}))\n"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "listener"))
+        listener.listen()
+        outcomes = json.loads(scripted(script).ask({}, reply_bytes=0, seconds=120)[0])
+    assert list(outcomes) == [*WALLS, *CONNECTED]
+    assert {outcomes.pop(each) for each in CONNECTED} == {"OSError"}
+    if not hidden.exists():
+        assert outcomes.pop("their bytecode") == "FileNotFoundError"
+    assert outcomes == dict.fromkeys(outcomes, "PermissionError")
+
+
+def test_a_reply_is_read_and_the_output_kept_in_bounds(scripted: Scripted) -> None:
     box = scripted(
         "import os, sys\n"
         "from ep_lib.workshop.scenario import pack\n"
@@ -144,7 +228,7 @@ def test_a_reply_is_read_and_the_output_kept_in_bounds(scripted) -> None:  # typ
     assert not box.running
 
 
-def test_what_is_printed_beyond_the_bound_goes_nowhere(scripted) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_printed_beyond_the_bound_goes_nowhere(scripted: Scripted) -> None:
     box = scripted(
         "import os, sys\n"
         "from ep_lib.workshop import child\n"
@@ -164,7 +248,6 @@ def test_what_is_printed_beyond_the_bound_goes_nowhere(scripted) -> None:  # typ
 @pytest.mark.parametrize(
     ("script", "limits", "says"),
     [
-        ("import time; time.sleep(60)", {}, "did not end within"),
         ("while True: pass", {"cpu_s": 1}, "CPU time|signal SIGKILL"),
         ("import os; os._exit(3)", {}, "exit code 3"),
         ("import os; os.abort()", {}, "signal SIGABRT"),
@@ -204,10 +287,12 @@ def test_what_is_printed_beyond_the_bound_goes_nowhere(scripted) -> None:  # typ
         ),
     ],
 )
-def test_what_breaks_a_limit_ends_with_a_sentence(scripted, script: str, limits: dict[str, int], says: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_breaks_a_limit_ends_with_a_sentence(
+    scripted: Scripted, script: str, limits: dict[str, int], says: str
+) -> None:
     box = scripted(script, **limits)
     with pytest.raises(ChildFailed) as caught:
-        ask(box, 3 if says == "did not end within" else 120)
+        ask(box)
     assert any(part in str(caught.value) for part in says.split("|")), caught.value
     assert not box.running
 
@@ -215,13 +300,14 @@ def test_what_breaks_a_limit_ends_with_a_sentence(scripted, script: str, limits:
 @pytest.mark.parametrize(
     ("script", "kind"), [("import time; time.sleep(60)", ChildTookTooLong), ("while True: pass", ChildUsedItsTime)]
 )
-def test_time_that_was_computed_is_told_from_time_that_was_waited(scripted, script: str, kind: type) -> None:  # type: ignore[no-untyped-def]
+def test_time_that_was_computed_is_told_from_time_that_was_waited(scripted: Scripted, script: str, kind: type) -> None:
+    box = scripted(script)
     with pytest.raises(ChildFailed, match=r"did not end within 1 s") as caught:
-        ask(scripted(script), 1)
-    assert type(caught.value) is kind
+        ask(box, 1)
+    assert type(caught.value) is kind and not box.running
 
 
-def test_all_scenarios_together_have_a_limit(scripted) -> None:  # type: ignore[no-untyped-def]
+def test_all_scenarios_together_have_a_limit(scripted: Scripted) -> None:
     box = scripted(
         "import os, time\nfrom ep_lib.workshop.scenario import pack\n"
         "while True:\n    time.sleep(0.3)\n    os.write(reply, pack({}))\n    sys.stdin.buffer.read(1)\n",
@@ -232,16 +318,7 @@ def test_all_scenarios_together_have_a_limit(scripted) -> None:  # type: ignore[
             box.ask({"run": None}, reply_bytes=0, seconds=60)
 
 
-def test_a_zygote_with_other_limits_is_replaced(scripted) -> None:  # type: ignore[no-untyped-def]
-    ask(scripted(ANSWERS % "[]"))
-    process = zygote._kept[()]._process
-    hard = resource.prlimit(process.pid, resource.RLIMIT_DATA)[1]
-    resource.prlimit(process.pid, resource.RLIMIT_DATA, (64 << 20, hard))
-    assert json.loads(ask(scripted(ANSWERS % "[]"))[0]) == {"fds": []}
-    assert zygote._kept[()]._process is not process
-
-
-def test_nothing_survives_that_left_session_parent_and_environment(scripted) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_survives_that_left_session_parent_and_environment(scripted: Scripted) -> None:
     box = scripted(
         "import os, subprocess, sys, time\n"
         "from ep_lib.workshop.scenario import pack\n"
@@ -288,7 +365,7 @@ def test_a_compiler_in_the_home_opens_no_home(tmp_path: Path, monkeypatch: pytes
     assert not {tmp_path / "home", tmp_path} & around
 
 
-def test_an_interrupt_ends_the_child_too(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_an_interrupt_ends_the_child_too(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ChildFailed):
         ask(scripted("import os; os._exit(0)"))  # from now on the zygote is there
     before = processes.descendants(os.getpid())
@@ -304,47 +381,41 @@ def test_an_interrupt_ends_the_child_too(scripted, monkeypatch: pytest.MonkeyPat
     assert processes.descendants(os.getpid()) == before
 
 
-ANSWERS = "import os\nfrom ep_lib.workshop.scenario import pack\nos.write(reply, pack({'fds': %s}))\n"
-
-
-def test_the_child_has_no_way_to_the_zygote(scripted) -> None:  # type: ignore[no-untyped-def]
+def test_the_child_has_no_way_to_the_zygote(scripted: Scripted) -> None:
     is_open = "[fd for fd in range(100) if os.path.lexists(f'/proc/self/fd/{fd}')]"
-    fds = json.loads(ask(scripted(ANSWERS % f"[os.readlink(f'/proc/self/fd/{{fd}}') for fd in {is_open}]"))[0])["fds"]
+    fds = said(scripted(ANSWERS % f"[os.readlink(f'/proc/self/fd/{{fd}}') for fd in {is_open}]"))
     assert len(fds) == 4 or "script.py" in fds.pop(), fds  # streams and reply; the script may still be open
     assert all(link.startswith("pipe:") for link in fds), fds
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, None])
-def test_a_zygote_that_is_gone_is_replaced(scripted, monkeypatch: pytest.MonkeyPatch, error: type | None) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("why", ["interrupted", "killed", "other limits"])
+def test_a_zygote_that_is_of_no_use_is_replaced(scripted: Scripted, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     ask(scripted(ANSWERS % "[]"))
-    gone = zygote._kept[()]
-    if error is None:
-        gone._process.kill()
+    before = zygote._kept[()]
+    process = before._process
+    if why == "other limits":
+        hard = resource.prlimit(process.pid, resource.RLIMIT_DATA)[1]
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (64 << 20, hard))
+    elif why == "killed":
+        process.kill()
+        process.wait(60)
     else:
-        with monkeypatch.context() as patch, pytest.raises(error):
 
-            def interrupted(*_: object) -> None:
-                raise error
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
 
-            patch.setattr(zygote, "_receive", interrupted)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(zygote, "read_exactly", interrupted)
             ask(scripted(ANSWERS % "[]"))
-    gone._process.wait(60)
-    assert json.loads(ask(scripted(ANSWERS % "[]"))[0]) == {"fds": []}
-    assert zygote._kept[()] is not gone
+        process.wait(60)
+    assert said(scripted(ANSWERS % "[]")) == []
+    assert zygote._kept[()] is not before and zygote._kept[()]._process is not process
 
 
-def test_the_child_sees_little_of_the_environment(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_child_sees_little_of_the_environment(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_TOKEN_OF_THE_INSTRUCTOR", "secret")
-    box = scripted(
-        "import os, time\n"
-        "from ep_lib.workshop.scenario import pack\n"
-        "os.write(reply, pack({'names': sorted(os.environ)}))\n"
-        "time.sleep(60)\n"
-    )
-    header, _ = ask(box)
-    assert b"A_TOKEN" not in header
-    assert b"PATH" in header
-    assert os.environ["A_TOKEN_OF_THE_INSTRUCTOR"] == "secret"
+    names = said(scripted(ANSWERS % "sorted(os.environ)"))
+    assert "PATH" in names and "A_TOKEN_OF_THE_INSTRUCTOR" not in names
 
 
 class _NoMemory:

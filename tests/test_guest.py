@@ -204,7 +204,7 @@ def other(rank, kernel): rank.launch(ep_lib.Kernel.from_source("", "x"), 1, 1, [
 @NEEDS_A_COMPILER
 def test_a_rank_and_its_arrays_are_those_of_the_worker(guest: Made) -> None:
     piece = guest(LAUNCHES)
-    kernel = kernels(Path(crossing.__file__).with_name("hidden") / "ex00_first_main.cu", "note")["note"]
+    kernel = kernels(Path(crossing.__file__).with_name("hidden") / "ex00_first_main.cu")["note"]
 
     def run(function: str) -> Any:
         (found,) = spawn(

@@ -244,11 +244,13 @@ def test_an_archive_of_all_submissions(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     inner = zipped(**{PIECE: b"// inner\n"})
     whole = {"handed in/ada/work.zip": inner, f"handed in/bob/{PIECE}": b"// bob\n", "handed in/eve/notes.txt": b"?"}
+    whole["handed in/max_write_signal.cuh"] = bytes(handed_in.MAX_PIECE_BYTES + 1)
     put(tmp_path / "Handed in (1).zip", zipped(**whole))
     found = collected(Path("Handed in (1).zip"))
-    assert list(found) == ["ada", "bob", "eve"]
+    assert list(found) == ["ada", "bob", "eve", "max"]
     assert pieces_in(found["ada"], EXERCISE).files == {PIECE: b"// inner\n"}
     assert not pieces_in(found["eve"], EXERCISE).files
+    assert f"more than {handed_in.MAX_PIECE_BYTES} bytes" in pieces_in(found["max"], EXERCISE).problem
 
 
 def test_which_of_several_files_is_meant(tmp_path: Path) -> None:

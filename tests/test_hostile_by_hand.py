@@ -357,16 +357,17 @@ def test_a_kernel_with_a_function_of_its_own_by_such_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "source"),
+    ("line", "source", "used"),
     [
-        (1, "int f() { return 1 / (int)(sizeof(int) - 4); }  int g = f();"),
-        (2, "\nstruct A { A() { *(volatile int*)0 = 1; } };  A a;"),
-        (3, "\n\n__attribute__((constructor)) void early() { *(volatile int*)0 = 1; }"),
-        (1, "__attribute__((destructor)) void late() { *(volatile int*)0 = 1; }"),
+        (1, "int f() { return 1 / (int)(sizeof(int) - 4); }  int g = f();", "*x = g;"),
+        (2, "\nstruct A { A() { *(volatile int*)0 = 1; } };  A a;", "*x = *(int*)&a;"),
+        (3, "\n\n__attribute__((constructor)) void early() { *(volatile int*)0 = 1; }", ""),
+        (1, "__attribute__((destructor)) void late() { *(volatile int*)0 = 1; }", ""),
     ],
 )
-def test_what_would_run_when_a_kernel_is_loaded(line: int, source: str) -> None:
-    source += '\nextern "C" __global__ void k(int* x) {}'
+def test_what_would_run_when_a_kernel_is_loaded(line: int, source: str, used: str) -> None:
+    """What no kernel uses is the host's, and set aside."""
+    source += f'\nextern "C" __global__ void k(int* x) {{ {used} }}'
     with pytest.raises(KernelCompileError, match=f"words.cu:{line}: error: this runs when the kernel is loaded"):
         ep_lib.Kernel.from_source(source, "k", filename="words.cu").compile()
 

@@ -429,7 +429,8 @@ def test_places_of_the_linker_are_no_variables() -> None:
     [
         ('__attribute__((section(".init"))) void early() {}', "when .* is loaded"),
         (
-            'extern "C" { static void* way() { return nullptr; } void taken() __attribute__((ifunc("way"))); }',
+            'extern "C" { static __device__ void* way() { return nullptr; }\n'
+            '__device__ void taken() __attribute__((ifunc("way"))); }',
             "is loaded",
         ),
     ],

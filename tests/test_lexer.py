@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ep_lib.jit import host_code
 from ep_lib.jit.lexer import code_of, logical, without_comments
 
 PARTS = [
@@ -110,3 +111,56 @@ def test_nothing_moves(text: str, bare: str) -> None:
 def test_an_attempt_that_is_switched_off_is_no_code(attempt: str) -> None:
     code = code_of(attempt)
     assert "out" not in code and code.count("stays") == attempt.count("stays")
+
+
+KERNEL = "__global__ void k(Row* r, int n) { r->x = twice<N>(n); }\n"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "int main() { k<<<1, 1>>>(0, 0); }",
+        "static void helper(std::vector<int>& v) { v.clear(); }",
+        "template <typename T, int M = (3 > 2)> void launch(T* p) { k<<<M, 1>>>(p, 0); }",
+        "template void launch<float>(float*);",
+        "struct Timer { cudaEvent_t start; Timer() { cudaEventCreate(&start); } };",
+        "class Pool : public Base<int> { std::mutex lock; };",
+        "Timer::Timer(int) : start{}, stop(nullptr) {}",
+        "std::ostream& operator<<(std::ostream& out, const Ms& t) { return out << t.x; }\nstruct Ms { double x; };",
+        "std::map<int, float> table = {{1, 2.f}}, other;",
+        "const auto compare = [](int a, int b) { return a < b; };",
+        "using Clock = std::chrono::steady_clock;",
+        "enum class Kind { kOne, kTwo };",
+        'extern "C" int last(Row* r);',
+    ],
+)
+def test_what_only_the_host_has_is_set_aside(host: str) -> None:
+    kept = (
+        "#define N 4\nstruct Row { int x; };\ntemplate <int M> int twice(int x) { return half(x); }\nint half(int x);\n"
+    )
+    assert host_code.set_aside(f"{kept}{KERNEL}{host}\n").split() == f"{kept}{KERNEL}".split()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "#define N (1 + count)\nint count = 3;",
+        "struct Row { Cell cell; };\nstruct Cell { int x; };",
+        "float4 operator+(float4 a, float4 b) { return a; }",
+        "Row operator-(Row a) { return a; }\nstruct Row { int x; };",
+        "#define HOST_DEVICE __host__ __device__\nHOST_DEVICE int unused(int x) { return x; }",
+        "MAKE_KERNEL(copy, float)",
+        "namespace cg = cooperative_groups;\nusing namespace std;",
+        "__constant__ float unused[4];",
+    ],
+)
+def test_what_kernels_name_or_what_is_for_gpus_stays(kept: str) -> None:
+    assert host_code.set_aside(f"{kept}\n{KERNEL}") == f"{kept}\n{KERNEL}"
+
+
+@given(
+    st.lists(st.sampled_from([*"{}()[];=<>:\"'#", "\n", "f", "operator", "struct S", "template <", "#if 0\n", "/*"]))
+)
+def test_whatever_is_set_aside_lines_stay_lines(parts: list[str]) -> None:
+    text = " ".join(parts)
+    assert [len(line) for line in host_code.set_aside(text).split("\n")] == [len(line) for line in text.split("\n")]

@@ -445,6 +445,14 @@ def monte_carlo_pi() -> Case:
     return Case(2, 32, [zeros(1, dtype=np.uint64), 20], {0: [hits]})
 
 
+def doubled() -> Case:
+    x = f32(64)
+    return Case(2, 32, [zeros(64), x, 64], {0: 2 * x})
+
+
+CASES |= {f"program_{name}": doubled for name in ("with_main", "of_the_standard_library", "of_launchers")}
+
+
 def test_there_are_fifty() -> None:
     assert CASES.keys() == FORMS.keys() and len(FORMS) >= 50
 

@@ -179,7 +179,7 @@ def test_lines_outside_of_holes_keep_the_numbers_that_learners_see() -> None:
             text = (exercise.solution_dir / piece).read_text()
             seen = with_holes(exercise, piece, text)[0].splitlines()
             number, same = 1, 0
-            for line in sealed_text(exercise, piece, text).splitlines():
+            for line in sealed_text(exercise, text).splitlines():
                 if line.startswith("#line "):
                     number = int(line.split()[1])
                     continue

@@ -271,7 +271,33 @@ def test_the_line_of_a_finding_can_be_pasted(monkeypatch: pytest.MonkeyPatch) ->
         assert data_of(page.html)["marks"][0]["text"].startswith("race: ")
     with pytest.raises(ArgumentError, match=r"'nobody #1' is the name of no finding .*known are 'main #"):
         time_travel("nobody #1")
-    monkeypatch.delattr(sys, "ps1")  # in a script there is nobody to paste it
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "fabric"),
+    [
+        (main, ("wrong",), "p2p"),
+        (main, ("wrong",), ep_lib.Fabric(ranks_per_node=2)),
+        (main, (np.str_("wrong"),), "p2p"),
+        (lambda rank: main(rank, "wrong"), (), "p2p"),
+    ],
+    ids=["words", "a fabric's settings", "no literal", "lambda"],
+)
+@pytest.mark.parametrize(
+    "how", [{"seeds": 2}, {"exhaustive": True, "stop_at_first": True}], ids=["seeds", "exhaustive"]
+)
+def test_the_line_of_a_finding_works_in_the_script(
+    program: Any, args: tuple[Any, ...], fabric: Any, how: dict[str, Any]
+) -> None:
+    finding = ep_lib.check(program, 2, fabric, args=args, heap_bytes=1 << 20, **how).findings[0]
+    statement, _, call = finding.replay.partition("; ")
+    namespace: dict[str, Any] = {"main": main}
+    exec(statement, namespace)
+    page = eval(call, namespace)
+    assert data_of(page.html)["marks"][0]["text"].startswith(f"{finding.kind}: ")
+
+
+def test_the_line_of_a_finding_says_its_run() -> None:
     told = [
         ep_lib.check(main, 2, seeds=2, args=("wrong",), reduce=reduce).findings[0].replay for reduce in (True, False)
     ]

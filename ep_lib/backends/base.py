@@ -131,6 +131,10 @@ class Backend(Protocol):
         """Told where arrays lie in the heap: (begin, end) offsets, sorted (for checks)."""
         ...
 
+    def accessed_by_host(self, array: Array, ends: str = "") -> None:
+        """A method of Rank reads all of it for its caller, or ends its life, which ``ends`` names (for checks)."""
+        ...
+
     def watched(self, array: Array) -> Array:
         """An array that a method of Rank gives to its caller (for checks)."""
         ...

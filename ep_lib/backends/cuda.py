@@ -209,6 +209,9 @@ class CudaBackend:
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
 
+    def accessed_by_host(self, array: Array, ends: str = "") -> None:
+        """Not checked."""
+
     def watched(self, array: Array) -> Array:
         """As it is."""
         return array

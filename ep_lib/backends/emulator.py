@@ -144,7 +144,7 @@ class EmulatorBackend:
         self.heap_spread = HEAP_SPREAD
         self.heap_generations = world.machine.heap_generations
         self.checks = world.machine.checks
-        self._watch = HostWatch(rank, world.machine.host_accesses) if self.checks else None
+        self._watch = HostWatch(rank, world.machine.host_accesses, world.machine.host_access) if self.checks else None
         self.streams: Streams = NoStreams()
         self.sm_count: int | None = None
         self.shared_bytes = MAX_SHARED_BYTES
@@ -250,6 +250,12 @@ class EmulatorBackend:
         watched = array.view(Watched)
         watched.watch = self._watch.number
         return watched
+
+    def accessed_by_host(self, array: Array, ends: str = "") -> None:
+        """Under checks: the program reads all of it by a method of Rank, or ends its life by the one of this name."""
+        frame = sys._getframe(2)
+        if self._watch is not None and isinstance(array, np.ndarray) and array.size and not is_ours(frame):
+            self._watch.accessed(array.view(np.ndarray), bool(ends), frame, ends)
 
     def left_unwritten(self, array: np.ndarray[Any, Any]) -> None:
         """Under checks, kernels that read what nobody has written there are told (of the first MiB)."""

@@ -33,14 +33,14 @@ class Operation:
 
     def __str__(self) -> str:
         size = f" of {self.bytes} bytes" if self.bytes else ""
-        if self.by_tma:
+        if self.engine != "the NIC":
             return f"{self.kind}{size}"
         return f"{self.kind}{size} from rank {self.source} to rank {self.target}, queue pair {self.queue_pair}"
 
     @property
-    def by_tma(self) -> bool:
-        """Whether it is a bulk copy of a block, not an operation of a NIC."""
-        return self.kind.startswith("bulk")
+    def engine(self) -> str:
+        """What does it: a NIC, or what copies for the threads of a block."""
+        return {"bulk": "TMA", "async": "cp.async"}.get(self.kind.partition(" ")[0], "the NIC")
 
     @property
     def life(self) -> str:
@@ -70,16 +70,17 @@ class Access:
     source: str  # the text of that line
     operation: Operation | None = None
     caller: str = ""  # file:line: text, of the call that leads there; empty for the kernel's own lines
+    by_host: bool = False  # a rank's Python
 
     def __str__(self) -> str:
+        if self.by_host:
+            return f"the host of rank {self.thread.rank} {self.what}\n      at {self.location}"
         who = f"kernel '{self.kernel}', {self.thread}"
         at = f"at {self.location}: {self.source}" if self.location else "at an unknown line"
         if self.operation is None:
             return f"{who} {self.what}\n      {at}"
-        who_does = "TMA" if self.operation.by_tma else "the NIC"
-        return (
-            f"{who_does} {self.what}: {self.operation}\n      posted by {who}\n      {at}\n      {self.operation.life}"
-        )
+        operation = self.operation
+        return f"{operation.engine} {self.what}: {operation}\n      posted by {who}\n      {at}\n      {operation.life}"
 
 
 DEFAULT_SCHEDULE = "default"  # the name of the schedule that takes the first option everywhere, whose line is empty
@@ -221,17 +222,23 @@ _OVERWRITTEN = {  # the same where the second access writes
 }
 
 
-_OF_TMA = {  # the same for bulk copies
-    "signal overtakes data": "what a bulk store writes is {} although nothing says that it has been written",
-    "read before arrival": "what a bulk load brings is {} although nothing says that it has arrived",
-    "source reused": "the source of a bulk copy is overwritten although TMA may not have read it yet",
+_OF_COPIES = {  # the same for those of a block
+    "signal overtakes data": "what a {kind} writes is {done} although nothing says that it has been written",
+    "read before arrival": "what {article} {kind} brings is {done} although nothing says that it has arrived",
+    "source reused": "the source of {article} {kind} is overwritten although {engine} may not have read it yet",
 }
 
 
 def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
-    if kind in _OF_TMA and any(side.operation and side.operation.by_tma for side in (first, second)):
+    copies = [s.operation for s in (first, second) if s.operation is not None and s.operation.engine != "the NIC"]
+    if kind in _OF_COPIES and copies:
         both_write = first.what.startswith("writes") and second.what.startswith("writes")
-        return _OF_TMA[kind].format("overwritten" if both_write else "read")
+        return _OF_COPIES[kind].format(
+            kind=copies[0].kind,
+            article="an" if copies[0].kind.startswith("async") else "a",
+            engine=copies[0].engine,
+            done="overwritten" if both_write else "read",
+        )
     if kind == "uninitialised" and not where.startswith("shared memory"):
         return "memory is read that neither the host nor a kernel has written"
     if kind in _OVERWRITTEN and first.what.startswith("writes") and second.what.startswith("writes"):
@@ -240,7 +247,7 @@ def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
         return _SENTENCES[kind]
     a, b = _who(first, second)
     strong = [" " in side.what for side in (first, second)]  # "reads atomically", "writes (volatile)"
-    if strong[0] != strong[1]:
+    if strong[0] != strong[1] and not (first.by_host or second.by_host):
         atomic, plain = (a, b) if strong[0] else (b, a)
         how = "a volatile access" if "(volatile)" in first.what + second.what else "an atomic"
         return f"{atomic} uses {how} where {plain} uses a plain access, and nothing orders the two"
@@ -252,13 +259,16 @@ def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
 
 
 def _rank_of(side: Access) -> str:
-    engine = "" if side.operation is None else "'s TMA" if side.operation.by_tma else "'s NIC"
+    if side.by_host:
+        return f"rank {side.thread.rank}'s host"
+    engine = "" if side.operation is None else f"'s {side.operation.engine.removeprefix('the ')}"
     return f"rank {side.thread.rank}{engine}"
 
 
 def _who(first: Access, second: Access) -> tuple[str, str]:
     a, b = first.thread, second.thread
-    if first.operation is not None or second.operation is not None or a.rank != b.rank:
+    hosts = first.by_host or second.by_host
+    if hosts or first.operation is not None or second.operation is not None or a.rank != b.rank:
         one, other = _rank_of(first), _rank_of(second)
         return (one, other) if one != other else ("one operation", "another operation")
     if a.block != b.block:
@@ -273,6 +283,8 @@ def _index(thread: ThreadId) -> str:
 def _access(entry: Mapping[str, Any]) -> tuple[Access, Place]:
     place = _place(entry)
     thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
+    if host := entry.get("host"):
+        return Access(entry["what"], thread, "", host, "", by_host=True), place
     operation = Operation(**entry["operation"]) if entry["operation"] else None
     return Access(entry["what"], thread, entry["kernel"], place.location, place.source, operation, place.caller), place
 

@@ -1,22 +1,28 @@
-"""Under checks: whether a rank's host reads or writes an array while a kernel that has it may run.
+"""Under checks: whether a rank's host reads or writes an array while a kernel, or a NIC, may use it.
 
 On the emulator kernels run only while every host waits, so that such an access always comes before the kernel; on a GPU
-it comes at any time. What an array holds is kept at the launch, and compared when the host launches again or waits.
-Memory that hosts and kernels share on purpose (``rank.host_array``) is left out, and so is what the library's own
-kernels have. Writes that change nothing are not seen, nor reads of what kernels leave as it is.
+it comes at any time. What an array of a launch holds is kept at the launch, and compared when the host launches again
+or waits. Memory that hosts and kernels share on purpose (``rank.host_array``) is left out, and so is what the library's
+own kernels have. Writes that change nothing are not seen, nor reads of what kernels leave as it is.
 
-The arrays that ranks make for a program are :class:`Watched`, which tell of reads by indexing, by NumPy's functions and
-by the methods below; what C code reads by itself (``np.asarray``, ``torch.from_numpy``) is not seen.
+Of memory that no launch of the rank has, it is the runtime that is told of reads and writes: what orders them against
+kernels of other ranks and NICs, it knows (``Checker::host_access``).
+
+The arrays that ranks make for a program are :class:`Watched`, which tell of reads and writes by indexing, by NumPy's
+functions and by the methods below; what other C code reads by itself (``torch.from_numpy``) is not seen.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import os
 import sys
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -30,6 +36,7 @@ from ep_lib.memory.arrays import ArrayInfo
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _NUMPY = f"{os.sep}numpy{os.sep}"
 _MOST_BYTES = 1 << 20  # of an array: the first
+_MOST_RUNS = 4096  # of bytes, of a view with gaps
 
 
 class HostAccess(NamedTuple):
@@ -79,8 +86,8 @@ def _content(info: ArrayInfo) -> bytes:
 class HostWatch:
     """The arrays of one rank's launches under way."""
 
-    def __init__(self, rank: int, found: list[HostAccess]) -> None:
-        self._rank, self._found = rank, found
+    def __init__(self, rank: int, found: list[HostAccess], tell: Callable[[int, int, int, bool, str], None]) -> None:
+        self._rank, self._found, self._tell_runtime = rank, found, tell
         self.number = next(_numbers)
         _watches[self.number] = self
         self._kept: list[_Kept] = []
@@ -102,8 +109,19 @@ class HostWatch:
             self._tell("writes", self._kept[number], first, nbytes, _where())
             self._kept[number] = _Kept(info, now, kernel, launched)
 
-    def read(self, begin: int, end: int, where: str) -> None:
-        """The program's host reads this memory."""
+    def accessed(self, array: np.ndarray[Any, Any], writes: bool, frame: FrameType, ends: str = "") -> None:
+        """The program's host reads or writes all of this array. ``ends``: what makes it no array any more."""
+        where = _where(frame) + (f", by {ends}" if ends else "")
+        begin, end = byte_bounds(array)
+        known = [*((kept.info.address, kept.info.address + kept.info.nbytes) for kept in self._kept), *self._shared]
+        if not ends and any(first < end and begin < last for first, last in known):
+            if not writes:
+                self._read(begin, end, where)
+            return
+        for first, nbytes in _runs(array):
+            self._tell_runtime(self._rank, first, nbytes, writes, where)
+
+    def _read(self, begin: int, end: int, where: str) -> None:
         for kept in self._kept:
             at = kept.info.address
             first, last = max(begin, at) - at, min(end, at + len(kept.data)) - at
@@ -139,6 +157,15 @@ class HostWatch:
         return _content(read.kept.info)[part] != before[part]
 
 
+def _runs(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
+    """Address and size of its bytes, without the gaps between them; of none that has too many."""
+    if array.flags.forc:
+        yield array.__array_interface__["data"][0], array.nbytes
+    elif array.size <= _MOST_RUNS:
+        for part in array if array.ndim > 1 else (array[i : i + 1] for i in range(len(array))):
+            yield from _runs(part)
+
+
 # ---- arrays that tell -----------------------------------------------------------------------------------------------
 # Functions of NumPy that read, and hand no array to a ufunc or to an index in a way that shows
 # fmt: off
@@ -168,41 +195,62 @@ class Watched(np.ndarray[Any, Any]):
         if isinstance(other, Watched):
             self.watch = other.watch
 
-    def read(self) -> np.ndarray[Any, Any]:
-        """The same as an ordinary array, for somebody who reads it all."""
+    def read(self, writes: bool = False) -> np.ndarray[Any, Any]:
+        """The same as an ordinary array, for somebody who reads it all, or has written it all."""
         plain = self.view(np.ndarray)
         watch = _watches.get(self.watch)
         if watch is not None and self.size:
             reader = _reader()
             if not is_ours(reader):  # the library knows when it may
-                watch.read(*byte_bounds(plain), _where(reader))
+                watch.accessed(plain, writes, reader)
         return plain
+
+    def _part(self, key: Any) -> Any:
+        """The view that an index takes; the whole array, if it takes a copy."""
+        one_each = tuple(slice(i, i + 1 or None) if isinstance(i, (int, np.integer)) else i for i in _as_tuple(key))
+        part = super().__getitem__(one_each)
+        return part if isinstance(part, Watched) and np.may_share_memory(part, self) else self
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
         if isinstance(found, Watched) and np.may_share_memory(found, self):
             return found  # a view, of which nothing has been read yet
-        one_each = tuple(slice(i, i + 1 or None) if isinstance(i, (int, np.integer)) else i for i in _as_tuple(key))
-        part = super().__getitem__(one_each)
-        (part if isinstance(part, Watched) and np.may_share_memory(part, self) else self).read()
-        return np.asarray(found) if isinstance(found, Watched) else found
+        self._part(key).read()
+        return found.view(np.ndarray) if isinstance(found, Watched) else found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, _read(value))
+        part = self._part(key)
+        if part is not self:  # places of a list are not told of
+            part.read(writes=True)
+
+    def fill(self, value: Any) -> None:
+        super().fill(value)
+        self.read(writes=True)
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = [x.read() if isinstance(x, Watched) else x for x in inputs]
+        written = [x for x in options.get("out", ()) if isinstance(x, Watched)]
         for name, value in options.items():
             if name == "out":
                 options[name] = tuple(x.view(np.ndarray) if isinstance(x, Watched) else x for x in value)
             elif isinstance(value, Watched):
                 options[name] = value.read()
         result = getattr(ufunc, method)(*plain, **options)
+        for array in written:
+            array.read(writes=True)
         return self if "out" in options and result is not None and np.shares_memory(result, self) else result
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         if function in _READING:
             return function(*map(_read, args), **{name: _read(value) for name, value in options.items()})
+        if function is np.copyto and isinstance(args[0], Watched):
+            super().__array_function__(function, types, args, options)
+            args[0].read(writes=True)
+            return None
         return super().__array_function__(function, types, args, options)
 
 
@@ -233,3 +281,42 @@ def _reading(name: str) -> Any:
 
 for _name in _METHODS:
     setattr(Watched, _name, _reading(_name))
+
+
+# ---- functions of NumPy that take an array without a word to its type: they are replaced while a check runs ----------
+_TAKERS = ("array", "asarray", "ascontiguousarray", "asfortranarray")
+_ORDINARY = {name: getattr(np, name) for name in _TAKERS}
+_lock = threading.Lock()
+_checks = 0  # under way
+
+
+def _taker(name: str) -> Any:
+    @functools.wraps(_ORDINARY[name])
+    def take(value: Any, *args: Any, **options: Any) -> Any:
+        if name == "asarray" and isinstance(value, Watched) and _is_as_it_is(value, *args, **options):
+            return value  # nothing has been read yet
+        return _ORDINARY[name](_read(value), *args, **options)
+
+    return take
+
+
+def _is_as_it_is(array: Watched, dtype: Any = None, **options: Any) -> bool:
+    return not options and (dtype is None or np.dtype(dtype) == array.dtype)
+
+
+@contextmanager
+def told_of_copies() -> Iterator[None]:
+    """``np.array(x)`` and its kin tell of reads too, meanwhile."""
+    global _checks
+    with _lock:
+        _checks += 1
+        for name in _TAKERS:
+            setattr(np, name, _taker(name))
+    try:
+        yield
+    finally:
+        with _lock:
+            _checks -= 1
+            if not _checks:
+                for name, function in _ORDINARY.items():
+                    setattr(np, name, function)

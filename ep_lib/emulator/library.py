@@ -153,6 +153,7 @@ _SIGNATURES = {
     "epemu_record_events": ([c_void_p, POINTER(c_uint64)], c_void_p),
     "epemu_record_info": ([c_void_p], c_char_p),
     "epemu_host_sync": ([c_void_p, c_int, c_int64], None),
+    "epemu_host_access": ([c_void_p, c_int, c_uint64, c_uint64, c_int, c_char_p], None),
     "epemu_time_begin": ([c_void_p, c_void_p], None),
     "epemu_time_spans": ([c_void_p, POINTER(c_uint64)], c_void_p),
     "epemu_time_messages": ([c_void_p, POINTER(c_uint64)], c_void_p),

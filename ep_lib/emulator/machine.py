@@ -307,6 +307,11 @@ class Machine:
         if self.checks:
             self._lib.epemu_host_sync(self.handle, -1, 0)
 
+    def host_access(self, rank: int, address: int, nbytes: int, writes: bool, where: str) -> None:
+        """Tells the checker that the rank's host reads or writes memory, at a line of its program (``file:line``)."""
+        if self.checks and nbytes:
+            self._lib.epemu_host_access(self.handle, rank, address, nbytes, writes, where.encode())
+
     def heap_address(self, rank: int) -> int:
         return int(self._lib.epemu_machine_heap(self.handle, rank))
 

@@ -32,7 +32,7 @@ _ADVICE = {
     "address": "check the index, the size and, for another rank's memory, ep::peer_ptr",
     "reach": "post it by ep::net_* of <ep/net.cuh>; ep::reachable(rank) tells where loads and stores will do",
     "peer": "check the peer; put_* and signal_* call ep::peer_ptr themselves: its own result is translated twice",
-    "stack": "the kernel needs more stack than a thread has; raise EP_LIB_STACK_BYTES or use smaller local arrays",
+    "stack": "a thread's stack has EP_LIB_STACK_BYTES, 16K by default and at most 8M: raise it, or use smaller arrays",
     "signal": "check the pointer or the divisor",
 }
 

@@ -222,7 +222,7 @@ def _parameters(source: str, kernel: str) -> tuple[str, ...]:
     return tuple(text for text in declared if re.search(r"[A-Za-z_]", text))
 
 
-_MESSAGE_KINDS = ("put", "get", "atomic", "bulk load", "bulk store")
+_MESSAGE_KINDS = ("put", "get", "atomic", "bulk load", "bulk store", "async copy")
 
 
 def read(

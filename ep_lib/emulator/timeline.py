@@ -87,6 +87,12 @@ class Timeline:
         """``end_ns`` in microseconds."""
         return self.end_ns / 1e3
 
+    @property
+    def kernel_us(self) -> float:
+        """From the beginning of the first kernel to the end of the last, in microseconds."""
+        kernels = [span for span in self.spans if span.kind == "kernel"]
+        return (max(span.end_ns for span in kernels) - min(span.begin_ns for span in kernels)) / 1e3
+
     def chrome_trace(self) -> dict[str, Any]:
         """In Chrome's trace event format: processes are ranks, threads their blocks, warps and NICs."""
         return _trace_events(self)

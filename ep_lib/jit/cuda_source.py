@@ -84,7 +84,7 @@ def functions(text: str) -> list[Function]:
         while (match := _NAME_AND_PAREN.search(text, at)) is not None:
             if re.search(r"[;{}]", text[at : match.start()]):
                 break
-            after = _match(text, match.end() - 1) + 1
+            after = matching(text, match.end() - 1) + 1
             if match.group(1) in _NOT_NAMES:
                 at = after
                 continue
@@ -110,11 +110,11 @@ def bodies(text: str) -> list[Node]:
             node, at = _Parser(text).statement(opening)
             found.append(node)
         else:
-            at = _match(text, opening) + 1
+            at = matching(text, opening) + 1
     return found
 
 
-def _match(text: str, opening: int) -> int:
+def matching(text: str, opening: int) -> int:
     """Where the bracket at ``opening`` closes; the end of the text if it never does."""
     stack = []
     for i in range(opening, len(text)):
@@ -128,7 +128,7 @@ def _match(text: str, opening: int) -> int:
 
 
 def _arguments(text: str, opening: int) -> tuple[str, ...]:
-    inside = text[opening + 1 : _match(text, opening)]
+    inside = text[opening + 1 : matching(text, opening)]
     words, depth, begin = [], 0, 0
     for i, char in enumerate(inside):
         depth += (char in "([{") - (char in ")]}")
@@ -191,7 +191,7 @@ class _Parser:
         return calls, end
 
     def _block(self, at: int) -> tuple[Node, int]:
-        close = _match(self.text, at)
+        close = matching(self.text, at)
         node = Node("block")
         at = self._skip(at + 1)
         while at < close:
@@ -204,7 +204,7 @@ class _Parser:
         opening = self.text.find("(", at)
         if opening < 0:
             return Node("calls"), len(self.text)
-        close = _match(self.text, opening)
+        close = matching(self.text, opening)
         calls = tuple(calls_in(self.text, opening + 1, close))
         condition = self.text[opening + 1 : close]
         body, at = self.statement(close + 1)
@@ -223,7 +223,7 @@ class _Parser:
     def _expression(self, at: int) -> tuple[Node, int]:
         end = at
         while end < len(self.text) and self.text[end] not in ";}":
-            end = _match(self.text, end) + 1 if self.text[end] in _CLOSING else end + 1
+            end = matching(self.text, end) + 1 if self.text[end] in _CLOSING else end + 1
         calls = tuple(calls_in(self.text, at, end))
         return Node("calls", calls), max(end + (self.text[end : end + 1] == ";"), at + 1)
 

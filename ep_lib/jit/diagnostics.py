@@ -62,6 +62,11 @@ _PTX_HINT = (
 # or "" for its own words; and what to write instead.
 _RULES = (
     (
+        re.compile(r"\n\s*#\s*include\s*[<\"](?:thrust|cub/device)/"),
+        "the host calls this header's functions, which launch kernels",
+        "leave it out; a block of a kernel has <cub/block/...>, and Python NumPy or CuPy",
+    ),
+    (
         re.compile(r"A function without execution space annotations"),
         "a function without __device__ is one for the host",
         "write __device__ before it if a kernel calls it; what only the host runs does not belong into a kernel's "
@@ -117,10 +122,37 @@ _RULES = (
     (re.compile(r"#error directive"), "", "do as the header says"),
     (re.compile(r"a __global__ function|A __global__ function"), "", "a kernel is a function of its own, returns void"),
     (re.compile(r"illegal combination of memory qualifiers"), "", "a kernel is __global__ and nothing else"),
-    (re.compile(r"without '\.sync' is not supported"), "", "use the form whose name ends with _sync, with a mask"),
+    (
+        re.compile(r"without '\.sync' is not supported|\"__shfl\w*\" is undefined"),
+        "",
+        "use the form whose name ends with _sync, with a mask: __shfl_down_sync(0xffffffff, x, 16)",
+    ),
+    (
+        re.compile(r"identifier \"cuda(?!Grid|Trigger)[A-Z]\w*\" is undefined"),
+        "",
+        "kernels call nothing of CUDA's runtime: do this in Python, before the launch or behind it",
+    ),
 )
+# What it says of C++ that nvcc takes, most of it extensions of g++'s, and what to write instead.
+_NVCC_TAKES = (
+    (re.compile(r"\"auto\" is not allowed here"), "write a template, or a lambda"),
+    (re.compile(r"\"(?:__)?typeof(?:__)?\" is undefined"), "write decltype(x), or auto"),
+    (re.compile(r"\"register\" storage class"), "leave `register` out: the compiler chooses"),
+    (re.compile(r"\"__builtin_\w+\" is undefined"), "CUDA has __clz, __ffs, __popc, __brev, __byte_perm and memcpy"),
+    (
+        re.compile(r"incomplete type \"[^\"]+\[\]\" is not allowed\n(?!.*__shared__)"),
+        "give the array a size; what lies behind a struct is reached by a pointer, as (int*)(p + 1)",
+    ),
+    (
+        re.compile(r"\"cuda(?:GridDependencySynchronize|TriggerProgrammaticLaunchCompletion)\" is undefined"),
+        "leave it out: a kernel begins when those that were launched before it have ended",
+    ),
+)
+_STATEMENTS = re.compile(r"\(\s*\{[^{}]*;[^{}]*\}\s*\)")  # as an expression
 _OF_PTXAS = re.compile(r"^error\s*:\s*")
 _NAMES_ENTRY = re.compile(r"Entry function '(\w+)'")
+
+_OWN_WORDS = re.compile(r"^static.assert.*?(?=the emulator has no )")
 
 _MORE_ERRORS = 3  # beside the first one, in a message
 _MOST_OFFSETS = 4096  # of a function whose lines are looked for
@@ -140,8 +172,7 @@ def compile_error(
     Usually a :class:`KernelCompileError`; a :class:`KernelNotFoundError` when the kernel's name was the problem.
     """
     report = _Report(kernel, log, roots)
-    text, is_gpu = report.text, target != "emulator"
-    _, words, remedy = next((rule for rule in _RULES if is_gpu and rule[0].search(text)), ("", "", ""))
+    text, is_gpu = _OWN_WORDS.sub("", report.text), target != "emulator"
     if unfinished := report.unfinished():
         where, what = unfinished
         message = f"{report.show(where)}: error: {what}\n    {report.source_line(where)}"
@@ -161,17 +192,18 @@ def compile_error(
     place, via = report.locate()
     if is_gpu and place is None:
         place = report.of_the_kernel()
-    said = f"no GPU takes this: {words or text}" if is_gpu else text
+    source = report.source_line(place) if place else ""
+    said, remedy = _refused_for_gpus(f"{text}\n{source}", kernel) if is_gpu else (text, "")
     lines = [f"{report.show(place)}: error: {said}" if place else f"{kernel.filename}: error: {said}"]
-    if place and (source := report.source_line(place)):
+    if source:
         lines.append(f"    {source}")
-    if via:
+    if via and text == report.text:
         lines.append(f"  (the compiler stopped at {report.show(via)}: {report.source_line(via)})")
     if target == "emulator" and (asm := report.inline_asm()):
         lines.append(f"  hint: {report.show(asm)} has inline assembly; {_PTX_HINT}")
     if remedy:
         lines.append(f"  remedy: {remedy}")
-    elif hint := headers.missing_include(kernel.source, text, report.source_line(place) if place else "", is_gpu):
+    elif hint := headers.missing_include(kernel.source, text, source, is_gpu):
         lines.append(f"  hint: {hint}")
     lines += report.more_errors()
     file = report.display(place.file) if place else None
@@ -179,9 +211,28 @@ def compile_error(
     return KernelCompileError("\n".join(lines), file=file, line=line, log=report.log, remedy=remedy)
 
 
+def _refused_for_gpus(text: str, kernel: KernelSource) -> tuple[str, str]:
+    """What to say of NVRTC's sentence and the line below it, and a remedy, or ""."""
+    told = text.partition("\n")[0]
+    for pattern, remedy in _NVCC_TAKES:
+        if pattern.search(text):
+            return f"NVRTC does not take this, though nvcc does: {told}", remedy
+    if "expected an expression" in told and _STATEMENTS.search(without_comments(kernel.source)):
+        return (
+            f"NVRTC does not take this, though nvcc does: {told}",
+            "write a lambda that is called at once, or a __device__ function, in place of ({ ... })",
+        )
+    for pattern, words, remedy in _RULES:
+        if pattern.search(text):
+            return f"no GPU takes this: {words or told}", remedy
+    return f"no GPU takes this: {told}", ""
+
+
 def of_the_emulator(error: KernelCompileError) -> KernelCompileError:
     """The same error of a source that NVRTC takes, so that it is a matter of the emulator's: without what followed."""
-    text = str(error).replace("error: ", "error: the emulator does not have this, which a GPU takes: ", 1)
+    text = str(error)
+    if "error: the emulator has no " not in text:
+        text = text.replace("error: ", "error: the emulator does not have this, which a GPU takes: ", 1)
     lines = [line for line in text.splitlines() if not line.startswith(("  then ", "  and "))]
     return KernelCompileError("\n".join(lines), file=error.file, line=error.line, log=error.log)
 

@@ -11,9 +11,8 @@ import resource
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -111,6 +110,8 @@ _GCC_FLAGS = [
     *(f"-fno-{step}" for step in _GCC_LATE),
     # Of a cast of one it makes lfloor or lceil, before the sanitizer looks at casts.
     *(f"-fno-builtin-{name}" for name in ("floor", "floorf", "ceil", "ceilf")),
+    # Of a __shared__ struct that no kernel writes it takes the initial values for what is read; GPUs have none there.
+    "-fno-ipa-reference-addressable",
     # A struct that is passed by value is copied by its constructor, in loads that the sanitizer sees; else by the call,
     # in loads that it does not see.
     "-fno-elide-constructors",
@@ -149,7 +150,7 @@ _ALWAYS_INCLUDED = frozenset((
     "type_traits", "utility",
 ))
 # fmt: on
-_CPP_HEADER = re.compile(r"[a-z]\w+")
+_CPP_HEADER = re.compile(r"[a-z]\w+|bits/stdc\+\+\.h")
 _CPP_NAME = re.compile(r"\bstd\b")
 _RUNTIME_HEADERS = "precompiled.hpp"
 _HEADERS_PAY = 8  # files to compile; parsing the headers takes what six of them save
@@ -341,8 +342,17 @@ def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> E
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, plan.own_headers)
-        _compile_object(kernel, plan, folder, found)
-        _link(kernel, plan, folder, [folder / _OBJECT], found)
+        try:
+            _compile_object(kernel, plan, folder, found)
+            _link(kernel, plan, folder, [folder / _OBJECT], found)
+        except KernelCompileError:
+            from ep_lib.jit import host_code  # few sources have any
+
+            if (unit := host_code.set_aside(plan.unit)) == plan.unit:
+                raise
+            without = replace(plan, unit=unit)
+            _compile_object(kernel, without, folder, found)
+            _link(kernel, without, folder, [folder / _OBJECT], found)
 
     return _load_image(cache.entry("emulator", plan.key, "image.json", build), kernels.index(kernel.name))
 
@@ -425,14 +435,13 @@ def build_runtime() -> Path:
 
     def build(folder: Path, _: Path) -> None:
         # Here: most processes find the runtime in the cache.
-        from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+        from concurrent.futures import FIRST_COMPLETED, wait
 
         from tqdm import tqdm
 
-        stop = threading.Event()
         with (
             processes.temporary_folder(".headers-", folder) as place,
-            ThreadPoolExecutor(os.cpu_count(), initializer=processes.stop_by, initargs=(stop,)) as pool,
+            processes.stoppable_threads(os.cpu_count() or 2) as pool,
         ):
             headers = pool.submit(_runtime_headers, compiler, place) if _headers_pay(compiler, sources) else None
             # The longest first: they start beside the headers, and gain least by them.
@@ -443,17 +452,12 @@ def build_runtime() -> Path:
             if stream is None:
                 cache.say(f"{what} (about a minute)")
             with tqdm(desc=what, total=len(waiting), unit="file", file=stream, disable=stream is None) as bar:
-                try:
-                    while waiting:
-                        done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
-                        for future in done:
-                            future.result()
-                        bar.update(len(done))
-                        bar.refresh()  # the time goes on while no file is done
-                except BaseException:  # an interrupt ends the compilers that run, too
-                    stop.set()
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+                while waiting:
+                    done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+                    bar.update(len(done))
+                    bar.refresh()  # the time goes on while no file is done
         objects = [str(running[source].result()) for source in sources]
         command = [compiler.path, *_RUNTIME_LINK_FLAGS, *_sanitizer(), *objects, "-ldl", "-o", str(folder / name)]
         _tool(command, "the emulator", folder / name)

@@ -20,7 +20,7 @@ _MISSING_FILE = re.compile(
 )
 
 UNDEFINED = re.compile(r"identifier \"(\w+)\" is undefined|namespace \"std\" has no member \"(?:class )?(\w+)\"")
-_NO_FILE = re.compile(r"cannot open source file \"(\w+(?:\.h)?)\"")
+_NO_FILE = re.compile("No such file|file not found|cannot open source file")
 
 # Of the headers in ep_lib/device/ep: functions, structs and enumerations, constants.
 _DEFINITION = re.compile(
@@ -81,7 +81,7 @@ _CUDA_NAMES = (
 def missing_include(source: str, error: str, line: str, is_gpu: bool = False) -> str:
     """What to include, for a compiler's sentence about an unknown name in ``line`` of ``source``; empty if unclear.
     ``is_gpu``: the compiler is NVRTC, which knows less of C's and C++'s libraries."""
-    if "No such file" in error or "file not found" in error or "cannot open" in error:
+    if _NO_FILE.search(error):
         for pattern, sentence in _OUT:
             if pattern.search(error):
                 return sentence
@@ -90,10 +90,17 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
             "kernels are launched from Python, by Kernel.launch: leave out a function of the host that launches one, "
             "and what a kernel launches itself (dynamic parallelism)"
         )
+    if line.startswith("\ufeff"):
+        return "the file begins with a byte order mark, which NVRTC takes in no header: save it as UTF-8 without one"
     if file := _MISSING_FILE.search(error):
         return _nearest(file[1] or file[2])
+    if _NO_FILE.search(error):
+        return (
+            "it is neither CUDA's nor in a folder of `include`: leave it out if only the host needs it, or pass "
+            "include=[its folder] to Kernel"
+        )
     if not UNKNOWN.search(error):
-        return _of_the_host(error) if is_gpu else ""
+        return ""
     included = set(_INCLUDED.findall(without_comments(source, keep_strings=True)))
     error, _, meant = error.partition("did you mean")
     known = set(_QUOTED.findall(meant))  # what the compiler proposes, it has seen, by whatever header
@@ -107,8 +114,6 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
 
 def _of_the_host(error: str) -> str:
     """For what g++ has and a GPU does not."""
-    if file := _NO_FILE.search(error):
-        return f"kernels do not have <{file[1]}>, a header for the host: leave it out, or look for it in <cuda/std/...>"
     if name := UNDEFINED.search(error):
         return f"kernels have no {name[1] or name[2]}: is it the host's, or is an #include missing?"
     return ""

@@ -44,6 +44,8 @@ _CONSTANT_STORE = re.compile(
 _WARNINGS = re.compile(
     r"^(?:[^\n]*: warning |warning: |Remark: )[^\n]*\n?(?:(?![^\n]*: (?:error|warning)|\n)[^\n]*\n)*\n?", re.M
 )
+# Types of glibc that all of nvcc's sources have.
+_OF_NVCC = "typedef unsigned short ushort; typedef unsigned int uint; typedef unsigned long ulong;\n"
 _TAKES_ALL = "-default-device"  # a function without a word about it is the GPU's
 _WITH_ALL_CALLS = [_TAKES_ALL, "-G", "-rdc=true"]  # nothing is inlined, and what is called from elsewhere stays
 _NO_HOST = "#undef __host__\n#define __host__\n"
@@ -207,7 +209,7 @@ def _ask_once(
         file = Path(folder) / "code"
         question: Question = {
             "libraries": list(_found().libraries),
-            "source": unit,
+            "source": _OF_NVCC + unit,
             "path": str(path),
             "names": list(named),
             "flags": list(flags),
@@ -236,14 +238,14 @@ def _ask_once(
 
 
 def _of_the_host(unit: str, roots: Sequence[Path]) -> list[str]:
-    """Headers of the C++ library that a learner's own files include and NVRTC does not have. There is nothing in them
-    for kernels, and what a kernel uses of them all the same, NVRTC does not know."""
+    """Headers of the C and C++ libraries that a learner's own files include and NVRTC does not have. There is nothing
+    in them for kernels, and what a kernel uses of them all the same, NVRTC does not know."""
     system = toolkit.cuda_include_dirs()
     headers = digest.scan(unit, [root for root in roots if root not in system], system)
-    missing = set(filter(_CPP_HEADER.fullmatch, headers.others))
-    files = headers.outside([*system, toolkit.PACKAGE]) if missing else []
+    files = headers.outside([*system, toolkit.PACKAGE]) if headers.others else []
     texts = (unit, *(file.read_text("utf-8", "replace") for file in files))
-    return sorted(missing.intersection(name[1:-1] for text in texts for name in digest.includes(text)))
+    included = {name[1:-1] for text in texts for name in digest.includes(text)}.intersection(headers.others)
+    return sorted(name for name in included if _CPP_HEADER.fullmatch(name) or toolkit.is_of_the_host(name))
 
 
 def _flags(kernel: KernelSource, arch: str, own: Sequence[Path]) -> list[str]:
@@ -262,7 +264,14 @@ def _compile(
     kernel: KernelSource, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
 ) -> None:
     try:
-        image = compile_unit(unit, kernel, flags, folder)
+        try:
+            image = compile_unit(unit, kernel, flags, folder)
+        except CompilerRefused:
+            from ep_lib.jit import host_code  # few sources have any
+
+            if (without := host_code.set_aside(unit)) == unit:
+                raise
+            image = compile_unit(without, kernel, flags, folder)
     except CompilerRefused as refused:
         raise _refusal(kernel, arch, refused, found) from None
     store(folder, image)

@@ -99,6 +99,22 @@ def _macros(identity: str) -> tuple[str, int, str] | None:
     return f"{name}++", int(major), f"{major}.{minor}"
 
 
+@functools.cache
+def is_of_the_host(header: str) -> bool:
+    """Whether the C++ compiler, if there is one, has such a header of its own."""
+    try:
+        path = find_compiler().path
+        done = processes.run(
+            [path, "-x", "c++", "-E", "-"],
+            cpu_s=_QUESTION_CPU_S,
+            idle_s=_QUESTION_IDLE_S,
+            stdin=f"#include <{header}>\n",
+        )
+    except (BackendUnavailable, OSError, processes.TookTooLong):
+        return False
+    return done.returncode == 0
+
+
 _ANSWER = "ep_lib_compiler"
 _QUESTION = f"""#ifndef __cplusplus
 #error this compiles C

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -22,7 +23,7 @@ from ep_lib.emulator import exploration as runs
 from ep_lib.emulator.exploration import BUSY_TURNS, Exploration, Status
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import DEFAULT_SCHEDULE, Finding, merge_findings, parse, parse_spots, schedule_name
-from ep_lib.emulator.host_watch import HostAccess
+from ep_lib.emulator.host_watch import HostAccess, told_of_copies
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
 from ep_lib.emulator.recording import Notes, Recording
@@ -59,9 +60,10 @@ _UNPROVEN = (
 
 _UNPROVEN_EXHAUSTIVELY = (
     "This proves nothing about other inputs, sizes and numbers of ranks, nor about arrays that the host's Python reads "
-    "or writes while a kernel may run"
+    "or writes while a kernel may run, but for what the ranks' own arrays tell"
 )
 _WEAKER = ', nor about weak memory (memory="ptx")'
+_NO_LOAD_BUFFERING = ", nor about load buffering (loads that see what later stores of their own thread lead to)"
 # What makes two runs of main differ, by the names that a function uses.
 _DIFFERS_BY_ITSELF = re.compile(
     r"^(time|perf_counter|monotonic|now|random|default_rng|urandom|open|read_text|environ)$"
@@ -231,7 +233,9 @@ class CheckReport:
         where = f" ({_count(self.ranks, 'rank')} on {self.fabric.kind}; {self.seconds:.1f} s)"
         if self.ok:
             one = "it is not wrong" if coverage.schedules == 1 else "none of them wrong"
-            weaker = "" if self.memory == "ptx" else _WEAKER
+            if coverage.cut:
+                one = "and nothing wrong was met up to there"
+            weaker = _NO_LOAD_BUFFERING if self.memory == "ptx" else _WEAKER
             is_open = coverage.stopped or coverage.cut or coverage.asked
             head = "NOT PROVED: " if is_open else "" if self.proved else "within bounds: "
             return f"{head}{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
@@ -359,7 +363,7 @@ def check(
     found = merge_findings(search.told)
     if flag("reduce", reduce) and not ran_out:  # each run may take as long
         found = _with_few_switches(program, found, len(search.tried))
-    replay = program.replay if not (found and _is_interactive()) else _by_name(_keep(program))
+    replay = _line_of(program, found)
     return CheckReport(
         findings=tuple(dataclasses.replace(finding, replay=replay(finding.run)) for finding in found),
         seeds=seeds_tried,
@@ -428,6 +432,13 @@ def _keep(program: _Program) -> str:
     while len(_kept) > _MOST_KEPT:
         del _kept[next(iter(_kept))]
     return name
+
+
+def _line_of(program: _Program, found: Sequence[Finding]) -> Callable[[int | str], str]:
+    """What makes the line of Python that shows a run: one that works where it is pasted."""
+    if found and (_is_interactive() or not program.can_be_said):
+        return _by_name(_keep(program))
+    return program.replay
 
 
 def _by_name(name: str) -> Callable[[int | str], str]:
@@ -564,18 +575,28 @@ class _Program:
             **bounds,
         }
 
+    @property
+    def can_be_said(self) -> bool:
+        """Whether a line of Python can say all of it, wherever main is known."""
+        if getattr(self.main, "__name__", "<lambda>") == "<lambda>" or self.network != Fabric(self.network.kind):
+            return False
+        try:
+            return bool(ast.literal_eval(repr(tuple(self.args))) == tuple(self.args))
+        except (ValueError, SyntaxError):
+            return False
+
     def replay(self, run: int | str) -> str:
-        """The call that shows the run of a seed, or a schedule, to be written into the script."""
+        """The call that shows the run of a seed, or a schedule, to be written into the script. For what can be said."""
         words = [self.name, f"ranks={self.ranks}"]
-        if self.network != Fabric():
-            words.append(f'fabric="{self.network.kind}"' if self.network == Fabric(self.network.kind) else "fabric=...")
+        words += [f'fabric="{self.network.kind}"'] if self.network != Fabric() else []
         words.append(_in_words(run))
-        words += ["args=..."] if self.args else []
+        words += [f"args={tuple(self.args)!r}"] if self.args else []
+        words += [f"heap_bytes={self.heap_bytes}"] if self.heap_bytes else []
         words += [f'transport="{self.transport}"'] if self.transport != "emulated" else []
         words += [f"resident_blocks={self.resident_blocks}"] if self.resident_blocks else []
         words += ['volatile="plain"'] if self.plain_volatile else []
         words += ['memory="ptx"'] if self.weak_memory else []
-        return f"ep_lib.viz.time_travel({', '.join(words)})"
+        return f"import ep_lib.viz; ep_lib.viz.time_travel({', '.join(words)})"
 
 
 def _all_of(code: CodeType) -> list[Any]:
@@ -822,7 +843,10 @@ class _Search:
         try:
             try:
                 around = contextlib.nullcontext if exploration is None else self.sources.watched
-                result = run_program(program.main, machine, program.args, program.timeout, program.transport, around)
+                with told_of_copies():
+                    result = run_program(
+                        program.main, machine, program.args, program.timeout, program.transport, around
+                    )
                 machine.drain_network()  # what was still under way may have come too late
             except BackendUnavailable:  # this machine lacks something, memory perhaps: that is no fault of main
                 raise
@@ -1229,11 +1253,10 @@ class _Exhaustion:
     def _report(self, stopped: str) -> CheckReport:
         totals, program, bounds = self._parts.totals, self._program, self._stages[0]
         told = self._search.told or (self._drawn if stopped else [])  # the search would come to it
+        found = [self._reduced(finding) for finding in merge_findings(told)]
+        replay = _line_of(program, found)
         return CheckReport(
-            findings=tuple(
-                dataclasses.replace(finding, replay=program.replay(finding.schedule or ""))
-                for finding in map(self._reduced, merge_findings(told))
-            ),
+            findings=tuple(dataclasses.replace(one, replay=replay(one.schedule or "")) for one in found),
             seeds=(),
             values_differ=self._search.values_differ or any(finding.kind == "values differ" for finding in told),
             ranks=program.ranks,

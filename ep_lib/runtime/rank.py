@@ -129,7 +129,8 @@ class Rank:
         self._backend.synchronize()
 
     def barrier(self) -> None:
-        """Collective: returns when every rank is here and has finished its kernels."""
+        """Collective: returns when every rank is here and has finished its kernels. NICs may still be at work on what
+        kernels have posted and not waited for (a quiet)."""
         self.synchronize()
         self._backend.barrier()
 
@@ -240,6 +241,7 @@ class Rank:
         offset = describe(array).address - self._backend.heap_address(self.rank)
         if not self._heap.owns(offset) or self._backend.was_freed(array):
             raise ArgumentError("free() got an array that symmetric() did not return, or that was freed before")
+        self._backend.accessed_by_host(array, "rank.free()")
         self._heap.free(offset)
         self._backend.heap_in_use(self._heap.arrays)
 
@@ -289,6 +291,7 @@ class Rank:
                 "rank.synchronize(), then tensor.cpu()"
             )
         self.synchronize()
+        self._backend.accessed_by_host(array)
         return np.array(array if info.kind == "numpy" else array.get())
 
     # ---- the end ---------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def _in_short(finding: Finding) -> str:
     """What is wrong, at which two lines, and what is missing."""
     lines = [f"{finding.kind}: {finding.message}"]
     for side in dict.fromkeys(side for side in (finding.first, finding.second) if side is not None):
-        who = "" if side.operation is None else "TMA, " if side.operation.by_tma else "the NIC, "
+        who = "" if side.operation is None else f"{side.operation.engine}, "
         called = finding.called(side).strip()
         where = f"{side.location or 'an unknown line'}: {side.source}" + (f" ({called})" if called else "")
         lines.append(f"   {who}{side.what} at {where}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import ep_lib
 from ep_lib.emulator.findings import Access, Finding
-from ep_lib.workshop.crossing import MAX_MESSAGE
+from ep_lib.workshop.crossing import cut
 from ep_lib.workshop.scenario import Array, Scenario
 
 WEAK = "ptx"  # memory of an exhaustive scenario
@@ -27,16 +27,13 @@ def checked(
 
     report = ep_lib.check(
         keep,
-        scenario.ranks,
-        scenario.fabric,
         seeds=scenario.check_seeds,
-        heap_bytes=scenario.heap_bytes,
-        timeout=scenario.timeout_s,
         compare_values=False,
         reduce=False,
         stop_at_failure=True,
         volatile="plain",
         memory="sc",  # a grade does not depend on what a rare older value shows
+        **scenario.world,
     )
     return arrays, report.findings
 
@@ -45,16 +42,13 @@ def exhausted(main: Callable[[ep_lib.Rank], Any], scenario: Scenario) -> ep_lib.
     """Every schedule of the scenario, up to the first finding."""
     return ep_lib.check(
         main,
-        scenario.ranks,
-        scenario.fabric,
-        heap_bytes=scenario.heap_bytes,
-        timeout=scenario.timeout_s,
         compare_values=False,
         stop_at_first=True,
         memory=WEAK,
         exhaustive=True,
         seconds=_EXHAUSTED_S,
         progress=False,
+        **scenario.world,
     )
 
 
@@ -65,16 +59,11 @@ def told_of(findings: tuple[Finding, ...]) -> tuple[dict[str, str] | None, list[
     end = next((finding for finding in findings if finding.second is None), None)
     if end is None:
         return None, complaints
-    return {"kind": end.kind, "message": _cut(_end_text(end)), "location": ""}, complaints
+    return {"kind": end.kind, "message": cut(_end_text(end)), "location": ""}, complaints
 
 
 def _end_text(end: Finding) -> str:
     return end.message if end.first is None else f"{end.message}\n  at {end.first.location}: {end.first.source}"
-
-
-def _cut(text: str) -> str:
-    """No more than MAX_MESSAGE characters, and no half lines."""
-    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE].rpartition("\n")[0]
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import pickle
 import resource
 import select
 import signal
@@ -26,7 +25,7 @@ from ep_lib import processes
 from ep_lib.workshop import walls
 from ep_lib.workshop.guest import Nursery, Walls, say_in_a_line
 from ep_lib.workshop.runner import Runner
-from ep_lib.workshop.scenario import REQUEST_BYTES
+from ep_lib.workshop.scenario import answer_each
 
 
 def supervise(control: int, keep: Sequence[int]) -> None:
@@ -112,21 +111,9 @@ def serve(
     nursery: Nursery | None = None,
     around: Walls | None = None,
 ) -> None:
-    """Answers pickled requests, one frame each, until the parent closes the pipe. ``given``: as for a Runner,
-    ``around``: this process's walls, which come around a piece in Python once more."""
+    """Answers requests until the parent closes the pipe. ``given``: as for a Runner, ``around``: this process's walls,
+    which come around a piece in Python once more."""
     sys.unraisablehook = say_in_a_line
     if nursery is not None:
         nursery.start(mine, around, (requests.fileno(), reply_fd))
-    runner = Runner(mine, *given, nursery=nursery)
-    while True:
-        prefix = requests.read(REQUEST_BYTES.size)
-        if len(prefix) < REQUEST_BYTES.size:
-            return
-        request: dict[str, Any] = pickle.loads(requests.read(REQUEST_BYTES.unpack(prefix)[0]))
-        _write_all(reply_fd, runner.answer(request))
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    answer_each(requests, reply_fd, Runner(mine, *given, nursery=nursery).answer)

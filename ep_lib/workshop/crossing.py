@@ -7,7 +7,6 @@ never more than that. An object that is no plain data stays where it is, and a n
 from __future__ import annotations
 
 import builtins
-import os
 import struct
 import sys
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ import numpy as np
 from ep_lib import errors
 from ep_lib.errors import EpError
 from ep_lib.memory.arrays import like
+from ep_lib.processes import read_exactly, write_all
 from ep_lib.workshop.pieces import place_in
 
 MAX_MESSAGE = 4000  # characters of an exception that travel
@@ -34,15 +34,17 @@ class GivenWasChanged(EpError):
     """A call has changed an argument that its caller still needs."""
 
 
+def cut(text: str) -> str:
+    """No more than MAX_MESSAGE characters, and no half lines."""
+    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE].rpartition("\n")[0]
+
+
 # ---- exceptions ------------------------------------------------------------------------------------------------------
 def told_of(error: BaseException, mine: Path | None = None) -> dict[str, Any]:
     """An exception as it travels. ``mine``: whose line is told, if the error came through one."""
-    text = str(error)
-    if len(text) > MAX_MESSAGE:
-        text = text[:MAX_MESSAGE].rpartition("\n")[0]  # no half lines
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, BaseException)],
-        "text": text,
+        "text": cut(str(error)),
         "more": {name: value for name, value in vars(error).items() if isinstance(value, _SIMPLE)},
         "place": "" if mine is None else place_in(mine, error),
     }
@@ -96,23 +98,11 @@ def object_of(kind: str, value: Any) -> Any:
 # ---- messages --------------------------------------------------------------------------------------------------------
 def write(fd: int, data: bytes) -> None:
     """One message. BrokenPipeError if the other end is gone."""
-    view = memoryview(_LENGTH.pack(len(data)) + data)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_all(fd, _LENGTH.pack(len(data)) + data)
 
 
 def read(fd: int, most: int | None = None) -> bytes:
     """One message; b"" if the other end is closed, or announces more than ``most`` bytes."""
-    prefix = _read_exactly(fd, _LENGTH.size)
+    prefix = read_exactly(fd, _LENGTH.size)
     length = _LENGTH.unpack(prefix)[0] if prefix else 0
-    return b"" if most is not None and length > most else _read_exactly(fd, length)
-
-
-def _read_exactly(fd: int, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        part = os.read(fd, count - len(found))
-        if not part:
-            return b""
-        found += part
-    return bytes(found)
+    return b"" if most is not None and length > most else read_exactly(fd, length)

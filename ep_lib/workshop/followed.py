@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.errors import EpError
+from ep_lib.jit import sealed
 from ep_lib.jit.kernel import Kernel
 from ep_lib.require import index
 from ep_lib.runtime.check import check
@@ -23,12 +24,25 @@ from ep_lib.runtime.rank import Rank
 from ep_lib.workshop.far import Guest
 from ep_lib.workshop.scenario import CHECKER_IS_OFF
 
+_OWN_KERNELS = """
+// What memory holds when the kernels before this one are done.
+extern "C" __global__ void note(const void* from, size_t bytes, void* to) {
+    for (size_t i = threadIdx.x; i < bytes; i += blockDim.x)
+        static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
+}
+
+// A race on purpose: a checker that does not report it was switched off.
+extern "C" __global__ void canary(int* word) {
+    if (threadIdx.x == 0) *word = static_cast<int>(blockIdx.x);  // canary
+}
+"""
 _MOST_NOTED = 4096  # bytes of an array in which a kernel has found something, or that it sends
 
 
 def kernels(source: Path, *names: str) -> dict[str, Kernel]:
-    """A test's kernels by name, compiled."""
-    found = {name: Kernel.from_source(source.read_text(encoding="utf-8"), name) for name in names}
+    """A test's kernels by name, compiled, and with them ``note`` and ``canary``."""
+    text = sealed.opened(source.read_text(encoding="utf-8")) + _OWN_KERNELS
+    found = {name: Kernel.from_source(text, name) for name in (*names, "note", "canary")}
     for kernel in found.values():
         kernel.compile()
     return found
@@ -126,22 +140,26 @@ class Followed:
     """Kernels that are followed, on each rank with :meth:`follow`: what each of them was given to send to a peer, and
     which bytes lay where it waited for those of a peer. And where ranks met, and how much symmetric memory they had.
 
-    Among ``kernels`` is one ``note(from, bytes, to)`` too, which copies.
+    ``kernels``: those of :func:`kernels`.
     """
 
     def __init__(self, kernels: Mapping[str, Kernel]) -> None:
         self._all = kernels
-        self._kernels: dict[Kernel, tuple[Sends | None, Receives | None]] = {}
+        self._kernels: dict[Kernel, tuple[Sends | None, Receives | None, int | None]] = {}
         self._noted: dict[int, list[Callable[[], Journey]]] = defaultdict(list)
         self._carried: list[Journey] = []
+        self._waits_for: list[tuple[int, int | None]] = []
         self._met = Counter[str]()
         self._met_late: set[str] = set()
         self._most_held = 0
         self._is_over = False
 
-    def kernel(self, name: str, sends: Sends | None = None, receives: Receives | None = None) -> None:
-        """A kernel to follow. What is received may be read otherwise as well, so all of its array is of interest."""
-        self._kernels[self._all[name]] = sends, receives
+    def kernel(
+        self, name: str, sends: Sends | None = None, receives: Receives | None = None, waits_for: int | None = None
+    ) -> None:
+        """A kernel to follow. What is received may be read otherwise as well, so all of its array is of interest.
+        ``waits_for``: which argument names the rank for which it waits."""
+        self._kernels[self._all[name]] = sends, receives, waits_for
 
     def follow(self, rank: Rank) -> list[Kernel]:
         """Notes from now on what this rank's kernels carry, where it meets other ranks, by any call, and its symmetric
@@ -160,7 +178,9 @@ class Followed:
         ) -> None:
             nonlocal has_launched
             has_launched = True
-            sends, receives = self._kernels.get(kernel, (None, None))
+            sends, receives, waits_for = self._kernels.get(kernel, (None, None, None))
+            if waits_for is not None and len(args) > waits_for and not self._is_over:
+                self._waits_for.append((rank.rank, index(args[waits_for])))
             if sends is not None and not self._is_over:
                 self._look(rank, note, args, "sent", sends, sends.source, sends.target)
             real_launch(kernel, grid, block, args, shared_bytes, uses)
@@ -225,6 +245,7 @@ class Followed:
     def seen(self) -> dict[str, Any]:
         return {
             "carried": self._carried,
+            "waits_for": self._waits_for,
             "most_held": self._most_held,
             "met": self._met,
             "met_late": sorted(self._met_late),

@@ -9,7 +9,7 @@ repair, the hole holds the code to be repaired (``given`` in exercise.toml).
     exercises/01_write_signal/ep/x.cuh   generated: holes
     ep_lib/device/ep/x.cuh               generated: the solution without its markers; this is the file that runs
 
-``--check`` writes nothing; if a file drifted, it names the file and returns 1. The tests call the same function.
+``--check`` writes nothing; it names the files that drifted, and then returns 1. The tests call the same function.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import re
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 from ep_lib.errors import GradingError
@@ -94,7 +95,7 @@ def version_of(text: str) -> int:
     return int(found[2]) if found else 1
 
 
-def another_version(exercise: Exercise, piece: str, text: str, here: str) -> str:
+def another_version(exercise: Exercise, text: str, here: str) -> str:
     """What is to be said of a learner's file, called ``here``, if it was not written for this version; else ""."""
     version = version_of(text)
     if version == exercise.version:
@@ -125,7 +126,7 @@ def without_markers(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not _MARKER.match(line.rstrip("\n")))
 
 
-def sealed_text(exercise: Exercise, piece: str, text: str) -> str:
+def sealed_text(exercise: Exercise, text: str) -> str:
     """The solution for a compiler, with lines numbered as in :func:`with_holes`: all that is in a hole counts as the
     hole's first line. A finding in the library's piece then names the hole, and no line of the answer."""
     holes = {hole.at: hole for hole in exercise.holes}
@@ -169,7 +170,8 @@ def _readme(exercise: Exercise) -> str:
     else:
         use = f'Run your kernels with\n`ep_lib.Kernel.from_file("{mine}/{exercise.pieces[0]}", name)`.'
     if not python:
-        use += "\nIt is compiled as C++17, which is what nvcc takes by default: there are no concepts yet."
+        use += "\nIt is compiled as C++17, which is what nvcc takes by default: there are no concepts and no "
+        use += "`{.peer = 1}` yet."
     rows = "".join(f"| {task.number} | {task.title} | {task.points} |\n" for task in exercise.tasks)
     return f"""# Exercise {number}: {exercise.title}
 
@@ -244,15 +246,14 @@ def _read(source: Path) -> str:
         raise GradingError(f"cannot read the solution {source}: {error}") from error
 
 
-def drifted(exercise: Exercise) -> list[Path]:
-    """The generated files that differ from what the solution makes, or are missing."""
-    return [path for path, text in generated(exercise).items() if not path.is_file() or path.read_text("utf-8") != text]
+def drifted(files: Mapping[Path, str]) -> list[Path]:
+    """Those of the generated ``files`` that hold something else by now, or are missing."""
+    return [path for path, text in files.items() if not path.is_file() or path.read_text("utf-8") != text]
 
 
-def write(exercise: Exercise) -> list[Path]:
-    """Writes the generated files that drifted; returns them."""
-    changed = drifted(exercise)
-    files = generated(exercise)
+def write(files: Mapping[Path, str]) -> list[Path]:
+    """Writes those that drifted; returns them."""
+    changed = drifted(files)
     for path in changed:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(files[path], encoding="utf-8")
@@ -267,22 +268,16 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         root = workshop_root()
+        files = {} if options.exercise else {root / "notebooks" / NAME: as_notebook()}
         for name in options.exercise or names(root):
-            exercise = find(name, root)
-            for path in drifted(exercise) if options.check else write(exercise):
-                sys.stdout.write(f"{'drifted' if options.check else 'wrote'}: {path.relative_to(root)}\n")
-                if options.check:
-                    return 1
-        page = root / "notebooks" / NAME
-        if not options.exercise and (not page.is_file() or page.read_text("utf-8") != as_notebook()):
-            sys.stdout.write(f"{'drifted' if options.check else 'wrote'}: notebooks/{NAME}\n")
-            if options.check:
-                return 1
-            page.write_text(as_notebook(), encoding="utf-8")
+            files |= generated(find(name, root))
+        changed = drifted(files) if options.check else write(files)
+        for path in changed:
+            sys.stdout.write(f"{'drifted' if options.check else 'wrote'}: {path.relative_to(root)}\n")
+        return int(options.check and bool(changed))
     except GradingError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    return 0
 
 
 if __name__ == "__main__":

@@ -339,7 +339,8 @@ def _head(each: Standing) -> str:
 def _remarks(each: Standing) -> list[str]:
     lines = []
     if each.late:
-        lines.append(f"It was {each.late}: {number(each.taken_off)} points less." if each.taken_off else each.late)
+        less = f"{number(each.taken_off)} point{'s' * (each.taken_off != 1)} less"
+        lines.append(f"It was {each.late}: {less}." if each.taken_off else each.late)
     if each.note:
         lines.append(f"Your instructor: {each.note}")
     return lines + ([each.problem] if each.problem and not each.is_given else [])

@@ -344,7 +344,7 @@ def _versions(exercise: Exercise, folder: Path, public: bool) -> tuple[str, ...]
     said = []
     for piece in exercise.pieces:
         text = (folder / piece).read_text(encoding="utf-8", errors="replace")
-        said.append(another_version(exercise, piece, text, piece))
+        said.append(another_version(exercise, text, piece))
         said.append(without_version(exercise, piece, text, piece) if public and not said[-1] else "")
     return tuple(filter(None, said))
 

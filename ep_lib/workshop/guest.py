@@ -127,9 +127,7 @@ def say_in_a_line(ignored: sys.UnraisableHookArgs) -> None:
 
 def failure_of(mine: Path, error: Exception) -> dict[str, str]:
     """An exception as it travels to the grader."""
-    text = f"{error}{getattr(error, 'place', '') or place_in(mine, error)}"
-    if len(text) > crossing.MAX_MESSAGE:
-        text = text[: crossing.MAX_MESSAGE].rpartition("\n")[0]  # no half lines
+    text = crossing.cut(f"{error}{getattr(error, 'place', '') or place_in(mine, error)}")
     if isinstance(error, KernelCompileError):
         location = f"{error.file}:{error.line}" if getattr(error, "file", None) else ""
     else:

@@ -137,8 +137,8 @@ class _Copy:
             shown = PurePosixPath(*at.parts[:_SHOWN])
             is_file = read is not None and shown == at
             (self.target / (shown.parent if is_file else shown)).mkdir(parents=True, exist_ok=True)
-            if is_file and not limit:
-                (self.target / at).touch()
+            if is_file:
+                (self.target / at).touch()  # also of what is not wanted, or cannot be read
         if read is None or not limit:
             return
         if len(at.parts) > _DEEPEST:
@@ -150,7 +150,7 @@ class _Copy:
             if depth == 0:
                 raise GradingError(f"{at}: archives inside of archives inside of archives are not opened")
             return self.take(_members(io.BytesIO(data)), at, depth - 1, came)
-        if goes.is_file() and goes.read_bytes() != data:
+        if goes.is_file() and goes.read_bytes() not in (b"", data):
             raise GradingError(f"{at} is there twice, with different content")
         goes.write_bytes(data)
         self.times[str(at)] = came if 0 <= came < 1 << 33 else 0  # not what is no number, which a tar can say
@@ -254,10 +254,6 @@ def _written_out(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
 
 
-def _readable(path: PurePosixPath) -> PurePosixPath:
-    return PurePosixPath(*map(readable, path.parts))
-
-
 def _stamp(seconds: float) -> str:
     """A time of the clock as ISO 8601 in UTC; "" for one that no calendar has."""
     try:
@@ -305,13 +301,11 @@ class _Part:
         try:
             with _copied(self.path, pieces, _MAX_DEPTH, _OF_A_LEARNER) as (folder, refused, times):
                 said += refused
+                times = {} if (self.path / ".git").exists() else times  # a clone's dates say nothing
                 for at, path in _files(folder):
-                    name, dated = _readable(at), not (self.path / ".git").exists()  # a clone's dates say nothing
-                    content = Content(
-                        piece_of(name.name, pieces),
-                        read_regular(path, MAX_NOTEBOOK_BYTES),
-                        _stamp(times[str(at)]) if dated and times.get(str(at)) else "",
-                    )
+                    name, came = PurePosixPath(readable(str(at))), times.get(str(at), 0)
+                    data = read_regular(path, MAX_NOTEBOOK_BYTES)
+                    content = Content(piece_of(name.name, pieces), data, _stamp(came) if came else "")
                     if name in files and files[name].data != content.data:
                         content = Content(content.piece, problem=f"{name} is there twice, with different content")
                     files[name] = content
@@ -320,7 +314,7 @@ class _Part:
         for at, text in said:
             piece = piece_of(at.name, pieces)
             if ".." not in at.parts and (piece or at.suffix == ".ipynb"):
-                files[_readable(at)] = Content(piece, problem=text)
+                files[PurePosixPath(readable(str(at)))] = Content(piece, problem=text)
             else:
                 problems.append(text)
         return files, _few(problems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ep_lib.jit.gxx import compile_half
@@ -10,13 +10,14 @@ from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.source import KernelSource
 
 CALLS = "calls"  # the folder with what tests call of pieces: hidden/calls/piece.cuh
+_OF_A_PIECE = {"GRADER_PIECE": 1}  # what calls/exNN_topic.cuh declares is to be defined
 
 
 def kernel_of(source: Path, name: str, mine: Path, given: Sequence[Path]) -> Kernel:
     """The kernel ``name`` of the test in ``source``, for the pieces in ``mine``. ``given``: folders with headers that
     learners get and do not write."""
     calls = _calls_of(source)
-    piece = _source(calls, "piece", [mine, *given]) if calls.is_file() else None
+    piece = _source(calls, "piece", [mine, *given], _OF_A_PIECE) if calls.is_file() else None
     return Kernel(source.read_text("utf-8"), name, path=source, filename=str(source), include=given, closed=piece)
 
 
@@ -31,5 +32,6 @@ def _calls_of(source: Path) -> Path:
     return source.parent / CALLS / source.name
 
 
-def _source(file: Path, name: str, include: Sequence[Path]) -> KernelSource:
-    return KernelSource(file.read_text("utf-8"), name, path=file, filename=str(file), include=include)
+def _source(file: Path, name: str, include: Sequence[Path], defines: Mapping[str, int] | None = None) -> KernelSource:
+    text = file.read_text("utf-8")
+    return KernelSource(text, name, path=file, filename=str(file), include=include, defines=defines)

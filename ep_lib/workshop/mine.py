@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from ep_lib.callers import short_path
@@ -150,7 +150,7 @@ def _examined(piece: Piece) -> Piece:
             return replace(piece, stands_in=f'{here} is not there: workshop.start("{number}") brings a new one')
         except (OSError, UnicodeDecodeError) as error:
             return replace(piece, stands_in=f"{here} cannot be read ({error}): save it as UTF-8 text")
-        if wrong := another_version(exercise, name, text, here):
+        if wrong := another_version(exercise, text, here):
             return replace(piece, stands_in=wrong)
         code = text if name.endswith(".py") else without_comments(text, keep_strings=True)
         if todo := _TODO.search(code):
@@ -281,9 +281,7 @@ class Mine:
     def __enter__(self) -> Mine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def lines(self) -> list[str]:

@@ -51,6 +51,11 @@ def show_note(note: Any) -> None:
 
 
 # ---- as HTML: text that is put into Markup is escaped ----------------------------------------------------------------
+def framed(inner: Markup) -> Markup:
+    frame = "border:1px solid #bbbbbb; border-radius:4px; padding:0.4em 0.9em; margin:0.3em 0"
+    return Markup('<div style="{}">{}</div>').format(frame, inner)
+
+
 def code_box(lines: Iterable[Markup]) -> Markup:
     """A box of code. Where the page is narrow they go on below, comments above all."""
     box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "

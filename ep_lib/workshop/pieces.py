@@ -17,7 +17,11 @@ def load(path: Path) -> ModuleType:
     is no such file."""
     if not path.is_file():
         raise GradingError(f"there is no file {path}; workshop.start() makes it")
-    name = f"workshop_piece_{path.stem}"
+    return module_of(path, f"workshop_piece_{path.stem}")
+
+
+def module_of(path: Path, name: str) -> ModuleType:
+    """A Python file as the module ``name``. What it raises goes on."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # a .py file has one
     module = importlib.util.module_from_spec(spec)

@@ -20,11 +20,10 @@ from markupsafe import Markup
 from ep_lib.errors import ArgumentError
 from ep_lib.require import one_of, several, text
 from ep_lib.workshop import progress
-from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note
+from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, framed
 
 METADATA = "ep_lib_prediction"  # of an output: what saving.py needs to write it anew
 _KEY = re.compile(r"\d\d\.[a-z0-9-]+")
-_FRAME = "border:1px solid #bbbbbb; border-radius:4px; padding:0.4em 0.9em; margin:0.3em 0"
 _WIDGETS = "application/vnd.jupyter.widget-view+json"
 
 _outcomes: dict[str, str] = {}  # by key: what the runs of this kernel have shown
@@ -148,7 +147,7 @@ class Prediction:
             below = Markup("<i>Not answered. Where the notebook runs, run this cell and choose.</i>")
         else:
             below = Markup("You predicted: <b>{}</b>. What happens shows in the cells below.").format(self.answer)
-        return _framed(title(self.question) + lines + below)
+        return framed(title(self.question) + lines + below)
 
     def __repr__(self) -> str:
         lines = [self.question, *(f"  {'*' if choice == self.answer else '-'} {choice}" for choice in self.choices)]
@@ -188,7 +187,7 @@ class Comparison:
             return
         # Without widgets the outcome unfolds, and is not in the reader's face either.
         fold = Markup("<details><summary>What happened</summary>{}</details>").format(outcome)
-        forms["text/html"] = _framed(title(prediction.question) + fold)
+        forms["text/html"] = framed(title(prediction.question) + fold)
         bundle = {**prediction._bundle(), **forms}
         shown = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         if shown is not None:
@@ -243,10 +242,6 @@ def predict(key: str, question: str, choices: Sequence[str], answer: str | None 
     prediction = Prediction(key, question, choices, answer)
     prediction.show()
     return prediction
-
-
-def _framed(inner: Markup) -> Markup:
-    return Markup('<div style="{}">{}</div>').format(_FRAME, inner)
 
 
 def _printed_as_html(printed: str) -> Markup:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ep_lib.errors import EpError
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox
-from ep_lib.workshop.scenario import REQUEST_BYTES, BadReply, pack
+from ep_lib.workshop.scenario import BadReply, answer_each, pack
 
 SECONDS = 10.0  # of CPU for one text; those of the course take some hundredths
 _LIMITS = Limits(cpu_s=1 << 20, resident_bytes=1 << 30)  # its seconds are counted for each text
@@ -103,8 +102,9 @@ def _end() -> None:
 # ---- the other process -----------------------------------------------------------------------------------------------
 def serve(requests: BinaryIO, reply: int) -> None:
     """Calls what is asked for until the grader closes the pipe, or an error that no function expects ends it."""
-    while len(prefix := requests.read(REQUEST_BYTES.size)) == REQUEST_BYTES.size:
-        function, given = pickle.loads(requests.read(REQUEST_BYTES.unpack(prefix)[0]))["call"]
-        said = memoryview(pack({}, json.dumps(function(*given), default=list).encode()))
-        while said:
-            said = said[os.write(reply, said) :]
+
+    def answer(request: Mapping[str, Any]) -> bytes:
+        function, given = request["call"]
+        return pack({}, json.dumps(function(*given), default=list).encode())
+
+    answer_each(requests, reply, answer)

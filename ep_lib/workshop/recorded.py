@@ -25,17 +25,7 @@ def run_of(main: Callable[[Rank], list[Array]], mine: Path, scenario: Scenario) 
         main, memory = _alarmed(main, scenario), WEAK
         schedule = next((found.schedule for found in exhausted(main, scenario).findings), "")
     for seed in scenario.check_seeds or (scenario.seed if schedule is None else 0,):
-        recording = record(
-            main,
-            scenario.ranks,
-            scenario.fabric,
-            seed,
-            heap_bytes=scenario.heap_bytes,
-            timeout=scenario.timeout_s,
-            volatile="plain",
-            memory=memory,
-            schedule=schedule,
-        )
+        recording = record(main, seed=seed, volatile="plain", memory=memory, schedule=schedule, **scenario.world)
         recording = dataclasses.replace(recording, found=tuple(filter(_is_of_the_learner, recording.found)))
         if recording.found:
             break

@@ -198,7 +198,7 @@ def _piece(exercise: Exercise, piece: str, pieces: Pieces) -> str:
     if pieces == "holed":
         return shown
     python = piece.endswith(".py")
-    return sealed.seal(without_markers(text) if python else sealed_text(exercise, piece, text), shown, python=python)
+    return sealed.seal(without_markers(text) if python else sealed_text(exercise, text), shown, python=python)
 
 
 def _test(path: PurePosixPath, text: str) -> str:

@@ -135,29 +135,14 @@ class Runner:
     def _answer_run(self, nonce: str, scenario: Scenario) -> bytes:
         main = self.main(scenario)
         if scenario.hardware:
-            timeline = ep_lib.simulate(
-                main,
-                ranks=scenario.ranks,
-                fabric=scenario.fabric,
-                hardware=scenario.hardware,
-                heap_bytes=scenario.heap_bytes,
-                timeout=scenario.timeout_s,
+            timeline = ep_lib.simulate(main, hardware=scenario.hardware, **scenario.world)
+            return pack(
+                {"nonce": nonce, "failure": None, "nanoseconds": 1e3 * timeline.kernel_us}, _body(timeline.results)
             )
-            kernels = [span for span in timeline.spans if span.kind == "kernel"]
-            elapsed = max(span.end_ns for span in kernels) - min(span.begin_ns for span in kernels)
-            return pack({"nonce": nonce, "failure": None, "nanoseconds": elapsed}, _body(timeline.results))
         if scenario.exhaustive:
             return self._answer_exhausted(nonce, main, scenario)
         if not scenario.check_seeds:
-            results = ep_lib.spawn(
-                main,
-                ranks=scenario.ranks,
-                backend="emulator",
-                seed=scenario.seed,
-                heap_bytes=scenario.heap_bytes,
-                timeout=scenario.timeout_s,
-                fabric=scenario.fabric,
-            )
+            results = ep_lib.spawn(main, backend="emulator", seed=scenario.seed, **scenario.world)
             return pack({"nonce": nonce, "failure": None}, _body(results))
         arrays, findings = checked(main, scenario)
         failure, complaints = told_of(findings)
@@ -179,33 +164,19 @@ class Runner:
         report = exhausted(keep, scenario)
         failure, complaints = told_of(report.findings)
         if failure is None and not complaints and report.coverage and not report.coverage.complete:
-            failure = {
-                "kind": "timeout",
-                "message": f"not all schedules could be tried: {report.coverage}",
-                "location": "",
-            }
+            message = f"not all schedules could be tried: {report.coverage}"
+            failure = {"kind": "timeout", "message": message, "location": ""}
         if failure is not None:
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
-        return pack(
-            {"nonce": nonce, "failure": None, "complaints": complaints},
-            _body([largest[rank] for rank in range(scenario.ranks)]),
-        )
+        results = [largest[rank] for rank in range(scenario.ranks)]
+        return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
 
     def _accesses(self, scenario: Scenario) -> tuple[int, bytes]:
         """Of one run under the checker: how many bytes change although no write to them is seen, and how the scenario's
         ``watched`` arrays were accessed."""
         changed: Changed = {}
-        main = self.main(scenario, changed)
-        seed, limit = scenario.check_seeds[0], scenario.timeout_s
-        accesses = accesses_of(
-            main,
-            scenario.ranks,
-            scenario.fabric,
-            seed=seed,
-            timeout=limit,
-            heap_bytes=scenario.heap_bytes,
-            most=_MOST_ACCESSES,
-        )
+        main, seed = self.main(scenario, changed), scenario.check_seeds[0]
+        accesses = accesses_of(main, seed=seed, most=_MOST_ACCESSES, **scenario.world)
         kinds = {name: scenario.no_accesses() for name in scenario.watched}
         for (name, owner), (address, before, _) in changed.items():
             if name in kinds:

@@ -9,10 +9,11 @@ is trusted. Replies never are: a reply is a JSON header and raw bytes whose numb
 from __future__ import annotations
 
 import json
+import pickle
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from ep_lib.emulator.accesses import KINDS
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import EpError
+from ep_lib.processes import write_all
 
 MAGIC = b"EPG1"
 REQUEST_BYTES = struct.Struct("<Q")  # before each request: the bytes of its pickle
@@ -99,6 +101,11 @@ class Scenario:
     watched: tuple[str, ...] = ()  # with check_seeds: arrays of which the judge sees how they were accessed
     hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
     called_by: str = ""  # who calls the piece: a "block", a "warp" (or one thread of it), or each "thread"
+
+    @property
+    def world(self) -> dict[str, Any]:
+        """What runs its ranks, spawn() and check() for instance, takes by these names."""
+        return {"ranks": self.ranks, "fabric": self.fabric, "heap_bytes": self.heap_bytes, "timeout": self.timeout_s}
 
     def launched_by(self, rank: int) -> tuple[Launch, ...]:
         if isinstance(self.launches, Launch):
@@ -211,6 +218,12 @@ def pack(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     """One frame of the wire format."""
     text = json.dumps(header).encode()
     return FRAME.pack(MAGIC, len(text), len(body)) + text + body
+
+
+def answer_each(requests: BinaryIO, reply: int, answer: Callable[[Any], bytes]) -> None:
+    """Writes the frame that ``answer`` gives for each request, in a child, until the grader closes the pipe."""
+    while len(prefix := requests.read(REQUEST_BYTES.size)) == REQUEST_BYTES.size:
+        write_all(reply, answer(pickle.loads(requests.read(REQUEST_BYTES.unpack(prefix)[0]))))
 
 
 def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from ep_lib.workshop.exercises import file_of_the_course, find
 from ep_lib.workshop.gradebook import Standing
 from ep_lib.workshop.puzzles import graded
-from ep_lib.workshop.submission import without_end
+from ep_lib.workshop.submission import without_marks
 
 THE_SOLUTION = "the course's own solution"
 _RUN = 6  # tokens in a row that are compared
@@ -149,7 +149,7 @@ def _parts_of_cpp(text: str) -> list[str]:
 
 
 def _as_text(data: bytes) -> str:
-    return without_end(data).decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return without_marks(data).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _number(text: str) -> int:

@@ -36,7 +36,7 @@ def copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
     """
     for piece in exercise.pieces:
         (target / piece).parent.mkdir(parents=True, exist_ok=True)
-        (target / piece).write_bytes(without_end(_read(folder, piece, exercise)))
+        (target / piece).write_bytes(without_marks(_read(folder, piece, exercise)))
     for name in exercise.also:
         shutil.copyfile(exercise.exercise_dir / name, target / name)
 
@@ -58,11 +58,13 @@ def reaches_out(exercise: Exercise, mine: Path) -> str:
 
 def source_text(file: Path) -> str:
     """A piece as a compiler reads it: lines end with a newline, also where a carriage return comes before it."""
-    return file.read_bytes().decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+    return file.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n")
 
 
-def without_end(data: bytes) -> bytes:
-    """A file without the Ctrl-Z at its end, by which old editors of DOS and Windows tell where the text is over."""
+def without_marks(data: bytes) -> bytes:
+    """A file without what editors of Windows and DOS put around its text: a byte order mark, which NVRTC takes in no
+    header, and the Ctrl-Z at the end."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     text = data.rstrip()
     return text.rstrip(_CTRL_Z) if text.endswith(_CTRL_Z) else data
 
@@ -73,7 +75,7 @@ def not_text(exercise: Exercise, mine: Path) -> str:
         data = (mine / piece).read_bytes()
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return f"{piece} is stored as UTF-16: save it as UTF-8 in your editor"
-        if not data.removeprefix(codecs.BOM_UTF8).strip():
+        if not data.strip():
             return f"{piece} is empty: hand in what you wrote, or begin again with exercises/{exercise.name}/{piece}"
         if b"\0" in data:
             return f"{piece} is no text: its byte {data.index(0)} is zero. Hand in the source"
@@ -88,7 +90,7 @@ def _read(folder: Path, piece: str, exercise: Exercise) -> bytes:
             raise GradingError(f"{path} is a link to {path.readlink()}; a submission holds its files themselves")
     try:
         return read_regular(path, MAX_PIECE_BYTES)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise GradingError(
             f"no file {piece} in {folder}, as exercises/{exercise.name} has it: "
             f'workshop.start("{exercise.short_name}") in Python brings a new one into mine/, and --mine of a command '

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import ep_lib
+from ep_lib.processes import read_exactly
 
 _SIZE = struct.Struct("<Q")  # of the pickle that follows
 _NUMBER = struct.Struct("<q")  # a reply: a child's id, or how it ended
@@ -146,11 +147,11 @@ class Zygote:
             try:
                 socket.send_fds(self._socket, [_SIZE.pack(len(request))], fds)
                 self._socket.sendall(request)
-                reply = _receive(self._socket, _NUMBER.size)
+                reply = read_exactly(self._socket.fileno(), _NUMBER.size)
             except BaseException:  # KeyboardInterrupt too: the next reply would be the one to this request
                 self.end()
                 raise
-        if reply is None:
+        if not reply:
             raise ConnectionResetError("the process that starts the grader's children has ended")
         return int(_NUMBER.unpack(reply)[0])
 
@@ -183,10 +184,10 @@ def serve(fd: int, modules: Sequence[str]) -> tuple[Start, int, int]:
     while True:
         try:
             begin, fds, _, _ = socket.recv_fds(grader, _SIZE.size, _FDS)
-            text = _receive(grader, _SIZE.unpack(begin)[0]) if len(begin) == _SIZE.size else None
+            text = read_exactly(fd, _SIZE.unpack(begin)[0]) if len(begin) == _SIZE.size else b""
         except ConnectionError:
-            text = None
-        if text is None:
+            text = b""
+        if not text:
             os._exit(0)
         request = pickle.loads(text)
         if isinstance(request, int):
@@ -217,14 +218,3 @@ def _become(start: Start, fds: Sequence[int]) -> tuple[int, int]:
     os.environ.update(start.environment)
     os.chdir(start.folder)
     return control, reply
-
-
-def _receive(connection: socket.socket, count: int) -> bytes | None:
-    """So many bytes; None if the other end was closed."""
-    found = b""
-    while len(found) < count:
-        part = connection.recv(count - len(found))
-        if not part:
-            return None
-        found += part
-    return found

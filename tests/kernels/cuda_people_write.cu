@@ -227,3 +227,12 @@ extern "C" __global__ void barrier_that_half_reaches(const int* x, int* out) {
     if (threadIdx.x < 64) __barrier_sync_count(2, 128);
     out[threadIdx.x] = 1;
 }
+
+// Of __shared__ variables no constructor runs on a GPU, and no initial value is there.
+struct Settings {
+    int first = 1, second = 2;
+};
+extern "C" __global__ void shared_with_initial_values(const int* x, int* out) {
+    __shared__ Settings settings;
+    if (threadIdx.x == 0) out[0] = x[0] + settings.first;
+}

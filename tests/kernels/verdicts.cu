@@ -88,6 +88,20 @@ EP_DEVICE void shared_added_to_first(Memory m) {
     m.out[me()] = word != 0;
 }
 
+EP_DEVICE void shared_exchanged_first(Memory m) {
+    __shared__ unsigned word;
+    if (threadIdx.x == 0) atomicExch(&word, 1u);
+    __syncthreads();
+    m.out[me()] = word;
+}
+EP_DEVICE void shared_lock_that_is_never_free(Memory m) {
+    __shared__ unsigned lock;
+    if (threadIdx.x % 32 != 0) return;
+    for (int turn = 0; turn < 100 && atomicExch(&lock, 1u) != 0; turn++) {
+    }
+    atomicExch(&lock, 0u);
+}
+
 // ---- many readers of one word, and one that writes it too early
 template <int kLate>  // this one tells of its read too early
 EP_DEVICE void all_read_and_tell(Memory m) {
@@ -334,26 +348,25 @@ EP_DEVICE void passed_on_to_another_block(Memory m) {
     }
 }
 
-#define EP_VERDICTS(one)                                                                                              \
-    one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)       \
-        one(shared_atomic_stored_first) one(shared_cuda_barrier) one(boxes_behind_cuda_barriers)                      \
-            one(shared_added_to_first) one(all_tell_when_they_have_read) one(one_tells_before_it_reads)               \
-                one(get_reads_what_a_put_brings) one(put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) \
-                    one(nics_add) one(half_of_a_flag) one(nic_adds_to_half) one(tma_rows) one(tma_rows_without_wait)  \
-                        one(tma_rows_of_the_round_before) one(tma_rows_without_wait_read)                             \
-                            one(tma_rows_without_wait_written) one(tma_rows_signalled_too_early)                      \
-                                one(tma_rows_without_fence) one(tma_rows_without_syncwarp)                            \
-                                    one(tma_rows_of_a_block_that_ends) one(tma_sums) one(tma_sums_without_syncwarp)   \
-                                        one(shuffle_beyond_the_mask) one(shuffle_whose_value_is_dropped)              \
-                                            one(activemask_taken_as_the_warp) one(activemask_of_whoever_is_there)     \
-                                                one(read_only_of_what_the_block_wrote)                                \
-                                                    one(ldg_of_what_the_block_wrote) one(read_only_of_input)          \
-                                                        one(grid_barrier) one(the_last_clears_a_counter)              \
-                                                            one(one_clears_a_counter)                                 \
-                                                                one(volatile_data_behind_a_right_lock)                \
-                                                                    one(volatile_data_behind_a_wrong_lock)            \
-                                                                        one(volatile_flag)                            \
-                                                                            one(passed_on_to_another_block)
+#define EP_VERDICTS(one)                                                                                               \
+    one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)        \
+        one(shared_atomic_stored_first) one(shared_cuda_barrier) one(boxes_behind_cuda_barriers)                       \
+            one(shared_added_to_first) one(shared_exchanged_first) one(shared_lock_that_is_never_free)                 \
+                one(all_tell_when_they_have_read) one(one_tells_before_it_reads) one(get_reads_what_a_put_brings) one( \
+                    put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) one(nics_add) one(half_of_a_flag) \
+                    one(nic_adds_to_half) one(tma_rows) one(tma_rows_without_wait) one(tma_rows_of_the_round_before)   \
+                        one(tma_rows_without_wait_read) one(tma_rows_without_wait_written)                             \
+                            one(tma_rows_signalled_too_early) one(tma_rows_without_fence)                              \
+                                one(tma_rows_without_syncwarp) one(tma_rows_of_a_block_that_ends) one(tma_sums)        \
+                                    one(tma_sums_without_syncwarp) one(shuffle_beyond_the_mask)                        \
+                                        one(shuffle_whose_value_is_dropped) one(activemask_taken_as_the_warp)          \
+                                            one(activemask_of_whoever_is_there) one(read_only_of_what_the_block_wrote) \
+                                                one(ldg_of_what_the_block_wrote) one(read_only_of_input)               \
+                                                    one(grid_barrier) one(the_last_clears_a_counter)                   \
+                                                        one(one_clears_a_counter)                                      \
+                                                            one(volatile_data_behind_a_right_lock)                     \
+                                                                one(volatile_data_behind_a_wrong_lock)                 \
+                                                                    one(volatile_flag) one(passed_on_to_another_block)
 
 extern "C" __global__ void verdict(int which, uint32_t* data, uint64_t* flag, uint32_t* out) {
     const Memory m = {data, flag, out};

@@ -345,6 +345,12 @@ void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
         }
     });
 }
+// Under checks: Python reads or writes memory that kernels may use, at a line of its program.
+void epemu_host_access(Machine* m, int rank, uint64_t address, uint64_t bytes, int writes, const char* where) {
+    with_memory([&] {
+        if (m->checker) m->checker->host_access(rank, address, bytes, writes != 0, where);
+    });
+}
 // Who waited where when only a limit of time could end it; empty if that has not been.
 const char* epemu_quiescence(Machine* m) { return m->quiescence.c_str(); }
 const char* epemu_polls(Machine* m) {

@@ -41,28 +41,34 @@ BulkCopies::Group& group_of(BulkCopies::Thread& thread, uint64_t number) {
     return thread.groups[number - thread.first];
 }
 
+std::unique_ptr<NetOp> copy_of(NetKind kind, uintptr_t to, uintptr_t from, uint32_t bytes, uintptr_t pc) {
+    const Launch* launch = current->block->launch;
+    auto op = std::make_unique<NetOp>();
+    op->kind = kind;
+    op->source_rank = op->target_rank = launch->rank;
+    op->number = ++machine->network->posted[launch->rank];
+    op->from = from;
+    op->to = to;
+    op->bytes = bytes;
+    op->pieces.push_back({0, bytes, {}});
+    op->poster = {launch->rank, current->block->index, current->thread, launch->image, launch->kernel, pc};
+    op->copy = std::make_unique<BulkCopy>();
+    op->copy->block = current->block;
+    op->copy->fiber = current;
+    op->copy->source_bytes = bytes;
+    return op;
+}
+
 void post(uintptr_t to, uintptr_t from, uint32_t bytes, uintptr_t barrier, uintptr_t pc) {
     if (to % 16 || from % 16 || bytes % 16)
         raise_fault(Fault::kTrap, pc, 0, "a bulk copy whose source, target or size is not a multiple of 16 bytes");
     if (!bytes) return;
     check_access(from, bytes, false, pc);
     check_access(to, bytes, true, pc);
+    auto op = copy_of(barrier ? NetKind::kBulkLoad : NetKind::kBulkStore, to, from, bytes, pc);
     Network& net = *machine->network;
-    const Launch* launch = current->block->launch;
-    auto op = std::make_unique<NetOp>();
-    op->kind = barrier ? NetKind::kBulkLoad : NetKind::kBulkStore;
-    op->source_rank = op->target_rank = launch->rank;
-    op->number = ++net.posted[launch->rank];
-    op->from = from;
-    op->to = to;
-    op->bytes = bytes;
-    op->pieces.push_back({0, bytes, {}});
-    op->poster = {launch->rank, current->block->index, current->thread, launch->image, launch->kernel, pc};
     if (machine->schedule->choose(Choice::kDelay, kDelayOneIn) == 0)
         op->delayed_until = net.steps + (1ull << machine->random.below(kLongestDelay));
-    op->copy = std::make_unique<BulkCopy>();
-    op->copy->block = current->block;
-    op->copy->fiber = current;
     op->copy->barrier = barrier;
     BulkCheck* check;
     if (barrier) {
@@ -90,7 +96,8 @@ void post(uintptr_t to, uintptr_t from, uint32_t bytes, uintptr_t barrier, uintp
 void read(NetOp& op) {
     NetOp::Piece& piece = op.pieces.front();
     const auto* source = reinterpret_cast<const char*>(op.from);
-    piece.data.assign(source, source + op.bytes);
+    piece.data.assign(source, source + op.copy->source_bytes);
+    piece.data.resize(op.bytes);
     op.copy->has_read = true;
     machine->schedule->touched(op.from, op.bytes, Touch::kRead);
     if (checker) checker->copy_read(op);
@@ -104,6 +111,13 @@ void write(Machine& m, NetOp& op) {
     op.delivered = true;
     m.progress++;
     wake(op.to, op.bytes);
+}
+
+void make_copies(const BulkCopies::LateGroup& group) {
+    for (const auto& op : group.copies) {
+        read(*op);
+        write(*machine, *op);
+    }
 }
 
 // A thread that waits for groups looks again.
@@ -151,8 +165,16 @@ void finish_copies(Machine& m, Block* block) {
         std::swap(net.in_flight[i], net.in_flight.back());
         net.in_flight.pop_back();
     }
-    if (copies.threads.empty() && copies.barriers.empty()) return;
+    if (copies.threads.empty() && copies.barriers.empty() && copies.late.empty()) return;
     for (Fiber& fiber : block->fibers) {
+        if (const auto late = copies.late.find(&fiber); late != copies.late.end()) {
+            for (const BulkCopies::LateGroup& group : late->second) {
+                make_copies(group);
+                if (checker) checker->copies_end_with_block(group.check, block, true);
+                if (checker) checker->copies_forgotten(group.check);
+            }
+            copies.late.erase(late);
+        }
         const auto thread = copies.threads.find(&fiber);
         if (thread == copies.threads.end()) continue;
         if (checker)
@@ -263,6 +285,49 @@ void epemu_bulk_wait_groups(int but, bool written) {
         thread.groups.pop_front();
         thread.first++;
     }
+    maybe_preempt();
+}
+
+void epemu_copy_async(void* shared, const void* global, uint32_t bytes, uint32_t source_bytes) {
+    const uintptr_t pc = EPEMU_PC, to = reinterpret_cast<uintptr_t>(shared), from = reinterpret_cast<uintptr_t>(global);
+    if (to % bytes || from % bytes)
+        raise_fault(Fault::kTrap, pc, 0,
+                    "an asynchronous copy of " + std::to_string(bytes) +
+                        " bytes whose source or target is not a multiple of that");
+    if (to - reinterpret_cast<uintptr_t>(current->block->shared) >= current->block->shared_bytes)
+        raise_fault(Fault::kTrap, pc, 0, "an asynchronous copy to what is not the block's shared memory");
+    if (source_bytes) check_access(from, source_bytes, false, pc);
+    check_access(to, bytes, true, pc);
+    auto& groups = machine->network->copies.late[current];
+    if (groups.empty()) groups.emplace_back();
+    BulkCopies::LateGroup& open = groups.back();
+    auto op = copy_of(NetKind::kAsyncCopy, to, from, bytes, pc);
+    op->copy->source_bytes = source_bytes;
+    if (checker) checker->copy_posted(*op, current, &open.check);
+    op->copy->check = open.check;
+    open.copies.push_back(std::move(op));
+}
+
+void epemu_copy_commit() {
+    auto& groups = machine->network->copies.late[current];
+    if (groups.empty()) groups.emplace_back();
+    groups.emplace_back();
+}
+
+void epemu_copy_wait(uint32_t but) {
+    const auto late = machine->network->copies.late.find(current);
+    if (late == machine->network->copies.late.end()) return;
+    auto& groups = late->second;
+    for (; groups.size() > size_t{but} + 1; groups.pop_front()) {
+        const BulkCopies::LateGroup& group = groups.front();
+        make_copies(group);
+        if (!checker) continue;
+        checker->copies_awaited(current, group.check, true);
+        checker->copies_forgotten(group.check);
+        current->check->waited_pc = static_cast<uint32_t>(EPEMU_PC);
+    }
+    if (groups.size() == 1 && groups.front().copies.empty()) machine->network->copies.late.erase(late);
+    forget_polls();
     maybe_preempt();
 }
 

@@ -4,10 +4,14 @@
 // They travel with the operations of NICs: the schedule reads and delivers them when it likes. A load counts on a barrier
 // in shared memory, whose round is over when its thread has arrived and all bytes have come; a store belongs to the group
 // that its thread commits next.
+//
+// Copies by cp.async belong to a group of their thread too. Nobody else hears when they end, and what comes too early is
+// found in whatever order (checker.hpp): so they are all made as late as they may be, by the wait of their thread.
 #pragma once
 #include <stdint.h>
 
 #include <deque>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -29,9 +33,10 @@ struct BulkCheck {
 // What makes a NetOp a bulk copy.
 struct BulkCopy {
     Block* block;
-    Fiber* fiber;       // that posted it; it lives as long as the block, which waits for its copies
-    uintptr_t barrier;  // of a load; 0: a store
-    uint64_t group;     // of a store: by thread, from 0
+    Fiber* fiber;           // that posted it; it lives as long as the block, which waits for its copies
+    uintptr_t barrier;      // of a load; 0: a store
+    uint64_t group;         // of a store: by thread, from 0
+    uint32_t source_bytes;  // what comes behind them is 0
     bool has_read = false;
     BulkCheck check;
 };
@@ -58,8 +63,13 @@ struct BulkCopies {
         uint64_t first = 0;        // number of groups.front()
         bool waits = false;
     };
+    struct LateGroup {
+        std::vector<std::unique_ptr<NetOp>> copies;
+        BulkCheck check;
+    };
     std::unordered_map<uintptr_t, Barrier> barriers;
     std::unordered_map<const Fiber*, Thread> threads;
+    std::unordered_map<const Fiber*, std::deque<LateGroup>> late;  // the last one is open
 };
 
 // One event of a copy: it reads, or it is written. True when it is done with.

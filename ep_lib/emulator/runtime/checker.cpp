@@ -50,6 +50,9 @@ Checker::Checker(Machine& m, bool plain_volatile)
 
 Checker::~Checker() {
     for (auto& op : m_.network->in_flight) delete static_cast<OpCheck*>(op->check);
+    for (auto& [fiber, groups] : m_.network->copies.late)
+        for (auto& group : groups)
+            for (auto& op : group.copies) delete static_cast<OpCheck*>(op->check);
     give_back();
     for (auto& page : pages_) free(page.second.first);
 }
@@ -98,6 +101,7 @@ const Checker::Past& Checker::past_of(uint32_t id, uint32_t time) const {
 
 void Checker::launched(Launch* launch) {
     LaunchCheck& l = launches_[launch];
+    publish_host(ranks_[launch->rank]);
     l.start = ranks_[launch->rank].host;
     l.kernel = std::make_shared<const std::string>(launch->kernel);
     if (m_.recorder) m_.recorder->launched(*launch);
@@ -183,11 +187,37 @@ void Checker::host_waited(int rank, int64_t ticket) {
     m_.recorder->learned(r.host, rank);
 }
 
+void Checker::publish_host(RankCheck& rank) {
+    if (rank.host_time) rank.host.raise(rank.host_id, rank.host_time++);
+}
+
+void Checker::host_access(int rank, uintptr_t address, size_t size, bool writes, const std::string& where) {
+    RankCheck& r = ranks_[rank];
+    if (!r.host_time) {
+        Ids& ids = ids_[new_ids(rank, kIdChunk, false)];
+        ids.host = true;
+        ids.past.push_back({0, rank, kNoBlock, {}, {1, 1, 1}, std::make_shared<const std::string>(), 0});
+        r.host_id = ids.first;
+        r.host_time = 1;
+    }
+    auto place = std::find(host_places_.begin(), host_places_.end(), where);
+    if (place == host_places_.end()) place = host_places_.insert(place, where);
+    ThreadCheck host = {};
+    host.clock = r.host;
+    host.id = r.host_id;
+    host.time = r.host_time;
+    host.rank = rank;
+    host.block = kNoBlock;
+    touch(host, address, size, writes ? kWrites : 0, static_cast<uintptr_t>(place - host_places_.begin()));
+}
+
 void Checker::host_met() {
     forget_histories();
     VectorClock all;
-    for (RankCheck& r : ranks_) all.join(r.host);
-    for (const auto& link : posted_) all.join(link.second);  // the network is drained at a barrier of all hosts
+    for (RankCheck& r : ranks_) {
+        publish_host(r);
+        all.join(r.host);
+    }
     for (RankCheck& r : ranks_) r.host = all;
     if (!m_.recorder) return;
     m_.recorder->host(EventKind::kHostMet, -1);
@@ -1004,6 +1034,27 @@ void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, 
     read_of_memory(*fiber->check, address, static_cast<size_t>(size), atomic_flags(EPEMU_RELAXED, scope, true), pc);
 }
 
+void Checker::swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc) {
+    if (is_on_stack(fiber, address)) return;
+    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
+    const bool shared = in_shared < kSharedSlots * kSharedSlotBytes;
+    const std::pair<uint32_t, uintptr_t> key = {fiber->check->id, address};
+    if (shared ? !any_written_in_shared(in_shared, size, true) : is_unwritten(address, size)) {
+        unwritten_swaps_[key] = {size, pc};
+    } else if (!unwritten_swaps_.empty()) {
+        unwritten_swaps_.erase(key);
+    }
+}
+
+void Checker::swapped_out(Fiber* fiber, uintptr_t address) {
+    if (unwritten_swaps_.empty()) return;
+    const auto swap = unwritten_swaps_.find({fiber->check->id, address});
+    if (swap == unwritten_swaps_.end()) return;
+    const bool shared = address - reinterpret_cast<uintptr_t>(m_.shared_area) < kSharedSlots * kSharedSlotBytes;
+    never_written(*fiber->check, kWrites | kAtomic, swap->second.pc, address, swap->second.size, shared);
+    unwritten_swaps_.erase(swap);
+}
+
 // A read-modify-write: what it observes stays published with it.
 void Checker::update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                      const Behind* behind) {
@@ -1283,14 +1334,21 @@ void Checker::copy_posted(NetOp& op, Fiber* poster, BulkCheck* check) {
     }
     threads->record = record_by_op_[static_cast<uint64_t>(reader.id) << 32 | reader.time];
     Record& record = records_[threads->record];
-    record.call = op.copy->barrier ? 0 : poster->check->stores_called;
+    record.call = op.kind != NetKind::kBulkStore ? 0 : poster->check->stores_called;
     record.to_begin = std::min(record.to_begin, op.to);
     record.to_end = std::max(record.to_end, op.to + op.bytes);
     if (recorder) {
         recorder->posted(op, *poster, check->id);
         recorder->learned(reader.clock, op.source_rank);
     }
-    touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
+    if (op.kind != NetKind::kAsyncCopy) {
+        touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
+        return;
+    }
+    // The way of threads to memory. It is written last of all, and may be from now on: who comes too late for this one
+    // has not come yet.
+    if (op.copy->source_bytes) touch(reader, op.from, op.copy->source_bytes, 0, op.poster.pc);
+    touch(threads->writer, op.to, op.bytes, kWrites, op.poster.pc);
 }
 
 void Checker::store_called(Fiber* fiber) {
@@ -1314,7 +1372,7 @@ void Checker::copy_wrote(NetOp& op) {
         recorder->by_nic(EventKind::kNicWrite, op, op.to, op.bytes, check_of(op).writer);
         recorder->by_nic(EventKind::kComplete, op, 0, 0, check_of(op).writer);
     }
-    touch(check_of(op).writer, op.to, op.bytes, kWrites, op.poster.pc, kAsync);
+    if (op.kind != NetKind::kAsyncCopy) touch(check_of(op).writer, op.to, op.bytes, kWrites, op.poster.pc, kAsync);
     delete &check_of(op);
     op.check = nullptr;
 }

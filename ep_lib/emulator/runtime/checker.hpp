@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -147,6 +148,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void finished(Block* block, bool last_of_launch);
     void host_waited(int rank, int64_t ticket);
     void host_met();  // all ranks' hosts, in a collective operation
+    void host_access(int rank, uintptr_t address, size_t size, bool writes, const std::string& where);
 
     void fill_unwritten(uintptr_t begin, uintptr_t end);  // memory that the host gave out without a value
     void access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc);
@@ -158,6 +160,9 @@ class __attribute__((visibility("hidden"))) Checker {
     uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
     static const uint64_t kLater;  // the value of a store that shows afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
+    // An exchange follows, which may be no more than a store; and what it has found is used.
+    void swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);
+    void swapped_out(Fiber* fiber, uintptr_t address);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                 const Behind* behind = nullptr);
     // Under weak memory: an older value that a read-modify-write may get instead. False: the newest.
@@ -361,6 +366,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t first, count;
         int rank;
         bool nic;
+        bool host = false;
         uint32_t next_time = 1;
         std::vector<Past> past;
     };
@@ -372,6 +378,7 @@ class __attribute__((visibility("hidden"))) Checker {
     };
     struct RankCheck {
         VectorClock stream, host;
+        uint32_t host_id = 0, host_time = 0;                // of the host as a thread; 0: it has not accessed anything
         std::deque<AcquiredSignal> acquired;                // by any of its blocks
         std::deque<std::pair<int64_t, VectorClock>> ended;  // launches that the host has not waited for
     };
@@ -488,6 +495,7 @@ class __attribute__((visibility("hidden"))) Checker {
     };
 
     size_t new_ids(int rank, uint32_t count, bool nic);
+    static void publish_host(RankCheck& rank);
     const Ids& ids_of(uint32_t id) const { return ids_[ids_by_chunk_[id / 32]]; }
     const Past& past_of(uint32_t id, uint32_t time) const;
     Cells cells_of_page(uintptr_t page);
@@ -543,6 +551,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void judge_other_queue(const Record& put, Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;
+    Verdict judge_host(const Conflict& c) const;
     Verdict judge_threads(const Conflict& c) const;
     Verdict judge_nic(const Conflict& c) const;
     Verdict judge_nic_wrote(const Conflict& c, const Record& first) const;
@@ -608,7 +617,12 @@ class __attribute__((visibility("hidden"))) Checker {
     Cells heap_cells_, shared_cells_;
     uint8_t* shared_written_;  // a bit a byte
     size_t heap_granules_, shared_granules_, shared_written_bytes_;
-    std::unordered_map<uintptr_t, Cells> pages_;  // of arrays and globals: address / 4096
+    struct Swap {
+        size_t size;
+        uintptr_t pc;
+    };
+    std::map<std::pair<uint32_t, uintptr_t>, Swap> unwritten_swaps_;  // by thread and address: of what was not written
+    std::unordered_map<uintptr_t, Cells> pages_;                      // of arrays and globals: address / 4096
     struct CachedPage {
         uintptr_t page;
         Cells cells;
@@ -622,6 +636,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void give_back();  // the address space for cells
 
     std::vector<RankCheck> ranks_;
+    std::vector<std::string> host_places_;  // lines of Python, of which an access of a host has one as its pc
     std::unordered_map<uintptr_t, std::vector<Location>> locations_;  // by granule
     std::deque<More> more_;
     std::vector<uint32_t> free_more_;

@@ -40,6 +40,7 @@ constexpr const char* kAtomicSignal =
     "an atomic access to the signal (release to set it, acquire to wait for it) on both sides";
 constexpr const char* kWaitWritten =
     "tma_wait_written between a bulk store and the signal that tells of it (it follows the wait)";
+constexpr const char* kCopyWait = "__pipeline_wait_prior(0)";
 constexpr const char* kReused = "slot reused";
 constexpr const char* kOvertakes = "signal overtakes data";
 
@@ -171,6 +172,11 @@ std::string Checker::spot(uint32_t pc) const { return pc ? "{" + place(pc) + "}"
 
 std::string Checker::side(const Side& s) const {
     std::string what = (s.flags & kWrites) ? "writes" : "reads";
+    if (ids_of(s.id).host)
+        return "{\"what\":" + quote(what) +
+               ",\"image\":\"\",\"offset\":0,\"rank\":" + std::to_string(ids_of(s.id).rank) +
+               ",\"block\":[0,0,0],\"thread\":[0,0,0],\"kernel\":\"\",\"operation\":null,\"host\":" +
+               quote(host_places_[s.pc]) + "}";
     if (s.flags & kVolatile) {
         what += " (volatile)";
     } else if (s.flags & kAtomic) {
@@ -189,7 +195,7 @@ std::string Checker::side(const Side& s) const {
                ",\"kernel\":" + quote(*past.kernel) + ",\"operation\":null}";
     }
     const Record& r = *record_of(s.id, s.time);
-    const char* kinds[] = {"put", "get", "atomic", "bulk load", "bulk store"};
+    const char* kinds[] = {"put", "get", "atomic", "bulk load", "bulk store", "async copy"};
     number("rank", r.poster.rank);
     out += ",\"block\":" + triple(r.poster.block) + ",\"thread\":" + triple(r.poster.thread) +
            ",\"kernel\":" + quote(r.poster.kernel) + ",\"operation\":{\"kind\":";
@@ -373,7 +379,28 @@ bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at,
     return true;
 }
 
+// One side at least is a host's Python.
+Checker::Verdict Checker::judge_host(const Conflict& c) const {
+    Verdict v;
+    v.certainty = 45;
+    const bool by_nic = ids_of(c.t.id).nic || ids_of(c.slot.id).nic;
+    if (by_nic) {
+        if (!((ids_of(c.t.id).nic ? c.flags : c.slot.flags) & kWrites)) v.kind = "source reused";
+        v.remedy =
+            "a quiet in the kernel that posts this, before it ends (and rank.barrier() before another rank's host goes "
+            "on): neither the end of a kernel nor a barrier of hosts waits for NICs";
+    } else if (ids_of(c.t.id).rank == ids_of(c.slot.id).rank) {
+        v.remedy = "rank.synchronize() between the launch and what the host does";
+    } else {
+        v.remedy =
+            "rank.barrier() between what the host does and the other rank's kernel: rank.synchronize() waits for the "
+            "kernels of its own rank";
+    }
+    return v;
+}
+
 Checker::Verdict Checker::judge(const Conflict& c) const {
+    if (ids_of(c.t.id).host || ids_of(c.slot.id).host) return judge_host(c);
     Verdict v;
     const Record* first = ids_of(c.slot.id).nic ? record_of(c.slot.id, c.slot.time) : nullptr;
     const Record* second = c.t.owner ? nullptr : record_of(c.t.id, c.t.time);
@@ -825,9 +852,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
 
 // ---- bulk copies by TMA -------------------------------------------------------------------------------------------
 
-bool Checker::is_copy(const Record* r) {
-    return r && (r->kind == NetKind::kBulkLoad || r->kind == NetKind::kBulkStore);
-}
+bool Checker::is_copy(const Record* r) { return r && r->kind >= NetKind::kBulkLoad; }
 
 // Whether a thread was past its own call of a bulk store that lane 0 posts, when it did something at this time.
 bool Checker::after_own_call(const ThreadCheck& t, uint32_t call, uint32_t time) {
@@ -870,7 +895,7 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
     // Another lane that has waited for what was there before this load: it was not done with that.
     bool read_earlier_round = false;
     for (const Record* before = &copy; other && other_id != copy.poster_id && before-- != records_.data();)
-        if (before->kind == NetKind::kBulkLoad && c.address - before->to_begin < before->to_end - before->to_begin &&
+        if (before->kind == copy.kind && c.address - before->to_begin < before->to_end - before->to_begin &&
             past_of(before->poster_id, before->poster_time).block == past.block)
             read_earlier_round |= happens_before(before->id, before->time + 1, other->clock);
     const bool knows =
@@ -881,6 +906,28 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
     v.to = other_pc;
     if (!same_block && other_id != copy.poster_id) {
         judge_far_copy(c, first, second, &v);
+    } else if (copy.kind == NetKind::kAsyncCopy) {
+        const ThreadCheck* poster = running(copy.poster_id, past.block);
+        const bool waited = poster && happens_before(copy.id, copy.time + 1, poster->clock);
+        const bool own = copy.poster_id == (is_copy(other_copy) ? other_copy->poster_id : other_id);
+        if (!writes && came_first && (own || !waited)) {
+            v.kind = "source reused";
+            v.what = kCopyWait;
+            v.remedy = std::string(kCopyWait) + " before the source of an asynchronous copy is written again";
+        } else if (writes && (own || knows)) {
+            v.kind = "read before arrival";
+            v.what = own ? kCopyWait : std::string(kCopyWait) + ", then " + (warp ? "__syncwarp()" : "__syncthreads()");
+            v.remedy = std::string("a wait that covers the copy (") + kCopyWait +
+                       " for all of its thread's; cg::wait) before what it brings is used";
+        } else {  // what others read is overwritten, or what one has waited for others use
+            const bool too_early = !came_first || read_earlier_round;
+            v.certainty = read_earlier_round ? 33 : came_first ? 32 : 12;
+            v.remedy = warp ? warp_barrier(past.dim.x * past.dim.y * past.dim.z) : kSyncthreads;
+            v.what = warp ? "__syncwarp()" : "__syncthreads()";
+            v.how = too_early ? "around_two" : "between";
+            v.from = too_early ? other_pc : poster && poster->waited_pc ? poster->waited_pc : copy_pc;
+            v.to = too_early ? copy_pc : other_pc;
+        }
     } else if (!writes && came_first) {
         v.kind = "source reused";
         v.what = load ? "tma_wait()" : "tma_wait_read()";

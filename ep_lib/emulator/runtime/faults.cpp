@@ -34,11 +34,19 @@ uintptr_t program_counter(const ucontext_t* context) {
 #endif
 }
 
+uintptr_t stack_pointer(const ucontext_t* context) {
+#if defined(__x86_64__)
+    return static_cast<uintptr_t>(context->uc_mcontext.gregs[REG_RSP]);
+#else
+    return context->uc_mcontext.sp;
+#endif
+}
+
 // Where a function returns to that has just been called, and has not touched the stack yet; 0 if that is not known.
 uintptr_t return_address(const ucontext_t* context) {
 #if defined(__x86_64__)
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    const auto at = static_cast<uintptr_t>(context->uc_mcontext.gregs[REG_RSP]);
+    const uintptr_t at = stack_pointer(context);
     const bool is_inside = at >= stack && at + sizeof at <= stack + machine->settings.stack_bytes;
     return is_inside ? *reinterpret_cast<uintptr_t*>(at) : 0;
 #else
@@ -103,6 +111,11 @@ void on_crash(int signal, siginfo_t* info, void* context) {
     }
     if (signal == SIGFPE && divide_on(static_cast<ucontext_t*>(context))) return;
     const uintptr_t pc = program_counter(static_cast<ucontext_t*>(context));
+    // A frame with large arrays reaches past the end before any function is asked whether there is room.
+    if (signal == SIGSEGV &&
+        stack_pointer(static_cast<ucontext_t*>(context)) < reinterpret_cast<uintptr_t>(current->stack) &&
+        !is_on_a_borrowed_stack())
+        return leave(Fault::kStack, pc + 1, 0, "");
     Dl_info nothing;
     if (!dladdr(reinterpret_cast<void*>(pc), &nothing)) {
         const uintptr_t caller = return_address(static_cast<ucontext_t*>(context));

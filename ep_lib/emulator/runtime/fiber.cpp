@@ -278,7 +278,8 @@ bool is_an_index(uintptr_t address, size_t size) {
     return false;
 }
 
-bool is_on_a_fiber() { return is_on_its_stack() || (current && is_borrowed); }
+bool is_on_a_borrowed_stack() { return current && is_borrowed; }
+bool is_on_a_fiber() { return is_on_its_stack() || is_on_a_borrowed_stack(); }
 
 void with_room(const std::function<void()>& work) {
     if (!is_on_its_stack()) return work();

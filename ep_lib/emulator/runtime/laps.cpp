@@ -92,7 +92,7 @@ int Laps::ended(int event, int process, const Fiber* fiber) {
     // Hosts have gone on, or time may decide.
     if (std::exchange(run_, m_.runs) != m_.runs || std::exchange(clock_looks_, m_.checker->clock_looks) != clock_looks_)
         begin_again();
-    if (!m_.network->in_flight.empty()) return -1;
+    if (!m_.network->in_flight.empty() || !m_.network->copies.late.empty()) return -1;
     const size_t bytes = memory_bytes();
     if (bytes > kMost || (bytes > kFew && seen_.insert(stacks_).second)) return -1;
     const auto [at, is_new] = visits_.try_emplace(memory(mix(stacks_, waits())), event + 1);

@@ -392,6 +392,7 @@ Fiber* switch_to(Fiber* fiber);     // from the scheduler; returns the fiber tha
 void switch_to_scheduler();         // from a fiber
 [[noreturn]] void abandon_fiber();  // the same, for one that never runs again; signal handlers may call it
 bool is_an_index(uintptr_t address, size_t size);  // whether a kernel's threadIdx or its like has this memory
+bool is_on_a_borrowed_stack();                     // whether a fiber is on the scheduler's stack, by with_room
 bool is_on_a_fiber();                              // whether this is called by a fiber, on its stack or by with_room
 // Runs what reads files, formats text or judges at length. A fiber's stack may be almost full: the fiber borrows the
 // scheduler's, which waits meanwhile. It must not switch to another fiber.

@@ -34,7 +34,7 @@ struct FabricSettings {
     bool stages_atomics() const { return kind != Fabric::kP2p && !global_atomics; }
 };
 
-enum class NetKind : uint8_t { kPut, kGet, kAtomic, kBulkLoad, kBulkStore };
+enum class NetKind : uint8_t { kPut, kGet, kAtomic, kBulkLoad, kBulkStore, kAsyncCopy };
 
 // Who posted an operation, kept for reports: the thread may have ended when it is delivered.
 struct Poster {

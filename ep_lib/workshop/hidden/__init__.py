@@ -29,20 +29,18 @@ cases.py, inputs.py, networks.py and judging.py.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
 from ep_lib.errors import GradingError
 from ep_lib.jit import sealed
+from ep_lib.workshop.pieces import module_of
 from ep_lib.workshop.scenario import Call, Launch, Outputs, Scenario
 
 Rng = np.random.Generator
@@ -116,26 +114,18 @@ def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTe
         )
     place = folder or Path(__file__).parent
     try:
-        module = importlib.import_module(name) if folder is None else _import_from(folder / f"ex{exercise}.py")
+        own = f"ex{exercise}"
+        module = importlib.import_module(name) if folder is None else module_of(folder / f"{own}.py", own)
         piece = getattr(module, "PIECE", f"{exercise}.py")
         files = Files(place / f"ex{exercise}.cu", place / f"play{exercise}.py", piece)
         most = getattr(module, "REHEARSED", 3) if public else None
-        own = () if files.program.exists() else ((files.source.name, "examine"),)
-        kernels = tuple((str(place / file), kernel) for file, kernel in (*own, *getattr(module, "KERNELS", ())))
+        examined = () if files.program.exists() else ((files.source.name, "examine"),)
+        kernels = tuple((str(place / file), kernel) for file, kernel in (*examined, *getattr(module, "KERNELS", ())))
         behaviours = tuple(varied(module.BEHAVIOURS, files, most))
         return HiddenTests(kernels, behaviours, folder=place, imports=tuple(getattr(module, "IMPORTS", ())))
     except (ImportError, OSError, AttributeError) as error:
         where = name if folder is None else f"in {folder}"
         raise GradingError(f"exercise {exercise} has no complete module of tests {where}: {error}") from error
-
-
-def _import_from(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None  # a .py file has one
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module  # dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
 
 
 # ---- what is varied of every scenario ------------------------------------------------------------------------------

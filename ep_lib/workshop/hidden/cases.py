@@ -27,14 +27,19 @@ def one(made: Callable[Concatenate[Rng, P], Case], *args: P.args, **named: P.kwa
     return lambda rng: iter([made(rng, *args, **named)])
 
 
-def calling(function: str, judge: Callable[[Any], str | None], of_ranks: int = 0, **arguments: Any) -> Case:
+def several(made: Callable[..., Case], *given: tuple[Any, ...], **named: Any) -> Cases:
+    """A case of each of ``given``, which are what it is made of."""
+    return lambda rng: (made(rng, *arguments, **named) for arguments in given)
+
+
+def calling(function: str, judge: Callable[[Any], str | None], of_ranks: int = 0, /, **arguments: Any) -> Case:
     """A call of a function of the exercise's program, judged by what it saw. ``of_ranks``: with so many pieces."""
     return Case(Call(function, arguments, of_ranks), lambda outputs: judge(outputs.seen))
 
 
-def all_of(*several: Cases) -> Cases:
+def all_of(*parts: Cases) -> Cases:
     """The cases of each, one after the other."""
-    return lambda rng: itertools.chain.from_iterable(cases(rng) for cases in several)
+    return lambda rng: itertools.chain.from_iterable(cases(rng) for cases in parts)
 
 
 def under_checker(cases: Cases, seeds: int = 4) -> Cases:

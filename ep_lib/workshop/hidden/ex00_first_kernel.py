@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, STORES
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import drawn, of_kernels, under_checker
+from ep_lib.workshop.hidden.cases import of_kernels, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import random_words
 from ep_lib.workshop.hidden.networks import BOTH, PAIR, RING, Route, senders
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
@@ -69,43 +68,26 @@ def _box_wrong(got: Array, wanted: Array, count: int, receives: bool) -> str | N
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-@drawn
-def _counts(rng: Rng, *counts: tuple[int, int]) -> Iterator[Case]:
-    for count, threads in counts:
-        yield _case(rng, count, threads)
-
-
-@drawn
-def _flags(rng: Rng) -> Iterator[Case]:
-    for told in (0, 1, (1 << 32) - 1):
-        yield _case(rng, 40, 32, told=told)
-
-
-@drawn
-def _routes(rng: Rng) -> Iterator[Case]:
-    for route in (BOTH, RING):
-        yield _case(rng, 70, 64, route)
-
-
-@drawn
-def _tellings(rng: Rng) -> Iterator[Case]:
+def _watched(rng: Rng) -> Case:
     case = _case(rng, 64, 64)
-    yield replace(case, scenario=replace(of_kernels(case), watched=("flag",)))
+    return replace(case, scenario=replace(of_kernels(case), watched=("flag",)))
 
 
 _STRIDE = "Thread t writes numbers t, t + blockDim.x, ..., each into the peer's copy of its place."
 _ALL = "A barrier of the block first, then the signal by one thread: a release covers its own thread only."
 _ADDS = "The flag has 64 bits, and others may have told before, or tell at the same time: add 1 to it."
 
+_ROUTES = several(_case, (70, 64, BOTH), (70, 64, RING))
+_MORE = several(_case, (0, 32), (1, 64), (200, 64), (70000, 1024))
+_FLAGS = several(_case, *((40, 32, PAIR, told) for told in (0, 1, (1 << 32) - 1)))
+
 BEHAVIOURS = (
-    Behaviour(1, "as many numbers as threads", _counts((64, 64), (32, 32)), _STRIDE),
-    Behaviour(
-        1, "more numbers than threads, or fewer, or none", _counts((0, 32), (1, 64), (200, 64), (70000, 1024)), _STRIDE
-    ),
-    Behaviour(1, "between all ranks", _routes(), _STRIDE),
-    Behaviour(1, "it is right in every schedule", under_checker(_counts((100, 64))), _STRIDE),
-    Behaviour(2, "the receiver is told once", _counts((64, 64), (0, 32), (3, 1)), _ALL),
-    Behaviour(2, "between all ranks", _routes(), _ALL),
-    Behaviour(2, "one is added to what is there", _flags(), _ADDS),
-    Behaviour(2, "all numbers may be read after the signal", under_checker(_tellings()), _ALL),
+    Behaviour(1, "as many numbers as threads", several(_case, (64, 64), (32, 32)), _STRIDE),
+    Behaviour(1, "more numbers than threads, or fewer, or none", _MORE, _STRIDE),
+    Behaviour(1, "between all ranks", _ROUTES, _STRIDE),
+    Behaviour(1, "it is right in every schedule", under_checker(one(_case, 100, 64)), _STRIDE),
+    Behaviour(2, "the receiver is told once", several(_case, (64, 64), (0, 32), (3, 1)), _ALL),
+    Behaviour(2, "between all ranks", _ROUTES, _ALL),
+    Behaviour(2, "one is added to what is there", _FLAGS, _ADDS),
+    Behaviour(2, "all numbers may be read after the signal", under_checker(one(_watched)), _ALL),
 )

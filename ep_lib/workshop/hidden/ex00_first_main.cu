@@ -12,14 +12,3 @@ extern "C" __global__ void pass_on(int* box, const int* numbers, int count, uint
     if (!ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, from, -1})) return;
     for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = box[i];
 }
-
-// What memory holds when the kernels before this one are done.
-extern "C" __global__ void note(const void* from, size_t bytes, void* to) {
-    for (size_t i = threadIdx.x; i < bytes; i += blockDim.x)
-        static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
-}
-
-// A race on purpose: a checker that does not report it was switched off.
-extern "C" __global__ void canary(int* word) {
-    if (threadIdx.x == 0) *word = static_cast<int>(blockIdx.x);  // canary
-}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, STORES, UPDATES
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, drawn, one, under_checker
+from ep_lib.workshop.hidden.cases import drawn, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
@@ -164,16 +164,6 @@ def _answers(rng: Rng, learners: int) -> Iterator[Case]:
         yield _in_turn(learners, count, ranks, edition)
 
 
-@drawn
-def _traces(rng: Rng) -> Iterator[Case]:
-    for edition in (0, 1):
-        yield _reading(rng, edition)
-
-
-def _all_schedules(learners: int, writers: int = 1) -> Cases:
-    return one(_at_once, learners, writers)
-
-
 _ANSWERS = (
     "No call waits. Number and words are those of rank board.home; an odd number says that somebody is writing, and "
     "try_begin makes an even one odd, by 1."
@@ -186,12 +176,12 @@ _LOOKS = (
 
 BEHAVIOURS = (
     Behaviour(1, "each call's answer", _answers(_BEGIN), _ANSWERS),
-    Behaviour(1, "two writers, in every schedule", _all_schedules(_BEGIN, 2)),
+    Behaviour(1, "two writers, in every schedule", one(_at_once, _BEGIN, 2)),
     Behaviour(2, "each call's answer", _answers(_PUBLISH), _ANSWERS),
-    Behaviour(2, "a writer and a reader, in every schedule", _all_schedules(_PUBLISH), _FENCE),
-    Behaviour(2, "two writers, in every schedule", _all_schedules(_PUBLISH, 2), _FENCE),
+    Behaviour(2, "a writer and a reader, in every schedule", one(_at_once, _PUBLISH), _FENCE),
+    Behaviour(2, "two writers, in every schedule", one(_at_once, _PUBLISH, 2), _FENCE),
     Behaviour(3, "each call's answer", _answers(_READ), _ANSWERS),
-    Behaviour(3, "readers leave no trace", under_checker(_traces(), 1), _LOADS),
-    Behaviour(3, "a writer and a reader, in every schedule", _all_schedules(_READ), _LOOKS),
+    Behaviour(3, "readers leave no trace", under_checker(several(_reading, (0,), (1,)), 1), _LOADS),
+    Behaviour(3, "a writer and a reader, in every schedule", one(_at_once, _READ), _LOOKS),
     *(Behaviour(task, "nothing races", under_checker(_answers(1 << task - 1), 1)) for task in (1, 2, 3)),
 )

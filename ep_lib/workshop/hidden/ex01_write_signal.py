@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, under_checker
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes, round_up
 from ep_lib.workshop.hidden.judging import each_rank, memory_wrong
 from ep_lib.workshop.hidden.networks import BACK, BOTH, PAIR, Route, senders
@@ -84,7 +84,7 @@ def _message_case(rng: Rng, task: int, job: Job, route: Route = PAIR) -> Case:
 
 
 # ---- task 2: the learner waits --------------------------------------------------------------------------------------
-def _wait_case(rng: Rng, job: Job, route: Route = PAIR, *, start: int | None = None) -> Case:
+def _wait_case(rng: Rng, job: Job, route: Route = PAIR, start: int | None = None) -> Case:
     """``steps`` signals, each after its data; judges what was there when the learner's wait returned."""
     job = replace(job, stride=round_up(job.target + job.bytes + 8, 8 * job.units))
     areas = [random_bytes(rng, job.steps * job.stride) for _ in route]
@@ -169,7 +169,7 @@ def pipe_case(rng: Rng, job: Job, route: Route = PAIR) -> Case:
     return Case(scenario, each_rank(len(route), judge))
 
 
-def _alone_case(rng: Rng, *, sends: bool) -> Case:
+def _alone_case(rng: Rng, sends: bool) -> Case:
     """One end of a pipe of two slots without the other: the sender's third round, or the receiver's first, gives up."""
     case = pipe_case(rng, _Job(bytes=80, slots=2, steps=3, own_receive=2 * sends, own_send=2 * (not sends)))
     source = given(case, "source")
@@ -298,28 +298,20 @@ def _order(rng: Rng, task: int) -> Iterator[Case]:
         yield _message_case(rng, task, _Job(units=units, bytes=size, increment=number + 1, steps=4))
 
 
-@drawn
-def _small(rng: Rng, task: int) -> Iterator[Case]:
-    for number, route in enumerate((PAIR, (1, 2, 0))):
-        job = _Job(units=4 if task == 1 else 2, bytes=320, target=16, increment=1 + number, steps=4)
-        yield _message_case(rng, task, job, route)
-
-
 def _signals(task: int) -> Cases:
     """Small messages: the checker sees what is not ordered in any schedule."""
-    return under_checker(_small(task))
+    job = _Job(units=4 if task == 1 else 2, bytes=320, target=16, steps=4)
+    return under_checker(several(_message_case, (task, job), (task, replace(job, increment=2), (1, 2, 0))))
 
 
-@drawn
-def _peers(rng: Rng, task: int) -> Iterator[Case]:
-    for number, route in enumerate(_ROUTES):
-        yield _message_case(rng, task, _Job(bytes=200 + number, increment=7, steps=3), route)
+def _peers(task: int) -> Cases:
+    job = _Job(increment=7, steps=3)
+    return several(_message_case, *((task, replace(job, bytes=200 + n), route) for n, route in enumerate(_ROUTES)))
 
 
-@drawn
-def _side_by_side(rng: Rng, task: int, units: int) -> Iterator[Case]:
-    for route in (PAIR, BOTH, (1, 2, 0)):
-        yield _message_case(rng, task, _Job(units=units, bytes=150, increment=3, steps=2), route)
+def _side_by_side(task: int, units: int) -> Cases:
+    job = _Job(units=units, bytes=150, increment=3, steps=2)
+    return several(_message_case, *((task, job, route) for route in (PAIR, BOTH, (1, 2, 0))))
 
 
 @drawn
@@ -328,10 +320,8 @@ def _write_counts(rng: Rng) -> Iterator[Case]:
         yield _message_case(rng, 4, _Job(bytes=90, steps=count, increment=5))
 
 
-@drawn
-def _waits(rng: Rng, *jobs: Job) -> Iterator[Case]:
-    for job in jobs:
-        yield _wait_case(rng, job)
+def _waits(*jobs: Job) -> Cases:
+    return several(_wait_case, *((job,) for job in jobs))
 
 
 @drawn
@@ -339,12 +329,6 @@ def _waits_for_data(rng: Rng) -> Iterator[Case]:
     for number in range(12):
         job = _Job(bytes=300, steps=1 + number % 4, increment=1 + number % 2 * 4, delay=(0, 3, 40)[number % 3])
         yield _wait_case(rng, job, (PAIR, BOTH, (1, 2, 0))[number % 3])
-
-
-@drawn
-def _waits_64_bits(rng: Rng) -> Iterator[Case]:
-    for start in ((1 << 32) - 2, (1 << 31) - 1, (1 << 63) - 2):
-        yield _wait_case(rng, _Job(bytes=64, steps=3, increment=2, delay=20), start=start)
 
 
 @drawn
@@ -380,18 +364,6 @@ def _pipes_in_order(**numbers: int) -> Cases:
     return under_checker(_rounds((1, 8), (3, 8), bytes=480, delay=60, **numbers))
 
 
-@drawn
-def _pipe_alone(rng: Rng) -> Iterator[Case]:
-    yield _alone_case(rng, sends=True)
-    yield _alone_case(rng, sends=False)
-
-
-@drawn
-def _pipe_peers(rng: Rng) -> Iterator[Case]:
-    for number, route in enumerate(_ROUTES):
-        yield pipe_case(rng, _Job(units=1 + number % 3, bytes=80, slots=2, steps=7), route)
-
-
 _RELEASE = "Data first, then the signal, which is a release (or follows a fence in the same thread)."
 _ALL_LANES = (
     "A barrier hands what all lanes wrote to the one that signals; its release, or a fence and a relaxed signal, comes "
@@ -399,6 +371,7 @@ _ALL_LANES = (
 )
 _ACQUIRE = "A load that may end the wait is an acquire: it makes visible what came before the signal."
 _ALONE = "Of a warp, one thread may call alone, while the others are somewhere else."
+_GONE = "After the limit it returns false, and the report says who was waited for."
 _LAST = "When may the slot change?"
 _CREDIT = "A slot is free only when the round before has been taken out of it: how many credits is that?"
 
@@ -411,6 +384,11 @@ _THERE = _waits(*(_Job(bytes=8, increment=0, expect_less=less) for less in range
 _TOGETHER = _waits(*[_Job(units=64, bytes=500, steps=3, increment=2, delay=10)] * 4)
 # A receiver that takes a round when no slot is free: a sender that waits for more than its slot never goes on.
 _FULL = _rounds(*((slots, 3 * slots + 1) for slots in (1, 2, 3, 5)), own_receive=3)
+_STEPS = _Job(bytes=64, steps=3, increment=2, delay=20)
+_BITS = several(_wait_case, *((_STEPS, PAIR, start) for start in ((1 << 32) - 2, (1 << 31) - 1, (1 << 63) - 2)))
+_PEERS = several(pipe_case, *((_Job(1 + n % 3, 80, slots=2, steps=7), route) for n, route in enumerate(_ROUTES)))
+_ALONE_ENDS = several(_alone_case, (True,), (False,))
+_SHAPES = _rounds((1, 1), (3, 2), (4, 4), (4, 5), (2, 40), (5, 33), (300, 310))
 _AGES = (
     _rounds((3, 7), **_OLD),
     _rounds((3, 7), (1, 7), own_send=1, **_OLD),
@@ -427,14 +405,9 @@ BEHAVIOURS = (
     Behaviour(2, "a signal that is already larger is enough", _LARGER, "Is it >= that you wait for?"),
     Behaviour(2, "what came before the signal may be read after the wait", under_checker(_IN_ORDER), _ACQUIRE),
     Behaviour(2, "it returns at once if the signal is already there", _THERE),
-    Behaviour(2, "signals are 64 bits wide", _waits_64_bits()),
+    Behaviour(2, "signals are 64 bits wide", _BITS),
     Behaviour(2, "many threads can wait for the same signal", _TOGETHER),
-    Behaviour(
-        2,
-        "a wait for what never comes does not succeed",
-        _waits_in_vain(),
-        "After the limit it returns false, and the report says who was waited for.",
-    ),
+    Behaviour(2, "a wait for what never comes does not succeed", _waits_in_vain(), _GONE),
     Behaviour(3, "messages of every size arrive whole, and one signal comes", _sizes(3)),
     Behaviour(3, "a rank that sees the signal may read what all lanes wrote", _signals(3), _ALL_LANES),
     Behaviour(3, "the data of all lanes is there when the signal arrives", _order(3)),
@@ -451,13 +424,9 @@ BEHAVIOURS = (
     Behaviour(5, "the sender waits for the credit, and signals last", _pipes_in_order(own_receive=1), _CREDIT),
     Behaviour(5, "the receiver waits for the data, and gives the credit last", _pipes_in_order(own_send=1), _LAST),
     Behaviour(5, "no credit is given before the data has been copied", _pipes(10, own_send=1), _LAST),
-    Behaviour(
-        5,
-        "any number of rounds goes through, whatever the number of slots",
-        _rounds((1, 1), (3, 2), (4, 4), (4, 5), (2, 40), (5, 33), (300, 310)),
-    ),
+    Behaviour(5, "any number of rounds goes through, whatever the number of slots", _SHAPES),
     Behaviour(5, "both ends work together", _pipes(10)),
     Behaviour(5, "rounds beyond 32 bits", all_of(*_AGES), "Rounds and counters have 64 bits."),
-    Behaviour(5, "nothing moves after a wait that failed", _pipe_alone(), "A wait that returns false is the end."),
-    Behaviour(5, "several pipes at once, between all ranks", _pipe_peers(), _LANE),
+    Behaviour(5, "nothing moves after a wait that failed", _ALONE_ENDS, "A wait that returns false is the end."),
+    Behaviour(5, "several pipes at once, between all ranks", _PEERS, _LANE),
 )

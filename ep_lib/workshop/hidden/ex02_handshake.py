@@ -151,40 +151,28 @@ def _each_bit(rng: Rng, what: str, begin: int, end: int, most: int) -> Case:
     return calling("read_frames", judge, times=len(frames), pieces=_cut(rng, b"".join(frames), 90))
 
 
-def _other_crc(rng: Rng) -> int:
+def _crc(rng: Rng) -> int:
     return int(rng.integers(1, 1 << 32))  # that of no bytes is 0
 
 
+def _bit_changed(rng: Rng) -> bytes:
+    return _changed(_framed(rng.bytes(200)), 8 * _HEAD.size + int(rng.integers(8 * 200)))
+
+
+def _announces(length: int, there: int = 10) -> Callable[[Rng], bytes]:
+    return lambda rng: _framed(rng.bytes(there), length=length)
+
+
 _STRANGERS = (
-    one(
-        _refused, "a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1"), by_its_head=True
-    ),
+    one(_refused, "a frame of another program", lambda rng: _framed(rng.bytes(64), b"HTTP/1.1"), by_its_head=True),
     one(_each_bit, "MAGIC", 0, len(_MAGIC), 0),
-    one(
-        _refused,
-        "a frame with one bit of its body changed",
-        lambda rng: _changed(_framed(rng.bytes(200)), 8 * _HEAD.size + int(rng.integers(8 * 200))),
-    ),
+    one(_refused, "a frame with one bit of its body changed", _bit_changed),
     one(_each_bit, "its checksum", len(_MAGIC), len(_MAGIC) + 4, 60),
-    one(
-        _refused,
-        "a frame without a body, with the checksum of another",
-        lambda rng: _framed(b"", checksum=_other_crc(rng)),
-    ),
-    one(
-        _refused,
-        "a frame that announces 2**60 bytes and a few",
-        lambda rng: _framed(rng.bytes(10), length=(1 << 60) + 10),
-        by_its_head=True,
-    ),
-    one(
-        _refused,
-        "a frame of one byte more than MAX_BYTES",
-        lambda rng: _framed(rng.bytes(10), length=_MAX_BYTES + 1),
-        by_its_head=True,
-    ),
-    one(_refused, "a frame of MAX_BYTES that ends too early", lambda rng: _framed(rng.bytes(80), length=_MAX_BYTES)),
-    one(_refused, "a frame whose body ends too early", lambda rng: _framed(rng.bytes(80), length=100)),
+    one(_refused, "a frame without a body, with the checksum of another", lambda rng: _framed(b"", checksum=_crc(rng))),
+    one(_refused, "a frame that announces 2**60 bytes and a few", _announces((1 << 60) + 10), by_its_head=True),
+    one(_refused, "a frame of one byte more than MAX_BYTES", _announces(_MAX_BYTES + 1), by_its_head=True),
+    one(_refused, "a frame of MAX_BYTES that ends too early", _announces(_MAX_BYTES, 80)),
+    one(_refused, "a frame whose body ends too early", _announces(100, 80)),
     one(_refused, "a head that ends too early", lambda rng: _framed(b"")[:13]),
 )
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import all_of, one
-from ep_lib.workshop.scenario import Call, Outputs
+from ep_lib.workshop.hidden.cases import all_of, calling, one
 
 Held = tuple[int, int, int]  # address, bytes, users
 Step = tuple[Any, ...]
@@ -160,8 +159,8 @@ class _Model:
 
 
 def _case(held: Sequence[Held], steps: Sequence[Step], idle_bytes: int = 0) -> Case:
-    def judge(outputs: Outputs) -> str | None:
-        model, answers = _Model(held, idle_bytes), iter(outputs.seen or ())
+    def judge(seen: Any) -> str | None:
+        model, answers = _Model(held, idle_bytes), iter(seen or ())
         for step in steps:
             if step[0] in _OF_THE_TEST:
                 getattr(model, step[0])(*step[1:])
@@ -169,8 +168,7 @@ def _case(held: Sequence[Held], steps: Sequence[Step], idle_bytes: int = 0) -> C
                 return found
         return None
 
-    arguments = {"idle_bytes": idle_bytes, "held": list(held), "steps": list(steps)}
-    return Case(Call("run", arguments), judge)
+    return calling("run", judge, idle_bytes=idle_bytes, held=list(held), steps=list(steps))
 
 
 def _apart(rng: Rng, count: int, users: int = 1) -> list[Held]:

@@ -156,6 +156,8 @@ def _counts(rng: Rng, ranks: int) -> Iterator[Case]:
 
 _EVERYWHERE = (_P2P, RC, SRD, NODES)
 _TWICE = "One quiet between a put and its counter: the data is there, and the staging buffer is free. Two barriers."
+_ONE_QUIET = "A quiet waits for a round trip: one for the batch keeps the network busy with all of it."
+_AFTER_A_QUIET = "What was posted is done after a quiet only."
 _ORDER = "On EFA only a quiet keeps the counter behind the data."
 _QUEUE_PAIR = "InfiniBand's quiet waits for one queue pair: the one that the puts went over."
 _OWN_COUNTER = "One kind of writer for each counter: the one that is this rank's own, at the target."
@@ -163,53 +165,26 @@ _OWN_COUNTER = "One kind of writer for each counter: the one that is this rank's
 _SHAPES = (64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), (0, 3, 2, 1), (3, 70, 33, 2), (3, 2, 2, 9), (66_001, 2, 1, 1)
 _STAGED_CLEAN = under_checker(_staged((320, 4), (48, 3)))
 _STAGED = _staged((1, 1), (33, 7), (200, 5), (1, 40), (0, 3), (66_001, 2))
+_BATCH_CLEAN = under_checker(_batched((320, 4)))
+_BATCHED_CLEAN = under_checker(_batched((320, 4), (48, 3)))
+_TAILS = under_checker(_channels((320, 4, 2, 2), (48, 5, 3, 1)))
+_ON_CHANNELS = under_checker(_channels((320, 4, 2, 2)))
+_CHUNKS = on_fabrics(_channels(*_SHAPES, count_quiets=True), *_EVERYWHERE)
+_SHALLOW_CHUNKS = on_fabrics(_channels((64, 6, 3, 2)), _SHALLOW)
 _BATCHED = _batched((48, 0), (200, 6), (1, 260), (33, 12), (0, 3), (66_001, 2), quiets=2)
 
+_IN_ORDER = "every message is staged before its put, no put's source is overwritten, and the counter comes last"
+_DONE = "every rank adds to a counter of its own, and is not done before that"
+
 BEHAVIOURS = (
-    Behaviour(
-        1,
-        "every message is staged before its put, no put's source is overwritten, and the counter comes last",
-        on_fabrics(_STAGED_CLEAN, RC, SRD, _P2P),
-        _TWICE,
-    ),
+    Behaviour(1, _IN_ORDER, on_fabrics(_STAGED_CLEAN, RC, SRD, _P2P), _TWICE),
     Behaviour(1, "sizes and numbers of messages", on_fabrics(_STAGED, *_EVERYWHERE), _TWICE),
-    Behaviour(
-        2, "the batch is there when the counter grows", on_fabrics(under_checker(_batched((320, 4))), SRD), _ORDER
-    ),
-    Behaviour(
-        2, "the quiet waits for the puts", on_fabrics(under_checker(_batched((320, 4), (48, 3))), RC, _P2P), _QUEUE_PAIR
-    ),
-    Behaviour(
-        2,
-        "any size of batch, with one quiet",
-        on_fabrics(_BATCHED, *_EVERYWHERE),
-        "A quiet waits for a round trip: one for the batch keeps the network busy with all of it.",
-    ),
-    Behaviour(
-        3,
-        "every rank adds to a counter of its own, and is not done before that",
-        on_fabrics(_counts(4), RC, SRD, NODES, _P2P),
-        f"{_OWN_COUNTER} What was posted is done after a quiet only.",
-    ),
+    Behaviour(2, "the batch is there when the counter grows", on_fabrics(_BATCH_CLEAN, SRD), _ORDER),
+    Behaviour(2, "the quiet waits for the puts", on_fabrics(_BATCHED_CLEAN, RC, _P2P), _QUEUE_PAIR),
+    Behaviour(2, "any size of batch, with one quiet", on_fabrics(_BATCHED, *_EVERYWHERE), _ONE_QUIET),
+    Behaviour(3, _DONE, on_fabrics(_counts(4), RC, SRD, NODES, _P2P), f"{_OWN_COUNTER} {_AFTER_A_QUIET}"),
     Behaviour(3, "no addition is lost", on_fabrics(under_checker(_counts(4)), SRD, NODES), _OWN_COUNTER),
-    Behaviour(
-        4,
-        "the messages are there when their tail grows",
-        on_fabrics(under_checker(_channels((320, 4, 2, 2), (48, 5, 3, 1))), SRD),
-        _ORDER,
-    ),
-    Behaviour(
-        4,
-        "it stays right on InfiniBand and over P2P",
-        on_fabrics(under_checker(_channels((320, 4, 2, 2))), RC, _P2P),
-        _QUEUE_PAIR,
-    ),
-    Behaviour(
-        4,
-        "any number of messages, with one quiet per chunk",
-        all_of(
-            on_fabrics(_channels(*_SHAPES, count_quiets=True), *_EVERYWHERE),
-            on_fabrics(_channels((64, 6, 3, 2)), _SHALLOW),
-        ),
-    ),
+    Behaviour(4, "the messages are there when their tail grows", on_fabrics(_TAILS, SRD), _ORDER),
+    Behaviour(4, "it stays right on InfiniBand and over P2P", on_fabrics(_ON_CHANNELS, RC, _P2P), _QUEUE_PAIR),
+    Behaviour(4, "any number of messages, with one quiet per chunk", all_of(_CHUNKS, _SHALLOW_CHUNKS)),
 )

@@ -197,11 +197,14 @@ _POSTED = "One lane posts, once; the others do not go on before it has (a __sync
 _PAIRS = "Which queue pair does qp_id mean? ep::ibgda::queue_pair() says so."
 _ORDER = "A peer within reach sees data that was written before only if the add is a release at system scope."
 _ADDERS = "A NIC's addition and one of the GPU itself can lose each other: which counters does the GPU alone add to?"
+_ALONE = "A peer within reach is served by the warp itself; nobody waits for a NIC."
+_OTHERS_ADD = "Others may add to the same counter at the same time, also where it is this rank's own."
 _OWN: Route = (0, 1)
 
 _IN_REACH = all_of(on_fabrics(_sizes(2, _STORE, PAIR), _P2P), on_fabrics(_sizes(2, _STORE, _NEIGHBOURS), NODES))
 _BY_NIC = all_of(on_fabrics(_sizes(3, _QUIET, PAIR), RC, SRD), on_fabrics(_sizes(3, _QUIET, _ACROSS), NODES))
 _STORED = on_fabrics(_messages(2, _STORE, 0, 9), _P2P), on_fabrics(_messages(2, _STORE, route=_NEIGHBOURS), NODES)
+_WAITED_FOR = on_fabrics(_messages(3, _QUIET, 0, 7, 31), RC, SRD)
 _ATOMIC = on_fabrics(under_checker(_adds(PAIR), 1), _P2P), on_fabrics(under_checker(_adds(PAIR, local=1), 1), RC)
 _ANNOUNCED = on_fabrics(_messages(4, _STORE), _P2P), on_fabrics(_messages(4, _STORE, route=_NEIGHBOURS), NODES)
 _GROWS = (
@@ -215,26 +218,14 @@ _GROWS = (
 BEHAVIOURS = (
     Behaviour(1, "own memory and peers within reach have an address, all others 0", _pointers()),
     Behaviour(2, "after the call, the lane that signals may publish what all lanes wrote", all_of(*_STORED), _TOGETHER),
-    Behaviour(
-        2,
-        "messages of every size arrive whole, by loads and stores alone",
-        _IN_REACH,
-        "A peer within reach is served by the warp itself; nobody waits for a NIC.",
-    ),
+    Behaviour(2, "messages of every size arrive whole, by loads and stores alone", _IN_REACH, _ALONE),
     Behaviour(3, "messages of every size arrive whole, and nothing comes for 0 bytes", _BY_NIC),
-    Behaviour(
-        3, "any lane may wait for the put after the call", on_fabrics(_messages(3, _QUIET, 0, 7, 31), RC, SRD), _POSTED
-    ),
+    Behaviour(3, "any lane may wait for the put after the call", _WAITED_FOR, _POSTED),
     Behaviour(3, "a put is one request", on_fabrics(under_checker(_one_request(), 1), RC), _POSTED),
     Behaviour(3, "the put goes over the queue pair that qp_id means", _queue_pairs(3), _PAIRS),
     Behaviour(3, "the call returns before the data has arrived", _stuck(), "Waiting is the work of quiet."),
     Behaviour(4, "32 bits grow by the value, wherever the counter lies", all_of(*_GROWS), _ADDERS),
-    Behaviour(
-        4,
-        "every addition is atomic",
-        all_of(*_ATOMIC),
-        "Others may add to the same counter at the same time, also where it is this rank's own.",
-    ),
+    Behaviour(4, "every addition is atomic", all_of(*_ATOMIC), _OTHERS_ADD),
     Behaviour(4, "a peer within reach sees the data when the counter grows", all_of(*_ANNOUNCED), _ORDER),
     Behaviour(4, "on InfiniBand the counter stays behind the put of the same qp_id", _queue_pairs(4), _PAIRS),
     Behaviour(4, "after a quiet, it announces data on EFA", on_fabrics(_messages(4, _QUIET), SRD)),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.scenario import Call, Outputs
+from ep_lib.workshop.hidden.cases import calling, one
 
 Step = tuple[Any, ...]
 
@@ -54,17 +54,15 @@ class _Model:
         return work > 0
 
 
-def _case(
-    rng: Rng, steps: Sequence[Step], slots: int = 4, most: int = 64, batch: Sequence[int] = (), silent: bool = False
-) -> Case:
+def _case(rng: Rng, steps: Sequence[Step], slots: int = 4, most: int = 64, batch: Sequence[int] = ()) -> Case:
     salt = int(rng.integers(1000, 1 << 30))
 
-    def judge(outputs: Outputs) -> str | None:
-        model, answers = _Model(slots, most, batch), iter(outputs.seen or ())
+    def judge(seen: Any) -> str | None:
+        model, answers = _Model(slots, most, batch), iter(seen or ())
         for what, *arguments in steps:
             if what == "push":
                 model.head += arguments[0]
-                model.late |= set(arguments[1])
+                model.late |= set(arguments[1:])
             elif what == "fill":
                 model.late.discard(arguments[0])
             elif what == "room":
@@ -73,15 +71,14 @@ def _case(
                 model.done |= set(arguments[0])
             elif what == "leave":
                 model.batch = []
-            elif found := _wrong(what, model, next(answers), salt, silent=silent):
+            elif found := _wrong(what, model, next(answers), salt):
                 return found
         return None
 
-    arguments = {"slots": slots, "most": most, "salt": salt, "batch": list(batch), "steps": list(steps)}
-    return Case(Call("run", arguments), judge)
+    return calling("run", judge, slots=slots, most=most, salt=salt, batch=list(batch), steps=list(steps))
 
 
-def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int, *, silent: bool) -> str | None:
+def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int) -> str | None:
     before, taken, completed = list(model.batch), model.taken, model.completed
     wanted = getattr(model, what)()
     posted = [event for event in seen["events"] if event[0] == "post"]
@@ -111,7 +108,7 @@ def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int, *, silent:
         return f"after {what}() the batch holds the commands {left}; {model.batch} are right"
     if over := [number for number in seen["done"] if number < model.completed]:
         return f"after {what}() self.done still holds {len(over)} commands that were published: it would grow for ever"
-    if not silent and (seen["returned"] is None or seen["returned"] != int(wanted)):
+    if seen["returned"] is None or seen["returned"] != int(wanted):
         return f"{what}() returned {seen['returned']}; {wanted} is right"
     return None
 
@@ -132,85 +129,65 @@ def _out_of_order(what: str, events: Sequence[Sequence[Any]], left_before: int) 
 
 
 # ---- what is asked ---------------------------------------------------------------------------------------------------
+_READY, _TAKE, _LEAVE, _POST, _COMPLETE, _STEP = (
+    (what,) for what in ("ready", "take", "leave", "post", "complete", "step")
+)
+
+
 def _ready(rng: Rng) -> Iterator[Case]:
     late = int(rng.integers(1, 4))
-    yield _case(rng, [("ready",), ("push", 3, []), ("ready",), ("ready",), ("push", 9, []), ("ready",)])
-    yield _case(rng, [("push", 6, [late]), ("ready",), ("fill", late), ("ready",)], slots=8)
-    yield _case(rng, [("push", 6, []), ("ready",)], slots=8, most=5)
+    yield _case(rng, [_READY, ("push", 3), _READY, _READY, ("push", 9), _READY])
+    yield _case(rng, [("push", 6, late), _READY, ("fill", late), _READY], slots=8)
+    yield _case(rng, [("push", 6), _READY], slots=8, most=5)
     slots = int(rng.integers(300, 600))
-    yield _case(rng, [("push", 700, []), ("ready",)], slots=slots, most=slots - int(rng.integers(1, 40)))
-    yield _case(rng, [("push", 6, []), ("ready",)], slots=8, most=5, batch=[0, 1, 2])
+    yield _case(rng, [("push", 700), _READY], slots=slots, most=slots - int(rng.integers(1, 40)))
+    yield _case(rng, [("push", 6), _READY], slots=8, most=5, batch=[0, 1, 2])
 
 
-def _ready_later(rng: Rng) -> Iterator[Case]:
+def _ready_later(rng: Rng) -> Case:
     """Slots that still hold the commands of the round before."""
-    yield _case(rng, [("push", 4, []), ("take",), ("ready",), ("push", 2, []), ("ready",)], silent=False)
+    return _case(rng, [("push", 4), _TAKE, _READY, ("push", 2), _READY])
 
 
 def _take(rng: Rng) -> Iterator[Case]:
     """Without post(), which is another task."""
-    yield _case(rng, [("take",), ("push", 3, []), ("take",), ("take",)])
-    yield _case(rng, [("push", 30, []), *[("take",), ("leave",)] * 4])
+    yield _case(rng, [_TAKE, ("push", 3), _TAKE, _TAKE])
+    yield _case(rng, [("push", 30), *[_TAKE, _LEAVE] * 4])
     slots = int(rng.integers(280, 350))
-    yield _case(
-        rng, [("push", 700, []), *[("take",), ("leave",)] * 2], slots=slots, most=slots - int(rng.integers(1, 20))
-    )
-    yield _case(rng, [("push", 30, []), ("take",), ("take",), ("take",)], most=10)
+    yield _case(rng, [("push", 700), *[_TAKE, _LEAVE] * 2], slots=slots, most=slots - int(rng.integers(1, 20)))
+    yield _case(rng, [("push", 30), _TAKE, _TAKE, _TAKE], most=10)
     late = int(rng.integers(2, 6))
-    yield _case(rng, [("push", 7, [late]), ("take",), ("leave",), ("fill", late), ("take",)], slots=8)
+    yield _case(rng, [("push", 7, late), _TAKE, _LEAVE, ("fill", late), _TAKE], slots=8)
 
 
 def _post(rng: Rng) -> Iterator[Case]:
-    count = int(rng.integers(5, 9))
-    yield _case(rng, [("post",)], batch=[])
-    yield _case(rng, [("post",), ("post",)], batch=list(range(count)))
-    yield _case(
-        rng,
-        [("room", 2), ("post",), ("post",), ("room", 1), ("post",), ("room", 99), ("post",)],
-        batch=list(range(count)),
-    )
+    batch = list(range(int(rng.integers(5, 9))))
+    yield _case(rng, [_POST])
+    yield _case(rng, [_POST, _POST], batch=batch)
+    yield _case(rng, [("room", 2), _POST, _POST, ("room", 1), _POST, ("room", 99), _POST], batch=batch)
 
 
 def _complete(rng: Rng) -> Iterator[Case]:
     # a gap first: who counts completions also stores what is there already, and that is the lesser mistake
-    yield _case(
-        rng, [("finish", [1, 2]), ("complete",), ("finish", [0, 4]), ("complete",), ("finish", [3]), ("complete",)]
-    )
-    yield _case(rng, [("complete",), ("finish", [0]), ("complete",), ("complete",)])
-    yield _case(rng, [("finish", list(range(300))), ("complete",)])
+    yield _case(rng, [("finish", [1, 2]), _COMPLETE, ("finish", [0, 4]), _COMPLETE, ("finish", [3]), _COMPLETE])
+    yield _case(rng, [_COMPLETE, ("finish", [0]), _COMPLETE, _COMPLETE])
+    yield _case(rng, [("finish", list(range(300))), _COMPLETE])
     order = [int(each) for each in rng.permutation(20)]
     rounds = [order[begin : begin + 4] for begin in range(0, 20, 4)]
-    yield _case(rng, [step for numbers in rounds for step in (("finish", numbers), ("complete",))])
+    yield _case(rng, [step for numbers in rounds for step in (("finish", numbers), _COMPLETE)])
 
 
 def _step(rng: Rng) -> Iterator[Case]:
-    yield _case(
-        rng,
-        [("step",), ("push", 3, []), ("step",), ("finish", [2, 0]), ("step",), ("finish", [1]), ("step",), ("step",)],
-    )
-    yield _case(
-        rng,
-        [
-            ("push", 20, []),
-            ("room", 3),
-            ("step",),
-            ("step",),
-            ("room", 2),
-            ("step",),
-            ("room", 99),
-            ("step",),
-            ("step",),
-        ],
-    )
+    yield _case(rng, [_STEP, ("push", 3), _STEP, ("finish", [2, 0]), _STEP, ("finish", [1]), _STEP, _STEP])
+    yield _case(rng, [("push", 20), ("room", 3), _STEP, _STEP, ("room", 2), _STEP, ("room", 99), _STEP, _STEP])
     # completions, commands left in the batch, and new ones, all in one round; then a round that only takes
-    left = [("push", 5, []), ("room", 2), ("step",), ("finish", [0, 1]), ("push", 2, []), ("room", 99), ("step",)]
-    yield _case(rng, [*left, ("push", 2, []), ("room", 0), ("step",), ("finish", [2]), ("step",), ("step",)], slots=8)
+    left = [("push", 5), ("room", 2), _STEP, ("finish", [0, 1]), ("push", 2), ("room", 99), _STEP]
+    yield _case(rng, [*left, ("push", 2), ("room", 0), _STEP, ("finish", [2]), _STEP, _STEP], slots=8)
     steps: list[Step] = []
     for _ in range(25):
-        steps += [("push", int(rng.integers(0, 4)), []), ("room", int(rng.integers(0, 4))), ("step",)]
-    yield _case(
-        rng, [*steps, ("room", 999), *[("step",)] * 20], slots=int(rng.integers(5, 12)), most=int(rng.integers(3, 9))
-    )
+        steps += [("push", int(rng.integers(0, 4))), ("room", int(rng.integers(0, 4))), _STEP]
+    slots, most = int(rng.integers(5, 12)), int(rng.integers(3, 9))
+    yield _case(rng, [*steps, ("room", 999), *[_STEP] * 20], slots=slots, most=most)
 
 
 _IN_ORDER = "Commands are taken in the order of their numbers; a slot that says something else is not ready."
@@ -221,7 +198,7 @@ _ROUND = "complete, post; and if the batch is empty, take and post."
 BEHAVIOURS = (
     Behaviour(1, "it counts what is ready, in order", _ready, _IN_ORDER),
     Behaviour(2, "commands are whole, credits come back once", _take, _COPY),
-    Behaviour(2, "old commands are not taken again", _ready_later, _IN_ORDER),
+    Behaviour(2, "old commands are not taken again", one(_ready_later), _IN_ORDER),
     Behaviour(3, "a full queue loses nothing", _post, _QUEUE),
     Behaviour(4, "completions in any order", _complete, _GAP),
     Behaviour(5, "rounds, with a NIC that is slow at times", _step, _ROUND),

@@ -83,15 +83,6 @@ GRADER_PART void sender(const Job& job, const Streams& streams, const Ring& ring
     reuse_staging(job, streams, ring, peer);
 }
 
-// How far the sender has run ahead: more chunks than slots do not fit.
-GRADER_PART void note_lead(const Ring& ring, int peer, uint64_t chunk, uint64_t* most) {
-    if (ep::lane_id() != 0) return;
-    for (int slot = 0; slot < ring.num_slots; ++slot) {
-        const uint64_t arrived = ep::ld_acquire_sys_u64(arrived_of(ring, peer, slot));
-        if (arrived > chunk && arrived - chunk > *most) *most = arrived - chunk;
-    }
-}
-
 GRADER_PART void receiver(const Job& job, const Streams& streams, const Ring& ring, int peer, int peers_chunks,
                           uint64_t* most) {
     const int first = job.patient ? min(peers_chunks, ring.num_slots) : 0;
@@ -100,8 +91,10 @@ GRADER_PART void receiver(const Job& job, const Streams& streams, const Ring& ri
     bool is_last = false;
     for (uint64_t chunk = 0; !is_last; ++chunk) {
         wait_for_arrival(ring, peer, chunk);
-        if (ep::lane_id() == 0) let_others_run(job.delay);
-        note_lead(ring, peer, chunk, most);
+        if (ep::lane_id() == 0) {
+            let_others_run(job.delay);
+            note_lead(arrived_of(ring, peer, 0), ring.num_slots, chunk, most);
+        }
         ChunkHeader header;
         if (job.learners & kTakeChunk) {
             header = piece_take_chunk(streams, ring, peer, chunk, rows);

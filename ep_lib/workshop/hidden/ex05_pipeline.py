@@ -9,9 +9,19 @@ import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, of_kernels, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.cases import (
+    Cases,
+    all_of,
+    drawn,
+    given,
+    of_kernels,
+    on_fabrics,
+    one,
+    several,
+    under_checker,
+)
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
-from ep_lib.workshop.hidden.judging import each_rank
+from ep_lib.workshop.hidden.judging import credits_wrong, each_rank
 from ep_lib.workshop.hidden.networks import RC, SRD
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
@@ -38,26 +48,14 @@ def _chunks(job: Job, rows: int) -> int:
 
 
 # ---- task 1 ---------------------------------------------------------------------------------------------------------
-def _credits_case(slots: int, first: int = 0) -> Case:
+def _credits_case(_: Rng, slots: int, first: int = 0) -> Case:
     job = _Job(max_rows=3 * slots + 4, num_slots=slots, learners=_ASK, first=first)
 
     def judge(out: Outputs) -> str | None:
-        for chunk, needed in enumerate(map(int, out["noted"][0]), first):
-            want = max(0, chunk + 1 - slots)
-            if needed != want:
-                number = str(needed) if needed < 1 << 32 else f"{needed} (that is {needed - (1 << 64)} in 64 bits)"
-                which = "many: the sender would wait forever, or longer than necessary" if needed > want else "few"
-                return f"with {slots} slot{'s' * (slots > 1)}, chunk {chunk} needs {number} credits: too {which}"
-        return None
+        asked = enumerate(map(int, out["noted"][0]), first)
+        return next(filter(None, (credits_wrong(slots, "chunk", *each) for each in asked)), None)
 
     return Case(_scenario([[0]], [job], [np.zeros(1, np.uint8)], notes=job.max_rows), judge)
-
-
-@drawn
-def _credits(_: Rng) -> Iterator[Case]:
-    for slots in (1, 2, 5, 260):
-        yield _credits_case(slots)
-    yield _credits_case(5, (1 << 32) - 3)
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------
@@ -216,52 +214,32 @@ def _all(learners: int) -> Cases:
 
 
 _FULL = _streams(_Job(learners=_SENDER, patient=1), 1, 4, counts=_LONG)
+_CREDITS = several(_credits_case, (1,), (2,), (5,), (260,), (5, (1 << 32) - 3))
+_STAGED, _TAKEN_OUT = _checked(_SEND_CHUNK, 2, delay=30), _checked(_TAKE_CHUNK, 1, 2)
+_LONG_AND_SHORT = _merged_with(_AT_ONCE, _UNEVEN)
+_ENDED, _FILLED = "nothing is still under way when the kernel has ended", "a slot is filled when it is free"
 _GONE = "After the limit the kernel returns."
 
 BEHAVIOURS = (
-    Behaviour(1, "every chunk knows its credits", on_fabrics(_credits(), RC), _TAKEN),
+    Behaviour(1, "every chunk knows its credits", on_fabrics(_CREDITS, RC), _TAKEN),
     Behaviour(2, "an arrival is never seen before its chunk", on_fabrics(_checked(_SEND_CHUNK, 3), SRD, RC), _OWN),
-    Behaviour(
-        2,
-        "no staging slot is filled while the NIC may read it",
-        on_fabrics(_checked(_SEND_CHUNK, 2, delay=30), RC, SRD),
-        _OWN,
-    ),
+    Behaviour(2, "no staging slot is filled while the NIC may read it", on_fabrics(_STAGED, RC, SRD), _OWN),
     Behaviour(2, "streams of every length arrive", _all(_SEND_CHUNK), _OWN),
     Behaviour(3, "a chunk is worth one credit", on_fabrics(_streams(_Job(learners=_TAKE_CHUNK), 8), RC, SRD), _CREDIT),
-    Behaviour(
-        3, "a slot is given back when it has been read", on_fabrics(_checked(_TAKE_CHUNK, 1, 2), RC, SRD), _CREDIT
-    ),
+    Behaviour(3, "a slot is given back when it has been read", on_fabrics(_TAKEN_OUT, RC, SRD), _CREDIT),
     Behaviour(3, "streams of every length are taken out", on_fabrics(_drawn(_TAKE_CHUNK), RC, SRD), _CREDIT),
-    Behaviour(
-        4,
-        "nothing is still under way when the kernel has ended",
-        on_fabrics(_checked(_SENDER, 8, reuse=1), RC, SRD),
-        _QUIET,
-    ),
-    Behaviour(
-        4, "a slot is filled when it is free", on_fabrics(_checked(_SENDER, 1, 2, delay=30), RC, SRD), _ASK_FIRST
-    ),
+    Behaviour(4, _ENDED, on_fabrics(_checked(_SENDER, 8, reuse=1), RC, SRD), _QUIET),
+    Behaviour(4, _FILLED, on_fabrics(_checked(_SENDER, 1, 2, delay=30), RC, SRD), _ASK_FIRST),
     Behaviour(4, "all slots are used", on_fabrics(_FULL, RC, SRD), _AHEAD),
     Behaviour(4, "a peer that takes nothing", _alone(_SENDER), _GONE),
     Behaviour(4, "streams of every length arrive", on_fabrics(_drawn(_SENDER), SRD, _SHALLOW), _ASK_FIRST),
-    Behaviour(
-        5,
-        "a long stream against a short one",
-        on_fabrics(_merged_with(_AT_ONCE, _UNEVEN), RC, SRD),
-        f"{_EITHER} {_ALL}",
-    ),
+    Behaviour(5, "a long stream against a short one", on_fabrics(_LONG_AND_SHORT, RC, SRD), f"{_EITHER} {_ALL}"),
     Behaviour(5, "it receives while it waits for a credit", on_fabrics(_merged_with(_SEND_FIRST), RC, SRD), _EITHER),
     Behaviour(5, "it sends while nothing comes", on_fabrics(_merged_with(_RECEIVE_FIRST), RC, SRD), _EITHER),
     Behaviour(5, "a peer that takes nothing", _alone(_MERGED), _GONE),
     Behaviour(5, "streams of every length, both ways", on_fabrics(_drawn(_MERGED), RC, SRD, _SHALLOW), _ALL),
-    Behaviour(5, "a slot is filled when it is free", on_fabrics(_checked(_MERGED, 1, 2), RC, SRD), _ASK_FIRST),
-    Behaviour(
-        5,
-        "nothing is still under way when the kernel has ended",
-        on_fabrics(_checked(_MERGED, 8, reuse=1), RC, SRD),
-        _QUIET,
-    ),
+    Behaviour(5, _FILLED, on_fabrics(_checked(_MERGED, 1, 2), RC, SRD), _ASK_FIRST),
+    Behaviour(5, _ENDED, on_fabrics(_checked(_MERGED, 8, reuse=1), RC, SRD), _QUIET),
 )
 
 REHEARSED = 99  # cases of each, in the public checks

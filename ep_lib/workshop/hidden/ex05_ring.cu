@@ -107,13 +107,6 @@ EP_DEVICE bool send(const Job& job, const Ring& ring, const char* source, uint64
 }
 
 // ---- the receiver -----------------------------------------------------------------------------------------------
-EP_DEVICE void note_lead(const Job& job, const Ring& ring, uint64_t message, uint64_t* most) {
-    for (int slot = 0; slot < ring.num_slots; ++slot) {
-        const uint64_t arrived = ep::ld_acquire_sys_u64(ring.arrived + slot);
-        if (arrived > message && arrived - message > *most) *most = arrived - message;
-    }
-}
-
 EP_DEVICE bool receive(const Job& job, const Ring& ring, char* target, uint64_t message, uint64_t* notes) {
     const size_t bytes = size_of(job, message);
     if (job.learners & kReceive) return piece_ring_receive_warp(ring, target, bytes, message);
@@ -127,7 +120,7 @@ EP_DEVICE bool receive(const Job& job, const Ring& ring, char* target, uint64_t 
             }
         }
         let_others_run(job.delay);
-        note_lead(job, ring, message, notes + 2);
+        note_lead(ring.arrived, ring.num_slots, message, notes + 2);
     }
     ok = __shfl_sync(ep::kFullWarp, ok, 0);
     __syncwarp();

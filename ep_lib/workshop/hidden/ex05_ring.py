@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.memory.device_state import FAULT_NONE
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, drawn, on_fabrics, under_checker
+from ep_lib.workshop.hidden.cases import Cases, drawn, on_fabrics, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
-from ep_lib.workshop.hidden.judging import each_rank, fault_of
+from ep_lib.workshop.hidden.judging import credits_wrong, each_rank, fault_of
 from ep_lib.workshop.hidden.networks import BOTH, PAIR, RC, RING, SRD, Route, senders
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
@@ -31,33 +31,20 @@ _Job = job_of(__file__)
 
 
 # ---- task 1 alone ---------------------------------------------------------------------------------------------------
-def _room_case(slots: int, credits: int, first: int = 0) -> Case:
+def _room_case(_: Rng, slots: int, credits: int, first: int = 0) -> Case:
     job = _Job(num_slots=slots, messages=credits + 2 * slots + 2 - first, credits=credits, first=first)
 
     def judge(out: Outputs) -> str | None:
         answers = out["noted"][0].reshape(-1, 2)
         for message, (needed, room) in enumerate(answers, first):
-            want = max(0, message - slots + 1)
-            if int(needed) != want:
-                which = "many" if int(needed) > want else "few"
-                return f"with {slots} slots, message {message} needs {_number(int(needed))} credits: too {which}"
-            if bool(room) != (credits >= want):
+            if problem := credits_wrong(slots, "message", message, int(needed)):
+                return problem
+            if bool(room) != (credits >= int(needed)):
                 what = "room" if room else "no room"
                 return f"with {slots} slots and {credits} credits, there is {what} for message {message}"
         return None
 
     return Case(_scenario((-1,), job, [np.zeros(1, np.uint8)], notes=2 * job.messages), judge)
-
-
-def _number(value: int) -> str:
-    return str(value) if value < 1 << 32 else f"{value} (that is {value - (1 << 64)} in 64 bits)"
-
-
-@drawn
-def _room(_: Rng) -> Iterator[Case]:
-    for slots, credits in ((1, 0), (1, 3), (3, 0), (3, 4), (8, 20), (260, 20)):
-        yield _room_case(slots, credits)
-    yield _room_case(3, _OLD + 4, _OLD)
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------
@@ -262,19 +249,15 @@ _CUT = "Full messages, then one with what is left, if anything; *message counts 
 _ENDS = _WAIT | _CREDIT
 _LENGTHS = _streams(0, 1, 64, 128, 191, 192, 193, 286, 1000)
 
+_CREDITS = several(_room_case, (1, 0), (1, 3), (3, 0), (3, 4), (8, 20), (260, 20), (3, _OLD + 4, _OLD))
+
 BEHAVIOURS = (
-    Behaviour(1, "every message knows its credits", on_fabrics(_room(), RC), _FREE),
+    Behaviour(1, "every message knows its credits", on_fabrics(_CREDITS, RC), _FREE),
     Behaviour(
-        1,
-        "a sender that asks for room never overwrites what is still needed",
-        _checked(_ROOM, 1, 3, delay=40),
-        _FREE,
+        1, "a sender that asks for room never overwrites what is still needed", _checked(_ROOM, 1, 3, delay=40), _FREE
     ),
     Behaviour(
-        1,
-        "a sender that waits for room does not either",
-        _checked(_WAIT_FOR_ROOM, 2, 1, fabrics=[SRD], seeds=2),
-        _FREE,
+        1, "a sender that waits for room does not either", _checked(_WAIT_FOR_ROOM, 2, 1, fabrics=[SRD], seeds=2), _FREE
     ),
     Behaviour(2, "a signal is never seen before its message", _checked(_POST, 1, 3, fabrics=[SRD]), _SIGNAL),
     Behaviour(2, "any number of messages and slots", on_fabrics(_rounds(_POST), RC, SRD), _SIGNAL),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import drawn, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.cases import on_fabrics, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
 from ep_lib.workshop.hidden.networks import NODES
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
@@ -101,38 +99,22 @@ def _scenario(called_by: str, job: Job, given: Array, told: int, ranks: int = 1)
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-@drawn
-def _for_each(rng: Rng, case: Callable[[Rng, int], Case], *warps: int) -> Iterator[Case]:
-    for count in warps:
-        yield case(rng, count)
-
-
-@drawn
-def _tables(rng: Rng) -> Iterator[Case]:
-    for sources, stride in ((1, 1), (2, 3), (8, 9), (32, 33), (60, 2001), (2, 70001)):
-        yield _ranks_case(rng, sources, stride)
-
-
-@drawn
-def _addresses(rng: Rng) -> Iterator[Case]:
-    for ranks, row_vectors, most in ((2, 1, 100), (4, 448, 4096), (4, 1024, 1 << 23)):
-        yield _address_case(rng, ranks, row_vectors, most)
-
-
 _BELOW = "Bit l of the ballot is lane l; only the bits below one's own lane count, and the total counts all of them."
 _SHARED = "A barrier between writing and reading, and one before the next call writes there again."
 _BEFORE = "Only the sources before this one, and every stride-th count."
 _ROW = "The beginning of that rank's copy, and index * row_vectors vectors further, in 64 bits."
 
+_TABLES = several(_ranks_case, (1, 1), (2, 3), (8, 9), (32, 33), (60, 2001), (2, 70001))
+_ADDRESSES = several(_address_case, (2, 1, 100), (4, 448, 4096), (4, 1024, 1 << 23))
 _NEAR = under_checker(one(_address_case, 2, 9, 80), 1)
 
 BEHAVIOURS = (
-    Behaviour(1, "random votes, blocks of any size", _for_each(_votes_case, 1, 2, 5), _BELOW),
-    Behaviour(1, "one warp of two calls", under_checker(_for_each(_votes_case, 1), 2), _BELOW),
-    Behaviour(2, "random values, blocks of one to 32 warps", _for_each(_warps_case, 1, 2, 7, 32), _SHARED),
-    Behaviour(2, "many calls through the same memory", under_checker(_for_each(_warps_case, 2, 4), 8), _SHARED),
-    Behaviour(3, "tables of every size", _tables(), _BEFORE),
-    Behaviour(4, "rows near and far", on_fabrics(_addresses(), Fabric("p2p")), _ROW),
+    Behaviour(1, "random votes, blocks of any size", several(_votes_case, (1,), (2,), (5,)), _BELOW),
+    Behaviour(1, "one warp of two calls", under_checker(one(_votes_case, 1), 2), _BELOW),
+    Behaviour(2, "random values, blocks of one to 32 warps", several(_warps_case, (1,), (2,), (7,), (32,)), _SHARED),
+    Behaviour(2, "many calls through the same memory", under_checker(several(_warps_case, (2,), (4,)), 8), _SHARED),
+    Behaviour(3, "tables of every size", _TABLES, _BEFORE),
+    Behaviour(4, "rows near and far", on_fabrics(_ADDRESSES, Fabric("p2p")), _ROW),
     Behaviour(4, "rows of ranks of the same node", on_fabrics(_NEAR, *_IN_A_NODE), _ROW),
 )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, on_fabrics, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
 from ep_lib.workshop.hidden.judging import each_rank
 from ep_lib.workshop.hidden.networks import IN_A_NODE
@@ -114,18 +114,6 @@ def _scenario(job: Job, rng: Rng, ranks: int, epochs: int, notes: int) -> Scenar
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
 @drawn
-def _sizes(rng: Rng) -> Iterator[Case]:
-    for rows, group_rows in ((1, 1), (5, 1), (6, 3), (7, 3), (8, 3), (4, 16), (64, 16), (66_000, 700)):
-        yield _groups_case(rng, rows, group_rows)
-
-
-@drawn
-def _orders(rng: Rng) -> Iterator[Case]:
-    for ranks, groups in ((2, 4), (3, 3), (4, 5), (8, 3), (2, 300), (36, 3)):
-        yield _order_case(rng, ranks, groups)
-
-
-@drawn
 def _trips(rng: Rng, /, learners: int, *ranks: int, **more: int) -> Iterator[Case]:
     for seed, count in enumerate(ranks):
         unit = 1 << 32 if seed % 2 else 1
@@ -159,9 +147,12 @@ _FAIR = "Counted from this rank on, each other rank once per group, and all rank
 _TELL = "Entry [rank()][group] of the owner's copy, stored with release at system scope."
 _LOOK = "Entry [from][group] of this rank's own copy, with acquire, until it is at least the epoch."
 
+_SIZES = several(_groups_case, (1, 1), (5, 1), (6, 3), (7, 3), (8, 3), (4, 16), (64, 16), (66_000, 700))
+_ORDERS = several(_order_case, (2, 4), (3, 3), (4, 5), (8, 3), (2, 300), (36, 3))
+
 BEHAVIOURS = (
-    Behaviour(1, "groups of one row and of many", _sizes(), _UP),
-    Behaviour(2, "two to eight ranks", _orders(), _FAIR),
+    Behaviour(1, "groups of one row and of many", _SIZES, _UP),
+    Behaviour(2, "two to eight ranks", _ORDERS, _FAIR),
     Behaviour(3, "every group is told to its owner", _everywhere(_SIGNAL, 2, 4), _TELL),
     Behaviour(3, "more groups than 10 bits count", _many_groups(_SIGNAL), _TELL),
     Behaviour(3, "a group's rows are there when it is told", under_checker(_trips(_SIGNAL, 2, 3)), _TELL),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import platform
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import drawn, of_kernels, on_fabrics, one, under_checker
+from ep_lib.workshop.hidden.cases import all_of, of_kernels, on_fabrics, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
 from ep_lib.workshop.hidden.networks import RC, SRD
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
@@ -47,14 +46,7 @@ def _add(sums: Array, weight: Array | np.float32, values: Array) -> Array:
     return added
 
 
-@drawn
-def _products(rng: Rng) -> Iterator[Case]:
-    yield _product_case(rng)
-    if _JOINS:
-        yield _product_case(rng, joined=True)
-
-
-def _product_case(rng: Rng, count: int = 600, *, joined: bool = False) -> Case:
+def _product_case(rng: Rng, joined: bool, count: int = 600) -> Case:
     """``joined``: by a compiler that makes one operation of a product and a sum, unless the piece keeps them apart."""
     every = np.array(list(itertools.product(_ODD, repeat=3)), np.float32)
     three = np.concatenate([every, _floats(rng, count, 3)])
@@ -181,25 +173,21 @@ def _scenario(job: Job, given: Array, weights: Array, told: int, task: int | Non
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
-@drawn
-def _weights(rng: Rng) -> Iterator[Case]:
-    for ranks, per_rank, top_k in ((1, 4, 2), (4, 2, 3), (3, 5, 8), (8, 1, 4), (40, 10, 36)):
-        yield _weights_case(rng, ranks, per_rank, top_k)
-    yield _weights_case(rng, 2, 40_000, 4, count=5, first=1 << 16)
-
-
 _ROUND = "Round the product, then the sum: __fmul_rn and __fadd_rn, which no compiler joins."
 _MOVE = "A bfloat16 is the upper half of a float32: move the bits, and leave none of the other number."
 _NEAREST = "To the nearest, ties to even, and NaN stays NaN; the second number in the upper half, nothing of it below."
 _THERE = "Only experts of this rank, and -1 is none; added from the first to the last, each addition rounded."
 
+_PRODUCTS = several(_product_case, (False,), *([(True,)] if _JOINS else []))
+_SMALL = several(_weights_case, (1, 4, 2), (4, 2, 3), (3, 5, 8), (8, 1, 4), (40, 10, 36))
+_LARGE = one(_weights_case, 2, 40_000, 4, count=5, first=1 << 16)
 _ROWS = under_checker(one(_rows_case, bfloat16=True), 2)
 
 BEHAVIOURS = (
-    Behaviour(1, "numbers of every size", _products(), _ROUND),
+    Behaviour(1, "numbers of every size", _PRODUCTS, _ROUND),
     Behaviour(1, "the sum of float32 rows", under_checker(one(_rows_case, bfloat16=False), 1), _ROUND),
     Behaviour(2, "any bits", one(_halves_case), _MOVE),
     Behaviour(3, "numbers between two others", one(_rounding_case), _NEAREST),
     Behaviour(3, "the sum of bfloat16 rows", on_fabrics(_ROWS, Fabric("p2p"), RC, SRD), _NEAREST),
-    Behaviour(4, "routings of every kind", _weights(), _THERE),
+    Behaviour(4, "routings of every kind", all_of(_SMALL, _LARGE), _THERE),
 )

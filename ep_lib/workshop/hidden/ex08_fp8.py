@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ep_lib import reference
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import drawn, one, under_checker
+from ep_lib.workshop.hidden.cases import drawn, one, several, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _LANES, _ELEMENTS, _GROUP = 32, 16, 128
@@ -233,7 +233,8 @@ def _every_kind(rng: Rng, case: Callable[[Rng, str, int], Case], kinds: Iterable
         yield case(rng, kind, 1 + seed % 3)
 
 
-_SHAPES = (
+# (hidden, rows, blocks, warps) of each kind; last, more elements than 16 bits count
+_SIZES = (
     (128, 3, 1, 1),
     (384, 5, 1, 2),
     (512, 2, 2, 1),
@@ -242,20 +243,14 @@ _SHAPES = (
     (1152, 4, 1, 1),
     (256, 2, 1, 1),
 )
-
-
-@drawn
-def _rows(rng: Rng) -> Iterator[Case]:
-    for kind, shape in zip(_KINDS, _SHAPES, strict=True):
-        yield _rows_case(rng, kind, *shape)
-    yield _rows_case(rng, "ordinary numbers", 66_048, 1, 1, 1)  # more than 16 bits count
-
-
-@drawn
-def _short_and_long(rng: Rng) -> Iterator[Case]:
-    for kind, hidden in (("outliers", 128), ("infinities and NaN", 640), ("zeros of both signs", 512)):
-        yield _rows_case(rng, kind, hidden, 3, 1, 2)
-
+_ROWS = several(
+    _rows_case,
+    *((kind, *shape) for kind, shape in zip(_KINDS, _SIZES, strict=True)),
+    ("ordinary numbers", 66_048, 1, 1, 1),
+)
+_SHORT_AND_LONG = several(
+    _rows_case, ("outliers", 128, 3, 1, 2), ("infinities and NaN", 640, 3, 1, 2), ("zeros of both signs", 512, 3, 1, 2)
+)
 
 _LARGEST = "Only magnitudes, only of finite numbers, and only among the eight lanes of the group."
 _SCALE = "The largest magnitude over 448, by __fdiv_rn; 1 if that is below kFp8LeastScale."
@@ -270,6 +265,6 @@ BEHAVIOURS = (
     Behaviour(3, "every kind of numbers", _every_kind(lambda rng, kind, _: _pair_case(rng, kind)), _PAIR),
     Behaviour(4, "every kind of numbers, several warps", _every_kind(_lanes_case, _KINDS), _ORDER),
     Behaviour(4, "some warps of a block call", under_checker(one(_lanes_case, "outliers", 1), 2), _ORDER),
-    Behaviour(5, "rows of every length, several warps and blocks", _rows(), _ROW),
-    Behaviour(5, "lanes do not write over each other", under_checker(_short_and_long(), 3), _ROW),
+    Behaviour(5, "rows of every length, several warps and blocks", _ROWS, _ROW),
+    Behaviour(5, "lanes do not write over each other", under_checker(_SHORT_AND_LONG, 3), _ROW),
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.hidden.cases import Cases, calling, one
+from ep_lib.workshop.hidden.cases import all_of, calling, one, several
 from ep_lib.workshop.scenario import Array
 
 PIECE = "routing.py"
@@ -189,13 +189,38 @@ def _expert_twice(rng: Rng) -> Case:
     return _limited(rng, np.tile([twice, once, twice], (tokens, 1)), experts, 2 * int(rng.integers(1, tokens)) - 1)
 
 
-def _limits(rng: Rng) -> Case:
-    return _limited(rng, _ids(rng, 20, 3, 6), 6, 5)
-
-
 # ---- what is asked --------------------------------------------------------------------------------------------------
-def _several(*made: Callable[[Rng], Case]) -> Cases:
-    return lambda rng: iter([each(rng) for each in made])
+def _some(rng: Rng, least: int, most: int, top_k: int, dtype: str = "float32") -> Case:
+    return _routes(rng, int(rng.integers(least, most)), 9, top_k, dtype)
+
+
+def _counts(rng: Rng) -> Iterator[Case]:
+    experts = int(rng.integers(5, 40))
+    yield _loads(_ids(rng, 40, 3, experts), experts)
+    last = int(rng.integers(256, 400))
+    yield _loads(np.append(np.zeros((70_000, 1), int), last), last + 1)
+
+
+def _counts_of_none(rng: Rng) -> Iterator[Case]:
+    yield _loads(_ids(rng, 9, 2, 3), 12)
+    yield _loads(np.full((3, 2), -1), 5)
+
+
+def _uneven(rng: Rng) -> Iterator[Case]:
+    experts = int(rng.integers(5, 12))
+    yield _balance(rng, 15, experts, _ids(rng, 15, 2, experts))
+    yield _balance(rng, 300, 2, _ids(rng, 300, 2, 2, 0.1))
+
+
+def _first_stay(rng: Rng) -> Iterator[Case]:
+    yield _limited(rng, _ids(rng, 20, 3, 6), 6, 5)
+    yield _limited(rng, _ids(rng, 270, 2, 2, 0), 2, int(rng.integers(256, 265)))
+    yield _expert_twice(rng)
+
+
+def _all_or_none(rng: Rng) -> Iterator[Case]:
+    yield _limited(rng, _ids(rng, 8, 2, 4), 4, 99)
+    yield _limited(rng, _ids(rng, 8, 2, 4), 4, 0)
 
 
 _CHOOSE = "topk of the logits; a softmax over those chosen; a softmax over all."
@@ -206,67 +231,22 @@ _EVEN = "Experts times the sum of share * mean probability; the gradient goes th
 _NOBODY = "Where nobody chose anything every share is 0, and 0 / 0 is no number."
 _FULL = "Number each expert's choices in order; divide what a token keeps by its sum."
 
+_OF_TYPES = several(_some, *((5, 12, 4, dtype) for dtype in _TYPES))
+
 BEHAVIOURS = (
     Behaviour(
-        1,
-        "the largest logits and their softmax",
-        _several(lambda r: _routes(r, int(r.integers(9, 20)), 9, 3), lambda r: _routes(r, 3, 300, 8)),
-        _CHOOSE,
+        1, "the largest logits and their softmax", all_of(one(_some, 9, 20, 3), one(_routes, 3, 300, 8)), _CHOOSE
     ),
-    Behaviour(
-        1,
-        "one expert, and all of them",
-        _several(*(lambda r, e=experts, k=top_k: _routes(r, 4, e, k) for experts, top_k in ((5, 1), (5, 5), (1, 1)))),
-        _CHOOSE,
-    ),
-    Behaviour(
-        1,
-        "logits of another type, and a single token",
-        _several(
-            *(lambda r, dtype=dtype: _routes(r, int(r.integers(5, 12)), 9, 4, dtype) for dtype in _TYPES),
-            lambda r: _routes(r, 1, 4, 2),
-        ),
-        _CHOOSE,
-    ),
+    Behaviour(1, "one expert, and all of them", several(_routes, (4, 5, 1), (4, 5, 5), (4, 1, 1)), _CHOOSE),
+    Behaviour(1, "logits of another type, and a single token", all_of(_OF_TYPES, one(_routes, 1, 4, 2)), _CHOOSE),
     Behaviour(1, "logits far from 0", one(lambda r: _routes(r, 8, int(r.integers(5, 12)), 3, far=1000)), _LARGE),
-    Behaviour(1, "logits far from each other", one(lambda r: _routes(r, 8, 16, 4, most=500)), _APART),
-    Behaviour(
-        2,
-        "every choice counts once",
-        _several(
-            lambda r: _loads(_ids(r, 40, 3, (experts := int(r.integers(5, 40)))), experts),
-            lambda r: _loads(np.append(np.zeros((70_000, 1), int), (last := int(r.integers(256, 400)))), last + 1),
-        ),
-        _COUNT,
-    ),
-    Behaviour(
-        2,
-        "experts that nobody chose",
-        _several(lambda r: _loads(_ids(r, 9, 2, 3), 12), lambda r: _loads(np.full((3, 2), -1), 5)),
-        _COUNT,
-    ),
+    Behaviour(1, "logits far from each other", one(_routes, 8, 16, 4, most=500), _APART),
+    Behaviour(2, "every choice counts once", _counts, _COUNT),
+    Behaviour(2, "experts that nobody chose", _counts_of_none, _COUNT),
     Behaviour(3, "1 when the load is even", one(_even), _EVEN),
-    Behaviour(
-        3,
-        "an uneven load",
-        _several(
-            lambda r: _balance(r, 15, (experts := int(r.integers(5, 12))), _ids(r, 15, 2, experts)),
-            lambda r: _balance(r, 300, 2, _ids(r, 300, 2, 2, 0.1)),
-        ),
-        _EVEN,
-    ),
+    Behaviour(3, "an uneven load", _uneven, _EVEN),
     Behaviour(3, "nobody chose anything", one(_balance, 3, 4, np.full((3, 2), -1)), _NOBODY),
-    Behaviour(
-        4,
-        "the first choices of an expert stay",
-        _several(_limits, lambda r: _limited(r, _ids(r, 270, 2, 2, 0), 2, int(r.integers(256, 265))), _expert_twice),
-        _FULL,
-    ),
-    Behaviour(
-        4,
-        "room for everybody, and for nobody",
-        _several(lambda r: _limited(r, _ids(r, 8, 2, 4), 4, 99), lambda r: _limited(r, _ids(r, 8, 2, 4), 4, 0)),
-        _FULL,
-    ),
+    Behaviour(4, "the first choices of an expert stay", _first_stay, _FULL),
+    Behaviour(4, "room for everybody, and for nobody", _all_or_none, _FULL),
     Behaviour(4, "all want the same expert", one(_limited, np.tile([2, 0], (6, 1)), 3, 4), _FULL),
 )

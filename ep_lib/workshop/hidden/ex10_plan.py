@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
-from ep_lib.workshop.scenario import Call, Outputs
+from ep_lib.workshop.hidden.cases import calling
 
 # Ranks, ranks of a node, tokens; last a single rank.
 _WORLDS = ((4, 2, 5), (8, 4, 6), (3, 1, 4), (4, 4, 3), (6, 3, 1), (1, 1, 3))
@@ -50,15 +50,13 @@ def _handed_on(wants: Wants, rank: int, per_node: int) -> list[Any]:
 
 
 def _case(function: str, arguments: tuple[Any, ...], wanted: Any, about: str) -> Case:
-    def judge(outputs: Outputs) -> str | None:
-        if outputs.seen == wanted:
-            return None
-        return f"{function}() for {about} gives {_short(outputs.seen)}; {_short(wanted)} is right"
+    def judge(seen: Any) -> str | None:
+        wrong = f"{function}() for {about} gives {_short(seen)}; {_short(wanted)} is right"
+        return None if seen == wanted else wrong
 
     table, *others = arguments
     content = np.packbits(table).tobytes() if table.dtype == np.bool_ else table.tolist()
-    plain = ((table.shape, content), *others)
-    return Case(Call("run", {"function": function, "arguments": plain}), judge)
+    return calling("run", judge, function=function, arguments=((table.shape, content), *others))
 
 
 def _short(value: Any) -> str:

@@ -22,6 +22,14 @@ EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
     }
 }
 
+// How far a sender has run ahead of `message`, by the signals of its slots: more than there are slots do not fit.
+EP_DEVICE void note_lead(const uint64_t* arrived, int slots, uint64_t message, uint64_t* most) {
+    for (int slot = 0; slot < slots; ++slot) {
+        const uint64_t there = ep::ld_acquire_sys_u64(arrived + slot);
+        if (there > message && there - message > *most) *most = there - message;
+    }
+}
+
 // The end of a kernel in which not all threads call the piece, where the others wait for those that do. A __syncthreads()
 // in what one warp calls meets theirs, which the checker tells (`varied` of hidden/__init__.py adds warps that call
 // nothing); a __syncwarp() in what one thread calls waits for lanes that are here. Every run ends here, whether such

@@ -47,6 +47,16 @@ def memory_wrong(got: Array, want: Array, in_message: NDArray[np.bool_], when: s
     return None
 
 
+def credits_wrong(slots: int, what: str, number: int, needed: int) -> str | None:
+    """Of message or chunk ``number``: whether its sender waits for as many credits as make its slot free."""
+    want = max(0, number + 1 - slots)
+    if needed == want:
+        return None
+    said = str(needed) if needed < 1 << 32 else f"{needed} (that is {needed - (1 << 64)} in 64 bits)"
+    which = "many: the sender would wait forever, or longer than necessary" if needed > want else "few"
+    return f"with {slots} slot{'s' * (slots > 1)}, {what} {number} needs {said} credits: too {which}"
+
+
 # ---- packets of 16 bytes: the emulator's stores arrive in program order, so only accesses tell one store from two ----
 def narrow(kinds: Kinds) -> Array:
     """How many loads, stores and updates of kernels were not 16 bytes as one access."""

@@ -12,9 +12,7 @@ from ep_lib import Kernel, Rank, spawn
 from ep_lib.workshop.far import Far, Guest
 from ep_lib.workshop.followed import Followed, Receives, Sends, TheKernel, TheRank, findings_of, kernels
 
-KERNELS = kernels(
-    Path(__file__).with_name("ex01_all_to_all.cu"), "write_signal_warp", "wait_and_read", "note", "canary"
-)
+KERNELS = kernels(Path(__file__).with_name("ex01_all_to_all.cu"), "write_signal_warp", "wait_and_read")
 
 
 def _send(rank: Rank, kernel: Kernel, inbox: Any, signals: Any, chunks: Any) -> None:

@@ -64,7 +64,7 @@ class Ring:
         self._events.append(["completed", int(value)])
         self._completed = int(value)
 
-    def push(self, count: int, late: Sequence[int]) -> None:
+    def push(self, count: int, *late: int) -> None:
         """So many commands more. The numbers of those in ``late`` come when :meth:`number` says so, as the words of a
         command are there before its number."""
         self._head += count
@@ -110,7 +110,7 @@ class Nic:
 def run(
     piece: Guest, slots: int, most: int, salt: int, batch: Sequence[int], steps: Sequence[tuple[Any, ...]]
 ) -> list[dict[str, Any]]:
-    """``batch``: numbers that were taken before. Steps: ("push", count, late), ("fill", number), ("room", count),
+    """``batch``: numbers that were taken before. Steps: ("push", count, *late), ("fill", number), ("room", count),
     ("finish", numbers), ("leave",), or a method of Proxy. ("leave",): the batch becomes empty, as if all was posted.
 
     Returns for each method that was called: what it returned, what happened, the commands in the batch and the numbers

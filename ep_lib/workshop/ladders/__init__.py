@@ -92,14 +92,14 @@ class Prepared:
 class Rung:
     """``number`` in its file's table, the kernel it is about, and how it is run.
 
-    ``program(memory, file)`` prepares it; its kernels are compiled from ``file``. ``wrong(results)`` looks at
+    ``program(memory, file, kernel)`` prepares it; its kernels are compiled from ``file``. ``wrong(results)`` looks at
     the results of all ranks and says what is wrong with them, "" if nothing is. Rungs with the same ``work`` do the
     same, so that their times can be compared.
     """
 
     number: int
     kernel: str
-    program: Callable[[Memory, Path], Prepared]
+    program: Callable[[Memory, Path, str], Prepared]
     wrong: Callable[[Sequence[Any]], str]
     work: str = ""
 
@@ -269,9 +269,7 @@ def run(
 def _simulated(ladder: Ladder, index: int, network: str, hardware: Any) -> tuple[list[Any], float]:
     fabric = Fabric(network, ranks_per_node=ladder.ranks_per_node)
     timeline = simulate(main, ladder.ranks, fabric, hardware, args=(ladder.file[:2], index))
-    kernels = [span for span in timeline.spans if span.kind == "kernel"]
-    begin, end = min(span.begin_ns for span in kernels), max(span.end_ns for span in kernels)
-    return [result for result, _ in timeline.results], (end - begin) / 1e3
+    return [result for result, _ in timeline.results], timeline.kernel_us
 
 
 def _measured(ladder: Ladder, index: int) -> tuple[list[Any], float]:
@@ -284,7 +282,8 @@ def main(rank: Rank, number: str, index: int, rounds: int = 1) -> tuple[Any, lis
     """One rung of a ladder on one rank: its result, and the microseconds of each round (on GPUs)."""
     ladder = load(number)
     memory = Memory(rank)
-    prepared = ladder.rungs[index].program(memory, ladder.path)
+    rung = ladder.rungs[index]
+    prepared = rung.program(memory, ladder.path, rung.kernel)
     times = []
     for _ in range(rounds):
         memory.reset()
@@ -324,3 +323,8 @@ def differing(results: Sequence[Any], expected: Sequence[Any], what: str = "byte
         if wrong.size:
             return f"{wrong.size} of {want.nbytes} {what} on rank {rank} are wrong, the first at {int(wrong[0])}"
     return ""
+
+
+def equal_to(expected: Callable[[int], Any]) -> Callable[[Sequence[Any]], str]:
+    """What is wrong with results of which that of each rank must equal ``expected(rank)``, bit for bit."""
+    return lambda results: differing(results, list(map(expected, range(len(results)))))

@@ -12,8 +12,8 @@ import numpy as np
 from ep_lib import reference
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
-from ep_lib.memory.arrays import describe
 from ep_lib.workshop.ladders import Memory
+from ep_lib.workshop.lessons import packed
 
 RANKS, EXPERTS_PER_RANK = 4, 2
 WORK_NS = 3000  # of an expert, for a group of four rows
@@ -152,23 +152,14 @@ class Exchange:
 
     def _lay_out(self) -> None:
         layout = library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout")
-        shape = self._shape
-        choices = {"num_tokens": shape.tokens, "top_k": shape.top_k, "experts_per_rank": EXPERTS_PER_RANK}
-        args = _pack(_LAYOUT, "LayoutArgs", **choices)
+        shape, args = self._shape, packed(_LAYOUT, "LayoutArgs", **self._sizes)
         shared = 4 * (header_constant(_LAYOUT, "kMaxWarps") + EXPERTS_PER_RANK)
         counted = (self._send_index, self._rank_counts, self._choices)
         layout.launch(self._rank, shape.ranks, shape.threads, args, self._idx, *counted, shared_bytes=shared)
 
     def _exchange_counts(self) -> None:
-        args = _pack(
-            _NOTIFY,
-            "NotifyArgs",
-            signals=self._signals(1),
-            counts=_at(self._counts),
-            expert_counts=_at(self._expert_counts),
-            experts_per_rank=EXPERTS_PER_RANK,
-            options=0,
-        )
+        counts = {"counts": self._counts, "expert_counts": self._expert_counts, "experts_per_rank": EXPERTS_PER_RANK}
+        args = packed(_NOTIFY, "NotifyArgs", signals=self._signals(1), **counts, options=0)
         self._launch("exchange_counts", args, self._rank_counts, self._choices, self._plan, grid=1)
 
     # ---- combine -----------------------------------------------------------------------------------------------------
@@ -194,37 +185,21 @@ class Exchange:
 
     def experts_and_combine(self, name: str) -> None:
         """The experts, and the kernels of the rung ``name`` of 07_combine.cu."""
-        experts = _pack(
-            self._shared,
-            "Experts",
-            x=_at(self._arrived_x),
-            received=_at(self._received),
-            max_tokens=self._shape.tokens,
-            row_vectors=self._shape.row_vectors,
-            work_ns=WORK_NS,
-            factor=float(_factor(self._rank.rank)),
-        )
+        work = {"work_ns": WORK_NS, "factor": float(_factor(self._rank.rank))}
+        sizes = {"max_tokens": self._shape.tokens, "row_vectors": self._shape.row_vectors}
+        experts = packed(self._shared, "Experts", x=self._arrived_x, received=self._received, **sizes, **work)
         choices = (self._idx, self._weights)
         if name in ("experts_and_combine", "signal_before_rows"):
-            overlap = _pack(
-                self._shared,
-                "Overlap",
-                returned=_at(self._rows),
-                arrived=_at(self._arrived),
-                epoch=1,
-                expert_blocks=self._shape.blocks,
-                num_tokens=self._shape.tokens,
-                top_k=self._shape.top_k,
-                experts_per_rank=EXPERTS_PER_RANK,
-            )
+            ways = {"returned": self._rows, "arrived": self._arrived, "epoch": 1, "expert_blocks": self._shape.blocks}
+            overlap = packed(self._shared, "Overlap", **ways, **self._sizes)
             args = (experts, overlap, self._sums, *choices, self._send_index)
             self._launch(name, *args, grid=2 * self._shape.blocks)
             return
         self._launch("experts", experts, self._y)
         if name == "combine_atomics":
             arrived = (self._y, self._arrived_source, self._arrived_weights)
-            sizes = (self._row_count, self._shape.hidden, self._shape.top_k)
-            self._launch(name, self._signals(1), self._finished, self._sums, *arrived, *sizes)
+            counts = (self._row_count, self._shape.hidden, self._shape.top_k)
+            self._launch(name, self._signals(1), self._finished, self._sums, *arrived, *counts)
             return
         self._launch("stage", self._stage_args(), self._y, self._differs)
         places = (self._send_index, self._first_row)
@@ -234,29 +209,18 @@ class Exchange:
         self._launch(full_name, *args, shared_bytes=shared)
 
     def _stage_args(self) -> bytes:
-        return _pack(
-            str(self._file),
-            "StageArgs",
-            signals=self._signals(1),
-            rows=_at(self._rows),
-            finished_blocks=_at(self._finished),
-            tag=0,
-            previous_epoch=0,
-            num_vectors=self._row_count * self._shape.row_vectors,
-        )
+        vectors = self._row_count * self._shape.row_vectors
+        more = {"tag": 0, "previous_epoch": 0, "num_vectors": vectors}
+        return packed(self._file, "StageArgs", **self._published, **more)
 
     def _combine_args(self) -> bytes:
-        return _pack(
-            str(self._file),
-            "CombineArgs",
-            signals=self._signals(1),
-            rows=_at(self._rows),
-            finished_blocks=_at(self._finished),
-            num_tokens=self._shape.tokens,
-            row_vectors=self._shape.row_vectors,
-            top_k=self._shape.top_k,
-            experts_per_rank=EXPERTS_PER_RANK,
-        )
+        vectors = self._shape.row_vectors
+        return packed(self._file, "CombineArgs", **self._published, **self._sizes, row_vectors=vectors)
+
+    @property
+    def _published(self) -> dict[str, Any]:
+        """What blocks need that end with a signal for all of their rows."""
+        return {"signals": self._signals(1), "rows": self._rows, "finished_blocks": self._finished}
 
     # ---- launches ----------------------------------------------------------------------------------------------------
     def _launch(self, name: str, *args: Any, grid: int | None = None, shared_bytes: int = 0) -> None:
@@ -265,22 +229,17 @@ class Exchange:
         kernel.launch(self._rank, grid, threads, *args, shared_bytes=shared_bytes, uses=self._memory.arrays)
 
     def _signals(self, epoch: int) -> bytes:
-        return _pack(_NOTIFY, "Signals", flags=_at(self._flags), tags=_at(self._tags), epoch=epoch, masked=0)
+        return packed(_NOTIFY, "Signals", flags=self._flags, tags=self._tags, epoch=epoch, masked=0)
 
     def _dispatch_args(self) -> bytes:
-        return _pack(
-            _DISPATCH,
-            "DispatchArgs",
-            rows=_at(self._rows),
-            recv_topk=_at(self._recv_idx),
-            recv_weights=_at(self._recv_weights),
-            recv_source=_at(self._recv_source),
-            num_tokens=self._shape.tokens,
-            row_vectors=self._shape.row_vectors,
-            top_k=self._shape.top_k,
-            experts_per_rank=EXPERTS_PER_RANK,
-            send_routing=1,
-        )
+        came = {"recv_topk": self._recv_idx, "recv_weights": self._recv_weights, "recv_source": self._recv_source}
+        sizes = {**self._sizes, "row_vectors": self._shape.row_vectors}
+        return packed(_DISPATCH, "DispatchArgs", rows=self._rows, **came, **sizes, send_routing=1)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        shape = self._shape
+        return {"num_tokens": shape.tokens, "top_k": shape.top_k, "experts_per_rank": EXPERTS_PER_RANK}
 
     def _shared_bytes(self, name: str) -> int:
         """Dynamic shared memory of a block: row pointers, and the rows that TMA has under way."""
@@ -299,13 +258,5 @@ def _factor(rank: int) -> np.float32:
     return np.float32(1 + rank / 3)
 
 
-def _pack(header: str, name: str, **fields: Any) -> bytes:
-    return header_struct(header, name).pack(**fields)
-
-
 def _broken(file: Path) -> Path:
     return file.with_name(f"{file.stem}_broken.cu")
-
-
-def _at(array: Any) -> int:
-    return describe(array).address

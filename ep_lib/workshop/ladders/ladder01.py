@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.jit.kernel import Kernel
-from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, random_bytes
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, equal_to, random_bytes
 
 RANKS, BYTES, PIECES = 2, 16 << 10, 16
 
@@ -23,30 +23,25 @@ def _prepare(memory: Memory, send: Callable[..., None]) -> Prepared:
     return Prepared(lambda: send(source, target, out, signal, peer), lambda: rank.to_host(out))
 
 
-def _write(name: str) -> Callable[[Memory, Path], Prepared]:
-    def program(memory: Memory, file: Path) -> Prepared:
-        def send(source: Any, target: Any, out: Any, signal: Any, peer: int) -> None:
-            Kernel.from_file(file, name).launch(memory.rank, 1, 32, target, source, BYTES, signal, peer)
-            Kernel.from_file(file, "wait_and_read").launch(memory.rank, 1, 256, signal, 1, target, BYTES, out, peer)
-
-        return _prepare(memory, send)
-
-    return program
-
-
-def _in_pieces(memory: Memory, file: Path) -> Prepared:
-    offsets = memory.own(np.linspace(0, BYTES, PIECES + 1).astype(np.uint64))
-
+def _write(memory: Memory, file: Path, name: str) -> Prepared:
     def send(source: Any, target: Any, out: Any, signal: Any, peer: int) -> None:
-        Kernel.from_file(file, "multi_write_one_signal").launch(
-            memory.rank, 1, 32, target, source, offsets, PIECES, signal, peer
-        )
+        Kernel.from_file(file, name).launch(memory.rank, 1, 32, target, source, BYTES, signal, peer)
         Kernel.from_file(file, "wait_and_read").launch(memory.rank, 1, 256, signal, 1, target, BYTES, out, peer)
 
     return _prepare(memory, send)
 
 
-def _pipeline(memory: Memory, file: Path) -> Prepared:
+def _in_pieces(memory: Memory, file: Path, name: str) -> Prepared:
+    offsets = memory.own(np.linspace(0, BYTES, PIECES + 1).astype(np.uint64))
+
+    def send(source: Any, target: Any, out: Any, signal: Any, peer: int) -> None:
+        Kernel.from_file(file, name).launch(memory.rank, 1, 32, target, source, offsets, PIECES, signal, peer)
+        Kernel.from_file(file, "wait_and_read").launch(memory.rank, 1, 256, signal, 1, target, BYTES, out, peer)
+
+    return _prepare(memory, send)
+
+
+def _pipeline(memory: Memory, file: Path, _: str) -> Prepared:
     """Rank 0 streams to rank 1: two kernels of one stream would wait for each other, so it goes one way."""
     slots, slot_bytes = 4, BYTES // PIECES
     ring = memory.symmetric(np.zeros(slots * slot_bytes, np.uint8))
@@ -62,7 +57,7 @@ def _pipeline(memory: Memory, file: Path) -> Prepared:
     return _prepare(memory, send)
 
 
-def _words(memory: Memory, file: Path) -> Prepared:
+def _words(memory: Memory, file: Path, name: str) -> Prepared:
     """The same bytes as words that are stored and loaded by atomics."""
     rank, words = memory.rank, BYTES // 8
     peer = 1 - rank.rank
@@ -71,28 +66,25 @@ def _words(memory: Memory, file: Path) -> Prepared:
     out = memory.own(np.zeros(words, np.uint64))
 
     def send() -> None:
-        Kernel.from_file(file, "publish_words").launch(rank, 1, 32, board, source, words, edition, 1, peer)
+        Kernel.from_file(file, name).launch(rank, 1, 32, board, source, words, edition, 1, peer)
         Kernel.from_file(file, "wait_and_look").launch(rank, 1, 32, edition, 1, board, words, out, peer)
 
     return Prepared(send, lambda: rank.to_host(out).view(np.uint8))
-
-
-def _wrong(results: Sequence[Any]) -> str:
-    return differing(results, [random_bytes(1 - rank, BYTES) for rank in range(RANKS)])
 
 
 def _wrong_one_way(results: Sequence[Any]) -> str:
     return differing(results[1:], [random_bytes(0, BYTES)])
 
 
+_wrong = equal_to(lambda rank: random_bytes(1 - rank, BYTES))
 LADDER = Ladder(
     "01_write_signal.cu",
     f"{BYTES >> 10} KiB from rank to rank; rung 1 is the receiving half of the others.",
     RANKS,
     (
-        Rung(0, "write_signal_bare", _write("write_signal_bare"), _wrong, "both ways"),
-        Rung(2, "write_signal_thread", _write("write_signal_thread"), _wrong, "both ways"),
-        Rung(3, "write_signal_warp", _write("write_signal_warp"), _wrong, "both ways"),
+        Rung(0, "write_signal_bare", _write, _wrong, "both ways"),
+        Rung(2, "write_signal_thread", _write, _wrong, "both ways"),
+        Rung(3, "write_signal_warp", _write, _wrong, "both ways"),
         Rung(4, "multi_write_one_signal", _in_pieces, _wrong, "both ways"),
         Rung(5, "pipelined_send", _pipeline, _wrong_one_way, "one way"),
         Rung(6, "publish_words", _words, _wrong, "both ways"),

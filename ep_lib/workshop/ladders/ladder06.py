@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,9 @@ from ep_lib.workshop.ladders.exchange import FULL, RANKS, Exchange, arrivals
 _NAMES = ("x", "topk_idx", "topk_weights", "source")
 
 
-def _program(name: str) -> Callable[[Memory, Path], Prepared]:
-    def program(memory: Memory, file: Path) -> Prepared:
-        exchange = Exchange(memory, file)
-        return Prepared(lambda: exchange.dispatch(name), exchange.received)
-
-    return program
+def _program(memory: Memory, file: Path, name: str) -> Prepared:
+    exchange = Exchange(memory, file)
+    return Prepared(lambda: exchange.dispatch(name), exchange.received)
 
 
 def expected() -> list[dict[str, Any]]:
@@ -57,11 +54,11 @@ LADDER = Ladder(
     "in any order.",
     RANKS,
     (
-        Rung(0, "dispatch_atomics", _program("dispatch_atomics"), _wrong_in_any_order),
-        Rung(1, "dispatch_counted", _program("dispatch_counted"), _wrong_in_any_order),
-        *(
-            Rung(number, name, _program(name), _wrong)
-            for number, name in ((2, "dispatch_exact"), (3, "dispatch_warp"), (4, "dispatch"), (5, "dispatch_tma"))
-        ),
+        Rung(0, "dispatch_atomics", _program, _wrong_in_any_order),
+        Rung(1, "dispatch_counted", _program, _wrong_in_any_order),
+        Rung(2, "dispatch_exact", _program, _wrong),
+        Rung(3, "dispatch_warp", _program, _wrong),
+        Rung(4, "dispatch", _program, _wrong),
+        Rung(5, "dispatch_tma", _program, _wrong),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,10 @@ from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
 from ep_lib.workshop.ladders.exchange import FULL, RANKS, WORK_NS, Exchange, combined
 
 
-def _program(name: str) -> Callable[[Memory, Path], Prepared]:
-    def program(memory: Memory, file: Path) -> Prepared:
-        exchange = Exchange(memory, file)
-        out = exchange.prepare_combine()
-        return Prepared(lambda: exchange.experts_and_combine(name), lambda: memory.rank.to_host(out))
-
-    return program
+def _program(memory: Memory, file: Path, name: str) -> Prepared:
+    exchange = Exchange(memory, file)
+    out = exchange.prepare_combine()
+    return Prepared(lambda: exchange.experts_and_combine(name), lambda: memory.rank.to_host(out))
 
 
 def _wrong(results: Sequence[Any]) -> str:
@@ -40,10 +37,10 @@ LADDER = Ladder(
     f"{WORK_NS / 1000:g} us for four rows. Rung 0 is right to within rounding, the others to the last bit.",
     RANKS,
     (
-        Rung(0, "combine_atomics", _program("combine_atomics"), _wrong_nearly),
-        *(
-            Rung(number, name, _program(name), _wrong)
-            for number, name in ((1, "combine_thread"), (2, "combine_warp"), (3, "combine"), (4, "experts_and_combine"))
-        ),
+        Rung(0, "combine_atomics", _program, _wrong_nearly),
+        Rung(1, "combine_thread", _program, _wrong),
+        Rung(2, "combine_warp", _program, _wrong),
+        Rung(3, "combine", _program, _wrong),
+        Rung(4, "experts_and_combine", _program, _wrong),
     ),
 )

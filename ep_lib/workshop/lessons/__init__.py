@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from ep_lib.errors import ArgumentError
+from ep_lib.jit.structs import header_struct
+from ep_lib.memory.arrays import describe
+from ep_lib.workshop.exercises import workshop_root
 
 
-def pointers(*names: str) -> list[tuple[str, type[np.uint64]]]:
-    """Members of a struct of a tutorial kernel that are addresses, for ``np.dtype``."""
-    return [(name, np.uint64) for name in names]
+def packed(header: str | Path, name: str, **fields: Any) -> bytes:
+    """A struct that is declared in ``header``, a file of the library or an absolute path: of arrays it has the
+    addresses."""
+    plain = {
+        field: value if isinstance(value, (int, float, bytes)) else describe(value).address
+        for field, value in fields.items()
+    }
+    return header_struct(header, name).pack(**plain)
 
 
-def numbers(*names: str) -> list[tuple[str, type[np.int32]]]:
-    """Its members of type ``int``."""
-    return [(name, np.int32) for name in names]
-
-
-def pack(struct: np.dtype[Any], *values: Any) -> Any:
-    """A struct as a kernel takes it: arrays become addresses, integers stay what they are."""
-    return np.array(tuple(map(address, values)), struct)[()]
-
-
-def address(value: Any) -> int:
-    """Where an array of NumPy or CuPy begins; an integer as it is."""
-    if isinstance(value, int):
-        return value
-    return int(value.ctypes.data if isinstance(value, np.ndarray) else value.data.ptr)
+def of_the_tutorial(file: str, name: str, **fields: Any) -> bytes:
+    """The same of a struct that a file of tutorial_kernels declares."""
+    return packed(workshop_root("tutorial_kernels", ArgumentError) / "tutorial_kernels" / file, name, **fields)
 
 
 def in_words(value: float, *steps: tuple[float, str], otherwise: str) -> str:

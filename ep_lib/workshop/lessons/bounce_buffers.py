@@ -12,10 +12,9 @@ from ep_lib.emulator.timeline import Timeline
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
-from ep_lib.workshop.lessons import numbers, pack, pointers
+from ep_lib.workshop.lessons import of_the_tutorial
 
-STREAMS = np.dtype(pointers("source", "counts", "out", "received") + numbers("max_rows", "row_bytes"))
-RING = np.dtype(pointers("inbox", "staging", "arrived", "credits") + numbers("num_slots", "slot_rows"))
+_STRUCTS = "05_bounce_buffer.cuh"
 HEADER_BYTES = 16  # of a slot
 ROW_BYTES = 256
 SCALE = 56  # how many times shorter than rows of 14 KiB these are: simulate() lets each byte count so often
@@ -61,11 +60,13 @@ def exchange(
         source = rank.empty(area, np.uint8)
         slot_bytes = HEADER_BYTES + slot_rows * row_bytes
         inbox, staging = (rank.symmetric((ranks, slots, slot_bytes), np.uint8) for _ in range(2))
-        arrived, credits = rank.symmetric((ranks, slots), np.uint64), rank.symmetric(ranks, np.uint64)
-        memory = (pack(RING, inbox, staging, arrived, credits, slots, slot_rows),)
+        arrays = {"inbox": inbox, "staging": staging, "arrived": rank.symmetric((ranks, slots), np.uint64)}
+        arrays["credits"] = rank.symmetric(ranks, np.uint64)
+        memory = (of_the_tutorial(_STRUCTS, "Ring", **arrays, num_slots=slots, slot_rows=slot_rows),)
     source[...] = rank.to_device(rows_of(me, ranks, max_rows, row_bytes))
     rank.barrier()
-    streams = pack(STREAMS, source, mine, out, received, max_rows, row_bytes)
+    rows = {"source": source, "counts": mine, "out": out, "received": received}
+    streams = of_the_tutorial(_STRUCTS, "Streams", **rows, max_rows=max_rows, row_bytes=row_bytes)
     kernel.launch(rank, blocks_a_peer * ranks, 32, streams, *memory)
     right = np.array_equal(rank.to_host(out), expected(me, counts, max_rows, row_bytes))
     return right and np.array_equal(rank.to_host(received), counts[:, me])
@@ -76,9 +77,3 @@ def clocked(kernel: Kernel, counts: NDArray[Any], slots: int, fabric: str = "rc"
     args = (kernel, counts, slots, 4, blocks_a_peer)
     hardware = HARDWARE["h20-cx7"].scaled(SCALE)
     return simulate(exchange, len(counts), fabric=fabric, hardware=hardware, args=args)
-
-
-def kernel_us(timeline: Timeline) -> float:
-    """From the beginning of the first kernel to the end of the last."""
-    spans = [span for span in timeline.spans if span.kind == "kernel"]
-    return (max(span.end_ns for span in spans) - min(span.begin_ns for span in spans)) / 1000

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 import ep_lib
-from ep_lib.emulator.timeline import Timeline
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import routing as library_router
 from ep_lib.moe.routing import Router, Routing
 from ep_lib.runtime.rank import Rank
-from ep_lib.workshop.lessons import address
 from ep_lib.workshop.lessons import moe_model as lm
+from ep_lib.workshop.lessons import of_the_tutorial
 from ep_lib.workshop.lessons.moe_own import CountedRouter, pieces_of_a_model, router_of, run_ways
 from ep_lib.workshop.lessons.moe_spread import Came, LowLatencyWay
 from ep_lib.workshop.notebook import find
@@ -26,12 +25,6 @@ __all__ = ["CountedRouter", "pieces_of_a_model", "router_of", "run_ways"]
 KERNELS = "tutorial_kernels/09_own_dispatch.cu"
 CONFIG = lm.ModelConfig(hidden=32, ffn=64, layers=1, heads=2, num_experts=8, top_k=2, context=48)
 _BATCH, _HELD_OUT = 8, 16  # windows of a training step; of the text that is held out
-# struct Dispatch of 09_own_dispatch.cuh
-_DISPATCH = np.dtype(
-    [(name, np.uint64) for name in ("rows", "arrived", "routes", "out", "wanted", "epoch")]
-    + [(name, np.int32) for name in ("num_tokens", "max_tokens", "row_vectors", "top_k", "experts_per_rank")],
-    align=True,
-)
 
 
 # ---- the model -------------------------------------------------------------------------------------------------------
@@ -107,10 +100,11 @@ class OwnBuffer:
         self._dispatch = Kernel.from_file(find(KERNELS), kernel)
         self._combine = Kernel.from_file(find(KERNELS), "own_combine")
 
-    def _struct(self, tokens: int) -> Any:
-        arrays = (self.rows, self.arrived, self.routes, self.out, self.wanted)
-        numbers = (self.epoch, tokens, self.max_tokens, self.hidden // 4, self.top_k, self.experts_per_rank)
-        return np.array((*map(address, arrays), *numbers), _DISPATCH)[()]
+    def _struct(self, tokens: int) -> bytes:
+        arrays = {name: getattr(self, name) for name in ("rows", "arrived", "routes", "out", "wanted")}
+        numbers = {name: getattr(self, name) for name in ("epoch", "max_tokens", "top_k", "experts_per_rank")}
+        sizes = {"num_tokens": tokens, "row_vectors": self.hidden // 4}
+        return of_the_tutorial("09_own_dispatch.cuh", "Dispatch", **arrays, **numbers, **sizes)
 
     def launch_dispatch(self, x: Any, topk_idx: Any) -> None:
         """One kernel: x float32 [tokens, hidden], topk_idx int32 [tokens, top_k]."""
@@ -209,10 +203,3 @@ def exchange(
         )
 
     return main
-
-
-def dispatch_us(timeline: Timeline) -> float:
-    """From the beginning of the first kernel to the end of the last, in microseconds of virtual time."""
-    kernels = [span for span in timeline.spans if span.kind == "kernel"]
-    begin, end = min(span.begin_ns for span in kernels), max(span.end_ns for span in kernels)
-    return (end - begin) / 1000

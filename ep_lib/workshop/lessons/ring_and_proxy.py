@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ep_lib.jit.kernel import Kernel
+from ep_lib.memory.arrays import describe
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER, RING
-from ep_lib.workshop.lessons import address, numbers, pack, pointers
+from ep_lib.workshop.lessons import of_the_tutorial
 
-MESSAGES = np.dtype(pointers("source", "outbox", "inbox") + numbers("count", "words", "outbox_rows", "peer"))
 BLOCKS = 3  # producers, the proxy, and the proxy's second thread
 
 
@@ -32,9 +32,16 @@ def ring_bytes(slots: int) -> int:
 
 def ring_in(memory: Any, slots: int) -> Any:
     """The ``ep::ProxyRing`` that lies in ``memory``, an array of :func:`ring_bytes` bytes."""
-    begin = address(memory)
+    begin = describe(memory).address
     credits = begin + slots * COMMAND.size
     return RING.pack(slots=begin, credits=credits, producer=credits + CREDITS.size, num_slots=slots, sealed=0)
+
+
+def messages_of(source: Any, outbox: Any, inbox: Any, peer: int) -> bytes:
+    """The struct of the kernels: of arrays whose rows are messages."""
+    arrays, (count, words) = {"source": source, "outbox": outbox, "inbox": inbox}, inbox.shape
+    sizes = {"count": count, "words": words, "outbox_rows": len(outbox)}
+    return of_the_tutorial("04_ring_and_proxy.cuh", "Messages", **arrays, **sizes, peer=peer)
 
 
 def send(
@@ -56,8 +63,7 @@ def send(
     source = rank.to_device(rows_of(me, count, words))
     ring = new_ring(rank, slots)
     rank.barrier()
-    rows = outbox_rows or count
-    messages = pack(MESSAGES, source, outbox, inbox, count, words, rows, (me + 1) % ranks)
+    messages = messages_of(source, outbox, inbox, (me + 1) % ranks)
     kernel.launch(rank, BLOCKS, threads, ring, messages)
     rank.synchronize()
     rank.barrier()
@@ -71,7 +77,7 @@ def traced(rank: Rank, kernel: Kernel, count: int, slots: int, ahead: int) -> tu
     source = rank.to_device(rows_of(rank.rank, count, words))
     counter, notes = rank.to_device(np.zeros(1, np.uint64)), rank.to_device(np.zeros((2, count, 2), np.uint64))
     ring, peer = new_ring(rank, slots), (rank.rank + 1) % rank.world_size
-    messages = pack(MESSAGES, source, outbox, inbox, count, words, count, peer)
+    messages = messages_of(source, outbox, inbox, peer)
     rank.barrier()
     kernel.launch(rank, 2, 1, ring, messages, ahead, counter, notes)
     rank.synchronize()

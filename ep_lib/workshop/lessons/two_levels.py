@@ -20,10 +20,9 @@ from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
 from ep_lib.workshop.ladders import Memory
-from ep_lib.workshop.lessons import numbers, pack, pointers
+from ep_lib.workshop.lessons import of_the_tutorial
 
-TOKENS = np.dtype(pointers("wants", "rows", "arrived", "signals", "expects") + numbers("count", "words", "mates", "_"))
-RELAY = np.dtype(pointers("rows", "labels", "comes"))
+_STRUCTS = "10_two_levels.cuh"
 Wants = NDArray[np.bool_]  # [source, token, rank]
 
 
@@ -110,15 +109,17 @@ class Exchange:
         partners = np.arange(nodes) * mates + me % mates
         comes = by_node(wants, mates)[partners, :, here].sum(axis=1).astype(np.int32)
         device_bits, device_expects, device_comes = map(memory.own, (bits, expects, comes))
-        areas = (self.rows, self.arrived, signals)
-        self.tokens = pack(TOKENS, device_bits, *areas, device_expects, tokens, words, mates, 0)
+        arrays = {"wants": device_bits, "rows": self.rows, "arrived": self.arrived, "signals": signals}
+        sizes = {"expects": device_expects, "count": tokens, "words": words, "mates": mates}
+        self.tokens = of_the_tutorial(_STRUCTS, "Tokens", **arrays, **sizes)
         labels = labels_that_come(me, wants, mates) * np.uint64(dispatched)
         self.relay, self.staging, self.back = (
-            pack(
-                RELAY,
-                memory.symmetric(np.zeros((nodes, tokens, words), np.float32)),
-                memory.symmetric(first),
-                device_comes,
+            of_the_tutorial(
+                _STRUCTS,
+                "Relay",
+                rows=memory.symmetric(np.zeros((nodes, tokens, words), np.float32)),
+                labels=memory.symmetric(first),
+                comes=device_comes,
             )
             for first in (labels, np.zeros_like(labels), np.zeros_like(labels))
         )

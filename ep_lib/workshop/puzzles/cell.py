@@ -13,7 +13,7 @@ from ep_lib.runtime.check import record
 from ep_lib.viz.page import Page
 from ep_lib.viz.time_travel import page_of
 from ep_lib.workshop import progress, puzzles
-from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, prose_as_html, show_note
+from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, framed, prose_as_html, show_note
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Puzzle, Verdict
 
 _HINTS = ("Where to look", "What to think of", "Nearly the code")
@@ -23,7 +23,6 @@ _COSTS = {
     "steps": "synchronising steps",
 }
 _COLORS = {"to do": BLUE, "right": GREEN, "wrong": ORANGE}
-_FRAME = "border:1px solid #bbbbbb; border-radius:4px; padding:0.4em 0.9em; margin:0.3em 0"
 _FOLD = "margin:0.3em 0 0.3em 0.2em"
 
 
@@ -65,8 +64,7 @@ class Shown:
         solution = code_as_html(puzzle.solution.strip("\n"), language) + prose_as_html(puzzle.discussion)
         last = _fold("A solution, discussed", solution) if puzzle.solution else Markup()
         parts = prose_as_html(puzzle.task) + template + inner + last
-        box = Markup('<div style="{}"><b>Puzzle {}: {}</b>{}</div>')
-        return box.format(_FRAME, puzzle.number, puzzle.title, parts)
+        return framed(Markup("<b>Puzzle {}: {}</b>{}").format(puzzle.number, puzzle.title, parts))
 
 
 def _fold(head: str, body: Markup) -> Markup:

@@ -35,8 +35,9 @@ namespace ep {
                                                         EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM));             \
     }                                                                                                               \
     EP_DEVICE uint##BITS##_t atom_exch_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) { \
-        return static_cast<uint##BITS##_t>(epemu_atomic(EPEMU_ATOMIC_EXCH, address, value, 0, BITS / 8,             \
-                                                        EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM));             \
+        return static_cast<uint##BITS##_t>(                                                                         \
+            epemu_found(address, epemu_atomic(EPEMU_ATOMIC_EXCH, address, value, 0, BITS / 8, EPEMU_##ORDER_ENUM,   \
+                                              EPEMU_SCOPE_##SCOPE_ENUM)));                                          \
     }                                                                                                               \
     EP_DEVICE uint##BITS##_t atom_cas_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t compare,  \
                                                                   uint##BITS##_t value) {                           \

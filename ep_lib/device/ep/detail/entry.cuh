@@ -5,6 +5,7 @@
 // Only a C++ compiler knows what `decltype(&kernel)` is, through templates and aliases, so it writes the answer into a
 // constant table, which the host reads from the compiled file (ep_lib/jit/signature.py). It is data only: functions
 // would need __device__ under NVRTC.
+// It comes behind the source's own macros: no name here is one that people give to these (`#define N 1024`).
 #pragma once
 
 namespace ep::detail {
@@ -32,29 +33,29 @@ enum ElementKind : unsigned {
 };
 
 struct ParamRow {
-    unsigned kind, size, align, flags;
+    unsigned param_kind, param_size, param_align, param_flags;
 };
 
-template <int N>
+template <int kNumParams>
 struct ParamTable {
-    unsigned magic, count;
-    ParamRow rows[N > 0 ? N : 1];
+    unsigned table_magic, param_count;
+    ParamRow param_rows[kNumParams > 0 ? kNumParams : 1];
 };
 
 // Classes, unions and everything else that is copied byte by byte; enumerations are their underlying type.
-template <typename T, bool kIsEnum = __is_enum(T)>
+template <typename Described, bool kIsEnum = __is_enum(Described)>
 struct Describe {
     static constexpr ParamKind kKind = kStruct;
     static constexpr unsigned kFlags = 0;
 };
-template <typename T>
-struct Describe<T, true> : Describe<__underlying_type(T)> {};
+template <typename Described>
+struct Describe<Described, true> : Describe<__underlying_type(Described)> {};
 
-#define EP_DETAIL_DESCRIBE(T, KIND)              \
-    template <>                                  \
-    struct Describe<T, false> {                  \
-        static constexpr ParamKind kKind = KIND; \
-        static constexpr unsigned kFlags = 0;    \
+#define EP_DETAIL_DESCRIBE(Described, KIND_OF)      \
+    template <>                                     \
+    struct Describe<Described, false> {             \
+        static constexpr ParamKind kKind = KIND_OF; \
+        static constexpr unsigned kFlags = 0;       \
     };
 EP_DETAIL_DESCRIBE(bool, kBool)
 EP_DETAIL_DESCRIBE(char, char(-1) < char(0) ? kInt : kUint)
@@ -75,26 +76,26 @@ EP_DETAIL_DESCRIBE(float, kFloat)
 EP_DETAIL_DESCRIBE(double, kFloat)
 #undef EP_DETAIL_DESCRIBE
 
-template <typename T>
+template <typename Described>
 struct Plain {
-    using Type = T;
+    using PlainType = Described;
 };
-template <typename T>
-struct Plain<volatile T> {
-    using Type = T;
+template <typename Described>
+struct Plain<volatile Described> {
+    using PlainType = Described;
 };
 
-template <typename T, bool kIsEnum = __is_enum(T)>
+template <typename Described, bool kIsEnum = __is_enum(Described)>
 struct Element {
     static constexpr unsigned kFlags = kAnything;
 };
-template <typename T>
-struct Element<T, true> : Element<__underlying_type(T)> {};
+template <typename Described>
+struct Element<Described, true> : Element<__underlying_type(Described)> {};
 
-#define EP_DETAIL_ELEMENT(T, KIND)                                                                 \
-    template <>                                                                                    \
-    struct Element<T, false> {                                                                     \
-        static constexpr unsigned kFlags = KIND << kElementShift | sizeof(T) << kElementSizeShift; \
+#define EP_DETAIL_ELEMENT(Described, KIND_OF)                                                                 \
+    template <>                                                                                               \
+    struct Element<Described, false> {                                                                        \
+        static constexpr unsigned kFlags = KIND_OF << kElementShift | sizeof(Described) << kElementSizeShift; \
     };
 EP_DETAIL_ELEMENT(bool, kBoolElement)
 EP_DETAIL_ELEMENT(wchar_t, kIntElement)
@@ -121,69 +122,72 @@ EP_DETAIL_ELEMENT(__nv_fp8_e4m3, kE4m3Element)
 EP_DETAIL_ELEMENT(__nv_fp8_e5m2, kE5m2Element)
 #endif
 #undef EP_DETAIL_ELEMENT
-template <typename T>
-struct Element<T*, false> {
-    static constexpr unsigned kFlags = kPointerElement << kElementShift | sizeof(T*) << kElementSizeShift;
+template <typename Described>
+struct Element<Described*, false> {
+    static constexpr unsigned kFlags = kPointerElement << kElementShift | sizeof(Described*) << kElementSizeShift;
 };
 
-template <typename T>
-struct Describe<T*, false> {
+template <typename Described>
+struct Describe<Described*, false> {
     static constexpr ParamKind kKind = kPointer;
-    static constexpr unsigned kFlags = Element<typename Plain<T>::Type>::kFlags;
+    static constexpr unsigned kFlags = Element<typename Plain<Described>::PlainType>::kFlags;
 };
-template <typename T>
-struct Describe<const T*, false> {
+template <typename Described>
+struct Describe<const Described*, false> {
     static constexpr ParamKind kKind = kPointer;
-    static constexpr unsigned kFlags = kPointsToConst | Element<typename Plain<T>::Type>::kFlags;
+    static constexpr unsigned kFlags = kPointsToConst | Element<typename Plain<Described>::PlainType>::kFlags;
 };
 
-template <int... I>
+template <int... kIndices>
 struct Indices {};
-template <int N, int... I>
-struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
-template <int... I>
-struct MakeIndices<0, I...> {
-    using Type = Indices<I...>;
+template <int kNumParams, int... kIndices>
+struct MakeIndices : MakeIndices<kNumParams - 1, kNumParams - 1, kIndices...> {};
+template <int... kIndices>
+struct MakeIndices<0, kIndices...> {
+    using PlainType = Indices<kIndices...>;
 };
 
-template <typename Function>
+template <typename KernelType>
 struct Entry {
-    static_assert(sizeof(Function) == 0, "a kernel must be a function that returns void");
+    static_assert(sizeof(KernelType) == 0, "a kernel must be a function that returns void");
 };
 
-template <typename... Args>
-struct Entry<void (*)(Args...)> {
-    static constexpr int kCount = sizeof...(Args);
+template <typename... ParamTypes>
+struct Entry<void (*)(ParamTypes...)> {
+    static constexpr int kCount = sizeof...(ParamTypes);
     static constexpr ParamTable<kCount> kTable = {
-        kTableMagic, kCount, {{Describe<Args>::kKind, sizeof(Args), alignof(Args), Describe<Args>::kFlags}...}};
+        kTableMagic,
+        kCount,
+        {{Describe<ParamTypes>::kKind, sizeof(ParamTypes), alignof(ParamTypes), Describe<ParamTypes>::kFlags}...}};
 
 #ifdef EP_EMULATOR
     // Not instrumented: the arguments lie in host memory, which kernels do not use.
-    template <void (*kKernel)(Args...), int... I>
-    __attribute__((no_sanitize("thread"))) static void call_with(void** args, Indices<I...>) {
-        kKernel(*static_cast<Args*>(args[I])...);
+    template <void (*kKernel)(ParamTypes...), int... kIndices>
+    __attribute__((no_sanitize("thread"))) static void enter_kernel_with(void** param_bytes, Indices<kIndices...>) {
+        kKernel(*static_cast<ParamTypes*>(param_bytes[kIndices])...);
     }
-    template <void (*kKernel)(Args...)>
-    __attribute__((no_sanitize("thread"))) static void call(void** args) {
-        call_with<kKernel>(args, typename MakeIndices<kCount>::Type{});
+    template <void (*kKernel)(ParamTypes...)>
+    __attribute__((no_sanitize("thread"))) static void enter_kernel(void** param_bytes) {
+        enter_kernel_with<kKernel>(param_bytes, typename MakeIndices<kCount>::PlainType{});
     }
 #endif
 };
 
 #ifdef __cpp_noexcept_function_type
-template <typename... Args>
-struct Entry<void (*)(Args...) noexcept> : Entry<void (*)(Args...)> {};
+template <typename... ParamTypes>
+struct Entry<void (*)(ParamTypes...) noexcept> : Entry<void (*)(ParamTypes...)> {};
 #endif
 
 }  // namespace ep::detail
 
 // Several kernels of one source may be compiled together: NUMBER tells them apart.
 #ifdef EP_EMULATOR
-#define EP_KERNEL_ENTRY(NUMBER, ...)                                                                                  \
-    extern "C" __attribute__((visibility("default"), used)) const auto ep_kernel_params_##NUMBER =                    \
-        ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;                                                            \
-    extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void epemu_entry_##NUMBER(void** args) { \
-        ep::detail::Entry<decltype(&__VA_ARGS__)>::template call<&__VA_ARGS__>(args);                                 \
+#define EP_KERNEL_ENTRY(NUMBER, ...)                                                                    \
+    extern "C" __attribute__((visibility("default"), used)) const auto ep_kernel_params_##NUMBER =      \
+        ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;                                              \
+    extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void epemu_entry_##NUMBER( \
+        void** param_bytes) {                                                                           \
+        ep::detail::Entry<decltype(&__VA_ARGS__)>::template enter_kernel<&__VA_ARGS__>(param_bytes);    \
     }
 #else
 #define EP_KERNEL_ENTRY(NUMBER, ...) \

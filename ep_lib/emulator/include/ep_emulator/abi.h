@@ -81,6 +81,8 @@ enum epemu_atomic_op {
 };
 // Returns the old value, zero-extended. size: 1, 2, 4 or 8 (ADD_F32: 4, ADD_F64: 8).
 uint64_t epemu_atomic(int atomic_op, void* address, uint64_t value, uint64_t compare, int size, int order, int scope);
+// What an exchange has found, for who uses that: where nobody does, compilers leave this out, and it was a store.
+EPEMU_CONST uint64_t epemu_found(const void* address, uint64_t old);
 
 // The same for 16 bytes: EPEMU_ATOMIC_EXCH or _CAS. What was there goes to `old`.
 void epemu_atomic16(int atomic_op, void* address, const void* value, const void* compare, void* old, int order,
@@ -122,6 +124,12 @@ void epemu_bulk_store(void* global, const void* shared, uint32_t bytes);
 void epemu_bulk_commit();
 void epemu_bulk_wait_groups(int but, bool written);  // until all but the last `but` groups are read, or written too
 void epemu_proxy_fence();
+
+// ---- copies to shared memory that a thread posts and waits for (cp.async): any lane; of 4, 8 or 16 bytes, of which
+// those behind `source_bytes` become 0. In virtual time they are made at once, and none of these is called.
+void epemu_copy_async(void* shared, const void* global, uint32_t bytes, uint32_t source_bytes);
+void epemu_copy_commit();
+void epemu_copy_wait(uint32_t but);  // until all but the last `but` groups are there
 
 // ---- what kernels say about themselves ------------------------------------------------------------------------
 void epemu_trace_value(const char* name, double value);  // ep::trace_value; does nothing without virtual time

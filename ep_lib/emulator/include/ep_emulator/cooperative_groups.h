@@ -2,6 +2,7 @@
 // coalesced_group, thread_group, their partitions, reduce, scans and memcpy_async; and of grids. Clusters that synchronise
 // as a whole are not emulated.
 #pragma once
+#include <ep_emulator/cuda_pipeline.h>
 #include <ep_emulator/integer.h>
 #include <ep_emulator/nv_atomics.h>
 #include <ep_emulator/unsupported.h>
@@ -13,6 +14,14 @@
 #define _COOPERATIVE_GROUPS_MEMCPY_ASYNC
 
 namespace cooperative_groups {
+
+#define EPEMU_TILES                                                                                                 \
+    "the emulator has no tiles of more than 32 threads: a tile has 1, 2, 4, 8, 16 or 32; combine their results in " \
+    "shared memory"
+template <unsigned MaxThreads = 1024>
+struct block_tile_memory {
+    static_assert(ep_emulator::kNever<block_tile_memory>, EPEMU_TILES);
+};
 
 class thread_block {
   public:
@@ -174,7 +183,7 @@ EPEMU_INLINE coalesced_group tiled_partition(const coalesced_group& parent, unsi
 // Size consecutive lanes of a warp (Size: 1, 2, 4, 8, 16 or 32).
 template <unsigned Size, typename Parent = void>
 class thread_block_tile : public coalesced_group {
-    static_assert(Size <= 32 && (Size & (Size - 1)) == 0, "a tile has 1, 2, 4, 8, 16 or 32 threads");
+    static_assert(Size <= 32 && (Size & (Size - 1)) == 0, EPEMU_TILES);
 
   public:
     thread_block_tile()
@@ -289,6 +298,39 @@ struct RelaxedOrder {  // memory_order_relaxed of whichever atomic it is
         return static_cast<Order>(0);
     }
 };
+// Of a reduction's result: into a variable, into an atomic, or joined with what an atomic holds.
+template <typename Group, typename T, typename Operation>
+EPEMU_INLINE void reduce_store_async(const Group& group, T* target, T value, Operation operation) {
+    const T result = reduce(group, value, operation);
+    if (group.thread_rank() == 0) *target = result;
+}
+template <typename Group, typename Atomic, typename T, typename Operation>
+EPEMU_INLINE auto reduce_store_async(const Group& group, Atomic&& target, T value, Operation operation)
+    -> decltype(target.store(value)) {
+    const T result = reduce(group, value, operation);
+    if (group.thread_rank() == 0) target.store(result, RelaxedOrder());
+}
+template <typename Group, typename Atomic, typename T, typename Operation>
+EPEMU_INLINE void reduce_update_async(const Group& group, Atomic&& target, T value, Operation operation) {
+    const T result = reduce(group, value, operation);
+    if (group.thread_rank() != 0) return;
+    T held = target.load(RelaxedOrder());
+    while (!target.compare_exchange_weak(held, operation(held, result), RelaxedOrder())) {
+    }
+}
+
+// ---- one thread of the group calls: which one, CUDA leaves open ---------------------------------------------------------
+template <typename Group, typename Function, typename... Arguments>
+EPEMU_INLINE void invoke_one(const Group& group, Function&& function, Arguments&&... arguments) {
+    if (group.thread_rank() == 0) std::forward<Function>(function)(std::forward<Arguments>(arguments)...);
+}
+template <typename Group, typename Function, typename... Arguments>
+EPEMU_INLINE auto invoke_one_broadcast(const Group& group, Function&& function, Arguments&&... arguments) {
+    std::decay_t<std::invoke_result_t<Function, Arguments...>> result{};
+    if (group.thread_rank() == 0) result = std::forward<Function>(function)(std::forward<Arguments>(arguments)...);
+    return group.shfl(result, 0);
+}
+
 // A scan on top of what an atomic holds (cuda::atomic or cuda::atomic_ref), which grows by the sum of all.
 template <typename Group, typename Atomic, typename T>
 EPEMU_INLINE T inclusive_scan_update(const Group& group, Atomic&& total, T value) {
@@ -302,17 +344,11 @@ EPEMU_INLINE T exclusive_scan_update(const Group& group, Atomic&& total, T value
     return inclusive_scan_update(group, total, value) - value;
 }
 
-// ---- memcpy_async: the group's threads copy at once, each a part that is mostly not its own, so that a missing wait() is
-// a race here too --------------------------------------------------------------------------------------------------------
+// ---- memcpy_async ------------------------------------------------------------------------------------------------------
 template <typename Group, typename T, typename Bytes>
 EPEMU_INLINE void memcpy_async(const Group& group, T* target, const T* source, const Bytes& count) {
-    using Word = typename std::conditional<(sizeof(T) > 1), T, char>::type;
-    const size_t bytes = static_cast<size_t>(count), words = bytes / sizeof(Word), size = group.size();
-    for (size_t i = (group.thread_rank() + 1) % size; i < words; i += size)
-        reinterpret_cast<Word*>(target)[i] = reinterpret_cast<const Word*>(source)[i];
-    if (group.thread_rank() == 0)
-        for (size_t i = words * sizeof(Word); i < bytes; i++)
-            reinterpret_cast<char*>(target)[i] = reinterpret_cast<const char*>(source)[i];
+    ep_emulator::copy_by_group(group, target, source, static_cast<size_t>(count));
+    ep_emulator::copy_commit();
 }
 template <typename Group, typename Bytes>
 EPEMU_INLINE void memcpy_async(const Group& group, void* target, const void* source, const Bytes& count) {
@@ -325,14 +361,14 @@ EPEMU_INLINE void memcpy_async(const Group& group, T* target, const TargetCount&
     const size_t count = std::min(static_cast<size_t>(target_count), static_cast<size_t>(source_count));
     memcpy_async(group, target, source, count * sizeof(T));
 }
-// NVIDIA's too end in the group's barrier.
 template <unsigned Stages, typename Group>
 EPEMU_INLINE void wait_prior(const Group& group) {
+    ep_emulator::copy_wait(Stages);
     group.sync();
 }
 template <typename Group>
 EPEMU_INLINE void wait(const Group& group) {
-    group.sync();
+    wait_prior<0>(group);
 }
 
 }  // namespace cooperative_groups

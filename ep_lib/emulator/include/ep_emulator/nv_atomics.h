@@ -54,11 +54,13 @@ EPEMU_INLINE void nv_store(T* address, T value, int order, int scope) {
 }
 template <typename T>
 EPEMU_INLINE T nv_swap(epemu_atomic_op op, T* address, T value, T compare, int order, int scope) {
-    if constexpr (sizeof(T) == 16)
+    if constexpr (sizeof(T) == 16) {
         return atomic16(op, address, value, compare, nv_order(order), nv_scope(scope));
-    else
-        return from_bits<T>(
-            epemu_atomic(op, address, to_bits(value), to_bits(compare), sizeof(T), nv_order(order), nv_scope(scope)));
+    } else {
+        const uint64_t old =
+            epemu_atomic(op, address, to_bits(value), to_bits(compare), sizeof(T), nv_order(order), nv_scope(scope));
+        return from_bits<T>(op == EPEMU_ATOMIC_EXCH ? epemu_found(address, old) : old);
+    }
 }
 template <typename T>
 EPEMU_INLINE bool nv_compare_exchange(T* address, T* expected, T value, int success, int scope) {

@@ -122,6 +122,7 @@ inline __attribute__((always_inline)) void* epemu_move_bits(void* to, const void
 #include <ep_emulator/nv_atomics.h>
 #include <ep_emulator/builtins.h>
 #include <ep_emulator/cache.h>
+#include <ep_emulator/cuda_pipeline.h>
 #include <ep_emulator/cooperative_groups.h>
 #include <ep_emulator/half.h>
 #include <ep_emulator/integer.h>

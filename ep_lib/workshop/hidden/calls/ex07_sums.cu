@@ -13,5 +13,4 @@ EP_DEVICE int4 sums_of(const int4* rows, int64_t stride, int64_t count, const fl
 
 }  // namespace
 
-#define GRADER_PIECE
 #include "ex07_sums.cuh"

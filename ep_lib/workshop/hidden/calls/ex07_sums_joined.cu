@@ -24,7 +24,6 @@ __device__ __attribute__((noinline)) float rounded_difference(float x, float y) 
 #endif
 #include <ep/sums.cuh>
 
-#define GRADER_PIECE
 #include "ex07_sums_joined.cuh"
 #if defined(__clang__) && defined(__x86_64__)
 #pragma clang attribute pop
