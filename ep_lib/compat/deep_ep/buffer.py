@@ -231,7 +231,7 @@ class Buffer(Face):
         self._require_usable()
         rows, payload, back = read_payload(x)
         worst = whole_number("num_worst_tokens", num_worst_tokens, 0, 2**31 - 1)
-        keep = (x, topk_idx, topk_weights, is_token_in_rank)
+        given = (x, topk_idx, topk_weights, is_token_in_rank, handle)
         options: dict[str, Any] = {"num_worst_tokens": worst, "expert_alignment": expert_alignment}
         if handle is not None:
             require_handle(handle, Handle, "dispatch")
@@ -241,7 +241,7 @@ class Buffer(Face):
                 )
             buffer = self._use(handle.engine, rows)
             step = lambda: _rows(buffer.dispatch(payload, handle=handle.inner).x, back)  # noqa: E731
-            came, event = self._run(step, rows, previous_event, async_finish, keep, handle.engine.shape)
+            came, event = self._run(step, rows, previous_event, async_finish, given, (payload,), handle.engine.shape)
             return came, None, None, None, None, event
         if num_tokens_per_expert is None:
             raise ArgumentError("dispatch needs num_tokens_per_expert, as get_dispatch_layout returns it, or a handle")
@@ -275,18 +275,20 @@ class Buffer(Face):
             max(1, num_sms),
         )
 
-        def send() -> tuple[Any, Engine]:
+        def send() -> tuple[Any, Rows, Engine]:
             assert ids is not None
-            return self._dispatch_with_room(shape, payload, ids, weights, options)
+            received, engine = self._dispatch_with_room(shape, payload, ids, weights, options)
+            return received, _rows(received.x, back), engine
 
-        (received, engine), event = self._run(send, rows, previous_event, async_finish, keep, shape)
+        read = (payload, ids, weights)
+        (received, came, engine), event = self._run(send, rows, previous_event, async_finish, given, read, shape)
         counts: list[int] = [] if worst else received.tokens_per_expert.tolist()
         if topk_idx is None and not worst:
             counts = self._count_choices(num_tokens_per_expert, expert_alignment)
         if sent is None:
             sent = ranks_of(ids, num_experts, self.group_size)
         return (
-            _rows(received.x, back),
+            came,
             None if topk_idx is None else received.topk_idx,
             received.topk_weights,
             counts,
@@ -326,8 +328,8 @@ class Buffer(Face):
             out: Tensor = buffer.combine(rows, handle.inner, bias=biases)
             return out, None if topk_weights is None else self._sum_weights(buffer, handle.inner, topk_weights.detach())
 
-        keep = (x, topk_weights, bias)
-        (out, weights), event = self._run(bring, rows, previous_event, async_finish, keep, handle.engine.shape)
+        given, read = (x, topk_weights, bias, handle), (rows, biases)
+        (out, weights), event = self._run(bring, rows, previous_event, async_finish, given, read, handle.engine.shape)
         return out, weights, event
 
     # DeepEP's dispatch and combine call these where there are several nodes; ours find nodes by themselves.
@@ -401,7 +403,7 @@ class Buffer(Face):
                 arrive()
             return sent, out, arrive
 
-        keep = (x, topk_idx, stats)
+        keep = (x, topk_idx, stats, rows, ids)
         (sent, out, arrive), event = self._run_decoding(send, engine.shape, rows, async_finish, return_recv_hook, keep)
         handle = LowLatencyFields(engine, sent.handle)
         return out, sent.recv_count, handle, event, arrive if return_recv_hook else None
@@ -448,7 +450,7 @@ class Buffer(Face):
                 arrive()
             return came.out, arrive
 
-        keep = (x, topk_idx, topk_weights, out)
+        keep = (x, topk_idx, topk_weights, out, rows, ids, weights, handle)
         (result, arrive), event = self._run_decoding(bring, engine.shape, rows, async_finish, return_recv_hook, keep)
         return result, event, arrive if return_recv_hook else None
 
@@ -556,7 +558,7 @@ class Buffer(Face):
         """The same for low-latency mode, whose hooks launch in the stream in which they are called."""
         if async_finish and hooked:
             raise ArgumentError("async_finish and return_recv_hook exclude each other: pass one of them")
-        return self._run(step, like, None, async_finish, keep, shape)
+        return self._run(step, like, None, async_finish, keep, shape=shape)
 
     def _per_node(self, sent: Tensor) -> Tensor | None:
         each = self._members.ranks_per_node

@@ -267,7 +267,7 @@ class ElasticBuffer(Face):
         if previous_event_before_epilogue is not None:
             epilogue = event_of("previous_event_before_epilogue", previous_event_before_epilogue)
 
-        def send() -> tuple[Any, EPHandle, tuple[Any, ...]]:
+        def send() -> tuple[Any, Rows, EPHandle, tuple[Any, ...]]:
             if epilogue is not None:
                 epilogue.current_stream_wait()
             came = buffer.dispatch(payload, ids, weights, **options)
@@ -286,14 +286,15 @@ class ElasticBuffer(Face):
                 )
                 if stats is not None:
                     stats.add_(known.counts)
-            return came, known, known.on_device
+            found = came.x if came.by_expert is None else came.by_expert.x
+            recv = found if back is None else (found[0], self._scales(found[1], back, by_columns))
+            return came, recv, known, known.on_device
 
-        keep = (x, topk_idx, topk_weights, stats)
-        (came, known, _), event = self._run(send, rows, previous_event, async_with_compute_stream, keep, engine.shape)
-        found = came.by_expert if expand else came
-        recv = found.x if back is None else (found.x[0], self._scales(found.x[1], back, by_columns))
+        given, read = (x, topk_idx, topk_weights, stats, handle), (payload, ids, weights)
+        sent, event = self._run(send, rows, previous_event, async_with_compute_stream, given, read, engine.shape)
+        came, recv, known, _ = sent
         if expand:
-            return recv, None, found.weights, known, event
+            return recv, None, came.by_expert.weights, known, event
         return recv, came.topk_idx, came.topk_weights, known, event
 
     def combine(
@@ -324,10 +325,10 @@ class ElasticBuffer(Face):
         for name, value in {"num_sms": num_sms, "num_qps": num_qps}.items():
             whole_number(name, value, 0, 2**31 - 1)
         if topk_weights is not None:
-            given = require_rows("topk_weights", topk_weights, 1 if handle.do_expand else 2)
-            if given.dtype != torch.float32 or len(given) != len(rows):
-                shape = [len(rows)] if handle.do_expand else [len(rows), handle.topk_idx.shape[1]]
-                refuse("topk_weights", topk_weights, f"float32 {shape}, as dispatch returned them")
+            weights = require_rows("topk_weights", topk_weights, 1 if handle.do_expand else 2)
+            if weights.dtype != torch.float32 or len(weights) != len(rows):
+                wanted = [len(rows)] if handle.do_expand else [len(rows), handle.topk_idx.shape[1]]
+                refuse("topk_weights", topk_weights, f"float32 {wanted}, as dispatch returned them")
         epilogue = None
         if previous_event_before_epilogue is not None:
             epilogue = event_of("previous_event_before_epilogue", previous_event_before_epilogue)
@@ -338,12 +339,10 @@ class ElasticBuffer(Face):
             out: Tensor = buffer.combine(rows, handle.inner, bias=biases, sorted_by_expert=handle.do_expand)
             if topk_weights is None:
                 return out, None
-            return out, self._sum_weights(buffer, handle.inner, handle.by_row(given))
+            return out, self._sum_weights(buffer, handle.inner, handle.by_row(weights))
 
-        keep = (x, topk_weights, bias)
-        (out, came), event = self._run(
-            bring, rows, previous_event, async_with_compute_stream, keep, handle.engine.shape
-        )
+        given, read, shape = (x, topk_weights, bias, handle), (rows, biases), handle.engine.shape
+        (out, came), event = self._run(bring, rows, previous_event, async_with_compute_stream, given, read, shape)
         return out, came, event
 
     # ---- Not here ----------------------------------------------------------------------------------------------------

@@ -75,15 +75,17 @@ class Face:
         like: Tensor,
         previous_event: Before,
         async_finish: bool,
-        keep: tuple[Any, ...],
+        given: tuple[Any, ...],
+        read: tuple[Any, ...] = (),
         shape: Shape | None = None,
     ) -> tuple[T, EventOverlap]:
         """What ``step`` returns, and an event: it runs in the caller's stream, or with ``async_finish`` in the Buffer's
-        own, behind ``previous_event`` or else behind what the caller's stream has. ``shape``: of the engine whose
-        operation ranks are in together."""
+        own, behind ``previous_event`` or else behind what the caller's stream has. ``given``: the caller's tensors and
+        handles that it uses; ``read``: what was made of them for it. ``shape``: of the engine whose operation ranks are
+        in together."""
         if shape is not None:
             with self._members.call(shape):
-                return self._run(step, like, previous_event, async_finish, keep)
+                return self._run(step, like, previous_event, async_finish, given, read)
         before = None
         if previous_event is not None:
             before = event_of("previous_event", previous_event)
@@ -95,7 +97,9 @@ class Face:
                 before.current_stream_wait()
             return step(), EventOverlap(None)
         caller, mine = torch.cuda.current_stream(), self.get_comm_stream()
-        if before is None:
+        known = {tensor.untyped_storage().data_ptr() for tensor in _tensors(given)}
+        fresh = [tensor for tensor in _tensors(read) if tensor.untyped_storage().data_ptr() not in known]
+        if before is None or fresh:  # a copy that the caller's stream has just been told to make is behind no event
             mine.wait_stream(caller)
         with torch.cuda.stream(mine):
             if before is not None:
@@ -106,11 +110,11 @@ class Face:
         # holds the tensors; torch's allocator is told where it can be: inside of a capture it keeps them anyway.
         results = list(_tensors(result))
         if not torch.cuda.is_current_stream_capturing():
-            for tensor in _tensors(keep):
+            for tensor in _tensors((given, fresh)):
                 tensor.record_stream(mine)
             for tensor in results:
                 tensor.record_stream(caller)
-        return result, EventOverlap(event, (keep, results))
+        return result, EventOverlap(event, (given, fresh, results))
 
     def _sum_weights(self, buffer: moe.Buffer, inner: DispatchHandle, weights: Tensor) -> Tensor:
         """float32 ``[received, k]`` to ``[T, k]``, over ranks in ascending order: each rank has columns of its own, so
