@@ -87,7 +87,7 @@ def every_form(rank: ep_lib.Rank) -> None:
         slots = metadata[:, 2:].long()
         if expand:
             assert came_idx is None and torch.equal(slots >= 0, wanted.idx >= 0)
-            assert len(came_weights) == handle.num_expanded_tokens == len(plain)
+            assert len(came_weights) == handle.num_expanded_tokens == len(plain) and len(plain) % alignment == 0
             for e in range(local):
                 mine = (wanted.idx == e).nonzero()
                 at = slots[mine[:, 0], mine[:, 1]]
