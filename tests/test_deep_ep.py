@@ -60,6 +60,10 @@ def test_low_latency_mode_returns_what_deep_ep_returns(spmd: Callable[..., Any])
     spmd(deep_ep_cases.low_latency_mode, ranks=4)
 
 
+def test_the_others_go_on_after_a_loss(spmd: Callable[..., Any]) -> None:
+    spmd(deep_ep_cases.after_a_loss, ranks=3, timeout=2)
+
+
 @pytest.mark.slow
 def test_nodes_that_nics_connect_are_found_by_themselves() -> None:
     nodes = ep_lib.Fabric("rc", ranks_per_node=2)

@@ -204,6 +204,42 @@ def low_latency_mode(rank: ep_lib.Rank) -> None:
 
 
 @on_its_device
+def after_a_loss(rank: ep_lib.Rank) -> None:
+    """The last rank stops coming. The others go on as vLLM does: they clean, leave out again who is lost, and retry."""
+    lost, experts, most = rank.world_size - 1, 2 * rank.world_size, 8
+    buffer = deep_ep.Buffer(rank, 0, 1 << 10, True, enable_shrink=True)
+    x, idx, weights = choices(rank, 5)
+    idx = idx.clamp(max=experts - 1)
+    status = torch.zeros(rank.world_size, dtype=torch.int32)
+
+    def step() -> Tensor:
+        came, _, handle, _, hook = buffer.low_latency_dispatch(
+            x, idx, most, experts, use_fp8=False, return_recv_hook=True
+        )
+        hook()
+        out, _, hook = buffer.low_latency_combine(came, idx, weights, handle, return_recv_hook=True)
+        hook()
+        buffer.low_latency_query_mask_buffer(status)
+        return out
+
+    step()
+    assert not status.any()
+    if rank.rank != lost:
+        step()
+        assert status.nonzero().flatten().tolist() == [lost]
+        buffer.get_local_buffer_tensor(torch.uint8, use_rdma_buffer=True).zero_()
+        buffer.low_latency_clean_mask_buffer()
+        buffer.low_latency_query_mask_buffer(status)
+        assert not status.any()
+        buffer.low_latency_update_mask_buffer(lost, True)
+        kept = (weights * ((idx >= 0) & (idx // 2 != lost))).sum(1, keepdim=True)
+        for _ in range(2):
+            assert torch.allclose(step().float(), x.float() * kept, rtol=0.02)
+            assert status.nonzero().flatten().tolist() == [lost]
+    rank.all_gather(None)
+
+
+@on_its_device
 def several_nodes(rank: ep_lib.Rank) -> list[int]:
     """Two ranks on each of two nodes, which NICs connect; one rank has more tokens the second time."""
     buffer = deep_ep.Buffer(rank)
