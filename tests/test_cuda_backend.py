@@ -24,6 +24,7 @@ from ep_lib.cuda import devices as cuda_devices
 from ep_lib.cuda import errors as cuda_errors
 from ep_lib.cuda.devices import DeviceIdentity
 from ep_lib.errors import (
+    ArgumentError,
     BackendUnavailable,
     BufferClosedError,
     KernelFault,
@@ -457,3 +458,15 @@ def test_init_under_a_launcher(launcher: str, tmp_path: Path) -> None:
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     lines = sorted(line for line in result.stdout.splitlines() if line.startswith("rank"))
     assert lines == ["rank 0 of 2 sees 71", "rank 1 of 2 sees 70"], result.stdout + result.stderr
+
+
+def test_a_type_that_cupy_lacks_is_refused() -> None:
+    dtype = np.dtype(ml_dtypes.float8_e4m3fn)
+
+    def make() -> Any:
+        raise ValueError("Unsupported dtype")
+
+    with pytest.raises(ArgumentError, match=r"CuPy has no float8_e4m3fn: use its bits, uint8 \(array.view"):
+        cuda_backend.CudaBackend._made(dtype, make)
+    with pytest.raises(ValueError, match="Unsupported"):
+        cuda_backend.CudaBackend._made(np.dtype(np.float32), make)

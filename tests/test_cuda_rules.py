@@ -198,3 +198,11 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     header = Kernel.from_source('#include "windows.h"\n__global__ void k() {}', "k", include=[tmp_path])
     with pytest.raises(KernelCompileError, match="save it as UTF-8 without one"):
         header.compile()
+
+
+def test_limits_of_floats_where_cudas_library_leaves_them_to_the_host(tmp_path: Path) -> None:
+    """As that of CUDA 13.0 does; the wheels' own is later."""
+    (tmp_path / "cuda" / "std").mkdir(parents=True)
+    (tmp_path / "cuda" / "std" / "cfloat").write_text("#include <float.h>\n")
+    line = 'extern "C" __global__ void k(float* x) { x[0] = -FLT_MAX + DBL_EPSILON * FLT_DIG; }'
+    Kernel.from_source(f"#include <cfloat>\n{line}", "k", include=[tmp_path]).compile("sm_90")

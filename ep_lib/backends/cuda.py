@@ -234,11 +234,23 @@ class CudaBackend:
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Of CuPy's, in its own pool."""
-        return self.xp.empty(shape, dtype)
+        return self._made(dtype, lambda: self.xp.empty(shape, dtype))
 
     def copy_of(self, array: Array) -> Array:
         """CuPy's own."""
-        return self.xp.array(array)
+        return self._made(array.dtype, lambda: self.xp.array(array))
+
+    @staticmethod
+    def _made(dtype: np.dtype[Any], make: Callable[[], Array]) -> Array:
+        try:
+            return make()
+        except ValueError as error:
+            if dtype.isbuiltin != 2:  # of those that ml_dtypes registers CuPy has bfloat16 alone
+                raise
+            bits = f"uint{8 * dtype.itemsize}"
+            raise ArgumentError(
+                f"CuPy has no {dtype.name}: use its bits, {bits} (array.view(np.{bits})), which kernels take for it"
+            ) from error
 
     def left_unwritten(self, array: Any) -> None:
         """Nothing to do: compute-sanitizer's initcheck finds such reads on GPUs."""

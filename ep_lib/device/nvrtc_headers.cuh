@@ -66,6 +66,31 @@ using ::memset;
 
 // ==== float.h
 #include <cuda/std/cfloat>
+#ifndef FLT_MAX  // that of CUDA 13.0 includes <float.h> itself
+#define FLT_RADIX 2
+#define FLT_MANT_DIG 24
+#define DBL_MANT_DIG 53
+#define FLT_DIG 6
+#define DBL_DIG 15
+#define FLT_MIN_EXP (-125)
+#define DBL_MIN_EXP (-1021)
+#define FLT_MIN_10_EXP (-37)
+#define DBL_MIN_10_EXP (-307)
+#define FLT_MAX_EXP 128
+#define DBL_MAX_EXP 1024
+#define FLT_MAX_10_EXP 38
+#define DBL_MAX_10_EXP 308
+#define FLT_MAX 3.40282346638528859812e+38f
+#define DBL_MAX 1.79769313486231570815e+308
+#define FLT_EPSILON 1.19209289550781250000e-7f
+#define DBL_EPSILON 2.22044604925031308085e-16
+#define FLT_MIN 1.17549435082228750797e-38f
+#define DBL_MIN 2.22507385850720138309e-308
+#define FLT_TRUE_MIN 1.40129846432481707092e-45f
+#define DBL_TRUE_MIN 4.94065645841246544177e-324
+#define FLT_DECIMAL_DIG 9
+#define DBL_DECIMAL_DIG 17
+#endif
 
 // ==== initializer_list
 #include <cuda/std/initializer_list>

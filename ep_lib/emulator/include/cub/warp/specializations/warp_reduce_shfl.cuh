@@ -3,7 +3,9 @@
 #include <cub/thread/thread_operators.cuh>
 #include <cub/util_ptx.cuh>
 #include <cub/util_type.cuh>
+#if __has_include(<cub/warp/specializations/warp_redux.cuh>)  // later than CUDA 13.0
 #include <cub/warp/specializations/warp_redux.cuh>
+#endif
 #include <cuda/__functional/maximum.h>
 #include <cuda/__functional/minimum.h>
 #include <cuda/__warp/warp_shuffle.h>
