@@ -57,7 +57,7 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "01.3": {
         "if (round >= 2) ep::wait_until_ge(credits, round - 1, {ep::kPhaseCredit, peer, -1});": "Return if the",
-        "if (!ep::wait_until_ge(credits, round + 1 - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": "timeout",
+        "if (!ep::wait_until_ge(credits, round + 1 - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": "are unsigned",
         "if (round >= 2 && !ep::wait_until_ge(credits, round - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": (
             "line 2 of your cell waits for too little of `credits`"
         ),

@@ -139,6 +139,7 @@ def _livelock(lap: dict[str, Any]) -> LivelockError:
 # ---- the same as a finding of the checker
 
 _COME = "what is waited for must come: a signal, a credit or a barrier"
+_NOT_YET = "wait only where the number waited for is above 0: the first rounds need no wait"
 _STILL_RUNS = (
     "a loop that ends, or less work, or a higher timeout=: all threads still compute, or poll memory by plain loads; "
     "who waits for another thread's store does it by ep::wait_until_ge, behind the stores that the other one waits for"
@@ -188,7 +189,8 @@ def _from_timeout(error: PeerTimeout, text: str, seed: int, waiting: list[dict[s
         text += "\nWho waited where:\n" + _list(waiters, [])
         text = "\n".join([text, *(f"  {line}" for line in why.lines)])
     ranks = tuple(sorted({error.rank, *(w.thread.rank for w in waiters)}))
-    return Finding("timeout", text, seed, why.remedy or _COME, seeds=(seed,), place=why.place, lines=lines, ranks=ranks)
+    remedy = _NOT_YET if error.expected >= 1 << 63 else why.remedy or _COME
+    return Finding("timeout", text, seed, remedy, seeds=(seed,), place=why.place, lines=lines, ranks=ranks)
 
 
 def say_who_waited(error: PeerTimeout, quiescence: str) -> None:

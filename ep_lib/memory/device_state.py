@@ -183,11 +183,14 @@ def _timeout(record: FaultRecord) -> PeerTimeout:
     )
 
 
+_BELOW_ZERO = " (a number below 0 that wrapped around? Counts are unsigned)"
+
+
 def said_of(wait: FaultRecord | PeerTimeout, waited: str = "waited too long", whom: str = "") -> str:
     """Who waited for whom, what was seen and what was expected, without any advice."""
     whom = whom or (f"rank {wait.peer}" if wait.peer >= 0 else "its peers")
     where = f", slot {wait.slot}" if wait.slot >= 0 else ""
     return (
         f"rank {wait.rank} {waited} for {whom} ({wait.phase}{where}): the signal is {wait.seen}, at least "
-        f"{wait.expected} was expected"
+        f"{wait.expected} was expected{_BELOW_ZERO if wait.expected >= 1 << 63 else ''}"
     )

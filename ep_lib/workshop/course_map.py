@@ -150,9 +150,9 @@ def paths() -> str:
 
 _BOX = "border:{line}; border-radius:4px; padding:0.3em 0.5em; {ink}"
 _LOOKS = {  # what it is called, and how it looks: not by its colour alone
-    "stands": _BOX.format(line="1px solid #009E73", ink="background:#eef7f4; color:#222222"),
-    "added here": _BOX.format(line="3px solid #0072B2", ink="background:#e6f1f8; color:#222222"),
-    "comes later": _BOX.format(line="1px dashed #999999", ink="background:#fafafa; color:#666666"),
+    "stands": _BOX.format(line="1px solid #009E73", ink="background:#009E731f"),
+    "added here": _BOX.format(line="3px solid #0072B2", ink="background:#0072B226"),
+    "comes later": _BOX.format(line="1px dashed #999999", ink="opacity:0.75"),
 }
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from markupsafe import Markup, escape
 
 _WIDTH = 100  # columns of a note as text
-_BOX = "border-left:4px solid {color}; padding:0.4em 0.8em; margin:0.3em 0; background:#f7f7f7; color:#222222"
+# The page's own ink on a tint of its ground, so that it is readable on a dark page too.
+_BOX = "border-left:4px solid {color}; padding:0.4em 0.8em; margin:0.3em 0; background:#8888881a"
 CODE = "font-family:var(--jp-code-font-family, monospace); font-size:13px; "
 GREEN, ORANGE, RED, BLUE = "#009E73", "#E69F00", "#D55E00", "#0072B2"
 

@@ -19,8 +19,8 @@ from ep_lib.workshop.mine import Carried, Held, Mine, Piece, names_aside, use_mi
 
 RANKS, TOKENS = 4, 32  # on each rank
 _EXPERTS, _TOP_K, _HIDDEN = 8, 2, 32
-_YOURS = "border:3px solid #009E73; background:#eef7f4; color:#222222"
-_LIBRARYS = "border:1px dashed #999999; background:#fafafa; color:#555555"
+_YOURS = "border:3px solid #009E73; background:#009E731f"
+_LIBRARYS = "border:1px dashed #999999; opacity:0.8"
 
 
 def _stage_of(piece: Piece) -> Stage:
@@ -90,7 +90,10 @@ class Program:
         return "\n".join([*lines, *self.ends])
 
     def _repr_html_(self) -> Markup:
-        box = Markup('<div style="{}; border-radius:4px; padding:0.3em 0.5em; font-size:85%">{} <b>{}</b><br>{}</div>')
+        box = Markup(
+            '<div style="{}; border-radius:4px; padding:0.3em 0.5em; font-size:85%; overflow-wrap:anywhere">'
+            "{} <b>{}</b><br>{}</div>"
+        )
         boxes = Markup().join(
             box.format(
                 _YOURS if piece.is_mine else _LIBRARYS, _stage_of(piece).notebook, piece.words.piece, self.words(piece)

@@ -9,7 +9,11 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_one_each": ({1}, "of 200 numbers in the peer's box are wrong"),
         "wrong_past_the_end": ({1}, "words before or behind the box were overwritten"),
         "wrong_everybody_tells": ({2}, "once is right"),
-        "wrong_no_barrier": ({2}, "a receiver that had seen the signal|A barrier of the block first"),
+        "wrong_no_barrier": (
+            {2},
+            "a receiver that had seen the signal|A barrier that all threads of the block reach first",
+        ),
+        "wrong_barrier_of_one_thread": ({2}, "A barrier that all threads of the block reach first"),
         "wrong_own_flag": ({2}, "KernelFault"),
         "wrong_sets_the_flag": ({2}, "set to 1 instead of growing by it"),
         "wrong_index_of_16_bits": ({1}, "KernelFault"),

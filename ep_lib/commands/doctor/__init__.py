@@ -90,7 +90,9 @@ class Report:
         missing = [f.name for f in self.findings if f.needed and f.status != "ok"]
         tail = f" To fix: {', '.join(missing)} (see the arrows above)." if missing else ""
         if optional:
-            lines += ["", "Optional, and not here. An arrow stands where installing it is of use on this machine:"]
+            of_use = not all(f.next_step.startswith(_NO_STEP) for f in optional)
+            arrow = " An arrow stands where installing it is of use on this machine:" if of_use else ""
+            lines += ["", f"Optional, and not here.{arrow}"]
         for f in optional:
             lines.append(f"  {f.name:<{width}}  {f.detail}")
             if not f.next_step.startswith(_NO_STEP):

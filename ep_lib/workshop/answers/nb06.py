@@ -14,7 +14,7 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "Counting costs: rungs 1 and 2 have two launches more (0.9 us each here) and an exchange, so rung 0 is the "
         "quickest of the three. What counts buy is no time here but an order, and exact places; with 4096 tokens per "
         "rank the same two launches are lost in 250 us.\n"
-        "After the warps little is left to gain. Of rung 4's 6.5 us the counts take 2.6, and the kernel itself 3.9; "
+        "After the warps little is left to gain. Of rung 4's 6.56 us the counts take 2.6, and the kernel itself 3.9; "
         "for that the busiest link needs 3.0: no kernel can send faster than that.\n"
         "These three are real. But on this clock a plain load costs bandwidth, and no latency: it sees no difference "
         "between one load under way and seven, or between lanes and TMA."

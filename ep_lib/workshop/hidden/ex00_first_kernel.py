@@ -74,7 +74,9 @@ def _watched(rng: Rng) -> Case:
 
 
 _STRIDE = "Thread t writes numbers t, t + blockDim.x, ..., each into the peer's copy of its place."
-_ALL = "A barrier of the block first, then the signal by one thread: a release covers its own thread only."
+_ALL = (
+    "A barrier that all threads of the block reach first, then the signal by one: a release covers its own thread only."
+)
 _ADDS = "The flag has 64 bits, and others may have told before, or tell at the same time: add 1 to it."
 
 _ROUTES = several(_case, (70, 64, BOTH), (70, 64, RING))
