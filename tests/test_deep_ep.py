@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import re
 import subprocess
@@ -61,49 +60,14 @@ def test_low_latency_mode_returns_what_deep_ep_returns(spmd: Callable[..., Any])
     spmd(deep_ep_cases.low_latency_mode, ranks=4)
 
 
+def test_the_others_go_on_after_a_loss(spmd: Callable[..., Any]) -> None:
+    spmd(deep_ep_cases.after_a_loss, ranks=3, timeout=2)
+
+
 @pytest.mark.slow
 def test_nodes_that_nics_connect_are_found_by_themselves() -> None:
     nodes = ep_lib.Fabric("rc", ranks_per_node=2)
     assert ep_lib.spawn(deep_ep_cases.several_nodes, ranks=4, backend="emulator", fabric=nodes) == [[192]] * 4
-
-
-# DeepEP V1's parameters, in its order: callers pass some of them by position.
-ASYNC = "previous_event async_finish allocate_on_comm_stream"
-LAYOUT = "num_tokens_per_rank num_tokens_per_rdma_rank is_token_in_rank num_tokens_per_expert"
-SIZES = "num_max_dispatch_tokens_per_rank hidden"
-SURFACE = {
-    "__init__": "group num_nvl_bytes num_rdma_bytes low_latency_mode num_qps_per_rank "
-    "allow_nvlink_for_low_latency_mode allow_mnnvl explicitly_destroy enable_shrink comm",
-    "destroy": "",
-    "is_sm90_compiled": "",
-    "set_num_sms": "new_num_sms",
-    "capture": "",
-    "get_low_latency_rdma_size_hint": f"{SIZES} num_ranks num_experts",
-    "get_comm_stream": "",
-    "get_local_buffer_tensor": "dtype size offset use_rdma_buffer",
-    "get_dispatch_config": "num_ranks",
-    "get_combine_config": "num_ranks",
-    "get_dispatch_layout": f"topk_idx num_experts {ASYNC}",
-    "dispatch": f"x handle {LAYOUT} topk_idx topk_weights expert_alignment num_worst_tokens config {ASYNC}",
-    "combine": f"x handle topk_weights bias config {ASYNC}",
-    "clean_low_latency_buffer": f"{SIZES} num_experts",
-    "low_latency_dispatch": "x topk_idx num_max_dispatch_tokens_per_rank num_experts "
-    "cumulative_local_expert_recv_stats dispatch_wait_recv_cost_stats use_fp8 round_scale use_ue8m0 async_finish "
-    "return_recv_hook",
-    "low_latency_combine": "x topk_idx topk_weights handle use_logfmt zero_copy async_finish return_recv_hook out "
-    "combine_wait_recv_cost_stats",
-    "low_latency_update_mask_buffer": "rank_to_mask mask",
-    "low_latency_query_mask_buffer": "mask_status",
-    "low_latency_clean_mask_buffer": "",
-    "get_next_low_latency_combine_buffer": "handle",
-}
-
-
-@pytest.mark.parametrize("name", SURFACE)
-def test_parameters_come_in_deep_eps_order(name: str) -> None:
-    parameters = [word for word in inspect.signature(getattr(deep_ep.Buffer, name)).parameters if word != "self"]
-    wanted = SURFACE[name].split()
-    assert parameters[: len(wanted)] == wanted
 
 
 def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
@@ -125,14 +89,14 @@ def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
 
 
 @pytest.mark.slow
-def test_vllm_sglang_and_megatron_call_it_on_gloo_groups(tmp_path: Path) -> None:
+def test_its_callers_sequences_run_on_gloo_groups(tmp_path: Path) -> None:
     run_program("gloo", tmp_path)
 
 
 @pytest.mark.parametrize(
     "ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks, own=True)) for ranks in (2, 3)]
 )
-def test_vllm_sglang_and_megatron_call_it_on_nccl_groups(tmp_path: Path, ranks: int) -> None:
+def test_its_callers_sequences_run_on_nccl_groups(tmp_path: Path, ranks: int) -> None:
     run_program("nccl", tmp_path, ranks)
 
 
@@ -253,6 +217,20 @@ def test_a_rank_that_fails_elsewhere_ends_the_others_wait(pair: list[engines.Mem
     assert again == {0: [0, 1], 1: [0, 1]}
 
 
+def test_a_rank_that_failed_before_is_not_waited_for(pair: list[engines.Members]) -> None:
+    for _ in range(2):
+        with pytest.raises(PeerTimeout), pair[0].call(SHAPE):
+            raise failed_kernel()
+        with pytest.raises(RankFailed, match=r"rank 1 waited in destroy\(\), and rank 0 was in a call .* which failed"):
+            pair[1].close_unused()
+    with pytest.raises(PeerTimeout), pair[0].call(SHAPE):
+        raise failed_kernel()
+    with pytest.raises(PeerTimeout), pair[1].call(SHAPE):
+        raise failed_kernel()  # so that this rank need not be told of the other's
+    again = on_threads({me.rank: (lambda me=me: me.all_gather(me.rank, "a call")) for me in pair})
+    assert again == {0: [0, 1], 1: [0, 1]}
+
+
 def test_ranks_in_different_calls_are_told_alike(pair: list[engines.Members]) -> None:
     said = on_threads({0: lambda: pair[0].make(SHAPE, 4), 1: pair[1].close_unused})
     for error in said.values():
@@ -296,7 +274,7 @@ def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
         refused(buffer.destroy, ArgumentError, "explicitly_destroy=True")
         refused(lambda: deep_ep.Buffer.set_num_sms(7), ArgumentError, "even")
         refused(lambda: deep_ep.Config(4, 9, 8), ArgumentError, "smaller")
-        refused(event.current_stream_wait, ArgumentError, "async_finish=False")
+        refused(event.current_stream_wait, ArgumentError, "without async_finish")
         refused(lambda: buffer.dispatch(x, topk_idx=idx), ArgumentError, "num_tokens_per_expert")
         refused(lambda: buffer.dispatch(x, handle=handle, topk_idx=idx), ArgumentError, "the handle's")
         refused(lambda: buffer.dispatch((fp8, bad_scales), topk_idx=idx, **layout), NotSupportedError, "fewer columns")
@@ -327,6 +305,18 @@ def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
     ep_lib.spawn(main, ranks=1, backend="emulator")
 
 
+def test_an_event_is_let_go_of_behind_a_with_that_says_so() -> None:
+    waited: list[int] = []
+    event = deep_ep.EventOverlap(deep_ep.EventHandle(), (torch.ones(1),))
+    event.register_hook_after_wait(lambda: waited.append(1))
+    with event() as same:
+        assert same is event and not waited
+    assert event.event is not None and waited == [1]
+    with event(release_handle=True):
+        assert event.event is not None
+    assert event.event is None and event.extra_tensors is None
+
+
 def test_the_program_of_the_guide_runs() -> None:
     text = (ROOT / "docs" / "migrate-from-deepep.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -345,6 +335,9 @@ def test_the_name_deep_ep_is_this_module_where_one_asks_for_it(monkeypatch: pyte
     try:
         assert importlib.import_module("deep_ep") is deep_ep
         assert importlib.import_module("deep_ep.utils").EventOverlap is deep_ep.EventOverlap
+        import deep_ep.utils as utils
+
+        assert utils.EventHandle is deep_ep.EventHandle
         assert importlib.import_module("deep_ep.buffer").Buffer is deep_ep.Buffer
         deep_ep.install_alias()
     finally:

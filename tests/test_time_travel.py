@@ -269,7 +269,7 @@ def test_the_line_of_a_finding_can_be_pasted(monkeypatch: pytest.MonkeyPatch) ->
         exec(line[1], namespace)
         page = eval(line[2], namespace)
         assert data_of(page.html)["marks"][0]["text"].startswith("race: ")
-    with pytest.raises(ArgumentError, match=r"'nobody #1' is the name of no finding .*known are 'main #"):
+    with pytest.raises(ArgumentError, match=r"'nobody #1' is the name of no finding .*the last ones are .*'main #"):
         time_travel("nobody #1")
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
+import socket
 import sys
-from collections import Counter
 from typing import Any
 
 from ep_lib.bootstrap.base import Bootstrap
+from ep_lib.config import Config
 from ep_lib.errors import ArgumentError
+from ep_lib.processes import Identity
 from ep_lib.require import show
-
-_worlds_made: Counter[str] = Counter()  # by the ranks of a group: keys of one world must not meet another's
 
 
 def make_group_bootstrap(group: Any, patience: float | None = None) -> Bootstrap:
     """Collective among the members of ``group``, which may be fewer than all processes. Raises ArgumentError.
 
-    Of a process group only its members and the default group's store are used: messages go through no backend of
+    A process group may be one that torch's world does not know. Messages go through its store and through no backend of
     torch, so that any of them will do (gloo, nccl, several at once), and nothing waits for a GPU.
     """
     if type(group).__module__.partition(".")[0] == "mpi4py":
@@ -33,10 +33,22 @@ def make_group_bootstrap(group: Any, patience: float | None = None) -> Bootstrap
         )
     from ep_lib.bootstrap.torchrun import StoreBootstrap
 
-    members = [int(rank) for rank in dist.get_process_group_ranks(group)]
-    name = hashlib.sha256(repr(members).encode()).hexdigest()[:16]
-    number, _worlds_made[name] = _worlds_made[name], _worlds_made[name] + 1
-    device = torch.cuda.current_device() if torch.cuda.is_available() else dist.get_rank(group)
-    store = dist.distributed_c10d._get_default_store()
-    prefix = f"ep_lib/group/{name}/{number}"
-    return StoreBootstrap(store, prefix, dist.get_rank(group), len(members), device, kind="group")
+    rank, size = int(group.rank()), int(group.size())
+    store = (group.get_group_store() if hasattr(group, "get_group_store") else None) or _make_store(dist, group)
+    # A world of a group must not read another one's keys: each rank counts those that it has made where the keys are,
+    # so that a process that joined later, in a group of its own, counts as the others do.
+    number = store.add(f"ep_lib/group/made/{rank}", 1)
+    device = torch.cuda.current_device() if torch.cuda.is_available() else rank
+    return StoreBootstrap(store, f"ep_lib/group/{number}", rank, size, device, kind="group")
+
+
+def _make_store(dist: Any, group: Any) -> Any:
+    """A store that the group's first rank keeps, for a group that has none or (in an older torch) does not name it."""
+    me, store = Identity.of(os.getpid()).place, None
+    address = Config.from_environment().address or socket.gethostname()
+    if group.rank() == 0:
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    said: list[Any] = [None] * group.size()
+    dist.all_gather_object(said, (me, address, None if store is None else store.port), group=group)
+    place, address, port = said[0]
+    return store or dist.TCPStore("localhost" if place == me else address, port, wait_for_workers=False)

@@ -412,9 +412,9 @@ def record_kept(name: str, run: int | str) -> Recording:
     Raises ArgumentError for a name that is not, or no longer, known in this process.
     """
     if name not in _kept:
-        known = f"known are {', '.join(map(repr, _kept))}" if _kept else "nothing has been found yet"
+        known = f"the last ones are {', '.join(map(repr, [*_kept][-5:]))}" if _kept else "nothing has been found yet"
         raise ArgumentError(
-            f"{name!r} is the name of no finding in this process ({known}; the last {_MOST_KEPT} are kept): run the "
+            f"{name!r} is the name of no finding in this process ({known}; {_MOST_KEPT} are kept): run the "
             "check again, and take the line that it prints"
         )
     return _kept[name](a_schedule(run) if isinstance(run, str) else arguments.a_seed(run))

@@ -304,7 +304,7 @@ def examine(
     began = time.monotonic() if began is None else began
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     limits = limits or Limits()
-    _compile_what_all_share(exercise, tests)  # here: in the child it would count as the submission's time
+    halves = _compile_what_all_share(exercise, tests)  # here: in the child it would count as the submission's time
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         late = False, False
@@ -316,6 +316,7 @@ def examine(
                 refused, late = str(error), _out_of_time(error.kind)
             problem = refused
         notes = _versions(exercise, work / "mine", public)
+        _prepare_cache(work / "cache", halves)
         with _sandbox(exercise, tests, limits, work) as sandbox:
             if not problem:
                 problem, kind, unwatched_accesses = _compile(exercise, sandbox, tests, limits, work)
@@ -352,7 +353,6 @@ def _versions(exercise: Exercise, folder: Path, public: bool) -> tuple[str, ...]
 def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path) -> Sandbox:
     """The child for the pieces in ``work / "mine"``."""
     (work / "cwd").mkdir()
-    _prepare_cache(work / "cache")
     environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
     environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
     texts = [(work / "mine" / piece).read_bytes() for piece in exercise.pieces if piece.endswith(".py")]
@@ -379,6 +379,7 @@ def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, 
     tests = HiddenTests(((scenario.source, ""),), (), folder=Path(scenario.source).parent)
     with temporary_folder("ep_replay_") as work:
         copy_pieces(exercise, folder, work / "mine")
+        _prepare_cache(work / "cache", None)
         try:
             with _sandbox(exercise, tests, limits, work) as sandbox:
                 request = {"nonce": nonce, "record": scenario}
@@ -418,13 +419,13 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
     _compile_tests(exercise, tests)
 
 
-def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> None:
-    """The emulator's runtime and headers, and what of the tests' kernels is no piece's, in the user's cache. Raises
-    EpError if there is no compiler, for instance."""
+def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> list[Path]:
+    """The emulator's runtime and headers, and what of the tests' kernels is no piece's, whose entries in the user's
+    cache it returns. Raises EpError if there is no compiler, for instance."""
     cuda_rules.say_if_unchecked()
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
-        compile_halves(tests.kernels, exercise.given)
+        return compile_halves(tests.kernels, exercise.given)
 
 
 def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
@@ -434,14 +435,16 @@ def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
             kernel_of(Path(source), name, exercise.solution_dir, exercise.given).compile()
 
 
-def _prepare_cache(folder: Path) -> None:
+def _prepare_cache(folder: Path, halves: Sequence[Path] | None) -> None:
     """Makes a compile cache for this submission, so that nothing of it reaches the user's cache.
 
-    What is the same for all, the emulator's runtime and precompiled headers, is linked from the user's cache.
+    What is the same for all, the emulator's runtime, precompiled headers and ``halves`` (None: all that there are), is
+    linked from the user's cache.
     """
     for kind in _SHARED:
         (folder / kind).mkdir(parents=True)
-        for entry in (entry for place in compile_cache.places() for entry in (place / kind).glob("[!.]*")):
+        entries = (entry for place in compile_cache.places() for entry in (place / kind).glob("[!.]*"))
+        for entry in entries if halves is None or kind != HALF else halves:
             with contextlib.suppress(FileExistsError):
                 (folder / kind / entry.name).symlink_to(entry)
     for kind in ("compilers", "headers"):

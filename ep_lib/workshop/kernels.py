@@ -21,11 +21,10 @@ def kernel_of(source: Path, name: str, mine: Path, given: Sequence[Path]) -> Ker
     return Kernel(source.read_text("utf-8"), name, path=source, filename=str(source), include=given, closed=piece)
 
 
-def compile_halves(kernels: Iterable[tuple[str, str]], given: Sequence[Path]) -> None:
-    """Compiles what of these kernels, by source and name, is the same for all pieces."""
-    for source, name in kernels:
-        if _calls_of(Path(source)).is_file():
-            compile_half(_source(Path(source), name, given))
+def compile_halves(kernels: Iterable[tuple[str, str]], given: Sequence[Path]) -> list[Path]:
+    """Compiles what of these kernels, by source and name, is the same for all pieces: returns entries of the cache."""
+    files = [(Path(source), name) for source, name in kernels]
+    return [compile_half(_source(file, name, given)).parent for file, name in files if _calls_of(file).is_file()]
 
 
 def _calls_of(source: Path) -> Path:

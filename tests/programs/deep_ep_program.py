@@ -1,12 +1,13 @@
 """What test_deep_ep.py starts as processes: ``deep_ep_program.py RANK RANKS FILE gloo|nccl``.
 
-How vLLM, SGLang and Megatron-LM call DeepEP: the same calls with the same arguments, in the same order, on groups of
-torch.distributed, with ``import deep_ep`` as they have it. FILE is where the processes meet.
+How vLLM, SGLang, Megatron-LM and TorchTitan call DeepEP, V1 and V2: the same calls with the same arguments, in the same
+order, on groups of torch.distributed, with ``import deep_ep`` as they have it. FILE is where the processes meet.
 """
 
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ep_lib.compat.deep_ep import install_alias
 install_alias()
 
 import deep_ep  # noqa: E402
-from deep_ep import Buffer  # noqa: E402
+from deep_ep import Buffer, ElasticBuffer  # noqa: E402
 from deep_ep.utils import EventHandle, EventOverlap  # noqa: E402
 
 HIDDEN, EXPERTS, TOP_K, DECODED = 512, 6, 2, 16
@@ -133,44 +134,77 @@ def megatron(group: Any) -> None:
 
 
 # ---- vLLM: deepep_ht and deepep_ll, prepare and finalize -------------------------------------------------------------
+# https://github.com/vllm-project/vllm/blob/0014300/vllm/distributed/device_communicators/all2all.py, and
+# .../blob/055e47c/vllm/model_executor/layers/fused_moe/prepare_finalize/deepep_ht.py and deepep_ll.py (2026-11)
 def vllm(group: Any) -> None:
     high = deep_ep.Buffer(
-        group=group, num_nvl_bytes=1 << 30, num_rdma_bytes=0, low_latency_mode=False, num_qps_per_rank=1
-    )
+        group=group, num_nvl_bytes=1 << 30, num_rdma_bytes=0, low_latency_mode=False, num_qps_per_rank=1,
+        explicitly_destroy=True,
+    )  # fmt: skip
     high.set_num_sms(4)
     for tokens in (0 if dist.get_rank(group) == 0 else 9, 12):
         x, idx, weights = inputs(group, tokens)
-        per_rank, per_node, per_expert, in_rank, _ = high.get_dispatch_layout(
-            topk_idx=idx, num_experts=EXPERTS, previous_event=None, async_finish=False, allocate_on_comm_stream=False
-        )
-        rows = x.to(torch.float8_e4m3fn), torch.ones(tokens, 1, device=DEVICE)  # quantised by tokens
-        (came, scales), _, _, counts, handle, _ = high.dispatch(
-            x=rows, handle=None, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
-            is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=idx, topk_weights=weights,
-            expert_alignment=1, config=deep_ep.Buffer.get_dispatch_config(group.size()), previous_event=None,
-            async_finish=False, allocate_on_comm_stream=False,
-        )  # fmt: skip
-        assert scales.shape == (len(came), 1) and isinstance(counts, list)
-        out, _, _ = high.combine(
-            x=came.bfloat16(), handle=handle, topk_weights=None,
-            config=deep_ep.Buffer.get_combine_config(group.size()), previous_event=None, async_finish=False,
+        previous = high.capture()
+        per_rank, per_node, per_expert, in_rank, event = high.get_dispatch_layout(
+            topk_idx=idx, num_experts=EXPERTS, previous_event=previous, async_finish=False,
             allocate_on_comm_stream=False,
         )  # fmt: skip
+        rows = x.to(torch.float8_e4m3fn), torch.ones(tokens, 1, device=DEVICE)  # quantised by tokens
+        (came, scales), _, _, counts, handle, event = high.dispatch(
+            x=rows, handle=None, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
+            is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=idx, topk_weights=weights,
+            expert_alignment=1, config=deep_ep.Buffer.get_dispatch_config(group.size()), previous_event=previous,
+            async_finish=True, allocate_on_comm_stream=False,
+        )  # fmt: skip
+        if event.event is not None:
+            event.current_stream_wait()
+        assert scales.shape == (len(came), 1) and isinstance(counts, list)
+        out, _, event = high.combine(
+            x=came.bfloat16(), handle=handle, topk_weights=None,
+            config=deep_ep.Buffer.get_combine_config(group.size()), previous_event=high.capture(), async_finish=True,
+            allocate_on_comm_stream=False,
+        )  # fmt: skip
+        if event.event is not None:
+            event.current_stream_wait()
         assert torch.equal(out, x * ranks_of(group, idx))
-    nbytes = deep_ep.Buffer.get_low_latency_rdma_size_hint(DECODED, HIDDEN, group.size(), EXPERTS)
+    nbytes = deep_ep.Buffer.get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank=DECODED, hidden=HIDDEN, num_ranks=group.size(), num_experts=EXPERTS
+    )
     low = deep_ep.Buffer(
-        group=group, num_nvl_bytes=0, num_rdma_bytes=nbytes, low_latency_mode=True,
+        group=group, num_nvl_bytes=1 << 30, num_rdma_bytes=nbytes, low_latency_mode=True,
         num_qps_per_rank=EXPERTS // group.size(), allow_nvlink_for_low_latency_mode=True, allow_mnnvl=False,
+        explicitly_destroy=True, enable_shrink=True,
     )  # fmt: skip
-    x, idx, weights = inputs(group, 7)
-    came, _, handle, _, _ = low.low_latency_dispatch(
-        x, idx, DECODED, EXPERTS, use_fp8=False, async_finish=False, return_recv_hook=False
-    )
-    output = torch.empty_like(x)
-    low.low_latency_combine(
-        came, idx, weights, handle, async_finish=False, zero_copy=False, return_recv_hook=False, out=output
-    )
-    assert torch.equal(output, x)
+    for rounds in (False, True):  # UE8M0 for DeepGEMM on Blackwell
+        batches = [inputs(group, tokens) for tokens in (7, 5)]  # two micro-batches: each one's hook behind the other's
+        sent = [
+            low.low_latency_dispatch(
+                x, idx, DECODED, EXPERTS, use_fp8=True, round_scale=rounds, use_ue8m0=rounds, async_finish=False,
+                return_recv_hook=True,
+            )
+            for x, idx, _ in batches
+        ]  # fmt: skip
+        for *_, hook in sent:
+            hook()
+        outputs = [torch.empty_like(x) for x, *_ in batches]
+        hooks = []
+        for ((rows, _), counts, handle, _, _), (_, idx, weights), output in zip(sent, batches, outputs, strict=True):
+            assert counts.shape == (EXPERTS // group.size(),)
+            experts = torch.ones(rows.shape, dtype=torch.bfloat16, device=DEVICE)
+            *_, hook = low.low_latency_combine(
+                experts, idx, weights, handle, async_finish=False, zero_copy=False, return_recv_hook=True, out=output
+            )
+            hooks.append(hook)
+        for hook, output in zip(hooks, outputs, strict=True):
+            hook()
+            assert torch.equal(output, torch.ones_like(output))
+    masked = torch.ones(group.size(), dtype=torch.int32, device=DEVICE)
+    low.low_latency_query_mask_buffer(masked)
+    assert not masked.any()
+    low.get_local_buffer_tensor(torch.uint8, use_rdma_buffer=True).zero_()
+    low.low_latency_clean_mask_buffer()
+    low.destroy()
+    high.destroy()
 
 
 # ---- SGLang: --moe-a2a-backend deepep, prefill and decode on one Buffer ----------------------------------------------
@@ -221,6 +255,207 @@ def sglang(group: Any) -> None:
         assert torch.equal(out, torch.ones_like(x))
 
 
+# ---- DeepEP V2: ElasticBuffer, as four projects called it in November 2026 -------------------------------------------
+# https://github.com/pytorch/torchtitan/blob/b5bcd76/torchtitan/distributed/deepep/deepep.py (2026-08-21)
+_elastic: Any = None
+
+
+def titan_buffer(group: Any, hidden: int, most: int, top_k: int) -> Any:
+    global _elastic
+    needed = ElasticBuffer.get_buffer_size_hint(group, most, hidden, num_topk=top_k, use_fp8_dispatch=False)
+    if _elastic is not None and _elastic.group == group and _elastic.num_bytes >= needed:
+        return _elastic
+    _elastic = ElasticBuffer(
+        group, num_bytes=needed, num_max_tokens_per_rank=most, hidden=hidden, num_topk=top_k, use_fp8_dispatch=False,
+        explicitly_destroy=True,
+    )  # fmt: skip
+    return _elastic
+
+
+class TitanDispatch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, idx: Tensor, weights: Tensor, group: Any, most: int) -> Any:
+        buffer = titan_buffer(group, x.shape[1], most, TOP_K)
+        came, came_idx, came_weights, handle, _ = buffer.dispatch(
+            x, topk_idx=idx, topk_weights=weights, num_experts=EXPERTS, num_max_tokens_per_rank=most, do_expand=False,
+            do_cpu_sync=True,
+        )  # fmt: skip
+        ctx.buffer, ctx.handle = buffer, handle
+        return came, came_idx, came_weights, torch.tensor(handle.num_recv_tokens_per_expert_list), handle
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad_x, grad_weights, _ = ctx.buffer.combine(grads[0], handle=ctx.handle, topk_weights=grads[2].float())
+        return grad_x, None, grad_weights, None, None
+
+
+class TitanCombine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, buffer: Any, handle: Any) -> Any:
+        out, _, event = buffer.combine(x, handle=handle, topk_weights=None, async_with_compute_stream=True)
+        event.current_stream_wait()
+        ctx.buffer, ctx.handle = buffer, handle
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        grad_x, *_ = ctx.buffer.dispatch(grad, handle=ctx.handle, num_sms=ctx.handle.num_sms, do_cpu_sync=False)
+        return grad_x, None, None
+
+
+def torchtitan(group: Any) -> None:
+    for number, tokens in enumerate((20 + 5 * dist.get_rank(group), 9)):
+        x, idx, weights = inputs(group, tokens, number)
+        x, weights = x.requires_grad_(), weights.requires_grad_()
+        came, came_idx, came_weights, counts, handle = TitanDispatch.apply(x, idx, weights, group, 64)
+        assert counts.tolist() == [int((came_idx == e).sum()) for e in range(len(counts))]
+        weight = (came_weights * (came_idx >= 0)).sum(1, keepdim=True)
+        out = TitanCombine.apply((came.float() * weight).bfloat16(), _elastic, handle)
+        assert torch.equal(out, x)
+        out.backward(torch.ones_like(out))
+        assert torch.equal(x.grad, torch.ones_like(x))
+        assert torch.allclose(weights.grad, x.detach().float().sum(1, keepdim=True).expand_as(weights), rtol=1e-5)
+    with torch.inference_mode():
+        rows, none, scores, handle, _ = _elastic.dispatch(
+            x, topk_idx=idx, topk_weights=weights, num_experts=EXPERTS, num_max_tokens_per_rank=64, do_expand=True,
+            do_cpu_sync=False,
+        )  # fmt: skip
+        psum = handle.psum_num_recv_tokens_per_expert
+        assert none is None and psum[-1] <= len(rows) == len(scores)
+        out, _, event = _elastic.combine(
+            rows * scores.reshape(len(rows), -1).sum(-1, keepdim=True).to(rows.dtype), handle=handle,
+            async_with_compute_stream=True,
+        )  # fmt: skip
+        event.current_stream_wait()
+        assert torch.equal(out, x)
+
+
+# https://github.com/vllm-project/vllm/blob/02bd2a4/vllm/model_executor/layers/fused_moe/prepare_finalize/deepep_v2.py
+def vllm_v2(group: Any) -> None:
+    """Prefill, and decode with the room of a power of two; by blocks, and MXFP8, whose scales are packed."""
+    buffer = deep_ep.ElasticBuffer(
+        group=group, num_max_tokens_per_rank=32, hidden=HIDDEN, num_topk=TOP_K, use_fp8_dispatch=True,
+        allow_hybrid_mode=False, prefer_overlap_with_compute=True, allow_multiple_reduction=False,
+        explicitly_destroy=True,
+    )  # fmt: skip
+    assert buffer.get_theoretical_num_sms(num_experts=EXPERTS, num_topk=TOP_K) >= 4
+    for decodes, tokens in ((False, 17), (False, 0 if dist.get_rank(group) == 0 else 9), (True, 5)):
+        x, idx, weights = inputs(group, tokens)
+        mxfp8 = torch.full((tokens, HIDDEN // 32), 127, dtype=torch.uint8, device=DEVICE).view(torch.int32)
+        blocks = torch.ones(tokens, HIDDEN // 128, device=DEVICE)
+        for scales in (blocks, mxfp8):
+            (came, came_scales), came_idx, came_weights, handle, event = buffer.dispatch(
+                x=(x.to(torch.float8_e4m3fn), scales), topk_idx=idx, topk_weights=weights, num_experts=EXPERTS,
+                num_max_tokens_per_rank=8 if decodes else None, do_expand=not decodes, do_cpu_sync=not decodes,
+                async_with_compute_stream=False,
+            )  # fmt: skip
+            assert event.event is None and came_scales.dtype == scales.dtype
+            counts, received = handle.num_recv_tokens_per_expert_list, handle.psum_num_recv_tokens_per_scaleup_rank
+            if decodes:
+                assert counts == [] and len(came) == 8 * group.size() and came_idx is not None
+                row = torch.arange(len(came), device=DEVICE).unsqueeze(1)
+                came_idx = torch.where((came_idx >= 0) & (row < received[-1]), came_idx, -1)
+                weigh = (came_weights * (came_idx >= 0)).sum(1, keepdim=True)
+            else:
+                assert came_idx is None and sum(counts) == len(came)
+                weigh = came_weights.unsqueeze(1)
+            out, _, event = buffer.combine(
+                x=(came.float() * weigh).bfloat16(), handle=handle, topk_weights=None,
+                async_with_compute_stream=decodes, allocate_on_comm_stream=decodes,
+            )  # fmt: skip
+            if event.event is not None:
+                event.current_stream_wait()
+            assert torch.equal(out, x)
+    buffer.destroy()
+
+
+# https://github.com/sgl-project/sglang/blob/0134da0/python/sglang/srt/layers/moe/token_dispatcher/deepep_v2.py
+def sglang_v2(group: Any) -> None:
+    """Extend, then decode with rows by expert; FP8 with scales by columns."""
+    buffer = ElasticBuffer(
+        group, num_max_tokens_per_rank=DECODED, hidden=HIDDEN, num_topk=TOP_K, use_fp8_dispatch=True,
+        allow_hybrid_mode=True, sl_idx=0, prefer_overlap_with_compute=False,
+    )  # fmt: skip
+    for expands in (False, True):
+        x, idx, weights = inputs(group, DECODED - 3 * dist.get_rank(group))
+        scales = torch.ones(HIDDEN // 128, len(x), device=DEVICE).t()
+        (came, came_scales), came_idx, came_weights, handle, event = buffer.dispatch(
+            (x.to(torch.float8_e4m3fn), scales), topk_idx=idx, topk_weights=weights, num_experts=EXPERTS,
+            num_max_tokens_per_rank=DECODED, expert_alignment=128, num_sms=4, use_tma_aligned_col_major_sf=True,
+            do_cpu_sync=not expands, do_expand=expands,
+        )  # fmt: skip
+        if event.event is not None:
+            event.current_stream_wait()
+        assert came_scales.stride(0) == 1 and handle.psum_num_recv_tokens_per_expert.dtype == torch.int32
+        if expands:
+            weigh = came_weights.unsqueeze(1)
+        else:
+            received = int(handle.psum_num_recv_tokens_per_scaleup_rank[-1].item())
+            assert received == len(came) and bool((came_scales == 1).all())
+            weigh = (came_weights * (came_idx >= 0)).sum(1, keepdim=True)
+        out, _, event = buffer.combine((came.float() * weigh).bfloat16(), handle=handle, topk_weights=None)
+        assert event.event is None and torch.equal(out, x)
+
+
+# https://github.com/NVIDIA/Megatron-LM/pull/4793 (merged into dev) and /pull/5745
+def megatron_v2(group: Any) -> None:
+    """Two Buffers, of decode and of prefill; each step with its own, beside the caller's stream."""
+    pool = {
+        most: ElasticBuffer(group, num_max_tokens_per_rank=most, hidden=HIDDEN, num_topk=TOP_K, use_fp8_dispatch=False)
+        for most in (4, 32)
+    }
+    for most, expands in ((4, True), (32, False), (32, True)):
+        buffer = pool[most]
+        sms = buffer.get_theoretical_num_sms(EXPERTS, TOP_K)
+        x, idx, weights = inputs(group, most - dist.get_rank(group))
+        came, came_idx, came_weights, handle, event = buffer.dispatch(
+            x.contiguous(), topk_idx=idx, topk_weights=weights, num_experts=EXPERTS,
+            num_max_tokens_per_rank=buffer.num_max_tokens_per_rank, expert_alignment=32, num_sms=sms,
+            async_with_compute_stream=True, allocate_on_comm_stream=True, do_cpu_sync=False if expands else None,
+            do_expand=expands,
+        )  # fmt: skip
+        event.current_stream_wait()
+        assert handle.topk_idx.shape[1] == TOP_K and handle.num_max_tokens_per_rank == most
+        assert came_weights.dim() == (1 if expands else 2)
+        weigh = came_weights.unsqueeze(1) if expands else (came_weights * (came_idx >= 0)).sum(1, keepdim=True)
+        out, _, event = buffer.combine(
+            (came.float() * weigh).bfloat16(), handle=handle, num_sms=handle.num_sms, async_with_compute_stream=True,
+            allocate_on_comm_stream=True,
+        )  # fmt: skip
+        event.current_stream_wait()
+        assert torch.equal(out, x)
+        grad, back, event = buffer.combine(came, handle=handle, topk_weights=came_weights.float(), num_sms=sms)
+        times = TOP_K if expands else ranks_of(group, idx)
+        assert torch.equal(grad, x * times) and torch.equal(back, weights)
+        if not expands:
+            again, *_, same, _ = buffer.dispatch(x.contiguous(), handle=handle, num_sms=sms)
+            assert same is handle and torch.equal(again, came)
+
+
+def stateless(rank: int, ranks: int, file: str) -> None:
+    """A group that torch's world does not know, as vLLM makes them for elastic expert parallelism; and one that has no
+    store of its own to tell, as in older releases of torch."""
+    store = dist.PrefixStore("stateless", dist.FileStore(file + ".stateless", ranks))
+    for number in range(2):
+        prefix = dist.PrefixStore(str(number), store)
+        group = dist.ProcessGroup(rank, ranks) if number else dist.ProcessGroup(prefix, rank, ranks)
+        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        gloo = dist.ProcessGroupGloo(prefix, rank, ranks, timedelta(seconds=60))
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        for buffer in (Buffer(group), Buffer(group), ElasticBuffer(group, 2 << 20, num_max_tokens_per_rank=8)):
+            x = torch.full((3, HIDDEN), rank + 1.0).bfloat16()
+            idx = torch.arange(EXPERTS)[:: EXPERTS // ranks].repeat(3, 1)  # an expert of each rank
+            if isinstance(buffer, Buffer):
+                _, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(idx, EXPERTS)
+                layout = {"is_token_in_rank": in_rank, "num_tokens_per_expert": per_expert}
+                came, _, _, counts, handle, _ = buffer.dispatch(x, topk_idx=idx, **layout)
+            else:
+                came, _, _, handle, _ = buffer.dispatch(x, idx, num_experts=EXPERTS)
+                counts = handle.num_recv_tokens_per_expert_list
+            assert counts[0] == len(came) == 3 * ranks
+            assert torch.equal(buffer.combine(came, handle)[0], x * ranks)
+
+
 def main() -> None:
     world = dist.group.WORLD
     members = [0, dist.get_world_size() - 1]
@@ -229,8 +464,14 @@ def main() -> None:
         # A group of two has its second rank: what is larger on one rank alone is larger there.
         megatron(group)
     vllm(world)
+    vllm_v2(world)
+    torchtitan(world)
+    megatron_v2(world)
     if dist.get_rank() in members:
         sglang(some)
+        sglang_v2(some)
+    if DEVICE.type == "cpu":
+        stateless(dist.get_rank(), dist.get_world_size(), file)
     dist.barrier()
 
 

@@ -58,7 +58,7 @@ def layout_of(buffer: Any, idx: Tensor, experts: int = EXPERTS) -> dict[str, Any
 
 def fp8_rows(x: Tensor, *, powers_of_two: bool = False) -> tuple[Tensor, Tensor]:
     """By a scale for 128 elements."""
-    groups = x.float().view(len(x), -1, FP8_GROUP)
+    groups = x.float().view(len(x), x.shape[1] // FP8_GROUP, FP8_GROUP)
     scales = groups.abs().amax(-1).clamp(min=1e-4) / 448
     if powers_of_two:
         scales = torch.exp2(torch.log2(scales).ceil())
@@ -66,7 +66,7 @@ def fp8_rows(x: Tensor, *, powers_of_two: bool = False) -> tuple[Tensor, Tensor]
 
 
 def back(rows: Tensor, scales: Tensor) -> Tensor:
-    return (rows.float().view(*scales.shape, -1) * scales.unsqueeze(-1)).view(rows.shape)
+    return (rows.float().view(*scales.shape, FP8_GROUP) * scales.unsqueeze(-1)).view(rows.shape)
 
 
 @on_its_device
@@ -204,6 +204,42 @@ def low_latency_mode(rank: ep_lib.Rank) -> None:
 
 
 @on_its_device
+def after_a_loss(rank: ep_lib.Rank) -> None:
+    """The last rank stops coming. The others go on as vLLM does: they clean, leave out again who is lost, and retry."""
+    lost, experts, most = rank.world_size - 1, 2 * rank.world_size, 8
+    buffer = deep_ep.Buffer(rank, 0, 1 << 10, True, enable_shrink=True)
+    x, idx, weights = choices(rank, 5)
+    idx = idx.clamp(max=experts - 1)
+    status = torch.zeros(rank.world_size, dtype=torch.int32)
+
+    def step() -> Tensor:
+        came, _, handle, _, hook = buffer.low_latency_dispatch(
+            x, idx, most, experts, use_fp8=False, return_recv_hook=True
+        )
+        hook()
+        out, _, hook = buffer.low_latency_combine(came, idx, weights, handle, return_recv_hook=True)
+        hook()
+        buffer.low_latency_query_mask_buffer(status)
+        return out
+
+    step()
+    assert not status.any()
+    if rank.rank != lost:
+        step()
+        assert status.nonzero().flatten().tolist() == [lost]
+        buffer.get_local_buffer_tensor(torch.uint8, use_rdma_buffer=True).zero_()
+        buffer.low_latency_clean_mask_buffer()
+        buffer.low_latency_query_mask_buffer(status)
+        assert not status.any()
+        buffer.low_latency_update_mask_buffer(lost, True)
+        kept = (weights * ((idx >= 0) & (idx // 2 != lost))).sum(1, keepdim=True)
+        for _ in range(2):
+            assert torch.allclose(step().float(), x.float() * kept, rtol=0.02)
+            assert status.nonzero().flatten().tolist() == [lost]
+    rank.all_gather(None)
+
+
+@on_its_device
 def several_nodes(rank: ep_lib.Rank) -> list[int]:
     """Two ranks on each of two nodes, which NICs connect; one rank has more tokens the second time."""
     buffer = deep_ep.Buffer(rank)
@@ -212,7 +248,7 @@ def several_nodes(rank: ep_lib.Rank) -> list[int]:
         per_rank, per_node, per_expert, sent, _ = buffer.get_dispatch_layout(idx, EXPERTS)
         assert per_node.tolist() == [int(sent[:, node : node + 2].any(1).sum()) for node in (0, 2)]
         came, _, came_weights, _, handle, _ = buffer.internode_dispatch(
-            x, None, per_rank, per_node, sent, per_expert, idx, weights, 1, deep_ep.Config(4)
+            x, None, per_rank, per_node, sent, per_expert, idx, weights, 1, 0, deep_ep.Config(4)
         )
         out, out_weights, _ = buffer.internode_combine(came, handle, came_weights)
         assert torch.equal(out, x * sent.sum(1, keepdim=True))

@@ -169,7 +169,7 @@ KEPT = {
     "test_browser::test_an_exercise_is_done_from_the_keyboard": 0,
     "test_browser::test_nothing_is_shown_before_the_question_is_answered": 0,
     "test_class_grading::test_ctrl_c_keeps_all_rows_and_leaves_no_process": 0,
-    "test_deep_ep::test_vllm_sglang_and_megatron_call_it_on_gloo_groups": 0,
+    "test_deep_ep::test_its_callers_sequences_run_on_gloo_groups": 0,
     "test_demo::test_json_is_one_object_and_nothing_else": 0,
     "test_demo::test_run_demo_tells_and_reports": 0,
     "test_demo::test_spread_loss_equals_local_loss": 1,

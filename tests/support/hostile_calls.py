@@ -321,6 +321,10 @@ def of_deep_ep(rank: Rank) -> list[Call]:
     sizes: dict[str, Any] = {"num_max_dispatch_tokens_per_rank": 8, "num_experts": 4}
     flags: dict[str, Any] = {"async_finish": False, "return_recv_hook": False}
     fp8, scales = x.to(torch.float8_e4m3fn), torch.ones(4, 1)
+    elastic, room = deep_ep.ElasticBuffer(rank, 2 << 20, num_max_tokens_per_rank=8), {"num_max_tokens_per_rank": 8}
+    wide: dict[str, Any] = {"num_experts": 4, "expert_alignment": 1, "do_cpu_sync": None, "do_expand": False}
+    later: dict[str, Any] = {"num_sms": 0, "num_qps": 0, "previous_event": None, "async_with_compute_stream": False}
+    mine, _, by_expert, grouped, _ = elastic.dispatch(x, idx, weights, num_experts=4, do_expand=True)
     return [
         call("deep_ep.Buffer", deep_ep.Buffer, group=rank, num_nvl_bytes=0, explicitly_destroy=False, comm=None),
         call("deep_ep.Config", deep_ep.Config, num_sms=2, num_max_nvl_chunked_send_tokens=2),
@@ -338,4 +342,12 @@ def of_deep_ep(rank: Rank) -> list[Call]:
         call("masks", buffer.low_latency_query_mask_buffer, mask_status=torch.zeros(1, dtype=torch.int32)),
         call("raw", buffer.get_local_buffer_tensor, dtype=torch.int32, size=torch.Size([4]), offset=0),
         call("reserve", buffer.reserve, max_tokens=4, hidden=128, num_experts=4, top_k=2, like=x),
+        call("ElasticBuffer", deep_ep.ElasticBuffer, **{"group": rank, "hidden": 128} | room, num_topk=2, sl_idx=3),
+        call("size hint", elastic.get_buffer_size_hint, group=rank, **room, hidden=128, num_topk=0),
+        call("num_sms", elastic.get_theoretical_num_sms, num_experts=4, num_topk=2),
+        call("num_qps", elastic.get_theoretical_num_qps, num_sms=4),
+        call("elastic dispatch", elastic.dispatch, x=x, topk_idx=idx, topk_weights=weights, **wide, **room, **later),
+        call("elastic FP8", lambda x, s: elastic.dispatch((x, s), idx, num_experts=4), x=fp8, s=scales),
+        call("elastic again", elastic.dispatch, x=x, topk_weights=weights, handle=grouped, do_expand=True),
+        call("elastic combine", elastic.combine, x=mine, handle=grouped, topk_weights=by_expert, bias=None, **later),
     ]

@@ -1,4 +1,6 @@
-"""DeepEP V1's Python API over ep_lib: programs that were written for ``import deep_ep`` run here.
+"""DeepEP's Python API over ep_lib: programs that were written for ``import deep_ep`` run here.
+
+:class:`Buffer` is V1's, at commit 567632d, and :class:`ElasticBuffer` V2's, at dd758ca.
 
 ``from ep_lib.compat import deep_ep`` in place of ``import deep_ep`` is all that changes; where the import cannot be
 touched (vLLM, SGLang, Megatron), call :func:`install_alias` before it, or install the distribution in
@@ -13,16 +15,29 @@ import sys
 
 import torch
 
+from ep_lib.compat.deep_ep import buffer
+from ep_lib.compat.deep_ep import events as utils
 from ep_lib.compat.deep_ep.buffer import Buffer
 from ep_lib.compat.deep_ep.config import Config
+from ep_lib.compat.deep_ep.elastic import ElasticBuffer, get_logical_domain_size, get_physical_domain_size
 from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
+from ep_lib.compat.deep_ep.handles import EPHandle
 from ep_lib.errors import BackendUnavailable
 
 topk_idx_t = torch.int64
 
-__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "install_alias", "topk_idx_t"]
-
-_SUBMODULES = ("utils", "buffer")  # where programs import from as well: `from deep_ep.utils import EventOverlap`
+__all__ = [
+    "Buffer",
+    "Config",
+    "EPHandle",
+    "ElasticBuffer",
+    "EventHandle",
+    "EventOverlap",
+    "get_logical_domain_size",
+    "get_physical_domain_size",
+    "install_alias",
+    "topk_idx_t",
+]
 
 
 def install_alias(*, replace: bool = False) -> None:
@@ -44,8 +59,8 @@ def install_alias(*, replace: bool = False) -> None:
             "DeepEP is installed here as deep_ep: install_alias(replace=True) prefers ep_lib's, in this process"
         )
     sys.modules["deep_ep"] = me
-    for name in _SUBMODULES:
-        sys.modules[f"deep_ep.{name}"] = sys.modules[f"{__name__}.{'events' if name == 'utils' else name}"]
+    # Programs import from these as well: `from deep_ep.utils import EventOverlap`.
+    sys.modules["deep_ep.utils"], sys.modules["deep_ep.buffer"] = utils, buffer
 
 
 def _is_our_distribution(module: object) -> bool:

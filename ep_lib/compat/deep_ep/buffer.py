@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 import ep_lib.moe.buffer as moe
 from ep_lib.compat.deep_ep.config import Config
-from ep_lib.compat.deep_ep.engines import Engine, Shape, members_of
+from ep_lib.compat.deep_ep.engines import Engine, Shape
 from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
+from ep_lib.compat.deep_ep.face import Face, Hook, Rows, T, read_bias, read_payload, require_ids, require_rows
 from ep_lib.compat.deep_ep.handles import Handle, LowLatencyFields, require_handle
 from ep_lib.compat.deep_ep.layout import (
     Layout,
@@ -29,28 +30,24 @@ from ep_lib.compat.deep_ep.scales import (
     cast_with_powers_of_two,
     pack_ue8m0,
     require_groups,
-    spread_scales,
 )
-from ep_lib.errors import ArgumentError, BufferClosedError, NotSupportedError
+from ep_lib.errors import ArgumentError, NotSupportedError
 from ep_lib.moe.agreement import NoRoomError
-from ep_lib.moe.autograd import dense, require_tensor, return_weights
+from ep_lib.moe.autograd import dense, require_tensor
 from ep_lib.moe.checks import refuse_choices
 from ep_lib.moe.config import parse_dtype
 from ep_lib.reference import FP8_GROUP
 from ep_lib.require import at_least_one, flag, index, instance, refuse, several, whole_number
 
-Rows = Tensor | tuple[Tensor, Tensor]
 Dispatched = tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]
 Combined = tuple[Tensor, Tensor | None, EventOverlap]
-Hook = Callable[[], None]
-T = TypeVar("T")
 
 _HINTED_TOP_K = 8  # of sizes that are asked for before a top-k is known
 _LOW_LATENCY_TOKENS = 1024
 _LOW_LATENCY_SMS = 2  # blocks of the normal mode that a low-latency engine has as well and never uses
 
 
-class Buffer:
+class Buffer(Face):
     """Expert-parallel communication with DeepEP V1's calls. Every call but those that say otherwise is collective.
 
     It takes no memory when it is made. The first call that needs some makes an :class:`ep_lib.Buffer` for its shapes,
@@ -62,17 +59,17 @@ class Buffer:
 
     def __init__(
         self,
-        group: Any = None,
+        group: Any,
         num_nvl_bytes: int = 0,
         num_rdma_bytes: int = 0,
         low_latency_mode: bool = False,
         num_qps_per_rank: int = 24,
         allow_nvlink_for_low_latency_mode: bool = True,
         allow_mnnvl: bool = False,
+        use_fabric: bool = False,
         explicitly_destroy: bool = False,
         enable_shrink: bool = False,
         comm: Any = None,
-        use_fabric: bool = False,
     ) -> None:
         """``group``: any process group of torch.distributed, gloo or nccl, of all processes or of some; or an
         ep_lib.Rank. ``comm``: a communicator of mpi4py, where there is no group.
@@ -83,11 +80,9 @@ class Buffer:
         """
         if (group is None) == (comm is None):
             raise ArgumentError("pass a process group of torch.distributed, or comm=, a communicator of mpi4py")
-        self.group = comm if group is None else group
         self.num_nvl_bytes = whole_number("num_nvl_bytes", num_nvl_bytes, 0, 1 << 62)
         self.num_rdma_bytes = whole_number("num_rdma_bytes", num_rdma_bytes, 0, 1 << 62)
         self.low_latency_mode = flag("low_latency_mode", low_latency_mode)
-        self.explicitly_destroy = flag("explicitly_destroy", explicitly_destroy)
         self.enable_shrink = flag("enable_shrink", enable_shrink)
         if not flag("allow_nvlink_for_low_latency_mode", allow_nvlink_for_low_latency_mode):
             raise NotSupportedError(
@@ -95,25 +90,15 @@ class Buffer:
                 "ep_lib.Buffer(allow_nvlink_for_normal_mode=False) sends normal mode through the NIC"
             )
         at_least_one("num_qps_per_rank", num_qps_per_rank)
-        self._members = members_of(self.group)
+        super().__init__(comm if group is None else group, explicitly_destroy)
         self.rank, self.group_size = self._members.rank, self._members.size
-        self._engines: dict[Shape, Engine] = {}
         self._masked: set[int] = set()
-        self._own_stream: Any = None
         self._raw: dict[bool, Tensor] = {}
         self._masks: Any = WeakTensorKeyDictionary()  # of get_dispatch_layout: versions of mask and ids, and the ids
-        self._is_destroyed = False
 
     def destroy(self) -> None:
-        """Give the memory back. What handles still need stays until they are gone and the group meets again. Raises
-        ArgumentError unless the Buffer was made with ``explicitly_destroy=True``."""
-        if not self.explicitly_destroy:
-            raise ArgumentError("destroy() is for a Buffer that was made with explicitly_destroy=True")
-        self._require_usable()
-        self._is_destroyed = True
-        self._engines.clear()
+        super().destroy()
         self._raw.clear()
-        self._members.close_unused()
 
     @staticmethod
     def is_sm90_compiled() -> bool:
@@ -156,14 +141,6 @@ class Buffer:
         """As :meth:`get_dispatch_config`."""
         return Buffer.get_dispatch_config(num_ranks)
 
-    def get_comm_stream(self) -> Any:
-        """The stream in which operations with async_finish run. Local. Raises NotSupportedError without GPUs."""
-        if not torch.cuda.is_available():
-            raise NotSupportedError("get_comm_stream: there is no GPU here, and the emulator has no streams")
-        if self._own_stream is None:
-            self._own_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        return self._own_stream
-
     def get_local_buffer_tensor(
         self, dtype: torch.dtype, size: torch.Size | None = None, offset: int = 0, use_rdma_buffer: bool = False
     ) -> Tensor:
@@ -202,7 +179,7 @@ class Buffer:
         Raises ArgumentError for an id that is no expert's nor -1; on a GPU nothing waits to see that: such an id is
         counted nowhere, and dispatch refuses it."""
         self._require_usable()
-        _require_ids(topk_idx)
+        require_ids(topk_idx)
         num_experts = self._require_experts(num_experts)
         if not topk_idx.is_cuda:
             refuse_choices(topk_idx.numpy(), num_experts)
@@ -252,18 +229,9 @@ class Buffer:
         Raises what :meth:`ep_lib.Buffer.dispatch` raises, and NotSupportedError for scales of other forms.
         """
         self._require_usable()
-        if isinstance(x, tuple) and len(x) != 2:
-            refuse("x", x, "a tensor, or a pair: FP8 rows and their scales")
-        rows, scales = x if isinstance(x, tuple) else (x, None)
-        rows = _require_rows("x", rows, 2)
+        rows, payload, back = read_payload(x)
         worst = whole_number("num_worst_tokens", num_worst_tokens, 0, 2**31 - 1)
-        back: Callable[[Tensor], Tensor] | None = None
-        if scales is not None:
-            require_tensor("the scales of x", scales)
-            require_groups(rows.shape[1], False)
-            scales, back = spread_scales(scales, rows.shape[1])
-        payload = dense(rows) if scales is None else (dense(rows), scales)
-        keep = (x, topk_idx, topk_weights, is_token_in_rank)
+        given = (x, topk_idx, topk_weights, is_token_in_rank, handle)
         options: dict[str, Any] = {"num_worst_tokens": worst, "expert_alignment": expert_alignment}
         if handle is not None:
             require_handle(handle, Handle, "dispatch")
@@ -273,7 +241,7 @@ class Buffer:
                 )
             buffer = self._use(handle.engine, rows)
             step = lambda: _rows(buffer.dispatch(payload, handle=handle.inner).x, back)  # noqa: E731
-            came, event = self._run(step, rows, previous_event, async_finish, keep, handle.engine.shape)
+            came, event = self._run(step, rows, previous_event, async_finish, given, (payload,), handle.engine.shape)
             return came, None, None, None, None, event
         if num_tokens_per_expert is None:
             raise ArgumentError("dispatch needs num_tokens_per_expert, as get_dispatch_layout returns it, or a handle")
@@ -287,7 +255,7 @@ class Buffer:
             if sent.device != rows.device:
                 raise ArgumentError(f"is_token_in_rank is on {sent.device} and x on {rows.device}: pass both on one")
         if ids is not None:
-            _require_ids(ids)
+            require_ids(ids)
             if sent is not None and ids.shape[0] == len(rows) and ids.device == rows.device:
                 ids = self._only_sent(ids, sent, num_experts, wait=not worst)
         else:
@@ -303,22 +271,24 @@ class Buffer:
             num_experts,
             ids.shape[1],
             rows.shape[1],
-            "bfloat16" if scales is not None else parse_dtype(rows.dtype).name,
+            "bfloat16" if back is not None else parse_dtype(rows.dtype).name,
             max(1, num_sms),
         )
 
-        def send() -> tuple[Any, Engine]:
+        def send() -> tuple[Any, Rows, Engine]:
             assert ids is not None
-            return self._dispatch_with_room(shape, payload, ids, weights, options)
+            received, engine = self._dispatch_with_room(shape, payload, ids, weights, options)
+            return received, _rows(received.x, back), engine
 
-        (received, engine), event = self._run(send, rows, previous_event, async_finish, keep, shape)
+        read = (payload, ids, weights)
+        (received, came, engine), event = self._run(send, rows, previous_event, async_finish, given, read, shape)
         counts: list[int] = [] if worst else received.tokens_per_expert.tolist()
         if topk_idx is None and not worst:
             counts = self._count_choices(num_tokens_per_expert, expert_alignment)
         if sent is None:
             sent = ranks_of(ids, num_experts, self.group_size)
         return (
-            _rows(received.x, back),
+            came,
             None if topk_idx is None else received.topk_idx,
             received.topk_weights,
             counts,
@@ -346,33 +316,25 @@ class Buffer:
         """
         self._require_usable()
         require_handle(handle, Handle, "dispatch")
-        rows = dense(_require_rows("x", x, 2))
+        rows = dense(require_rows("x", x, 2))
         buffer = self._use(handle.engine, rows)
-        given = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
-        biases = tuple(dense(_require_rows("bias", one, 2)) for one in given) or None
+        biases = read_bias(bias)
         if topk_weights is not None:
-            _require_rows("topk_weights", topk_weights, 2)
+            require_rows("topk_weights", topk_weights, 2)
             if topk_weights.dtype != torch.float32 or len(topk_weights) != len(rows):
                 refuse("topk_weights", topk_weights, f"float32 [{len(rows)}, k], as dispatch returned them")
 
         def bring() -> tuple[Tensor, Tensor | None]:
             out: Tensor = buffer.combine(rows, handle.inner, bias=biases)
-            return out, None if topk_weights is None else self._sum_weights(buffer, handle, topk_weights.detach())
+            return out, None if topk_weights is None else self._sum_weights(buffer, handle.inner, topk_weights.detach())
 
-        keep = (x, topk_weights, bias)
-        (out, weights), event = self._run(bring, rows, previous_event, async_finish, keep, handle.engine.shape)
+        given, read = (x, topk_weights, bias, handle), (rows, biases)
+        (out, weights), event = self._run(bring, rows, previous_event, async_finish, given, read, handle.engine.shape)
         return out, weights, event
 
-    def internode_dispatch(self, x: Rows, *arguments: Any, **options: Any) -> Dispatched:
-        """:meth:`dispatch`, which finds out by itself whether there are several nodes; DeepEP's has no
-        ``num_worst_tokens`` among its positional arguments."""
-        if len(arguments) > 8:
-            arguments = (*arguments[:8], 0, *arguments[8:])
-        return self.dispatch(x, *arguments, **options)
-
-    def internode_combine(self, x: Tensor, handle: Handle, *arguments: Any, **options: Any) -> Combined:
-        """:meth:`combine`."""
-        return self.combine(x, handle, *arguments, **options)
+    # DeepEP's dispatch and combine call these where there are several nodes; ours find nodes by themselves.
+    internode_dispatch = dispatch
+    internode_combine = combine
 
     # ---- Low-latency mode --------------------------------------------------------------------------------------------
 
@@ -410,7 +372,7 @@ class Buffer:
             flag(name, value)
         if use_ue8m0 and not round_scale:
             raise ArgumentError("use_ue8m0 has room for exponents only: pass round_scale=True with it")
-        rows, ids = dense(_require_rows("x", x, 2)), _require_ids(topk_idx).contiguous()
+        rows, ids = dense(require_rows("x", x, 2)), require_ids(topk_idx).contiguous()
         if use_fp8:
             require_groups(rows.shape[1], use_ue8m0)
         stats = cumulative_local_expert_recv_stats
@@ -441,7 +403,7 @@ class Buffer:
                 arrive()
             return sent, out, arrive
 
-        keep = (x, topk_idx, stats)
+        keep = (x, topk_idx, stats, rows, ids)
         (sent, out, arrive), event = self._run_decoding(send, engine.shape, rows, async_finish, return_recv_hook, keep)
         handle = LowLatencyFields(engine, sent.handle)
         return out, sent.recv_count, handle, event, arrive if return_recv_hook else None
@@ -470,9 +432,9 @@ class Buffer:
         if use_logfmt:
             raise NotSupportedError("use_logfmt: rows come back in bfloat16 here; leave use_logfmt out")
         require_handle(handle, LowLatencyFields, "low_latency_dispatch")
-        engine, rows = handle.engine, dense(_require_rows("x", x, 3))
-        buffer, ids = self._use(engine, rows), _require_ids(topk_idx).contiguous()
-        weights = _require_rows("topk_weights", topk_weights, 2).contiguous()
+        engine, rows = handle.engine, dense(require_rows("x", x, 3))
+        buffer, ids = self._use(engine, rows), require_ids(topk_idx).contiguous()
+        weights = require_rows("topk_weights", topk_weights, 2).contiguous()
 
         def bring() -> tuple[Tensor, Hook]:
             came = buffer.low_latency_combine(
@@ -488,7 +450,7 @@ class Buffer:
                 arrive()
             return came.out, arrive
 
-        keep = (x, topk_idx, topk_weights, out)
+        keep = (x, topk_idx, topk_weights, out, rows, ids, weights, handle)
         (result, arrive), event = self._run_decoding(bring, engine.shape, rows, async_finish, return_recv_hook, keep)
         return result, event, arrive if return_recv_hook else None
 
@@ -575,20 +537,6 @@ class Buffer:
             engine = self._engines[shape] = self._make(shape, tokens, rows)
         return self._use(engine, rows).dispatch(payload, ids, weights, **options), engine
 
-    def _make(self, shape: Shape, tokens: int, like: Tensor) -> Engine:
-        if like.is_cuda and torch.cuda.is_current_stream_capturing():
-            raise NotSupportedError(
-                "the first call of a shape makes memory together with the other ranks, which a CUDA graph cannot "
-                "capture: make the same call once before the capture (or reserve())"
-            )
-        return self._members.make(shape, tokens)
-
-    def _use(self, engine: Engine, like: Tensor) -> moe.Buffer:
-        """The Buffer of an engine for a call with such a tensor. What a graph has captured must live on."""
-        if like.is_cuda and torch.cuda.is_current_stream_capturing():
-            self._members.keep(engine)
-        return engine.buffer
-
     def _low_latency_engine(self, rows: Tensor, ids: Tensor, most: int, num_experts: int) -> Engine:
         most = whole_number("num_max_dispatch_tokens_per_rank", most, 1, _LOW_LATENCY_TOKENS)
         backend, num_experts = "cuda" if rows.is_cuda else "emulator", self._require_experts(num_experts)
@@ -604,56 +552,13 @@ class Buffer:
     def _low_latency_engines(self) -> list[Engine]:
         return [engine for shape, engine in self._engines.items() if shape.low_latency_tokens]
 
-    def _run(
-        self,
-        step: Callable[[], T],
-        like: Tensor,
-        previous_event: EventOverlap | None,
-        async_finish: bool,
-        keep: tuple[Any, ...],
-        shape: Shape | None = None,
-    ) -> tuple[T, EventOverlap]:
-        """What ``step`` returns, and an event: it runs in the caller's stream, or with ``async_finish`` in the Buffer's
-        own, behind ``previous_event`` or else behind what the caller's stream has. ``shape``: of the engine whose
-        operation ranks are in together."""
-        if shape is not None:
-            with self._members.call(shape):
-                return self._run(step, like, previous_event, async_finish, keep)
-        before = None
-        if previous_event is not None:
-            before = instance("previous_event", previous_event, EventOverlap, "an EventOverlap, or None").event
-        flag("async_finish", async_finish)
-        if not like.is_cuda:
-            return step(), EventOverlap(EventHandle() if async_finish else None)
-        if not async_finish:
-            if before is not None:
-                before.current_stream_wait()
-            return step(), EventOverlap(None)
-        caller, mine = torch.cuda.current_stream(), self.get_comm_stream()
-        if before is None:
-            mine.wait_stream(caller)
-        with torch.cuda.stream(mine):
-            if before is not None:
-                before.current_stream_wait()
-            result = step()
-            event = EventHandle()
-        # Memory that one stream allocated and the other uses must not be given to somebody else meanwhile. The event
-        # holds the tensors; torch's allocator is told where it can be: inside of a capture it keeps them anyway.
-        results = list(_tensors(result))
-        if not torch.cuda.is_current_stream_capturing():
-            for tensor in _tensors(keep):
-                tensor.record_stream(mine)
-            for tensor in results:
-                tensor.record_stream(caller)
-        return result, EventOverlap(event, (keep, results))
-
     def _run_decoding(
         self, step: Callable[[], T], shape: Shape, like: Tensor, async_finish: bool, hooked: bool, keep: tuple[Any, ...]
     ) -> tuple[T, EventOverlap]:
         """The same for low-latency mode, whose hooks launch in the stream in which they are called."""
         if async_finish and hooked:
             raise ArgumentError("async_finish and return_recv_hook exclude each other: pass one of them")
-        return self._run(step, like, None, async_finish, keep, shape)
+        return self._run(step, like, None, async_finish, keep, shape=shape)
 
     def _per_node(self, sent: Tensor) -> Tensor | None:
         each = self._members.ranks_per_node
@@ -678,39 +583,6 @@ class Buffer:
         each = len(said[0]) // self.group_size
         mine = [sum(theirs) for theirs in zip(*said, strict=True)][self.rank * each : (self.rank + 1) * each]
         return [-(-count // alignment) * alignment for count in mine]
-
-    def _sum_weights(self, buffer: moe.Buffer, handle: Handle, weights: Tensor) -> Tensor:
-        """float32 ``[received, k]`` to ``[T, k]``, over ranks in ascending order: each rank has columns of its own, so
-        that nothing is rounded on the way."""
-        columns = weights.new_zeros(weights.shape[0], self.group_size, weights.shape[1], dtype=torch.float32)
-        columns[:, self.rank] = weights
-        came = return_weights(buffer, handle.inner, columns.flatten(1))
-        return came.view(-1, self.group_size, weights.shape[1]).sum(1)
-
-    def _require_experts(self, num_experts: int) -> int:
-        number = at_least_one("num_experts", num_experts)
-        if number % self.group_size:
-            refuse("num_experts", num_experts, f"a multiple of the {self.group_size} ranks")
-        return number
-
-    def _require_usable(self) -> None:
-        if self._is_destroyed:
-            raise BufferClosedError("this Buffer was destroyed; make a new one")
-
-
-def _require_rows(name: str, value: Any, dimensions: int) -> Tensor:
-    """A tensor with so many dimensions, without its gradient."""
-    tensor = require_tensor(name, value)
-    if tensor.dim() != dimensions:
-        refuse(name, value, f"a tensor with {dimensions} dimensions")
-    return tensor.detach()
-
-
-def _require_ids(topk_idx: Any) -> Tensor:
-    if _require_rows("topk_idx", topk_idx, 2).dtype not in (torch.int32, torch.int64):
-        refuse("topk_idx", topk_idx, "int64 or int32 [tokens, top_k]")
-    ids: Tensor = topk_idx
-    return ids
 
 
 def _versions(mask: Tensor, ids: Tensor) -> tuple[int, int] | None:
@@ -746,18 +618,6 @@ def _arrange(came: Any, rounded: bool, ue8m0: bool) -> tuple[Rows, Hook]:
 
         return (came[0], columns), turn
     return came, lambda: None
-
-
-def _tensors(tree: Any) -> Any:
-    """All CUDA tensors in it."""
-    if isinstance(tree, Tensor):
-        if tree.is_cuda:
-            yield tree
-    elif isinstance(tree, tuple | list):
-        for part in tree:
-            yield from _tensors(part)
-    elif hasattr(tree, "topk_weights"):  # Received
-        yield from _tensors((tree.x, tree.topk_idx, tree.topk_weights, tree.src_token))
 
 
 def _refuse_cost_stats(name: str, value: Any) -> None:

@@ -98,6 +98,7 @@ class Members:
         self._engines: dict[int, tuple[weakref.ref[Engine], Buffer]] = {}
         self._kept: list[Engine] = []
         self._made = self._failures = 0
+        self._heard = [0] * self.size  # how many failures each rank has told of that this one knows of
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._processes = self._find_processes()
         self.ranks_per_node = self._find_ranks_per_node()  # None: all ranks are on one node
@@ -106,14 +107,16 @@ class Members:
         """Collective: plain data of every rank, where all are in the operation ``what``.
 
         Raises PeerTimeout if a rank has not come within EP_LIB_TIMEOUT_S (120 s), RankFailed as soon as one has ended
-        or failed in another call, and RankMismatchError if one is in another operation.
+        or failed in another call (also before this one was made, if this rank has not heard of that), and
+        RankMismatchError if one is in another operation.
         """
+        mine = what, obj, self._failures
         if self._bootstrap is None:
-            said: list[Any] = self._group.all_gather((what, obj))
+            said: list[Any] = self._group.all_gather(mine)
         else:
             seconds = _meeting_seconds()
             try:
-                said = self._bootstrap.all_gather((what, obj), seconds, self._look(what))
+                said = self._bootstrap.all_gather(mine, seconds, self._look(what))
             except PeerTimeout as error:
                 raise PeerTimeout(
                     f"rank {self.rank} waited {seconds:g} s (EP_LIB_TIMEOUT_S) for rank {error.peer} in {what}{_MEET}"
@@ -121,10 +124,11 @@ class Members:
                     rank=error.rank, peer=error.peer, phase=error.phase, slot=error.slot, seen=error.seen,
                     expected=error.expected,
                 ) from error  # fmt: skip
-        if any(other != what for other, _ in said):
-            calls = {rank: other for rank, (other, _) in enumerate(said)}
+        self._heard = [failures for *_, failures in said]
+        if any(other != what for other, *_ in said):
+            calls = {rank: other for rank, (other, *_) in enumerate(said)}
             raise everywhere(RankMismatchError(f"{_in_different_calls(calls)}{_MEET}"))
-        return [theirs for _, theirs in said]
+        return [theirs for _, theirs, _ in said]
 
     @contextmanager
     def call(self, shape: Shape) -> Iterator[None]:
@@ -141,6 +145,7 @@ class Members:
                 self._failures += 1  # the same failure once more is another word
                 self._bootstrap.tell([self._failures, f"{what}, which failed: {type(error).__name__}: {error}"])
                 there = {r: said[0] for r in self._others if (said := self._bootstrap.peek(r)) is not None}
+                self._heard = [self._failures_of(rank) for rank in range(self.size)]  # one failure may be all ranks'
                 if there:
                     raise RankMismatchError(f"{_in_different_calls({self.rank: what} | there)}{_MEET}") from error
             raise
@@ -182,13 +187,15 @@ class Members:
         return [theirs for theirs, _ in said]
 
     def _look(self, what: str) -> Look:
-        """Raises RankFailed when a rank has ended, or tells that it failed in another call while this one waits."""
-        heard = {rank: self._hear(rank) for rank in self._others}
+        """Raises RankFailed when a rank has ended, or has told that it failed in another call."""
 
         def look() -> None:
             for rank in self._others:
-                if (word := self._hear(rank)) != heard[rank]:
-                    raise RankFailed(f"rank {self.rank} waited in {what}, and rank {rank} was in {word[1]}", rank=rank)
+                if (failures := self._failures_of(rank)) > self._heard[rank]:
+                    self._heard[rank] = failures
+                    raise RankFailed(
+                        f"rank {self.rank} waited in {what}, and rank {rank} was in {self._hear(rank)[1]}", rank=rank
+                    )
                 if rank in self._processes and has_ended(self._processes[rank]):
                     raise RankFailed(
                         f"rank {self.rank} waited in {what} for rank {rank}, whose process "
@@ -200,6 +207,11 @@ class Members:
 
     def _hear(self, rank: int) -> Any:
         return self._bootstrap.hear(rank) if isinstance(self._bootstrap, StoreBootstrap) else None
+
+    def _failures_of(self, rank: int) -> int:
+        """How many it has told of."""
+        word = self._hear(rank)
+        return 0 if word is None else int(word[0])
 
     def _last_failure(self, rank: int) -> str:
         word = self._hear(rank)

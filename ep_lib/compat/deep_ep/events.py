@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ep_lib.errors import ArgumentError
+from ep_lib.require import flag, instance
 
 
 class EventHandle:
@@ -35,27 +36,33 @@ class EventOverlap:
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
         self.event = event
         self.extra_tensors = extra_tensors
-        self._hook: Callable[[], None] | None = None
+        self.hook_after_wait: Callable[[], None] | None = None
+        self._releases = False  # at the end of the next `with`
 
     def current_stream_wait(self, release_handle: bool = False) -> None:
         """The current stream waits for the event. Raises ArgumentError if there is none: the operation ran in the
         caller's stream, and there is nothing to wait for."""
         if self.event is None:
-            raise ArgumentError("this operation had async_finish=False: its results are in the current stream already")
+            raise ArgumentError(
+                "this operation ran in the current stream, where its results are: it was made without async_finish "
+                "(V2: async_with_compute_stream)"
+            )
         self.event.current_stream_wait()
-        if self._hook is not None:
-            hook, self._hook = self._hook, None
+        if self.hook_after_wait is not None:
+            hook, self.hook_after_wait = self.hook_after_wait, None
             hook()
         if release_handle:
-            self.event = None
+            self.event = self.extra_tensors = None
 
     def register_hook_after_wait(self, hook_after_wait: Callable[[], None]) -> None:
         """Called once, after the next :meth:`current_stream_wait`."""
-        if self._hook is not None:
+        if self.hook_after_wait is not None:
             raise ArgumentError("this event has a hook already; it takes one")
-        self._hook = hook_after_wait
+        self.hook_after_wait = hook_after_wait
 
     def __call__(self, release_handle: bool = False) -> EventOverlap:
+        """Itself, for ``with event(release_handle=True)``, at whose end the event is let go of."""
+        self._releases = flag("release_handle", release_handle)
         return self
 
     def __enter__(self) -> EventOverlap:
@@ -63,4 +70,12 @@ class EventOverlap:
 
     def __exit__(self, *_: object) -> None:
         if self.event is not None:
-            self.current_stream_wait()
+            self.current_stream_wait(release_handle=self._releases)
+        self._releases = False
+
+
+def event_of(name: str, previous: Any) -> EventHandle | None:
+    """The event of V1's EventOverlap, or V2's own. Raises ArgumentError for others."""
+    if isinstance(previous, EventHandle):
+        return previous
+    return instance(name, previous, EventOverlap, "an EventOverlap or an EventHandle, or None").event

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ep_lib.compat.deep_ep.engines import Engine
-from ep_lib.errors import HandleError
+from ep_lib.compat.deep_ep.layout import ranks_of
+from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import like
 from ep_lib.moe.handle import DispatchHandle
 from ep_lib.moe.low_latency.mode import LowLatencyHandle
@@ -111,6 +112,109 @@ class LowLatencyFields(_Fields):
         many = (came.unsqueeze(2) // tokens == torch.arange(ranks, device=index.device)).sum(1)
         begin = many.cumsum(1) - many
         return source, begin << 32 | many, shape.low_latency_tokens, shape.hidden, shape.num_experts
+
+
+class EPHandle:
+    """Of a dispatch of V2: DeepEP's attributes, tensors on the device of the dispatch's.
+
+    ``psum_num_recv_tokens_per_scaleup_rank`` int32 ``[ranks of a node]``: rows that came from each and from those
+    before it. ``psum_num_recv_tokens_per_expert`` int32 ``[experts of this rank]``: where each one's rows end; without
+    do_expand behind those that fill it up to expert_alignment, with it before them.
+    ``num_unaligned_recv_tokens_per_expert``: how many rows each has; None without do_expand.
+    ``num_recv_tokens_per_expert_list``: filled up to expert_alignment; empty with ``do_cpu_sync=False``, where
+    ``num_recv_tokens`` and ``num_expanded_tokens`` are the most that there could be.
+    """
+
+    token_metadata_at_forward = channel_linked_list = None  # of DeepEP's hybrid mode
+
+    def __init__(
+        self,
+        engine: Engine,
+        inner: DispatchHandle,
+        *,
+        do_expand: bool,
+        expert_alignment: int,
+        num_max_tokens_per_rank: int,
+        topk_idx: Tensor,
+        num_recv_tokens_per_expert_list: list[int],
+        nodes: int,
+    ) -> None:
+        config, self.engine, self.inner = engine.buffer.config, engine, inner
+        self.do_expand, self.expert_alignment = do_expand, expert_alignment
+        self.num_experts, self.num_sms = config.num_experts, engine.shape.num_sms
+        self.num_max_tokens_per_rank, self.topk_idx = num_max_tokens_per_rank, topk_idx
+        self.num_recv_tokens_per_expert_list = num_recv_tokens_per_expert_list
+        self.num_recv_tokens = inner.num_recv_tokens
+        rows, alignment = inner._by_expert, expert_alignment
+        self.num_expanded_tokens = sum(num_recv_tokens_per_expert_list) if rows is None else len(rows.row)
+        # These are made now and not when they are looked at, so that the replays of a graph make them again.
+        here: Tensor = inner._recv_topk_idx
+        chosen = torch.where(here < 0, config.experts_per_rank, here).long().flatten()
+        counts = torch.zeros(config.experts_per_rank + 1, dtype=torch.int32, device=here.device)
+        counts = counts.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.int32))[:-1]
+        padded = -(-counts // alignment) * alignment
+        ends = padded.cumsum(0, dtype=torch.int32)
+        self.counts = counts
+        self.num_unaligned_recv_tokens_per_expert = counts if do_expand else None
+        self.psum_num_recv_tokens_per_expert = ends - padded + counts if do_expand else ends
+        received = inner.recv_tokens_per_rank
+        came = (received if isinstance(received, Tensor) else like("torch", received)).to(here.device)
+        self.psum_num_recv_tokens_per_scaleup_rank = came.view(nodes, -1).sum(0).cumsum(0, dtype=torch.int32)
+        self._recv_src_metadata: Tensor | None = None
+
+    @property
+    def recv_src_metadata(self) -> Tensor:
+        """int32 ``[N, 2 + k]``: the row's token as ``source rank * num_max_tokens_per_rank + token``, the row, and with
+        do_expand where the row of each choice is; -1 where there is none."""
+        if self._recv_src_metadata is not None:
+            return self._recv_src_metadata
+        inner, here = self.inner, self.inner._recv_topk_idx
+        token = torch.where(
+            inner._recv_src_token < 0, -1, inner._recv_src_rank * self.num_max_tokens_per_rank + inner._recv_src_token
+        )
+        row = torch.arange(len(here), dtype=torch.int32, device=here.device)
+        slots = torch.full_like(here, -1, dtype=torch.int32)
+        if inner._by_expert is not None:
+            slots = torch.where(here < 0, -1, inner._by_expert.slot)
+        return torch.cat([token.unsqueeze(1), row.unsqueeze(1), slots], dim=1).to(torch.int32)
+
+    @recv_src_metadata.setter
+    def recv_src_metadata(self, value: Tensor) -> None:
+        self._recv_src_metadata = value
+
+    @property
+    def dst_buffer_slot_idx(self) -> Tensor:
+        """int32 ``[T, k]``: the how-manieth row this rank's token is of those that go to the choice's rank; -1 for no
+        choice."""
+        ids, ranks = self.topk_idx, self.engine.buffer.config.world_size
+        place = ranks_of(ids, self.num_experts, ranks).cumsum(0) - 1
+        home = (ids.clamp(min=0) // (self.num_experts // ranks)).long()
+        return torch.where(ids < 0, -1, place.gather(1, home)).to(torch.int32)
+
+    @property
+    def on_device(self) -> tuple[Any, ...]:
+        """All tensors that its dispatch has made."""
+        inner, rows = self.inner, self.inner._by_expert
+        made = (self.topk_idx, self.counts, self.psum_num_recv_tokens_per_expert)
+        grouped = () if rows is None else (rows.offsets, rows.row, rows.slot)
+        routing = (inner._recv_topk_idx, inner._recv_src_rank, inner._recv_src_token)
+        return (*made, self.psum_num_recv_tokens_per_scaleup_rank, *grouped, *routing)
+
+    def by_row(self, weights: Tensor) -> Tensor:
+        """float32 ``[N, k]``: those of each received row's choices, 0 elsewhere, of ``[M]`` or of ``[N, k]``."""
+        rows, here = self.inner._by_expert, self.inner._recv_topk_idx
+        if rows is None:
+            return weights
+        return torch.where(here < 0, 0.0, weights[torch.where(here < 0, 0, rows.slot).long()])
+
+    def require_same(
+        self, num_experts: int | None, num_max_tokens_per_rank: int | None, expert_alignment: int | None
+    ) -> None:
+        """Raises ArgumentError if one of them is given and not the handle's."""
+        asked = {"num_experts": num_experts, "num_max_tokens_per_rank": num_max_tokens_per_rank}
+        for name, value in (asked | {"expert_alignment": expert_alignment}).items():
+            if value is not None and value != getattr(self, name):
+                raise ArgumentError(f"{name} is {value}, and the handle's is {getattr(self, name)}: leave it out")
 
 
 def require_handle(handle: Any, cls: type[Any], operation: str) -> None:

@@ -25,8 +25,8 @@ def spread_scales(scales: Tensor, hidden: int) -> tuple[Tensor, Callable[[Tensor
     groups = hidden // FP8_GROUP
     if scales.dtype == torch.int32 and scales.dim() == 2 and scales.shape[1] * _PACKED == groups:
         return unpack_ue8m0(scales), pack_ue8m0
-    columns = 1 if scales.dim() == 1 else scales.shape[-1]
-    if scales.dtype != torch.float32 or scales.dim() > 2 or columns == 0 or groups % columns:
+    columns = scales.shape[1] if scales.dim() == 2 else 1
+    if scales.dtype != torch.float32 or scales.dim() not in (1, 2) or columns == 0 or groups % columns:
         raise NotSupportedError(
             f"the scales of x are {scales.dtype} {list(scales.shape)}; they can be float32 [T, {groups}], or of fewer "
             f"columns that divide {groups}, or int32 [T, {groups // _PACKED}] of packed UE8M0"

@@ -26,5 +26,5 @@ class ExpertRows:
 
 
 def most_rows(config: BufferConfig, received: int, alignment: int) -> int:
-    """Rows that ``received`` ones can make."""
-    return received * config.top_k + config.experts_per_rank * (alignment - 1)
+    """Rows that ``received`` ones can make: whole groups of ``alignment``."""
+    return (received * config.top_k + config.experts_per_rank * (alignment - 1)) // alignment * alignment
