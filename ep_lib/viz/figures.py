@@ -351,7 +351,7 @@ def transports_compared(rows: Sequence[Mapping[str, Any]], *, title: str | None 
     legend_below(picture, latency.get_legend_handles_labels()[0])
     told = (
         f"{name} {min(row['us_one_way'] for row in points):.2g} µs at best and up to "
-        f"{max(row['gbytes_per_s'] for row in points):.0f} GB/s"
+        f"{max(row['gbytes_per_s'] for row in points):.3g} GB/s"
         for name, points in series.items()
     )
     describe(picture, title, *told)

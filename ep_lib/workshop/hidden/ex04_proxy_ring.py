@@ -40,7 +40,10 @@ def _case(rng: Rng, job: Job, threads: int, lag: int = 0) -> Case:
     def judge(out: Outputs) -> str | None:
         noted, taken = out["noted"][0].astype(np.int64), out["taken"][0]
         if noted[2 * total]:
-            return "a push or a wait gave up, although the proxy takes every command"
+            fault = fault_of(noted[2 * total + 1 :])
+            wrapped = " (that is below 0: counts are unsigned)" if fault.expected < 0 else ""
+            waited = f": it waited for the count {fault.expected}{wrapped} and saw {fault.seen}" if fault.code else ""
+            return f"a push or a wait gave up, although the proxy takes every command{waited}"
         told, came = noted[: 2 * total : 2], _places(taken)
         if problem := _commands_wrong(taken, payload, wide=job.learners == _FILL):
             return problem

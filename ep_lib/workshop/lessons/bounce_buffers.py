@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ep_lib import viz
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.emulator.timeline import Timeline
 from ep_lib.jit.kernel import Kernel
@@ -77,3 +79,21 @@ def clocked(kernel: Kernel, counts: NDArray[Any], slots: int, fabric: str = "rc"
     args = (kernel, counts, slots, 4, blocks_a_peer)
     hardware = HARDWARE["h20-cx7"].scaled(SCALE)
     return simulate(exchange, len(counts), fabric=fabric, hardware=hardware, args=args)
+
+
+def memory_picture(ways: Mapping[str, Callable[[int], int]], title: str) -> Any:
+    """Registered MB of a rank against the number of ranks; ``ways``: the bytes for so many ranks, by their names."""
+    ranks = [2, 4, 8, 16, 32]
+    picture = viz.new_picture(8, 3.8)
+    axes = picture.add_subplot()
+    for number, (name, of) in enumerate(ways.items()):
+        axes.plot(ranks, [of(each) / 1e6 for each in ranks], "o-", color=viz.rank_color(number + 2), label=name)
+    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="registered MB of a rank")
+    axes.set_xticks(ranks, map(str, ranks))
+    axes.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
+    axes.minorticks_off()
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.legend(frameon=False)
+    told = ", ".join(f"{name} {of(ranks[-1]) / 1e6:,.0f} MB" for name, of in ways.items())
+    picture.describe(f"{title}; registered memory of a rank among {ranks[-1]}: {told}.")
+    return picture

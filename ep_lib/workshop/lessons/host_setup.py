@@ -107,6 +107,7 @@ def watch_cache(module: ModuleType, sends: Sequence[tuple[int, int]], limits: Se
         for begin, end, address, nbytes in lives:
             axes.broken_barh([(begin, max(end - begin, 0.3))], (address, nbytes), color="#777777", edgecolor="white")
         axes.set(xlabel="send number", title=f"{limit} idle bytes: {len(lives)} made")
+        axes.set_xticks(range(0, len(sends) + 1, 2))
         picture.describe(f"With {limit} idle bytes {len(lives)} registrations serve {len(sends)} sends.")
     picture.axes[0].set_ylabel("registered addresses")
     return picture
@@ -156,7 +157,7 @@ def times_picture(took: Mapping[str, float], title: str) -> Any:
     """A bar for each step, in microseconds."""
     picture = viz.new_picture(8, 3)
     axes = picture.add_subplot()
-    axes.barh(list(took), list(took.values()), color=viz.rank_color(0))
+    axes.barh(list(took), list(took.values()), color="#777777")  # colours are ranks
     for place, us in enumerate(took.values()):
         axes.text(us * 1.15, place, f"{us:,.0f} µs", va="center", fontsize=9)
     axes.set(xscale="log", xlabel="µs", xlim=(1, 20 * max(took.values())))

@@ -41,7 +41,11 @@ def _hand_on(bench: Bench) -> None:
     for source in (first, first + 1):
         if [0b10, 0b11, 0b01, 0b10][source] >> (me - first) & 1:
             expected[source] = np.arange(8) + 100 * (source + 1)
-    bench.expect("box", expected, "Row s of the box is what rank s of this node handed on.")
+    bench.expect(
+        "box",
+        expected,
+        "Row s of the box is what rank s handed on to this rank, and zeros if no bit of its `wanted` names this rank.",
+    )
 
 
 def _results(rank: int) -> np.ndarray:
