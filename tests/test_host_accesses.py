@@ -154,7 +154,7 @@ MISTAKES = [
     Mistake(copied_to_the_host, "p2p", "race", BARRIER),
     Mistake(copied_by_numpy, "p2p", "race", WAIT),
     Mistake(a_view_by_numpy, "p2p", "race", WAIT),
-    Mistake(filled, "p2p", "race", WAIT),
+    Mistake(filled, "p2p", "race", BARRIER),
 ]
 
 
@@ -173,3 +173,15 @@ def test_numpy_is_as_it_was() -> None:
     before = np.array, np.asarray, np.ascontiguousarray, np.asfortranarray
     ep_lib.check(copied_by_numpy, 1, seeds=1, args=(True,))
     assert before == (np.array, np.asarray, np.ascontiguousarray, np.asfortranarray)
+
+
+def test_the_host_fills_one_half_while_a_kernel_uses_the_other() -> None:
+    def main(rank: Rank) -> None:
+        box, out = boxes(rank)
+        launch(rank, "take", box, out)  # box[0] and out[0]
+        box[2:] = 9
+        _ = int(out[1])
+        launch(rank, "take", box[2:], out)
+        assert rank.to_host(out)[0] == 9
+
+    assert ep_lib.check(main, 2, exhaustive=True).proved

@@ -246,8 +246,12 @@ def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
     if kind != "race":
         return _SENTENCES[kind]
     a, b = _who(first, second)
+    if first.by_host or second.by_host:
+        host, other = (first, second) if first.by_host else (second, first)
+        a, b = _rank_of(host), _rank_of(other) if other.by_host or other.operation else f"a kernel of {_rank_of(other)}"
+        return f"{a} {host.what} what {b} {other.what}, and nothing orders the two"
     strong = [" " in side.what for side in (first, second)]  # "reads atomically", "writes (volatile)"
-    if strong[0] != strong[1] and not (first.by_host or second.by_host):
+    if strong[0] != strong[1]:
         atomic, plain = (a, b) if strong[0] else (b, a)
         how = "a volatile access" if "(volatile)" in first.what + second.what else "an atomic"
         return f"{atomic} uses {how} where {plain} uses a plain access, and nothing orders the two"
@@ -267,8 +271,7 @@ def _rank_of(side: Access) -> str:
 
 def _who(first: Access, second: Access) -> tuple[str, str]:
     a, b = first.thread, second.thread
-    hosts = first.by_host or second.by_host
-    if hosts or first.operation is not None or second.operation is not None or a.rank != b.rank:
+    if first.operation is not None or second.operation is not None or a.rank != b.rank:
         one, other = _rank_of(first), _rank_of(second)
         return (one, other) if one != other else ("one operation", "another operation")
     if a.block != b.block:

@@ -1,15 +1,13 @@
 """Under checks: whether a rank's host reads or writes an array while a kernel, or a NIC, may use it.
 
-On the emulator kernels run only while every host waits, so that such an access always comes before the kernel; on a GPU
-it comes at any time. What an array of a launch holds is kept at the launch, and compared when the host launches again
-or waits. Memory that hosts and kernels share on purpose (``rank.host_array``) is left out, and so is what the library's
-own kernels have. Writes that change nothing are not seen, nor reads of what kernels leave as it is.
-
-Of memory that no launch of the rank has, it is the runtime that is told of reads and writes: what orders them against
-kernels of other ranks and NICs, it knows (``Checker::host_access``).
-
 The arrays that ranks make for a program are :class:`Watched`, which tell of reads and writes by indexing, by NumPy's
-functions and by the methods below; what other C code reads by itself (``torch.from_numpy``) is not seen.
+functions and by the methods below; what other C code reads by itself (``torch.from_numpy``) is not seen. The runtime
+is told of each, as of the accesses of a thread, and knows what orders them (``Checker::host_access``).
+
+Of what arrays do not tell, only writes are seen: what an array of a launch holds is kept at the launch, and compared
+when the host launches again or waits, for on the emulator kernels run only while every host waits. Left out are memory
+that hosts and kernels share on purpose (``rank.host_array``), what the library's own kernels have, and writes that
+change nothing.
 """
 
 from __future__ import annotations
@@ -40,17 +38,15 @@ _MOST_RUNS = 4096  # of bytes, of a view with gaps
 
 
 class HostAccess(NamedTuple):
-    """The host of ``rank`` read or wrote ``nbytes`` of an array, from byte ``first`` on, after it had launched
-    ``kernel``."""
+    """The host of ``rank`` wrote ``nbytes`` of an array, from byte ``first`` on, after it had launched ``kernel``."""
 
     rank: int
-    verb: str  # "reads" or "writes"
     kernel: str
     array: str  # its shape and type
     first: int
     nbytes: int
     launched: str  # file:line
-    seen: str  # likewise: where it reads; for a write, the next launch or wait
+    seen: str  # likewise: the next launch or wait
 
 
 class _Kept(NamedTuple):
@@ -64,15 +60,6 @@ def _where(frame: FrameType | None = None) -> str:
     """``file:line`` of the user's program."""
     frame = outer_frame() if frame is None else frame
     return place(frame.f_code.co_filename, frame.f_lineno)
-
-
-class _Read(NamedTuple):
-    """Bytes of an array that the host has read while ``kept`` was the array of a launch under way."""
-
-    kept: _Kept
-    first: int
-    nbytes: int
-    where: str
 
 
 _numbers = itertools.count(1)
@@ -91,7 +78,6 @@ class HostWatch:
         self.number = next(_numbers)
         _watches[self.number] = self
         self._kept: list[_Kept] = []
-        self._reads: list[_Read] = []
         self._shared: list[tuple[int, int]] = []  # of host arrays: begin, end
 
     def share(self, address: int, nbytes: int) -> None:
@@ -106,31 +92,20 @@ class HostWatch:
                 continue
             changed = [i for i, (a, b) in enumerate(zip(data, now, strict=True)) if a != b]
             first, nbytes = changed[0], changed[-1] + 1 - changed[0]
-            self._tell("writes", self._kept[number], first, nbytes, _where())
+            array = f"shape {info.shape} and type {info.dtype}"
+            self._found.append(HostAccess(self._rank, kernel, array, first, nbytes, launched, _where()))
             self._kept[number] = _Kept(info, now, kernel, launched)
 
     def accessed(self, array: np.ndarray[Any, Any], writes: bool, frame: FrameType, ends: str = "") -> None:
         """The program's host reads or writes all of this array. ``ends``: what makes it no array any more."""
         where = _where(frame) + (f", by {ends}" if ends else "")
         begin, end = byte_bounds(array)
-        known = [*((kept.info.address, kept.info.address + kept.info.nbytes) for kept in self._kept), *self._shared]
-        if not ends and any(first < end and begin < last for first, last in known):
-            if not writes:
-                self._read(begin, end, where)
+        if not ends and any(first < end and begin < last for first, last in self._shared):
             return
         for first, nbytes in _runs(array):
             self._tell_runtime(self._rank, first, nbytes, writes, where)
-
-    def _read(self, begin: int, end: int, where: str) -> None:
-        for kept in self._kept:
-            at = kept.info.address
-            first, last = max(begin, at) - at, min(end, at + len(kept.data)) - at
-            if first < last:
-                self._reads.append(_Read(kept, first, last - first, where))
-
-    def _tell(self, verb: str, kept: _Kept, first: int, nbytes: int, where: str) -> None:
-        array = f"shape {kept.info.shape} and type {kept.info.dtype}"
-        self._found.append(HostAccess(self._rank, verb, kept.kernel, array, first, nbytes, kept.launched, where))
+            if writes:  # look() need not find it
+                self._kept = [_with_bytes(kept, first, nbytes) for kept in self._kept]
 
     def launched(self, kernel: str, path: Path | None, arrays: Sequence[ArrayInfo]) -> None:
         """A kernel that has these arrays may run from now on."""
@@ -141,20 +116,19 @@ class HostWatch:
                 self._kept.append(_Kept(info, _content(info), kernel, _where()))
 
     def waited(self, *, all_ended: bool) -> None:
-        """The rank goes on; kernels have run. What they have changed was read too early."""
-        early = [r for r in self._reads if self._has_changed(r)]
-        for read in early:
-            self._tell("reads", read.kept, read.first, read.nbytes, read.where)
-        self._reads = [] if all_ended else [r for r in self._reads if r not in early]
+        """The rank goes on; kernels have run."""
         if all_ended:
             self._kept.clear()
         self._kept = [kept._replace(data=_content(kept.info)) for kept in self._kept]
 
-    def _has_changed(self, read: _Read) -> bool:
-        """Since the host's last own write, which look() has seen."""
-        before = next((kept.data for kept in self._kept if kept.info is read.kept.info), read.kept.data)
-        part = slice(read.first, read.first + read.nbytes)
-        return _content(read.kept.info)[part] != before[part]
+
+def _with_bytes(kept: _Kept, first: int, nbytes: int) -> _Kept:
+    """With what is at this address now, as far as it is of this array."""
+    at = kept.info.address
+    begin, end = max(first - at, 0), min(first + nbytes - at, len(kept.data))
+    if begin >= end:
+        return kept
+    return kept._replace(data=kept.data[:begin] + ctypes.string_at(at + begin, end - begin) + kept.data[end:])
 
 
 def _runs(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:

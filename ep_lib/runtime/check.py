@@ -1371,14 +1371,12 @@ def reduce_schedule(program: _Program, finding: Finding, most: int | None = None
 
 
 def _of_host(access: HostAccess, seed: int) -> Finding:
-    reads = access.verb == "reads"
     text = (
-        f"the host of rank {access.rank} {access.verb} an array of {access.array} (bytes {access.first} to "
-        f"{access.first + access.nbytes}) that the kernel '{access.kernel}' "
-        f"{'has yet to write' if reads else 'may be using'}: after its launch at {access.launched}, "
-        f"{'at' if reads else 'before'} {access.seen}"
+        f"the host of rank {access.rank} writes an array of {access.array} (bytes {access.first} to "
+        f"{access.first + access.nbytes}) that the kernel '{access.kernel}' may be using: after its launch at "
+        f"{access.launched}, before {access.seen}"
     )
-    remedy = f"wait first: rank.synchronize() between the launch and the host's {'read' if reads else 'write'}"
+    remedy = "wait first: rank.synchronize() between the launch and the host's write"
     lines = (access.launched, access.seen)
     return Finding("race", text, seed, remedy, seeds=(seed,), lines=lines, ranks=(access.rank,))
 
