@@ -132,6 +132,8 @@ KERNEL = "__global__ void k(Row* r, int n) { r->x = twice<N>(n); }\n"
         "using Clock = std::chrono::steady_clock;",
         "enum class Kind { kOne, kTwo };",
         'extern "C" int last(Row* r);',
+        "int main() try { run(); } catch (const Error& e) { return 1; } catch (...) { return 2; }",
+        "static std::function<void(int)> callback = [](int x) { (void)x; };",
     ],
 )
 def test_what_only_the_host_has_is_set_aside(host: str) -> None:

@@ -20,7 +20,7 @@ _TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
 _BEFORE_PARAMETERS = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _NAME_BEFORE = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^;{}()]*>\s*)?$")
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:$|[\[{;])")
-_ARGUMENTS = re.compile(r"<[^<>;{}()]*>")
+_ARGUMENTS = re.compile(r"<(?:[^<>;{}()]|\(\))*>")  # of templates, by then without what is in parentheses
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\.)*)", re.MULTILINE | re.DOTALL)
 _KEPT = re.compile(r"^[ \t]*#[ \t]*(?!pragma)(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _FOR_GPUS = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
@@ -37,6 +37,7 @@ _IN_HEADS = _TAKE_PARENTHESES | {
     "protected",
 }
 _NO_DECLARATION = re.compile(r"^(?:using\s+namespace|namespace|static_assert|asm|__asm__)\b")
+_CATCH = re.compile(r"catch\b")
 _OPERATOR = "operator"
 
 
@@ -130,7 +131,8 @@ def _end(code: str, begin: int) -> int:
                 is_function = is_function or _OPERATOR in code[begin:at]
             closing = matching(code, at)
             after = _skip(code, closing + 1)
-            if char == "{" and is_function and code[after : after + 1] not in (",", "{"):
+            goes_on = code[after : after + 1] in (",", "{") or _CATCH.match(code, after)
+            if char == "{" and is_function and not goes_on:
                 return closing + 1
             at = closing
         at += 1

@@ -483,7 +483,8 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     // Another thread of the block did wait, but what it acquired was not handed on.
     const ThreadCheck* waited = nullptr;
     for (const ThreadCheck& sibling : t.owner->threads) {
-        if (sibling.id == t.id || !happens_before(c.slot.id, c.slot.time, sibling.clock)) continue;
+        if (sibling.id == t.id || sibling.id == c.slot.id) continue;
+        if (!happens_before(c.slot.id, c.slot.time, sibling.clock)) continue;
         waited = &sibling;
         if (sibling.id / kWarpSize == t.id / kWarpSize) break;
     }
@@ -1217,6 +1218,19 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
     v.to = c.pc;
     const Past& past = past_of(slot.id, slot.time);
     const ThreadCheck* reader = running(slot.id, past.block);
+    const bool of_block = past.block == past_of(second.poster_id, second.poster_time).block;
+    if (second.kind == NetKind::kGet && of_block && reader && !(slot.flags & kWrites) &&
+        !happens_before(second.poster_id, second.poster_time, reader->clock) && slot.id != second.poster_id) {
+        const bool warp = second.poster_id / kWarpSize == slot.id / kWarpSize;
+        v.kind = "read before arrival";
+        v.remedy = "a barrier between the quiet of the thread that posts a get and the reads of others";
+        v.certainty = warp ? 31 : 32;
+        v.what = warp ? "__syncwarp() behind the quiet," : "__syncthreads() behind the quiet,";
+        v.how = "between";
+        v.from = c.pc;
+        v.to = slot.pc;
+        return v;
+    }
     if (const ThreadCheck* sibling = sibling_ahead(c.t, reader)) {
         const bool warp = sibling->id / kWarpSize == slot.id / kWarpSize;
         const ThreadCheck* poster = running(second.poster_id, past_of(second.poster_id, second.poster_time).block);
