@@ -142,7 +142,7 @@ ep::st_release_gpu_u32(&empty, i);
 """
 
 
-def test_a_slot_between_warps_wants_a_credit_and_no_barrier_between_branches() -> None:
+def test_a_slot_between_warps_wants_a_credit_and_no_barrier() -> None:
     report = ep_lib.check(main, 1, seeds=12, args=(HEAD + HAND_OVER.replace("CREDIT", ""),), compare_values=False)
     assert {(f.kind, f.remedy) for f in report.findings} == {("slot reused", "credit before reuse")}, str(report)
     credit = "while (ep::ld_acquire_gpu_u32(&empty) < i - 1) {}"
