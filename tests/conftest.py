@@ -22,7 +22,7 @@ os.environ["EP_LIB_CUDA_RULES"] = "0"  # of fixtures; for tests see below
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest.register_assert_rewrite("support", "wrong_variants")
-pytest_plugins = ["support.crashes"]
+pytest_plugins = ["support.cpu_seconds", "support.crashes"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
