@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -61,9 +62,16 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Markers before ``-m`` looks at them. Slow tests first: the short ones fill the gaps at the end, however many
     workers there are."""
-    from support import extended
-
-    extended.mark(items)
+    seen: Counter[object] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("extended")
+        if marker is None:
+            continue
+        on_gpu = item.get_closest_marker("gpu") is not None
+        test = item.path, item.name.split("[", 1)[0]
+        seen[test] += not on_gpu
+        if on_gpu or seen[test] <= marker.kwargs.get("after", 0):
+            item.own_markers.remove(marker)
     yield
     if (order := config.getoption("--order")) is not None:
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())

@@ -167,6 +167,7 @@ def survives(rank: Rank, way: Callable[..., Results]) -> str:
     return "spoilt"
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("name", WAYS)
 def test_what_a_failed_operation_hands_out_is_nan(name: str) -> None:
     way, before, moments = WAYS[name]

@@ -70,6 +70,7 @@ def check_combine(rank: ep_lib.Rank) -> bool:
         return torch.autograd.gradcheck(whole_world(rank, run, 2), (*rows, *(a[2] for a in args)), **STEP)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Input #.*requires gradient and is not a double precision")
 @pytest.mark.parametrize("check", [check_dispatch, check_combine])
@@ -147,6 +148,7 @@ def test_gradients_of_rows_grouped_by_expert() -> None:
     ep_lib.spawn(grouped, 2, "emulator")
 
 
+@pytest.mark.extended
 def test_gradients_in_pcie_mode() -> None:
     ways = {"allow_nvlink_for_normal_mode": False, "num_sms": 4}
     ep_lib.spawn(functools.partial(formula, **ways), 2, "emulator", args=("float32",))

@@ -22,6 +22,7 @@ def large_only(rank: Rank, plan: Plan) -> list[dict[str, Any]]:
     return [row for size in plan.sizes for row in bench_p2p_gpu._Pair(rank, plan).write_and_signal(size)]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("fabric", ["p2p", "rc", "srd"])
 def test_the_kernels_run_on_every_fabric(fabric: str) -> None:
     plan = Plan(SIZES, rounds=3, blocks=2, ceilings=False, lines=4)

@@ -57,6 +57,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, " ".join(err.split())
 
 
+@pytest.mark.extended
 def test_every_operation_between_two_agents() -> None:
     heaps = [np.zeros(HEAP_BYTES, np.uint8) for _ in range(2)]
     agents = [engine.Nixl(heap, f"proxy {rank}", ranks=2, rank=rank) for rank, heap in enumerate(heaps)]
@@ -98,6 +99,7 @@ def test_metadata_that_are_none() -> None:
     engine.Proxy(Rings(1, 32), agent).stop()  # which gives the agent back
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
     figure, port = tmp_path / "remote.png", str(a_port())
@@ -147,6 +149,7 @@ def test_a_lost_sender_is_named(
     assert told in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_lost_receiver_is_named() -> None:
     """UCX says nothing of it: the sender's ring is full for ever."""

@@ -219,6 +219,7 @@ def torchrun() -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
+@pytest.mark.extended
 def test_mpiexec_names_a_late_rank() -> None:
     reports = run_program(mpiexec(2), "late", 2)
     check_gathered(reports, "mpi")
@@ -226,11 +227,13 @@ def test_mpiexec_names_a_late_rank() -> None:
     assert "rank 1" in reports[0]["error"]
 
 
+@pytest.mark.extended
 def test_mpiexec_names_a_rank_that_left() -> None:
     reports = run_program(mpiexec(2), "leave", 2)
     assert "RankFailed: rank 1" in reports[0]["error"]
 
 
+@pytest.mark.extended
 def test_torchrun_leaves_the_process_group_alone_and_names_leavers(torchrun: list[str]) -> None:
     reports = run_program(torchrun, "pg+leave", 2)
     check_gathered(reports, "torchrun")
@@ -342,6 +345,7 @@ def in_store() -> Iterator[list[TorchrunBootstrap]]:
         yield made
 
 
+@pytest.mark.extended
 def test_torchrun_ranks_exchange_more_than_the_store_takes_at_once(in_store: list[TorchrunBootstrap]) -> None:
     big = np.arange(3 << 20, dtype=np.int32)  # 12 MiB, 16 as text
     calls = {me.rank: (lambda me=me: [me.all_gather((me.rank, big)), me.all_gather(me.rank)]) for me in in_store}

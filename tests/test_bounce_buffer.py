@@ -36,6 +36,7 @@ def test_all_kernels_compile_for_gpus(name: str, target: str) -> None:
 
 
 # ---- the ladder ------------------------------------------------------------------------------------------------------
+@pytest.mark.extended(after=1)
 @any_rung
 @any_fabric
 def test_all_rows_arrive_on_every_fabric(name: str, slots: int, fabric: Fabric | None) -> None:
@@ -60,6 +61,7 @@ def test_even_streams(name: str, counts: int) -> None:
         assert all(spawn(exchange, ranks=ranks, backend="emulator", fabric="srd", args=(name, all_equal, 2)))
 
 
+@pytest.mark.extended(after=1)
 @any_rung
 @any_fabric
 def test_nothing_is_found_in_the_ladder(name: str, slots: int, fabric: Fabric | None, seeds: int) -> None:
@@ -84,6 +86,7 @@ def verdicts(name: str, fabric: str, seeds: int = 40) -> set[bool | str]:
     return seen
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fabric", [None, *NETWORKS])
 def test_in_turn_everybody_waits_for_everybody(fabric: str | None) -> None:
     with pytest.raises(PeerTimeout, match=r"rank \d waited too long for rank \d \(credit, slot 0\): the signal is 0"):
@@ -99,6 +102,7 @@ def test_in_turn_passes_as_long_as_everything_fits(fabric: str) -> None:
         assert all(spawn(exchange, ranks=3, backend="emulator", seed=seed, fabric=fabric, args=args))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fabric", NETWORKS)
 def test_late_credits_are_waited_for_at_both_ends(fabric: str) -> None:
     said = str(checked("exchange_late_credit", fabric))

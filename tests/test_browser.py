@@ -165,6 +165,7 @@ def test_a_notebook_in_two_tabs_says_so(page: Any) -> None:
         assert "apputils:notify: 00.ipynb is open in another tab, too" in tab.evaluate("window.said.join()")
 
 
+@pytest.mark.extended
 def test_a_prediction_is_remembered(start_here: Any) -> None:
     page = start_here
     for text in ("greet = ep_lib.Kernel", '"00.greet"'):
@@ -199,6 +200,7 @@ def test_after_a_restart_a_question_is_text_and_not_dead_buttons(page: Any, lab:
     page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()  # a server does not end while a kernel restarts
 
 
+@pytest.mark.extended
 def test_nothing_is_shown_before_the_question_is_answered(page: Any, lab: Lab) -> None:
     """And the line of a printed finding, pasted into the next cell, shows its run."""
     open_notebook(page, lab, "06_dispatch.ipynb")
@@ -235,6 +237,7 @@ def test_a_puzzle_is_solved_from_the_keyboard(start_here: Any, lab: Lab) -> None
     assert "00.1" in (lab.root / "mine" / "progress.json").read_text()
 
 
+@pytest.mark.extended
 def test_an_answer_is_watched_and_a_slider_moves_it(start_here: Any, lab: Lab) -> None:
     page = start_here
     answer = write_into(page, "%%puzzle 00.2", "%%puzzle 00.2\nep::peer_ptr(list, peer)[threadIdx.x] = me;")
@@ -249,6 +252,7 @@ def test_an_answer_is_watched_and_a_slider_moves_it(start_here: Any, lab: Lab) -
     page.locator(".jp-Cell:focus").wait_for()
 
 
+@pytest.mark.extended
 def test_an_exercise_is_done_from_the_keyboard(start_here: Any, lab: Lab) -> None:
     page = start_here
     started = run_cell(page, 'workshop.start("00_first_kernel")')
@@ -270,6 +274,7 @@ def test_an_exercise_is_done_from_the_keyboard(start_here: Any, lab: Lab) -> Non
     checked.get_by_text("2 of 2 tasks pass the public checks").wait_for()
 
 
+@pytest.mark.extended
 @pytest.mark.notebook
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_notebook_runs_to_its_end(path: Path, page: Any, lab: Lab, rounds: int) -> None:

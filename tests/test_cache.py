@@ -96,6 +96,7 @@ def _unlinked(path: Path) -> Path:
     return path
 
 
+@pytest.mark.extended(after=6)
 @pytest.mark.parametrize(
     ("kind", "damage"),
     [
@@ -141,6 +142,7 @@ def test_each_file_of_an_entry_heals_and_it_is_said(
     assert sorted(path.name for path in place.parent.iterdir()) == ["key"], "nothing half-made stays"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["prelude", "runtime", "object"])
 def test_a_damaged_emulator_heals(kind: str, own_cache: Path) -> None:
@@ -213,6 +215,7 @@ def test_a_read_only_cache_serves_what_it_has(own_cache: Path, monkeypatch: pyte
         Kernel.from_source(SOURCE + "\n", "add").compile()
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("damage", [_folder, _pipe, _loop])
 def test_a_lock_that_is_no_file_is_made_again(damage: Callable[[Path], None], own_cache: Path) -> None:
     kernel = Kernel.from_source(SOURCE, "add")
@@ -223,6 +226,7 @@ def test_a_lock_that_is_no_file_is_made_again(damage: Callable[[Path], None], ow
     assert Kernel.from_source(SOURCE, "add").compile().path == image
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("kind", ["emulator", "locks", "sources"])
 @pytest.mark.parametrize("target", ["", "nowhere"])
 def test_a_file_or_a_dead_link_in_place_of_a_folder_goes(kind: str, target: str, own_cache: Path) -> None:

@@ -25,6 +25,7 @@ MANY_SEEDS = 200
 
 
 # ---- silent on what is right ---------------------------------------------------------------------------------------
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("name", KERNELS)
 def test_nothing_is_said_of_right_kernels(name: str) -> None:
     fabrics = ["rc", "srd"] if name.startswith("net_") else ["p2p"]
@@ -36,6 +37,7 @@ def test_nothing_is_said_of_right_kernels(name: str) -> None:
             assert report.ok, str(report)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("way", RIGHT)
 def test_nothing_is_said_of_write_and_signal(way: str) -> None:
     for ranks, size in ((2, 2048), (5, 13)):
@@ -44,6 +46,7 @@ def test_nothing_is_said_of_write_and_signal(way: str) -> None:
         assert report.ok, str(report)
 
 
+@pytest.mark.extended
 def test_nothing_is_said_of_many_writes_and_pipelines() -> None:
     assert ep_lib.check(several, 2, seeds=10, args=([0, 1, 1, 500, 4096, 4099],)).ok
     for slots in (1, 3):
@@ -57,6 +60,7 @@ def dispatch_combine(rank: Rank, case: Case) -> Any:
     return results["plain"], results["weighted"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case_seed", [1, 4, 7])
 def test_nothing_is_said_of_dispatch_and_combine(case_seed: int) -> None:
     case = make_case(case_seed, max_tokens=12)

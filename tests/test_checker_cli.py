@@ -100,6 +100,7 @@ def test_scripts_that_cannot_be_checked(command: Command, tmp_path: Path, text: 
     assert "Traceback" not in done.stderr and not done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("body", ["while True: pass", "def main(rank):\n    while True: pass"])
 def test_a_script_that_never_ends_leaves_nothing_behind(command: Command, tmp_path: Path, body: str) -> None:
     forever = f"3210.{os.getpid()}{len(body)}"  # no other test's
@@ -153,6 +154,7 @@ def test_ctrl_c_while_the_script_is_imported(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (cli.EXIT_INTERRUPTED, "", "ep-lib: interrupted\n")
 
 
+@pytest.mark.extended
 def test_a_kernel_that_never_ends_is_named(command: Command, tmp_path: Path) -> None:
     spins = "for (uint64_t turn = 0;; turn++) ep::st_relaxed_sys_u64(flag, turn);"
     text = KERNEL.replace("ORDER", "release").replace("*heard = *box;", spins)

@@ -114,6 +114,7 @@ def test_it_is_called_by_its_name(mistake: Mistake) -> None:
     assert mistake.place.format(*(number_of(mistake.kernel, c) for c in mistake.comments)) in finding.place, str(report)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_story_of_many_switches_takes_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a finding needs all of its switches, that is not told by one run for each."""

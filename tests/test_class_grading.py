@@ -612,6 +612,7 @@ def test_times_come_from_the_platform_where_dates_are_wrong(tmp_path: Path) -> N
         class_grading.times_from(file)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @has_compiler
 def test_ctrl_c_keeps_all_rows_and_leaves_no_process(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
     assert [out for out, _ in said] == ["done\n"] * ranks, said
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_its_callers_sequences_run_on_gloo_groups(tmp_path: Path) -> None:
     run_program("gloo", tmp_path)

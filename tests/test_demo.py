@@ -95,6 +95,7 @@ def test_windows_come_from_the_text() -> None:
 # Layer
 
 
+@pytest.mark.extended
 def test_experts_add_up_weighted_choices_and_skip_minus_one() -> None:
     experts = Experts(torch.randn(3, 4, 5, generator=generator()), torch.randn(3, 5, 4, generator=generator(1)))
     x = torch.randn(4, 4, generator=generator(2))
@@ -189,6 +190,7 @@ def trained_small():
     return model, windows(text.held_out, 6, SMALL.context + 1)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])  # 8 ranks, 6 sequences: two ranks have no token
 def test_spread_loss_equals_local_loss(trained_small, backend: str, ranks: int) -> None:
     if backend == "cuda":
@@ -341,6 +343,7 @@ class _Told(Listener):
         self.words.append("finished")
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("little_text")
 def test_run_demo_tells_and_reports(tmp_path: Path) -> None:
     told = _Told()
@@ -375,6 +378,7 @@ def demo(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.extended
 def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
     done = demo("--json", "--steps", 1, "--ranks", 1, 2, "--out", tmp_path)
     assert done.returncode == 0, done.stderr

@@ -30,6 +30,7 @@ def test_every_header_compiles_alone(header: str, target: str) -> None:
     Kernel.from_source(source, "k").compile(target)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "target"), [(1, "emulator"), (-1, "emulator"), (1, "sm_90")], ids=["forwards", "backwards", "for GPUs"]

@@ -64,6 +64,7 @@ def check(results: list[list[tuple[Any, Any]]], cases: list[tuple[int, int, int,
             assert np.array_equal(found, expected), f"rank {rank}, (level, size, dst, src, distance) {case}"
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("level", range(3), ids=LEVELS)
 def test_all_alignments_of_small_and_odd_sizes(spmd: Spmd, level: int) -> None:
     sizes = (0, 1, 2, 15, 16, 17, 31, 300)

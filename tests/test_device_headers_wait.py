@@ -61,6 +61,7 @@ def run(rank: Rank) -> Any:
     return results
 
 
+@pytest.mark.extended
 def test_waits_end_when_the_signal_is_there(spmd: Spmd, backend: str) -> None:
     for seed in range(20) if backend == "emulator" else [0]:
         assert spmd(run, 2, seed=seed)[1] == [{1}] * 10, f"seed {seed}"

@@ -16,6 +16,7 @@ from ep_lib import Rank
 Spmd = Callable[..., list[Any]]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("which", range(len(TUNINGS)))
 def test_every_shape_of_launch(which: int) -> None:
@@ -34,6 +35,7 @@ def run_default(rank: Rank, case: Case) -> None:
     run_case(rank, case, None, 4)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("which", range(len(TUNINGS)))
 def test_clean_under_the_checker(which: int) -> None:
     case = make_case(5, world_size=3, dtype="bfloat16", max_tokens=10)

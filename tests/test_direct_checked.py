@@ -10,6 +10,7 @@ import ep_lib
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("kernel", variants.HEADERS)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_nothing_is_said_of_what_the_variants_break(kernel: str, ranks: int) -> None:

@@ -51,6 +51,7 @@ def test_on_both_backends(spmd: Spmd, kind: str, choice: int) -> None:
     spmd(features, 2, make_case(31, world_size=2, max_tokens=40), choice, kind)
 
 
+@pytest.mark.extended
 def test_clean_under_the_checker() -> None:
     report = ep_lib.check(features, 2, seeds=4, args=(make_case(9, world_size=2, dtype="bfloat16", max_tokens=8), 25))
     assert report.ok, str(report)
@@ -96,6 +97,7 @@ def one_after_the_other(rank: Rank, kind: str, sorted_by_expert: bool, aside: bo
             buffer.dispatch(x, ids, given, sorted_by_expert=sorted_by_expert, async_finish=aside, copy=copied)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("kind", "sorted_by_expert", "aside", "copied"),
     [
@@ -161,6 +163,7 @@ def test_calls_made_again_and_again(spmd: Spmd) -> None:
     spmd(many_times, 2)
 
 
+@pytest.mark.extended
 def test_other_counts_are_clean_under_the_checker() -> None:
     report = ep_lib.check(one_after_the_other, 2, seeds=2, args=("native", True, False, True))
     assert report.ok, str(report)

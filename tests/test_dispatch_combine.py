@@ -37,6 +37,7 @@ extern "C" __global__ void delay(int rounds) {
 """
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
 def test_many_seeds_against_the_oracle(part: int, seeds: int) -> None:
@@ -70,6 +71,7 @@ def many_cases(rank: Rank, seeds: range, kind: str) -> list[dict[str, Any]]:
     return [run_case(rank, make_case(seed, world_size=rank.world_size), kind) for seed in seeds]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(("kind", "ranks"), [("native", 1), ("native", 2), ("torch", 2)])
 def test_many_cases_in_one_world(spmd: Spmd, kind: str, ranks: int) -> None:
     """The same on both backends; torch tensors in, torch tensors out."""
@@ -136,6 +138,7 @@ def operations(rank: Rank, seed: int, num_operations: int) -> str:
     return "done"
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("seed", range(8))
 def test_repeated_operations_with_slow_ranks(spmd: Spmd, backend: str, seed: int) -> None:
     ranks = 2 if backend == "cuda" else [2, 3, 4, 8][seed % 4]

@@ -99,6 +99,7 @@ def check_case(case: Case, results: list[dict[str, Any]]) -> None:
         assert sum(result["rows"].values()) == len(arrived[rank].x)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_batches_equal_the_oracle_by_every_way(seed: int) -> None:
@@ -152,6 +153,7 @@ def test_flow_control_bounds_what_is_under_way() -> None:
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.extended
 def test_memory_is_registered_once_whatever_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     registered, allocated = [], []
     make, allocate = ByPairHeap.__init__, SymmetricHeap.allocate
@@ -182,6 +184,7 @@ def test_memory_is_registered_once_whatever_runs(monkeypatch: pytest.MonkeyPatch
     assert len(allocated) == 2 * 2, "and a context takes one part of it"
 
 
+@pytest.mark.extended
 def test_each_pair_of_ranks_takes_its_own_way() -> None:
     """Between nodes a store would be a fault; inside them nothing would arrive by the NIC, whose links are broken."""
     inside = tuple((a, b) for a in range(4) for b in range(4) if a // 2 == b // 2)
@@ -409,6 +412,7 @@ def launch(*command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_program_under_mpiexec() -> None:
     mpiexec(4)
@@ -417,6 +421,7 @@ def test_the_program_under_mpiexec() -> None:
     assert "ranks: 4 (emulator), nodes: 2" in done.stdout and done.stdout.count("bit for bit") == 1
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "said"),
@@ -434,6 +439,7 @@ def test_ranks_with_unequal_configs_end_at_once(other: list[str], said: str) -> 
     assert words.count("ep-lib: ") == 1, "rank 0 says it for all"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_killed_rank_is_named_by_the_others() -> None:
     step = {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": f"{os.getpid()}{time.time_ns()}"}
@@ -455,6 +461,7 @@ def test_a_killed_rank_is_named_by_the_others() -> None:
     assert no_heap_is_left()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_killed_rank_under_mpiexec_leaves_nothing() -> None:
     before = set(SHARED_MEMORY.iterdir())

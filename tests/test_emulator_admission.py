@@ -112,6 +112,7 @@ def test_no_deadlock_is_reported_before_the_whole_grid_is_resident():
         run("backwards_parked", 133, 1024, 0)
 
 
+@pytest.mark.extended
 def test_under_the_checker_all_blocks_that_fit_are_resident():
     assert run("whole_grid", 100, 32, 0, 1, checked=True)[1] == 100
     machine = make_machine(1, seed=0, fabric=Fabric())

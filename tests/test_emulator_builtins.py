@@ -155,6 +155,7 @@ def test_libcu_atomics(backend: str) -> None:
     assert seen.tolist() == [42, 42, 5]
 
 
+@pytest.mark.extended(after=5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "name"),

@@ -211,6 +211,7 @@ def test_ranks_in_different_collectives_are_told():
         ep_lib.spawn(main, 2, "emulator")
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("seed", range(8))
 def test_polling_several_volatile_words_ends_when_they_change(seed):
     def main(rank: ep_lib.Rank) -> None:
@@ -261,6 +262,7 @@ def test_time_passes_for_a_loop_that_looks_at_the_clock():
     assert one(main) == 1
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["spin_without_memory", "spin_with_memory", "spin_with_atomics"])
 def test_an_infinite_kernel_ends_at_the_time_limit(name):
@@ -274,6 +276,7 @@ def test_an_infinite_kernel_ends_at_the_time_limit(name):
         one(main, timeout=0.5)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("name", ["spin_without_memory", "spin_with_memory", "spin_with_atomics"])
 def test_an_interrupt_ends_kernels_at_once_and_the_process_goes_on(name):
     def main(rank: ep_lib.Rank) -> None:

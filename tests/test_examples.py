@@ -77,6 +77,7 @@ def test_the_example_of_torchrun_with_one_rank(monkeypatch: pytest.MonkeyPatch) 
         runpy.run_path(str(EXAMPLES / BY_TORCHRUN), run_name="__main__")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", STARTED)
 def test_an_example_that_is_started_on_the_emulator(name: str) -> None:
     needs(name)

@@ -24,6 +24,7 @@ def points(name: str, jobs_at_a_time: int = 2) -> dict[str, int]:
         return {result.job.learner: result.record["points"] for result in results}
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_processes_of_mpiexec_give_the_same_points() -> None:
     command = [*mpiexec(3), grading_jobs.__file__]

@@ -129,6 +129,7 @@ def test_an_own_include_root_replaces_the_piece() -> None:
     assert "exercises/01_write_signal/ep/write_signal.cuh:" in caught.value.location
 
 
+@pytest.mark.extended(after=6)
 @pytest.mark.parametrize(
     ("name", "source", "kernel"),
     [

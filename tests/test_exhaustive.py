@@ -70,6 +70,7 @@ def runs_in_parts(name: str) -> tuple[set[str], int, int]:
     return outcomes, parts.explored, parts.totals.runs
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_reduction_loses_no_outcome_and_makes_few_runs(name: str) -> None:
@@ -153,6 +154,7 @@ def test_later_seeds_take_lanes_in_every_order_and_looks_for_no_waits() -> None:
     assert "[0, 0, 0]" in met("coherent_reads")
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_aba_is_found_and_its_story_is_short_and_replays() -> None:
     report = exhausted(stack, 2, args=(2, False), stop_at_first=True)
@@ -191,6 +193,7 @@ def test_a_wait_that_is_satisfied_only_in_some_schedules() -> None:
     assert [f.kind for f in report.findings] == ["deadlock"]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("name", ["waits_by_loads", "waits_by_adding", "waits_by_swapping"])
 def test_older_values_that_a_wait_sees_make_no_schedules(name: str) -> None:
     """But for those that end it. The first of two values may be all that it sees, and the data may come later."""
@@ -204,6 +207,7 @@ def test_older_values_that_a_wait_sees_make_no_schedules(name: str) -> None:
     assert seen == {(1, 0), (1, 5), (2, 0), (2, 5)}
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_lanes_that_wait_for_one_packet_make_one_schedule() -> None:
     """With two schedules for each lane, which may have looked before the packet came or not, there would be 2^32."""
@@ -243,6 +247,7 @@ def test_two_that_step_aside_for_ever_are_named(name: str, memory: str) -> None:
     assert [f.finding.kind for f in again.found] == ["livelock"]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("memory", ["sc", "ptx"])
 @pytest.mark.parametrize("name", ["one_steps_aside", "two_locks_with_patience"])
 def test_who_steps_aside_until_the_other_is_done_is_proved(name: str, memory: str) -> None:
@@ -287,6 +292,7 @@ def test_others_run_while_a_thread_waits_and_stores(logs: bool) -> None:
         assert "race" in [f.finding.kind for f in recording.found]
 
 
+@pytest.mark.extended
 def test_it_stops_in_time_and_goes_on() -> None:
     first = exhausted(stack, 1, args=(3, True), seconds=0.001, preemptions=1)
     assert "stopped after 0.001 s" in first.coverage.stopped and not first.coverage.complete
@@ -295,6 +301,7 @@ def test_it_stops_in_time_and_goes_on() -> None:
     assert more.coverage.complete == (not more.coverage.skipped) and more.coverage.schedules > first.coverage.schedules
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("name", "threads", "whole"),
     [("lost_update", 4, 576), ("cas_loop", 3, 48), ("sequence_lock", 3, 196), ("dekker", 2, 7), ("spin_lock", 3, 6)],
@@ -352,6 +359,7 @@ def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
         exhausted(program, args=("counter", 3), resume=file)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "compares"), [("lost_update", True), ("cas_loop", False)])
 def test_it_goes_on_from_files_of_any_length(tmp_path: Path, name: str, compares: bool) -> None:

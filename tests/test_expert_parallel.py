@@ -104,6 +104,7 @@ def train_spread(rank: ep_lib.Rank, steps: int) -> tuple[list[float], dict[str, 
     return losses, {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_training_spread_equals_training_here(ranks: int) -> None:
     check_training(ranks, "emulator")
@@ -317,6 +318,7 @@ def test_wrong_use_is_refused() -> None:
         assert re.search(pattern, message), message
 
 
+@pytest.mark.extended
 def test_the_example_of_the_documentation_trains(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).resolve().parents[1] / "docs" / "torch.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(import torch\n.*?)```", text, flags=re.DOTALL)
@@ -345,6 +347,7 @@ def check_reports(processes: int, printed: str) -> None:
         assert report["losses"][-1] < report["losses"][0]
 
 
+@pytest.mark.extended
 def test_one_process_under_torchrun_beside_gloo(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from ep_lib.moe import Buffer
 BOTH = pytest.mark.parametrize("kind", ["rc", "srd"])
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @BOTH
 def test_a_rank_that_stops_is_named_by_the_next_and_the_others_go_on(kind: str) -> None:
@@ -67,6 +68,7 @@ def test_a_barrier_with_a_rank_that_stopped_says_so() -> None:
     assert ep_lib.spawn(main, 2, "emulator", fabric=Fabric("rc", stopped_ranks={1: 0})) == ["went on", None]
 
 
+@pytest.mark.extended(after=1)
 @BOTH
 def test_a_link_that_stalls_for_a_while_only_costs_time(kind: str) -> None:
     for seconds in (1e-6, 20):  # waits last 30 s
@@ -76,6 +78,7 @@ def test_a_link_that_stalls_for_a_while_only_costs_time(kind: str) -> None:
             assert results == [(6, None)] * 2
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("seconds", [40, math.inf])
@@ -87,6 +90,7 @@ def test_a_link_that_stalls_for_too_long_is_a_timeout(kind: str, seconds: float)
         assert (error.rank, error.peer, error.slot, error.seen) == (1, 0, rounds + 1, rounds)
 
 
+@pytest.mark.extended(after=1)
 @BOTH
 def test_a_late_message_within_the_limit_and_beyond_it(kind: str) -> None:
     for seconds, late in ((20, False), (40, True)):
@@ -132,6 +136,7 @@ def dispatch_and_combine(rank: ep_lib.Rank) -> Any:
     return done, None
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @BOTH
 def test_a_rank_that_stops_inside_dispatch_and_combine(kind: str) -> None:

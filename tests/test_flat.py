@@ -155,6 +155,7 @@ def held() -> tuple[int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_many_runs_leave_memory_files_and_threads_flat(seeds: int) -> None:
     outcomes = [0, 1, 3] * 5 + [2]

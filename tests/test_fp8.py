@@ -66,6 +66,7 @@ def test_torch_rounds_alike() -> None:
 # ---- through a Buffer ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("fabric", FABRICS, ids=FABRIC_NAMES)
 def test_fp8_dispatch_and_combine(fabric: Fabric | str) -> None:
     for seed in range(9):

@@ -174,6 +174,7 @@ def test_each_library_has_its_own_environment(tmp_path: Path, monkeypatch: pytes
     assert gpu_compare.built_from(tmp_path / "v1") == "567632d"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_script_runs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {

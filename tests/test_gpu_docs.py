@@ -161,6 +161,7 @@ def test_links_exist() -> None:
         assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_pictures_of_the_kept_run(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

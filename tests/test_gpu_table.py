@@ -178,6 +178,7 @@ def test_gpu_sh_says_how_many_gpus_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
         assert says in done.stderr
 
 
+@pytest.mark.extended
 def test_gpu_sh_goes_on_and_keeps_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
@@ -218,6 +219,7 @@ def test_what_the_tools_watch_is_right_on_the_emulator() -> None:
     ep_lib.spawn(gpu_sanitize.program, ranks=2, backend="emulator", heap_bytes=64 << 20)
 
 
+@pytest.mark.extended
 def test_the_same_script_runs_on_the_emulator() -> None:
     pytest.importorskip("torch")
     settings = {"backend": "emulator", "ranks": 2, "parts": "ceilings,normal", "tokens": 8, "hidden": 256, "experts": 8}
@@ -229,6 +231,7 @@ def test_the_same_script_runs_on_the_emulator() -> None:
     assert "BF16 combine skewed routing 8 tokens" in done.stdout
 
 
+@pytest.mark.extended
 def test_every_way_of_the_fault_step_is_right_without_a_fault() -> None:
     assert ep_lib.spawn(gpu_faults.rehearse, 2, "emulator") == [[], []]
 

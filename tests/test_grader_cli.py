@@ -39,6 +39,7 @@ def test_json_of_an_unfinished_exercise(capsys: pytest.CaptureFixture[str]) -> N
     assert all(set(each) == TASK_KEYS for each in record["tasks"])
 
 
+@pytest.mark.extended
 def test_full_marks_end_with_0_and_several_submissions_with_the_worst(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ def run_autograder(place: Path, submission: Path | None) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
 def test_gradescopes_script_gives_what_the_grader_gives(tmp_path: Path) -> None:

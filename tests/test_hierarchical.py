@@ -40,6 +40,7 @@ def fabric_of(kind: int, node: int) -> Fabric:
     return Fabric(("rc", "srd")[kind % 2], ranks_per_node=node)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_seeds_against_the_oracle() -> None:
     """Each seed has its own shapes, routing, nodes and interleaving."""
@@ -51,6 +52,7 @@ def test_seeds_against_the_oracle() -> None:
         check_case(case, spawn(run_case, ranks, "emulator", fabric=fabric, seed=seed, args=args))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, 1], ids=["rc", "srd"])
 def test_many_seeds_against_the_oracle(kind: int, seeds: int) -> None:
@@ -60,6 +62,7 @@ def test_many_seeds_against_the_oracle(kind: int, seeds: int) -> None:
         check_case(case, spawn(run_case, ranks, "emulator", fabric=fabric_of(kind, node), seed=seed, args=(case,)))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rc", "srd"])
 def test_with_a_transport_that_stores_inside_a_node(kind: str) -> None:
@@ -113,6 +116,7 @@ def test_a_rank_without_tokens_hands_on_weights() -> None:
         assert_same(weights, want.topk_weights, "weights")
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("pattern", "tokens"),
     [([[2, -1]], 23), ([[-1, -1]], 9), ([[0, 1], [-1, -1], [3, 2]], 40), ([[1, 1]], 7), ([[0, 1]], 0), ([[3, 0]], 1)],
@@ -149,6 +153,7 @@ def digest(rank: Rank, case: Case) -> Any:
     return [a.tobytes() for a in (*result["first"].values(), result["plain"], result["weighted"])]
 
 
+@pytest.mark.extended
 def test_bitwise_equal_over_many_interleavings() -> None:
     case = make_case(7, world_size=4, dtype="bfloat16", max_tokens=12)
     first = spawn(digest, 4, "emulator", fabric=Fabric("srd", 2), seed=0, args=(case,))
@@ -177,6 +182,7 @@ def test_a_token_crosses_to_another_node_once_and_its_sum_comes_back_once() -> N
     assert all(m.source // node != m.target // node for m in messages if m.bytes >= 2 * hidden)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_fewer_bytes_cross_and_it_is_quicker_on_the_virtual_clock() -> None:
     """The benchmark, with few tokens: 2 x 8 ranks, beside rings whose messages are stores inside a node."""
@@ -288,6 +294,7 @@ def test_the_oracle_refuses_nodes_that_do_not_divide_the_ranks() -> None:
         )
 
 
+@pytest.mark.extended(after=4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "template"), KERNELS)
 def test_kernels_compile_for_gpus(name: str, template: str) -> None:

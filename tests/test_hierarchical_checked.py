@@ -20,6 +20,7 @@ def results(rank: Rank, case: Case) -> Any:
     return result["first"]["x"], result["plain"], result["weighted"], result["again"]["x"]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(("ranks", "node"), [(2, 1), (4, 2), (6, 2), (8, 4)])
 @pytest.mark.parametrize("kind", ["rc", "srd"])
 def test_nothing_is_said(ranks: int, node: int, kind: str) -> None:
@@ -28,6 +29,7 @@ def test_nothing_is_said(ranks: int, node: int, kind: str) -> None:
     assert report.ok, str(report)
 
 
+@pytest.mark.extended
 def test_nothing_is_said_over_many_schedules(seeds: int) -> None:
     case = make_case(7, world_size=4, max_tokens=8, dtype="bfloat16")
     for kind in ("rc", "srd"):
@@ -35,6 +37,7 @@ def test_nothing_is_said_over_many_schedules(seeds: int) -> None:
         assert report.ok, str(report)
 
 
+@pytest.mark.extended
 def test_nothing_is_said_of_what_the_variants_break(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ep_lib.moe.hierarchical.memory._MESSAGES_PER_RING", 1)
     monkeypatch.setattr("ep_lib.moe.hierarchical.memory.MAX_ROWS_PER_MESSAGE", 1)

@@ -41,6 +41,7 @@ def together() -> list[list[Idiom]]:
     return files
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.cuda_rules
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")

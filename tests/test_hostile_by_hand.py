@@ -313,6 +313,7 @@ def run(name: str, *more: Any) -> None:
     spawn(main)
 
 
+@pytest.mark.extended
 def test_a_failed_assertion_names_the_users_file() -> None:
     with pytest.raises(KernelFault, match=re.escape("assertion failed: x[0] == 5 (words.cu:")):
         run("checked")

@@ -55,6 +55,7 @@ def test_messages_arrive_on_gpus(send: str, receive: str) -> None:
     assert spawn(ring, ranks=2, backend="cuda", args=(send, receive)) == [True, True]
 
 
+@pytest.mark.extended(after=1)
 @any_fabric
 def test_a_put_is_there_after_quiet_and_a_barrier(fabric: Fabric | None) -> None:
     for seed in range(12):
@@ -64,6 +65,7 @@ def test_a_put_is_there_after_quiet_and_a_barrier(fabric: Fabric | None) -> None
             assert np.array_equal(got, expected), f"seed {seed}, rank {rank}"
 
 
+@pytest.mark.extended(after=1)
 @any_fabric
 def test_counters_with_one_kind_of_writer_lose_nothing(fabric: Fabric | None) -> None:
     for seed in range(10):
@@ -150,6 +152,7 @@ def reused_after_one_quiet(rank: Rank, quiet_pe: int, quiet_qp: int) -> tuple[bo
     return bool(right[:40].all()), bool(right[40:].all())
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("fabric", "pe", "queue_pair", "waited_for"),
     [("rc", 1, 0, {0}), ("rc", 1, 1, {1}), ("rc", 2, 0, set()), ("srd", 2, 3, {0, 1}), (None, 1, 1, {0, 1})],

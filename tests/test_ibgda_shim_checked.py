@@ -20,6 +20,7 @@ def program(rank: Rank, send: str, receive: str) -> None:
         counted(rank, send)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(("send", "receive"), [*LADDER, ("count_by_source", "")])
 @pytest.mark.parametrize("fabric", FABRICS[-2:], ids=name_of)  # the others: test_right_kernels.py
 def test_nothing_is_found_in_the_ladder(send: str, receive: str, fabric: Fabric | None) -> None:
@@ -91,6 +92,7 @@ _OVERTAKES = ("signal overtakes data", "name the queue pair of the put in line 1
 _REUSED = ("source reused", "put a quiet between line 7 and line 14 of queue_pairs.cu")
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("fabric", "quiet_qp", "count_qp", "wrong"),
     [

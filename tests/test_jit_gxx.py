@@ -73,6 +73,7 @@ def test_parameters_of_every_kind(any_compiler: str) -> None:
     assert image.entry_symbol == "epemu_entry_0"
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("source", "name"),
     [
@@ -88,6 +89,7 @@ def test_names(source: str, name: str) -> None:
     assert compile_source(source, name).params == ()
 
 
+@pytest.mark.extended(after=1)
 def test_shared_memory_layout(any_compiler: str) -> None:
     static = compile_source("__global__ void k(int* p) { __shared__ int a[100]; a[threadIdx.x] = 1; *p = a[3]; }")
     assert 400 <= static.static_shared_bytes < 512
@@ -103,6 +105,7 @@ def test_shared_memory_layout(any_compiler: str) -> None:
     assert only.static_shared_bytes == 0
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("declarations", "expected"),
     [

@@ -70,6 +70,7 @@ def test_sources_may_include_the_c_library(monkeypatch: pytest.MonkeyPatch) -> N
     assert kernel.compile("sm_80").params == kernel.compile().params
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_sources_may_include_the_cpp_library() -> None:
     headers = ["algorithm", "array", "cmath", "limits", "tuple", "type_traits", "utility"]
@@ -117,6 +118,7 @@ def test_without_nvrtc_the_message_names_the_package(monkeypatch: pytest.MonkeyP
             ask()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120"])
 def test_kernels_compile_for_old_and_new_gpus(arch: str) -> None:

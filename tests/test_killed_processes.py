@@ -83,6 +83,7 @@ def signal_one(rng: random.Random, run: subprocess.Popen[str], tag: str, how: si
     return victim
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda how: how.name)
 def test_a_signal_to_any_process_of_a_run(how: signal.Signals, own_cache: Path, rounds: int) -> None:
     rng = random.Random(f"{how}")

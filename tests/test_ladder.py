@@ -32,6 +32,7 @@ def test_every_rung_is_right_has_a_time_and_says_what_is_new(number: str) -> Non
     assert all(row.microseconds and row.microseconds > 0 and row.idea for row in table.rows)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNGS)
 def test_a_rung_of_06_and_07_has_no_races(name: str) -> None:

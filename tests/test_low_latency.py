@@ -20,6 +20,7 @@ from ep_lib.moe.low_latency.memory import packets_per_token
 Spmd = Callable[..., list[Any]]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))  # every form with every number of SMs
 def test_against_the_oracle(seed: int) -> None:
@@ -30,6 +31,7 @@ def test_against_the_oracle(seed: int) -> None:
     check_case(case, fp8, spawn(run_case, case.world_size, "emulator", seed=seed, args=arguments))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_many_seeds_against_the_oracle(seeds: int) -> None:
     for seed in range(100, 100 + 2 * seeds):
@@ -38,6 +40,7 @@ def test_many_seeds_against_the_oracle(seeds: int) -> None:
         check_case(case, fp8, spawn(run_case, case.world_size, "emulator", seed=seed, args=(case, fp8, 2, hooks)))
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize(("hooks", "asynchronous"), [(False, False), (True, False), (False, True)])
 def test_every_way_to_wait(spmd: Spmd, kind: str, hooks: bool, asynchronous: bool) -> None:
@@ -84,6 +87,7 @@ def test_all_to_one_expert_and_the_most_tokens() -> None:
     check_case(case, False, results)
 
 
+@pytest.mark.extended
 def test_1024_tokens_of_two_ranks() -> None:
     """More rows than a block scatters at once, and the most tokens that there may be."""
     rng = np.random.default_rng(1)

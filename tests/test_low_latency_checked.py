@@ -18,6 +18,7 @@ def results(rank: Rank, case: Any, fp8: bool, rounds: int, hooks: bool, sms: int
     return run_case(rank, case, fp8, rounds, hooks, sms=sms)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("ranks", "fp8", "hooks", "sms"),
     [
@@ -36,6 +37,7 @@ def test_nothing_is_said(ranks: int, fp8: bool, hooks: bool, sms: int | None) ->
     assert report.ok, str(report)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("many", [(1, 1, False), (3, 1, True), (1, 3, True)])
 def test_nothing_is_said_of_what_the_variants_break(many: tuple[int, int, bool]) -> None:
     report = ep_lib.check(variants.main, 3, seeds=8, args=many)

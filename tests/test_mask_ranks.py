@@ -36,6 +36,7 @@ def leave_and_return(rank: Rank, ways: list[str], seed: int, areas: int = 1) -> 
     return True
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("ways", [["normal"], ["unwatched"], ["low latency"], ["low latency", "normal", "unwatched"]])
 def test_ranks_leave_and_return(ways: list[str]) -> None:
@@ -43,6 +44,7 @@ def test_ranks_leave_and_return(ways: list[str]) -> None:
         assert ep_lib.spawn(leave_and_return, RANKS, "emulator", seed=seed, args=(ways, seed)) == [True] * RANKS
 
 
+@pytest.mark.extended
 def test_ranks_leave_and_return_with_other_receive_areas() -> None:
     for areas in (0, 3):
         assert ep_lib.spawn(leave_and_return, RANKS, "emulator", seed=0, args=(["normal"], 0, areas)) == [True] * RANKS
@@ -55,6 +57,7 @@ def test_ranks_leave_and_return_on_gpus(ways: list[str]) -> None:
         assert ep_lib.spawn(leave_and_return, RANKS, "cuda", args=(ways, seed)) == [True] * RANKS
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_ranks_leave_and_return_without_a_race() -> None:
     report = ep_lib.check(leave_and_return, RANKS, args=(["low latency", "normal"], 0), seeds=2)
@@ -79,6 +82,7 @@ def outlives(rank: Rank, way: str) -> tuple[bool, int]:
     return True, lost
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(("way", "moments"), [("normal", (9, 14, 21)), ("low latency", (9, 20))])
 def test_a_buffer_outlives_a_rank(way: str, moments: tuple[int, ...]) -> None:
     for seed, moment in enumerate(moments):

@@ -69,6 +69,7 @@ def exchange(rank: ep_lib.Rank, through_rings: bool) -> int:
 
 
 # ---- in Buffer ------------------------------------------------------------------------------------------------------
+@pytest.mark.extended
 @pytest.mark.slow
 def test_two_nodes_run_on_own_ring_slots_and_sums(mine: Path) -> None:
     for name in ("06_slots", "07_sums"):
@@ -95,6 +96,7 @@ def test_rows_of_dispatch_and_combine_are_counted(mine: Path) -> None:
         assert f"{2 * TOKENS} rows found their place by your slots" in repr(own)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_every_row_through_a_learners_ring_is_counted(mine: Path) -> None:
     with workshop.use_mine(mine) as own:
@@ -107,6 +109,7 @@ def test_every_row_through_a_learners_ring_is_counted(mine: Path) -> None:
     assert pieces.active() == () and "EP_LIB_MINE" not in os.environ
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_counts_go_out_by_a_learners_write_and_signal(mine: Path) -> None:
     with workshop.use_mine(mine) as own:
@@ -147,6 +150,7 @@ def test_an_edit_counts_from_the_next_run_on(mine: Path) -> None:
     assert "`ep-lib grade 01_write_signal`, `ep-lib grade 05_ring`" in said
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_processes_know_the_pieces_too(mine: Path, tmp_path: Path) -> None:
     program = (

@@ -68,6 +68,7 @@ def test_a_choice_keeps_what_matters_and_is_the_same_each_time() -> None:
     assert any("__syncwarp();` becomes `;`" in each.what for each in chosen)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 def test_hidden_tests_kill_a_mutant_and_let_another_live(tmp_path: Path) -> None:

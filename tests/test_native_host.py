@@ -428,6 +428,7 @@ def _natively_and_by_python(rank: ep_lib.Rank, quantize: str | None, weighted: b
         mode._backend, mode._rank.backend = before
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("quantize", "weighted", "options"),
     [

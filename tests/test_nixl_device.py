@@ -61,6 +61,7 @@ def test_the_guides_kernels_run_unchanged(spmd: Spmd, backend: str, which: str) 
         assert np.array_equal(received, data_of(0, size)), f"seed {seed}"
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
 def test_the_guides_kernels_compile_for_gpus(arch: str) -> None:
     for file, name in (("nixl_guide", "thread_level_kernel"), ("nixl_more", "put_at_level")):

@@ -473,6 +473,7 @@ def guide_setup(rank: Rank, level: str, size: int) -> Any:
     return None
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("level", ["thread", "warp"])
 def test_the_guides_set_up_on_ranks(level: str) -> None:
     for seed in range(3):
@@ -553,6 +554,7 @@ def test_two_processes_write_notify_and_signal() -> None:
     assert "wrote 1048576 bytes to 'target'" in done.stdout and "signal 1 arrived from 'initiator'" in done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @needs_nixl
 def test_under_mpiexec_kernels_post_at_both_levels() -> None:

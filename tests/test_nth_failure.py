@@ -183,6 +183,7 @@ def test_an_interrupt_at_any_write_leaves_no_damage(fresh: Callable[[], Path]) -
 
 
 # ---- memory, threads, copies of libraries ----------------------------------------------------------------------------
+@pytest.mark.extended
 @pytest.mark.skipif(bool(os.environ.get("LD_PRELOAD")), reason="something else is preloaded: the sanitizers")
 def test_every_allocation_of_the_emulator_that_fails_is_told(tmp_path: Path, rounds: int) -> None:
     preloaded = tmp_path / "no_memory.so"

@@ -46,6 +46,7 @@ def test_every_function_of_a_model_is_a_case_and_is_told_in_the_docs() -> None:
             assert row in text, f"{DOCS.name} has no row that begins with {row}"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_command_checks_another_function_and_says_how_to_see_it_again() -> None:
     script = str(MODELS / "deepep_intranode.py")

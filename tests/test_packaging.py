@@ -69,6 +69,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
+@pytest.mark.extended
 def test_the_wheel_carries_the_workshop_and_the_library(site: Path) -> None:
     for name in FOLDERS:
         assert files(site / "ep_lib" / "_workshop" / name) == files(ROOT / name)
@@ -91,6 +92,7 @@ FROM_A_NOTEBOOK = (
 )
 
 
+@pytest.mark.extended
 def test_lab_in_an_empty_folder_is_a_whole_workshop(site: Path, tmp_path: Path) -> None:
     pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install jupyterlab")
     assert f"--ServerApp.root_dir={tmp_path}" in run("-c", LAB, cwd=tmp_path, site=site)
@@ -110,6 +112,7 @@ def test_lab_in_an_empty_folder_is_a_whole_workshop(site: Path, tmp_path: Path) 
     assert (tmp_path / "notebooks" / "00_start_here.ipynb").read_text() == "mine", "the second time nothing is copied"
 
 
+@pytest.mark.extended
 def test_lab_leaves_a_folder_with_files_alone(site: Path, tmp_path: Path) -> None:
     pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install jupyterlab")
     (tmp_path / "thesis.txt").write_text("")
@@ -126,6 +129,7 @@ def test_outside_of_a_workshop_the_commands_say_how_to_make_one(site: Path, tmp_
     assert done.returncode != 0 and "run `ep-lib lab` in an empty folder" in " ".join(done.stderr.split())
 
 
+@pytest.mark.extended
 def test_the_sdist_runs_its_tests(sdist: Path) -> None:
     options = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert " passed" in run(*options, "tests/test_house.py", "tests/test_jit_signature.py", cwd=sdist, site=sdist)

@@ -68,6 +68,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("hidden", [128, 512, 640, 1152])
 def test_bit_for_bit(hidden: int) -> None:
     for seed, way in enumerate(WAYS):
@@ -76,6 +77,7 @@ def test_bit_for_bit(hidden: int) -> None:
     spawn(bring_back, 2, "emulator", args=(form_case(3, 2, 1152, max_tokens=9), {"columns": 256}))
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize("hidden", [640, 7168])
 def test_on_both_backends(spmd: Spmd, hidden: int, kind: str) -> None:
@@ -85,6 +87,7 @@ def test_on_both_backends(spmd: Spmd, hidden: int, kind: str) -> None:
         spmd(bring_back, 2, form_case(7, 2, hidden, max_tokens=30), way, kind)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [0, 2, 4])
 def test_clean_under_the_checker(way: int) -> None:
@@ -150,6 +153,7 @@ def test_what_cannot_be_is_refused() -> None:
         assert "quantize: PCIe mode" in said
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
 def test_the_kernel_compiles_for_gpus(arch: str) -> None:

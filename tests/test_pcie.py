@@ -19,6 +19,7 @@ any_fabric = pytest.mark.parametrize("fabric", FABRICS, ids=FABRIC_NAMES)
 KERNELS = [("exchange_counts", ""), ("dispatch", ""), ("combine", "<float>"), ("combine", "<__nv_bfloat16>")]
 
 
+@pytest.mark.extended
 @any_fabric
 def test_seeds_against_the_oracle(fabric: Fabric | str) -> None:
     """Each seed has its own shapes, routing, rings and interleaving."""
@@ -28,6 +29,7 @@ def test_seeds_against_the_oracle(fabric: Fabric | str) -> None:
         check_case(case, spawn(run_case, case.world_size, "emulator", fabric=fabric, seed=seed, args=args))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @any_fabric
 def test_many_seeds_against_the_oracle(fabric: Fabric | str, seeds: int) -> None:
@@ -37,6 +39,7 @@ def test_many_seeds_against_the_oracle(fabric: Fabric | str, seeds: int) -> None
         check_case(case, spawn(run_case, case.world_size, "emulator", fabric=fabric, seed=seed, args=args))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rc", "srd"])
 def test_each_pair_of_ranks_by_its_own_way(kind: str) -> None:
@@ -63,6 +66,7 @@ def test_any_shape_routing_and_interleaving(
     check_case(case, spawn(run_case, world_size, "emulator", fabric=fabric, seed=seed, args=(case, variety)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("ranks", "merged"), [(16, 0), (17, 1), (32, 0), (32, 1)])
 def test_up_to_32_ranks(ranks: int, merged: int) -> None:
     """Warps serve several rings each; with rings of one slot, of one token."""
@@ -71,6 +75,7 @@ def test_up_to_32_ranks(ranks: int, merged: int) -> None:
         check_case(case, spawn(run_case, ranks, "emulator", fabric=fabric, args=(case, variety)))
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("pattern", "tokens"),
     [([[2, -1]], 23), ([[-1, -1]], 9), ([[0, 1], [-1, -1], [3, 2]], 40), ([[1, 1]], 7), ([[0, 1]], 0), ([[3, 0]], 1)],
@@ -120,6 +125,7 @@ def operations(rank: Rank, seed: int, num_operations: int) -> str:
     return "done"
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("seed", range(6))
 def test_repeated_operations_and_handles(seed: int) -> None:
     ranks = (2, 3, 4, 8)[seed % 4]
@@ -127,6 +133,7 @@ def test_repeated_operations_and_handles(seed: int) -> None:
     assert spawn(operations, ranks, "emulator", fabric=fabric, seed=seed, args=(seed, 16)) == ["done"] * ranks
 
 
+@pytest.mark.extended
 def test_bitwise_equal_over_many_interleavings() -> None:
     case = make_case(7, world_size=4, dtype="bfloat16", max_tokens=12)
 
@@ -166,6 +173,7 @@ def test_the_default_fits_where_the_published_table_was_measured() -> None:
 
 
 # ---- kernels -------------------------------------------------------------------------------------------------------
+@pytest.mark.extended(after=2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "template"), KERNELS)
 def test_kernels_compile_for_gpus(name: str, template: str) -> None:

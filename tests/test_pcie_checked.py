@@ -20,6 +20,7 @@ def results(rank: Rank, case: Case, variety: int) -> Any:
     return result["first"]["x"], result["plain"], result["weighted"], result["again"]["x"]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("ranks", "fabric", "variety"),
     [
@@ -38,6 +39,7 @@ def test_nothing_is_said(ranks: int, fabric: Fabric | str, variety: int) -> None
     assert report.ok, str(report)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_nothing_is_said_over_many_schedules(seeds: int) -> None:
     case = make_case(7, world_size=4, max_tokens=8, dtype="bfloat16")
@@ -46,6 +48,7 @@ def test_nothing_is_said_over_many_schedules(seeds: int) -> None:
         assert report.ok, str(report)
 
 
+@pytest.mark.extended
 def test_nothing_is_said_of_what_the_variants_break() -> None:
     for fabric in ("rc", "srd"):
         report = ep_lib.check(pcie_variants.main, 3, fabric, seeds=10)

@@ -182,6 +182,7 @@ def test_the_committed_result_is_near_the_published_table(what: str) -> None:
     assert report["hardware"] == hardware, "hardware.py has changed: run `ep-lib bench pcie --model --json` again"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_model_is_near_the_published_table() -> None:
     """With fewer tokens than published the beginning and the end weigh more: the model can only be slower."""

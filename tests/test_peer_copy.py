@@ -67,6 +67,7 @@ def test_pieces_of_any_size_are_handed_on() -> None:
         assert spawn(hand_on, 4, "emulator", fabric=TWO_NODES, seed=seed, transport="proxy") == [True] * 4
 
 
+@pytest.mark.extended
 def test_the_checker_agrees() -> None:
     report = check(hand_on, 4, TWO_NODES, 2, transport="proxy")
     assert report.ok, str(report)

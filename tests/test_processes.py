@@ -66,6 +66,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_parent_that_dies_right_after_a_start_leaves_no_orphan() -> None:
     words = [f"5432.{os.getpid()}{number}" for number in range(10)]

@@ -65,6 +65,7 @@ def test_what_each_side_writes_has_a_cache_line_of_its_own() -> None:
     assert [CREDITS.offsets[name] for name in ("taken", "completed", "posted")] == [0, 64, 128]
 
 
+@pytest.mark.extended
 def test_commands_arrive_whoever_pushes_them() -> None:
     for seed in range(6):
         for by_warps in (False, True):
@@ -73,6 +74,7 @@ def test_commands_arrive_whoever_pushes_them() -> None:
             assert sums == [3 * 3 * 64] * 2  # many times the slots of a ring
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_the_right_way_has_no_findings(fabric: str) -> None:
     report = check(exchange, 2, fabric, 6, args=(RIGHT,), transport="proxy")
@@ -140,6 +142,7 @@ def test_what_is_not_symmetric_is_refused() -> None:
         spawn(outside, 2, "emulator", transport="proxy")
 
 
+@pytest.mark.extended(after=1)
 @ibgda_shim.any_fabric
 def test_the_ibgda_shim(fabric: Fabric | None) -> None:
     for seed, args in enumerate(ibgda_shim.LADDER):
@@ -164,6 +167,7 @@ def test_the_ibgda_shim_has_no_findings() -> None:
         assert report.ok, str(report)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_pcie_mode_against_the_oracle(fabric: str) -> None:
@@ -175,6 +179,7 @@ def test_pcie_mode_against_the_oracle(fabric: str) -> None:
         buffer_cases.check_case(case, results)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_normal_mode_against_the_oracle() -> None:
     case = make_case(77, world_size=4, dtype="bfloat16", max_tokens=20)

@@ -70,6 +70,7 @@ def view(address: int, struct: Any) -> Any:
     return np.frombuffer((ctypes.c_char * struct.size).from_address(address), struct.dtype).reshape(())
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("late", ["source", "signal", "seal", "number"])
 def test_a_part_of_a_slot_that_comes_late_is_waited_for(late: str) -> None:
     """Every part but the late one is of command 33, which lies where command 1 lay."""
@@ -134,6 +135,7 @@ def test_a_full_ring_that_nobody_serves() -> None:
         engine.flush(rings, 0, SOON)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(
     ("name", "fields", "told"),
     [

@@ -73,6 +73,7 @@ def test_every_operation() -> None:
     two.stop()
 
 
+@pytest.mark.extended
 def test_more_than_the_queues_hold() -> None:
     two = Two(queues=2)
     for ring in range(2):
@@ -83,6 +84,7 @@ def test_more_than_the_queues_hold() -> None:
     two.stop()
 
 
+@pytest.mark.extended
 def test_what_fails_later(monkeypatch: pytest.MonkeyPatch) -> None:
     two = Two()
     monkeypatch.setenv("FAKE_VERBS", "request")

@@ -19,6 +19,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "share"),
     [
@@ -43,6 +44,7 @@ def may_mount() -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["unequal Buffers", "/dev/shm full (tmpfs)", "more heaps than memory"])
 def test_every_rank_gets_a_sentence(name: str) -> None:
     if "tmpfs" in name and not may_mount():

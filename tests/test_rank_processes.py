@@ -55,10 +55,12 @@ def launch(command: list[str], name: str, folder: Path, ranks: int, fails: bool 
     return [read(file) if file.exists() else None for file in files]
 
 
+@pytest.mark.extended
 def test_data_comes_before_its_signal(tmp_path: Path) -> None:
     assert run("ping_pong", tmp_path, 2) == [0, 0]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("kind", ["p2p", "rc", "srd"])
 def test_atomics_of_processes_lose_nothing(kind: str, tmp_path: Path) -> None:
     node = {} if kind == "p2p" else {"ranks_per_node": 3}
@@ -66,20 +68,24 @@ def test_atomics_of_processes_lose_nothing(kind: str, tmp_path: Path) -> None:
     assert (total, parts, most, by_nic) == (3 * 192, 3 * 96.0, [2063, 2 * 3 * 192], 9)
 
 
+@pytest.mark.extended
 def test_kernels_go_on_while_their_host_waits(tmp_path: Path) -> None:
     assert run("in_the_background", tmp_path, 2) == [True, True]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_buffer_under_mpiexec_equals_the_oracle(tmp_path: Path) -> None:
     check_buffers(launch(mpiexec(4), "buffers", tmp_path, 4))
 
 
+@pytest.mark.extended
 def test_a_buffer_through_native_proxies_equals_the_oracle(tmp_path: Path) -> None:
     options: dict[str, Any] = {"transport": "proxy", "fabric": {"kind": "rc", "ranks_per_node": 2}}
     check_buffers(run("buffers", tmp_path, 2, **options))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_buffer_under_torchrun_equals_the_oracle(tmp_path: Path) -> None:
     with as_torchrun(2) as environments:
@@ -113,6 +119,7 @@ def test_a_rank_under_mpiexec_that_raises_is_named_at_once(tmp_path: Path) -> No
     assert isinstance(errors[1], RankFailed) and errors[1].rank == 0 and "finished" in str(errors[1]), errors
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("where", ["in its block", "unclosed"])
 def test_an_error_under_mpiexec_is_told_to_who_waits_in_kernels(where: str, tmp_path: Path) -> None:
     found = launch(mpiexec(4), "works", tmp_path, 4, fails=True, arguments={"raises": where})
@@ -153,6 +160,7 @@ def test_a_forked_child_that_would_end_mpi_says_so() -> None:
     assert "forked from rank 1's, ends here" in done.stderr and "os._exit(code)" in done.stderr
 
 
+@pytest.mark.extended
 def test_a_stopped_rank_under_mpiexec_is_named_and_all_end(tmp_path: Path) -> None:
     """mpiexec waits for every process, also for one that is stopped, and MPI_Finalize for every rank. Whose limit is
     over first raises PeerTimeout and tells the others, who raise RankFailed, if their own is not over."""
@@ -164,6 +172,7 @@ def test_a_stopped_rank_under_mpiexec_is_named_and_all_end(tmp_path: Path) -> No
     assert "PeerTimeout" in [found[rank][0] for rank in (0, 2, 3)]
 
 
+@pytest.mark.extended
 def test_ranks_under_mpiexec_go_on_without_a_killed_one(tmp_path: Path) -> None:
     """As docs/faults.md says it is started. Who remains leaves in order: MPI_Finalize would wait for the killed one."""
     program, *words = mpiexec(4)
@@ -193,6 +202,7 @@ ep_lib.init()
 """
 
 
+@pytest.mark.extended
 def test_a_rank_under_mpiexec_that_dies_in_init_leaves_nothing() -> None:
     before = mpich_memory()
     command = [*mpiexec(2), "-c", DIES_IN_INIT]
@@ -274,6 +284,7 @@ def test_a_rank_that_no_launcher_started_has_no_siblings() -> None:
     assert done.stdout == "None\n"
 
 
+@pytest.mark.extended
 def test_a_wait_without_end_names_its_line(tmp_path: Path) -> None:
     errors = run("never_sends", tmp_path, 2, timeout=2)
     assert isinstance(errors[0], KernelTimeout) and "waited for 2 s" in str(errors[0]), errors[0]
@@ -281,6 +292,7 @@ def test_a_wait_without_end_names_its_line(tmp_path: Path) -> None:
     assert isinstance(errors[1], RankFailed) and errors[1].rank == 0, errors[1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("waits_in", ["kernel", "barrier()"])
 def test_a_paused_rank_is_named_by_who_waits_for_it(waits_in: str, tmp_path: Path) -> None:
     processes = start("paused", tmp_path, 2, timeout=2, arguments={"waits_in": waits_in})
@@ -316,6 +328,7 @@ def test_a_rank_that_gave_up_first_is_not_the_culprit(by_kernel: bool) -> None:
     assert isinstance(told, PeerTimeout if by_kernel else RankFailed)
 
 
+@pytest.mark.extended
 def test_a_buffer_closes_at_once_after_a_rank_was_lost(tmp_path: Path) -> None:
     processes = start("closes_after_an_error", tmp_path, 2, timeout=2)
     assert wait_until(lambda: (tmp_path / "0").exists() or processes[0].poll() is not None)
@@ -323,11 +336,13 @@ def test_a_buffer_closes_at_once_after_a_rank_was_lost(tmp_path: Path) -> None:
     assert finish(processes, tmp_path)[0] is True
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("transport", ["emulated", "proxy"])
 def test_what_was_posted_arrives_though_its_rank_leaves(transport: str, tmp_path: Path) -> None:
     assert run("says_goodbye", tmp_path, 2, transport=transport) == [0, 1000]
 
 
+@pytest.mark.extended
 def test_a_proxy_that_has_ended_is_named(tmp_path: Path) -> None:
     error, _ = run("loses_its_proxy", tmp_path, 2, timeout=2, transport="proxy")
     assert isinstance(error, PeerTimeout) and (error.rank, error.phase) == (0, "proxy"), error

@@ -84,6 +84,7 @@ def hold_and_drop(rank: Rank, case: Case, kind: str) -> None:
         assert_same(to_numpy(out, case.dtype), case.expected_combine(ys, weighted=False)[me], "combine")
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(("kind", "dtype"), [("native", "float32"), ("torch", "bfloat16")])
 def test_results_stay_and_never_change(spmd: Spmd, kind: str, dtype: str) -> None:
     if kind == "torch":
@@ -126,6 +127,7 @@ def fp8(rank: Rank, kind: str) -> None:
         assert all(not to_numpy(r.x[1]).any() for r in later)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("kind", ["native", "torch"])
 def test_fp8_rows_and_their_scales(spmd: Spmd, kind: str) -> None:
     if kind == "torch":
@@ -143,6 +145,7 @@ def plain(rank: Rank, case: Case) -> None:
             buffer.combine(recv.x, recv.handle)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_clean_under_the_checker() -> None:
     report = ep_lib.check(plain, 2, seeds=4, args=(make_case(9, world_size=2, dtype="bfloat16", max_tokens=8),))
@@ -179,6 +182,7 @@ def take_turns(rank: Rank, case: Case, push: bool) -> None:
             assert_same(got, sums, "combine")
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("push", [True, False])
 def test_dispatch_and_combine_take_turns_in_one_area(push: bool) -> None:

@@ -232,6 +232,7 @@ print(report)
 """
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
 def test_the_course_works_in_a_release(tree: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from ep_lib import check
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.extended(after=20)
 @pytest.mark.parametrize(
     ("case", "fabric"),
     [pytest.param(case, fabric, id=f"{case.name}-{fabric}") for case in CASES for fabric in case.fabrics],

@@ -25,6 +25,7 @@ def test_streams_through_bounded_memory(fabric: Fabric | str) -> None:
         assert ep_lib.spawn(stream, ranks, "emulator", fabric=fabric, seed=seed, args=args) == [[True] * 4] * ranks
 
 
+@pytest.mark.extended(after=1)
 @any_fabric
 def test_nothing_is_said_of_the_ring(fabric: Fabric | str) -> None:
     for ranks, slots in ((2, 1), (4, 3)):

@@ -111,6 +111,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_by_direct_writes(form: str) -> None:
@@ -134,6 +135,7 @@ def test_side_rows_that_are_no_whole_words(form: str) -> None:
         spawn(send_form, 2, "emulator", args=(form_case(3, 2, 160, max_tokens=9), form, dict(way)))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASTS)
 def test_rows_are_cast_on_their_way(name: str) -> None:
@@ -155,6 +157,7 @@ def test_casts_on_both_backends(spmd: Callable[..., list[Any]], name: str, kind:
     spmd(send_form, 2, form_case(4, 2, 7168, max_tokens=9), name, {"quantize": name}, kind)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("name", CASTS)
 @pytest.mark.parametrize("tuning", [None, BY_TMA], ids=["lanes", "TMA"])
 def test_casts_are_clean_under_the_checker(name: str, tuning: Any) -> None:
@@ -174,6 +177,7 @@ def test_every_form_on_both_backends(spmd: Callable[..., list[Any]], form: str, 
     spmd(send_form, 2, case, form, {"receive_areas": 3, "sorted_by_expert": False}, kind)
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("form", ["packed ue8m0", "nvfp4"])
 def test_clean_under_the_checker(form: str) -> None:
     case = form_case(5, 2, 128, max_tokens=4)
@@ -212,6 +216,7 @@ def forms_by_one_handle(rank: Rank, case: Any) -> None:
             assert_parts(buffer.dispatch((numbers, scales, *more), handle=handle).x, want, form)
 
 
+@pytest.mark.extended
 def test_one_handle_for_all_forms() -> None:
     spawn(forms_by_one_handle, 2, "emulator", args=(form_case(8, 2, 512, max_tokens=7),))
 
@@ -309,6 +314,7 @@ BEHIND = [f"ep::direct::Behind{row}<{side}>" for row in ("", "WithRowScale") for
 CAST_TO = [f"ep::direct::CastTo<ep::Cast::{cast}, float>" for cast in ("kFp8", "kUe8m0", "kMxfp8", "kNvfp4")]
 
 
+@pytest.mark.extended(after=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "template"),

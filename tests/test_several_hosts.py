@@ -83,6 +83,7 @@ def all_kinds(rank: Any, source: str, n: int) -> Any:
     return counted_at_rest(rank)[:2]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_every_kind_of_operation() -> None:
     n = 100_000
@@ -148,6 +149,7 @@ def check_against_the_oracle(found: list[Any], tokens: int, hidden: int) -> None
         assert out == combined[rank].tobytes(), f"rank {rank}, combine"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_dispatch_and_combine_in_hierarchical_mode() -> None:
     results = run(dispatch_and_combine, 4, (12, 64))
@@ -203,6 +205,7 @@ def cable_counters() -> list[int]:
     return []
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_two_hosts_with_two_ranks_each(namespaces: list[str]) -> None:
     """Correct, and the cable carried what the library says, with headers of packets."""
@@ -241,6 +244,7 @@ def wait_for_a_cut_peer(rank: Any, source: str, folder: str) -> None:
         raise
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_cut_cable_is_told(tmp_path: Path, namespaces: list[str]) -> None:
     """Each rank names the other, when the time of its wait is over."""
@@ -317,6 +321,7 @@ def one_ends(rank: Any, source: str, folder: str) -> None:
         raise
 
 
+@pytest.mark.extended
 def test_a_rank_of_another_host_that_ends_is_named(tmp_path: Path) -> None:
     with pytest.raises(RankFailed):
         run(one_ends, 2, (KERNEL, str(tmp_path)))

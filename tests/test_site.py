@@ -113,6 +113,7 @@ def test_a_page_says_where_its_notebook_runs(module: Any) -> None:
     assert "mybinder.org/v2/gh/a/b/HEAD?labpath=notebooks/00.ipynb" in links
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_every_tour_shows_what_it_says(module: Any) -> None:
     pages = {tour.name: tour.page.html for tour in module("tours").tours()}

@@ -93,6 +93,7 @@ def test_results_come_in_rank_order_and_arguments_arrive() -> None:
     assert len({pid for *_, pid in results} | {os.getpid()}) == 5
 
 
+@pytest.mark.extended
 def test_large_results_and_prints_arrive(capfd: pytest.CaptureFixture[str]) -> None:
     def main(rank: StandIn) -> bytes:
         print("hello from", rank.rank)

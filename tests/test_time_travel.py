@@ -311,6 +311,7 @@ def test_a_notebook_shows_the_page_in_a_frame() -> None:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_command_of_a_finding_writes_its_page(tmp_path: Path) -> None:
     script = tmp_path / "race.py"
@@ -335,6 +336,7 @@ def test_the_command_of_a_finding_writes_its_page(tmp_path: Path) -> None:
     assert "there is no file" in run("replay", "other.py").stderr
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @needs_chromium
 def test_the_page_in_a_browser(page: Any, tmp_path: Path) -> None:

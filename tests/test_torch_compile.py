@@ -64,11 +64,13 @@ def compare(rank: ep_lib.Rank, how: str, token_counts: tuple[int, ...]) -> None:
                 torch.testing.assert_close(fast(buffer, *args), found[0][0])
 
 
+@pytest.mark.extended
 def test_one_graph_equals_eager() -> None:
     """Different numbers of tokens, none among them, and two ranks that compile at the same time."""
     ep_lib.spawn(compare, 2, "emulator", args=("aot_eager", (4, 0, 3)))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_one_graph_equals_eager_with_inductor() -> None:
     ep_lib.spawn(compare, 1, "emulator", args=("inductor", (4,)))
@@ -98,6 +100,7 @@ def static_shapes(rank: ep_lib.Rank) -> None:
         torch.testing.assert_close(again.x, came.x)
 
 
+@pytest.mark.extended
 def test_num_worst_tokens_makes_shapes_static() -> None:
     ep_lib.spawn(static_shapes, 2, "emulator")
 

@@ -107,6 +107,7 @@ def test_the_ibgda_shim(send: str, receive: str) -> None:
         assert min(staged.values()) > 0
 
 
+@pytest.mark.extended
 def test_pcie_mode_against_the_oracle() -> None:
     for seed in range(6):
         case = make_case(40 + seed, world_size=2 + seed % 3)

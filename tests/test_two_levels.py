@@ -25,6 +25,7 @@ def kernel(name: str, file: str = "") -> Kernel:
 PAIR = (kernel("dispatch_two_levels"), kernel("combine_two_levels"))
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize(("ranks", "mates"), [(4, 2), (6, 3), (8, 4), (4, 4), (4, 1)])
 def test_rows_and_sums_are_numpys(ranks: int, mates: int) -> None:
     wants = two_levels.draw_wants(ranks, tokens=5, top_k=3, seed=ranks)

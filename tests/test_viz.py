@@ -33,6 +33,7 @@ def texts(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
+@pytest.mark.extended(after=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",

@@ -86,6 +86,7 @@ def opened(page: Any, tmp_path: Path) -> Callable[[Page], Any]:
     return go
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @needs_chromium
 def test_networks_in_a_browser(opened: Any) -> None:
@@ -121,6 +122,7 @@ def test_tokens_in_a_browser(opened: Any) -> None:
     assert page.inner_text("#count") == "21 of 36" and page.locator("#counts td").count() == 16
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @needs_chromium
 def test_the_calculator_in_a_browser(opened: Any) -> None:

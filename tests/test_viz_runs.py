@@ -106,6 +106,7 @@ def overlapping(figure: Figure) -> list[tuple[str, str]]:
 
 
 # ---- every picture ---------------------------------------------------------------------------------------------------
+@pytest.mark.extended(after=10)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",

@@ -93,6 +93,7 @@ def graded(exercise: str, instead: str, tmp_path: Path, tasks: tuple[int, ...] =
     return grade(exercise, tmp_path, seed=1, tasks=tasks)
 
 
+@pytest.mark.extended(after=10)
 @pytest.mark.parametrize("cheat", PYTHON)
 def test_a_piece_in_python_reaches_nothing(cheat: str, tmp_path: Path) -> None:
     instead, says = PYTHON[cheat]
@@ -190,6 +191,7 @@ CPP = {
 }
 
 
+@pytest.mark.extended(after=6)
 @pytest.mark.parametrize("rules", [0, 1], ids=["by g++", "by NVRTC, too"])
 @pytest.mark.parametrize("cheat", CPP)
 def test_a_piece_in_cpp_is_caught(cheat: str, rules: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

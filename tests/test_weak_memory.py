@@ -99,6 +99,7 @@ def test_there_are_tests_of_all_kinds() -> None:
 # ---- the emulator against the judge ---------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_sample_is_as_the_axioms_say() -> None:
     """What is allowed is seen in 500 launches, what is forbidden never."""
@@ -164,6 +165,7 @@ def _without_sc(program: Program) -> Program:
     return happens_before.replace(program, threads=tuple(map(tuple, acq_rel)))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 40, 20))
 def test_the_oracle_of_races_agrees(first: int) -> None:
@@ -324,6 +326,7 @@ def two_signals(rank: ep_lib.Rank, seen: list[tuple[int, ...]]) -> None:
         ep_lib.Kernel.from_source(_SIGNALS, "raise").launch(rank, 1, 1, signals)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("fabric", ["rc", "srd"])
 def test_threads_may_see_signals_of_two_nics_in_different_orders(fabric: str) -> None:
@@ -393,6 +396,7 @@ def volatile_outcomes(name: str, is_cplusplus: bool) -> tuple[set[tuple[int, ...
     return seen, report.coverage.schedules
 
 
+@pytest.mark.extended(after=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shown"),

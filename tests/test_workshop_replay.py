@@ -35,6 +35,7 @@ def test_the_failing_run_is_shown_without_the_tests_code(tmp_path: Path) -> None
     assert "/hidden/" not in page and str(tmp_path) not in page and "canary" not in page
 
 
+@pytest.mark.extended
 def test_of_all_schedules_one_that_is_wrong_is_shown(tmp_path: Path) -> None:
     board = find("01_board")
     submission(board, "wrong_acquire_for_the_second_look", tmp_path)
@@ -56,6 +57,7 @@ def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
         workshop.replay("01", 1, "five", tmp_path)  # type: ignore[arg-type]
 
 
+@pytest.mark.extended
 def test_the_shown_run_stays_behind_the_walls(tmp_path: Path) -> None:
     """Where a piece that was changed after it was graded touches a file outside."""
     mine, outside = tmp_path / "mine", tmp_path / "outside"

@@ -31,6 +31,7 @@ def test_all_tutorial_kernels_compile_for_gpus(file: str, target: str) -> None:
 # ---- one write, one signal -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("way", RIGHT)
 def test_write_and_signal_around_a_ring(spmd: Spmd, backend: str, way: str) -> None:
     for seed in range(30) if backend == "emulator" else [0]:
@@ -57,6 +58,7 @@ def test_any_writes_under_one_signal_on_the_emulator(sizes: list[int], seed: int
 # ---- many rounds through a few slots -------------------------------------------------------------------------------
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.parametrize("num_slots", [1, 2, 5])
 def test_a_pipeline_with_credits(spmd: Spmd, backend: str, num_slots: int) -> None:
     for seed in range(40) if backend == "emulator" else [0]:
