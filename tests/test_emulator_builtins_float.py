@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.builtins_table import Row, Table, every_row, f32
+from support.builtins_table import Row, Table, f32
 
 RNG = np.random.default_rng(2)
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5, -1.5, 1e-40, -3e9, 3e9, 5e9, 1e19, -1e19])
@@ -189,6 +189,6 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize(("table", "row"), every_row(TABLES))
-def test_intrinsic(backend: str, table: str, row: int) -> None:
-    TABLES[table].check(row, TABLES[table].results(backend))
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_is_what_python_says(backend: str, table: str) -> None:
+    TABLES[table].check(backend)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from support.builtins_table import Row, Table, every_row, lanes, s32, s64, u32, u64, word
+from support.builtins_table import Row, Table, lanes, s32, s64, u32, u64, word
 
 RNG = np.random.default_rng(1)
 EDGES_32 = [0, 1, 2, 7, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x80808080, 0x7F7F7F7F, 0x80008000, 0x00FF00FF]
@@ -158,6 +158,6 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize(("table", "row"), every_row(TABLES))
-def test_intrinsic(backend: str, table: str, row: int) -> None:
-    TABLES[table].check(row, TABLES[table].results(backend))
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_is_what_python_says(backend: str, table: str) -> None:
+    TABLES[table].check(backend)
