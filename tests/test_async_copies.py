@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 
 import ep_lib
 from ep_lib import Kernel, Rank
 
 pytestmark = pytest.mark.cuda_rules
 
-FILE = Path(__file__).parent / "kernels" / "async_copies.cu"
+FILE = TESTS / "kernels" / "async_copies.cu"
 THREADS, STAGES = 64, 4
 X = np.arange(1, STAGES * THREADS + 1).reshape(STAGES, THREADS)
 RIGHT = {

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import TESTS
 from support.mpi import mpiexec
 from support.threads import on_threads
 from support.torchrun import as_torchrun
@@ -40,7 +41,7 @@ from ep_lib.transports.base import closing_barrier
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = Path(__file__).parent / "programs" / "bootstrap_program.py"
+PROGRAM = TESTS / "programs" / "bootstrap_program.py"
 
 
 @pytest.fixture

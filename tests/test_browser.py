@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ROOT
 from support.browser import PATIENCE_MS, needs_chromium, page_of
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 QUICKEST = "06_dispatch"
 RUNS_ALL = 3  # repetitions (--rounds) above which all notebooks run

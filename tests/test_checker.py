@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import simple_exchange
+from support import ROOT, simple_exchange
 from support.buffer_cases import run_case
 from support.dispatch_combine_cases import Case, make_case
 from support.write_signal import RIGHT, broken, kernel, pipeline, ring, several
@@ -187,7 +187,7 @@ def test_an_exception_that_follows_from_a_race_does_not_hide_it() -> None:
 def test_values_that_depend_on_the_schedule() -> None:
     def main(rank: Rank) -> Any:
         counter, who = rank.symmetric(1, "uint32"), rank.symmetric(64, "int32")
-        source = Path(__file__).resolve().parents[1] / "tutorial_kernels" / "00_start_here.cu"
+        source = ROOT / "tutorial_kernels" / "00_start_here.cu"
         ep_lib.Kernel.from_file(source, "take_a_number").launch(rank, 1, 32, counter, who)
         rank.barrier()
         return rank.to_host(who)

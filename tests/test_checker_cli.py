@@ -14,7 +14,6 @@ from ep_lib import cli, processes
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
 KERNEL = """
 import ep_lib
 SOURCE = '''

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support import TESTS
 
 import ep_lib
 from ep_lib import Kernel, Rank
@@ -19,7 +20,7 @@ from ep_lib.jit.unseen import Unseen
 from ep_lib.runtime import check
 from ep_lib.runtime.differences import describe_difference
 
-FILE = Path(__file__).parent / "wrong_variants" / "more.cu"
+FILE = TESTS / "wrong_variants" / "more.cu"
 SEEDS = 8
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support import TESTS
 
 import ep_lib
 from ep_lib import Kernel, Rank
 
 pytestmark = pytest.mark.slow
 
-FILE = Path(__file__).parent / "kernels" / "verdicts.cu"
+FILE = TESTS / "kernels" / "verdicts.cu"
 NAMES = re.findall(r"one\([\s\\]*(\w+)\)", FILE.read_text())  # clang-format breaks lines anywhere
 SEEDS = 12
 THREADS = 64

@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ep_lib import cli
 from ep_lib.commands import lab
 from ep_lib.config import Config, parse_size
 from ep_lib.errors import ArgumentError, BackendUnavailable
 
-ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = [entry.name for entry in cli._COMMANDS if entry.exists()]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from support import ROOT
+
 REPORT = json.loads((ROOT / "benchmarks" / "results" / "clock-order-2026-11-22.json").read_text("utf-8"))
 
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ep_lib.commands import doctor
 from ep_lib.emulator import library
@@ -15,7 +16,6 @@ from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import gxx, toolkit
 from ep_lib.jit.kernel import Kernel
 
-ROOT = Path(__file__).resolve().parents[1]
 LEAST = f"g++ {toolkit.OLDEST_GCC} or clang++ {toolkit.OLDEST_CLANG}, or a newer one"
 SAYS_IT_IS_GCC_13 = 'case "$*" in --version) echo "g++ (GCC) 13.2.0";; *-E*) {answer};; *) {work};; esac'
 

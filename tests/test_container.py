@@ -15,12 +15,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ep_lib import cli
 from ep_lib.commands import lab
 from ep_lib.config import Config
 
-ROOT = Path(__file__).resolve().parents[1]
 INSTRUCTIONS = {"FROM", "RUN", "ARG", "ENV", "COPY", "WORKDIR", "USER", "EXPOSE", "CMD"}
 
 

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import ep_lib
 from ep_lib import errors, workshop
 from ep_lib.workshop.course_map import MAIN_HOURS, STAGES, Stage, in_hours, paths
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = {path.stem.partition("_")[0]: path for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
 
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 
 import ep_lib
 from ep_lib import Kernel, Rank, errors
 
 pytestmark = pytest.mark.cuda_rules
 
-FILE = Path(__file__).parent / "kernels" / "cuda_people_write.cu"
-CUB = Path(__file__).parent / "kernels" / "cub_blocks.cu"
+FILE = TESTS / "kernels" / "cuda_people_write.cu"
+CUB = TESTS / "kernels" / "cub_blocks.cu"
 THREADS = 128
 
 

@@ -18,7 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support import deep_ep_cases
+from support import ROOT, TESTS, deep_ep_cases
 from support.threads import on_threads
 from support.waiting import said_by, wait_until
 
@@ -40,8 +40,7 @@ from ep_lib.errors import (
 )
 from ep_lib.processes import Identity
 
-ROOT = Path(__file__).resolve().parents[1]
-PROGRAM = Path(__file__).parent / "programs" / "deep_ep_program.py"
+PROGRAM = TESTS / "programs" / "deep_ep_program.py"
 
 
 @pytest.fixture(autouse=True)

@@ -6,20 +6,19 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from support import deep_ep_cases
+from support import TESTS, deep_ep_cases
 
 import ep_lib
 from ep_lib.compat import deep_ep
 from ep_lib.errors import NotSupportedError
 
-FACTS = tomllib.loads((Path(__file__).parent / "support" / "deep_ep_facts.toml").read_text())
+FACTS = tomllib.loads((TESTS / "support" / "deep_ep_facts.toml").read_text())
 CLASSES = ["Buffer", "ElasticBuffer", "EventOverlap"]
 
 

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from support import ROOT
+
 from ep_lib.callers import short_path
 from ep_lib.commands.demo import PICTURE_NAME, DemoOptions, run_demo
 from ep_lib.commands.demo.report import Listener
@@ -47,7 +49,6 @@ from ep_lib.workshop.lessons.moe_runs import LOSS_TOLERANCE, Traffic
 from ep_lib.workshop.lessons.moe_spread import run_spread
 from ep_lib.workshop.mine import find_pieces
 
-ROOT = Path(__file__).resolve().parents[1]
 SMALL = ModelConfig(hidden=16, ffn=16, num_experts=8, context=16, conv_width=3)
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import ROOT
 
 from ep_lib import Kernel, Rank
 from ep_lib.memory import device_state
 
 Spmd = Callable[..., list[Any]]
-ROOT = Path(__file__).resolve().parents[1]
 DEVICE = ROOT / "ep_lib" / "device" / "ep"
 MOE = ROOT / "ep_lib" / "moe"
 HEADERS = ("platform", "device_state", "memory", "peer", "wait", "put", "signal", "net", "ibgda_shim", "nixl_device")

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import ROOT
 from support.dispatch_combine_cases import Case, assert_received, assert_same, make_case, to_numpy, unpack
 from support.mpi import mpiexec
 from support.rank_runs import no_heap_is_left
@@ -376,7 +376,7 @@ def test_without_mpiexec_or_mpi4py_the_program_says_what_to_install(
 
 def test_the_example_of_the_docs_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EP_LIB_BACKEND", "emulator")
-    text = (Path(__file__).parents[1] / "docs" / "dispatch_combine.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "dispatch_combine.md").read_text(encoding="utf-8")
     program = text.split("```python\n")[1].split("```")[0]
     exec(compile(program, "docs/dispatch_combine.md", "exec"), {})
 

@@ -4,18 +4,18 @@ text and ends. The kernels are real CUDA: NVRTC compiles each of them as well.""
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 from support.builtins_table import alone
 
 import ep_lib
 from ep_lib import errors
 from ep_lib.jit import nvrtc
 
-FOLDER = Path(__file__).parent / "kernels"
+FOLDER = TESTS / "kernels"
 RNG = np.random.default_rng(6)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 from support.builtins_table import alone
 
 import ep_lib
 
-FILE = Path(__file__).parent / "kernels" / "atomics.cu"
+FILE = TESTS / "kernels" / "atomics.cu"
 RNG = np.random.default_rng(5)
 BLOCKS, THREADS = 3, 96
 N = BLOCKS * THREADS

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from support import TESTS
 from support.builtins_table import alone
 
 import ep_lib
 
-FILE = Path(__file__).parent / "kernels" / "small_types.cu"
+FILE = TESTS / "kernels" / "small_types.cu"
 RNG = np.random.default_rng(3)
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 PATTERNS = np.arange(1 << 16, dtype=np.uint16)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 from support.builtins_table import alone
 
 import ep_lib
 
-FILE = Path(__file__).parent / "kernels" / "warp.cu"
+FILE = TESTS / "kernels" / "warp.cu"
 RNG = np.random.default_rng(4)
 BLOCKS, THREADS = 2, 64
 N = BLOCKS * THREADS

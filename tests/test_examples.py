@@ -7,14 +7,14 @@ import os
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.mpi import mpiexec
 from support.torchrun import as_torchrun
 from support.waiting import said_by
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = ROOT / "examples"
 ALONE = ["fp8_experts.py", "own_kernel.py", "serve_low_latency.py"]  # they spawn their ranks
 STARTED = ["lost_rank.py", "mpi_ranks.py"]
 BY_TORCHRUN = "train_torchrun.py"

@@ -12,7 +12,6 @@ import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
 
+from support import ROOT, TESTS
 from support.torch_cases import device_of, gather, sum_gradients
 from support.torchrun import as_torchrun
 from torch import nn
@@ -39,7 +39,7 @@ SHAPE: dict[str, Any] = {
     "max_tokens": TOKENS,
     "dtype": "float32",
 }
-PROGRAM = Path(__file__).parent / "programs" / "torch_program.py"
+PROGRAM = TESTS / "programs" / "torch_program.py"
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 
 
@@ -320,7 +320,7 @@ def test_wrong_use_is_refused() -> None:
 
 @pytest.mark.extended
 def test_the_example_of_the_documentation_trains(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).resolve().parents[1] / "docs" / "torch.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(import torch\n.*?)```", text, flags=re.DOTALL)
     exec(compile(program, "docs/torch.md", "exec"), {"__name__": "__main__"})
     losses = [float(number) for number in re.findall(r"loss (\d+\.\d+)", capsys.readouterr().out)]
@@ -331,7 +331,7 @@ def check_torchrun(processes: int, *words: str, backend: str) -> None:
     """Trains under torchrun, beside the program's own process group, as all in one place does."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command += [str(PROGRAM), *words]
-    root = Path(__file__).resolve().parents[1]
+    root = ROOT
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     env = os.environ | {"EP_LIB_BACKEND": backend, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support import TESTS
 
 import ep_lib
 from ep_lib import Kernel, Rank
 
 pytestmark = pytest.mark.slow
 
-FILE = Path(__file__).parent / "wrong_variants" / "told.cu"
+FILE = TESTS / "wrong_variants" / "told.cu"
 TEXT = FILE.read_text()
 SEEDS = 10
 

@@ -15,12 +15,12 @@ import gpu_vary
 import pytest
 from gpu_inputs import Shape
 from gpu_libraries import Case, Limits
+from support import ROOT
 
 import ep_lib
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[1]
 SHAPE = Shape(ranks=1, tokens=6, hidden=256, experts=8, top_k=2)
 LIMITS = Limits(tokens=8, hidden=256, num_sms=24)
 

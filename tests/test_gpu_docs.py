@@ -9,8 +9,8 @@ from pathlib import Path
 import gpu_docs
 import gpu_figures
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 SIZE = {"tokens": 4096, "routing": "random"}
 REPORT = {
     "date": "2026-11-21T17:00:00+00:00",

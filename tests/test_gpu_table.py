@@ -17,13 +17,13 @@ import gpu_rows
 import gpu_sanitize
 import pytest
 from gpu_clock import spread
+from support import ROOT
 
 import ep_lib
 from ep_lib.errors import ArgumentError
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
 CEILING = {
     "group": "ceiling",
     "by": "kernel",

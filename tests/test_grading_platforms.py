@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 import yaml
+from support import ROOT
 
 from ep_lib import cli, processes
 from ep_lib.workshop.exercises import find, names
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = ROOT / "docs"
 GRADESCOPE = DOCS / "grading" / "gradescope"
 EXERCISE = find("01")
 

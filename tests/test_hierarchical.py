@@ -6,11 +6,11 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import ROOT
 from support import bad_input as shared
 from support.bad_input import SHAPE, refused
 from support.buffer_cases import check_case
@@ -186,7 +186,7 @@ def test_a_token_crosses_to_another_node_once_and_its_sum_comes_back_once() -> N
 @pytest.mark.slow
 def test_fewer_bytes_cross_and_it_is_quicker_on_the_virtual_clock() -> None:
     """The benchmark, with few tokens: 2 x 8 ranks, beside rings whose messages are stores inside a node."""
-    benchmark = Path(__file__).parents[1] / "benchmarks" / "hierarchical.py"
+    benchmark = ROOT / "benchmarks" / "hierarchical.py"
     command = [sys.executable, str(benchmark), "--json", "--tokens", "96", "--scale", "56", "--ways"]
     done = subprocess.run([*command, "one-dimensional", "hierarchical"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

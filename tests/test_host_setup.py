@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support import ROOT
 
 import ep_lib
 from ep_lib import Kernel, workshop
@@ -14,8 +15,6 @@ from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.workshop import exercises
 from ep_lib.workshop.lessons import host_setup
 from ep_lib.workshop.notebook import show_source
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_a_cell_that_needs_nixl_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

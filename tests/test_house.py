@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
+from support import TESTS
+
 LONGEST_NAME = 69
 
 

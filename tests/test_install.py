@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-SCRIPT = Path(__file__).resolve().parents[1] / ".ci" / "install.py"
+SCRIPT = ROOT / ".ci" / "install.py"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import ep_lib
 from ep_lib import errors
@@ -16,7 +17,6 @@ from ep_lib.workshop.lessons import dispatch_combine as lesson
 
 pytestmark = pytest.mark.cuda_rules
 
-ROOT = Path(__file__).resolve().parents[1]
 RUNGS = {
     rung.kernel: main
     for number, main in (("06", lesson.dispatch), ("07", lesson.combine))

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-PACKAGE = Path(__file__).resolve().parents[1] / "ep_lib"
+PACKAGE = ROOT / "ep_lib"
 
 # From the ground up. What stands on one line may import each other and everything above it, nothing below it.
 LAYERS: tuple[tuple[str, ...], ...] = (

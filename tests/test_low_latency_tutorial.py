@@ -7,11 +7,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from support import ROOT
 
 import ep_lib
 from ep_lib.jit import nvrtc
 
-TUTORIALS = Path(__file__).resolve().parents[1] / "tutorial_kernels"
+TUTORIALS = ROOT / "tutorial_kernels"
 RIGHT, BROKEN = (TUTORIALS / f"08_fp8_and_low_latency{end}.cu" for end in ("", "_broken"))
 WORDS, ROUNDS = 5, 4
 RANKS, PER_RANK, TOP_K, TOKENS, HIDDEN = 3, 2, 2, 3, 128

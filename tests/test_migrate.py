@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ep_lib import cli
 from ep_lib.commands import efa_environment, migrate
@@ -13,7 +14,7 @@ from ep_lib.jit import cuda_source
 
 pytestmark = pytest.mark.slow
 
-TUTORIAL = Path(__file__).resolve().parents[1] / "tutorial_kernels"
+TUTORIAL = ROOT / "tutorial_kernels"
 READY = {"NVSHMEM_BOOTSTRAP": "MPI", "NVSHMEM_DISABLE_IB": "1", "FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
 PUT = "nvshmemi_ibgda_put_nbi_warp<true>(r, l, n, pe, qp, lane, i);"
 AMO = "nvshmemi_ibgda_amo_nonfetch_add(c, 1, pe, qp);"

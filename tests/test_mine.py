@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import ROOT
 
 import ep_lib
 from ep_lib import errors, workshop
@@ -23,7 +24,6 @@ from ep_lib.workshop.lessons import two_levels
 from ep_lib.workshop.mine import Mine, find_pieces
 from ep_lib.workshop.notebook import find
 
-ROOT = Path(__file__).resolve().parents[1]
 RING = "05_ring/ep/ring.cuh"
 TOKENS, HIDDEN, EXPERTS = 24, 16, 6
 

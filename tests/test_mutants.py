@@ -10,8 +10,8 @@ from pathlib import Path
 
 import mutate
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 CODE = """    for (uint64_t i = lane_id(); i < count; i += kWarpSize) {
         st_relaxed_sys_u64(peer_ptr(to, peer) + i, from[i]);  // i < 3
     }

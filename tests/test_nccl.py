@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import TESTS
 from support.stand_ins import FakeCuda, Two
 
 from ep_lib.bootstrap import SingleBootstrap
@@ -19,7 +20,7 @@ from ep_lib.transports.base import GRANULE, GpuSetup
 from ep_lib.transports.nccl import heap as nccl_heap
 from ep_lib.transports.nccl import library
 
-FAKE = Path(__file__).parent / "support" / "fake_nccl.cpp"
+FAKE = TESTS / "support" / "fake_nccl.cpp"
 SetUp = Callable[..., nccl_heap.NcclHeap]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 
 from ep_lib import Kernel, Rank
 from ep_lib.compat.nixl import DeviceHost
@@ -17,7 +17,7 @@ from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelFault
 pytestmark = pytest.mark.slow
 
 Spmd = Callable[..., list[Any]]
-KERNELS = Path(__file__).parent / "kernels"
+KERNELS = TESTS / "kernels"
 IN_PROG, SUCCESS, INVALID = 1, 0, -2
 
 

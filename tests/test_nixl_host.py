@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import ROOT
 from support.mpi import mpiexec
 
 import ep_lib
@@ -28,7 +29,6 @@ from ep_lib.nixl import DeviceHost, Signal, Transfer
 from ep_lib.transports.nixl import build, host
 from ep_lib.workshop.lessons.host_setup import missing
 
-ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tutorial_kernels" / "01_nixl_two_processes.py"
 GUIDE = ROOT / "tests" / "kernels" / "nixl_guide.cu"
 SECRET = b"known to this run"

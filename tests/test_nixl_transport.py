@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from support import stand_ins
+from support import ROOT, stand_ins
 
 from ep_lib import Kernel, spawn
 from ep_lib.bootstrap import SingleBootstrap
@@ -24,7 +24,6 @@ from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nixl import heap as nixl_heap
 from ep_lib.transports.nixl.agent import NixlAgent
 
-ROOT = Path(__file__).resolve().parents[1]
 opened = stand_ins.opened  # a fixture
 
 

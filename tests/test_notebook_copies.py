@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ep_lib.commands import lab
 from ep_lib.errors import GradingError
@@ -76,7 +77,7 @@ def test_links_out_of_the_folder_lead_there_from_the_copy(root: Path) -> None:
 def test_a_copy_says_of_its_language_what_the_kernel_will_say(root: Path) -> None:
     """Else JupyterLab calls it changed as soon as its kernel has started."""
     ipkernel = pytest.importorskip("ipykernel.ipkernel")
-    course(root, (Path(__file__).parents[1] / "notebooks" / "00_start_here.ipynb").read_text())
+    course(root, (ROOT / "notebooks" / "00_start_here.ipynb").read_text())
     copy = json.loads((update(root).folder / "00_a.ipynb").read_text())
     assert copy["metadata"]["language_info"] == ipkernel.IPythonKernel.language_info
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ROOT
 
 from ep_lib.workshop.course_map import MAIN
 from ep_lib.workshop.notebook import LONGEST
 
 pytestmark = pytest.mark.cuda_rules
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 EXPECTED = {
     "00_start_here",

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 
 import ep_lib
 from ep_lib.errors import BackendUnavailable, EpError
@@ -187,9 +188,9 @@ def test_an_interrupt_at_any_write_leaves_no_damage(fresh: Callable[[], Path]) -
 @pytest.mark.skipif(bool(os.environ.get("LD_PRELOAD")), reason="something else is preloaded: the sanitizers")
 def test_every_allocation_of_the_emulator_that_fails_is_told(tmp_path: Path, rounds: int) -> None:
     preloaded = tmp_path / "no_memory.so"
-    source = Path(__file__).parent / "support" / "no_memory.cpp"
+    source = TESTS / "support" / "no_memory.cpp"
     subprocess.run(["g++", "-O1", "-fPIC", "-shared", "-o", preloaded, source, "-ldl"], check=True)
-    program = Path(__file__).parent / "programs" / "no_memory.py"
+    program = TESTS / "programs" / "no_memory.py"
     every = 1 if rounds > 10 else 8  # of the many allocations under the checker
     done = subprocess.run(
         [sys.executable, "-P", program, preloaded, str(every)],

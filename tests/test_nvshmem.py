@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import stand_ins
+from support import ROOT, stand_ins
 from support.stand_ins import GLOBAL, FakeCuda, Two
 
 from ep_lib import Kernel, spawn
@@ -32,7 +32,6 @@ from ep_lib.transports.nvshmem.library import NvshmemLibrary
 pytestmark = pytest.mark.slow
 
 opened = stand_ins.opened  # a fixture
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def kernels_over_networks() -> list[Path]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 from support import ibgda_shim as shim
 
 from ep_lib import Fabric, Kernel, Rank, spawn
@@ -231,7 +232,7 @@ def test_nvshmem_under_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     needs("nvshmem")
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(tests=str(Path(__file__).parent)))
+    program.write_text(PROGRAM.format(tests=str(TESTS)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))

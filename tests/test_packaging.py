@@ -13,8 +13,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("notebooks", "exercises", "solutions", "tutorial_kernels", "docs")
 LEFT_OUT = shutil.ignore_patterns(
     ".venv", ".git", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "mine", ".hypothesis"

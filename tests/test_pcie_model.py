@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import ROOT
 from support.tagged import tagged
 from support.waiting import wait_until
 
@@ -27,7 +28,7 @@ from ep_lib.errors import ArgumentError
 from ep_lib.workshop import pcie_model as model
 from ep_lib.workshop.pcie_model import COMBINE, DISPATCH, Setting
 
-RESULT = Path(__file__).parents[1] / "benchmarks" / "results" / "h20-cx7-model-2026-11-21.json"
+RESULT = ROOT / "benchmarks" / "results" / "h20-cx7-model-2026-11-21.json"
 
 
 # ---- what is counted -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ROOT
 
 from ep_lib import errors, viz
 from ep_lib.workshop import prediction, progress
@@ -20,7 +21,6 @@ from ep_lib.workshop.notes import Note
 from ep_lib.workshop.prediction import Prediction, predict
 from ep_lib.workshop.saving import before_saving
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 WIDGETS = "application/vnd.jupyter.widget-view+json"
 

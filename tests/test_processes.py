@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.waiting import wait_until
 
 from ep_lib import processes
@@ -185,7 +186,7 @@ def test_a_looping_script_ends_with_ep_lib_check(how: signal.Signals, tmp_path: 
 @pytest.mark.slow
 def test_a_killed_grader_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
-    shutil.copytree(Path(__file__).resolve().parents[1] / "solutions" / "01_write_signal", mine)
+    shutil.copytree(ROOT / "solutions" / "01_write_signal", mine)
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "ep_lib", "grade", "01", "--mine", str(mine)]
     grader = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)

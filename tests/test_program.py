@@ -6,10 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ep_lib import workshop
-
-ROOT = Path(__file__).resolve().parents[1]
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ep_lib import workshop
 from ep_lib.errors import GradingError
@@ -14,8 +15,6 @@ from ep_lib.workshop import progress, progress_page, puzzles
 from ep_lib.workshop.course_map import STAGES
 from ep_lib.workshop.exercises import Exercise, find, names
 from ep_lib.workshop.grader import Grade, TaskGrade, as_text, default_mine, start
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture

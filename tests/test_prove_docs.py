@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from fnmatch import fnmatch
-from pathlib import Path
 
 import prove
 import prove_cases
 import prove_docs
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 ROWS = json.loads(prove_docs.RESULTS.read_text())["rows"]
 
 

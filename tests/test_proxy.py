@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import buffer_cases, direct_cases, ibgda_shim, pcie_cases
+from support import TESTS, buffer_cases, direct_cases, ibgda_shim, pcie_cases
 from support.dispatch_combine_cases import make_case
 from support.proxy_cases import (
     NO_BARRIER,
@@ -117,7 +117,7 @@ def test_the_command_line_checks_through_proxies(tmp_path: Path, capsys: pytest.
     script = tmp_path / "script.py"
     script.write_text(f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(TESTS)!r})
 from support.proxy_cases import SIGNAL_FIRST, exchange
 def main(rank):
     exchange(rank, SIGNAL_FIRST)

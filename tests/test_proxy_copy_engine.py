@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 
 from ep_lib.bootstrap import SingleBootstrap
 from ep_lib.errors import BackendUnavailable, PeerTimeout
@@ -23,7 +24,7 @@ from ep_lib.transports.proxy.rings import COMMAND, PRODUCER, RING, RINGS, Rings,
 
 pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
 
-FAKE = Path(__file__).parent / "support" / "fake_cuda.cpp"
+FAKE = TESTS / "support" / "fake_cuda.cpp"
 BYTES = 4096
 
 

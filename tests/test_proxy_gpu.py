@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import ROOT, TESTS
 from support.proxy_cases import RIGHT, WORDS, add_many, exchange
 
 from ep_lib import Kernel, Rank, spawn
@@ -14,8 +15,8 @@ from ep_lib.errors import PeerTimeout
 from ep_lib.jit import nvrtc
 from ep_lib.transports.proxy import gpu_heap
 
-SOURCE = Path(__file__).parent / "kernels" / "proxy_gpu.cu"
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "proxy_gpu.cu"
+SOURCE = TESTS / "kernels" / "proxy_gpu.cu"
+BENCHMARK = ROOT / "benchmarks" / "proxy_gpu.cu"
 
 
 def kernel(name: str) -> Kernel:

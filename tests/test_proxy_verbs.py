@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import TESTS
 
 from ep_lib.errors import BackendUnavailable, PeerTimeout
 from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import Rings, op
 
-FAKE = Path(__file__).parent / "support" / "fake_verbs"
+FAKE = TESTS / "support" / "fake_verbs"
 BYTES = 1 << 16
 
 

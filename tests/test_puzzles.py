@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from puzzle_answers import WRONG
+from support import ROOT
 
 import ep_lib
 from ep_lib import errors, viz, workshop
@@ -22,7 +23,6 @@ from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzz
 
 pytestmark = pytest.mark.cuda_rules
 
-ROOT = Path(__file__).resolve().parents[1]
 ALL = {puzzle.number: puzzle for notebook in puzzles.notebooks() for puzzle in puzzles.puzzles_of(notebook)}
 each_puzzle = pytest.mark.parametrize("number", ALL)
 each_notebook = pytest.mark.parametrize("notebook", puzzles.notebooks())

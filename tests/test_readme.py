@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ep_lib import cli
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/learners.md", "docs/engineers.md"]
 
 

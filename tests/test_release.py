@@ -16,6 +16,7 @@ from pathlib import Path
 
 import prove_cases
 import pytest
+from support import ROOT
 
 from ep_lib.cli import main
 from ep_lib.errors import ArgumentError, GradingError
@@ -24,9 +25,8 @@ from ep_lib.workshop import class_grading, hidden, puzzles, release
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.generate import sealed_text, with_holes
 
-ROOT = Path(__file__).resolve().parents[1]
 EXERCISES = [find(name) for name in names()]
-TESTS = ROOT / "ep_lib" / "workshop" / "hidden"
+HIDDEN = ROOT / "ep_lib" / "workshop" / "hidden"
 
 # Lines of answers that the library and the notebooks also have elsewhere, about other things: how such loops and votes
 # are written here. None of them answers a task.
@@ -153,7 +153,7 @@ def test_what_learners_of_a_git_classroom_write_is_pushed(tree: Path, tmp_path: 
 
 
 def test_a_check_has_what_it_needs_and_no_more(tree: Path, inside: None) -> None:
-    for path in sorted(TESTS.glob("ex*.py")):
+    for path in sorted(HIDDEN.glob("ex*.py")):
         public = sealed.opened((tree / path.relative_to(ROOT)).read_text())
         assert set(re.findall(r"^([A-Z]+) = ", public, re.MULTILINE)) <= {
             "KERNELS",
@@ -240,7 +240,7 @@ def test_the_course_works_in_a_release(tree: Path, tmp_path: Path) -> None:
     mine = find("00_first_kernel").solution_dir
     environment = {**os.environ, "PYTHONPATH": str(place)}
     environment.pop("EP_LIB_WORKSHOP", None)
-    command = [sys.executable, "-c", IN_A_RELEASE, str(mine), str(TESTS)]
+    command = [sys.executable, "-c", IN_A_RELEASE, str(mine), str(HIDDEN)]
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not release.answer_lines(EXERCISES) & set(map(release.said, done.stdout.splitlines())), "nothing it prints"

@@ -13,8 +13,8 @@ import yaml
 pytest.importorskip("matplotlib")
 
 from PIL import Image
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "docs" / "site"
 MOST_BYTES = 300_000
 

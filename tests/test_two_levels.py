@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support import ROOT
 
 from ep_lib import Fabric, Kernel, Rank, check, spawn
 from ep_lib.errors import PeerTimeout
@@ -14,7 +13,7 @@ from ep_lib.workshop.lessons import two_levels
 
 pytestmark = pytest.mark.slow
 
-TUTORIAL = Path(__file__).resolve().parents[1] / "tutorial_kernels"
+TUTORIAL = ROOT / "tutorial_kernels"
 BROKEN = "_broken"
 
 

@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from support import ROOT
 from support.browser import needs_chromium
 
 from ep_lib import viz
 from ep_lib.errors import ArgumentError
 from ep_lib.viz import Page
 
-ROOT = Path(__file__).resolve().parents[1]
 WRITTEN, READ = [(0, 1), (2, 4), (3, 7), (9, 10)], [(3.5, 5), (8, 11), (14, 15), (16, 17)]
 
 

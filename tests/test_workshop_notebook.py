@@ -9,11 +9,11 @@ import re
 import runpy
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from support import ROOT
 
 from ep_lib import errors
 from ep_lib.commands.lab import NEW_KERNEL
@@ -21,7 +21,6 @@ from ep_lib.workshop.notebook import LONGEST, as_note, expect, find, said_meanwh
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
 KERNELS = "tutorial_kernels/01_write_signal.cu"
 
 
