@@ -53,7 +53,7 @@ SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 DEMO_SHOWN := $(VENV)/.demo-shown
 
-.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize lock matrix lint .formats .types .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize lock matrix lint .formats .types .documents .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -89,12 +89,12 @@ pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run 
 test extended quick nightly coverage matrix: export OPENBLAS_NUM_THREADS = 1
 test extended quick nightly coverage matrix: export OMP_NUM_THREADS = 1
 # pytest takes seconds to rewrite the tests' assertions: their bytecode is kept for all workers, whatever the shell says.
-test extended quick nightly coverage matrix: export PYTHONDONTWRITEBYTECODE =
+test lint extended quick nightly coverage matrix: export PYTHONDONTWRITEBYTECODE =
 
 test: $(CORE_INSTALLED)  ## lint, types and the tests, compile checks and notebooks included
 	$(BOTH) $(TEST_INSTALLED) .emulator
-	$(BOTH) --output-sync=target .types $(TEST_BYTECODE) .formats
-	$(PHASE) "running the tests" "$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended"
+	$(BOTH) --output-sync=target .types $(TEST_BYTECODE) .formats .documents
+	$(PHASE) "running the tests" "$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended" --ignore tests/documents
 
 extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs as many as its time allows
 	"$(PY)" -m pytest $(PYTEST_FLAGS) $(MORE_FLAGS) -m extended
@@ -134,13 +134,16 @@ lock: $(TEST_INSTALLED)  ## the newest releases that the ranges of pyproject.tom
 matrix: $(TEST_INSTALLED)  ## the oldest and the newest dependencies, smoke-tested for every Python here, and the tests with the newest of everything
 	"$(PY)" .ci/matrix.py $(MATRIX_FLAGS)
 
-lint: .formats .types  ## format and type checks only
+lint: .formats .types .documents  ## formats, types, and the documents: what they name exists, what they show is what was measured
 
 # Two steps: mypy takes longest, and has a core to itself while the other one does all else that comes before the tests.
 .formats: $(TEST_INSTALLED)
 	"$(PY)" -m ruff check .
 	"$(PY)" -m ruff format --check .
 	@$(CPP_FILES) | tr '\n' '\0' | xargs -0 -r "$(VENV)/bin/clang-format" --dry-run -Werror
+
+.documents: $(TEST_INSTALLED)
+	"$(PY)" -m pytest -q -m "not extended" tests/documents
 
 .types: $(TEST_INSTALLED)
 	"$(PY)" -m mypy

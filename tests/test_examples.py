@@ -1,12 +1,14 @@
-"""The programs in examples/ end in an assert that holds: on the emulator, and on GPUs where there are some."""
+"""The programs in examples/ end in an assert that holds, on the emulator and on GPUs, and documents' Python runs."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import ROOT
@@ -66,6 +68,15 @@ def test_an_example_that_spawns_on_the_emulator(name: str, monkeypatch: pytest.M
     needs(name)
     monkeypatch.setenv("EP_LIB_BACKEND", "emulator")
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/learners.md", "docs/engineers.md"])
+def test_the_python_of_a_document(document: str, tmp_path: Path) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for number, source in enumerate(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)):
+        script = tmp_path / f"example{number}.py"
+        script.write_text(source, encoding="utf-8")
+        finish([start([sys.executable, str(script)])])
 
 
 def test_the_example_of_torchrun_with_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:

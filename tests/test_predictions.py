@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
-import itertools
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,24 +106,6 @@ def test_what_would_give_it_away_shows_with_the_outcome(capsys: pytest.CaptureFi
     assert "12 of" not in repr(asked.compare("1")), "what an earlier run has printed is gone"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_cell_shows_the_outcome_before_the_question(path: Path) -> None:
-    """The cell behind a question has its run, and prints nothing but into the prediction."""
-    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    sources = [re.sub(r"^%%with_nixl\n", "", "".join(cell["source"])) for cell in cells]
-    for asks, runs in itertools.pairwise(sources):
-        match = re.search(r"^(\w+) = predict\(", asks, re.M)
-        if match is None:
-            continue
-        assert f"{match[1]}.compare(" in runs, f"the cell behind the question of {match[1]} does not run it"
-        for call in (node for node in ast.walk(ast.parse(runs)) if isinstance(node, ast.Call)):
-            given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-            if ast.unparse(call.func) == "print":
-                assert given.get("file") == match[1], f"print(..., file={match[1]}) in: {runs}"
-            if ast.unparse(call.func) == "expect":
-                assert given.get("show_now") == "False", f"expect(..., show_now=False) in: {runs}"
-
-
 def test_before_the_run_an_answer_can_be_changed() -> None:
     pytest.importorskip("ipywidgets")
     asked = predict("99.a", "?", ["1", "2"])
@@ -182,25 +161,3 @@ def test_other_outputs_are_saved_as_they_are() -> None:
     assert saved({"data": {WIDGETS: {}, "text/html": "x"}, "metadata": {}}) == {"text/html": "x"}
     assert saved({"data": {WIDGETS: {}, "text/html": "x"}, "metadata": {prediction.METADATA: {"key": 3}}})
     before_saving("x.txt", {"type": "file", "content": "x"})
-
-
-# ---- in the notebooks ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("number", sorted({path.stem[:2] for path in NOTEBOOKS}))
-def test_each_question_of_a_notebook_has_its_reason(number: str) -> None:
-    paths = [path for path in NOTEBOOKS if path.stem.startswith(number)]  # 01 and 01b share a module
-    answers = importlib.import_module(f"ep_lib.workshop.answers.nb{number}").ANSWERS
-    keys, choices = [], {}
-    for cell in (cell for path in paths for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]):
-        source = "".join(cell["source"])
-        if cell["cell_type"] != "code" or source.startswith("%%"):
-            continue
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "predict":
-                key = ast.literal_eval(node.args[0])
-                keys.append(key.removeprefix(f"{number}."))
-                choices[keys[-1]] = ast.unparse(node.args[2])
-        why = [text for told in answers.values() for text in ([told] if isinstance(told, str) else told[1:])]
-        assert not any(text in re.sub(r"\"\s+\"", "", source) for text in why), "the reason stands in the notebook"
-    assert sorted(keys) == sorted(answers)
-    for name, told in answers.items():
-        assert isinstance(told, str) or repr(told[0]) in choices[name], f"{name}: the answer is none of the choices"

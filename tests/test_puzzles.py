@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from puzzle_answers import WRONG
-from support import ROOT
 
 import ep_lib
 from ep_lib import errors, viz, workshop
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.workshop import progress, puzzles
-from ep_lib.workshop.puzzles import cell, page
+from ep_lib.workshop.puzzles import cell
 from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell, watch
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzzle
 
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.cuda_rules
 
 ALL = {puzzle.number: puzzle for notebook in puzzles.notebooks() for puzzle in puzzles.puzzles_of(notebook)}
 each_puzzle = pytest.mark.parametrize("number", ALL)
-each_notebook = pytest.mark.parametrize("notebook", puzzles.notebooks())
 _KERNEL = re.compile(r'^extern "C" __global__ void (?:__launch_bounds__\([^)\n]*\) )?(\w+)\(', re.M)
 
 
@@ -117,35 +115,6 @@ def test_a_hint_that_is_the_answer_is_seen() -> None:
         hint = ", then ".join(f"`{line}`" for line in lines)
         pasted = hinted_answers(dataclasses.replace(puzzle, hints=("", "", hint)))
         assert " ".join(puzzle.solution.split()) in {" ".join(each.split()) for each in pasted}, number
-
-
-@each_notebook
-def test_the_notebook_has_its_cells(notebook: str) -> None:
-    paths = sorted((ROOT / "notebooks").glob(f"{notebook}*.ipynb"))  # 01.4 is in 01b
-    cells = [cell for path in paths for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    sources = ["".join(cell["source"]) for cell in cells]
-    numbers = [puzzle.number for puzzle in puzzles.puzzles_of(notebook)]
-    assert [source[9:].partition("\n")[0].strip() for source in sources if source.startswith("%%puzzle ")] == numbers
-    shown = [match for source in sources for match in re.findall(r"workshop\.puzzle\(\"([\d.]+)\"\)", source)]
-    assert shown == numbers
-    for source in sources:
-        if source.startswith("%%puzzle "):
-            puzzle = ALL[source[9:].partition("\n")[0].strip()]
-            assert puzzle.attempt(source.partition("\n")[2]).kind == "to do", "the learner's cell is empty"
-
-
-def test_the_page_of_all_puzzles_has_each_once_and_no_prose_before() -> None:
-    text = (ROOT / "notebooks" / page.NAME).read_text(encoding="utf-8")
-    assert text == page.as_notebook(), "run python -m ep_lib.workshop.generate"
-    pytest.importorskip("nbformat").validate(json.loads(text))
-    cells = json.loads(text)["cells"]
-    sources = ["".join(cell["source"]) for cell in cells]
-    asked = [found for source in sources for found in re.findall(r"%%puzzle (\S+)", source)]
-    assert sorted(asked) == sorted(ALL) and cells[0]["cell_type"] == "code" and asked[0] == "00.1"
-    assert all(
-        ALL[each].attempt(source.partition("\n")[2]).kind == "to do"
-        for each, source in zip(asked, (source for source in sources if source.startswith("%%puzzle")), strict=True)
-    )
 
 
 def test_a_puzzle_that_is_not_there() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from fnmatch import fnmatch
 
-import prove
 import prove_cases
 import prove_docs
-import pytest
 from support import ROOT
 
 ROWS = json.loads(prove_docs.RESULTS.read_text())["rows"]
@@ -48,14 +46,3 @@ def test_every_mistake_is_in_a_file_that_has_its_line() -> None:
         text = (ROOT / case.mistake.file).read_text()
         assert case.mistake.old in text and case.mistake.old != case.mistake.new, case.name
         assert case.mistake.fabric in case.fabrics and case.mistake.memory in case.memory, case.name
-
-
-@pytest.mark.slow
-def test_a_row_says_what_was_covered_and_how_far() -> None:
-    case = next(case for case in prove_cases.CASES if case.name == "08 ping_pong_flag")
-    row = prove.covered(case, "p2p", "sc", 600)  # seconds of the clock: the emulator may be compiled first
-    assert prove_docs.is_proved(row) and row["schedules"] == next(
-        known["schedules"] for known in ROWS if known["case"] == case.name and known.get("memory") == "sc"
-    )
-    stopped = prove.covered(case, "p2p", "ptx", 1e-6)
-    assert not prove_docs.is_proved(stopped) and "not proved" in prove_docs.told(stopped)
