@@ -19,9 +19,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import grader_answers
 import pytest
-from grader_answers import submission
+from grader_answers import of_kind, submission
 
 from ep_lib import processes
 from ep_lib.cli import main
@@ -428,11 +427,11 @@ OURS_BUT_FOR_A_LINE = {"right_no_fence", "right_in_order_of_ids", "right_keeps_t
 def test_honest_answers_are_no_twins_and_not_the_solution(tmp_path: Path) -> None:
     marks: dict[str, dict[str, frozenset[int]]] = {}
     for exercise in map(find, names()):
-        for answer in sorted((grader_answers.FOLDER / exercise.name).glob("right_*.*")):
-            folder = grader_answers.submission(exercise, answer.stem, tmp_path / exercise.name / answer.stem)
+        for answer in of_kind("right")[exercise.name]:
+            folder = submission(exercise, answer, tmp_path / exercise.name / answer)
             files = {piece: (folder / piece).read_bytes() for piece in exercise.pieces}
-            assert similar.is_the_solution(exercise.name, files) == (answer.stem in OURS_BUT_FOR_A_LINE), answer.name
-            marks.setdefault(exercise.name, {})[answer.stem] = similar.marks_of(exercise.name, files)
+            assert similar.is_the_solution(exercise.name, files) == (answer in OURS_BUT_FOR_A_LINE), answer
+            marks.setdefault(exercise.name, {})[answer] = similar.marks_of(exercise.name, files)
     assert len(marks) == len(names())
     for name, answers in marks.items():
         for one, other in itertools.combinations(answers.values(), 2):

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from grader_answers import FOLDER, filled, submission
-from grader_answers.expected import WRONG
+from grader_answers import of_kind, submission
 
 from ep_lib import processes
 from ep_lib.workshop.exercises import find, names
@@ -25,6 +24,7 @@ pytestmark = [
 ]
 
 EXERCISE = find("01")
+WRONG = of_kind("wrong")
 SEED = 1  # of the inputs that the hidden tests draw
 DRAWS_ANEW = 3  # repetitions (--rounds) above which every grading draws its own: in `make nightly`
 
@@ -35,8 +35,8 @@ def packs(exercise: str) -> Iterator[tuple[str, ...]]:
     while left:
         pack = [left.pop(0)]
         for answer in list(left):
-            tasks = WRONG[exercise][answer][0]
-            others = [WRONG[exercise][each][0] for each in pack]
+            tasks = WRONG[exercise][answer].loses
+            others = [WRONG[exercise][each].loses for each in pack]
             if all(min(tasks) not in other and min(other) not in tasks for other in others):
                 pack.append(answer)
                 left.remove(answer)
@@ -44,7 +44,7 @@ def packs(exercise: str) -> Iterator[tuple[str, ...]]:
 
 
 def lost_by(exercise: str, answers: tuple[str, ...]) -> set[int]:
-    return set().union(*(WRONG[exercise][answer][0] for answer in answers))
+    return set().union(*(WRONG[exercise][answer].loses for answer in answers))
 
 
 def looked_at() -> Iterator[tuple[str, tuple[str, ...], set[int]]]:
@@ -62,14 +62,15 @@ def looked_at() -> Iterator[tuple[str, tuple[str, ...], set[int]]]:
 def right() -> Iterator[tuple[str, tuple[str, ...], list[int]]]:
     """Exercise, right answers, together where they fill different holes, and the tasks that are looked at: those
     of their holes, and those that stand on them. `make nightly` looks at all."""
-    for exercise in map(find, names()):
+    for name, right_ones in of_kind("right").items():
+        exercise = find(name)
         packed: list[tuple[tuple[str, ...], set[str]]] = []
-        for path in sorted((FOLDER / exercise.name).glob("right_*.*")):
-            holes = filled(exercise, path.stem)
+        for answer, (regions, _, _) in right_ones.items():
+            holes = regions.keys() - {"top"}
             if packed and not packed[-1][1] & holes:
-                packed[-1] = ((*packed[-1][0], path.stem), packed[-1][1] | holes)
+                packed[-1] = ((*packed[-1][0], answer), packed[-1][1] | holes)
             else:
-                packed.append(((path.stem,), holes))
+                packed.append(((answer,), holes))
         for answers, holes in packed:
             own = {hole.task for hole in exercise.holes if hole.at in holes}
             yield exercise.name, answers, [t.number for t in exercise.tasks if {t.number, *t.stands_on} & own]
@@ -98,10 +99,11 @@ def graded(rounds: int) -> Graded:
     return run
 
 
-def test_every_exercise_has_answers_and_every_answer_file_is_graded_here() -> None:
+def test_every_exercise_has_answers_to_all_of_its_tasks() -> None:
     for exercise in names():
-        wrong = {path.stem for path in (FOLDER / exercise).glob("wrong_*.*")}
-        assert wrong == WRONG[exercise].keys() and len(wrong) >= 5
+        assert len(WRONG[exercise]) >= 5 and all(
+            answer.loses and all(answer.says) for answer in WRONG[exercise].values()
+        )
         assert len({answer for name, answers, _ in RIGHT if name == exercise for answer in answers}) >= 2
         right = [task for name, _, tasks in RIGHT if name == exercise for task in tasks]
         assert {task.number for task in find(exercise).tasks} == set(right), "a task that no right answer fills"
@@ -130,9 +132,8 @@ def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
             said = each.message.partition("not the reason: ")[0]
             assert "look there first" in said and not any(text in said for text in advice)
     for answer in answers:
-        loses, says = WRONG[exercise][answer]
-        message = failed[min(loses)].message
-        assert any(part in message for part in says.split("|")), message
+        message = failed[min(WRONG[exercise][answer].loses)].message
+        assert any(part in message for part in WRONG[exercise][answer].says.split("|")), message
         assert str(tmp_path.parent) not in message
         assert "/hidden/" not in message
 
