@@ -29,11 +29,13 @@ pytest_plugins = ["support.cpu_seconds", "support.crashes"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--seeds N``: how many schedules and random inputs the tests of that kind try. ``--rounds N``: random times.
     ``--until T``: no test begins after that second of the clock, and what is left out is told. ``--order TEXT``: the
-    tests in an order of this text's own, so that what is left out is not the same each time."""
+    tests in an order of this text's own, so that what is left out is not the same each time. ``--first NAME``: those
+    that have this in their own names before all others."""
     parser.addoption("--seeds", type=int, default=6, help="schedules and random inputs (default 6)")
     parser.addoption("--rounds", type=int, default=3, help="repetitions of tests with random times (default 3)")
     parser.addoption("--until", type=float, help="no test begins later (seconds since 1970)")
     parser.addoption("--order", help="shuffle the tests by this text")
+    parser.addoption("--first", action="append", default=[], help="tests with this in their names come first")
 
 
 @pytest.fixture
@@ -77,6 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())
     else:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(key=lambda item: not any(name in item.name for name in config.getoption("--first")))
 
 
 def pytest_collection_finish() -> None:
