@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.bounce_buffer_cases import FABRICS, MAX_ROWS, counts_of, exchange, kernel, name_of
+from support.bounce_buffer_cases import FABRICS, MAX_ROWS, counts_of, exchange, name_of
 
 from ep_lib import CheckReport, Fabric, check, spawn
 from ep_lib.errors import EpError, PeerTimeout
@@ -28,11 +28,6 @@ NETWORKS = ["rc", "srd"]
 
 any_rung = pytest.mark.parametrize(("name", "slots"), LADDER)
 any_fabric = pytest.mark.parametrize("fabric", FABRICS, ids=name_of)
-
-
-@pytest.mark.parametrize(("name", "target"), [("exchange_merged", "sm_80"), ("exchange_in_turn", "sm_90")])
-def test_all_kernels_compile_for_gpus(name: str, target: str) -> None:
-    kernel(name).compile(target)  # one brings all of its file to the compiler
 
 
 # ---- the ladder ------------------------------------------------------------------------------------------------------

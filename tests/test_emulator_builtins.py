@@ -13,7 +13,6 @@ from support.builtins_table import alone
 
 import ep_lib
 from ep_lib import errors
-from ep_lib.jit import nvrtc
 
 FOLDER = TESTS / "kernels"
 RNG = np.random.default_rng(6)
@@ -153,26 +152,6 @@ def test_libcu_atomics(backend: str) -> None:
     total, flag, seen, floats = run(backend, kernel, 2, 64, *outs)
     assert (int(total[0]), int(flag[0]), float(floats[0])) == (2 * sum(range(64)), 1, 64.0)
     assert seen.tolist() == [42, 42, 5]
-
-
-@pytest.mark.extended(after=5)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("language.cu", "indices"),
-        ("headers.cu", "libcu"),
-        ("warp.cu", "shuffles"),
-        ("atomics.cu", "contend"),
-        ("small_types.cu", "arithmetic<__nv_bfloat16>"),
-        ("ends.cu", "speak"),
-        ("memory.cu", "cached"),
-    ],
-)
-def test_the_test_kernels_are_real_cuda(file: str, name: str) -> None:
-    if not nvrtc.available():
-        pytest.skip("NVRTC is not installed")
-    assert ep_lib.Kernel.from_file(FOLDER / file, name).compile("sm_90").cubin
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import pytest
 import ep_lib
 from ep_lib import workshop
 from ep_lib.errors import GradingError, KernelFault
-from ep_lib.jit import nvrtc
 from ep_lib.workshop import exercises, generate
 from ep_lib.workshop.exercises import Exercise
 
@@ -64,34 +63,6 @@ def test_an_own_include_root_replaces_the_piece() -> None:
     with pytest.raises(ep_lib.errors.KernelFault, match="Task 1 is still to do") as caught:
         ep_lib.spawn(main, ranks=2, backend="emulator", heap_bytes=1 << 20)
     assert "exercises/01_write_signal/ep/write_signal.cuh:" in caught.value.location
-
-
-@pytest.mark.extended(after=6)
-@pytest.mark.parametrize(
-    ("name", "source", "kernel"),
-    [
-        ("00_first_kernel", "tutorial_kernels/00_start_here.cu", "pass_on"),
-        ("01_write_signal", "tutorial_kernels/01_write_signal.cu", "pipelined_send"),
-        ("03_batches", "{folder}/03_batches/03_ibgda_shim.cu", "channel_send"),
-        ("03_shim", "tutorial_kernels/03_ibgda_shim.cu", "channel_send"),
-        ("05_pipeline", "{folder}/05_pipeline/05_bounce_buffer.cu", "exchange_merged"),
-        ("05_ring", "tutorial_kernels/05_bounce_buffer.cu", "exchange_by_rings"),
-        ("06_slots", "tutorial_kernels/06_dispatch.cu", "dispatch"),
-        ("06_arrivals", "tutorial_kernels/06_dispatch.cu", "dispatch_exact"),
-        ("07_sums", "tutorial_kernels/07_combine.cu", "combine<__nv_bfloat16>"),
-        ("07_groups", "tutorial_kernels/07_combine.cu", "experts_and_combine"),
-        ("08_fp8", "ep_lib/moe/low_latency/dispatch.cu", "ep_low_latency_dispatch<true, 1, int64_t>"),
-        ("08_packets", "ep_lib/commands/bench/p2p_stores.cu", "ping_pong_packets"),
-    ],
-)
-@pytest.mark.parametrize("folder", ["solutions", "exercises"])
-def test_both_compile_for_gpus(folder: str, name: str, source: str, kernel: str) -> None:
-    if not nvrtc.available():
-        pytest.skip("NVRTC is not installed")
-    root = exercises.workshop_root()
-    path = root / source.format(folder=folder)
-    beside = [root / folder / name, root / "exercises" / name]  # the latter for what a piece includes from beside it
-    assert ep_lib.Kernel.from_file(path, kernel, include=beside).compile("sm_90")
 
 
 def test_drift_is_found_and_mended(copy: Exercise) -> None:

@@ -21,19 +21,8 @@ from support.pcie_cases import check_fp8, fp8_case, heap_use, routed
 from ep_lib import Buffer, Fabric, Rank, reference, simulate, spawn
 from ep_lib.errors import ArgumentError, DeadlockError, PeerTimeout
 from ep_lib.moe.hierarchical.memory import packet_bytes
-from ep_lib.moe.hierarchical.mode import kernel
 
 NODES = [(2, 1), (4, 2), (6, 2), (6, 3), (8, 4), (8, 2)]  # ranks, ranks of a node
-KERNELS = [
-    ("layout", ""),
-    ("exchange_nodes", ""),
-    ("stored", ""),
-    ("staged", ""),
-    ("dispatch", ""),
-    ("send_weights", ""),
-    ("combine", "<float>"),
-    ("combine", "<__nv_bfloat16>"),
-]
 
 
 def fabric_of(kind: int, node: int) -> Fabric:
@@ -292,10 +281,3 @@ def test_the_oracle_refuses_nodes_that_do_not_divide_the_ranks() -> None:
         reference.combine(
             [r.x for r in case.expected_dispatch()], case.topk_idx, num_experts=case.num_experts, ranks_per_node=3
         )
-
-
-@pytest.mark.extended(after=4)
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "template"), KERNELS)
-def test_kernels_compile_for_gpus(name: str, template: str) -> None:
-    kernel(name, template).compile("sm_90")

@@ -28,15 +28,6 @@ from ep_lib.memory import device_state
 Spmd = Callable[..., list[Any]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [("put_message", "sm_80"), ("count_together", "sm_90"), ("benchmark_put", "sm_90")],
-)
-def test_all_kernels_compile_for_gpus(name: str, target: str) -> None:
-    kernel(name).compile(target)  # one brings all of its file to the compiler
-
-
 # ---- the ladder ------------------------------------------------------------------------------------------------------
 
 

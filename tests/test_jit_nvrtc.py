@@ -12,9 +12,6 @@ from ep_lib.jit.elf import Elf
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
-from ep_lib.moe.direct import mode as direct
-from ep_lib.moe.low_latency import mode as low_latency
-from ep_lib.moe.pcie import mode as pcie
 
 pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed")
 
@@ -116,22 +113,3 @@ def test_without_nvrtc_the_message_names_the_package(monkeypatch: pytest.MonkeyP
     for ask in (nvrtc.version, lambda: compile_for("sm_90", "__global__ void k() {}")):
         with pytest.raises(BackendUnavailable, match="pip install 'nvidia-cuda-nvrtc"):
             ask()
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120"])
-def test_kernels_compile_for_old_and_new_gpus(arch: str) -> None:
-    """GPUs before sm_90 have no TMA, so lanes copy; before sm_80 more is missing."""
-    kernels = [direct.kernel("dispatch_bulk", "<ep::direct::kByTma, 3>")]
-    if arch == "sm_75":
-        kernels += [
-            direct.kernel("notify_dispatch", "<int>"),
-            direct.kernel("combine_pull", "<__nv_bfloat16, ep::direct::kByExpert>"),
-            low_latency.kernel("dispatch", "<true, 3, int>"),
-            low_latency.kernel("combine", "<3, int>"),
-            pcie.kernel("dispatch"),
-            pcie.kernel("combine", "<float>"),
-        ]
-    for kernel in kernels:
-        kernel.compile(arch)

@@ -10,7 +10,6 @@ import pytest
 from support import ROOT
 
 import ep_lib
-from ep_lib.jit import nvrtc
 
 TUTORIALS = ROOT / "tutorial_kernels"
 RIGHT, BROKEN = (TUTORIALS / f"08_fp8_and_low_latency{end}.cu" for end in ("", "_broken"))
@@ -78,10 +77,3 @@ def test_both_ways_to_the_experts_are_clean_and_bring_every_row(pair: tuple[str,
     assert all(ep_lib.spawn(there_and_back, RANKS, "emulator", args=pair))
     report = ep_lib.check(there_and_back, ranks=RANKS, seeds=4, args=pair)
     assert report.ok, str(report)
-
-
-@pytest.mark.parametrize(("file", "name"), [(RIGHT, "combine_sums"), (BROKEN, "ping_pong_same_tag")])
-def test_it_compiles_for_gpus(file: Path, name: str) -> None:
-    if not nvrtc.available():
-        pytest.skip("NVRTC is not installed")
-    assert ep_lib.Kernel.from_file(file, name).compile("sm_90")

@@ -61,13 +61,6 @@ def test_the_guides_kernels_run_unchanged(spmd: Spmd, backend: str, which: str) 
         assert np.array_equal(received, data_of(0, size)), f"seed {seed}"
 
 
-@pytest.mark.extended(after=1)
-@pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
-def test_the_guides_kernels_compile_for_gpus(arch: str) -> None:
-    for file, name in (("nixl_guide", "thread_level_kernel"), ("nixl_more", "put_at_level")):
-        kernel(file, name).compile(arch)  # brings all kernels of its file to the compiler
-
-
 # ---- levels, several targets, offsets -----------------------------------------------------------------------------
 def all_to_all(rank: Rank, level: int, size: int, wait: bool) -> tuple[Any, Any, Any]:
     """Every rank writes part of its data to every other rank, into that rank's slot for it."""

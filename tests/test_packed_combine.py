@@ -15,7 +15,6 @@ from support.row_form_cases import form_case, refused
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference, spawn
-from ep_lib.moe.direct import mode as direct
 from ep_lib.moe.direct.tuning import EMULATED
 
 Spmd = Callable[..., list[Any]]
@@ -151,10 +150,3 @@ def test_what_cannot_be_is_refused() -> None:
             assert re.search(pattern, found[name], re.DOTALL), f"{name}: {found[name]}"
     for said in spawn(bad_by_the_nic, 2, fabric="rc"):
         assert "quantize: PCIe mode" in said
-
-
-@pytest.mark.extended(after=1)
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
-def test_the_kernel_compiles_for_gpus(arch: str) -> None:
-    direct.kernel("combine_push", "<__nv_bfloat16, true>").compile(arch)

@@ -13,10 +13,8 @@ from support.dispatch_combine_cases import BF16, Case, assert_received, assert_s
 from support.pcie_cases import FABRIC_NAMES, FABRICS, heap_use, pcie_arguments, routed, run_case, smallest_bounce
 
 from ep_lib import Buffer, Fabric, Rank, simulate, spawn
-from ep_lib.moe.pcie.mode import kernel
 
 any_fabric = pytest.mark.parametrize("fabric", FABRICS, ids=FABRIC_NAMES)
-KERNELS = [("exchange_counts", ""), ("dispatch", ""), ("combine", "<float>"), ("combine", "<__nv_bfloat16>")]
 
 
 @pytest.mark.extended
@@ -173,11 +171,6 @@ def test_the_default_fits_where_the_published_table_was_measured() -> None:
 
 
 # ---- kernels -------------------------------------------------------------------------------------------------------
-@pytest.mark.extended(after=2)
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "template"), KERNELS)
-def test_kernels_compile_for_gpus(name: str, template: str) -> None:
-    kernel(name, template).compile("sm_90")
 
 
 def test_no_plain_access_to_another_rank() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,41 +21,18 @@ from support.proxy_cases import (
     kernel,
 )
 
-from ep_lib import Fabric, Kernel, Rank, check, cli, spawn
+from ep_lib import Fabric, Rank, check, cli, spawn
 from ep_lib.errors import KernelFault, PeerTimeout
-from ep_lib.jit import nvrtc
 from ep_lib.runtime.emulated import make_machine, run_program
-from ep_lib.transports.proxy import heap
 from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER, Rings
 
 RELAXED_CREDIT, NO_CREDIT = 1, 2
 FABRICS = ("p2p", "rc", "srd")
 
-PUSH = """
-#include <ep/proxy_ring.cuh>
-extern "C" __global__ void push_to(ep::ProxyRing ring, uint64_t* inbox, uint64_t* outbox, int peer) {
-    ep::proxy_push(ring, ep::proxy_write_signal(inbox, outbox, sizeof(uint64_t), inbox + 1, 1, false, peer));
-    ep::proxy_push_warp(ring, ep::proxy_read(outbox, inbox, sizeof(uint64_t), peer), 32);
-    ep::proxy_flush(ring);
-}
-"""
-
 
 def fill_slots(rank: Rank, how: int) -> None:
     kernel("fill_slots").launch(rank, 1, 1, rank.symmetric(1, np.uint64), 100, 1 - rank.rank, how)
     rank.barrier()
-
-
-@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
-@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
-def test_a_push_compiles_for_gpus(target: str) -> None:
-    Kernel.from_source(PUSH, "push_to").compile(target)
-
-
-@pytest.mark.parametrize("kernel_of", [lambda: ibgda_shim.kernel("send_batched"), lambda: kernel("send")])
-@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
-def test_the_transport_compiles_for_gpus(kernel_of: Callable[[], Kernel]) -> None:
-    assert nvrtc.compile_cubin(kernel_of(), "sm_90", Path(heap.__file__).parent).cubin
 
 
 def test_what_each_side_writes_has_a_cache_line_of_its_own() -> None:

@@ -3,8 +3,6 @@ on it in test_nvshmem_gpu.py and test_pcie_gpu.py."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from support import ROOT, TESTS
@@ -12,8 +10,6 @@ from support.proxy_cases import RIGHT, WORDS, add_many, exchange
 
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.errors import PeerTimeout
-from ep_lib.jit import nvrtc
-from ep_lib.transports.proxy import gpu_heap
 
 SOURCE = TESTS / "kernels" / "proxy_gpu.cu"
 BENCHMARK = ROOT / "benchmarks" / "proxy_gpu.cu"
@@ -21,15 +17,6 @@ BENCHMARK = ROOT / "benchmarks" / "proxy_gpu.cu"
 
 def kernel(name: str) -> Kernel:
     return Kernel.from_file(SOURCE, name)
-
-
-@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [(SOURCE, "all_wait"), (SOURCE, "wrong_rank"), (BENCHMARK, "push_writes"), (BENCHMARK, "ping_pong")],
-)
-def test_the_kernels_compile_for_gpus(source: Path, name: str) -> None:
-    assert nvrtc.compile_cubin(Kernel.from_file(source, name), "sm_90", Path(gpu_heap.__file__).parent).cubin
 
 
 @pytest.mark.gpu(count=2, own=True)

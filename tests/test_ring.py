@@ -33,10 +33,6 @@ def test_nothing_is_said_of_the_ring(fabric: Fabric | str) -> None:
         assert report.ok, str(report)
 
 
-def test_compiles_for_gpus() -> None:
-    kernel().compile("sm_90")
-
-
 def test_a_broken_link_names_who_waits_for_whom() -> None:
     with pytest.raises(PeerTimeout) as caught:
         fabric = Fabric("rc", broken_links=((0, 1),))

@@ -11,7 +11,6 @@ from support.proxy_cases import LADDER, TUTORIAL, through_proxy
 
 from ep_lib import Kernel, Rank, check, spawn
 from ep_lib.errors import EpError
-from ep_lib.jit import nvrtc
 from ep_lib.workshop.lessons import ring_and_proxy
 
 pytestmark = pytest.mark.slow
@@ -31,12 +30,6 @@ def test_all_messages_arrive_on_every_seed(name: str) -> None:
         ranks = 2 + seed % 3
         fabric = ("p2p", "rc", "srd")[seed % 3]
         assert all(spawn(through_proxy, ranks, "emulator", fabric=fabric, seed=seed, args=(name,))), seed
-
-
-@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
-@pytest.mark.parametrize(("file", "name"), [("", "batches"), (BROKEN, "one_count"), ("_traced", "ring_traced")])
-def test_its_kernels_compile_for_gpus(file: str, name: str) -> None:
-    Kernel.from_file(TUTORIAL / f"04_ring_and_proxy{file}.cu", name).compile("sm_90")
 
 
 @pytest.mark.parametrize(

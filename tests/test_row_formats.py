@@ -310,29 +310,6 @@ def test_bytes_of_every_form() -> None:
     }
 
 
-BEHIND = [f"ep::direct::Behind{row}<{side}>" for row in ("", "WithRowScale") for side in ("float", "unsigned char")]
-CAST_TO = [f"ep::direct::CastTo<ep::Cast::{cast}, float>" for cast in ("kFp8", "kUe8m0", "kMxfp8", "kNvfp4")]
-
-
-@pytest.mark.extended(after=3)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "template"),
-    [
-        ("dispatch_bulk", f"<ep::direct::kByTma, 3, {CAST_TO[3]}>"),
-        ("dispatch_bulk", f"<ep::direct::kByLanes, 2, {BEHIND[3]}>"),
-        ("copy_epilogue", "<int, unsigned char>"),
-        *(("scales_by_column", f"<{side}>") for side in ("unsigned int", "unsigned char")),
-        *(("dispatch_bulk", f"<ep::direct::kByLanes, 2, {rows}>") for rows in BEHIND[:3]),
-        ("dispatch_bulk", f"<ep::direct::kByLanes, 2, {CAST_TO[0]}>"),
-        ("dispatch_bulk", f"<ep::direct::kByTma, 3, {CAST_TO[1]}>"),
-        ("dispatch_bulk", f"<ep::direct::kByLanes, 2, {CAST_TO[2]}>"),
-    ],
-)
-def test_their_kernels_compile_for_gpus(name: str, template: str) -> None:
-    direct.kernel(name, template).compile("sm_90")
-
-
 @pytest.mark.slow
 def test_a_handle_by_expert_is_launched_the_quick_way() -> None:
     """Other kinds of parameters would make each launch take the slow way (ep_lib/cuda/native_host.py)."""

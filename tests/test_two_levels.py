@@ -8,7 +8,6 @@ from support import ROOT
 
 from ep_lib import Fabric, Kernel, Rank, check, spawn
 from ep_lib.errors import PeerTimeout
-from ep_lib.jit import nvrtc
 from ep_lib.workshop.lessons import two_levels
 
 pytestmark = pytest.mark.slow
@@ -76,12 +75,6 @@ def test_one_place_for_all_sums_is_told() -> None:
 
     report = check(main, 4, Fabric("rc", ranks_per_node=2), seeds=4)
     assert "source reused" in {finding.kind for finding in report.findings}
-
-
-@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
-@pytest.mark.parametrize(("file", "name"), [("", "combine_two_levels"), (BROKEN, "dispatch_waits_first")])
-def test_its_kernels_compile_for_gpus(file: str, name: str) -> None:
-    kernel(name, file).compile("sm_90")
 
 
 def test_what_crosses_is_counted() -> None:

@@ -159,19 +159,6 @@ def test_pictures_refuse_what_they_cannot_draw() -> None:
             draw()
 
 
-@pytest.mark.parametrize("target", ["emulator", "sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize(
-    ("file", "name"), [("00_start_here", "greet"), ("01_write_signal_traced", "pipelined_send_traced")]
-)
-def test_the_notebooks_own_kernels_compile(target: str, file: str, name: str) -> None:
-    from ep_lib import Kernel
-    from ep_lib.jit import nvrtc
-
-    if target != "emulator" and not nvrtc.available():
-        pytest.skip("needs CuPy and NVRTC")
-    Kernel.from_file(ROOT / "tutorial_kernels" / f"{file}.cu", name).compile(target)
-
-
 def test_a_kernel_that_has_run_nothing_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

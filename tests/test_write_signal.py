@@ -22,9 +22,7 @@ def names(file: str) -> list[str]:
     return [line.split("__global__ void ")[1].split("(")[0] for line in text.splitlines() if "__global__" in line]
 
 
-@pytest.mark.parametrize(("file", "target"), [("01_write_signal", "sm_80"), ("01_write_signal_broken", "sm_90")])
-def test_all_tutorial_kernels_compile_for_gpus(file: str, target: str) -> None:
-    kernel(names(f"{file}.cu")[0], file).compile(target)  # one brings all of its file to the compiler
+def test_every_way_has_a_kernel() -> None:
     assert {f"write_signal_{way}" for way in RIGHT} <= set(names("01_write_signal.cu"))
 
 
