@@ -5,6 +5,7 @@ One kernel brings all of its file to the compiler, but for templates: of these t
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,8 @@ pytestmark = [
     pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed"),
 ]
 
-LIBRARY = sorted(
-    str(path.relative_to(ROOT / "ep_lib"))
-    for place in ("commands", "moe", "transports")
-    for path in (ROOT / "ep_lib" / place).rglob("*.cu")
-)
-TUTORIALS = sorted((ROOT / "tutorial_kernels").glob("*.cu"))
-OTHERS = [
-    *(path for path in TUTORIALS if "_broken" in path.name),
-    *sorted((TESTS / "kernels").glob("*.cu")),
-    *sorted((ROOT / "benchmarks").glob("*.cu")),
-]
+# Of one transport, whose headers the others do not have, or of the emulator.
+APART = re.compile(r"\bepemu_|#include <(?:ep_emulator/|nvshmem\.h|ucp/)|\btransport::proxy::|\bring_of\(")
 BEHIND = [f"ep::direct::Behind{row}<{side}>" for row in ("", "WithRowScale") for side in ("float", "unsigned char")]
 CAST_TO = [f"ep::direct::CastTo<ep::Cast::{cast}, float>" for cast in ("kFp8", "kUe8m0", "kMxfp8", "kNvfp4")]
 INSTANCES = {
@@ -57,18 +49,35 @@ INSTANCES = {
 USUAL = 2  # instances of a kernel that `make test` compiles
 
 
-def names(text: str, most: int | None = None) -> list[str]:
+def names(path: Path, most: int | None = None) -> list[str]:
     """One kernel that is no template, and the instances of each that is."""
-    found = find_global_functions([text])
-    plain = [name for name in found.names if name not in found.templates][:1]
+    found = find_global_functions([path.read_text()])
+    plain = [name for name in found.names if name not in found.templates][-1:]
     return [*plain, *(name + each for name in sorted(found.templates) for each in INSTANCES.get(name, [])[:most])]
+
+
+def files(*places: str) -> list[Path]:
+    """Those with kernels for GPUs by any transport."""
+    found = sorted(path for place in places for path in (ROOT / place).rglob("*.cu"))
+    return [path for path in found if "__global__" in (text := path.read_text()) and not APART.search(text)]
+
+
+LIBRARY = [
+    str(path.relative_to(ROOT / "ep_lib")) for path in files("ep_lib/commands", "ep_lib/moe", "ep_lib/transports")
+]
+TUTORIALS = files("tutorial_kernels")
+BROKEN = [path for path in TUTORIALS if "_broken" in path.name]
+
+
+def wanted(file: str, most: int | None = None) -> list[str]:
+    found = names(ROOT / "ep_lib" / file, most)
+    assert found, f"{file} has templates only, and INSTANCES none of them"
+    return found
 
 
 @pytest.mark.parametrize("file", LIBRARY)
 def test_kernels_of_the_library(file: str) -> None:
-    wanted = names((ROOT / "ep_lib" / file).read_text(), USUAL)
-    assert wanted, f"{file} has templates only, and INSTANCES none of them"
-    for name in wanted:
+    for name in wanted(file, USUAL):
         library_kernel(file, name).compile("sm_90")
 
 
@@ -77,22 +86,22 @@ def test_kernels_of_the_library(file: str) -> None:
 def test_kernels_of_the_library_for_old_and_new_gpus(arch: str) -> None:
     """GPUs before sm_90 have no TMA, so lanes copy; before sm_80 more is missing."""
     for file in LIBRARY:
-        for name in names((ROOT / "ep_lib" / file).read_text()):
+        for name in wanted(file):
             library_kernel(file, name).compile(arch)
 
 
-@pytest.mark.parametrize("path", [path for path in TUTORIALS if path not in OTHERS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in TUTORIALS if path not in BROKEN], ids=lambda path: path.stem)
 def test_kernels_of_the_tutorials(path: Path) -> None:
-    for name in names(path.read_text()):
+    for name in names(path):
         Kernel.from_file(path, name).compile("sm_80")
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    "path", [path for path in OTHERS if names(path.read_text())], ids=lambda path: f"{path.parent.name}/{path.stem}"
+    "path", [*BROKEN, *files("tests/kernels", "benchmarks")], ids=lambda path: f"{path.parent.name}/{path.stem}"
 )
 def test_kernels_of_tests_and_measurements(path: Path) -> None:
-    for name in names(path.read_text()):
+    for name in names(path):
         Kernel.from_file(path, name).compile("sm_90")
 
 
