@@ -186,6 +186,7 @@ def test_a_prediction_is_remembered(start_here: Any) -> None:
     page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()
 
 
+@pytest.mark.extended
 def test_after_a_restart_a_question_is_text_and_not_dead_buttons(page: Any, lab: Lab) -> None:
     open_notebook(page, lab, "07_combine.ipynb")
     for text in ("TOKENS = 4, 8, 2, 16, 6", '"07.nothing"'):

@@ -27,6 +27,7 @@ def entered(folder: Path, *changes: tuple[str, str], task: str = "alltoall") -> 
     return folder
 
 
+@pytest.mark.extended(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("task", contest.CONTESTS)
 def test_the_starter_gets_points(task: str, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_guarded_code_is_there(backend: str) -> None:
         assert got[1] == 2
 
 
+@pytest.mark.extended(after=4)
 @pytest.mark.parametrize("header", HEADERS)
 def test_headers_of_cuda_and_guards_go_together(header: str) -> None:
     assert run("emulator", f"#include <{header}>\n{GUARDED}") == [1, 2, 1]

@@ -30,7 +30,7 @@ def program(body: str, *arrays: Any, includes: str = "", parameters: str) -> Any
     return main
 
 
-@pytest.fixture(params=["g++", "clang++"])
+@pytest.fixture(params=["g++", pytest.param("clang++", marks=pytest.mark.extended)])
 def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, rounds: int) -> str:
     if request.param == "clang++":
         use_clang(monkeypatch, rounds)

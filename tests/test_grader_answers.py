@@ -201,7 +201,7 @@ def test_the_solution_gets_full_marks_with_clang(name: str) -> None:
     assert json.loads(done.stdout)["points"] == find(name).points, done.stdout
 
 
-@pytest.mark.extended(after=8)
+@pytest.mark.extended(after=2)
 @pytest.mark.parametrize("name", names())
 def test_the_exercise_as_shipped_gets_nothing_and_names_every_task(name: str) -> None:
     result = grade(name, find(name).exercise_dir)

@@ -14,7 +14,7 @@ from ep_lib.jit.kernel import Kernel
 KERNEL = "__global__ void k(int* p) {\n%s\n}\n"
 
 
-@pytest.fixture(params=["emulator", "clang++", "sm_90"])
+@pytest.fixture(params=["emulator", pytest.param("clang++", marks=pytest.mark.extended), "sm_90"])
 def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, rounds: int) -> str:
     if request.param == "clang++":
         use_clang(monkeypatch, rounds)

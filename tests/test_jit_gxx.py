@@ -35,7 +35,7 @@ def compile_source(source: str, name: str = "k", **options: object) -> EmulatorI
     return Kernel.from_source(source, name, **options).compile()  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=["g++", "clang++"])
+@pytest.fixture(params=["g++", pytest.param("clang++", marks=pytest.mark.extended)])
 def any_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, rounds: int) -> str:
     if request.param == "clang++":
         use_clang(monkeypatch, rounds)

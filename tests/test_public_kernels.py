@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from support.cuda_forms import forms
+from support.cuda_forms import forms, kernels_of
 
 import ep_lib
-from ep_lib.jit import nvrtc
 from ep_lib.jit.kernel import Kernel
 
-FORMS = {form.name: form.text for form in forms("public.txt")}
+FORMS = {form.name: form for form in forms("public.txt")}
 BF16, FP8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 r = np.random.default_rng(0)
 
@@ -457,13 +456,8 @@ def test_there_are_fifty() -> None:
     assert CASES.keys() == FORMS.keys() and len(FORMS) >= 50
 
 
-@pytest.mark.slow
-@pytest.mark.cuda_rules
-@pytest.mark.parametrize("name", CASES)
-def test_a_public_kernel_gives_the_right_result(name: str, backend: str) -> None:
-    """On the emulator NVRTC has to take it, too."""
+def check(name: str, kernel: Kernel, backend: str) -> None:
     grid, block, args, right, shared = CASES[name]()
-    kernel = Kernel.from_source(FORMS[name], name, filename=f"{name}.cu")
 
     def main(rank: ep_lib.Rank) -> dict[int, Any]:
         arrays = {i: arg for i, arg in enumerate(args) if isinstance(arg, np.ndarray)}
@@ -472,10 +466,30 @@ def test_a_public_kernel_gives_the_right_result(name: str, backend: str) -> None
         kernel.launch(rank, grid, block, *(given.get(i, arg) for i, arg in enumerate(args)), shared_bytes=shared)
         return {i: rank.to_host(given[i]).view(arrays[i].dtype) for i in right}
 
-    if nvrtc.available():
-        kernel.compile("sm_90")
     (found,) = ep_lib.spawn(main, 1, backend)
     for i, expected in right.items():
         exact = args[i].dtype.kind in "iub"
         tolerance = 0 if exact else 0.13 if args[i].dtype == FP8 else 1e-2 if args[i].dtype.itemsize == 2 else 2e-4
         np.testing.assert_allclose(found[i].astype(float), np.asarray(expected).astype(float), tolerance, tolerance)
+
+
+PROGRAMS = [name for name in CASES if name.startswith("program_") or FORMS[name].has_conditions]
+TOGETHER = [name for name in CASES if name not in PROGRAMS]
+
+
+@pytest.mark.slow
+@pytest.mark.cuda_rules
+@pytest.mark.parametrize("part", range(4))
+def test_public_kernels_give_the_right_result(part: int) -> None:
+    """Compiled together, which takes a fifth of the time; NVRTC has to take them, too."""
+    several = [FORMS[name] for name in TOGETHER[part::4]]
+    for form, kernel in zip(several, kernels_of(several), strict=True):
+        check(form.name, kernel, "emulator")
+
+
+@pytest.mark.extended(after=4)
+@pytest.mark.slow
+@pytest.mark.cuda_rules
+@pytest.mark.parametrize("name", [*PROGRAMS, *TOGETHER])
+def test_a_public_kernel_alone_gives_the_right_result(name: str, backend: str) -> None:
+    check(name, Kernel.from_source(FORMS[name].text, name, filename=f"{name}.cu"), backend)

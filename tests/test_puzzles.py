@@ -23,6 +23,7 @@ from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzz
 pytestmark = pytest.mark.cuda_rules
 
 ALL = {puzzle.number: puzzle for notebook in puzzles.notebooks() for puzzle in puzzles.puzzles_of(notebook)}
+IN_BRIEF = 3  # repetitions (--rounds) up to which NVRTC is not asked about every answer
 each_puzzle = pytest.mark.parametrize("number", ALL)
 _KERNEL = re.compile(r'^extern "C" __global__ void (?:__launch_bounds__\([^)\n]*\) )?(\w+)\(', re.M)
 
@@ -58,7 +59,12 @@ def compile_together(puzzle: Puzzle, answers: list[str]) -> list[Callable[[str],
 
 @pytest.mark.slow
 @each_puzzle
-def test_the_solution_is_accepted_and_mistakes_are_told(number: str) -> None:
+def test_the_solution_is_accepted_and_mistakes_are_told(
+    number: str, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """`make nightly` asks NVRTC, too, whether each answer is CUDA."""
+    if rounds <= IN_BRIEF:
+        monkeypatch.setenv("EP_LIB_CUDA_RULES", "0")
     puzzle = ALL[number]
     answers = {puzzle.solution: "", **WRONG[number]}
     alone = [lines for lines, words in answers.items() if puzzle.is_python or words.startswith("line ")]
@@ -102,6 +108,7 @@ def hinted_answers(puzzle: Puzzle) -> set[str]:
     return {each for each in found - {""} if "..." not in each and calls <= set(re.findall(r"\w+", each))}
 
 
+@pytest.mark.extended(after=4)
 @each_puzzle
 def test_no_hint_is_the_answer(number: str) -> None:
     for lines in hinted_answers(ALL[number]):

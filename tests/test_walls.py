@@ -108,6 +108,7 @@ def test_ranks_reach_each_other_by_kernels_alone(cheat: str, tmp_path: Path) -> 
     assert not result.passed and result.message
 
 
+@pytest.mark.extended(after=3)
 @pytest.mark.parametrize("name", [name for name in names() if find(name).pieces[0].endswith(".py")])
 def test_a_pieces_process_holds_nothing_of_its_test(name: str, tmp_path: Path) -> None:
     """Looked at from within the calls of each task. Besides its streams it has two pipes."""
@@ -191,8 +192,7 @@ CPP = {
 }
 
 
-@pytest.mark.extended(after=6)
-@pytest.mark.parametrize("rules", [0, 1], ids=["by g++", "by NVRTC, too"])
+@pytest.mark.parametrize("rules", [0, pytest.param(1, marks=pytest.mark.extended)], ids=["by g++", "by NVRTC, too"])
 @pytest.mark.parametrize("cheat", CPP)
 def test_a_piece_in_cpp_is_caught(cheat: str, rules: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its words: nothing reads them."""
