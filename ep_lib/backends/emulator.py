@@ -23,7 +23,7 @@ from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunc
 from ep_lib.jit.gxx import MAX_THREADS
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, require_threads, used_arrays
 from ep_lib.memory import device_state
-from ep_lib.memory.arrays import Array, ArrayInfo, as_kind
+from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, no_memory
 from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, EmulatorSetup, Transport
 
@@ -235,7 +235,10 @@ class EmulatorBackend:
         self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
     ) -> tuple[np.ndarray[Any, Any], _Memory]:
         """An uninitialised array. Kernels of this rank may reach it by its address alone while it or a view lives."""
-        memory = _Memory(math.prod(shape) * dtype.itemsize)
+        try:
+            memory = _Memory(math.prod(shape) * dtype.itemsize)
+        except MemoryError as error:
+            raise no_memory(shape, error) from error
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory), strides=strides)
         if memory.bytes.nbytes:
             address = memory.bytes.ctypes.data

@@ -150,6 +150,11 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
     return result
 
 
+def no_memory(shape: tuple[int, ...], error: MemoryError) -> ArgumentError:
+    """What to raise where an array of this shape finds no memory."""
+    return ArgumentError(f"shape is {shape}, and there is no memory for it: {error}; ask for less")
+
+
 class _Holder:
     """Memory as NumPy takes it over: an array made of this keeps it alive, and so do all views of that array."""
 
