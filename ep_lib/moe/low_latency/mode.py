@@ -50,9 +50,9 @@ _EMULATED_SMS, _EMULATED_COMBINE_BLOCKS, _EMULATED_THREADS = 2, 2, 64
 
 @functools.cache
 def kernel(name: str, template: str = "") -> Kernel:
-    """The kernel ``ep_low_latency_<name>``, with template arguments if it has any (``"<3, int>"``)."""
+    """The kernel ``ep::low_latency::<name>``, with template arguments if it has any (``"<true, int>"``)."""
     file = "combine" if name == "combine" else "dispatch"
-    return library_kernel(f"moe/low_latency/{file}.cu", f"ep_low_latency_{name}{template}")
+    return library_kernel(f"moe/low_latency/{file}.cu", f"ep::low_latency::{name}{template}")
 
 
 class LowLatencyArrivals(NamedTuple):
@@ -485,7 +485,7 @@ class LowLatencyMode:
         shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
         layout = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs")
         args = layout.pack(
-            common=self._common(0, shape),
+            common=self._common(0, shape, halves),
             slots=self._at["dispatch_slots"],
             row_flags=self._at["dispatch_flags"],
             routes=self._at["routes"],
@@ -495,7 +495,7 @@ class LowLatencyMode:
         brought: dict[str, str | Part] = {"rows": "rows", **self._parts}
         brought |= ({"scales": "scales"} if fp8 else {}) | ({"weights": "weights"} if weighted else {})
         return Launch(
-            kernel("dispatch", f"<{str(fp8).lower()}, {_number(halves)}, {_index_type(index)}>"),
+            kernel("dispatch", f"<{str(fp8).lower()}, {_is_whole(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
             (
@@ -543,7 +543,7 @@ class LowLatencyMode:
         shape = self.shapes.get("combine") or self._combine_shape()
         layout = header_struct("moe/low_latency/combine.cu", "CombineArgs")
         args = layout.pack(
-            common=self._common(0, shape),
+            common=self._common(0, shape, halves),
             slots=self._at["combine_slots"],
             row_flags=self._at["combine_flags"],
             weights=self._at["weights"],
@@ -551,7 +551,7 @@ class LowLatencyMode:
         )
         routing = {name: part for name, part in self._parts.items() if name != "counts"}
         return Launch(
-            kernel("combine", f"<{_number(halves)}, {_index_type(index)}>"),
+            kernel("combine", f"<{_is_whole(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
             (
@@ -589,13 +589,16 @@ class LowLatencyMode:
         rounds = -(-vectors // most)
         return -(-vectors // (rounds * _WARP)) * _WARP
 
-    def _common(self, num_tokens: int, shape: LaunchShape = _NO_ROLES, mask_on_timeout: bool = False) -> bytes:
+    def _common(
+        self, num_tokens: int, shape: LaunchShape = _NO_ROLES, halves: Halves = BOTH, mask_on_timeout: bool = False
+    ) -> bytes:
         config = self.config
         return header_struct("moe/low_latency/common.cuh", "Args").pack(
             finished=address_of(self._finished),
             mask=address_of(self.mask),
             broken=self._broken_pair,
             credits=self._at["credits"],
+            halves=sum(header_constant("moe/low_latency/common.cuh", half) for half in halves),
             num_tokens=num_tokens,
             max_tokens=config.num_max_dispatch_tokens_per_rank,
             top_k=config.top_k,
@@ -638,9 +641,8 @@ def _require_same_choices(topk_idx: Array, sent: np.ndarray[Any, Any]) -> None:
         )
 
 
-@functools.cache
-def _number(halves: Halves) -> int:
-    return sum(header_constant("moe/low_latency/common.cuh", half) for half in halves)
+def _is_whole(halves: Halves) -> str:
+    return str(halves == BOTH).lower()
 
 
 def _index_type(index: np.dtype[Any]) -> str:
