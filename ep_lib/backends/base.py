@@ -52,6 +52,10 @@ class Streams(Protocol):
         """The event is not needed any more."""
         ...
 
+    def settle(self) -> None:
+        """Let the array module's own kernels finish, which may run in another stream than ours."""
+        ...
+
     def operations(self) -> OperationStreams:
         """The streams of a Buffer's operations."""
         ...
@@ -84,8 +88,11 @@ class Backend(Protocol):
     record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_spread`` and ``heap_generations`` (how
     arrays lie in it: see :class:`ep_lib.memory.symmetric.SymmetricHeap`), ``streams``, ``sm_count`` (of the GPU;
     None: the emulator runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may have),
-    ``checks`` (whether :func:`ep_lib.check` watches) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the moment at
-    which a kernel of this rank gave up until that was raised; looking at it waits for nothing).
+    ``checks`` (whether :func:`ep_lib.check` watches), ``host_waits`` (programs read results without the
+    order of a stream, so that they must be there when a call returns), ``sees_values`` (arrays lie in the host's
+    memory: to look at their values waits for nothing), ``costly_threads`` (each thread of a kernel costs the host time
+    and memory) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the moment at which a kernel of this rank gave up
+    until that was raised; looking at it waits for nothing).
     """
 
     name: str
@@ -99,6 +106,9 @@ class Backend(Protocol):
     sm_count: int | None
     shared_bytes: int
     checks: bool
+    host_waits: bool
+    sees_values: bool
+    costly_threads: bool
     fault_word: Array
 
     @property

@@ -91,6 +91,7 @@ class CudaBackend:
     """
 
     name = "cuda"
+    host_waits = sees_values = costly_threads = False
     gave_up = False  # host collectives say nothing of it; what kernels found is in fault_word
 
     def __init__(

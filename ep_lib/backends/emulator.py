@@ -73,6 +73,9 @@ class NoStreams:
     def is_capturing(self, stream: int) -> bool:
         return False
 
+    def settle(self) -> None:
+        pass
+
     def operations(self) -> NoStreams:
         return self
 
@@ -135,6 +138,7 @@ class EmulatorBackend:
     """One rank of an emulated world. Arrays are NumPy arrays (torch CPU tensors are welcome as arguments)."""
 
     name = "emulator"
+    host_waits = sees_values = costly_threads = True
 
     def __init__(self, world: World | SoloWorld | ProcessWorld, rank: int, transport: str = "emulated") -> None:
         self.rank = rank

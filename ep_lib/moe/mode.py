@@ -1,12 +1,14 @@
 """What a Buffer needs of a mode, the way that its data takes: a Protocol, and the records that cross it.
 
 :class:`ep_lib.moe.direct.mode.DirectMode` writes directly into peers' memory,
-:class:`ep_lib.moe.pcie.mode.PcieMode` sends everything through NICs and bounce buffers.
+:class:`ep_lib.moe.pcie.mode.PcieMode` sends everything through NICs and bounce buffers,
+:class:`ep_lib.moe.hierarchical.mode.HierarchicalMode` uses NICs between nodes only, and
+:class:`ep_lib.moe.low_latency.mode.LowLatencyMode` is for decode batches, with calls of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
@@ -79,16 +81,34 @@ class DispatchRouting(Protocol):
 
 
 class Mode(Protocol):
-    """Carries out one collective operation after the other.
+    """Symmetric memory and kernels of a way that a Buffer's data takes. What a mode cannot do raises ArgumentError."""
+
+    device: str  # where its kernels read: "cpu" or "cuda:N"
+    broken: Array  # uint32 [1] in host memory: 1 once an operation gave up half-way (<moe/common/failure.cuh>)
+
+    @property
+    def meeting_place(self) -> int:
+        """An address in its symmetric memory; a normal mode's: of the part that <moe/common/regroup.cu> takes."""
+
+    def begin_anew(self, masked: Collection[int]) -> None:
+        """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
+
+    def close(self, orderly: bool = True) -> None:
+        """Give the symmetric memory back; ``orderly``: every rank comes here."""
+
+
+class NormalMode(Mode, Protocol):
+    """Carries out dispatches and combines, one after the other.
 
     Add 1 to ``epoch`` to begin an operation. Where ranks turn out to differ (in ``content``, or in their tags as
     :meth:`mismatched_ranks` tells), the results of that operation mean nothing, and the next one works.
     """
 
-    device: str  # where its kernels read: "cpu" or "cuda:N"
     checks_values: bool  # of a dispatch without a handle; raises ArgumentError before anything is sent
     epoch: int  # the number of the current operation, the same on all ranks
-    broken: Array  # uint32 [1] in host memory: 1 once an operation gave up half-way (<moe/common/failure.cuh>)
+
+    def waits(self, async_finish: bool) -> bool:
+        """Whether an operation is done, and what it found is known, when its call returns."""
 
     def dispatch(
         self,
@@ -125,8 +145,15 @@ class Mode(Protocol):
         by_expert: ExpertRows | None = None,
         as_fp8: bool = False,
     ) -> Array:
-        """Bring rows back and add them up: ``[num_tokens, columns of x]``; then ask :meth:`mismatched_ranks`. With
-        ``by_expert`` rows are grouped by expert; ``as_fp8``: on their way, they are."""
+        """Bring rows back and add them up: ``[num_tokens, columns of x]``; then ask :meth:`mismatched_ranks`.
+        ``by_expert``: rows are grouped by expert. ``as_fp8``: rows travel as FP8."""
+
+    def combine_input(self, like: Array, num_rows: int) -> Array:
+        """Where experts may write what a combine brings back: ``[num_rows, hidden]``, an array of the kind of
+        ``like``."""
+
+    def is_combine_input(self, x: ArrayInfo) -> bool:
+        """Whether these rows are :meth:`combine_input`'s."""
 
     def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation, for streams of the kind of ``array``."""
@@ -134,9 +161,6 @@ class Mode(Protocol):
     def mismatched_ranks(self) -> list[tuple[int, int]]:
         """The ranks whose tag was another one than ours, and in what bits; as far as is known without waiting for a
         GPU."""
-
-    def close(self) -> None:
-        """Give the symmetric memory back."""
 
 
 def kind_of(array: Array) -> str:

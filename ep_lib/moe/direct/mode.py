@@ -25,11 +25,10 @@ from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.areas import Lease, ReceiveAreas
 from ep_lib.moe.direct.expert_rows import ExpertRows, most_rows
-from ep_lib.moe.direct.memory import allocate
+from ep_lib.moe.direct.memory import allocate, make_direct_map
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, for_packed_rows, most_ranks
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import FP8_FLOAT32, PLAIN, ROW_SCALE_BYTES, UINT8, RowFormat, row_formats
-from ep_lib.moe.memory import sync_current_stream
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, with_scales
 from ep_lib.runtime.rank import Rank
 
@@ -287,15 +286,23 @@ class DirectMode:
         self._tuning = tuning
         self._operations.clear()
 
+    @staticmethod
+    def symmetric_bytes(config: BufferConfig) -> int:
+        """Of its memory."""
+        return make_direct_map(config)[1]
+
     @property
-    def hellos(self) -> int:
+    def meeting_place(self) -> int:
         """The address of the part that <moe/common/regroup.cu> takes."""
         return self._at["hellos"]
 
-    @property
-    def returned(self) -> int:
-        """The address of the rows of :meth:`combine_input`."""
-        return self._at["returned"]
+    def waits(self, async_finish: bool) -> bool:
+        """Where hosts wait, and the operation need not run beside the caller's others."""
+        return self._backend.host_waits and not async_finish
+
+    def is_combine_input(self, x: ArrayInfo) -> bool:
+        """Whether these rows are :meth:`combine_input`'s."""
+        return x.address == self._at["returned"] and x.nbytes > 0
 
     def begin_anew(self, masked: Collection[int]) -> None:
         """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
@@ -303,11 +310,11 @@ class DirectMode:
         at = self._memory.parts["state"].offset + self._state.offsets["masked"]
         bits = sum(1 << r for r in masked)
         self._memory.array[at : at + 8] = self._rank.xp.asarray(np.array([bits], np.uint64).view(np.uint8))
-        sync_current_stream(self._rank)
+        self._rank.streams.settle()
         self.broken[0] = self.epoch = 0
         self._differs[...] = 0
 
-    def close(self) -> None:
+    def close(self, orderly: bool = True) -> None:
         """Free the symmetric memory."""
         if not self._rank.is_closed:
             self._memory.free()
@@ -381,7 +388,7 @@ class DirectMode:
             way = "packed"
         elif by_expert is not None:
             way = "by expert"
-        elif x.address == self.returned:
+        elif x.address == self._at["returned"]:
             way = "pull"
         elif self._tuning_of(config.row_bytes).push or self._spare_blocks < 1:
             way = "push"
@@ -430,14 +437,14 @@ class DirectMode:
 
     def _finish(self, async_finish: bool) -> None:
         """NumPy knows no streams: on the emulator results are there when a call returns, or behind its event."""
-        if self._rank.backend == "emulator" and not async_finish:
+        if self.waits(async_finish):
             self._backend.synchronize()
 
     # ---- what the host learns ----------------------------------------------------------------------------------------
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
         ranks, first = self._config.world_size, 4 * self._tickets
-        if self._rank.backend == "emulator":
+        if self._backend.host_waits:
             self._backend.synchronize()
         deadline = time.monotonic() + _POLL_SECONDS
         while self._done[0] < first:
@@ -894,8 +901,8 @@ class DirectMode:
             return self._tuning
         found = self._tunings.get(row_bytes)
         if found is None:
-            emulated = self._rank.backend == "emulator"
-            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, emulated=emulated)
+            costly = self._backend.costly_threads
+            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, costly_threads=costly)
             self._tunings[row_bytes] = found
         return found
 

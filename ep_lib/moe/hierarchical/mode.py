@@ -18,12 +18,13 @@ from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.hierarchical.memory import (
     KINDS_OF_BLOCKS,
     allocate,
+    make_hierarchical_map,
     make_hierarchical_sizes,
     packet_bytes,
     warps_per_block,
     weight_bytes,
 )
-from ep_lib.moe.memory import address_of, sync_current_stream
+from ep_lib.moe.memory import address_of
 from ep_lib.moe.mode import DispatchOptions, Payload
 from ep_lib.moe.pcie.mode import (
     NicBarrier,
@@ -71,6 +72,11 @@ class HierarchicalMode(RingsMode):
         self._routing_parts: list[str | Part] = ["idx", "index", "node_index", *parts("plan", lengths), "forwards"]
         self._exchange = self._declare_exchange()
 
+    @staticmethod
+    def symmetric_bytes(config: BufferConfig) -> int:
+        """Of its memory. Raises ArgumentError."""
+        return make_hierarchical_map(config, make_hierarchical_sizes(config))[1]
+
     def _route(self, known: tuple[ArrayInfo, ...], received: Array) -> RingsRouting:
         rank, nodes, (idx, index, ranks_plan) = self._rank, self._config.nodes, known
         node_index, *_, plan = self._exchange.run(idx, ranks_plan, idx.shape[0], self.epoch)
@@ -79,7 +85,7 @@ class HierarchicalMode(RingsMode):
         handed_on = int(receives.sum() - receives[rank.rank // self._mates])
         forwards = rank.empty((handed_on, self._mates), INT32)
         by_source = rank.to_device(np.stack([np.zeros_like(received), received]))
-        sync_current_stream(rank)
+        rank.streams.settle()
         arrays = idx, index, *map(describe, (node_index, plan, forwards, by_source))
         return RingsRouting(idx.owner, arrays, handed_on)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
-from ep_lib.errors import RankMismatchError
+from ep_lib.errors import ArgumentError, RankMismatchError
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, words
 from ep_lib.jit.structs import header_constant, header_struct
@@ -18,16 +18,24 @@ from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
-from ep_lib.moe.memory import ModeMemory, address_of, sync_current_stream
+from ep_lib.moe.formats import FP8_FLOAT32
+from ep_lib.moe.memory import ModeMemory, address_of
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
-from ep_lib.moe.pcie.memory import PcieSizes, allocate, check_resident, make_pcie_sizes, packet_bytes
+from ep_lib.moe.pcie.memory import PcieSizes, allocate, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
 _MAX_THREADS = 512  # __launch_bounds__ of the kernels
 _RINGS_PER_WARP = 8  # on the emulator: more than that, and a wait for any of them is slow there
-_EXCHANGE_THREADS = {"emulator": 64, "cuda": 512}
+
+_INSTEAD = {  # of what only direct mode can do
+    "num_worst_tokens": "waits for the counts on the host; leave it out",
+    "sorted_by_expert": "has none; sort by recv.topk_idx",
+    "column_major_scales": "has none; transpose a copy of the scales",
+    "quantize": "casts nothing on its way; leave it out, or dispatch FP8 rows with their scales",
+    "bias": "has none; add it to the result",
+}
 
 # What a tag says, from the lowest bit: which operation, then what the caller passed.
 DISPATCH, DISPATCH_AGAIN, COMBINE = range(3)
@@ -60,7 +68,7 @@ class NicBarrier:
         self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
         self._tag, self._told = 0, [0] * config.world_size  # this rank's, and those of all
         self.in_step = True  # False while an operation is under way, and after one that failed
-        self.threads = _EXCHANGE_THREADS[rank.backend]  # of a block that counts or copies
+        self.threads = 64 if rank._backend.costly_threads else _MAX_THREADS  # of a block that counts or copies
         ranks, kind = config.world_size, memory.kind
         # sends and receives [ranks, channels + 1], first_row [ranks], choices of this rank's experts
         self._lengths = (ranks * (channels + 1),) * 2 + (ranks, config.experts_per_rank)
@@ -100,7 +108,7 @@ class NicBarrier:
         means nothing unless all have :meth:`agreed`."""
         self.in_step = False
         self._tag = kind | content << _KIND_BITS
-        sync_current_stream(self._rank)
+        self._rank.streams.settle()
         if topk is None:
             made = self._alone.run(self._tag, epoch)
         else:
@@ -161,7 +169,28 @@ class RingsMode(ABC):
         self.epoch = 0
         self.broken = np.zeros(1, np.uint32)  # the host waits for every operation and raises what went wrong
 
-    def close(self) -> None:
+    def begin_anew(self, masked: Collection[int]) -> NoReturn:
+        """Raises ArgumentError: no rank can be left out here."""
+        raise ArgumentError(f"mask_ranks and connect_ranks: {self._config.mode_name} has no masks; make a new Buffer")
+
+    @property
+    def meeting_place(self) -> int:
+        """Raises what :meth:`begin_anew` raises."""
+        self.begin_anew(())
+
+    def waits(self, async_finish: bool) -> bool:
+        """Always."""
+        return True
+
+    def is_combine_input(self, x: ArrayInfo) -> bool:
+        """Never: there is no such memory."""
+        return False
+
+    def combine_input(self, like: Array, num_rows: int) -> Array:
+        """Raises ArgumentError."""
+        raise ArgumentError(f"combine_input: {self._config.mode_name} has no such memory")
+
+    def close(self, orderly: bool = True) -> None:
         """Wait until all that this rank has posted is done, then free the symmetric memory."""
         if not self._rank.is_closed:
             self._nic_barrier.finish()
@@ -171,6 +200,7 @@ class RingsMode(ABC):
         self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
     ) -> tuple[RingsRouting | None, Plan, Arrivals | None]:
         """Count and send. No routing and no Arrivals if ``content`` differs between ranks: nothing was sent then."""
+        self._refuse_options(payload, options)
         # Kernels know one type of index. The copy is the handle's own: the caller may overwrite the array.
         topk_idx = self._rank.empty(experts.shape, INT32)
         topk_idx[...] = like(self._memory.kind, experts.owner)
@@ -195,6 +225,7 @@ class RingsMode(ABC):
         by_expert: ExpertRows | None = None,
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
+        self._refuse_options(payload, options)
         self._nic_barrier.begin(DISPATCH_AGAIN, self.epoch, tag)
         arrivals = None
         if self._nic_barrier.agreed():
@@ -215,6 +246,7 @@ class RingsMode(ABC):
         as_fp8: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
+        self._refuse(bias=bias, quantize=as_fp8)
         self._nic_barrier.begin(COMBINE, self.epoch, tag.number)
         out = None
         if self._nic_barrier.agreed():
@@ -238,6 +270,21 @@ class RingsMode(ABC):
     def mismatched_ranks(self) -> list[tuple[int, int]]:
         """The ranks whose tag differs from ours, and in what bits."""
         return self._nic_barrier.mismatched_ranks()
+
+    def _refuse_options(self, payload: Payload, options: DispatchOptions) -> None:
+        form, asked = payload.form, {name: getattr(options, name) for name in _INSTEAD if hasattr(options, name)}
+        self._refuse(**asked, quantize=payload.cast)
+        if form is not None and form.code != FP8_FLOAT32:
+            raise ArgumentError(
+                f"x has {form.name}: {self._config.mode_name} carries FP8 rows with float32 scales only, or "
+                f"{self._config.dtype.name}"
+            )
+
+    def _refuse(self, **asked: Any) -> None:
+        """Raises ArgumentError for what only direct mode can do, if it is asked for."""
+        for name, value in asked.items():
+            if value:
+                raise ArgumentError(f"{name}: {self._config.mode_name} {_INSTEAD[name]}")
 
     @abstractmethod
     def _route(self, known: tuple[ArrayInfo, ...], received: Array) -> RingsRouting:
@@ -324,6 +371,11 @@ class PcieMode(RingsMode):
         readers = (sizes.channels, config.world_size - 1, sizes.num_slots)
         self._readers = rank.to_device(np.zeros(readers, np.uint32))
 
+    @staticmethod
+    def symmetric_bytes(config: BufferConfig) -> int:
+        """Of its memory. Raises ArgumentError."""
+        return make_pcie_map(config, make_pcie_sizes(config))[1]
+
     def _route(self, known: tuple[ArrayInfo, ...], received: Array) -> RingsRouting:
         return RingsRouting(known[0].owner, known)
 
@@ -354,7 +406,7 @@ class PcieMode(RingsMode):
     def _threads(self) -> int:
         """Of a block of the sending kernels: enough warps for the rings of a channel, within what a block may have."""
         tasks = 2 if self._config.merge_sender_receiver else 1
-        if self._rank.backend == "cuda":
+        if not self._rank._backend.costly_threads:
             return _MAX_THREADS
         warps = max(2, -(-(self._config.world_size - 1) // _RINGS_PER_WARP))
         return min(tasks * warps * _WARP, _MAX_THREADS)
@@ -398,7 +450,7 @@ class PcieMode(RingsMode):
             source, topk = made["source"], made["topk"].astype(ids.dtype)
             of_ids = {"topk": topk, "src_rank": source[:, 0].copy(), "src_token": source[:, 1].copy()}
             made |= {name: like(ids.kind, array) for name, array in of_ids.items()}
-            sync_current_stream(self._rank)
+            self._rank.streams.settle()
         return super()._arrivals(made, ids)
 
 
