@@ -20,7 +20,6 @@ from ep_lib.compat.deep_ep.handles import Handle, LowLatencyFields, require_hand
 from ep_lib.compat.deep_ep.layout import (
     Layout,
     choices_sent,
-    layout_by_kernel,
     layout_by_torch,
     ranks_of,
     refuse_needless,
@@ -185,13 +184,13 @@ class Buffer(Face):
             refuse_choices(topk_idx.numpy(), num_experts)
 
         backend = "cuda" if topk_idx.is_cuda else "emulator"
-        rank = next((e.buffer.rank for e in self._engines.values() if e.shape.backend == backend), None)
+        count_choices = next((e.count_choices for e in self._engines.values() if e.shape.backend == backend), None)
 
         def count() -> tuple[Layout, Tensor | None]:
-            if rank is None:
+            if count_choices is None:
                 counted = layout_by_torch(topk_idx, num_experts, self.group_size)
             else:
-                counted = layout_by_kernel(topk_idx, num_experts, rank)
+                counted = count_choices(topk_idx, num_experts)
             return counted, self._per_node(counted.is_token_in_rank)
 
         (found, per_node), event = self._run(count, topk_idx, previous_event, async_finish, (topk_idx,))
