@@ -404,7 +404,7 @@ class LowLatencyMode:
         return choices, self._checks.topk_weights(topk_weights, num_tokens, values=False)
 
     def _check_totals(self, totals: Array) -> ArrayInfo:
-        info, experts = describe_here("recv_totals", totals, self._device), self.config.experts_per_rank
+        info, experts = describe_here("recv_totals", totals, self.device), self.config.experts_per_rank
         if info.dtype != INT32 or info.shape != (experts,) or info.strides_bytes is not None or info.readonly:
             refuse("recv_totals", totals, f"a contiguous int32 array of shape ({experts},) that may be written")
         return info
