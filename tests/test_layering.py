@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "ep_lib"
 # From the ground up. What stands on one line may import each other and everything above it, nothing below it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "callers", "config", "processes", "require", "shared_memory", "transports.registry"),
-    ("memory", "jit", "reference", "bootstrap"),
+    ("memory", "reference", "bootstrap"),
+    ("jit",),
     ("cuda", "emulator"),
     ("transports",),
     ("backends",),
@@ -126,6 +127,7 @@ def test_modes_know_no_backend() -> None:
         (path.name, name) for path, _, name in all_imports() if moe in path.parents and target_part(name) in backends
     ]
     assert (asked, imported) == ([], [])
+    assert [name for path, _, name in all_imports() if moe in path.parents and target_part(name) == "reference"] == []
     assert knows_its_backend(ast.parse('if rank.backend == "emulator":\n    rank._backend.synchronize()')) == [1]
 
 

@@ -85,7 +85,7 @@ class Backend(Protocol):
 
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
-    record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_spread`` and ``heap_generations`` (how
+    record of :mod:`ep_lib.jit.device_state` and are never given out), ``heap_spread`` and ``heap_generations`` (how
     arrays lie in it: see :class:`ep_lib.memory.symmetric.SymmetricHeap`), ``streams``, ``sm_count`` (of the GPU;
     None: the emulator runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may have),
     ``checks`` (whether :func:`ep_lib.check` watches), ``host_waits`` (programs read results without the

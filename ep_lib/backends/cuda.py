@@ -39,6 +39,7 @@ from ep_lib.errors import (
     KernelTimeout,
     PeerTimeout,
 )
+from ep_lib.jit import device_state
 from ep_lib.jit.kernel import (
     Dim,
     Kernel,
@@ -49,7 +50,6 @@ from ep_lib.jit.kernel import (
     used_arrays,
 )
 from ep_lib.jit.operation import Operation, Value
-from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe, no_memory
 from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, ServedByThreads

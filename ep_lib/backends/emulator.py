@@ -20,9 +20,9 @@ from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.emulator.recording import parameter_names, read_only_parameters
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
+from ep_lib.jit import device_state
 from ep_lib.jit.gxx import MAX_THREADS
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, require_threads, used_arrays
-from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, no_memory
 from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, EmulatorSetup, Transport

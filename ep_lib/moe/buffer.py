@@ -23,9 +23,8 @@ from ep_lib.errors import (
     RankFailed,
     RankMismatchError,
 )
+from ep_lib.jit.device_state import HEADER_BYTES
 from ep_lib.memory.arrays import Array, ArrayInfo, describe, like
-from ep_lib.memory.device_state import HEADER_BYTES
-from ep_lib.moe import registry
 from ep_lib.moe.agreement import (
     FORM_SHIFT,
     NO_ROOM,
@@ -38,7 +37,15 @@ from ep_lib.moe.agreement import (
 from ep_lib.moe.checks import InputChecks, require_flags
 from ep_lib.moe.config import DEFAULT_SMS, VECTOR_BYTES, BufferConfig, make_config, most_sms
 from ep_lib.moe.direct.mode import DirectMode
-from ep_lib.moe.handle import Arrived, DispatchHandle, Received, make_record, refuse_other_rows, require_owner
+from ep_lib.moe.handle import (
+    Arrived,
+    DispatchHandle,
+    Received,
+    give_number,
+    make_record,
+    refuse_other_rows,
+    require_owner,
+)
 from ep_lib.moe.hierarchical.mode import HierarchicalMode, find_ranks_per_node
 from ep_lib.moe.low_latency.memory import has_low_latency
 from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched, LowLatencyHandle, LowLatencyMode
@@ -176,7 +183,7 @@ class Buffer:
         self._masked: frozenset[int] = frozenset()
         self._meetings: Meetings | None = None  # of ranks that leave others out
         rank.buffers.add(self)
-        self.key = registry.add(self)
+        self.key = give_number(self)
 
     @staticmethod
     def symmetric_bytes(
@@ -307,7 +314,7 @@ class Buffer:
         ``async_finish``: runs beside the caller's stream; recv.event says when the results are there.
         ``copy=False``: recv.x (and its scales) is a view of the receive
         area, good for what is put into the stream before the Buffer's next operation; it saves a copy within the GPU.
-        ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.direct.expert_rows.ExpertRows`) has the rows grouped by
+        ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.mode.ExpertRows`) has the rows grouped by
         expert as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. They come
         straight from the receive area, so with ``copy=False`` recv.x itself costs nothing. With a handle, that of such
         a dispatch.

@@ -9,11 +9,21 @@ import numpy as np
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array, like
 from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.direct.expert_rows import ExpertRows
-from ep_lib.moe.formats import CASTS, FP8_FLOAT32, FP8_UE8M0, NVFP4, PLAIN, UINT8, RowFormat, row_formats
+from ep_lib.moe.formats import (
+    CASTS,
+    FP8,
+    FP8_FLOAT32,
+    FP8_GROUP,
+    FP8_UE8M0,
+    MXFP8_GROUP,
+    NVFP4,
+    PLAIN,
+    UINT8,
+    RowFormat,
+    row_formats,
+)
 from ep_lib.moe.handle import DispatchHandle
-from ep_lib.moe.mode import Payload
-from ep_lib.reference import FP8, FP8_GROUP, MXFP8_GROUP
+from ep_lib.moe.mode import ExpertRows, Payload
 from ep_lib.require import at_least_one, flag, index, refuse, show
 
 UINT16 = np.dtype(np.uint16)

@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.memory.arrays import Array, ArrayInfo
 from ep_lib.moe.agreement import Tag
-from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import RowFormat
 
@@ -46,6 +46,23 @@ class Plan(NamedTuple):
     received: Array  # int32 [ranks]: rows from each source
     contents: Array | None  # [ranks]: what each rank passed for `content`; None on the device
     tokens_per_expert: Array  # int32 [experts_per_rank]
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertRows:
+    """Received rows grouped by expert, ready for a grouped GEMM (<moe/direct/expert_rows.cuh>).
+
+    Each received row once for each of this rank's experts that it chose. M rows: those of expert e are
+    ``offsets[e]`` to ``offsets[e + 1]``, in the order in which they were received, then rows of zeros up to a multiple
+    of expert_alignment. With ``num_worst_tokens`` M is the most that there could be, and what stands behind
+    ``offsets[-1]`` means nothing. Dispatches by a handle share offsets, row and slot with the first one.
+    """
+
+    x: Any  # [M, hidden]; with their scales if such rows were sent (1 for rows of zeros; NVFP4: 0). None in a handle
+    offsets: Array  # int32 [experts_per_rank + 1], on the device
+    weights: Array | None  # float32 [M]: the choice's weight, 0 for rows of zeros; None if no weights were given
+    row: Array  # int32 [M]: which received row it is, -1 for rows of zeros
+    slot: Array  # int32 [N, top_k]: where each received row's choices stand here; -1 for experts elsewhere
 
 
 class Arrivals(NamedTuple):
@@ -163,8 +180,3 @@ class NormalMode(Mode, Protocol):
     def mismatched_ranks(self) -> list[tuple[int, int]]:
         """The ranks whose tag was another one than ours, and in what bits; as far as is known without waiting for a
         GPU."""
-
-
-def kind_of(array: Array) -> str:
-    """The library that an array comes from: "numpy", "cupy" or "torch"."""
-    return describe(array).kind

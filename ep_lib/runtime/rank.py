@@ -17,9 +17,9 @@ import numpy as np
 from ep_lib.backends.base import Backend, Streams
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, OutOfSymmetricMemory, RankMismatchError
 from ep_lib.jit import pieces
+from ep_lib.jit.device_state import MAX_PIECE_COUNTS, PIECE_COUNTS_OFFSET
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import describe, element_type, is_array, like
-from ep_lib.memory.device_state import MAX_PIECE_COUNTS, PIECE_COUNTS_OFFSET
 from ep_lib.memory.symmetric import SymmetricHeap
 from ep_lib.require import flag, index, instance, refuse, show
 from ep_lib.runtime.call_names import name_of_result

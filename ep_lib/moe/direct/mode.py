@@ -24,12 +24,11 @@ from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.areas import Lease, ReceiveAreas
-from ep_lib.moe.direct.expert_rows import ExpertRows, most_rows
 from ep_lib.moe.direct.memory import allocate, make_direct_map
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, for_packed_rows, most_ranks
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import FP8_FLOAT32, PLAIN, ROW_SCALE_BYTES, UINT8, RowFormat, row_formats
-from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, with_scales
+from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan, with_scales
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
@@ -164,6 +163,11 @@ def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: A
     first = side_rows[:, : FLOAT32.itemsize]
     dtype = form.scale_dtypes[0] if given is None else given.dtype
     return as_kind(kind, scales, dtype), as_kind(kind, first, FLOAT32)[:, 0]
+
+
+def _most_grouped(config: BufferConfig, received: int, alignment: int) -> int:
+    """Rows that ``received`` ones can make: whole groups of ``alignment``."""
+    return (received * config.top_k + config.experts_per_rank * (alignment - 1)) // alignment * alignment
 
 
 class _RoutingParts(NamedTuple):
@@ -339,7 +343,7 @@ class DirectMode:
             routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
-                grouped = most_rows(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
+                grouped = _most_grouped(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
             else:
                 plan = self._await_plan(experts, weights)
                 num_rows = sum(plan.received.tolist())

@@ -23,10 +23,10 @@ from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, first_row
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
+from ep_lib.moe.formats import FP8, FP8_GROUP
 from ep_lib.moe.handle import Arrived, refuse_other_rows, require_owner
 from ep_lib.moe.low_latency.memory import allocate, capacity_of, has_low_latency, make_low_latency_map
 from ep_lib.moe.memory import address_of
-from ep_lib.reference import FP8, FP8_GROUP
 from ep_lib.require import brief, refuse
 from ep_lib.runtime.rank import Rank
 

@@ -16,13 +16,11 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, like
 from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
-from ep_lib.moe.formats import FP8_FLOAT32
+from ep_lib.moe.formats import FP8, FP8_FLOAT32
 from ep_lib.moe.memory import ModeMemory, address_of
-from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
+from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan
 from ep_lib.moe.pcie.memory import PcieSizes, allocate, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
-from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
@@ -266,7 +264,7 @@ class RingsMode(ABC):
 
     def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation: it has passed, since the host waits for every one here."""
-        kind = kind_of(array)
+        kind = describe(array).kind
         return Event(self._rank, self._rank.streams.current(kind), kind, keep)
 
     def mismatched_ranks(self) -> list[tuple[int, int]]:
