@@ -423,7 +423,7 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if nothing can be said.
 
     ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "at", "both", "swap",
-    "own", "own_wait", "take", "wait", "wait_for", "wait_post", "credit", "credit_late", "credit_put", "written" or
+    "own", "own_wait", "take", "wait", "wait_for", "wait_round", "wait_post", "credit", "credit_late", "credit_put", "written" or
     "outside". ``what`` is put there.
     ``first``, ``last``: in the order of one thread's program (not of "..._two").
     """
@@ -468,6 +468,8 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
         return f"signal ({first}) after the data ({last}), not before"
     if how == "wait_for":
         return f"wait for the signal of {first} before {last} reads"
+    if how == "wait_round":
+        return f"wait in {last} for the value that {first} stores after this write: an earlier round's is not enough"
     if how == "outside":
         return f"one barrier outside of the branches instead of {_two(first, last)}"
     if how == "credit":

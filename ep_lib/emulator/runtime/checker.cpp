@@ -1046,7 +1046,8 @@ void Checker::swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc) 
     }
 }
 
-void Checker::swapped_out(Fiber* fiber, uintptr_t address) {
+void Checker::found(Fiber* fiber, uintptr_t address) {
+    witness.uses(*fiber, address, true);
     if (unwritten_swaps_.empty()) return;
     const auto swap = unwritten_swaps_.find({fiber->check->id, address});
     if (swap == unwritten_swaps_.end()) return;
@@ -1213,7 +1214,7 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     const auto [id, time] = free.front();
     free.pop_front();
 
-    if (op.signal) witness.posted(*poster, static_cast<uint32_t>(pc));
+    if (op.signal) witness.posted(*poster, op.signal, static_cast<uint32_t>(pc));
     auto* check = new OpCheck;
     op.check = check;
     check->reader.clock = publish(*poster->check).clock;

@@ -160,9 +160,9 @@ class __attribute__((visibility("hidden"))) Checker {
     uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
     static const uint64_t kLater;  // the value of a store that shows afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
-    // An exchange follows, which may be no more than a store; and what it has found is used.
+    // An exchange follows, which may be no more than a store; and what an atomic has found is used.
     void swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);
-    void swapped_out(Fiber* fiber, uintptr_t address);
+    void found(Fiber* fiber, uintptr_t address);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                 const Behind* behind = nullptr);
     // Under weak memory: an older value that a read-modify-write may get instead. False: the newest.
@@ -458,6 +458,14 @@ class __attribute__((visibility("hidden"))) Checker {
         uint8_t flags;
     };
     // What one occurrence of a conflict tells. Of several at one pair of places, the surest is reported.
+    // Whose write a reader has met too early. Whether its writer signals later, and where, shows at the end.
+    struct Unsettled {
+        bool is = false;
+        uint64_t writer_block = 0;
+        uint32_t writer = 0, written = 0;
+        uint64_t reader_block = 0;
+        uint32_t read_pc = 0;
+    };
     struct Verdict {
         const char* kind = "race";
         std::string remedy;
@@ -470,10 +478,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uintptr_t lock = 0;             // which both sides seem to hold: if it turns out to be none, that is taken back
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
         bool mixed = false;             // an atomic against a plain access: is it a signal?
-        // For "swap": whose access it was that the signal came before. Whether it signals later shows at the end.
-        bool unsettled = false;
-        uint64_t writer_block = 0;
-        uint32_t writer = 0, written = 0, read_pc = 0;
+        Unsettled unsettled;
     };
     struct Finding {
         Verdict verdict;

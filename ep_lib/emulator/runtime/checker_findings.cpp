@@ -33,6 +33,8 @@ constexpr const char* kReleaseAcquire = "release/acquire or a fence";
 constexpr const char* kWait = "wait for the writer's signal (release/acquire) before the read";
 constexpr const char* kWaitFirst =
     "wait (acquire) before the read, then __syncwarp or __syncthreads for the other threads";
+constexpr const char* kWaitRound =
+    "wait for this round's signal: for a value that grows with each round (a count: round x signals a round)";
 constexpr const char* kCredit = "credit before reuse";
 constexpr const char* kQuiet = "quiet, fence or put_signal between data and signal";
 constexpr const char* kDataFirst = "data before its signal, and a quiet, fence or release between them";
@@ -49,6 +51,7 @@ constexpr const char* kScopes[] = {"block", "gpu", "sys"};
 constexpr const char* kReach[] = {"threads of its own block only", "threads of its own GPU only", "everyone"};
 constexpr const char* kOtherIs[] = {"in the same block", "in another block", "on another rank"};
 
+inline bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 inline const char* warp_barrier(size_t threads) { return threads > kWarpSize ? kSyncwarpAmongMany : kSyncwarp; }
 
 const Checker::Record* Checker::record_of(uint32_t id, uint32_t time) const {
@@ -265,27 +268,29 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         v.wait = 0;
         return v;
     }
-    if (!v.unsettled) return v;
-    const bool swapped = std::string(v.how) == "swap";
-    if (!swapped) {  // a barrier is missing before the signal, unless another signal comes behind one
-        const uint32_t behind = witness.signalled_since(v.writer_block, v.writer, v.written, v.to);
+    const Unsettled& u = v.unsettled;
+    if (!u.is) return v;
+    const auto signalled = [&](uint32_t but) {
+        return witness.signalled_since(u.writer_block, u.writer, u.written, but);
+    };
+    if (std::string(v.how) != "swap") {  // a barrier is missing before the signal, unless one comes behind a barrier
+        const uint32_t behind = signalled(v.to);
         if (!behind || !v.to) return v;
         v.from = v.to;
     }
-    const uint32_t later = witness.signalled_since(v.writer_block, v.writer, v.written, v.from);
-    const uint32_t again = witness.signalled_since(v.writer_block, v.writer, v.written, 0);
+    const uint32_t later = signalled(v.from), again = signalled(0);
     if (!later && !again) {
         v.signal = v.from;
         return v;
     }
     v.kind = "race";
-    v.how = "wait_for";
-    v.signal = v.from = later ? later : again;
-    v.to = v.read_pc;
-    v.remedy = kWaitFirst;
-    v.detail = again && !later
-                   ? "the wait before the read was over with an earlier signal of this line: it is a round behind"
-                   : "what the reader has waited for is an earlier signal; the one that follows this write comes later";
+    v.signal = later ? later : again;
+    witness.signalled_to(u.reader_block, u.writer_block, u.writer, u.written, &v.signal, &v.wait);
+    v.how = v.wait ? "wait_round" : "wait_for";
+    v.from = v.signal;
+    v.to = v.wait ? v.wait : u.read_pc;
+    v.remedy = v.wait ? kWaitRound : kWaitFirst;
+    v.detail = "what the reader has waited for is an earlier signal; the one that follows this write comes later";
     return v;
 }
 
@@ -512,9 +517,17 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
         return true;
     }
     Hint hint = t.owner->hint;
+    const std::vector<SyncLoad> waits = witness.waits_of(t.block);
+    const auto is_relaxed = [&](auto&& same) {
+        return std::any_of(waits.begin(), waits.end(),
+                           [&](const SyncLoad& l) { return !acquires(l.order) && same(l); });
+    };
+    if (hint.why == Hint::kNotAcquired && !is_relaxed([&](const SyncLoad& l) { return l.pc == hint.load_pc; }))
+        hint.why = Hint::kNone;
     for (const ThreadCheck& sibling : t.owner->threads)
         for (const Known& pending : sibling.pending)
-            if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending.clock))
+            if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending.clock) &&
+                is_relaxed([&](const SyncLoad& l) { return l.id == sibling.id; }))
                 hint = {Hint::kNotAcquired, from_rank, 0, 0, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
     if (!op && hint.writer == c.slot.id && hint.stored < c.slot.time) return false;  // it came before the write
@@ -538,7 +551,6 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
 
 namespace {
 
-bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 bool releases(int order) { return order == EPEMU_RELEASE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 
 // One side of a hand-over: how far its release or acquire reaches, and the line that keeps it from reaching further.
@@ -560,11 +572,11 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
     const Slot& slot = c.slot;
     if (!t.owner || ids_of(slot.id).nic) return false;
     const uint64_t block = past_of(slot.id, slot.time).block;
-    for (const SyncLoad* l : witness.loads_of(t.block)) {
-        const SyncStore& s = l->seen;
-        if (!s.pc || s.kind == SyncKind::kNic || s.block != block || s.id == l->id) continue;
-        if (l->is_of(c.address)) continue;  // this is what they fight about
-        if (l->id != t.id && !happens_before(l->id, l->time, t.clock)) continue;
+    for (const SyncLoad& l : witness.waits_of(t.block)) {
+        const SyncStore& s = l.seen;
+        if (!s.pc || s.kind == SyncKind::kNic || s.block != block || s.id == l.id) continue;
+        if (l.is_of(c.address)) continue;  // this is what they fight about
+        if (l.id != t.id && !happens_before(l.id, l.time, t.clock)) continue;
         const bool own = s.id == slot.id;
         if (own ? s.time < slot.time : !happens_before(slot.id, slot.time, s.known)) continue;
         if (own && s.time == slot.time && !releases(s.order) && s.pc < slot.pc) continue;  // most likely came before it
@@ -579,21 +591,21 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
                 fenced_too_early = true;
             }
         }
-        if (acquires(l->order)) taken.take(l->scope, l->pc, false);
-        if (l->fence.pc)
-            taken.take(std::min(l->fence.scope, l->scope), l->fence.scope < l->scope ? l->fence.pc : l->pc,
-                       l->fence.scope < l->scope);
+        if (acquires(l.order)) taken.take(l.scope, l.pc, false);
+        if (l.fence.pc)
+            taken.take(std::min(l.fence.scope, l.scope), l.fence.scope < l.scope ? l.fence.pc : l.pc,
+                       l.fence.scope < l.scope);
         if (given.scope >= needed && taken.scope >= needed) continue;
-        const bool lock = (l->swap || s.gives_turn) && witness.is_lock(l->address, slot.id);
+        const bool lock = (l.swap || s.gives_turn) && witness.is_lock(l.address, slot.id);
         const bool giver = given.scope < needed;
         const Reach& side = giver ? given : taken;
         const std::string fence = kFences[needed], thing = lock ? "lock" : "signal";
         v->kind = "race";
         v->certainty = lock ? 51 : 40;
         v->signal = s.pc;
-        v->wait = l->pc;
+        v->wait = l.pc;
         v->how = "at";
-        v->lock = lock ? l->address : 0;
+        v->lock = lock ? l.address : 0;
         if (side.scope >= 0) {
             const std::string narrow = side.by_fence ? lock ? "the fence at the lock" : "the fence"
                                        : giver       ? "the " + thing + "'s store"
@@ -614,7 +626,7 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
                 std::string("release/acquire of the lock: ") + fence + " after it is taken and before it is given back";
             v->what = giver ? "give the lock back with release (or put " + fence + " before it)"
                             : "take the lock with acquire (or put " + fence + " after it)";
-            v->to = giver ? s.pc : l->pc;
+            v->to = giver ? s.pc : l.pc;
         } else {
             v->detail = giver ? "the signal in between is stored without release, so it publishes nothing"
                               : "the signal in between is loaded without acquire, so nothing is ordered after it";
@@ -625,7 +637,7 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
                                  : " after the wait: ") +
                         fence + " is enough";
             v->what = giver ? "store the signal with release" : "load the signal with acquire";
-            v->to = giver ? s.pc : l->pc;
+            v->to = giver ? s.pc : l.pc;
             if (giver && fenced_too_early) {
                 v->detail =
                     "the fence comes before the barrier, and so covers only what its own thread has done; the "
@@ -658,11 +670,11 @@ bool Checker::judge_one_sided_lock(const Conflict& c, Verdict* v) const {
 // A wait that was over at once, with a value of an earlier launch.
 bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const {
     if (!reader) return false;
-    for (const SyncLoad* l : witness.loads_of(reader->block)) {
-        const SyncStore& s = l->seen;
+    for (const SyncLoad& l : witness.waits_of(reader->block)) {
+        const SyncStore& s = l.seen;
         if (!s.pc || s.rank != writer.rank || !s.launch) continue;
-        if (l->id != reader->id && !happens_before(l->id, l->time, reader->clock)) continue;
-        if (s.launch >= writer.launch || l->launch <= 1) return false;
+        if (l.id != reader->id && !happens_before(l.id, l.time, reader->clock)) continue;
+        if (s.launch >= writer.launch || l.launch <= 1) return false;
         v->kind = "race";
         v->certainty = 41;
         v->detail = "the wait was over with the value that launch " + std::to_string(s.launch) +
@@ -671,9 +683,9 @@ bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict
             "an epoch: signal and wait for a value that grows with each launch (or clear the signal between them)";
         v->what = "wait for this launch's value";
         v->how = "at";
-        v->to = l->pc;
+        v->to = l.pc;
         v->signal = s.pc;
-        v->wait = l->pc;
+        v->wait = l.pc;
         return true;
     }
     return false;
@@ -715,9 +727,9 @@ bool Checker::has_just_read(const Conflict& c) const {
 
 // Whether a thread has seen what this other one of the block stored: they do not meet at barriers alone.
 bool Checker::hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const {
-    for (const SyncLoad* l : witness.loads_of(t.block))
-        if (l->seen.pc && l->seen.block == t.block && !l->is_of(data) &&
-            ((l->id == t.id && l->seen.id == other) || (l->id == other && l->seen.id == t.id)))
+    for (const SyncLoad& l : witness.waits_of(t.block))
+        if (l.seen.pc && l.seen.block == t.block && !l.is_of(data) &&
+            ((l.id == t.id && l.seen.id == other) || (l.id == other && l.seen.id == t.id)))
             return true;
     return false;
 }
@@ -773,11 +785,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
         v.to = signal_of(t.rank, &t, theirs.rank, 0);
         if (!they_read) {
-            v.unsettled = true;
-            v.writer_block = past.block;
-            v.writer = slot.id;
-            v.written = slot.time;
-            v.read_pc = c.pc;
+            v.unsettled = {true, past.block, slot.id, slot.time, t.block, c.pc};
         }
         if (they_read) {
             v.remedy = warp ? kSyncwarpBeforeCredit : kSyncthreadsBeforeCredit;
@@ -840,11 +848,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.how = again ? "credit_late" : "swap";
         v.from = again ? slot.pc : signal_of(t.rank, &t, theirs.rank, 0, &v.wait);
         v.to = again ? c.pc : slot.pc;
-        v.unsettled = !again;
-        v.writer_block = past.block;
-        v.writer = slot.id;
-        v.written = slot.time;
-        v.read_pc = c.pc;
+        v.unsettled = {!again, past.block, slot.id, slot.time, t.block, c.pc};
     } else {
         v.remedy = kReleaseAcquire;
     }
@@ -1198,11 +1202,8 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.from = signal_of(reader_rank, reader, first.source, 0, &v.wait);
         v.to = c.slot.pc;
         v.how = "swap";
-        v.unsettled = true;
-        v.writer_block = past_of(first.poster_id, first.poster_time).block;
-        v.writer = first.poster_id;
-        v.written = first.poster_time;
-        v.read_pc = c.pc;
+        v.unsettled = {
+            true, past_of(first.poster_id, first.poster_time).block, first.poster_id, first.poster_time, t.block, c.pc};
     } else {
         v.remedy = kWaitFirst;
         v.how = "wait";
@@ -1296,11 +1297,12 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.from = signal_of(rank, reader, second.source, 0, &v.wait);
         v.to = c.pc;
         v.how = "swap";
-        v.unsettled = true;
-        v.writer_block = past_of(second.poster_id, second.poster_time).block;
-        v.writer = second.poster_id;
-        v.written = second.poster_time;
-        v.read_pc = slot.pc;
+        v.unsettled = {true,
+                       past_of(second.poster_id, second.poster_time).block,
+                       second.poster_id,
+                       second.poster_time,
+                       past.block,
+                       slot.pc};
     } else {
         v.remedy = kWaitFirst;
         v.how = "wait";
