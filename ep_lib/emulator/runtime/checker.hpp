@@ -93,6 +93,8 @@ struct ThreadCheck {
     uint32_t stores_called = 0;              // how often it has called tma_store
     uint32_t called_at[4];                   // by its own count, when; of the latest calls
     uint8_t details = 0;                     // AccessDetails of what it does now, for who keeps accesses
+    uint32_t last_pc = 0;                    // where it has last accessed memory, or called an operation of its warp
+    bool met_by_number = false;              // at a barrier that has one
     uint32_t asked_again_pc = 0;             // the last tma_wait, if this thread had waited for that round before
 };
 
@@ -204,6 +206,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);  // a load by the read-only path follows
     // What CUDA leaves open; it is a mistake if results depend on it.
     void undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std::string remedy, std::string detail);
+    void never_came(const Fiber* fiber, const Fiber* gone, std::string detail);
     std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // as Machine's
 
     void polled(uintptr_t address, uintptr_t pc);  // a thread looks there again, and has changed nothing in between
@@ -453,6 +456,10 @@ class __attribute__((visibility("hidden"))) Checker {
         uintptr_t to_begin = 0, to_end = 0;  // of bulk loads: where they write
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
     };
+    struct Event {  // of a thread of this block
+        uint32_t id, time;
+        uint64_t block;
+    };
     struct Side {
         uint32_t id, time, pc;
         uint8_t flags;
@@ -546,7 +553,9 @@ class __attribute__((visibility("hidden"))) Checker {
                           Verdict* v) const;
     Verdict judge(const Conflict& c) const;
     bool judge_synchronisation(const Conflict& c, Verdict* v) const;
-    bool judge_hand_over(const Conflict& c, Verdict* v) const;
+    static bool follows(const Event& e, const SyncLoad& l);
+    bool judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t block, Verdict* v) const;
+    bool judge_hand_over(const Conflict& c, Verdict* v, bool others) const;
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;

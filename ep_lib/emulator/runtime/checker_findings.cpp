@@ -43,6 +43,17 @@ constexpr const char* kAtomicSignal =
 constexpr const char* kWaitWritten =
     "tma_wait_written between a bulk store and the signal that tells of it (it follows the wait)";
 constexpr const char* kCopyWait = "__pipeline_wait_prior(0)";
+constexpr const char* kStoresAndLooks =
+    "each of the two looks at a word that the other one stores, and both are in what that is to keep for one";
+constexpr const char* kOneAtomicLock =
+    "a lock that one atomic takes (atom_cas_acquire from 0 to 1, until it gives 0) and st_release of 0 gives back; or, "
+    "by "
+    "the rules of Dekker, Peterson or the bakery, all of them, with fence.sc between each store and the looks behind "
+    "it";
+constexpr const char* kMeetAgain =
+    "a second barrier by number, which the reader reaches when it has read and the writer before it writes again";
+constexpr const char* kLanesThatCome =
+    "the operation outside of the branch, or a mask of the lanes that come to it (of __ballot_sync before the branch)";
 constexpr const char* kReused = "slot reused";
 constexpr const char* kOvertakes = "signal overtakes data";
 
@@ -134,6 +145,17 @@ void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std:
     if (finding.count > 1) return;
     finding.verdict.kind = kind;
     finding.verdict.remedy = std::move(remedy);
+    finding.verdict.detail = std::move(detail);
+    finding.verdict.certainty = 22;
+}
+
+// `gone` has ended without coming to the operation of its warp in which this thread waited for it.
+void Checker::never_came(const Fiber* fiber, const Fiber* gone, std::string detail) {
+    const auto side = [](const Fiber* f, uint32_t pc) { return Side{f->check->id, f->check->time, pc, 0}; };
+    Finding& finding = note(side(fiber, static_cast<uint32_t>(fiber->pc)), side(gone, gone->check->last_pc));
+    if (finding.count > 1) return;
+    finding.verdict.kind = "mask";
+    finding.verdict.remedy = kLanesThatCome;
     finding.verdict.detail = std::move(detail);
     finding.verdict.certainty = 22;
 }
@@ -413,7 +435,7 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     const bool nic = !c.t.owner || ids_of(c.slot.id).nic;
     if (c.flags & c.slot.flags & kAtomic) {
         if (c.bytes == c.slot.bytes && (c.flags & c.slot.flags & kVolatile)) {  // the option asks for it
-            if (!judge_hand_over(c, &v) && !judge_one_sided_lock(c, &v)) {
+            if (!judge_hand_over(c, &v, false) && !judge_one_sided_lock(c, &v)) {
                 v.remedy = "release/acquire or a fence on both sides, or a barrier: volatile orders nothing";
                 v.certainty = 20;
                 v.from = c.slot.pc;
@@ -565,87 +587,112 @@ struct Reach {
 
 }  // namespace
 
-// A thread that had done the first access has stored something, and this thread has seen it: so it was to be ordered.
-// Which link of that is missing?
-bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
+// Of a thread that has seen what another one stored: whether that was stored after this event, as it should have been
+// published and acquired then.
+bool Checker::follows(const Event& e, const SyncLoad& l) {
+    const SyncStore& s = l.seen;
+    if (!s.pc || s.kind == SyncKind::kNic || s.block != e.block || s.id == l.id) return false;
+    return s.id == e.id ? s.time >= e.time : happens_before(e.id, e.time, s.known);
+}
+
+// Whether the store and the look order what was done before with what comes behind: if not, what is missing there.
+bool Checker::judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t block, Verdict* v) const {
+    const SyncStore& s = l.seen;
+    const bool own = s.id == e.id;
+    const int needed = s.block == block ? EPEMU_SCOPE_BLOCK : s.rank == rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
+    Reach given, taken;
+    bool fenced_too_early = false;  // before a barrier, behind which the thread knows of what others did
+    if (releases(s.order)) given.take(s.scope, s.pc, false);
+    for (const FenceSeen& f : s.fences) {
+        if (f.pc && (own ? f.time >= e.time : happens_before(e.id, e.time, f.known))) {
+            given.take(std::min(f.scope, s.scope), f.scope < s.scope ? f.pc : s.pc, f.scope < s.scope);
+        } else if (f.pc && !own && f.scope >= needed) {
+            fenced_too_early = true;
+        }
+    }
+    if (acquires(l.order)) taken.take(l.scope, l.pc, false);
+    if (l.fence.pc)
+        taken.take(std::min(l.fence.scope, l.scope), l.fence.scope < l.scope ? l.fence.pc : l.pc,
+                   l.fence.scope < l.scope);
+    if (given.scope >= needed && taken.scope >= needed) return false;
+    const bool lock = (l.swap || s.gives_turn) && witness.is_lock(l.address, e.id);
+    const bool giver = given.scope < needed;
+    const Reach& side = giver ? given : taken;
+    const std::string fence = kFences[needed], thing = lock ? "lock" : "signal";
+    v->kind = "race";
+    v->certainty = lock ? 51 : 40;
+    v->signal = s.pc;
+    v->wait = l.pc;
+    v->how = "at";
+    v->lock = lock ? l.address : 0;
+    if (side.scope >= 0) {
+        const std::string narrow = side.by_fence ? lock ? "the fence at the lock" : "the fence"
+                                   : giver       ? "the " + thing + "'s store"
+                                                 : "the " + thing + "'s load";
+        v->detail = narrow + (lock ? " reaches " : " between the two reaches ") + kReach[side.scope] +
+                    ", and the other thread is " + kOtherIs[needed];
+        v->remedy = "scope: " + (side.by_fence ? fence : std::string(kScopes[needed])) +
+                    " is the smallest that reaches a thread " + kOtherIs[needed];
+        v->what = side.by_fence ? "use " + fence : std::string("give it the scope ") + kScopes[needed];
+        v->to = side.pc;
+    } else if (lock) {
+        v->detail = giver ? "both hold the lock here, but it is given back without release: what was done under it is "
+                            "not published"
+                          : "both hold the lock here, but it is taken without acquire: what was done under it before "
+                            "need not be seen";
+        v->remedy =
+            std::string("release/acquire of the lock: ") + fence + " after it is taken and before it is given back";
+        v->what = giver ? "give the lock back with release (or put " + fence + " before it)"
+                        : "take the lock with acquire (or put " + fence + " after it)";
+        v->to = giver ? s.pc : l.pc;
+    } else {
+        v->detail = giver ? "the signal in between is stored without release, so it publishes nothing"
+                          : "the signal in between is loaded without acquire, so nothing is ordered after it";
+        const bool both = giver && taken.scope < needed;
+        v->remedy = std::string(kReleaseAcquire) +
+                    (both    ? ", before the signal and after the wait: "
+                     : giver ? " before the signal: "
+                             : " after the wait: ") +
+                    fence + " is enough";
+        v->what = both && s.pc == l.pc ? "use acquire and release (acq_rel)"
+                  : giver              ? "store the signal with release"
+                                       : "load the signal with acquire";
+        v->to = giver ? s.pc : l.pc;
+        if (giver && fenced_too_early) {
+            v->detail =
+                "the fence comes before the barrier, and so covers, in PTX's memory model, only what its own thread "
+                "has done; the "
+                "signal behind the barrier is stored without release";
+            v->what = "put " + fence + " behind the barrier, before the signal";
+        }
+    }
+    return true;
+}
+
+// A thread that had done the first access has stored something, and this thread has seen it, or, with `others`, has seen
+// it by way of a third thread: so it was to be ordered. Which link of that is missing?
+bool Checker::judge_hand_over(const Conflict& c, Verdict* v, bool others) const {
     const ThreadCheck& t = c.t;
     const Slot& slot = c.slot;
     if (!t.owner || ids_of(slot.id).nic) return false;
-    const uint64_t block = past_of(slot.id, slot.time).block;
+    const Event first = {slot.id, slot.time, past_of(slot.id, slot.time).block};
     for (const SyncLoad& l : witness.waits_of(t.block)) {
-        const SyncStore& s = l.seen;
-        if (!s.pc || s.kind == SyncKind::kNic || s.block != block || s.id == l.id) continue;
         if (l.is_of(c.address)) continue;  // this is what they fight about
         if (l.id != t.id && !happens_before(l.id, l.time, t.clock)) continue;
-        const bool own = s.id == slot.id;
-        if (own ? s.time < slot.time : !happens_before(slot.id, slot.time, s.known)) continue;
-        if (own && s.time == slot.time && !releases(s.order) && s.pc < slot.pc) continue;  // most likely came before it
-        const int needed = scope_between(t, s.rank, s.block);
-        Reach given, taken;
-        bool fenced_too_early = false;  // before a barrier, behind which the thread knows of what others did
-        if (releases(s.order)) given.take(s.scope, s.pc, false);
-        for (const FenceSeen& f : s.fences) {
-            if (f.pc && (own ? f.time >= slot.time : f.time + 1 >= s.time)) {
-                given.take(std::min(f.scope, s.scope), f.scope < s.scope ? f.pc : s.pc, f.scope < s.scope);
-            } else if (f.pc && !own && f.scope >= needed) {
-                fenced_too_early = true;
-            }
+        if (!others) {
+            if (follows(first, l) && judge_link(first, l, t.rank, t.block, v)) return true;
+            continue;
         }
-        if (acquires(l.order)) taken.take(l.scope, l.pc, false);
-        if (l.fence.pc)
-            taken.take(std::min(l.fence.scope, l.scope), l.fence.scope < l.scope ? l.fence.pc : l.pc,
-                       l.fence.scope < l.scope);
-        if (given.scope >= needed && taken.scope >= needed) continue;
-        const bool lock = (l.swap || s.gives_turn) && witness.is_lock(l.address, slot.id);
-        const bool giver = given.scope < needed;
-        const Reach& side = giver ? given : taken;
-        const std::string fence = kFences[needed], thing = lock ? "lock" : "signal";
-        v->kind = "race";
-        v->certainty = lock ? 51 : 40;
-        v->signal = s.pc;
-        v->wait = l.pc;
-        v->how = "at";
-        v->lock = lock ? l.address : 0;
-        if (side.scope >= 0) {
-            const std::string narrow = side.by_fence ? lock ? "the fence at the lock" : "the fence"
-                                       : giver       ? "the " + thing + "'s store"
-                                                     : "the " + thing + "'s load";
-            v->detail = narrow + (lock ? " reaches " : " between the two reaches ") + kReach[side.scope] +
-                        ", and the other thread is " + kOtherIs[needed];
-            v->remedy = "scope: " + (side.by_fence ? fence : std::string(kScopes[needed])) +
-                        " is the smallest that reaches a thread " + kOtherIs[needed];
-            v->what = side.by_fence ? "use " + fence : std::string("give it the scope ") + kScopes[needed];
-            v->to = side.pc;
-        } else if (lock) {
-            v->detail =
-                giver ? "both hold the lock here, but it is given back without release: what was done under it is "
-                        "not published"
-                      : "both hold the lock here, but it is taken without acquire: what was done under it before "
-                        "need not be seen";
-            v->remedy =
-                std::string("release/acquire of the lock: ") + fence + " after it is taken and before it is given back";
-            v->what = giver ? "give the lock back with release (or put " + fence + " before it)"
-                            : "take the lock with acquire (or put " + fence + " after it)";
-            v->to = giver ? s.pc : l.pc;
-        } else {
-            v->detail = giver ? "the signal in between is stored without release, so it publishes nothing"
-                              : "the signal in between is loaded without acquire, so nothing is ordered after it";
-            const bool both = giver && taken.scope < needed;
-            v->remedy = std::string(kReleaseAcquire) +
-                        (both    ? ", before the signal and after the wait: "
-                         : giver ? " before the signal: "
-                                 : " after the wait: ") +
-                        fence + " is enough";
-            v->what = giver ? "store the signal with release" : "load the signal with acquire";
-            v->to = giver ? s.pc : l.pc;
-            if (giver && fenced_too_early) {
-                v->detail =
-                    "the fence comes before the barrier, and so covers only what its own thread has done; the "
-                    "signal behind the barrier is stored without release";
-                v->what = "put " + fence + " behind the barrier, before the signal";
-            }
+        const SyncStore& s = l.seen;
+        if (!s.pc || s.kind == SyncKind::kNic || s.block == t.block) continue;
+        for (const SyncLoad& before : witness.waits_of(s.block)) {
+            const Event third = {before.id, before.time, s.block};
+            if (!follows(first, before) || !follows(third, l)) continue;
+            if (!judge_link(first, before, s.rank, s.block, v) && !judge_link(third, l, t.rank, t.block, v)) continue;
+            v->detail = "by way of a third thread, " + v->detail;
+            v->certainty = 23;
+            return true;
         }
-        return true;
     }
     return false;
 }
@@ -745,16 +792,36 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     v.how = "between";
     v.from = slot.pc;
     v.to = c.pc;
-    if (judge_hand_over(c, &v) || judge_one_sided_lock(c, &v)) return v;
+    if (judge_hand_over(c, &v, false) || judge_one_sided_lock(c, &v)) return v;
     const bool writes_both = !reads && !they_read && c.pc == slot.pc;  // both read, add and write back in one line
     if (writes_both && has_just_read(c) && !sibling_ahead(t, running(slot.id, past.block))) {
-        v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
         v.certainty = 50;
-        v.what = "use an atomic read-modify-write";
         v.how = "at";
+        const uint32_t look = witness.looks_at(t.block, t.id, past.block, slot.id);
+        if (look && witness.looks_at(past.block, slot.id, t.block, t.id)) {  // each at what the other one stores
+            v.detail = kStoresAndLooks;
+            v.remedy = kOneAtomicLock;
+            v.what = "take such a lock instead of the look";
+            v.to = look;
+            return v;
+        }
+        v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
+        v.what = "use an atomic read-modify-write";
         return v;
     }
     const bool by_flags = past.block == t.block && hand_over_by_flags(t, slot.id, c.address);
+    const ThreadCheck* const there = past.block == t.block ? running(slot.id, past.block) : nullptr;
+    if (there && !by_flags && t.met_by_number && there->met_by_number) {
+        const bool reuse = they_read || (slot.flags & kAgain);
+        if (reuse && !(reads && they_read)) v.kind = kReused;
+        v.remedy = reuse ? kMeetAgain : "a barrier by number between the two, which both pass";
+        v.how = reuse ? "named_again" : "named";
+        v.what = "";
+        v.from = they_read ? slot.pc : c.pc;
+        v.to = they_read ? c.pc : slot.pc;
+        v.certainty = 14;
+        return v;
+    }
     if (past.block == t.block && !by_flags) {
         const bool warp = slot.id / kWarpSize == t.id / kWarpSize;
         v.remedy = warp ? warp_barrier(threads) : kSyncthreads;
@@ -800,6 +867,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         }
         return v;
     }
+    if (judge_hand_over(c, &v, true)) return v;
     const bool again = they_read ? c.again : (slot.flags & kAgain) != 0;
     if (they_read) {
         v.what = "";

@@ -17,21 +17,21 @@ int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 
 }  // namespace
 
-void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
+void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest) {
     auto& loads = blocks_[f.block->id].loads;
     const ThreadCheck& t = *f.check;
     const auto location = locations_.find(address);
-    const SyncStore* last = location == locations_.end() ? nullptr : &location->second.last;
+    const SyncStore* last = !newest || location == locations_.end() ? nullptr : &location->second.last;
     const auto is_same = [&](const SyncLoad& l) { return l.id == t.id && l.pc == pc && l.address == address; };
-    const auto newest = std::find_if(loads.rbegin(), loads.rend(), is_same);  // a polling loop finds itself at once
-    if (newest != loads.rend()) {
-        const bool unchanged = last ? newest->seen.pc == last->pc && newest->seen.time == last->time : !newest->seen.pc;
-        if (unchanged && newest->time == t.time) {
+    const auto before = std::find_if(loads.rbegin(), loads.rend(), is_same);  // a polling loop finds itself at once
+    if (before != loads.rend()) {
+        const bool unchanged = last ? before->seen.pc == last->pc && before->seen.time == last->time : !before->seen.pc;
+        if (unchanged && before->time == t.time) {
             polls_.insert(pc);
-            newest->fence = FenceSeen();
-            if (newest == loads.rbegin()) return;
+            before->fence = FenceSeen();
+            if (before == loads.rbegin()) return;
         }
-        loads.erase(std::next(newest).base());
+        loads.erase(std::next(before).base());
     } else if (loads.size() == kKept) {
         loads.pop_front();
     }
@@ -135,12 +135,13 @@ void Witness::swapped(const Fiber& f, uintptr_t address) {
     if (!loads.empty()) loads.back().swap = true;
 }
 
-void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc) {
+void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time) {
     const ThreadCheck& t = *f.check;
-    if (order != EPEMU_ACQUIRE) fences_[t.id][scope] = {pc, t.time, scope};
+    const FenceSeen fence = {pc, time, scope, t.clock};
+    if (order != EPEMU_ACQUIRE) fences_[t.id][scope] = fence;
     if (order == EPEMU_RELEASE) return;
     for (SyncLoad& l : blocks_[f.block->id].loads)
-        if (l.id == t.id && l.fence.scope < scope) l.fence = {pc, t.time, scope};
+        if (l.id == t.id && l.fence.scope < scope) l.fence = fence;
 }
 
 void Witness::net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet) {
@@ -202,6 +203,15 @@ std::vector<SyncLoad> Witness::waits_of(uint64_t block) const {
         }
     }
     return waits;
+}
+
+uint32_t Witness::looks_at(uint64_t block, uint32_t id, uint64_t other_block, uint32_t other) const {
+    const auto it = blocks_.find(other_block);
+    if (it == blocks_.end()) return 0;
+    for (const SyncLoad& l : waits_of(block))
+        for (const SyncStore& s : it->second.stores)
+            if (l.id == id && s.id == other && l.is_of(s.address)) return l.pc;
+    return 0;
 }
 
 const SyncStore* Witness::last_store(uintptr_t address) const {

@@ -20,6 +20,7 @@ enum class SyncKind : uint8_t { kStore, kAdd, kSwap, kNic };  // what wrote; kSw
 struct FenceSeen {
     uint32_t pc = 0, time = 0;
     int scope = -1;
+    VectorClock known;  // what happened before it
 };
 
 // A write to a location that threads synchronise by.
@@ -68,15 +69,19 @@ class __attribute__((visibility("hidden"))) Witness {
   public:
     void net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet);
     const NetOrder* ordered_since(uint32_t id, uint32_t time) const;  // the first of this thread
-    void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
+    // `newest`: whether that is what it has got; what stored an older value is not known.
+    void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest = true);
     void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void uses(const Fiber& f, uintptr_t address, bool used);  // what its last update there has found
     void swapped(const Fiber& f, uintptr_t address);  // the update before this one was a swap that changed the value
-    void fence(const Fiber& f, int order, int scope, uint32_t pc);
-    void posted(const Fiber& f, uintptr_t signal, uint32_t pc);  // a signal that a NIC will bring
+    void fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time);  // by when the thread came to it
+    void posted(const Fiber& f, uintptr_t signal, uint32_t pc);                    // a signal that a NIC will bring
     void nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc);
     void finished(uint64_t block);
+
+    // A line in which a thread of this block looks at what a thread of the other one stores. Else 0.
+    uint32_t looks_at(uint64_t block, uint32_t id, uint64_t other_block, uint32_t other) const;
 
     // Looks of a block's threads at such locations, the newest first.
     std::vector<const SyncLoad*> loads_of(uint64_t block) const;
