@@ -491,7 +491,7 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     if how == "named":
         return f"put a barrier by number that both warps pass between {first} and {last}"
     if how == "named_again":
-        return f"before {last} writes again, meet at a second barrier by number, which the reader reaches after {first}"
+        return f"end each round at a second barrier by number: reader after {first}, writer before {last} runs again"
     if how == "credit":
         return f"before {last} writes there again, wait for a credit that the reader gives after {first}"
     if how == "credit_late":

@@ -46,12 +46,11 @@ constexpr const char* kCopyWait = "__pipeline_wait_prior(0)";
 constexpr const char* kStoresAndLooks =
     "each of the two looks at a word that the other one stores, and both are in what that is to keep for one";
 constexpr const char* kOneAtomicLock =
-    "a lock that one atomic takes (atom_cas_acquire from 0 to 1, until it gives 0) and st_release of 0 gives back; or, "
-    "by "
-    "the rules of Dekker, Peterson or the bakery, all of them, with fence.sc between each store and the looks behind "
-    "it";
+    "a lock that one atomic takes (atom_cas_acquire from 0 to 1, until it gives 0) and st_release of 0 gives back; or "
+    "all "
+    "rules of Dekker, Peterson or the bakery, with __threadfence_system (fence.sc) between each store and its looks";
 constexpr const char* kMeetAgain =
-    "a second barrier by number, which the reader reaches when it has read and the writer before it writes again";
+    "a second barrier by number at the end of each round, which no warp passes before the reader has read";
 constexpr const char* kLanesThatCome =
     "the operation outside of the branch, or a mask of the lanes that come to it (of __ballot_sync before the branch)";
 constexpr const char* kReused = "slot reused";
