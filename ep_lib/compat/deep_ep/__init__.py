@@ -25,6 +25,7 @@ from ep_lib.compat.deep_ep.handles import EPHandle
 from ep_lib.errors import BackendUnavailable
 
 topk_idx_t = torch.int64
+"""The dtype of expert ids."""
 
 __all__ = [
     "Buffer",
