@@ -889,6 +889,7 @@ NOT_PROVED = {  # by file, or by file and kernel
     "tutorial_kernels/03_ibgda_shim_debug.cu": "prints what it finds, and takes times: it reads a clock",
     "tutorial_kernels/06_dispatch.cu:read_rows": "reads rows for their time only, behind a dispatch",
     "ep_lib/moe/pcie/exchange_counts.cu:ep_pcie_finish": "one thread waits for its NIC, before the host frees memory",
+    "ep_lib/compat/deep_ep/layout.cu": "counts in its own rank's memory: no peer takes part",
     "ep_lib/commands/bench/*": "takes times: it reads a clock, or its result is not used",
     "ep_lib/transports/nixl/mapped_addresses.cu": "asks UCX on a GPU, which the emulator has not",
     "ep_lib/transports/proxy/signal.cu": "one release by one thread, behind a copy of CUDA's copy engine",

@@ -432,8 +432,7 @@ class Buffer:
         """
         self._require_usable()
         self._require_own(handle)
-        if not (type(sorted_by_expert) is type(async_finish) is bool):
-            require_flags(sorted_by_expert=sorted_by_expert, async_finish=async_finish)
+        require_flags(sorted_by_expert=sorted_by_expert, async_finish=async_finish)
         info = self._checks.rows("x", x, None, narrow=not sorted_by_expert)
         width, weights = info.shape[1], None
         by_expert = self._checks.expert_rows(handle, topk_weights) if sorted_by_expert else None
@@ -495,6 +494,8 @@ class Buffer:
         async_finish: bool = False,
         return_recv_hook: bool = False,
         topk_weights: Array | None = None,
+        column_major_scales: bool = False,
+        recv_totals: Array | None = None,
     ) -> LowLatencyDispatched:
         """Collective: send a decode batch to its experts, in one kernel and without waiting on the host.
 
@@ -514,6 +515,9 @@ class Buffer:
         ``topk_weights``, ``[T, top_k]`` float32: they travel with the ids, and the combine needs none (None there),
         which saves it a trip between ranks. On all ranks or on none.
 
+        ``column_major_scales``: the scales' last two dimensions lie column by column in memory, as
+        DeepGEMM reads them; the shape is the same. ``recv_totals``, int32 ``[E]``: the kernel adds recv_count to it.
+
         ``return_recv_hook``: launch only what sends. The arrays are filled by what ``hook()`` launches; until then the
         caller's stream is free for other work, with no kernel of ours on the GPU. Up to two dispatches may wait for
         their hooks, which are called in order. ``async_finish``: run on a stream of the Buffer's own; the caller's
@@ -524,9 +528,15 @@ class Buffer:
         ``rank.synchronize()``.
         """
         mode = self._low_latency_mode()
-        if not (type(use_fp8) is type(async_finish) is type(return_recv_hook) is bool):
-            require_flags(use_fp8=use_fp8, async_finish=async_finish, return_recv_hook=return_recv_hook)
-        return mode.dispatch(x, topk_idx, use_fp8, async_finish, return_recv_hook, topk_weights)
+        require_flags(
+            use_fp8=use_fp8,
+            async_finish=async_finish,
+            return_recv_hook=return_recv_hook,
+            column_major_scales=column_major_scales,
+        )
+        return mode.dispatch(
+            x, topk_idx, use_fp8, async_finish, return_recv_hook, topk_weights, column_major_scales, recv_totals
+        )
 
     def low_latency_combine(
         self,
@@ -559,8 +569,7 @@ class Buffer:
         :meth:`low_latency_dispatch`.
         """
         mode = self._low_latency_mode()
-        if not (type(zero_copy) is type(async_finish) is type(return_recv_hook) is bool):
-            require_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
+        require_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
         return mode.combine(x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Array:

@@ -218,13 +218,12 @@ class InputChecks:
         form: RowFormat | None,
     ) -> tuple[int, int]:
         """What else a dispatch may be asked for; returns the first two as whole numbers."""
-        if not (type(sorted_by_expert) is type(async_finish) is type(copy) is type(column_major_scales) is bool):
-            require_flags(
-                sorted_by_expert=sorted_by_expert,
-                async_finish=async_finish,
-                copy=copy,
-                column_major_scales=column_major_scales,
-            )
+        require_flags(
+            sorted_by_expert=sorted_by_expert,
+            async_finish=async_finish,
+            copy=copy,
+            column_major_scales=column_major_scales,
+        )
         if column_major_scales:
             self._require_columns(form)
         if not copy and self._config.receive_areas == 0:
@@ -302,7 +301,8 @@ class InputChecks:
 def require_flags(**flags: Any) -> None:
     """Raises ArgumentError for one that is no bool: a text such as "False" would be true."""
     for name, value in flags.items():
-        flag(name, value)
+        if type(value) is not bool:
+            flag(name, value)
 
 
 def _refuse_strides(name: str, info: ArrayInfo) -> NoReturn:

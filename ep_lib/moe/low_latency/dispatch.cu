@@ -32,6 +32,8 @@ struct Arrivals {
     int* token_counts;  // [ranks]   tokens of each source; recv_index has nothing of others
     int* sent_idx;      // [max_tokens, top_k]   this rank's own choices: the combine finds its weights by them
     float* weights;     // [ranks, max_tokens, top_k]   where recv_index is not -1; null: none travel
+    int* totals;        // [experts_per_rank]   counts are added to it; or null
+    int scale_stride;   // from a row's scale to its next one: 1; ranks * max_tokens where each expert's lie by column
 };
 
 // ---- The half that sends: ids first, then rows, then their flags -----------------------------------------------------
@@ -296,14 +298,16 @@ EP_DEVICE void scatter_row(const int4* from, const Arriving& row, const Arrivals
 #pragma unroll 1
         for (int t = 0; t < row.num_targets; ++t) {
             int4* const target = to.rows + static_cast<int64_t>(row.targets[t]) * vectors;
+            const int line = row.targets[t] % to.scale_stride;
+            const int64_t first_scale = static_cast<int64_t>(row.targets[t] - line) * num_scales + line;
 #pragma unroll
             for (int u = 0; u < kInFlight; ++u) {
                 if (first + u * kWarpSize < end) st_na_v4(target + first + u * kWarpSize, v[u]);
             }
 #pragma unroll
             for (int u = 0; u < kScalesInFlight; ++u) {
-                const int i = base + u * kWarpSize;
-                if (i < num_scales) to.scales[static_cast<int64_t>(row.targets[t]) * num_scales + i] = s[u];
+                const int64_t i = base + u * kWarpSize;
+                if (i < num_scales) to.scales[first_scale + i * to.scale_stride] = s[u];
             }
         }
     }
@@ -404,6 +408,7 @@ EP_DEVICE bool receive_rows(const DispatchArgs& args, const Arrivals& arrivals, 
 #pragma unroll 1
         for (int e = thread; e < common.experts_per_rank; e += threads_in_block()) {
             arrivals.counts[e] = low_latency_counts[e];
+            if (arrivals.totals) arrivals.totals[e] += low_latency_counts[e];
         }
 #pragma unroll 1
         for (int s = thread; s < ranks; s += threads_in_block()) arrivals.token_counts[s] = receiving.tokens[s];

@@ -28,7 +28,7 @@ from ep_lib.moe.handle import Arrived, refuse_other_rows, require_owner
 from ep_lib.moe.low_latency.memory import allocate, capacity_of
 from ep_lib.moe.memory import address_of, sync_current_stream
 from ep_lib.reference import FP8, FP8_GROUP
-from ep_lib.require import brief
+from ep_lib.require import brief, refuse
 from ep_lib.runtime.rank import Rank
 
 Hook = Callable[[], None]
@@ -185,6 +185,8 @@ class LowLatencyMode:
         async_finish: bool,
         return_recv_hook: bool,
         topk_weights: Array | None,
+        column_major_scales: bool,
+        recv_totals: Array | None,
     ) -> LowLatencyDispatched:
         """:meth:`ep_lib.Buffer.low_latency_dispatch`."""
         tokens = self._check_tokens(x)
@@ -195,14 +197,19 @@ class LowLatencyMode:
                 f"use_fp8 needs a scale for every {FP8_GROUP} elements, and hidden is {self.config.hidden}, which is "
                 "not a multiple; pass use_fp8=False"
             )
+        totals = None if recv_totals is None else self._check_totals(recv_totals)
         self._require_order("dispatch", async_finish, return_recv_hook)
         arrivals: LowLatencyArrivals | None = None
 
         def launch(halves: Halves) -> None:
             nonlocal arrivals
-            arrivals = self.launch_dispatch(halves, use_fp8, tokens, choices, arrivals, weights)
+            arrivals = self.launch_dispatch(
+                halves, use_fp8, tokens, choices, arrivals, weights, use_fp8 and column_major_scales, totals
+            )
 
-        event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, (x, topk_idx, launch))
+        event, hook = self._run(
+            "dispatch", launch, kind, async_finish, return_recv_hook, (x, topk_idx, recv_totals, launch)
+        )
         assert arrivals is not None
         sent = np.array(self._checks.view(topk_idx)) if self.rank.backend == "emulator" else None
         handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]), sent)
@@ -388,6 +395,12 @@ class LowLatencyMode:
             return choices, None
         return choices, self._checks.topk_weights(topk_weights, num_tokens, values=False)
 
+    def _check_totals(self, totals: Array) -> ArrayInfo:
+        info, experts = describe_here("recv_totals", totals, self._device), self.config.experts_per_rank
+        if info.dtype != INT32 or info.shape != (experts,) or info.strides_bytes is not None or info.readonly:
+            refuse("recv_totals", totals, f"a contiguous int32 array of shape ({experts},) that may be written")
+        return info
+
     def _check_rows(self, name: str, array: Array, shape: tuple[int | str, ...]) -> ArrayInfo:
         if not is_array(array):  # by its type alone: a repr would look at values
             raise ArgumentError(f"{name} is a {type(array).__name__}; it must be a NumPy, torch or CuPy array")
@@ -408,14 +421,16 @@ class LowLatencyMode:
 
     # ---- Launches, in the stream that is chosen ----------------------------------------------------------------------
 
-    def _made(self, kind: str, fp8: bool, weighted: bool) -> list[Made]:
+    def _made(self, kind: str, fp8: bool, weighted: bool, by_column: bool = False) -> list[Made]:
         """What a dispatch brings."""
         c, choices = self.config, self._choices
         experts, capacity = c.experts_per_rank, capacity_of(c)
         ints = experts + (c.world_size + 1) * math.prod(choices[1:]) + c.world_size
+        groups = c.hidden // FP8_GROUP
+        of_scales = (experts, groups, capacity) if by_column else (experts, capacity, groups)
         return [
             Made("rows", kind, (experts, capacity, c.hidden), FP8 if fp8 else BFLOAT16),
-            *([Made("scales", kind, (experts, capacity, c.hidden // FP8_GROUP), FLOAT32)] if fp8 else []),
+            *([Made("scales", kind, of_scales, FLOAT32)] if fp8 else []),
             Made("ints", kind, (ints,), INT32),
             *([Made("weights", kind, choices, FLOAT32)] if weighted else []),
         ]
@@ -450,6 +465,8 @@ class LowLatencyMode:
         topk_idx: Array,
         arrivals: LowLatencyArrivals | None = None,
         topk_weights: Array | None = None,
+        by_column: bool = False,
+        totals: ArrayInfo | None = None,
     ) -> LowLatencyArrivals:
         """Launch ``halves`` of a dispatch; returns ``arrivals``, or new ones."""
         rows, choices, weights = (
@@ -465,23 +482,30 @@ class LowLatencyMode:
             rows.kind,
             choices.dtype,
             weighted,
+            by_column,
             arrivals is None,
             self.shapes.get("dispatch"),
         )
         operation = self._operations.get(key)
         if operation is None:
-            launch = self._declare_dispatch(halves, fp8, choices.dtype, weighted)
-            made, given = self._made(rows.kind, fp8, weighted), ["x", "topk_idx", "topk_weights", "tokens"]
+            launch = self._declare_dispatch(halves, fp8, choices.dtype, weighted, by_column)
+            made = self._made(rows.kind, fp8, weighted, by_column)
+            given = ["x", "topk_idx", "topk_weights", "tokens", "totals"]
             if arrivals is not None:
                 given, made = given + [of.name for of in made], []
             operation = self._operations[key] = Operation(self.rank, given, [launch], made)
-        values = rows, choices, weights, rows.shape[0]
+        values = rows, choices, weights, rows.shape[0], totals
         if arrivals is None:
-            return self._arrivals_of(dict(zip(operation.made, operation.run(*values), strict=True)))
+            brought = dict(zip(operation.made, operation.run(*values), strict=True))
+            if by_column:
+                brought["scales"] = brought["scales"].swapaxes(1, 2)
+            return self._arrivals_of(brought)
         operation.run(*values, *[describe(array) for array in arrivals[:4] if array is not None])
         return arrivals
 
-    def _declare_dispatch(self, halves: Halves, fp8: bool, index: np.dtype[Any], weighted: bool) -> Launch:
+    def _declare_dispatch(
+        self, halves: Halves, fp8: bool, index: np.dtype[Any], weighted: bool, by_column: bool
+    ) -> Launch:
         shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
         layout = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs")
         args = layout.pack(
@@ -492,7 +516,9 @@ class LowLatencyMode:
             weights=self._at["dispatch_weights"],
         )
         arrivals = header_struct("moe/low_latency/dispatch.cu", "Arrivals")
-        brought: dict[str, str | Part] = {"rows": "rows", **self._parts}
+        stride = capacity_of(self.config) if by_column else 1
+        filled = arrivals.pack(**{**dict.fromkeys(arrivals.names, 0), "scale_stride": stride})
+        brought: dict[str, str | Part] = {"rows": "rows", "totals": "totals", **self._parts}
         brought |= ({"scales": "scales"} if fp8 else {}) | ({"weights": "weights"} if weighted else {})
         return Launch(
             kernel("dispatch", f"<{str(fp8).lower()}, {_is_whole(halves)}, {_index_type(index)}>"),
@@ -500,7 +526,7 @@ class LowLatencyMode:
             shape.threads,
             (
                 Struct(args, _tokens_of(layout)),
-                Struct(bytes(arrivals.size), words(arrivals, **brought)),
+                Struct(filled, words(arrivals, **brought)),
                 "x",
                 "topk_idx",
                 "topk_weights",
