@@ -52,7 +52,7 @@ class CountingKernel:
             operation = self._operations[key] = self._declare(*key)
         with self._streams.begin("torch", False):
             counted = operation.run(ids, *ids.shape)
-        if self._rank.backend == "emulator":
+        if self._rank._backend.host_waits:
             self._rank.synchronize()
         return Layout(*counted)
 
@@ -69,7 +69,7 @@ class CountingKernel:
         launch = Launch(
             library_kernel("compat/deep_ep/layout.cu", f"ep::deep_ep::count_choices<{index}>"),
             ranks,
-            _THREADS if self._rank.backend == "cuda" else _EMULATED_THREADS,
+            _EMULATED_THREADS if self._rank._backend.costly_threads else _THREADS,
             (Struct(args, words(layout, num_tokens="tokens", top_k="top_k")), "ids", "sent", "per_rank", "choices"),
             4 * each,
         )

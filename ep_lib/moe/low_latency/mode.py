@@ -15,19 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.cuda.native_host import first_rows
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, Word, words
 from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
-from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
+from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, first_rows, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
+from ep_lib.moe.formats import FP8, FP8_GROUP
 from ep_lib.moe.handle import Arrived, refuse_other_rows, require_owner
-from ep_lib.moe.low_latency.memory import allocate, capacity_of
-from ep_lib.moe.memory import address_of, sync_current_stream
-from ep_lib.reference import FP8, FP8_GROUP
+from ep_lib.moe.low_latency.memory import allocate, capacity_of, has_low_latency, make_low_latency_map
+from ep_lib.moe.memory import address_of
 from ep_lib.require import brief, refuse
 from ep_lib.runtime.rank import Rank
 
@@ -68,7 +67,7 @@ class LowLatencyArrivals(NamedTuple):
     @property
     def counts(self) -> Array:
         """int32 ``[E]``."""
-        return first_rows(self.experts, self.ints)[0]
+        return first_rows(self.experts, self.ints)
 
     @property
     def recv_index(self) -> Array:
@@ -154,18 +153,27 @@ class LowLatencyMode:
         self._operations: dict[Any, Operation] = {}  # one for each kind of call
         self._choices = (config.world_size, config.num_max_dispatch_tokens_per_rank, config.top_k)
         self._parts = self._parts_of_ints()
-        self._at, self._device = self._memory.at, self._memory.device
-        self.address = self._at["credits"]
-        self._checks = InputChecks(config, self._device)
+        self._at, self.device = self._memory.at, self._memory.device
+        self._checks = InputChecks(config, self.device)
         self._empty, self._streams = rank._backend.empty, rank.streams.operations()
         self._owner = object()  # in every handle
-        self._arrived = Arrived() if rank.backend == "emulator" else None
+        self._arrived = Arrived() if rank._backend.sees_values else None
         self._waiting: dict[str, deque[object]] = {"dispatch": deque(), "combine": deque()}
         self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
         # What get_next_low_latency_combine_buffer gave out, for as long as its handle lives.
         self._expert_rows: weakref.WeakKeyDictionary[LowLatencyHandle, Array] = weakref.WeakKeyDictionary()
 
-    def close(self, orderly: bool) -> None:
+    @staticmethod
+    def symmetric_bytes(config: BufferConfig) -> int:
+        """Of its memory; 0 for a Buffer without this mode. Raises ArgumentError."""
+        return make_low_latency_map(config)[1] if has_low_latency(config) else 0
+
+    @property
+    def meeting_place(self) -> int:
+        """Of the first part."""
+        return self._at["credits"]
+
+    def close(self, orderly: bool = True) -> None:
         """Free the symmetric memory; ``orderly``: when every rank has come here, or did not within the limit."""
         if self.rank.is_closed:
             return
@@ -211,7 +219,7 @@ class LowLatencyMode:
             "dispatch", launch, kind, async_finish, return_recv_hook, (x, topk_idx, recv_totals, launch)
         )
         assert arrivals is not None
-        sent = np.array(self._checks.view(topk_idx)) if self.rank.backend == "emulator" else None
+        sent = np.array(self._checks.view(topk_idx)) if self.rank._backend.sees_values else None
         handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]), sent)
         if hook is not None:
             self._without_rows.append(handle)
@@ -293,7 +301,7 @@ class LowLatencyMode:
         self._finished[...] = 0
         self._broken[...] = 0
         self.mask[...] = self.rank.xp.asarray(np.isin(np.arange(self.config.world_size), list(masked)), np.uint32)
-        sync_current_stream(self.rank)
+        self.rank.streams.settle()
         self.broken[0] = 0
         self._owner = object()  # handles of before are not good any more
         self._without_rows.clear()
@@ -312,7 +320,7 @@ class LowLatencyMode:
             raise ArgumentError(f"rank {rank} cannot mask itself: the mask is about the other ranks")
         self.rank.synchronize()
         self.mask[rank] = int(mask)
-        sync_current_stream(self.rank)
+        self.rank.streams.settle()
 
     def _run(
         self,
@@ -390,13 +398,13 @@ class LowLatencyMode:
         self, topk_idx: Array, topk_weights: Array | None, num_tokens: int
     ) -> tuple[ArrayInfo, ArrayInfo | None]:
         """Ids are looked at where that costs nothing: in host memory."""
-        choices = self._checks.topk_idx(topk_idx, num_tokens, values=self.rank.backend == "emulator")
+        choices = self._checks.topk_idx(topk_idx, num_tokens, values=self.rank._backend.sees_values)
         if topk_weights is None:
             return choices, None
         return choices, self._checks.topk_weights(topk_weights, num_tokens, values=False)
 
     def _check_totals(self, totals: Array) -> ArrayInfo:
-        info, experts = describe_here("recv_totals", totals, self._device), self.config.experts_per_rank
+        info, experts = describe_here("recv_totals", totals, self.device), self.config.experts_per_rank
         if info.dtype != INT32 or info.shape != (experts,) or info.strides_bytes is not None or info.readonly:
             refuse("recv_totals", totals, f"a contiguous int32 array of shape ({experts},) that may be written")
         return info
@@ -404,7 +412,7 @@ class LowLatencyMode:
     def _check_rows(self, name: str, array: Array, shape: tuple[int | str, ...]) -> ArrayInfo:
         if not is_array(array):  # by its type alone: a repr would look at values
             raise ArgumentError(f"{name} is a {type(array).__name__}; it must be a NumPy, torch or CuPy array")
-        info = describe_here(name, array, self._device)
+        info = describe_here(name, array, self.device)
         if info.strides_bytes is not None:
             raise ArgumentError(f"{name} is not contiguous: strides are {info.strides_bytes} bytes; pass a copy of it")
         if info.shape != shape and not (isinstance(shape[0], str) and info.shape[1:] == shape[1:]):
@@ -605,12 +613,12 @@ class LowLatencyMode:
         """All blocks send, then receive: it takes all SMs to add up."""
         if self.config.num_low_latency_sms is not None:
             return LaunchShape(self._sms, self._threads(self.config.row_vectors, _MOST_THREADS), 1, 0)
-        blocks = _COMBINE_BLOCKS if self.rank.backend == "cuda" else _EMULATED_COMBINE_BLOCKS
+        blocks = _EMULATED_COMBINE_BLOCKS if self.rank._backend.costly_threads else _COMBINE_BLOCKS
         return LaunchShape(blocks * self._sms, self._threads(self.config.row_vectors, _COMBINE_THREADS), 1, 0)
 
     def _threads(self, vectors: int, most: int) -> int:
         """Up to ``most`` threads, each of which moves as many of a row's vectors as the others."""
-        if self.rank.backend == "emulator":
+        if self.rank._backend.costly_threads:
             return _EMULATED_THREADS
         rounds = -(-vectors // most)
         return -(-vectors // (rounds * _WARP)) * _WARP
@@ -644,10 +652,9 @@ def _tokens_of(layout: HeaderStruct) -> tuple[Word, ...]:
 
 def _num_sms(rank: Rank, chosen: int | None) -> int:
     """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
-    if rank.backend == "emulator":
-        return chosen or _EMULATED_SMS
-    assert rank.sm_count is not None
     most = rank.sm_count
+    if most is None:
+        return chosen or _EMULATED_SMS
     if chosen is not None and chosen > most:
         raise ArgumentError(f"num_low_latency_sms is {chosen}, and this GPU has {most} SMs: pass no more")
     return chosen or most
