@@ -194,16 +194,7 @@ def build(navigation: list[dict[str, Any]]) -> list[str]:
     python = {"paths": [str(ROOT)], "options": {"extensions": [f"{HERE / 'reference.py'}:Docstrings"]}}
     config["plugins"] = {"mkdocstrings": {"handlers": {"python": python}}}
     (MADE / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--quiet",
-        "--strict",
-        "--config-file",
-        str(MADE / "mkdocs.yml"),
-    ]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(MADE / "mkdocs.yml")]
     subprocess.run(command, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     with (MADE / "html" / "objects.inv").open("rb") as file:
         found = Inventory.parse_sphinx(file, domain_filter=["py"])

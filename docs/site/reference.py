@@ -84,7 +84,17 @@ def write_pages(folder: Path) -> list[dict[str, str]]:
         else:
             elsewhere[path].append(f"`{name}` is [`{place}`][{place}].")
     for path, members in names.items():
-        lines = [f"# {path}", "", *elsewhere[path], "", f"::: {path}", "    options:", f"      members: {members}", ""]
+        # Members of classes that have no entry of their own are told of here.
+        inherited = sorted(
+            {
+                name
+                for member in members
+                for name, one in getattr(look_up(package, f"{path}.{member}"), "inherited_members", {}).items()
+                if name[0] != "_" and entry_of(one.target_path, first) is None
+            }
+        )
+        options = [f"      members: {members}", f"      inherited_members: {inherited or False}"]
+        lines = [f"::: {path}", "    options:", *options, "", *elsewhere[path], ""]
         (folder / f"{path}.md").write_text("\n".join(lines), encoding="utf-8")
     return [{path: f"{folder.name}/{path}.md"} for path in names]
 
@@ -106,7 +116,8 @@ def as_markdown(text: str, scope: griffe.Object, package: griffe.Module, first: 
         found = find(role[1], scope, package, first)
         if found is None and entry_of(scope.path, first) is not None:
             logging.getLogger("mkdocs.plugins").warning("%s: %s leads nowhere", scope.path, role[0])
-        place = None if found is None else entry_of(found, first)
+        one = None if found is None else look_up(package, found)  # a field without a docstring has no entry
+        place = None if found is None or one is None or not one.has_docstring else entry_of(found, first)
         return f"`{role[1]}`" if place is None else f"[`{role[1]}`][{place}]"
 
     return _LITERAL_BLOCK.sub(":", _ROLE.sub(link, text))

@@ -24,7 +24,7 @@ from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
 from ep_lib.compat.deep_ep.handles import EPHandle
 
 topk_idx_t = torch.int64
-"""The dtype of expert ids."""
+"""The dtype of expert ids, torch.int64."""
 
 __all__ = [
     "Buffer",

@@ -342,7 +342,9 @@ class Buffer:
         )
 
     dispatch = low_latency_dispatch
+    """:meth:`low_latency_dispatch`."""
     combine = low_latency_combine
+    """:meth:`low_latency_combine`."""
 
     def get_next_combine_buffer(self, handle: Handle) -> Tensor:
         """Where experts may write what ``combine(zero_copy=True)`` with this handle brings back: bfloat16, of recv_x's
