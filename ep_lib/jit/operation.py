@@ -121,7 +121,8 @@ class Operation:
             self._natively = self._rank._backend.executor(self)
         return made
 
-    def _one_by_one(self, values: Sequence[Any]) -> Sequence[Array]:
+    def make(self, values: Sequence[Any]) -> tuple[list[Array], list[Any]]:
+        """The arrays that a call makes, and all of its values: those given, and behind them what the arrays are."""
         known, made = [*values], []
         for kind, lengths, dtype in self.makes:
             shape: list[int] = []
@@ -129,9 +130,14 @@ class Operation:
                 shape.append(length if slot < 0 else values[slot])
             made.append(self._rank._backend.empty(kind, tuple(shape), dtype))
             known.append(describe(made[-1]))
+        return made, known
+
+    def filled(self, known: Sequence[Any]) -> list[tuple[Launch, list[Any], list[ArrayInfo]]]:
+        """Each launch, its arguments, and the arrays that it reaches by other addresses than those."""
+        filled = []
         for launch, arguments in zip(self.launches, self.arguments, strict=True):
             args: list[Any] = []
-            uses = list(launch.uses)  # and arrays that it reaches by their addresses alone
+            uses = list(launch.uses)
             for array, is_struct, data, patches in arguments:
                 if array >= 0:
                     args.append(known[array])
@@ -144,6 +150,12 @@ class Operation:
                         word = word.address + add + (0 if number < 0 else known[number] * factor)
                     block[at : at + size] = word.to_bytes(size, "little")
                 args.append(bytes(block) if is_struct else int.from_bytes(block, "little"))
+            filled.append((launch, args, uses))
+        return filled
+
+    def _one_by_one(self, values: Sequence[Any]) -> Sequence[Array]:
+        made, known = self.make(values)
+        for launch, args, uses in self.filled(known):
             launch.kernel.launch(
                 self._rank, launch.grid, launch.block, *args, shared_bytes=launch.shared_bytes, uses=tuple(uses)
             )
