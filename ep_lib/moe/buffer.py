@@ -395,6 +395,7 @@ class Buffer:
         async_finish: bool = False,
         sorted_by_expert: bool = False,
         quantize: str | None = None,
+        sum_order: str = "ranks",
     ) -> Any:
         """Collective: bring rows back and add up; returns ``[handle.num_tokens, hidden]`` in the Buffer's dtype.
 
@@ -419,6 +420,10 @@ class Buffer:
         rank do not change (:func:`ep_lib.reference.combine`, bit for bit). For direct writes, bfloat16 and widths that
         are a multiple of 128; on all ranks or on none; not with sorted_by_expert or combine_input.
 
+        ``sum_order="choices"``: a token's rows are added in the order in which its ranks' last choices stand in its
+        topk_idx, as DeepEP V2 adds them, and not in ascending order of ranks. Of this rank's own tokens alone, so ranks
+        may differ. For direct writes, and where a token goes to 32 ranks at most.
+
         ``async_finish``: runs beside the caller's stream, and an :class:`ep_lib.moe.event.Event` is returned too:
         ``(out, event)``.
 
@@ -442,6 +447,7 @@ class Buffer:
                 topk_weights, handle.num_tokens, values=self._mode.waits(async_finish=False)
             )
         biases = self._checks.bias(bias, handle.num_tokens, width)
+        by_choice = self._checks.sum_order(sum_order)
         as_fp8 = quantize is not None and self._checks.as_fp8(
             quantize, info, self._mode.is_combine_input(info), sorted_by_expert
         )
@@ -456,6 +462,7 @@ class Buffer:
                 async_finish=async_finish,
                 by_expert=by_expert,
                 as_fp8=as_fp8,
+                by_choice=by_choice,
             )
             what = (
                 "handles of different dispatches, rows of different widths, or combine_input, sorted_by_expert or "

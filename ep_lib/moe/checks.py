@@ -27,6 +27,7 @@ from ep_lib.moe.mode import ExpertRows, Payload
 from ep_lib.require import at_least_one, flag, index, refuse, show
 
 UINT16 = np.dtype(np.uint16)
+WARP = 32
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
@@ -272,6 +273,17 @@ class InputChecks:
         if in_place:
             raise ArgumentError("quantize: rows in combine_input are read from there as they are; pass other memory")
         return True
+
+    def sum_order(self, order: Any) -> bool:
+        """Whether it is that of choices, which a warp sorts a token's ranks by."""
+        if order not in ("ranks", "choices"):
+            refuse("sum_order", order, "'ranks' or 'choices'")
+        most = min(self._config.top_k, self._config.world_size)
+        if order == "choices" and most > WARP:
+            raise ArgumentError(
+                f"sum_order='choices': a token goes to {most} ranks here, and a warp sorts {WARP}: leave it out"
+            )
+        return bool(order == "choices")
 
     def bias(self, bias: Any, num_tokens: int, width: int) -> list[ArrayInfo]:
         """None, one array or a pair of them, each ``[num_tokens, width]``: as a list."""

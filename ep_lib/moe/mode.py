@@ -161,9 +161,11 @@ class NormalMode(Mode, Protocol):
         async_finish: bool,
         by_expert: ExpertRows | None = None,
         as_fp8: bool = False,
+        by_choice: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then ask :meth:`mismatched_ranks`.
-        ``by_expert``: rows are grouped by expert. ``as_fp8``: rows travel as FP8."""
+        ``by_expert``: rows are grouped by expert. ``as_fp8``: rows travel as FP8. ``by_choice``: in the order of
+        choices, not of ranks."""
 
     def combine_input(self, like: Array, num_rows: int) -> Array:
         """Where experts may write what a combine brings back: ``[num_rows, hidden]``, an array of the kind of

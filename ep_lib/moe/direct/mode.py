@@ -385,6 +385,7 @@ class DirectMode:
         async_finish: bool,
         by_expert: ExpertRows | None = None,
         as_fp8: bool = False,
+        by_choice: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
         config = self._config
@@ -417,6 +418,7 @@ class DirectMode:
                 columns,
                 columns * config.dtype.itemsize // VECTOR_BYTES,
                 min(how.most_warps, max(1, -(-rows // how.rows_a_warp))),
+                int(by_choice),
             )
         self._finish(async_finish)
         return out
@@ -596,7 +598,7 @@ class DirectMode:
         )
         given = ("x", "weights", "routing", "bias", "more_bias", "slot", "capacity", "tag", "tokens", "columns")
         out = Made("out", kind, ("tokens", "columns"), config.dtype)
-        operation = Operation(self._rank, (*given, "row_vectors", "warps"), [launch], [out])
+        operation = Operation(self._rank, (*given, "row_vectors", "warps", "by_choice"), [launch], [out])
         return _Combining(operation, tuning.send_warps, tuning.group_rows * send_blocks)
 
     def _combine_args(self, tuning: Tuning, send_blocks: int, is_push: bool) -> Struct:
@@ -612,6 +614,7 @@ class DirectMode:
             piece_vectors=tuning.add_vectors,
             most_ranks=most_ranks(config),
             stages=tuning.add_stages,
+            by_choice=0,
         )
         inside["send"] = send.pack(
             returned=self._at["returned"],
@@ -634,7 +637,10 @@ class DirectMode:
         add_at, send_at = layout.offsets["add"], layout.offsets["send"]
         bias_at = add_at + add.offsets["bias"]
         biases = (Word(bias_at + _ADDRESS_BYTES * i, _ADDRESS_BYTES, name) for i, name in enumerate(_BIASES))
-        changing += (*biases, *words(add, add_at, num_tokens="tokens", row_vectors="row_vectors"))
+        changing += (
+            *biases,
+            *words(add, add_at, num_tokens="tokens", row_vectors="row_vectors", by_choice="by_choice"),
+        )
         return Struct(args, changing + words(send, send_at, warps="warps"))
 
     def _declare_copy(self, payload: Payload, weights: ArrayInfo | None, wants: _Wanted) -> Operation | None:

@@ -33,6 +33,7 @@ _INSTEAD = {  # of what only direct mode can do
     "column_major_scales": "has none; transpose a copy of the scales",
     "quantize": "casts nothing on its way; leave it out, or dispatch FP8 rows with their scales",
     "bias": "has none; add it to the result",
+    "sum_order": "adds up in the order of ranks; leave it out",
 }
 
 # What a tag says, from the lowest bit: which operation, then what the caller passed.
@@ -242,9 +243,10 @@ class RingsMode(ABC):
         async_finish: bool = False,
         by_expert: ExpertRows | None = None,
         as_fp8: bool = False,
+        by_choice: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
-        self._refuse(bias=bias, quantize=as_fp8)
+        self._refuse(bias=bias, quantize=as_fp8, sum_order=by_choice)
         self._nic_barrier.begin(COMBINE, self.epoch, tag.number)
         out = None
         if self._nic_barrier.agreed():
