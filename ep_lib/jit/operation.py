@@ -15,7 +15,7 @@ import numpy as np
 
 from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel, Launcher
-from ep_lib.jit.structs import HeaderStruct
+from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 
 Value = ArrayInfo | int | None  # of a name, in one call
@@ -70,10 +70,24 @@ class Launch(NamedTuple):
     uses: tuple[ArrayInfo, ...] = ()  # further arrays that it reaches, always the same
 
 
-def words(layout: HeaderStruct, at: int = 0, /, **values: str | Part) -> tuple[Word, ...]:
-    """Members of a struct that lies at the byte ``at`` of another one."""
-    sizes = {field.name: field.dtype.itemsize for field in layout.fields}
-    return tuple(Word(at + layout.offsets[name], sizes[name], value) for name, value in values.items())
+def struct(header: str, name: str, /, **members: Any) -> Struct:
+    """The struct ``name`` of a header. Every member must be named: a number, bytes or None (null) stay; a name, a Part
+    or a Struct changes as it says, and so do those in a tuple, the elements of an array."""
+    layout, fixed = header_struct(header, name), dict[str, Any]()
+    changing: list[Word] = []
+    for field in layout.fields:
+        member, size = members.get(field.name), field.dtype.itemsize
+        fixed[field.name] = 0 if member is None else member
+        if isinstance(member, Struct):
+            fixed[field.name] = member.data
+            changing += [word._replace(at=field.offset + word.at) for word in member.words]
+        elif isinstance(member, (str, Part)):
+            fixed[field.name] = 0
+            changing.append(Word(field.offset, size, member))
+        elif isinstance(member, tuple):
+            fixed[field.name], each = bytes(size), size // len(member)
+            changing += [Word(field.offset + each * i, each, element) for i, element in enumerate(member)]
+    return Struct(layout.pack(**{of: fixed.get(of) for of in members}), tuple(changing))
 
 
 class Patch(NamedTuple):

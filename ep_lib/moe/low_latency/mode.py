@@ -17,8 +17,8 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, Word, words
-from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, struct
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
@@ -172,7 +172,7 @@ class LowLatencyMode:
         if self.rank.is_closed:
             return
         if orderly:
-            args = self._common(0, mask_on_timeout=True)  # a rank that is gone is no error any more
+            args = self._common(0, mask_on_timeout=True).data  # a rank that is gone is no error any more
             kernel("finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask, self._broken))
             self.rank.synchronize()
         self._memory.free()
@@ -509,30 +509,29 @@ class LowLatencyMode:
         self, halves: Halves, fp8: bool, index: np.dtype[Any], weighted: bool, by_column: bool
     ) -> Launch:
         shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
-        layout = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs")
-        args = layout.pack(
-            common=self._common(0, shape, halves),
+        args = struct(
+            "moe/low_latency/dispatch.cu",
+            "DispatchArgs",
+            common=self._common("tokens", shape, halves),
             slots=self._at["dispatch_slots"],
             row_flags=self._at["dispatch_flags"],
             routes=self._at["routes"],
             weights=self._at["dispatch_weights"],
         )
-        arrivals = header_struct("moe/low_latency/dispatch.cu", "Arrivals")
-        stride = capacity_of(self.config) if by_column else 1
-        filled = arrivals.pack(**{**dict.fromkeys(arrivals.names, 0), "scale_stride": stride})
-        brought: dict[str, str | Part] = {"rows": "rows", "counts": "counts", "totals": "totals", **self._parts}
-        brought |= ({"scales": "scales"} if fp8 else {}) | ({"weights": "weights"} if weighted else {})
+        brought = struct(
+            "moe/low_latency/dispatch.cu",
+            "Arrivals",
+            **{name: name for name in ("rows", "counts", "totals")},
+            **self._parts,
+            scales="scales" if fp8 else None,
+            weights="weights" if weighted else None,
+            scale_stride=capacity_of(self.config) if by_column else 1,
+        )
         return Launch(
             kernel("dispatch", f"<{str(fp8).lower()}, {_is_whole(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
-            (
-                Struct(args, _tokens_of(layout)),
-                Struct(filled, words(arrivals, **brought)),
-                "x",
-                "topk_idx",
-                "topk_weights",
-            ),
+            (args, brought, "x", "topk_idx", "topk_weights"),
             4 * self.config.experts_per_rank,
             self._own,
         )
@@ -569,25 +568,21 @@ class LowLatencyMode:
 
     def _declare_combine(self, halves: Halves, index: np.dtype[Any]) -> Launch:
         shape = self.shapes.get("combine") or self._combine_shape()
-        layout = header_struct("moe/low_latency/combine.cu", "CombineArgs")
-        args = layout.pack(
-            common=self._common(0, shape, halves),
+        args = struct(
+            "moe/low_latency/combine.cu",
+            "CombineArgs",
+            common=self._common("tokens", shape, halves),
             slots=self._at["combine_slots"],
             row_flags=self._at["combine_flags"],
             weights=self._at["weights"],
-            **dict.fromkeys(("recv_index", "token_counts", "sent_idx", "known_weights"), 0),
+            **self._parts,
+            known_weights="known_weights",
         )
         return Launch(
             kernel("combine", f"<{_is_whole(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
-            (
-                Struct(args, _tokens_of(layout) + words(layout, known_weights="known_weights", **self._parts)),
-                "out",
-                "rows",
-                "topk_idx",
-                "topk_weights",
-            ),
+            (args, "out", "rows", "topk_idx", "topk_weights"),
             uses=self._own,
         )
 
@@ -617,16 +612,18 @@ class LowLatencyMode:
         return -(-vectors // (rounds * _WARP)) * _WARP
 
     def _common(
-        self, num_tokens: int, shape: LaunchShape = _NO_ROLES, halves: Halves = BOTH, mask_on_timeout: bool = False
-    ) -> bytes:
+        self, tokens: int | str, shape: LaunchShape = _NO_ROLES, halves: Halves = BOTH, mask_on_timeout: bool = False
+    ) -> Struct:
         config = self.config
-        return header_struct("moe/low_latency/common.cuh", "Args").pack(
+        return struct(
+            "moe/low_latency/common.cuh",
+            "Args",
             finished=address_of(self._finished),
             mask=address_of(self.mask),
             broken=self._broken_pair,
             credits=self._at["credits"],
             halves=sum(header_constant("moe/low_latency/common.cuh", half) for half in halves),
-            num_tokens=num_tokens,
+            num_tokens=tokens,
             max_tokens=config.num_max_dispatch_tokens_per_rank,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
@@ -635,12 +632,6 @@ class LowLatencyMode:
             send_blocks=shape.send_blocks,
             mask_on_timeout=int(mask_on_timeout or config.low_latency_mask_on_timeout),
         )
-
-
-def _tokens_of(layout: HeaderStruct) -> tuple[Word, ...]:
-    """The number of tokens in a kernel's arguments."""
-    common = header_struct("moe/low_latency/common.cuh", "Args")
-    return words(common, layout.offsets["common"], num_tokens="tokens")
 
 
 def _num_sms(rank: Rank, chosen: int | None) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, RankMismatchError
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, words
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, struct
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, like
 from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
@@ -82,23 +82,20 @@ class NicBarrier:
         )
 
     def _declare(self, *, with_counts: bool) -> Launch:
-        layout, at = header_struct("moe/pcie/exchange_counts.cu", "ExchangeArgs"), self._memory.at
-        args = layout.pack(
-            **{name: at[name] for name in ("inbox", "outbox", "signals")},
-            epoch=0,
-            tag=0,
+        args = struct(
+            "moe/pcie/exchange_counts.cu",
+            "ExchangeArgs",
+            **{name: self._memory.at[name] for name in ("inbox", "outbox", "signals")},
+            epoch="epoch",
+            tag="tag",
             message_bytes=self._memory.parts["inbox"].shape[-1],
             channels=self._channels,
-            num_tokens=0,
+            num_tokens="tokens" if with_counts else 0,
             experts_per_rank=self._config.experts_per_rank,
             with_counts=int(with_counts),
         )
-        changing = words(layout, tag="tag", epoch="epoch")
-        counts: tuple[Slot, ...] = (None,) * 4
-        if with_counts:
-            changing += words(layout, num_tokens="tokens")
-            counts = ("index", "counts", "expert_counts", "plan")
-        slots = (Struct(args, changing), *counts[:3], address_of(self._tags), counts[3])
+        counts = ("index", "counts", "expert_counts", "plan") if with_counts else (None,) * 4
+        slots = (args, *counts[:3], address_of(self._tags), counts[3])
         return Launch(kernel("exchange_counts"), 1, self.threads, slots)
 
     def begin(self, kind: int, epoch: int, content: int, topk: ArrayInfo | None = None) -> Sequence[Array]:
@@ -381,21 +378,21 @@ class PcieMode(RingsMode):
 
     def _declare_combine(self, kind: str, weighted: bool) -> Operation:
         config = self._config
-        layout = header_struct("moe/pcie/combine.cu", "CombineArgs")
-        args = layout.pack(
+        args = struct(
+            "moe/pcie/combine.cu",
+            "CombineArgs",
             rings=self._rings(),
-            num_tokens=0,
-            row_vectors=0,
+            num_tokens="tokens",
+            row_vectors="row_vectors",
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        changing = words(layout, num_tokens="tokens", row_vectors="row_vectors")
         most = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
         launch = Launch(
             kernel("combine", "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"),
             config.num_sms,
             self._threads,
-            (Struct(args, changing), "out", "x", "idx", "weights", "index", *self._nic_barrier.plan_parts[:3]),
+            (args, "out", "x", "idx", "weights", "index", *self._nic_barrier.plan_parts[:3]),
             most * header_struct("moe/common/layout.cuh", "RowPtr").size,
         )
         return Operation(
@@ -423,22 +420,23 @@ class PcieMode(RingsMode):
         if with_routing:
             makes += [Made("topk", own, ("rows", config.top_k), INT32), Made("source", own, ("rows", 2), INT32)]
         top_k = config.top_k if with_routing or weights is not None else 0  # 0: rows alone travel
-        layout = header_struct("moe/pcie/dispatch.cu", "DispatchArgs")
-        args = layout.pack(
+        args = struct(
+            "moe/pcie/dispatch.cu",
+            "DispatchArgs",
             rings=self._rings(),
-            num_tokens=0,
+            num_tokens="tokens",
             row_bytes=row_bytes,
             scale_bytes=scale_bytes,
             packet_bytes=packet_bytes(row_bytes, scale_bytes, top_k),
             top_k=top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        to = header_struct("moe/pcie/dispatch.cu", "Arrivals")
-        brought = {"rows" if of.name == "x" else of.name: of.name for of in makes}
+        to = dict.fromkeys(("rows", "scales", "topk", "weights", "source"))
+        to |= {"rows" if of.name == "x" else of.name: of.name for of in makes}
         slots: tuple[Slot, ...] = (
-            Struct(args, words(layout, num_tokens="tokens")),
+            args,
             sent_tokens("moe/pcie/dispatch.cu"),
-            Struct(bytes(to.size), words(to, **brought)),
+            struct("moe/pcie/dispatch.cu", "Arrivals", **to),
             "index",
             *self._nic_barrier.plan_parts[:3],
         )
@@ -465,10 +463,8 @@ def _different_operations(tags: list[int]) -> RankMismatchError:
 def declare_layout(which: Kernel, config: BufferConfig, destinations: int, threads: int, *more: Slot) -> Launch:
     """Of <moe/common/layout.cuh>: how many tokens of "idx" go to each of ``destinations``, ranks or nodes."""
     experts = config.num_experts // destinations
-    layout = header_struct("moe/common/layout.cuh", "LayoutArgs")
-    args = Struct(
-        layout.pack(num_tokens=0, top_k=config.top_k, experts_per_rank=experts), words(layout, num_tokens="tokens")
-    )
+    sizes = {"top_k": config.top_k, "experts_per_rank": experts}
+    args = struct("moe/common/layout.cuh", "LayoutArgs", num_tokens="tokens", **sizes)
     shared_bytes = 4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + experts)
     slots = (args, "idx", "index", "counts", "expert_counts", *more)
     return Launch(which, min(destinations, config.num_sms), threads, slots, shared_bytes)
@@ -494,9 +490,7 @@ def made_rows(payload: Payload, weights: ArrayInfo | None, config: BufferConfig)
 
 def sent_tokens(file: str) -> Struct:
     """``Tokens`` of a dispatch kernel."""
-    layout = header_struct(file, "Tokens")
-    changing = words(layout, rows="sent", scales="sent_scales", topk_idx="idx", weights="sent_weights")
-    return Struct(bytes(layout.size), changing)
+    return struct(file, "Tokens", rows="sent", scales="sent_scales", topk_idx="idx", weights="sent_weights")
 
 
 def parts(array: str, lengths: Sequence[int]) -> list[Part]:
