@@ -254,7 +254,7 @@ class RingsMode(ABC):
             (rows, columns), tokens = x.shape, routing.arrays[0].shape[0]
             vectors = columns * self._config.dtype.itemsize // VECTOR_BYTES
             sizes = tokens, rows, columns, vectors, routing.forwarded
-            out = operation.run(x, weights, *routing.arrays, *sizes, self.epoch)[0]
+            out, *_held = operation.run(x, weights, *routing.arrays, *sizes, self.epoch)
             self._rank.synchronize()
         self._nic_barrier.in_step = True
         return out
