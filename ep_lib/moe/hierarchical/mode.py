@@ -83,7 +83,7 @@ class HierarchicalMode(RingsMode):
         sends = self._plan_lengths[0]
         receives = rank.to_host(plan[sends : 2 * sends]).reshape(nodes, -1)[:, -1]
         handed_on = int(receives.sum() - receives[rank.rank // self._mates])
-        forwards = rank.empty((handed_on, self._mates), INT32)
+        forwards = rank._backend.empty(self._memory.kind, (handed_on, self._mates), INT32)
         by_source = rank.to_device(np.stack([np.zeros_like(received), received]))
         rank.streams.settle()
         arrays = idx, index, *map(describe, (node_index, plan, forwards, by_source))

@@ -65,7 +65,8 @@ class NicBarrier:
         """``memory`` has the parts of :func:`ep_lib.moe.pcie.memory.exchange_parts`."""
         self._rank, self._config, self._memory, self._channels = rank, config, memory, channels
         self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
-        self._tag, self._told = 0, [0] * config.world_size  # this rank's, and those of all
+        self._contents = [0] * config.world_size  # what each rank's tag says
+        self.mismatched: list[tuple[int, int]] = []  # ranks whose tag differs from ours, and in what bits
         self.in_step = True  # False while an operation is under way, and after one that failed
         self.threads = 64 if rank._backend.costly_threads else _MAX_THREADS  # of a block that counts or copies
         ranks, kind = config.world_size, memory.kind
@@ -101,41 +102,34 @@ class NicBarrier:
     def begin(self, kind: int, epoch: int, content: int, topk: ArrayInfo | None = None) -> Sequence[Array]:
         """Raises RankMismatchError if the ranks call other operations. With ``topk`` [tokens, top_k] it counts first,
         and returns send_index, tokens for each rank, choices of each expert, and the plan of exchange_counts.cu, which
-        means nothing unless all have :meth:`agreed`."""
+        means nothing if ranks are :attr:`mismatched`."""
         self.in_step = False
-        self._tag = kind | content << _KIND_BITS
+        tag = kind | content << _KIND_BITS
         self._rank.streams.settle()
         if topk is None:
-            made = self._alone.run(self._tag, epoch)
+            made = self._alone.run(tag, epoch)
         else:
-            made = self._counting.run(self._tag, epoch, topk, topk.shape[0])
-        self._told = self._rank.to_host(self._tags).tolist()
-        if len({theirs & (1 << _KIND_BITS) - 1 for theirs in self._told}) > 1:
+            made = self._counting.run(tag, epoch, topk, topk.shape[0])
+        told = self._rank.to_host(self._tags).tolist()
+        if len({theirs & (1 << _KIND_BITS) - 1 for theirs in told}) > 1:
             self.in_step = True  # all ranks see it
-            raise _different_operations(self._told)
+            raise _different_operations(told)
+        self._contents = [theirs >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for theirs in told]
+        self.mismatched = [(r, (theirs ^ tag) >> _KIND_BITS) for r, theirs in enumerate(told) if theirs != tag]
         return made
 
-    def agreed(self) -> bool:
-        """Whether all ranks' tags are alike."""
-        return not self.mismatched_ranks()
-
-    def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """The ranks whose tag differs from ours, and in what bits."""
-        return [(r, (tag ^ self._tag) >> _KIND_BITS) for r, tag in enumerate(self._told) if tag != self._tag]
-
     def plan_of(self, plan: Array) -> Plan:
-        """What a dispatch has told this rank: zeros unless all have agreed."""
+        """What a dispatch has told this rank: zeros unless all ranks' tags are alike."""
         ranks = self._config.world_size
-        told = self._rank.to_host(plan) if self.agreed() else np.zeros(sum(self._lengths), np.int32)
+        told = np.zeros(sum(self._lengths), np.int32) if self.mismatched else self._rank.to_host(plan)
         received = told[self._lengths[0] :][: self._lengths[1]].reshape(ranks, -1)[:, -1]
-        contents = [tag >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for tag in self._told]
-        return Plan(received.copy(), contents, told[-self._config.experts_per_rank :].copy())
+        return Plan(received.copy(), self._contents, told[-self._config.experts_per_rank :].copy())
 
     def finish(self) -> None:
         """Wait until all that this rank has posted is done, if it is in step with the others."""
         if self.in_step:
             kernel("finish").launch(self._rank, 1, _WARP)
-            self._rank.synchronize()
+            self._rank._backend.synchronize()
 
 
 class RingsMode(ABC):
@@ -198,13 +192,13 @@ class RingsMode(ABC):
         """Count and send. No routing and no Arrivals if ``content`` differs between ranks: nothing was sent then."""
         self._refuse_options(payload, options)
         # Kernels know one type of index. The copy is the handle's own: the caller may overwrite the array.
-        topk_idx = self._rank.empty(experts.shape, INT32)
+        topk_idx = self._rank._backend.empty(self._memory.kind, experts.shape, INT32)
         topk_idx[...] = like(self._memory.kind, experts.owner)
         topk = describe(topk_idx)
         send_index, *_, ranks_plan = self._nic_barrier.begin(DISPATCH, self.epoch, content, topk)
         plan = self._nic_barrier.plan_of(ranks_plan)
         routing = arrivals = None
-        if self._nic_barrier.agreed():
+        if not self._nic_barrier.mismatched:
             routing = self._route((topk, describe(send_index), describe(ranks_plan)), plan.received)
             arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
         self._nic_barrier.in_step = True
@@ -224,7 +218,7 @@ class RingsMode(ABC):
         self._refuse_options(payload, options)
         self._nic_barrier.begin(DISPATCH_AGAIN, self.epoch, tag)
         arrivals = None
-        if self._nic_barrier.agreed():
+        if not self._nic_barrier.mismatched:
             arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
         self._nic_barrier.in_step = True
         return arrivals
@@ -246,7 +240,7 @@ class RingsMode(ABC):
         self._refuse(bias=bias, quantize=as_fp8, sum_order=by_choice)
         self._nic_barrier.begin(COMBINE, self.epoch, tag.number)
         out = None
-        if self._nic_barrier.agreed():
+        if not self._nic_barrier.mismatched:
             key = x.kind, weights is not None
             operation = self._operations.get(key)
             if operation is None:
@@ -255,7 +249,7 @@ class RingsMode(ABC):
             vectors = columns * self._config.dtype.itemsize // VECTOR_BYTES
             sizes = tokens, rows, columns, vectors, routing.forwarded
             out, *_held = operation.run(x, weights, *routing.arrays, *sizes, self.epoch)
-            self._rank.synchronize()
+            self._rank._backend.synchronize()
         self._nic_barrier.in_step = True
         return out
 
@@ -266,7 +260,7 @@ class RingsMode(ABC):
 
     def mismatched_ranks(self) -> list[tuple[int, int]]:
         """The ranks whose tag differs from ours, and in what bits."""
-        return self._nic_barrier.mismatched_ranks()
+        return self._nic_barrier.mismatched
 
     def _refuse_options(self, payload: Payload, options: DispatchOptions) -> None:
         form, asked = payload.form, {name: getattr(options, name) for name in _INSTEAD if hasattr(options, name)}
@@ -327,7 +321,7 @@ class RingsMode(ABC):
             declared = self._declare_send(payload, weights, options, with_routing=with_routing)
             operation = self._operations[key] = declared
         arrays = operation.run(payload.x, scales, weights, *routing.arrays, payload.x.shape[0], rows, self.epoch)
-        self._rank.synchronize()
+        self._rank._backend.synchronize()
         return self._arrivals(dict(zip(operation.made, arrays, strict=True)), ids)
 
     @property
