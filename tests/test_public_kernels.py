@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from support.cuda_forms import forms, kernels_of
+from support.cuda_forms import forms
 
 import ep_lib
 from ep_lib.jit.kernel import Kernel
@@ -456,8 +456,13 @@ def test_there_are_fifty() -> None:
     assert CASES.keys() == FORMS.keys() and len(FORMS) >= 50
 
 
-def check(name: str, kernel: Kernel, backend: str) -> None:
+@pytest.mark.slow
+@pytest.mark.cuda_rules
+@pytest.mark.parametrize("name", CASES)
+def test_a_public_kernel_gives_the_right_result(name: str, backend: str) -> None:
+    """On the emulator NVRTC has to take it, too."""
     grid, block, args, right, shared = CASES[name]()
+    kernel = Kernel.from_source(FORMS[name].text, name, filename=f"{name}.cu")
 
     def main(rank: ep_lib.Rank) -> dict[int, Any]:
         arrays = {i: arg for i, arg in enumerate(args) if isinstance(arg, np.ndarray)}
@@ -471,25 +476,3 @@ def check(name: str, kernel: Kernel, backend: str) -> None:
         exact = args[i].dtype.kind in "iub"
         tolerance = 0 if exact else 0.13 if args[i].dtype == FP8 else 1e-2 if args[i].dtype.itemsize == 2 else 2e-4
         np.testing.assert_allclose(found[i].astype(float), np.asarray(expected).astype(float), tolerance, tolerance)
-
-
-PROGRAMS = [name for name in CASES if name.startswith("program_") or FORMS[name].has_conditions]
-TOGETHER = [name for name in CASES if name not in PROGRAMS]
-
-
-@pytest.mark.slow
-@pytest.mark.cuda_rules
-@pytest.mark.parametrize("part", range(4))
-def test_public_kernels_give_the_right_result(part: int) -> None:
-    """Compiled together, which takes a fifth of the time; NVRTC has to take them, too."""
-    several = [FORMS[name] for name in TOGETHER[part::4]]
-    for form, kernel in zip(several, kernels_of(several), strict=True):
-        check(form.name, kernel, "emulator")
-
-
-@pytest.mark.extended(after=4)
-@pytest.mark.slow
-@pytest.mark.cuda_rules
-@pytest.mark.parametrize("name", [*PROGRAMS, *TOGETHER])
-def test_a_public_kernel_alone_gives_the_right_result(name: str, backend: str) -> None:
-    check(name, Kernel.from_source(FORMS[name].text, name, filename=f"{name}.cu"), backend)
