@@ -105,7 +105,7 @@ quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types
 
 nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the checker on every fabric, thousands of random inputs, 50 rounds of each fault, every notebook in a browser, the emulator by clang++ (about an hour)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -m extended
-	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/test_,$(addsuffix .py,right_kernels pcie pcie_checked \
+	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/*/test_,$(addsuffix .py,right_kernels pcie pcie_checked \
 		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
 		grader_answers bounce_buffer weak_memory others_kernels notebooks puzzles))
 
@@ -124,7 +124,7 @@ SANITIZER_OPTIONS := detect_leaks=0:allow_user_segv_handler=1:handle_segv=0:hand
 sanitize: $(TEST_INSTALLED)  ## the emulator's C++ under AddressSanitizer and UBSan, over a part of the tests (needs g++; minutes)
 	EP_LIB_CXX=g++ EP_LIB_SANITIZE=1 ASAN_OPTIONS="$(SANITIZER_OPTIONS)" UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		"$(PY)" -m pytest -q -m "not slow" -k "not for_gpus" $(addprefix tests/test_,$(addsuffix .py,emulator_runtime network checker flat \
+		"$(PY)" -m pytest -q -m "not slow" -k "not for_gpus" $(addprefix tests/*/test_,$(addsuffix .py,emulator_runtime network checker flat \
 		cuda_people_write hostile_by_hand proxy peer_copy dispatch_combine exhaustive))
 
 lock: $(TEST_INSTALLED)  ## the newest releases that the ranges of pyproject.toml allow become what `make` installs, and the tests run on them

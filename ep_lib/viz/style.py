@@ -5,7 +5,7 @@ touched, no backend is chosen. Save one with ``figure.savefig(path)``; a noteboo
 
 Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with any kind of colour blindness
 can tell apart; black is replaced by a grey that is dark enough for that, too, so that text stays readable on every
-colour. (A light grey and the pink are one colour to many: tests/test_viz.py measures it.)
+colour. (A light grey and the pink are one colour to many: tests/viz/test_viz.py measures it.)
 """
 
 from __future__ import annotations

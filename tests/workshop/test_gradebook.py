@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import TESTS
 
 from ep_lib import processes
 from ep_lib.errors import GradingError
@@ -317,7 +316,7 @@ def test_a_full_disk_is_said_and_what_was_kept_stays(book: Book, tmp_path: Path)
 def test_a_killed_grader_leaves_whole_attempts_only(tmp_path: Path) -> None:
     code = f"""
 import os, sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from ep_lib.workshop.gradebook import Book
 from test_gradebook import record
@@ -344,7 +343,7 @@ os.kill(os.getpid(), 9)
 def test_two_graders_write_at_once(tmp_path: Path) -> None:
     code = f"""
 import sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from ep_lib.workshop.gradebook import Book
 from test_gradebook import record

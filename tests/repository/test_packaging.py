@@ -133,7 +133,7 @@ def test_outside_of_a_workshop_the_commands_say_how_to_make_one(site: Path, tmp_
 def test_the_sdist_runs_its_tests(sdist: Path) -> None:
     options = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert " passed" in run(
-        *options, "tests/documents/test_house.py", "tests/test_jit_signature.py", cwd=sdist, site=sdist
+        *options, "tests/documents/test_house.py", "tests/jit/test_jit_signature.py", cwd=sdist, site=sdist
     )
     assert files(sdist / "tests").keys() == files(ROOT / "tests").keys()
 

@@ -64,7 +64,7 @@ def test_headers_include_with_angle_brackets_only() -> None:
         assert not re.search(r'#\s*include\s*"', path.read_text()), path
 
 
-# ---- device_state.cuh: tests/test_jit_structs.py compares its layouts with the compiler's ---
+# ---- device_state.cuh: tests/jit/test_jit_structs.py compares its layouts with the compiler's ---
 def test_names_of_phases_and_faults_are_the_headers() -> None:
     assert device_state.PHASE_NAMES[:3] == ("none", "signal", "credit") and device_state.PHASE_NAMES[-1] == "user"
     assert (device_state.FAULT_NONE, device_state.FAULT_TIMEOUT, device_state.FAULT_RANGE) == (0, 1, 2)

@@ -44,7 +44,7 @@ def test_the_corpus_is_large_enough() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_what_is_not_cuda_is_refused(part: int) -> None:
-    """By NVRTC, whose word the emulator takes: tests/test_cuda_rules.py."""
+    """By NVRTC, whose word the emulator takes: tests/jit/test_cuda_rules.py."""
     taken = [
         f.name for f in forms("not_cuda.txt")[part::4] if not refused(kernels_of([f], filename=f.name)[0], "sm_90")
     ]
