@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from puzzle_answers import WRONG
 from support import ROOT
 
 from ep_lib.workshop import puzzles
 from ep_lib.workshop.course_map import MAIN
 from ep_lib.workshop.notebook import LONGEST
 from ep_lib.workshop.puzzles import page
+from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 PUZZLES = {puzzle.number: puzzle for notebook in puzzles.notebooks() for puzzle in puzzles.puzzles_of(notebook)}
@@ -199,3 +201,17 @@ def test_the_page_of_all_puzzles_has_each_once_and_no_prose_before() -> None:
         PUZZLES[each].attempt(source.partition("\n")[2]).kind == "to do"
         for each, source in zip(asked, (source for source in sources if source.startswith("%%puzzle")), strict=True)
     )
+
+
+@pytest.mark.parametrize("number", PUZZLES)
+def test_it_has_what_a_puzzle_needs(number: str) -> None:
+    puzzle = PUZZLES[number]
+    assert puzzle.template.count(PYTHON_LINES if puzzle.is_python else CUDA_LINES) == 1
+    solution = puzzle.solution.strip("\n").split("\n")
+    assert 1 <= len(solution) <= 5, "one to five lines"
+    assert max(map(len, solution)) <= 88 and max(map(len, puzzle.template.split("\n"))) <= 100
+    assert len(puzzle.hints) == 3 and all(puzzle.hints) and puzzle.discussion.strip() and puzzle.title
+    assert len(WRONG[number]) >= 2, "mistakes that people really make"
+    assert len([line for line in map(str.strip, solution) if line not in puzzle.template]) > 0, "it gives itself away"
+    for empty in ("", "\n\n", "# TODO\n" if puzzle.is_python else "// TODO\n"):
+        assert puzzle.attempt(empty).kind == "to do"

@@ -1,4 +1,4 @@
-"""``--cpu-seconds FILE``: JSON of the CPU seconds of each test, those of the processes that it started among them.
+"""``--cpu-seconds=FILE``: JSON of the CPU seconds of each test, those of the processes that it started among them.
 
 Unlike ``--durations`` they are the same beside other work. A summary names the modules that took the most.
 """
