@@ -84,6 +84,8 @@ def test_what_nixl_refuses_is_refused_in_words() -> None:
     refused(lambda: buffer.update_mask_buffer(1, True), ArgumentError, "cannot mask itself")
     refused(lambda: buffer.query_mask_buffer(status), ArgumentError, r"int32 \[4\]")
     refused(lambda: buffer.dispatch(x, idx, 4), ArgumentError, "pass tcp_store_group")
+    buffer.set_tcp_store_group("a store")
+    refused(lambda: buffer.dispatch(x, idx, 4), ArgumentError, "it must be a store of torch.distributed")
     refused(buffer.get_comm_stream, ArgumentError, "before the first dispatch")
     refused(made().destroy, ArgumentError, "explicitly_destroy=True")
     buffer.destroy()

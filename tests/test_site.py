@@ -73,16 +73,18 @@ def test_notebooks_are_chosen_by_how_their_names_begin(module: Any) -> None:
             build.chosen(wrong)
 
 
-def test_links_lead_to_pages_or_to_the_text_of_a_file(module: Any, tmp_path: Path) -> None:
+def test_links_lead_to_pages_to_entries_or_to_the_text_of_a_file(module: Any, tmp_path: Path) -> None:
     site, root = tmp_path / "html", tmp_path
-    for file in ("html/notebooks/00.html", "html/docs/glossary.html", "kernels/a.cu", "mine/b.py"):
+    for file in ("html/notebooks/00.html", "html/docs/glossary.html", "kernels/a.cu", "lib/c.py", "mine/b.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("text")
     page = site / "notebooks" / "00.html"
-    links = ["../docs/glossary.md#nic", "00.ipynb", "../kernels/a.cu", "../mine/b.py", "https://a.test/c.md", "#nic"]
+    links = ["../docs/glossary.md#nic", "00.ipynb", "../kernels/a.cu", "../lib/c.py#D", "../lib/c.py", "../mine/b.py"]
+    links += ["https://a.test/c.md", "#nic"]
     page.write_text(" ".join(f'<a href="{link}">' for link in links))
-    module("build").mend_links(site, {}, root)
+    module("build").mend_links(site, {"lib.c.D": "api/lib.html#lib.D"}, root)
     links[:3] = ["../docs/glossary.html#nic", "00.html", "../kernels/a.cu.txt"]
+    links[3:5] = ["../api/lib.html#lib.D", "../lib/c.py.txt"]
     shown = " ".join(f'<a href="{link}">' for link in links)
     assert page.read_text() == shown.replace('href="../mine/b.py"', 'aria-disabled="true"')
     assert (site / "kernels" / "a.cu.txt").read_text() == "text"

@@ -90,7 +90,7 @@ def write_pages(folder: Path) -> list[dict[str, str]]:
                 name
                 for member in members
                 for name, one in getattr(look_up(package, f"{path}.{member}"), "inherited_members", {}).items()
-                if name[0] != "_" and entry_of(one.target_path, first) is None
+                if name[0] != "_" and one.has_docstring and entry_of(one.target_path, first) is None
             }
         )
         options = [f"      members: {members}", f"      inherited_members: {inherited or False}"]

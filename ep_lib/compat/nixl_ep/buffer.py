@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from ep_lib.bootstrap.group import StoreGroup
 from ep_lib.compat import deep_ep
@@ -19,7 +19,7 @@ from ep_lib.compat.deep_ep.handles import LowLatencyFields, require_handle
 from ep_lib.compat.deep_ep.scales import by_columns
 from ep_lib.errors import ArgumentError, BufferClosedError, NotSupportedError
 from ep_lib.moe.autograd import require_tensor
-from ep_lib.require import at_least_one, flag, refuse, several, whole_number
+from ep_lib.require import at_least_one, flag, instance, refuse, several, whole_number
 
 _MOST = 2**31 - 1
 _NORMAL_MODE = "is for NIXL's high throughput: ep_lib.Buffer and ep_lib.compat.deep_ep.Buffer have a normal mode"
@@ -206,8 +206,8 @@ class Buffer:
             self._world.face.low_latency_update_mask_buffer(place, mask)
 
     def query_mask_buffer(self, mask_status: Tensor) -> None:
-        """Fill ``mask_status``, int32 ``[num_ranks]``: 1 for a rank that is left out or not connected. In stream order;
-        nothing waits for a GPU. Local."""
+        """Fill ``mask_status``, int32 ``[num_ranks]``: 1 for a rank that is left out or not connected. In stream order.
+        Local."""
         self._require_sizes()
         require_tensor("mask_status", mask_status)
         if mask_status.dtype != torch.int32 or mask_status.shape != (self.group_size,):
@@ -379,9 +379,12 @@ class Buffer:
         ranks = tuple(sorted(self._active))
         store = self.tcp_store_group
         if store is None and self.group is not None:
-            store = self.group.get_group_store()
+            store = getattr(self.group, "get_group_store", lambda: None)()
         if store is None:
-            raise ArgumentError("ranks meet in a store: pass tcp_store_group= or group=, or call set_tcp_store_group()")
+            raise ArgumentError(
+                "ranks meet in a store: pass tcp_store_group=, or a group= that has one, or call set_tcp_store_group()"
+            )
+        instance("tcp_store_group", store, Store, "a store of torch.distributed")
         prefix = PrefixStore(f"ep_lib/nixl_ep/{'-'.join(map(str, ranks))}", store)
         group = StoreGroup(prefix, ranks.index(self.rank), len(ranks), self.timeout_ms / 1000)
         face = deep_ep.Buffer(group, low_latency_mode=True, explicitly_destroy=True, enable_shrink=True)
