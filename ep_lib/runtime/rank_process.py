@@ -1,4 +1,4 @@
-"""The inside of a process that ``ep_lib.spawn`` started: join the hub, make a rank, call main, send what came out."""
+"""The inside of a process that ``ep_lib.spawn`` started: join the hub, make a rank, call main, send the outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ep_lib.runtime.arguments import run_main
 
 @dataclass(frozen=True)
 class RemoteError:
-    """What a rank sends when it fails: the exception's pickle (None where it has none) and its words."""
+    """What a rank sends when it fails: the exception's pickle (None if it cannot be pickled) and its text."""
 
     pickled: bytes | None
     type_name: str
@@ -32,7 +32,7 @@ class RemoteError:
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank is told: plain values first, so that they can be read before anything of the user's is imported.
+    """The job of a rank: plain values first, readable before any of the user's modules are imported.
 
     ``call`` is the pickle of (make_rank, main, args); ``argv`` is sys.argv of the parent process.
     """
@@ -99,7 +99,7 @@ def run(control_fd: int, hub_fd: int) -> None:
 def _work(job: Job, bootstrap: HubBootstrap) -> tuple[Outcome, bool]:
     process = os.getpid()
     try:
-        make_rank, main, args = loads(job.call)  # imports what main needs, torch for example, before the backend starts
+        make_rank, main, args = loads(job.call)  # imports main's modules, such as torch, before the backend starts
         rank = make_rank(bootstrap, job.heap_bytes, job.timeout)
         result = run_main(main, rank, args)
         if not rank.is_closed:
@@ -117,7 +117,8 @@ def _work(job: Job, bootstrap: HubBootstrap) -> tuple[Outcome, bool]:
 
 
 def _end_with_parent(control: Connection) -> None:
-    """The parent never writes again; the end of file means that it has died or given us up."""
+    """Ends this process with its parent. The parent never writes again; end of file means that it has died or abandoned
+    this rank."""
     with contextlib.suppress(OSError, EOFError):
         control.recv_bytes()
     os._exit(1)
@@ -140,7 +141,7 @@ def encode(error: BaseException) -> RemoteError:
                 pickled = dumps(form)
                 _rebuild(loads(pickled))
                 break
-            except Exception:  # noqa: BLE001 - whatever a stranger's __reduce__ or __init__ raises: try the next form
+            except Exception:  # noqa: BLE001 - any error of a user's __reduce__ or __init__: try the next form
                 pickled = None
     return RemoteError(pickled, type(error).__name__, str(error), text)
 
@@ -163,7 +164,8 @@ def rebuilt(remote: RemoteError) -> Exception | None:
 
 
 def _rebuild(form: object) -> Exception:
-    """Exceptions whose __init__ takes more than ``args`` do not unpickle: those come as (type, args, attributes)."""
+    """An exception from (type, args, attributes): those whose __init__ takes more than ``args`` do not unpickle
+    otherwise."""
     if isinstance(form, Exception):
         return form
     assert isinstance(form, tuple)
