@@ -1,4 +1,4 @@
-"""What the checker found, in a person's words: the mistake, both places, an operation's way over the network."""
+"""The checker's findings in plain words: the mistake, both places, and the life of a network operation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ep_lib.errors import ThreadId
 
 @dataclass(frozen=True)
 class Operation:
-    """What a NIC does: a put, put_signal, signal, get or atomic. Times count the scheduler's turns; 0: not yet."""
+    """An operation of a NIC: a put, put_signal, signal, get or atomic. Times count the scheduler's turns; 0: not
+    yet."""
 
     kind: str
     number: int
@@ -39,7 +40,7 @@ class Operation:
 
     @property
     def engine(self) -> str:
-        """What does it: a NIC, or what copies for the threads of a block."""
+        """Its engine: a NIC, or the copy engine of a block (TMA, cp.async)."""
         return {"bulk": "TMA", "async": "cp.async"}.get(self.kind.partition(" ")[0], "the NIC")
 
     @property
@@ -61,7 +62,7 @@ def _span(what: str, first: int, last: int) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """One side of a finding. For an operation of a NIC, thread and line are those that posted it."""
+    """One side of a finding. For an operation of a NIC, ``thread`` and the line are the poster's."""
 
     what: str  # "reads", "writes", "reads atomically", "writes (volatile)", ...
     thread: ThreadId
@@ -83,26 +84,26 @@ class Access:
         return f"{operation.engine} {self.what}: {operation}\n      posted by {who}\n      {at}\n      {operation.life}"
 
 
-DEFAULT_SCHEDULE = "default"  # the name of the schedule that takes the first option everywhere, whose line is empty
+DEFAULT_SCHEDULE = "default"  # the schedule that takes the first option everywhere, whose line is empty
 
 
 def schedule_name(schedule: str) -> str:
-    """A schedule's line as it is told: never empty."""
+    """A schedule's line as reported: never empty."""
     return schedule or DEFAULT_SCHEDULE
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake. ``seed`` replays it, and so does ``schedule``, with few switches, where one is known; ``count`` is
-    how often it was seen, over all seeds in ``seeds``.
+    """One mistake. ``seed`` replays it, and so does ``schedule`` with few switches, if one is known; ``count``:
+    occurrences over all of ``seeds``.
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
     data", "read before arrival", "staged atomic", "deadlock", "livelock", "out of bounds", "misaligned", "fault",
     "timeout", "assertion", "exception", "weak memory", "values differ", "shift amount" or "cast range". ``remedy``
-    names what is missing, ``place`` where to put it, as far as that is known. ``first`` and ``second`` are the two
-    accesses, where there are two.
-    ``ranks``: on which it was seen.
-    ``certainty``: of several occurrences of one mistake, the one with the highest is reported.
+    names what is missing, ``place`` where to put it, if known. ``first`` and ``second`` are the two accesses, where
+    there are two.
+    ``ranks``: those that it was seen on.
+    ``certainty``: the occurrence with the highest value is reported.
     """
 
     kind: str
@@ -119,12 +120,12 @@ class Finding:
     ranks: tuple[int, ...] = ()
     certainty: int = 0
     lines: tuple[str, ...] = ()  # of a deadlock: where threads wait
-    replay: str = ""  # what leads to this run, step by step: a call or a command
-    schedule: str | None = None  # the run with the fewest switches that shows it, as far as one was found
+    replay: str = ""  # how to replay the run step by step: a call or a command
+    schedule: str | None = None  # the run with the fewest switches that shows it, if one was found
 
     @property
     def run(self) -> int | str:
-        """What replays it: its schedule, or its seed."""
+        """The run that replays it: its schedule, or its seed."""
         return self.seed if self.schedule is None else self.schedule
 
     @property
@@ -156,7 +157,7 @@ class Finding:
         if others := self._elsewhere():
             lines.append(f"    also    {others}")
         seeds = self.seeds or (self.seed,)
-        # Several runs may be of one schedule, and only what its loads read differs.
+        # Several runs may have one schedule and differ only in the values of loads.
         seen, name = (
             ("with {} seeds", f"seed={self.seed}")
             if self.schedule is None
@@ -167,7 +168,7 @@ class Finding:
         return "\n".join(lines)
 
     def called(self, side: Access) -> str:
-        """From where, if both accesses are in one line, and only the way there tells them apart."""
+        """The call sites of both accesses, if these are in one line and only their callers differ."""
         one, other = self.first, self.second
         if one is None or other is None or one.location != other.location or one.caller == other.caller:
             return ""
@@ -203,11 +204,11 @@ _SENTENCES = {
 }
 
 
-OTHER_VALUES = ("shift amount", "cast range")  # what a GPU defines and C++ does not
+OTHER_VALUES = ("shift amount", "cast range")  # operations that are defined on a GPU but not in C++
 
 
 def other_values(report: str) -> list[tuple[Place, str]]:
-    """What the checker would find by :data:`OTHER_VALUES`, of a run without it."""
+    """The findings of kinds :data:`OTHER_VALUES`, from a run without the checker."""
     return [
         (place, f"kernel '{spot['kernel']}' {spot['text']}: {_SENTENCES[spot['kind']]}")
         for spot in json.loads(report)
@@ -297,16 +298,16 @@ def _place(spot: Mapping[str, Any] | None) -> Place:
 
 
 def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
-    """The findings in a checker's report, with the checker's own numbers for them."""
+    """The findings in a checker's report, each with the checker's number for it."""
     findings = []
     for entry in json.loads(report):
         (first, one), (second, _) = (_access(entry[side]) for side in ("first", "second"))
         if entry["kind"] == "divergent barrier" and first.location == second.location and not entry["detail"]:
-            continue  # the compiler made two of one
+            continue  # the compiler split one access
         if entry["kind"] == "uninitialised" and entry["place"]["what"] == "a byte" and "__shared__" in first.source:
-            continue  # the compiler's own: has the variable been constructed?
+            continue  # the compiler's own guard: has the variable been constructed?
         if entry["kind"] in OTHER_VALUES and symbols.is_of_a_library(entry["first"]["image"], entry["first"]["offset"]):
-            continue  # which knows what it does
+            continue  # which is correct by itself
         how, what, remedy = entry["place"]["how"], entry["place"]["what"], entry["remedy"]
         if how in ("between_two", "around_two") and _is_one_place_of_two(first, second, one):
             how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"
@@ -350,7 +351,7 @@ def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
 
 
 def _flag_or_store(stored: Place, loaded: Place) -> str:
-    """Of an older value: by which lines the two threads were to synchronise."""
+    """For an older value: the lines by which the two threads should synchronise."""
     return f"stored before it: {stored}; loaded: {loaded}" if stored and loaded else ""
 
 
@@ -361,7 +362,7 @@ def _is_one_place_of_two(first: Access, second: Access, place: Place) -> bool:
 
 
 def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
-    """The lines by which two threads were to synchronise."""
+    """The lines by which two threads should synchronise."""
     thing = "credit" if "credit" in detail else "lock" if re.search(r"\block\b", detail) else "signal"
     if signal and wait and thing == "lock":
         return f"taken in line {wait.line}, given back in line {signal.line} of {signal.name}"
@@ -379,11 +380,11 @@ def parse_spots(report: str) -> set[str]:
 
 
 def merge_findings(findings: list[Finding]) -> list[Finding]:
-    """The same findings, with consequences of another one left out, and causes before their consequences.
+    """Merges equal findings, leaves out consequences of another one, and puts causes before their consequences.
 
-    Where a barrier is missing, the reader may also come before the writer: no finding of its own. A signal that
-    overtakes its data makes credits worthless, a slot without a credit has its source reused as well, and a mistake in
-    shared memory may cause any of those that follow.
+    Where a barrier is missing, the reader may also come before the writer, which is no finding of its own. A signal
+    that overtakes its data makes credits worthless, a slot without a credit has its source reused as well, and a
+    mistake in shared memory may cause any of the later ones.
     """
     races = [f for f in findings if f.kind == "race" and f.where.startswith("shared memory")]
     overtaken = {line for f in findings if f.kind == "signal overtakes data" for line in _posts(f)}
@@ -420,11 +421,11 @@ def _posts(finding: Finding) -> set[str]:
 
 
 def advice(how: str, what: str, first: Place, last: Place) -> str:
-    """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if nothing can be said.
+    """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if there is no advice.
 
     ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "at", "both", "swap",
     "own", "own_wait", "take", "wait", "wait_for", "wait_post", "credit", "credit_late", "credit_put", "written" or
-    "outside". ``what`` is put there.
+    "outside". ``what``: what to put there.
     ``first``, ``last``: in the order of one thread's program (not of "..._two").
     """
     if how == "before_credit" and first and last and first.file == last.file and last.line < first.line:
