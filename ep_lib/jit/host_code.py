@@ -1,7 +1,7 @@
-"""Sets the host's part of a source aside: functions, variables and types that nothing for GPUs names.
+"""Removes the host's part of a source: functions, variables and types that no GPU code names.
 
-nvcc compiles a whole program, so files that people paste hold a `main`, allocations and launches as well. Neither g++,
-which knows no `<<<`, nor NVRTC, which has no host, can compile these, and no kernel needs them.
+nvcc compiles whole programs, so files that users paste contain a `main`, allocations and launches. Neither g++, which
+knows no `<<<`, nor NVRTC, which has no host, can compile these, and no kernel needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
 _BEFORE_PARAMETERS = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _NAME_BEFORE = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^;{}()]*>\s*)?$")
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:$|[\[{;])")
-_ARGUMENTS = re.compile(r"<(?:[^<>;{}()]|\(\))*>")  # of templates, by then without what is in parentheses
+_ARGUMENTS = re.compile(r"<(?:[^<>;{}()]|\(\))*>")  # of templates, after the contents of parentheses were removed
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\.)*)", re.MULTILINE | re.DOTALL)
 _KEPT = re.compile(r"^[ \t]*#[ \t]*(?!pragma)(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _FOR_GPUS = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
@@ -42,7 +42,7 @@ _OPERATOR = "operator"
 
 
 class _Declaration(NamedTuple):
-    """``text[begin:end]``, and what it declares; without names, it is none that may go."""
+    """``text[begin:end]``, and the names it declares; one without names stays."""
 
     begin: int
     end: int
@@ -51,13 +51,13 @@ class _Declaration(NamedTuple):
 
 
 def set_aside(text: str) -> str:
-    """``text`` with spaces in place of what only the host has, as far as brackets tell; lines stay lines."""
+    """``text`` with spaces in place of host-only declarations, as far as brackets allow; lines keep their numbers."""
     code = _without_attempts(text)
     if any(code.count(opening) != code.count(closing) for opening, closing in ("{}", "()")):
-        return text  # branches of the preprocessor, of which each has a part
+        return text  # preprocessor branches that each hold a part
     found = [_read(code, begin, end) for begin, end in _declarations(code, 0, len(code))]
     declared = set[str]().union(*(each.names for each in found)) - {_OPERATOR}
-    # An operator is called by none of its names: it is there for the types that it takes.
+    # An operator is not called by name: it belongs to the types that it takes.
     found = [each._replace(names=each.words & declared) if _OPERATOR in each.names else each for each in found]
     defines = _DEFINE.findall(without_comments(text))
     macros = {name: set(_WORD.findall(body)) for name, body in defines}
@@ -79,7 +79,7 @@ def set_aside(text: str) -> str:
 
 
 def _without_attempts(text: str) -> str:
-    """The code of ``text``, with spaces for all else, and for what is in `#if 0`."""
+    """The code of ``text``, with spaces for everything else, and for code in `#if 0`."""
     left = without_attempts(without_comments(text)).split("\n")
     lines = zip(blank(text).split("\n"), left, strict=True)
     return "\n".join(line if kept else " " * len(line) for line, kept in lines)
@@ -95,7 +95,7 @@ def _emptied(text: str) -> str:
 
 
 def _declarations(code: str, at: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where those at namespace scope begin and end."""
+    """The declarations at namespace scope: where each begins and ends."""
     while (at := _skip(code, at)) < end:
         if code[at] == "}":
             at += 1
@@ -110,7 +110,7 @@ def _declarations(code: str, at: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _end(code: str, begin: int) -> int:
-    """Behind the declaration at ``begin``: its `;`, or the `}` of a function."""
+    """The end of the declaration at ``begin``, behind its `;`, or the `}` of a function."""
     macro = _WORD.match(code, begin)
     if macro and macro[0] not in _TAKE_PARENTHESES and code.startswith("(", _skip(code, macro.end())):
         behind = matching(code, code.index("(", begin)) + 1
@@ -140,7 +140,7 @@ def _end(code: str, begin: int) -> int:
 
 
 def _past_brackets(code: str, at: int) -> int:
-    """The first `;` from ``at`` on that no bracket holds, or the end."""
+    """The first `;` from ``at`` on outside of brackets, or the end."""
     while at < len(code) and code[at] != ";":
         at = matching(code, at) + 1 if code[at] in "([{" else at + 1
     return at
@@ -157,7 +157,7 @@ def _read(code: str, begin: int, end: int) -> _Declaration:
     words = set(_WORD.findall(text))
     template = _TEMPLATE.match(text)
     at = template.end() if template else 0
-    outside = ""  # what no bracket holds, and the brackets
+    outside = ""  # the text outside of brackets, and the brackets
     while at < len(text) and text[at] != "=":
         outside += text[at]
         if text[at] in "([{":
