@@ -151,7 +151,7 @@ def _path(name: str, text: str) -> Path:
     try:
         text.encode()  # compilers and their messages get it as UTF-8
         return Path(text).expanduser().absolute()
-    except (RuntimeError, UnicodeEncodeError) as error:  # ~ of somebody who has no home; bytes that are no text
+    except (RuntimeError, UnicodeEncodeError) as error:  # ~ of a user without a home; bytes that are no text
         raise _refuse(name, text, f"a path: {error}") from error
 
 
