@@ -43,7 +43,7 @@ def lay_out(shapes: list[Shape]) -> tuple[dict[str, Part], int]:
 
 
 class ModeMemory:
-    """``at`` has the address of each part by name, ``parts`` its shape; ``array`` is all of it, as bytes."""
+    """``at`` has the address of each part by name, ``parts`` its shape; ``array`` is the whole memory, as bytes."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class ModeMemory:
     ) -> None:
         """Collective: allocate ``nbytes`` and set the first ``zeroed`` of them to zero, before a peer writes there.
 
-        Raises OutOfSymmetricMemory: ``who`` needs the memory, and with ``lower`` lowered less would be enough (or what
-        ``lower`` says of the bytes that are free).
+        Raises OutOfSymmetricMemory: ``who`` needs the memory; ``lower`` names an argument to lower (or describes the
+        remedy, given the free bytes).
         """
         self.parts, self._rank, self._zeroed = parts, rank, zeroed
         try:
             self.array: Array = rank.symmetric(nbytes, np.uint8, fill=None)
         except OutOfSymmetricMemory as error:
-            if nbytes <= rank._heap.largest_free:  # the heap has room: the host lacks memory, and the error says where
+            if nbytes <= rank._heap.largest_free:  # the heap has room: the host lacks memory, as the error says
                 raise
             what = lower if isinstance(lower, str) else lower(error.available)
             raise OutOfSymmetricMemory(
@@ -82,21 +82,21 @@ class ModeMemory:
         self.at = {name: info.address + part.offset for name, part in parts.items()}
 
     def clear(self, first: str) -> None:
-        """Set what was zero at the start to zero again, from the part ``first`` on, while no rank runs a kernel."""
+        """Zero the initially zeroed parts again, from the part ``first`` on, while no rank runs a kernel."""
         self.array[self.parts[first].offset : self._zeroed] = 0
         sync_current_stream(self._rank)
 
     def free(self) -> None:
-        """Peers may still read it: rank.symmetric() waits for them before it reuses it."""
+        """Free the memory. Peers may still read it: rank.symmetric() waits for them before reuse."""
         self._rank.free(self.array)
 
 
 def sync_current_stream(rank: Rank) -> None:
-    """CuPy's own kernels may run on another stream than ours: let them finish."""
+    """Waits for CuPy's own kernels, which may run in another stream than ours."""
     if rank.backend == "cuda":
         rank.xp.cuda.get_current_stream().synchronize()
 
 
 def address_of(array: Array | None) -> int:
-    """0 for no array: a null pointer."""
+    """The address of an array; 0 (a null pointer) for none."""
     return 0 if array is None else describe(array).address

@@ -1,4 +1,4 @@
-"""Numbers for objects, where only numbers can go: into the operators of a compiled torch graph."""
+"""Numbers for objects, since the operators of a compiled torch graph take only numbers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def add(thing: Any) -> int:
-    """A number of this process for ``thing``, valid as long as something else holds it."""
+    """A number of this process for ``thing``, valid as long as another reference to it exists."""
     number = next(_numbers)
     _objects[number] = thing
     return number
 
 
 def find(number: int) -> Any:
-    """The thing with this number. Raises BufferClosedError if it is gone."""
+    """The object with this number. Raises BufferClosedError if it is gone."""
     thing = _objects.get(int(number))
     if thing is None:
         raise BufferClosedError(
