@@ -357,7 +357,7 @@ struct Machine {
     Machine(int ranks, const Settings& settings);
     ~Machine();
     bool has_other_processes() const { return settings.home >= 0; }
-    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // what there is to say; null: it is
+    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // a text to fill in; null: done
 };
 
 // An action of a host on a machine whose kernels may be running.
