@@ -70,8 +70,7 @@ class _Nvrtc:
         log = self.read("ProgramLog", program).decode(errors="replace").strip("\0\n ")
         lowered = []
         if result == 0:
-            # noqa: PTH123 - importing pathlib takes as long as everything else here
-            with open(question["file"], "wb") as file:
+            with open(question["file"], "wb") as file:  # noqa: PTH123 - importing pathlib is slow
                 file.write(self.read(question["code"], program))
             for name in names:
                 symbol = ctypes.c_char_p()
