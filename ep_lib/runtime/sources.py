@@ -63,8 +63,8 @@ _HARMLESS = ("linecache.py", "tokenize.py", "traceback.py")  # they open sources
 _LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 _SEED = random.Random.seed.__code__
-# type: ignore[attr-defined]  # the generator behind random.random() and similar functions
-_SHARED = random.random.__self__
+# The generator behind random.random() and similar functions
+_SHARED = random.random.__self__  # type: ignore[attr-defined]
 
 
 class Sources:

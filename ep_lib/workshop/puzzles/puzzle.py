@@ -127,7 +127,7 @@ class Bench:
                 return self._attempt.returned
         except AssertionError:
             raise
-        except Exception as error:  # noqa: BLE001 - the learner's lines may raise anything, and should hear what it was
+        except Exception as error:  # noqa: BLE001 - the learner's lines may raise any error, which is shown
             self.wrong(self._attempt.puzzle.raised(error))
 
     def expect(self, name: str, values: Any, why: str = "") -> None:
