@@ -3,5 +3,7 @@
 Begin with ``kernel``, the public :class:`ep_lib.Kernel`, then ``source``: a kernel's source with everything that a
 compiler needs. ``gxx``, ``nvrtc`` and ``nvcc`` drive the compilers, ``toolkit`` finds them and the headers; ``digest``
 and ``cache`` decide whether a result can be reused; ``names`` and ``diagnostics`` turn compiler messages into ep_lib's
-errors. ``structs`` reads a kernel's structs from its header, ``signature`` its parameters from the compiled image.
+errors. ``structs`` reads the structs that a kernel takes from its header, ``signature`` its parameters from the
+compiled image, ``device_state`` what a kernel that gave up left in its heap. ``operation`` launches what a call
+declares.
 """

@@ -1,3 +1,3 @@
-"""Memory of kernels: ``arrays`` describes arrays of NumPy, CuPy and torch, ``symmetric`` places arrays in the symmetric
-heap, ``device_state`` reads the kernels' records in its first bytes. Begin with ``arrays``.
+"""Memory that kernels work on: ``arrays`` describes arrays of NumPy, CuPy and torch, ``symmetric`` places arrays in the
+symmetric heap. Begin with ``arrays``.
 """

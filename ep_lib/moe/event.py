@@ -27,7 +27,7 @@ class Event:
         """Marks the current end of ``stream``. ``kind`` of the caller's arrays: selects the library whose current
         stream waits."""
         self._rank, self._kind, self._keep = rank, kind, keep
-        self._is_for_hosts = rank.backend == "emulator"
+        self._is_for_hosts = rank._backend.host_waits
         self._event: int = rank.streams.record(stream)
 
     def current_stream_wait(self) -> None:

@@ -1,4 +1,4 @@
-"""The handle of an SPMD program: its rank, symmetric memory, and ways to wait."""
+"""What an SPMD program holds: its rank among the others, symmetric memory, and ways to wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import pickle
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -17,14 +17,14 @@ import numpy as np
 from ep_lib.backends.base import Backend, Streams
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, OutOfSymmetricMemory, RankMismatchError
 from ep_lib.jit import pieces
+from ep_lib.jit.device_state import MAX_PIECE_COUNTS, PIECE_COUNTS_OFFSET
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import describe, element_type, is_array, like
-from ep_lib.memory.device_state import MAX_PIECE_COUNTS, PIECE_COUNTS_OFFSET
 from ep_lib.memory.symmetric import SymmetricHeap
-from ep_lib.require import brief, flag, index, instance, refuse, show
+from ep_lib.require import flag, index, instance, refuse, show
 from ep_lib.runtime.call_names import name_of_result
 
-# What pickle raises, and the classes that it copies
+# What pickle raises, and the classes of what it copies
 _NO_COPY = (pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError, LookupError, ImportError)
 
 
@@ -48,7 +48,7 @@ class Rank:
         self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_spread, backend.heap_generations)
         self._named: dict[tuple[Any, ...], list[list[tuple[str, str]]]] = {}  # under checks: names of symmetric arrays
         self._is_closed, self._process = False, os.getpid()
-        self.buffers: weakref.WeakSet[Any] = weakref.WeakSet()  # the Buffers of this rank
+        self.buffers: weakref.WeakSet[Any] = weakref.WeakSet()  # those that were made on it
         self.rank = backend.rank
         self.world_size = backend.world_size
         self.backend = backend.name
@@ -268,14 +268,12 @@ class Rank:
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised ``xp`` array in this rank's own memory (not symmetric)."""
         self._require_open()
-        with _enough_memory(shape):
-            return self._backend.watched(self._backend.new_array(_shape(shape), element_type(dtype)))
+        return self._backend.watched(self._backend.new_array(_shape(shape), element_type(dtype)))
 
     def host_array(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """A NumPy array of zeros that kernels may write by its address while the host reads it (mapped memory)."""
         self._require_open()
-        with _enough_memory(shape):
-            return self._backend.host_array(_shape(shape), element_type(dtype))
+        return self._backend.host_array(_shape(shape), element_type(dtype))
 
     def to_device(self, array: Any) -> Any:
         """A copy of an array, or of nested lists of numbers, in memory of this rank's kernels."""
@@ -300,7 +298,7 @@ class Rank:
         if not self.is_closed:
             try:
                 if pieces.active():
-                    with contextlib.suppress(EpError):  # a kernel's error: synchronize() has raised it, or close() does
+                    with contextlib.suppress(EpError):  # of a kernel: synchronize() has raised it, or close() does
                         self._tell_of_pieces()
             finally:
                 self._is_closed = True
@@ -339,15 +337,6 @@ def _shape(shape: Any) -> tuple[int, ...]:
     if math.prod(filter(None, dimensions)) >= 2**58 or len(dimensions) > 32:  # NumPy multiplies the non-zero ones
         refuse("shape", shape, "at most 32 numbers, whose product fits into memory")
     return dimensions
-
-
-@contextlib.contextmanager
-def _enough_memory(shape: Any) -> Iterator[None]:
-    """Raises ArgumentError if memory for an array of this shape runs out."""
-    try:
-        yield
-    except MemoryError as error:
-        raise ArgumentError(f"shape is {brief(shape)}, and there is no memory for it: {error}; ask for less") from error
 
 
 def _check_fill(fill: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -35,7 +35,7 @@ from ep_lib.moe.agreement import NoRoomError
 from ep_lib.moe.autograd import dense, require_tensor
 from ep_lib.moe.checks import refuse_choices, require_flags
 from ep_lib.moe.config import parse_dtype
-from ep_lib.reference import FP8_GROUP
+from ep_lib.moe.formats import FP8_GROUP
 from ep_lib.require import at_least_one, flag, index, instance, refuse, several, whole_number
 
 Dispatched = tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]
@@ -96,6 +96,7 @@ class Buffer(Face):
         self._masks: Any = WeakTensorKeyDictionary()  # of get_dispatch_layout: versions of mask and ids, and the ids
 
     def destroy(self) -> None:
+        """Collective: give the memory back. Raises ArgumentError unless made with ``explicitly_destroy=True``."""
         super().destroy()
         self._raw.clear()
 

@@ -92,6 +92,8 @@ struct ThreadCheck {
     uint32_t stores_called = 0;              // calls of tma_store so far
     uint32_t called_at[4];                   // its own times of the latest calls
     uint8_t details = 0;                     // AccessDetails of its current access
+    uint32_t last_pc = 0;                    // where it has last accessed memory, or called an operation of its warp
+    bool met_by_number = false;              // at a barrier that has one
     uint32_t asked_again_pc = 0;             // the last tma_wait, if this thread had waited for that round before
 };
 
@@ -159,9 +161,9 @@ class __attribute__((visibility("hidden"))) Checker {
     uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
     static const uint64_t kLater;  // the value of a store, known only afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
-    // swaps: an exchange follows, which may serve as a store only. found: the program uses its old value.
+    // An exchange follows, which may be no more than a store; and what an atomic has found is used.
     void swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);
-    void swapped_out(Fiber* fiber, uintptr_t address);
+    void found(Fiber* fiber, uintptr_t address);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                 const Behind* behind = nullptr);
     // Under weak memory: an older value that a read-modify-write may get instead. False: the newest.
@@ -203,6 +205,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);  // a load by the read-only path follows
     // A value that CUDA leaves undefined: a mistake if results depend on it.
     void undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std::string remedy, std::string detail);
+    void never_came(const Fiber* fiber, const Fiber* gone, std::string detail);
     std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // as Machine's
 
     void polled(uintptr_t address, uintptr_t pc);  // a thread reads there again, with no change in between
@@ -452,27 +455,36 @@ class __attribute__((visibility("hidden"))) Checker {
         uintptr_t to_begin = 0, to_end = 0;  // of bulk loads: where they write
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
     };
+    struct Event {  // of a thread of this block
+        uint32_t id, time;
+        uint64_t block;
+    };
     struct Side {
         uint32_t id, time, pc;
         uint8_t flags;
     };
-    // The judgement of one occurrence of a conflict. The surest of several at one pair of places is reported.
+    // The judgement of one occurrence of a conflict. The surest of several at one pair of places is reported. Whose
+    // write a reader has met too early. Whether its writer signals later, and where, shows at the end.
+    struct Unsettled {
+        bool is = false;
+        uint64_t writer_block = 0;
+        uint32_t writer = 0, written = 0;
+        uint64_t reader_block = 0;
+        uint32_t read_pc = 0;
+    };
     struct Verdict {
         const char* kind = "race";
         std::string remedy;
         std::string detail;
         int certainty = 0;  // see checker_findings.cpp
-        std::string what;   // put it `how` ("between", "before", "at", ...) the places; findings.py makes a sentence
+        std::string what;   // goes `how` ("between", "before", "at", ...) these places; findings.py makes a sentence
         const char* how = "";
         uint32_t from = 0, to = 0;
         uint32_t signal = 0, wait = 0;  // lines by which the two sides should synchronise
         uintptr_t lock = 0;             // that both sides seem to hold; withdrawn if it turns out to be none
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
         bool mixed = false;             // an atomic against a plain access: perhaps a signal
-        // For "swap": the thread whose signal came before this access. Only the end shows whether it signals later.
-        bool unsettled = false;
-        uint64_t writer_block = 0;
-        uint32_t writer = 0, written = 0, read_pc = 0;
+        Unsettled unsettled;
     };
     struct Finding {
         Verdict verdict;
@@ -540,7 +552,9 @@ class __attribute__((visibility("hidden"))) Checker {
                           Verdict* v) const;
     Verdict judge(const Conflict& c) const;
     bool judge_synchronisation(const Conflict& c, Verdict* v) const;
-    bool judge_hand_over(const Conflict& c, Verdict* v) const;
+    static bool follows(const Event& e, const SyncLoad& l);
+    bool judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t block, Verdict* v) const;
+    bool judge_hand_over(const Conflict& c, Verdict* v, bool others) const;
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;

@@ -296,8 +296,8 @@ EP_DEVICE bool receive_sums(const CombineArgs& args, int4* out, const Index* top
 //   topk_idx      [num_tokens, top_k]         each token's choices of the dispatch, in any order; all else is a fault
 //   topk_weights  [num_tokens, top_k]         beside topk_idx; or null: those that came with the dispatch
 template <bool kWhole, typename Index>
-__global__ void __launch_bounds__(896, 1)
-    combine(CombineArgs args, int4* out, const int4* rows, const Index* topk_idx, const float* topk_weights) {
+EP_DEVICE void run_combine(const CombineArgs& args, int4* out, const int4* rows, const Index* topk_idx,
+                           const float* topk_weights) {
     const Args& common = args.common;
     const int halves = kWhole ? kSends | kReceives : common.halves;
     const Share sending = sending_share(common, halves), receiving = receiving_share(common, halves);
@@ -337,6 +337,12 @@ __global__ void __launch_bounds__(896, 1)
         return;
     }
     if (thread_in_block() == 0) complete_epoch(common, kCombine, halves);
+}
+
+template <bool kWhole, typename Index>
+__global__ void __launch_bounds__(896, 1)
+    combine(CombineArgs args, int4* out, const int4* rows, const Index* topk_idx, const float* topk_weights) {
+    run_combine<kWhole>(args, out, rows, topk_idx, topk_weights);
 }
 
 }  // namespace ep::low_latency

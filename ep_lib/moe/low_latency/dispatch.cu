@@ -437,8 +437,8 @@ EP_DEVICE void spoil_arrivals(const Args& common, const Arrivals& arrivals, cons
 //   topk_idx      [num_tokens, top_k]         global expert ids, -1: not routed; everything else is a fault
 //   topk_weights  [num_tokens, top_k] or null   if given here, the combine need not send them first
 template <bool kFp8, bool kWhole, typename Index>
-__global__ void __launch_bounds__(896, 1)
-    dispatch(DispatchArgs args, Arrivals arrivals, const int4* x, const Index* topk_idx, const float* topk_weights) {
+EP_DEVICE void run_dispatch(const DispatchArgs& args, const Arrivals& arrivals, const int4* x, const Index* topk_idx,
+                            const float* topk_weights) {
     const Args& common = args.common;
     const int halves = kWhole ? kSends | kReceives : common.halves;
     const Share sending = sending_share(common, halves), receiving = receiving_share(common, halves);
@@ -482,6 +482,12 @@ __global__ void __launch_bounds__(896, 1)
             if (halves & kReceives) spoil_arrivals<kFp8>(common, arrivals, fillers);
         });
     }
+}
+
+template <bool kFp8, bool kWhole, typename Index>
+__global__ void __launch_bounds__(896, 1)
+    dispatch(DispatchArgs args, Arrivals arrivals, const int4* x, const Index* topk_idx, const float* topk_weights) {
+    run_dispatch<kFp8, kWhole>(args, arrivals, x, topk_idx, topk_weights);
 }
 
 __global__ void finish(Args args) { final_barrier(args); }
