@@ -554,7 +554,7 @@ class CudaBackend:
                 f"{loaded.name}: {blocks} blocks of {threads} threads and {shared_bytes} bytes of shared memory, but "
                 f"rank {self.rank}'s part of the GPU runs {room} at once ({self.sm_count} SMs, {each} on each): "
                 "blocks that wait for other ranks must all run at once. Take a smaller grid with a loop, fewer ranks, "
-                "or larger gpus=; a kernel that waits for nobody can have any grid in a source without <ep/...>"
+                "or larger gpus=; a kernel that waits for no rank can have any grid in a source without <ep/...>"
             )
 
     def _current_streams(self) -> tuple[int, int]:

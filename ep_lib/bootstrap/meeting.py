@@ -232,7 +232,7 @@ def connect_and_keep(
                     continue
                 reason = error.strerror or str(error)
                 raise _nobody(
-                    f"{who!r} reached nobody at {address}, port {port}, within {timeout:g} s ({reason}): is the "
+                    f"{who!r} found no peer at {address}, port {port}, within {timeout:g} s ({reason}): is the "
                     "peer started, are address and port its own, and does it listen on that address (host=)?"
                 ) from error
             try:

@@ -184,7 +184,7 @@ class Finding:
 
 _SENTENCES = {
     "weak memory": "the GPU's memory model allows an older value here, and the run goes wrong by it",
-    "volatile": "volatile accesses carry data here, as nobody polls it, and nothing orders the two: either may be late",
+    "volatile": "volatile accesses carry data here (no thread polls it), and nothing orders the two: either may be late",
     "read-only path": "memory is read through the read-only path (ld_nc, __ldg, or what the compiler makes of const T* "
     "__restrict__) that the same kernel writes",
     "shuffle": "a shuffle reads a lane that takes no part in it: it gets anything, and results depend on it",

@@ -162,7 +162,7 @@ def _before_the_barrier(group: _Group, groups: Sequence[_Group]) -> Quiescence |
         if polling.polls and polling.nobody and group.what.startswith("__sync"):
             line = (
                 f"{group.who} are at the barrier in {group.place}, and it waits for {polling.thread}, which waits in "
-                f"{polling.place} for a value that nobody has stored: no line behind that barrier can store it"
+                f"{polling.place} for a value that no thread has stored: no line behind that barrier can store it"
             )
             remedy = "store it before that barrier, or wait for it behind: no thread passes while one is missing"
             return Quiescence((line,), remedy, f"signal before {group.place}, or wait after it")
@@ -170,7 +170,7 @@ def _before_the_barrier(group: _Group, groups: Sequence[_Group]) -> Quiescence |
 
 
 def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
-    lines = ["a circle: each waits for a signal before it sends its own, so nobody sends the first one"]
+    lines = ["a circle: each waits for a signal before it sends its own, so none is ever sent"]
     lines += [f"  {g.who} waits in {g.place}, and would signal in line {g.sends_later.line} only then" for g in groups]
     first = groups[0]
     return Quiescence(
@@ -182,7 +182,7 @@ def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
 
 def _missing(groups: Sequence[_Group]) -> Quiescence:
     lines = [
-        f"nobody has stored to what {g.who} waits for in {g.place}: it holds what it began with"
+        f"no thread has stored to what {g.who} waits for in {g.place}: it still has its initial value"
         for g in groups
         if g.nobody and g.place
     ]

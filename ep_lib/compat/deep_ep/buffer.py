@@ -539,7 +539,7 @@ class Buffer(Face):
         if tokens > engine.max_tokens and worst:
             raise ArgumentError(
                 f"x has {tokens} tokens, and num_worst_tokens={worst} of {self.group_size} ranks made room for "
-                f"{engine.max_tokens} on each; nobody waits in such a call, so it cannot make more: call "
+                f"{engine.max_tokens} on each; no rank waits in such a call, so it cannot make more: call "
                 f"reserve(max_tokens={tokens}, ...) on all ranks, or dispatch once without num_worst_tokens"
             )
         try:

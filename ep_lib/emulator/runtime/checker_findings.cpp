@@ -482,7 +482,7 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
             v.sets_flag = atomic_writes && !plain_writes;
             v.wait = atomic_pc;
         } else if (!plain_writes) {  // a NIC reads data that a thread writes
-            v.remedy = "wait (acquire) for a signal of the thread that sets it, before the NIC is told to read it";
+            v.remedy = "wait (acquire) for a signal of the thread that sets it, before the post that reads it";
             v.how = "wait_post";
             v.from = atomic_pc;
         } else if (atomic_writes) {
@@ -1157,7 +1157,7 @@ bool Checker::judge_early_post(const Record& post, uint32_t writer, uint64_t blo
     if (block != past.block || writer == post.poster_id) return false;
     const bool warp = writer / kWarpSize == post.poster_id / kWarpSize;
     v->remedy = warp ? warp_barrier(past.dim.x * past.dim.y * past.dim.z) : kSyncthreads;
-    v->detail = "the NIC is told to send what another thread of the block writes, and no barrier comes between them";
+    v->detail = "the post sends what another thread of the block writes, and no barrier comes between them";
     v->certainty = warp ? 31 : 32;
     v->what = warp ? "__syncwarp()" : "__syncthreads()";
     v->how = "between";

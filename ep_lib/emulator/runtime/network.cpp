@@ -280,7 +280,7 @@ uintptr_t symmetric(const void* mine, size_t bytes, int rank, const char* what, 
         !in_an_array(*current->block->launch, address - base, bytes, false))
         raise_fault(Fault::kBadAddress, pc, address,
                     std::string("posts with a ") + what +
-                        " that is not in its own symmetric heap, the only memory that NICs are told of, or not all in "
+                        " that is not in its own symmetric heap, the only memory that NICs can use, or not all in "
                         "one array: " +
                         describe_range(*machine, address, bytes));
     return address - base + reinterpret_cast<uintptr_t>(epemu_heap_base(rank));

@@ -135,7 +135,7 @@ comparison: it puts the stores into the slot behind the proxy's loads out of it.
 """,
         ranks=1,
         frees="taken",
-        flows=(Flow("taken", "reads", "own", "Nobody has looked at `taken`: wait for it."),),
+        flows=(Flow("taken", "reads", "own", "No thread has looked at `taken`: wait for it."),),
     ),
     Puzzle(
         number="04.3",
