@@ -96,8 +96,8 @@ class DispatchCombineContext:
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """This rank's path to each rank: "own" (itself), "p2p", "network". Raises BufferClosedError unless
-        initialized."""
+        """This rank's path to each rank: "own" (itself), "p2p", "network". Raises BufferClosedError before
+        :meth:`initialize`."""
         return self._refuse() if self._buffer is None else self._ways
 
     def __enter__(self) -> DispatchCombineContext:

@@ -184,7 +184,7 @@ class Finding:
 
 _SENTENCES = {
     "weak memory": "the GPU's memory model allows an older value here, and the run goes wrong by it",
-    "volatile": "volatile accesses carry data here (no thread polls it), and nothing orders the two: either may be late",
+    "volatile": "volatile accesses carry data here (no thread polls it), and nothing orders them: either may be late",
     "read-only path": "memory is read through the read-only path (ld_nc, __ldg, or what the compiler makes of const T* "
     "__restrict__) that the same kernel writes",
     "shuffle": "a shuffle reads a lane that takes no part in it: it gets anything, and results depend on it",
@@ -306,11 +306,11 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
     for entry in json.loads(report):
         (first, one), (second, other) = (_access(entry[side]) for side in ("first", "second"))
         if entry["kind"] == "divergent barrier" and first.location == second.location and not entry["detail"]:
-            continue  # the compiler made two of one
+            continue  # the compiler split one access
         if entry["kind"] == "uninitialised" and entry["place"]["what"] == "a byte" and "__shared__" in first.source:
             continue  # the compiler's own: has the variable been constructed?
         if entry["kind"] in OTHER_VALUES and symbols.is_of_a_library(entry["first"]["image"], entry["first"]["offset"]):
-            continue  # which knows what it does
+            continue  # a library's own code is correct
         if entry["kind"] == "mask" and not _passes_by(one, other):
             continue  # an early return: a mask may name who has ended
         if entry["kind"] == "mask" and not second.location:

@@ -92,7 +92,7 @@ _SETTLED_NS = 50_000_000  # a file changed more recently than this may change ag
 
 
 def key(headers: Headers, parts: Iterable[str]) -> str:
-    """The cache key (64 hex digits) of a compilation: ``parts``: texts that all matter, in order."""
+    """The cache key (64 hex digits) of a compilation. ``parts``: texts that all matter, in order."""
     hasher = hashlib.sha256()
     for part in (_SCHEMA, headers.digest, *parts):
         data = part.encode("utf-8", "surrogateescape")

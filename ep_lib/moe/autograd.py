@@ -277,7 +277,7 @@ def send(
 
 
 def _clear(x: Rows, weights: Tensor | None, empty: Tensor) -> None:
-    """Zeros in the rows that are ``empty``."""
+    """Zeroes the ``empty`` rows."""
     for rows in x if isinstance(x, tuple) else (x,):
         (rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows).masked_fill_(empty.unsqueeze(1), 0)
     if weights is not None:

@@ -81,7 +81,7 @@ def run(control_fd: int, hub_fd: int) -> None:
     bootstrap = HubBootstrap(Connection(hub_fd), job.rank, job.ranks, "local", job.rank)
     process = os.getpid()
     outcome, is_healthy = _work(job, bootstrap)
-    if os.getpid() != process:  # a forked child that came out of main
+    if os.getpid() != process:  # a forked child that has returned from main
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -82,7 +82,7 @@ _OF_THE_CHILD = (
 def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: Sequence[str] = ()) -> str:
     """The text for a run that failed or has findings; "" if the run can be judged.
 
-    ``given``: files that are given to the learner.
+    ``given``: provided files, which the learner does not write.
     """
     if outputs.failure and STILL_TO_DO in outputs.failure.message:
         return failure_text(outputs.failure, work)

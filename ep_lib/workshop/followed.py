@@ -215,7 +215,7 @@ class Followed:
         source: int,
         target: int,
     ) -> None:
-        """Notes the data sent to another rank, or found where a kernel has waited, if it has waited."""
+        """Notes the data sent to another rank, or found at the place where a kernel has waited."""
         if len(args) <= max(which):
             return  # the launch itself reports the mistake, here and below
         count, peer = index(args[which.items]), index(args[which.peer])

@@ -117,7 +117,7 @@ def without_version(exercise: Exercise, piece: str, text: str, here: str) -> str
         return ""
     return (
         f"{here} has no line that says its version, and counts as version 1. If you began it with this course, its "
-        f"first line was `{version_line(exercise, piece)}`: put it back, so that a message can say when the exercise changes"
+        f"first line was `{version_line(exercise, piece)}`: put it back, to be warned when the exercise changes"
     )
 
 

@@ -45,7 +45,7 @@ from ep_lib.transports.nvshmem import nics
 
 Status = Literal["ok", "missing", "broken"]
 
-_NO_STEP = ("nothing", "none")  # beginnings of a next step without anything to do on this machine
+_NO_STEP = ("nothing", "none")  # first words of a next step that needs no action on this machine
 NO_GPU = "nothing to do for the workshop, which needs no GPU; on a host with an NVIDIA driver run this again"
 
 

@@ -93,7 +93,8 @@ class Buffer(Face):
         self.rank, self.group_size = self._members.rank, self._members.size
         self._masked: set[int] = set()
         self._raw: dict[bool, Tensor] = {}
-        self._masks: Any = WeakTensorKeyDictionary()  # of get_dispatch_layout: versions of mask and ids, and the ids
+        # masks of get_dispatch_layout: versions of mask and ids, and the ids
+        self._masks: Any = WeakTensorKeyDictionary()
 
     def destroy(self) -> None:
         """Collective: give the memory back. Raises ArgumentError unless made with ``explicitly_destroy=True``."""

@@ -62,7 +62,7 @@ def cast_with_powers_of_two(rows: Tensor) -> tuple[Tensor, Tensor]:
     groups = rows.float().view(*rows.shape[:-1], -1, FP8_GROUP)
     most = groups.abs().amax(dim=-1).clamp(min=_SMALLEST_MAXIMUM) / _LARGEST
     mantissa, exponent = torch.frexp(most)
-    exponent = exponent - (mantissa == 0.5).to(exponent.dtype)  # of a power of two itself
+    exponent = exponent - (mantissa == 0.5).to(exponent.dtype)  # an exact power of two needs no larger scale
     scales = torch.ldexp(torch.ones_like(most), exponent)
     cast = (groups / scales.unsqueeze(-1)).clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn)
     return cast.flatten(-2), scales

@@ -338,7 +338,7 @@ const ThreadCheck* Checker::running(uint32_t id, uint64_t block) const {
     return nullptr;
 }
 
-// Has anything that `other`'s block published reached this thread?
+// Whether any publication of `other`'s block has reached this thread.
 bool Checker::knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const {
     const uint32_t since = past_of(other.id, other.time).since;
     for (const ThreadCheck& sibling : other.owner->threads)

@@ -687,7 +687,7 @@ class Exhaustive : public Schedule {
             if (only_looks && look.mark < thread.touching.size()) all_.sleep_again(thread.touching[look.mark]);
             thread.touching.resize(look.mark);
         }
-        const uint32_t begin = look.mark;  // of the loop, if it is one: earlier loads are outside
+        const uint32_t begin = look.mark;  // of the loop, if it is one: excludes earlier loads
         look.state = state;
         look.mark = static_cast<uint32_t>(thread.touching.size());
         // A thread that has seen an older value and returns to its state might as well not have polled: other runs

@@ -1,4 +1,4 @@
-"""08_fp8_and_low_latency.cu: rows to a peer, words there and back, and a small batch to its experts and home again."""
+"""08_fp8_and_low_latency.cu: rows to a peer, words there and back, and a small batch to its experts and back."""
 
 from __future__ import annotations
 

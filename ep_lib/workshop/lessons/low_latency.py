@@ -239,7 +239,7 @@ def wanted() -> NDArray[Any]:
 
 # ---- the same by ep_lib.Buffer ---------------------------------------------------------------------------------------
 def _to_library(rank: Rank, x: NDArray[Any]) -> Any:
-    """NumPy has bfloat16 through ml_dtypes; CuPy on GPUs does not, and gets its bits."""
+    """Converts for the library: NumPy has bfloat16 through ml_dtypes; CuPy on GPUs lacks it, and gets the bits."""
     return x if rank.backend == "emulator" else rank.to_device(x.view(np.uint16))
 
 
