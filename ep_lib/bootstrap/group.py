@@ -15,7 +15,7 @@ from ep_lib.require import show
 
 
 class StoreGroup:
-    """Ranks that share a store of torch.distributed and no process group. No other such ranks may use its keys.
+    """Ranks that share a store of torch.distributed without a process group. No other ranks may use its keys.
 
     ``timeout``: seconds that their kernels wait for each other."""
 

@@ -81,7 +81,8 @@ class Launches:
     """Launches of one context's kernels, directly by the driver."""
 
     def __init__(self, launch: int, get_context: int, device: str) -> None:
-        """Addresses of cuLaunchKernel and cuCtxGetCurrent; the context that is current now. ``device``: "cuda:N"."""
+        """Takes the addresses of cuLaunchKernel and cuCtxGetCurrent, and uses the current context. ``device``:
+        "cuda:N"."""
         self._functions = launch, get_context
         context = ctypes.c_void_p()
         ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))(get_context)(ctypes.byref(context))

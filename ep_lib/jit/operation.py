@@ -70,8 +70,8 @@ class Launch(NamedTuple):
 
 
 def struct(header: str, name: str, /, **members: Any) -> Struct:
-    """The struct ``name`` of a header. Every member must be named: a number, bytes or None (null) stay; a name, a Part
-    or a Struct changes as it says, and so do those in a tuple, the elements of an array."""
+    """The struct ``name`` of a header. Every member must be named: numbers, bytes and None (null) are constant; names,
+    Parts and Structs change from call to call, also in a tuple (the elements of an array)."""
     layout, fixed = header_struct(header, name), dict[str, Any]()
     changing: list[Word] = []
     for field in layout.fields:
@@ -136,7 +136,7 @@ class Operation:
         return made
 
     def make(self, values: Sequence[Any]) -> tuple[list[Array], list[Any]]:
-        """The arrays that a call makes, and all of its values: those given, and behind them what the arrays are."""
+        """Allocates a call's arrays; returns them and all values: the given ones, then the arrays' ArrayInfos."""
         known, made = [*values], []
         for kind, lengths, dtype in self.makes:
             shape: list[int] = []
@@ -147,7 +147,7 @@ class Operation:
         return made, known
 
     def filled(self, known: Sequence[Any]) -> list[tuple[Launch, list[Any], list[ArrayInfo]]]:
-        """Each launch, its arguments, and the arrays that it reaches by other addresses than those."""
+        """Each launch, its arguments, and the arrays that it accesses by other addresses."""
         filled = []
         for launch, arguments in zip(self.launches, self.arguments, strict=True):
             args: list[Any] = []

@@ -94,7 +94,7 @@ _native: Any = None
 
 
 def look_natively(native: Any) -> None:
-    """From now on ``native`` (:mod:`ep_lib.cuda.native_host`) is asked first about torch's tensors."""
+    """Makes :func:`describe` use ``native`` (:mod:`ep_lib.cuda.native_host`) first for torch's tensors."""
     global _look, _native
     _look, _native = native.describe, native
 
@@ -105,8 +105,8 @@ def looks_natively() -> bool:
 
 
 def lend(address: int, shape: tuple[int, int], dtype: np.dtype[Any], device: int, owner: object) -> Any:
-    """A torch tensor at ``address`` that keeps ``owner`` alive, as all its views do. None where that takes more than
-    the native code: DLPack's way through CuPy or NumPy then. ``device``: of CUDA; -1: the CPU."""
+    """A torch tensor at ``address`` that keeps ``owner`` alive, as do all its views. None if the native code cannot;
+    then use DLPack through CuPy or NumPy. ``device``: a CUDA device; -1: the CPU."""
     return None if _native is None else _native.lend(address, *shape, dtype, device, owner)
 
 
@@ -156,7 +156,7 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def no_memory(shape: tuple[int, ...], error: MemoryError) -> ArgumentError:
-    """What to raise where an array of this shape finds no memory."""
+    """The error if memory for an array of this shape runs out."""
     return ArgumentError(f"shape is {shape}, and there is no memory for it: {error}; ask for less")
 
 

@@ -25,7 +25,7 @@ class Payload(NamedTuple):
     scales: ArrayInfo | None  # [T, scale columns]; None if rows are cast
     form: RowFormat | None = None  # form of sent rows; None: the Buffer's dtype
     row_scale: ArrayInfo | None = None  # float32 [T], of forms that have one
-    cast: str = ""  # "kFp8" and others of Cast in <ep/block_scales.cuh>, where rows are cast
+    cast: str = ""  # "kFp8" and others of Cast in <ep/block_scales.cuh>, if rows are cast
 
 
 class DispatchOptions(NamedTuple):
@@ -52,17 +52,17 @@ class Plan(NamedTuple):
 class ExpertRows:
     """Received rows grouped by expert, ready for a grouped GEMM (<moe/direct/expert_rows.cuh>).
 
-    Each received row once for each of this rank's experts that it chose. M rows: those of expert e are
-    ``offsets[e]`` to ``offsets[e + 1]``, in the order in which they were received, then rows of zeros up to a multiple
-    of expert_alignment. With ``num_worst_tokens`` M is the most that there could be, and what stands behind
-    ``offsets[-1]`` means nothing. Dispatches by a handle share offsets, row and slot with the first one.
+    A received row appears once for each of this rank's experts that it chose. M rows: ``offsets[e]`` to ``offsets[e +
+    1]`` belong to expert e, in the order of receiving, then rows of zeros up to a multiple of expert_alignment. With
+    ``num_worst_tokens`` M is the largest possible number, and rows behind ``offsets[-1]`` are undefined. Dispatches by
+    a handle share offsets, row and slot with the first one.
     """
 
     x: Any  # [M, hidden]; with their scales if such rows were sent (1 for rows of zeros; NVFP4: 0). None in a handle
     offsets: Array  # int32 [experts_per_rank + 1], on the device
     weights: Array | None  # float32 [M]: the choice's weight, 0 for rows of zeros; None if no weights were given
-    row: Array  # int32 [M]: which received row it is, -1 for rows of zeros
-    slot: Array  # int32 [N, top_k]: where each received row's choices stand here; -1 for experts elsewhere
+    row: Array  # int32 [M]: the received row's number, -1 for rows of zeros
+    slot: Array  # int32 [N, top_k]: the row here of each received row's choices; -1 for experts elsewhere
 
 
 class Arrivals(NamedTuple):
@@ -72,7 +72,7 @@ class Arrivals(NamedTuple):
     scales: Array | None  # [N, scale columns] of rows that have scales
     topk: Array | None  # [N, top_k] in the kind and dtype of the options' ids; None if the handle has it
     weights: Array | None  # float32 [N, top_k]; None if none were sent
-    src_rank: Array | None  # int32 [N]; None where the handle has it
+    src_rank: Array | None  # int32 [N]; None if the handle has it
     src_token: Array | None  # int32 [N]
     by_expert: ExpertRows | None = None
     row_scale: Array | None = None  # float32 [N], of forms that have one
@@ -98,20 +98,20 @@ class DispatchRouting(Protocol):
 
 
 class Mode(Protocol):
-    """Symmetric memory and kernels of a way that a Buffer's data takes. What a mode cannot do raises ArgumentError."""
+    """The symmetric memory and kernels of a mode. Unsupported options raise ArgumentError."""
 
     device: str  # of its kernels: "cpu" or "cuda:N"
     broken: Array  # uint32 [1] in host memory: 1 after an operation has failed in between (<moe/common/failure.cuh>)
 
     @property
     def meeting_place(self) -> int:
-        """An address in its symmetric memory; a normal mode's: of the part that <moe/common/regroup.cu> takes."""
+        """An address in its symmetric memory; for a normal mode the part for <moe/common/regroup.cu>."""
 
     def begin_anew(self, masked: Collection[int]) -> None:
-        """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
+        """Resets to the state after __init__, without ``masked`` ranks, while no rank runs a kernel."""
 
     def close(self, orderly: bool = True) -> None:
-        """Give the symmetric memory back; ``orderly``: every rank comes here."""
+        """Free the symmetric memory; ``orderly``: every rank calls this."""
 
 
 class NormalMode(Mode, Protocol):
@@ -125,7 +125,7 @@ class NormalMode(Mode, Protocol):
     epoch: int  # the number of the current operation, the same on all ranks
 
     def waits(self, async_finish: bool) -> bool:
-        """Whether an operation is done, and what it found is known, when its call returns."""
+        """Whether an operation and its checks are complete when its call returns."""
 
     def dispatch(
         self,
@@ -163,12 +163,12 @@ class NormalMode(Mode, Protocol):
         as_fp8: bool = False,
         by_choice: bool = False,
     ) -> Array:
-        """Bring rows back and add them up: ``[num_tokens, columns of x]``; then ask :meth:`mismatched_ranks`.
-        ``by_expert``: rows are grouped by expert. ``as_fp8``: rows travel as FP8. ``by_choice``: in the order of
+        """Bring rows back and add them up: ``[num_tokens, columns of x]``; then check :meth:`mismatched_ranks`.
+        ``by_expert``: rows are grouped by expert. ``as_fp8``: rows are sent as FP8. ``by_choice``: in the order of
         choices, not of ranks."""
 
     def combine_input(self, like: Array, num_rows: int) -> Array:
-        """Where experts may write what a combine brings back: ``[num_rows, hidden]``, an array of the kind of
+        """An array for experts' results that a combine sends back: ``[num_rows, hidden]``, an array of the kind of
         ``like``."""
 
     def is_combine_input(self, x: ArrayInfo) -> bool:

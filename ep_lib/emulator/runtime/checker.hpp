@@ -161,7 +161,7 @@ class __attribute__((visibility("hidden"))) Checker {
     uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
     static const uint64_t kLater;  // the value of a store, known only afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
-    // An exchange follows, which may be no more than a store; and what an atomic has found is used.
+    // An exchange follows, which may be no more than a store; and the program uses an atomic's old value.
     void swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);
     void found(Fiber* fiber, uintptr_t address);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
