@@ -130,7 +130,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Findings with equal keys are one: the same lines, whichever ranks, blocks and threads they ran on.
+        """Findings with equal keys are one: the same lines, on any ranks, blocks and threads.
 
         Two accesses are one mistake by their lines alone (in either order); anything else by its kind too.
         """
@@ -312,7 +312,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
         if entry["kind"] in OTHER_VALUES and symbols.is_of_a_library(entry["first"]["image"], entry["first"]["offset"]):
             continue  # a library's own code is correct
         if entry["kind"] == "mask" and not _passes_by(one, other):
-            continue  # an early return: a mask may name who has ended
+            continue  # an early return: a mask may name ended lanes
         if entry["kind"] == "mask" and not second.location:
             second = first
         how, what, remedy = entry["place"]["how"], entry["place"]["what"], entry["remedy"]

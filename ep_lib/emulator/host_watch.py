@@ -116,7 +116,7 @@ class HostWatch:
                 self._kept.append(_Kept(info, _content(info), kernel, _where()))
 
     def waited(self, *, all_ended: bool) -> None:
-        """The rank goes on; kernels have run."""
+        """Ends the wait of a rank, after kernels have run."""
         if all_ended:
             self._kept.clear()
         self._kept = [kept._replace(data=_content(kept.info)) for kept in self._kept]

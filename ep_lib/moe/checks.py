@@ -275,7 +275,7 @@ class InputChecks:
         return True
 
     def sum_order(self, order: Any) -> bool:
-        """Whether it is that of choices, which a warp sorts a token's ranks by."""
+        """Whether combine sums in the order of choices, in which a warp sorts a token's ranks."""
         if order not in ("ranks", "choices"):
             refuse("sum_order", order, "'ranks' or 'choices'")
         most = min(self._config.top_k, self._config.world_size)

@@ -553,7 +553,7 @@ class _Program:
 
     @property
     def name(self) -> str:
-        """What main is called; a lambda is "main"."""
+        """The name of main; "main" for a lambda."""
         name = getattr(self.main, "__name__", type(self.main).__name__)
         return name if name != "<lambda>" else "main"
 

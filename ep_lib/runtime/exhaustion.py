@@ -58,8 +58,8 @@ class _Node:
 @dataclass
 class _Place:
     """A choice that several parts share: the processes tried there, in order, and the accesses of each if it goes first
-    (None: not known yet). ``parent``: the place before it, from which ``chosen`` and ``data`` lead here; ``read``: what
-    is known of it."""
+    (None: not known yet). ``parent``: the place before it, from which ``chosen`` and ``data`` lead here; ``read``: its
+    known reads."""
 
     parent: int
     chosen: int
@@ -77,7 +77,7 @@ class _Place:
 
 @dataclass
 class _Part:
-    """``text``: None before its first run, in which ``process`` goes on from ``place``."""
+    """``text``: None before its first run, in which ``process`` continues from ``place``."""
 
     place: int
     process: int

@@ -26,8 +26,8 @@ def simulate(
 ) -> Timeline:
     """Call ``main(rank, *args)`` on emulated ranks in virtual time; the timeline has the results too.
 
-    Nothing is random: whatever is earliest happens next, so a program always takes the same time. ``hardware``: a name
-    in ``ep_lib.HARDWARE`` or an ``ep_lib.Hardware``. ``fabric``: as for :func:`ep_lib.spawn`.
+    Nothing is random: the earliest event is next, so a program always takes the same time. ``hardware``: a name in
+    ``ep_lib.HARDWARE`` or an ``ep_lib.Hardware``. ``fabric``: as for :func:`ep_lib.spawn`.
 
     Modelled: the rate at which SMs load and store, memory bandwidth, NVLink ports, posting, PCIe, NICs packet by
     packet, launches. Free: arithmetic, shared memory, barriers (which join the times of their threads), the latency of

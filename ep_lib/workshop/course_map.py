@@ -124,7 +124,7 @@ STAGES = (
     ),
 )
 MAIN = tuple(stage for stage in STAGES if not stage.side)
-DEMO_HOURS = 0.5  # the demo on one's own code, which ends the main path
+DEMO_HOURS = 0.5  # the demo on the learner's own code, which ends the main path
 MAIN_HOURS = sum(stage.hours for stage in MAIN) + DEMO_HOURS
 MAIN_PATH = f"{', '.join(stage.notebook for stage in MAIN)}, then `ep-lib demo --mine`: {in_hours(MAIN_HOURS)}"
 ROLES = {  # behind the main path

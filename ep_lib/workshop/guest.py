@@ -154,7 +154,7 @@ def _fork_at_each_request(worker: socket.socket, mine: Path, around: Walls | Non
             for name in request:
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
-            gc.freeze()  # a collection in a fork would copy all of it
+            gc.freeze()  # a collection in a fork would copy all memory
             worker.send(_PID.pack(0))
             continue
         piece, endless, share, compiles = request

@@ -128,7 +128,8 @@ def _link(path: Path, text: str) -> Markup:
 
 
 def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), comments: bool = True) -> Source:
-    """Functions or structs ``names`` of a file of the workshop, with the comments above them; without names, all of it.
+    """Functions or structs ``names`` of a file of the workshop, with the comments above them; without names, the whole
+    file.
 
     ``comments=False`` leaves those comments and the file's name out, if they would give the answer away. Lines that
     contain one of ``mark`` are highlighted. The source is read now, from the file that is compiled, so it is never

@@ -180,7 +180,7 @@ def serve(fd: int, modules: Sequence[str]) -> tuple[Start, int, int]:
     for module in modules:
         with contextlib.suppress(ImportError):  # code that needs a missing one reports it
             importlib.import_module(module)
-    gc.freeze()  # a collection in a child would copy all of it
+    gc.freeze()  # a collection in a child would copy all memory
     grader = socket.socket(fileno=fd)
     while True:
         try:

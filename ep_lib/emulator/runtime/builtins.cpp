@@ -103,7 +103,7 @@ void no_source(const Warp& warp, const Fiber& f, int source) {
                        detail + ": they take no part");
 }
 
-// Lanes that a mask names have ended, and the operation goes on without them.
+// Notes that lanes of a mask have ended; the operation continues without them.
 void ended_instead(const Warp& warp, const Fiber& f, uint32_t ended) {
     char mask[16];
     snprintf(mask, sizeof mask, "0x%x", f.mask);

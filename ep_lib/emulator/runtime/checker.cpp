@@ -943,7 +943,7 @@ void Checker::acquire_from(const Write* w, ThreadCheck& t, uintptr_t address, in
     if (why != Hint::kNone) t.owner->hint = {why, w->writer_rank, w->store_pc, pc, w->writer, w->stored};
 }
 
-// `w`: the location itself, or a write behind what is there.
+// `w`: the location itself, or a write ordered before the current value.
 void Checker::wrote_atomically(Location& l, Write& w, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc,
                                bool updates) {
     constexpr uint32_t kBehind = 1u << 31;

@@ -376,7 +376,7 @@ class __attribute__((visibility("hidden"))) Checker {
         VectorClock start, end;
         bool started = false;
         std::shared_ptr<const std::string> kernel;
-        std::vector<size_t> ids;  // given back when the launch has ended
+        std::vector<size_t> ids;  // returned when the launch has ended
     };
     struct RankCheck {
         VectorClock stream, host;

@@ -13,8 +13,8 @@
 #include "machine.hpp"
 #include "recorder.hpp"
 
-// void epemu_switch(void** save, void* load): leaves the stack pointer in *save and goes on where `load` was left.
-// void epemu_call_on(void* stack, void (*function)(void*), void* argument): a call, on another stack.
+// void epemu_switch(void** save, void* load): saves the stack pointer to *save and resumes at `load`. void
+// epemu_call_on(void* stack, void (*function)(void*), void* argument): a call, on another stack.
 #if defined(__x86_64__)
 asm(R"(
 .text

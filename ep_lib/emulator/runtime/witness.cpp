@@ -176,7 +176,7 @@ void Witness::finished(uint64_t block) {
         blocks_.erase(it);
         return;
     }
-    finished_.push_back(block);  // what it did may be asked for at the end
+    finished_.push_back(block);  // its actions may be needed at the end
     if (finished_.size() <= kFinished) return;
     blocks_.erase(finished_.front());
     finished_.pop_front();

@@ -51,7 +51,7 @@ struct SyncLoad {
     int64_t launch = 0;
     int order = 0, scope = 0;
     bool swap = false, updates = false;
-    bool used = true;  // what it has found: an addition whose value no line uses waits for nothing
+    bool used = true;  // whether the program uses its value: an unused addition is no wait
     bool is_of(uintptr_t place) const { return place - address < static_cast<uintptr_t>(size); }
     FenceSeen fence;  // the widest acquiring fence after it
     SyncStore seen;   // id 0 with pc 0: no store yet
@@ -68,7 +68,7 @@ class __attribute__((visibility("hidden"))) Witness {
   public:
     void net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet);
     const NetOrder* ordered_since(uint32_t id, uint32_t time) const;  // the first of this thread
-    // `newest`: whether that is what it has got; what stored an older value is not known.
+    // `newest`: whether the load got the newest value; the store of an older value is unknown.
     void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest = true);
     void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);

@@ -1,4 +1,4 @@
-"""The puzzles of notebook 10: who is my partner, what crosses, hand a row on, add up a node."""
+"""The puzzles of notebook 10: a rank's partner, rows that cross, forwarding a row, a node's sum."""
 
 from __future__ import annotations
 
