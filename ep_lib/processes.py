@@ -189,8 +189,7 @@ def python(*words: str) -> list[str]:
     return [sys.executable, "-P", "-B", "-c", first + code, *rest]
 
 
-# ---- children that end with this process
-# -----------------------------------------------------------------------------------
+# ---- children that end with this process ---------------------------------------------------------------------------
 class Guard:
     """The writing end of the pipe to a shell that cleans up if this process is killed."""
 
@@ -307,8 +306,7 @@ def private_folder() -> Path:
     return place
 
 
-# ---- processes' own time
-# ----------------------------------------------------------------------------------------------
+# ---- processes' own time -------------------------------------------------------------------------------------------
 class OwnTime:
     """The time of processes since the construction: ``cpu`` seconds, and ``idle`` seconds, in which none is ready to
     run.

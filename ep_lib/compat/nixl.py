@@ -396,7 +396,7 @@ class DeviceHost:
             raise ArgumentError(f"signals are 64-bit integers, the array has dtype {dtype}")
         return self._request("kSignalRequest", self._remote_regions(signals, peers))
 
-    # ---- transfers by the host -----------------------------------------------------------------------------------
+    # ---- transfers by the host ---------------------------------------------------------------------------------
     def transfer(self, request: Transfer, notification: bytes = b"", timeout: float | None = None) -> None:
         """Post a request and wait until it is complete. The notification reaches the peer after the bytes."""
         if type(request) is not Transfer or not request.agent.post(request, notification):
@@ -536,8 +536,7 @@ class DeviceHost:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- implementation
-    # -----------------------------------------------------------------------------------------------------
+    # ---- implementation ----------------------------------------------------------------------------------------
     def _agent(self, what: str) -> HostAgent:
         self._require_open()
         if not isinstance(self._side, HostAgent):

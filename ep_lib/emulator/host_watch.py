@@ -140,9 +140,8 @@ def _runs(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
             yield from _runs(part)
 
 
-# ---- arrays that report accesses
-# ----------------------------------------------------------------------------------------------- Functions of NumPy
-# that read, and hand no array to a ufunc or to an index in a way that shows
+# ---- arrays that report accesses ------------------------------------------------------------------------------------
+# Functions of NumPy that read, and hand no array to a ufunc or to an index in a way that shows
 # fmt: off
 _READERS = (
     "allclose", "argmax", "argmin", "argsort", "array2string", "array_equal", "array_repr", "array_str",
@@ -258,7 +257,7 @@ for _name in _METHODS:
     setattr(Watched, _name, _reading(_name))
 
 
-# ---- functions of NumPy that bypass an array's type: replaced while a check runs ----------
+# ---- functions of NumPy that bypass an array's type: replaced while a check runs -------------------------------------
 _TAKERS = ("array", "asarray", "ascontiguousarray", "asfortranarray")
 _ORDINARY = {name: getattr(np, name) for name in _TAKERS}
 _lock = threading.Lock()

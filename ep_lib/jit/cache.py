@@ -351,7 +351,7 @@ def _locked(kind: str, key: str) -> Iterator[None]:
         yield  # closing the file unlocks it
 
 
-# ---- contents and removal ----------------------------------------------------------------------------------
+# ---- contents and removal ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Kind:
     """One kind of cache entries: their number and total bytes."""

@@ -176,7 +176,7 @@ def library_kernel(path: str, name: str) -> Kernel:
     return Kernel.from_file(_PACKAGE / path, name)
 
 
-# ---- arguments of a launch ------------------------------------------------------------------------------------------
+# ---- arguments of a launch -------------------------------------------------------------------------------------------
 # The limits of a launch, the same on every backend (CUDA C++ Programming Guide, Compute Capabilities, 8.0 to 10.0).
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)

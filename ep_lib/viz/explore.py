@@ -132,8 +132,7 @@ def ring_step_by_step(written: Any, read: Any, num_slots: int, *, title: str | N
     return make_page("ring_step_by_step", title or f"A ring of {num_slots} slots, step by step", data, _HEIGHT)
 
 
-# ---- the path of tokens
-# -------------------------------------------------------------------------------------------------
+# ---- the path of tokens ----------------------------------------------------------------------------------------------
 
 
 @draws
@@ -167,7 +166,7 @@ def dispatch_flow(topk_idx: Sequence[Any], num_experts: int, *, title: str | Non
     return make_page("dispatch_flow", title or f"{len(tokens)} tokens and {num_experts} experts", data, 640)
 
 
-# ---- the least time ------------------------------------------------------------------------------------------
+# ---- the least time --------------------------------------------------------------------------------------------------
 
 
 @draws

@@ -171,7 +171,7 @@ def _window(run: Timeline, begin_us: float | None, end_us: float | None) -> tupl
     return begin, end
 
 
-# ---- layout -------------------------------------------------------------------------------------------
+# ---- layout ----------------------------------------------------------------------------------------------------------
 def _lay_out(
     run: Timeline, blocks: dict[int, list[int]], spans: Sequence[Span], messages: Sequence[Message], single: bool
 ) -> list[Lane]:

@@ -48,7 +48,7 @@ def kernels(source: Path, *names: str) -> dict[str, Kernel]:
     return found
 
 
-# ---- objects for a piece ------------------------------------------------------------------------------------------
+# ---- objects for a piece ---------------------------------------------------------------------------------------------
 class TheKernel:
     """A kernel of the test."""
 
@@ -101,7 +101,7 @@ class TheRank:
         self._rank.launch(kernel.kernel, grid, block, args, shared_bytes)
 
 
-# ---- the test's view ----------------------------------------------------------------------------------------------
+# ---- the test's view -------------------------------------------------------------------------------------------------
 class Journey(NamedTuple):
     """Data that a kernel of a rank sends to a peer ("sent"), or finds where it waits for a peer's ("received")."""
 

@@ -344,7 +344,7 @@ class Book:
         with self._told():
             return self._db.execute(query, values).fetchall()
 
-    # ---- appending ------------------------------------------------------------------------------------------
+    # ---- appending -------------------------------------------------------------------------------------------------
     def is_graded(self, learner: str, exercise: str, digest: str, library: str, round: int | None = None) -> bool:
         """Whether this submission was graded by this version of the library, in this round or in any."""
         found = self._rows(

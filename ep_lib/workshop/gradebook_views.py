@@ -290,7 +290,7 @@ def _to_look_at(each: Standing) -> list[str]:
     return [*each.flags, *each.not_enforced, *like]
 
 
-# ---- feedback for a learner ----------------------------------------------------------------------------------------
+# ---- feedback for a learner ------------------------------------------------------------------------------------------
 def feedback_text(learner: str, own: Sequence[Standing]) -> str:
     """Points and failures, for a mail or a terminal."""
     lines = [f"Feedback for {learner}", ""]

@@ -234,7 +234,7 @@ class _Worker:
         self._adopted: list[Any] = []  # arrays
         self._lists: dict[int, list[Any]] = {}  # shared with the worker
 
-    # ---- requests of the worker ------------------------------------------------------------------------------------
+    # ---- requests of the worker --------------------------------------------------------------------------------------
     def tell(self, step: Callable[[], Any]) -> None:
         """Runs a step, and sends its result."""
         try:
@@ -275,7 +275,7 @@ class _Worker:
         self._changed = next(changed, "")
         return returned if what == "call" or returned is None else _Itself(returned)
 
-    # ---- requests of the piece -------------------------------------------------------------------------------------
+    # ---- requests of the piece ---------------------------------------------------------------------------------------
     def ask(self, number: int, name: str, what: str, *given: Any, **named: Any) -> Any:
         """Calls, reads or sets an open attribute of a worker's object. Raises its exceptions."""
         with self._asking:
@@ -394,8 +394,7 @@ def _at(start: Any, path: str) -> Any:
     return found
 
 
-# ---- placeholders for the worker's objects
-# ----------------------------------------------------------------------------
+# ---- placeholders for the worker's objects ---------------------------------------------------------------------------
 Ask = Callable[..., Any]
 
 
@@ -502,7 +501,7 @@ _Kernel.__name__, _Rank.__name__ = Kernel.__name__, Rank.__name__  # for message
 _MADE: Mapping[str, Callable[..., Any]] = {"function": _function, "object": _object, "kernel": _Kernel, "rank": _Rank}
 
 
-# ---- endless calls -------------------------------------------------------------------------------------------
+# ---- endless calls ---------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def _ended_in_time(mine: Path, known: Sequence[str], share: float, worker: _Worker) -> Iterator[None]:
     """Ends a call of the piece that computes too long, and reports its function and line. The worker's computing for it

@@ -106,7 +106,7 @@ class Submission:
     email: str = ""
 
 
-# ---- in the child: wanted files from folders and archives ------------------------------------------------
+# ---- in the child: wanted files from folders and archives ------------------------------------------------------------
 _Member = tuple[str, float, Callable[[int], bytes] | None]  # name, date, reads at most so many bytes; None: a folder
 
 
@@ -268,8 +268,7 @@ def piece_of(name: str, pieces: Sequence[str]) -> str:
     return next((piece for piece in pieces if plain == piece.lower() or plain.endswith(f"_{piece.lower()}")), "")
 
 
-# ---- learners and their entries
-# ----------------------------------------------------------------------------------------------
+# ---- learners and their entries --------------------------------------------------------------------------------------
 @dataclass
 class _Part:
     """An entry of the class's folder, and its learner."""
@@ -515,7 +514,7 @@ def _named(parts: Iterable[_Part], place: str, pieces: Sequence[str], known: Map
         yield found
 
 
-# ---- choice among files ------------------------------------------------------------------------------------
+# ---- choice among files ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Found:
     """The pieces of an exercise in a submission, or a problem; ``files`` is empty if it has none."""

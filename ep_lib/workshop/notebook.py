@@ -223,7 +223,7 @@ class Files:
         return said.format(self.exercise.name, Markup(", ").join(links))
 
 
-# ---- progress -------------------------------------------------------------------------------------------------
+# ---- progress --------------------------------------------------------------------------------------------------------
 def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
     """Yields ``items``, with a progress bar if they take more than a second in all."""
     return iter(tqdm(items, desc=what, delay=1, leave=False, file=sys.stdout, unit=""))

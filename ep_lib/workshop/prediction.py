@@ -107,7 +107,7 @@ class Prediction:
             return Note(f"You predicted: {self.answer}. Right!", _told(self.key)[1], GREEN)
         return Note(f"You predicted: {self.answer}. It is: {self.outcome}", _told(self.key)[1], ORANGE)
 
-    # ---- display ---------------------------------------------------------------------------------
+    # ---- display ---------------------------------------------------------------------------------------------
     def show(self) -> None:
         """Displays the question: with buttons where there are widgets, otherwise as text."""
         if not has_widgets():

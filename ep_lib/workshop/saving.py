@@ -30,7 +30,7 @@ def before_saving(path: str, model: dict[str, Any], **_: Any) -> None:
                     continue
 
 
-# ---- Jupyter's server extension; jupyter/jupyter_server_config.d switches it on -----
+# ---- Jupyter's server extension; jupyter/jupyter_server_config.d switches it on ----------------------------------
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
     return [{"module": __name__}]
 

@@ -141,7 +141,7 @@ def _numbers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 8,16,32") from None
 
 
-# ---- printed table --------------------------------------------------------------------------------------
+# ---- printed table ---------------------------------------------------------------------------------------------------
 TOLERANCE = 0.15
 _UNEVEN = 0.05  # of an operation's time, from the first rank that has received all to the last
 

@@ -62,7 +62,7 @@ class DemoReport:
         return {"schema": SCHEMA, "ok": self.ok, **plain}
 
 
-# ---- listeners of a run -------------------------------------------------------------------------------------------
+# ---- listeners of a run ----------------------------------------------------------------------------------------------
 class Listener:
     """Receives the events of a running demo; the base class ignores them."""
 

@@ -341,8 +341,7 @@ class ElasticBuffer(Face):
         (out, came), event = self._run(bring, rows, previous_event, async_with_compute_stream, given, read, shape)
         return out, came, event
 
-    # ---- Not supported
-    # ----------------------------------------------------------------------------------------------------
+    # ---- Not supported -----------------------------------------------------------------------------------------------
 
     get_engram_storage_size_hint = engram_write = engram_fetch = absent(
         f"Engram: {_ONLY}; a kernel of your own can read other ranks' memory (examples/own_kernel.py)"

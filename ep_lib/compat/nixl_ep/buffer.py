@@ -358,8 +358,7 @@ class Buffer:
         device = "cuda" if handle.engine.shape.backend == "cuda" else "cpu"
         return torch.empty(shape, dtype=torch.bfloat16, device=device)
 
-    # ---- Not supported
-    # ----------------------------------------------------------------------------------------------------
+    # ---- Not supported -----------------------------------------------------------------------------------------------
 
     ht_dispatch = absent(f"ht_dispatch {_NORMAL_MODE}")
     ht_combine = absent(f"ht_combine {_NORMAL_MODE}")

@@ -14,7 +14,7 @@
 
 namespace {
 
-// ---- As in the standard at dmlc/dlpack ------------------------------------------------------------------------
+// ---- As in the standard at dmlc/dlpack ------------------------------------------------------------------------------
 struct DLTensor {
     void* data;
     int32_t device_type, device_id;
@@ -420,7 +420,7 @@ PyMethodDef launch_methods[] = {
 
 PyTypeObject launch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// ---- An operation: arrays, and launches with kept argument blocks ------------------------------------------
+// ---- An operation: arrays, and launches with kept argument blocks ---------------------------------------------------
 constexpr int kMostSlots = 48, kMostSteps = 4, kMostPatches = 32;
 
 struct Patch {  // the bytes at `offset` of a step's arguments: slots[slot] + add + slots[number] * factor

@@ -327,8 +327,8 @@ Checker::Verdict Checker::settled(const Finding& f) const {
 //   21  memory that was used before: most likely again too early
 //   22  memory that was not used before, and a thread that has not waited at all
 //   23  ... that has acquired something else from the writer: the signal came before the data
-//   24  ... that has acquired the writer's actions after its post: the signal overtook the data 25  ... while a thread
-//   of the same block (26: warp) still waits
+//   24  ... that has acquired the writer's actions after its post: the signal overtook the data
+//   25  ... while a thread of the same block (26: warp) still waits
 //   30  a signal in between without release, acquire or enough scope
 //   31  a thread of the same warp (32: block) is ordered and this one is not
 //   50  no order would help: atomics are missing or mixed with plain accesses

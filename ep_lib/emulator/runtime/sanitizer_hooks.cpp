@@ -120,7 +120,7 @@ void __ubsan_handle_type_mismatch_v1(const Mismatch* what, uintptr_t address) {
                     " " + where + describe_address(*machine, address));
 }
 
-// ---- -fsanitize=bounds: an index beyond an array of known length; local arrays have no other guard --------
+// ---- -fsanitize=bounds: an index beyond an array of known length; local arrays have no other guard --------------------
 void __ubsan_handle_out_of_bounds(const OutOfBounds* what, uintptr_t value) {
     if (!current) return;
     raise_fault(Fault::kBadAddress, EPEMU_PC, 0,
@@ -147,8 +147,7 @@ void __ubsan_handle_divrem_overflow(const Operation*, uintptr_t, uintptr_t) {
                     "divides an integer by zero, for which a GPU gives any value, without a word");
 }
 
-// ---- functions that -fsanitize=thread calls
-// ------------------------------------------------------------------------------
+// ---- functions that -fsanitize=thread calls ---------------------------------------------------------------------------
 void __tsan_init() {}
 void __tsan_func_entry(void*) {
     if (!current) return;

@@ -41,9 +41,8 @@ class Schedule {
     explicit Schedule(Machine& m) : m_(m) {}
     virtual ~Schedule() = default;
 
-    // ---- functions that a policy must define
-    // -------------------------------------------------------------------------------- Makes one step: the turn of a
-    // warp, or an event of the network. False if no step is possible.
+    // ---- functions that a policy must define ------------------------------------------------------------------
+    // Makes one step: the turn of a warp, or an event of the network. False if no step is possible.
     virtual bool step() = 0;
     // These lanes of a warp are now runnable.
     virtual void ready(Warp* warp, uint32_t lanes) = 0;
@@ -53,8 +52,7 @@ class Schedule {
     virtual void preempt() = 0;
     virtual void yield() = 0;
 
-    // ---- events that a policy may observe
-    // ------------------------------------------------------------------------------
+    // ---- events that a policy may observe ----------------------------------------------------------------------
     virtual void woke(Fiber* fiber);  // the event that it waited for has happened: it is ready
     virtual void admitted(Block*) {}
     virtual void finished(Block*) {}
@@ -64,8 +62,7 @@ class Schedule {
     // A lane to which the running one, which stops here, may switch without the scheduler; null for none.
     virtual Fiber* next_lane() { return nullptr; }
 
-    // ---- choices, and actions of the running thread
-    // --------------------------------------------------------------------------------
+    // ---- choices, and actions of the running thread ------------------------------------------------------------
     virtual uint32_t choose(Choice what, uint32_t options);  // one of 0 to options - 1
     virtual uint32_t choose_lanes();                         // any of a warp's
     virtual bool is_random() const { return true; }          // false: each choice is given

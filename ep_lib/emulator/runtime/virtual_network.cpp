@@ -3,8 +3,8 @@
 //   poster   o; then the doorbell crosses PCIe, and the NIC fetches the work request from the GPU's memory: 3 latencies
 //   NIC      g a work request (a put with a signal is two), in the order of posting
 //   queues   queue pairs take turns, a packet of at most an MTU each; of one queue pair, the order of posting
-//   source   a packet is read over PCIe (request and answer: 2 latencies) just in time for the wire: a source that was
-//   changed too soon shows here
+//   source   a packet is read over PCIe (request and answer: 2 latencies) just in time for the wire: this shows a
+//            source that was changed too soon
 //   wire     payload and header at the NIC's rate; latency; then the receiving NIC's rate, so senders to one NIC share
 //   target   written over PCIe as it comes in, one latency; polls see it then. A signal is a packet of 8 bytes behind.
 //   back     the acknowledgement: the wire's latency, and PCIe's for the completion. They take no bandwidth.

@@ -301,7 +301,7 @@ void VirtualTime::store_later(uintptr_t address, uint64_t value, int size, doubl
     at(current->time + delay, Event::kStore, 0, nullptr, place);
 }
 
-// ---- records ----------------------------------------------------------------------------------------
+// ---- records -----------------------------------------------------------------------------------------------------
 
 int VirtualTime::name_of(const std::string& text) {
     auto [it, is_new] = name_numbers_.try_emplace(text, static_cast<int>(names.size()));

@@ -171,7 +171,7 @@ void Checker::sc_fence(ThreadCheck& t, int scope) {
     for (int s = 0; s <= scope; s++) between[s]->join(covered);
 }
 
-// ---- possible consequences, in words -----------------------------------------------------------------------
+// ---- possible consequences, in words --------------------------------------------------------------------------------
 namespace {
 
 constexpr int kSomeOrder = -3, kOwnStore = -2, kFlag = -1;  // certainty: any race at these lines is more informative

@@ -77,8 +77,8 @@ struct RowPtr {
 // A warp lists the rows of one token, in ascending order of ranks, and returns their number. `row_ptrs` is the warp's
 // own part of shared memory, with room for one RowPtr per rank.
 //   send_index  [num_tokens, ranks]   from `get_dispatch_layout`
-//   first_row   [ranks]               the first of this source's rows on each rank, from `notify` rows        this
-//   rank's receive area; row_vectors: its row length in 16-byte vectors
+//   first_row   [ranks]               the first of this source's rows on each rank, from `notify`
+//   rows        this rank's receive area; row_vectors: its row length in 16-byte vectors
 EP_DEVICE int find_row_ptrs(RowPtr* row_ptrs, int token, const int* send_index, const int* first_row, int4* rows,
                             int row_vectors) {
     __syncwarp();  // all lanes have read the previous token's pointers

@@ -472,8 +472,7 @@ class HostAgent:
         self._peers.clear()
         self._api = self._post = self._status = None  # the agent ends with its last reference
 
-    # ---- implementation
-    # ----------------------------------------------------------------------------------------------------
+    # ---- implementation ----------------------------------------------------------------------------------------
     def _until(self, look: Callable[[], T | None], timeout: float, peer: str, what: Callable[[], str]) -> T:
         start = time.monotonic()
         while True:
@@ -549,8 +548,7 @@ def _wheel_for_cupy() -> Wheel:
     return find_wheel()
 
 
-# ---- checks that NIXL does not make
-# -----------------------------------------------------------------------------------
+# ---- checks that NIXL does not make ----------------------------------------------------------------------------
 def check_range(memory: Memory) -> Memory:
     """Raises ArgumentError for impossible memory: no type, no address, no bytes, beyond 64 bits."""
     one_of("the type of memory", memory.kind, MEMORY)

@@ -55,7 +55,7 @@ def combine_runs(name: str, backend: str, seeds: int) -> list[list[Any]]:
     return [_spawn(combine, name, backend, seed) for seed in range(seeds)]
 
 
-# ---- a GPU's times beside the virtual clock -----------------------------------------------------------------------
+# ---- a GPU's times beside the virtual clock --------------------------------------------------------------------------
 def clocked_dispatch() -> Timeline:
     """The kernel that benchmarks/gpu_profile.py records, on the virtual clock: from its first instruction on."""
     timeline = ep_lib.simulate(_profiled, PROFILED.ranks, hardware=_HARDWARE)

@@ -264,7 +264,7 @@ def as_float32(rank: Rank, out: Any) -> NDArray[Any]:
     return back
 
 
-# ---- measurements -----------------------------------------------------------------------------------------------
+# ---- measurements ----------------------------------------------------------------------------------------------------
 def link_gb_s(report: Iterable[Row]) -> float:
     """The bandwidth of bare stores when all GPUs send at once: the ceiling of the pictures."""
     return max(float(row["wire_gb_s"]) for row in report if (row["group"], row["what"]) == ("ceiling", "stores"))

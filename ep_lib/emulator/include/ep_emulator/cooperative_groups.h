@@ -319,8 +319,7 @@ EPEMU_INLINE void reduce_update_async(const Group& group, Atomic&& target, T val
     }
 }
 
-// ---- one thread of the group calls; CUDA does not define which
-// ---------------------------------------------------------
+// ---- one thread of the group calls; CUDA does not define which ----------------------------------------------------------
 template <typename Group, typename Function, typename... Arguments>
 EPEMU_INLINE void invoke_one(const Group& group, Function&& function, Arguments&&... arguments) {
     if (group.thread_rank() == 0) std::forward<Function>(function)(std::forward<Arguments>(arguments)...);

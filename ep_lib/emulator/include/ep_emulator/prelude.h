@@ -132,7 +132,7 @@ inline __attribute__((always_inline)) void* epemu_move_bits(void* to, const void
 #include <ep_emulator/unsupported.h>
 #include <ep_emulator/warp.h>
 
-// ---- text and ends: last, since they are macros with names of the C library --------------------------------------
+// ---- text and ends: last, since they are macros with names of the C library -----------------------------------
 // Every <assert.h>, whenever included, ends in __assert_fail.
 #define __assert_fail epemu_assert_fail
 // Returns the number of its arguments, as CUDA's does. A function-like macro leaves `#include <cstdio>`, `&printf` and

@@ -210,8 +210,7 @@ void ep_proxy_counts(Engine* engine, int thread, uint64_t* four) {
 // Why a thread has failed, or empty.
 const char* ep_proxy_failure(Engine* engine) { return engine->failure(); }
 
-// ---- The kernel's side, for programs without kernels: benchmarks, and tests of executors
-// ------------------------------------
+// ---- The kernel's side, for programs without kernels: benchmarks, and tests of executors ------------------------------
 
 // Pushes numbered copies of a command; `stamps`: store the time of the push in `value`. Waits for credits. Returns the
 // number pushed within the limit.

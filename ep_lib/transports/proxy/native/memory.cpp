@@ -12,8 +12,7 @@ namespace ep {
 namespace proxy {
 namespace {
 
-// ---- Nothing: measures the cost of the ring and the threads
-// ------------------------------------------------------------------------
+// ---- Nothing: measures the cost of the ring and the threads -------------------------------------------------------------
 struct Nothing {
     std::vector<int> done;  // by queue
     uint64_t* delays_ns;    // of commands with a timestamp, from their push to here
