@@ -385,19 +385,19 @@ class Identity(NamedTuple):
 
 
 def is_stopped(process: Identity) -> bool:
-    """Whether it is stopped, by a signal or a debugger. ``process`` must be of this process's place."""
+    """Whether the process is stopped, by a signal or a debugger; only for a process of this place."""
     fields = _stat(Path(f"/proc/{process.pid}/stat"))
     return fields is not None and fields[_STARTED] == process.started and fields[0] in "Tt"
 
 
 def has_ended(process: Identity) -> bool:
-    """Whether it has ended, even if its parent has not reaped it. ``process`` must be of this process's place."""
+    """Whether the process has ended, even if its parent has not reaped it; only for a process of this place."""
     fields = _stat(Path(f"/proc/{process.pid}/stat"))
     return fields is None or fields[_STARTED] != process.started or fields[0] in "ZX"
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs or waits: not a zombie."""
+    """Whether the process runs or waits, and is not a zombie."""
     fields = _stat(Path(f"/proc/{pid}/stat"))
     return fields is not None and fields[0] not in "ZX"
 

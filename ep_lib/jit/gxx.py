@@ -443,7 +443,7 @@ def build_runtime() -> Path:
             processes.stoppable_threads(os.cpu_count() or 2) as pool,
         ):
             headers = pool.submit(_runtime_headers, compiler, place) if _headers_pay(compiler, sources) else None
-            # The longest first: they start beside the headers, and profit least from them.
+            # The longest first: they start while the headers are compiled, and gain least from them.
             by_length = sorted(sources, key=lambda source: -(toolkit.RUNTIME_SOURCES / source).stat().st_size)
             running = {source: pool.submit(_runtime_object, compiler, source, headers) for source in by_length}
             what, stream = "compiling the emulator, once for this version", _watched_stream()

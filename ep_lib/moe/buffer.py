@@ -839,7 +839,7 @@ class Buffer:
                 refuse_other_rows("dispatch")
 
     def _expect_agreement(self, what: str, content: int | None, async_finish: bool) -> None:
-        """Look at once where the operation is done."""
+        """Notes what the ranks must agree on, and checks it now if the call waits for the operation."""
         self._last = (what, content)
         if self._mode.waits(async_finish):
             self._require_agreement()

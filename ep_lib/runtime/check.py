@@ -1339,8 +1339,8 @@ def _is_the_same(finding: Finding, other: Finding) -> bool:
 
 
 def reduce_schedule(program: _Program, finding: Finding, most: int | None = None) -> Finding:
-    """Shortens a finding's schedule to the fewest switches by delta debugging (Zeller, Hildebrandt, 2002), in ``most``
-    runs and two more for each halving of the schedule; without ``most``, in as many as it takes."""
+    """Shortens a finding's schedule to the fewest switches by delta debugging (Zeller, Hildebrandt, 2002), in at
+    most ``most`` runs, and two more for each halving of the schedule; None: no limit."""
     words = (finding.schedule or "").split()
     compares = finding.kind == "values differ"
     calm = _Search(program, compare_values=compares)

@@ -147,14 +147,14 @@ def encode(error: BaseException) -> RemoteError:
 
 
 def decode(remote: RemoteError, rank: int) -> Exception:
-    """The exception that ``rank`` raised, with notes that say which rank and where; RankFailed where it was lost."""
+    """The exception that ``rank`` raised, with notes that say which rank and where; RankFailed if it was lost."""
     error = rebuilt(remote) or RankFailed(f"rank {rank} raised {remote.type_name}: {remote.message}", rank=rank)
     error.add_note(f"raised in rank {rank}; its traceback there:\n{remote.traceback.rstrip()}")
     return error
 
 
 def rebuilt(remote: RemoteError) -> Exception | None:
-    """The exception that was packed; None where it was lost."""
+    """The packed exception; None if it cannot be unpickled here."""
     if remote.pickled is None:
         return None
     try:

@@ -16,7 +16,7 @@ namespace ep {
 
 struct WorkspaceState {                    // of this rank alone; all zero at the start
     uint64_t completed;                    // operations
-    uint64_t last_dispatch, last_combine;  // the epoch of the last one of each kind, or that shares its area
+    uint64_t last_dispatch, last_combine;  // the epochs of the last operations of each kind
     uint32_t finished_blocks;
     uint32_t next_item;   // the next token or group of rows, for warps that take them dynamically
     uint32_t bad_expert;  // of `notify_dispatch`: 0, or the first wrong element, counted from the end
