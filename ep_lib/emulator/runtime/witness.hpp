@@ -109,7 +109,7 @@ class __attribute__((visibility("hidden"))) Witness {
         std::unordered_set<uint32_t> takers;
         bool exclusive = true;
         std::deque<std::pair<SyncStore, uint32_t>> holds;  // the latest: how it was taken, and when it was released
-        std::unordered_set<uint32_t> added_first;          // threads that added before they polled, as at a barrier
+        bool counts = false;                               // a thread has added before it polled, as at a barrier
         std::deque<OldValue> old;
     };
     struct BlockLog {
