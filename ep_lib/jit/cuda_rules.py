@@ -6,7 +6,6 @@ as long as they include nothing of a learner's: its tests compile them for GPUs.
 
 from __future__ import annotations
 
-import re
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,9 +18,8 @@ from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
 from ep_lib.jit import names, nvrtc, toolkit
 from ep_lib.jit.cache import say
 from ep_lib.jit.elf import Elf
-from ep_lib.jit.source import KernelSource
+from ep_lib.jit.source import NO_FILE, KernelSource
 
-_NO_FILE = re.compile("No such file|file not found")
 _UNCHECKED = "CUDA's own rules are not checked"
 
 # Of a cubin's attributes: a byte for how the value is stored, a byte for what it is, then its size, or the value itself
@@ -96,7 +94,7 @@ def asked(
                 raise
         except KernelCompileError as error:
             question.result()
-            if answer.takes and not _NO_FILE.search(str(error)):  # for NVRTC, headers of the host are empty
+            if answer.takes and not NO_FILE.search(str(error)):  # for NVRTC, headers of the host are empty
                 from ep_lib.jit import diagnostics  # its tables are for what goes wrong
 
                 raise diagnostics.of_the_emulator(error) from None

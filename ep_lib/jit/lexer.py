@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -83,6 +84,24 @@ def without_attempts(code: str) -> str:
             depth += found[1].startswith("if") - (found[1] == "endif" or (depth == 1 and found[1].startswith("el")))
         lines.append("" if depth else line)
         depth = depth or bool(_NEVER.match(line))
+    return "\n".join(lines)
+
+
+def first_branches(code: str, text: str) -> str:
+    """``code``, which is ``text`` without the preprocessor's lines, with spaces for all but the first branch of each
+    condition whose branches open brackets and leave them open."""
+    lines, groups = code.split("\n"), list[list[int]]()
+    for number, line in enumerate(text.split("\n")):
+        found = _CONDITION.match(line)
+        if found and found[1] == "if":
+            groups.append([number])
+        elif found and groups and found[1] == "el":
+            groups[-1].append(number)
+        elif found and groups:
+            begins = [*groups.pop(), number]
+            branches = ["\n".join(lines[a:b]) for a, b in itertools.pairwise(begins)]
+            if any(branch.count(a) != branch.count(b) for branch in branches for a, b in ("{}", "()")):
+                lines[begins[1] : number] = [" " * len(line) for line in lines[begins[1] : number]]
     return "\n".join(lines)
 
 

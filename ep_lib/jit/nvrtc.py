@@ -8,20 +8,22 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ep_lib import processes
 from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
 from ep_lib.jit import cache, digest, names, sealed, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.signature import Param, parse_table
-from ep_lib.jit.source import KernelSource
+from ep_lib.jit.source import NO_FILE, KernelSource
 
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc_process import Answer, Question
+
+Image = TypeVar("Image")
 
 _PROCESS = str(Path(__file__).with_name("nvrtc_process.py"))
 _TABLE_SYMBOL = "ep_kernel_params_0"  # ep_lib/device/ep/detail/entry.cuh
@@ -109,7 +111,17 @@ def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, headers.outside(system))
-        _compile(kernel, arch, folder, unit, flags, found)
+        try:
+            image = without_the_host(
+                kernel,
+                transport,
+                lambda each: compile_unit(each.translation_unit(), each, flags, folder),
+                refused=CompilerRefused,
+            )
+        except CompilerRefused as refused:
+            raise _refusal(kernel, arch, refused, found) from None
+        store(folder, image)
+        (folder / "kernel.cu").write_text(unit, encoding="utf-8")
 
     return load(cache.entry("cubin", digest.key(headers, parts), "image.json", build))
 
@@ -133,6 +145,25 @@ def include_roots(kernel: KernelSource, transport: Path = toolkit.P2P_TRANSPORT)
     return [*kernel.include_roots(transport), toolkit.nvrtc_include()]
 
 
+def without_the_host(
+    kernel: KernelSource, transport: Path, compiled: Callable[[KernelSource], Image], *, refused: type[Exception]
+) -> Image:
+    """What ``compiled`` makes of a kernel; if that raises ``refused``, of its source without what only the host has."""
+    try:
+        return compiled(kernel)
+    except refused as error:
+        from ep_lib.jit import host_code  # few sources have any
+
+        if (bare := host_code.set_aside(kernel, transport)) is None:
+            raise
+        try:
+            return compiled(bare)
+        except refused:
+            if NO_FILE.search(str(error)):  # it may be that what is missing was in it
+                raise error from None
+            raise
+
+
 class CompilerRefused(Exception):
     """A compiler's own words; ``status`` is the name of its error, where it has one."""
 
@@ -145,9 +176,9 @@ class CompilerRefused(Exception):
 def compile_unit(unit: str, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
     """What NVRTC makes of a translation unit, for an entry of the cache in ``folder``. Raises CompilerRefused."""
     roots = [Path(flag.removeprefix("-I")) for flag in flags if flag.startswith("-I")]
-    with sealed.open_includes(unit, roots) as first:
-        path = first[0] / kernel.source_path.name if first else kernel.source_path  # NVRTC looks beside it
-        return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in first), *flags], folder)
+    with sealed.open_includes(unit, roots, kernel.texts) as opened:
+        path = opened.place(kernel.source_path)  # NVRTC looks beside it
+        return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in opened.roots(roots)), *flags], folder)
 
 
 def compile_kernels(
@@ -155,9 +186,10 @@ def compile_kernels(
 ) -> tuple[bytes, list[str]]:
     """The cubin of a translation unit for several kernels, and their symbols in it. Raises as :func:`compile_cubin`."""
     own = include_roots(kernel)
-    with sealed.open_includes(unit, own) as first:
-        path = first[0] / kernel.source_path.name if first else kernel.source_path  # NVRTC looks beside it
-        answer, cubin = _ask(unit, path, kernels, [*(f"-I{root}" for root in first), *_flags(kernel, arch, own)])
+    with sealed.open_includes(unit, own, kernel.texts) as opened:
+        path = opened.place(kernel.source_path)  # NVRTC looks beside it
+        first = [f"-I{root}" for root in opened.roots(own)]
+        answer, cubin = _ask(unit, path, kernels, [*first, *_flags(kernel, arch, own)])
     if answer["status"]:
         raise _refusal(kernel, arch, CompilerRefused(answer["log"], answer["status"]), found)
     return cubin, answer["lowered"]
@@ -258,24 +290,6 @@ def _flags(kernel: KernelSource, arch: str, own: Sequence[Path]) -> list[str]:
         *kernel.options,
         *(f"-I{root}" for root in roots),
     ]
-
-
-def _compile(
-    kernel: KernelSource, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
-) -> None:
-    try:
-        try:
-            image = compile_unit(unit, kernel, flags, folder)
-        except CompilerRefused:
-            from ep_lib.jit import host_code  # few sources have any
-
-            if (without := host_code.set_aside(unit)) == unit:
-                raise
-            image = compile_unit(without, kernel, flags, folder)
-    except CompilerRefused as refused:
-        raise _refusal(kernel, arch, refused, found) from None
-    store(folder, image)
-    (folder / "kernel.cu").write_text(unit, encoding="utf-8")
 
 
 def _refusal(kernel: KernelSource, arch: str, refused: CompilerRefused, found: names.GlobalFunctions) -> EpError:
