@@ -189,7 +189,7 @@ _SENTENCES = {
     "shuffle": "a shuffle reads a lane that takes no part in it: it gets anything, and results depend on it",
     "shift amount": "by its width or more a GPU shifts everything out, and a CPU gives any value",
     "cast range": "the integer cannot hold the value: a GPU gives the nearest one, or 0 for NaN, and a CPU any",
-    "activemask": "results depend on which lanes __activemask happens to find together",
+    "activemask": "what a kernel gets depends on which lanes __activemask happens to find together",
     "proxy fence": "a bulk copy meets what a thread has written, and may see the old bytes: no tma_fence lies between",
     "width": "two atomics of different widths meet at one location: neither is atomic for the other",
     "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",

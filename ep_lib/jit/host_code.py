@@ -2,7 +2,7 @@
 
 nvcc compiles a whole program, so files that people paste, and headers that these include, hold a `main`, allocations
 and launches as well. Neither g++, which knows no `<<<`, nor NVRTC, which has no host, can compile these, and no kernel
-needs them. Nor does it need headers of Thrust and CUB that it names nothing of, and libraries that are not here.
+needs them. With them go headers of Thrust and CUB that no kernel names anything of, and libraries that are not here.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def without_host_code(
 ) -> list[str]:
     """``texts``, of one translation unit, with spaces in place of what only the host has, as far as brackets tell;
     lines stay lines. ``named``: what is needed besides; ``defines``: macros of other files, and what each stands for;
-    ``missing``: headers that are nowhere, and go with what the host has."""
+    ``missing``: headers that are nowhere."""
     codes = [_without_attempts(text) for text in texts]
     found, reached = list[_Declaration](), {word for text in named for word in _WORD.findall(text)}
     for number, (text, code) in enumerate(zip(texts, codes, strict=True)):
@@ -127,9 +127,10 @@ def without_host_code(
         bare[each.text] = text[: each.begin] + _emptied(text[each.begin : each.end]) + text[each.end :]
     uses = [list(_USE.finditer(without_comments(text))) for text in texts]
     of_host = {use["library"] for several in uses for use in several} - reached - {None}
+    of_host |= set(missing)
     for number, several in enumerate(uses):
         for use in several:
-            if {use["library"], use["space"]} & of_host or (gone and use["header"] in missing):
+            if gone and {use["library"], use["space"], use["header"]} & of_host:
                 text = bare[number]
                 bare[number] = text[: use.start()] + re.sub(r"[^\n]", " ", use[0]) + text[use.end() :]
     return bare

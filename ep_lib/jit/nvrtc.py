@@ -93,8 +93,9 @@ def version() -> str:
 
 @functools.cache
 def identity() -> str:
-    """Which NVRTC answers, and by which rules of this file. Raises :class:`BackendUnavailable`."""
-    return f"{_found().identity} {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}"
+    """Which NVRTC answers, and by which rules of ours. Raises :class:`BackendUnavailable`."""
+    rules = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("nvrtc.py", "host_code.py"))
+    return f"{_found().identity} {hashlib.sha256(rules).hexdigest()[:12]}"
 
 
 def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P_TRANSPORT) -> NvrtcImage:
