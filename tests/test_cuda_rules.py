@@ -41,6 +41,11 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
             "only read",
         ),
         ("__global__ void b(int* o) { __shared__ int s[15000]; o[0] = s[o[1]]; }", "too much shared data", "48 KiB"),
+        (
+            "__global__ void b(int* o) { int s[150000]; for (int i = 0; i < 150000; i++) s[i] = i * *o; *o = s[*o]; }",
+            "uses too much local memory",
+            "512 KiB",
+        ),
         ("__global__ void b(int* o) { o[0] = rand(); }", '"rand" is undefined', "kernels have no rand"),
         ("__global__ void b(int* o) { o[0] = INT_MAX; }", '"INT_MAX" is undefined', "#include <limits.h>"),
         ("__global__ void b(half2* o) { o[0] = o[1]; }", '"half2" is undefined', "#include <cuda_fp16.h>"),

@@ -100,6 +100,11 @@ _RULES = (
         "static __shared__ memory is 48 KiB at most: declare `extern __shared__` memory, and pass shared_bytes to the "
         "launch",
     ),
+    (
+        re.compile(r"uses too much local memory"),
+        "",
+        "the arrays of a thread have 512 KiB at most, and are slow long before: pass one in global memory",
+    ),
     (re.compile(r"too much global constant data"), "", "__constant__ memory is 64 KiB at most: write __device__"),
     (
         re.compile(r"expression must be a modifiable lvalue|a store to __constant__ memory"),

@@ -6,9 +6,10 @@ import functools
 import hashlib
 import json
 import re
+import struct
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -46,6 +47,9 @@ _CONSTANT_STORE = re.compile(
 _WARNINGS = re.compile(
     r"^(?:[^\n]*: warning |warning: |Remark: )[^\n]*\n?(?:(?![^\n]*: (?:error|warning)|\n)[^\n]*\n)*\n?", re.M
 )
+# Of a cubin's attributes: a byte for how the value is stored, a byte for what it is, then its size, or the value itself
+_SIZED, _STACK = 4, 0x12
+_MOST_LOCAL = 512 << 10  # bytes of a thread; CUDA C++ Programming Guide, Compute Capabilities
 # Types of glibc that all of nvcc's sources have.
 _OF_NVCC = "typedef unsigned short ushort; typedef unsigned int uint; typedef unsigned long ulong;\n"
 _TAKES_ALL = "-default-device"  # a function without a word about it is the GPU's
@@ -266,8 +270,36 @@ def _ask_once(
                 "status": "NVRTC_ERROR_COMPILATION",
                 "log": f"{store[1]}: error: a store to __constant__ memory\n",
             }
+        if not answer["status"] and code == "CUBIN" and (too_much := _too_much_local_memory(file.read_bytes())):
+            answer |= {"status": "NVRTC_ERROR_COMPILATION", "log": too_much}  # no launch would succeed
         answer["log"] = _WARNINGS.sub("", answer["log"])
         return answer, b"" if answer["status"] else file.read_bytes()
+
+
+def _too_much_local_memory(cubin: bytes) -> str:
+    elf = Elf(cubin)
+    for section in elf.sections:
+        if section.name == ".nv.info":
+            for value in attributes(elf.data[section.offset : section.offset + section.size], _STACK):
+                symbol, size = struct.unpack("<II", value)
+                if size > _MOST_LOCAL:
+                    return (
+                        f"error: Entry function '{elf.symbols[symbol].name}' uses too much local memory "
+                        f"({size:#x} bytes, {_MOST_LOCAL:#x} max)\n"
+                    )
+    return ""
+
+
+def attributes(section: bytes, wanted: int) -> Iterator[bytes]:
+    """The values of one kind in a section of a cubin's attributes."""
+    at = 0
+    while at < len(section):
+        form, what, size = struct.unpack_from("<BBH", section, at)
+        at += 4
+        if form == _SIZED:
+            if what == wanted:
+                yield section[at : at + size]
+            at += size
 
 
 def _of_the_host(unit: str, roots: Sequence[Path]) -> list[str]:
