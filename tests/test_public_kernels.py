@@ -453,7 +453,7 @@ def doubled() -> Case:
     return Case(2, 32, [zeros(64), x, 64], {0: 2 * x})
 
 
-PROGRAMS = ("with_main", "of_the_standard_library", "of_launchers", "of_libraries", "of_branches")
+PROGRAMS = ("with_main", "of_the_standard_library", "of_launchers", "of_libraries", "of_branches", "for_torch")
 CASES |= {f"program_{name}": doubled for name in PROGRAMS}
 
 

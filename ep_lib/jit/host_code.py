@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,8 +44,9 @@ _IN_HEADS = _TAKE_PARENTHESES | {
 _NO_DECLARATION = re.compile(r"^(?:using\s+namespace|namespace|static_assert|asm|__asm__)\b")
 _CATCH = re.compile(r"catch\b")
 _OPERATOR = "operator"
+_OF_OPERATOR = re.compile(r"(?:\b(\w+)\s*::\s*)?\boperator\b")
 _USE = re.compile(
-    r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>(?:(?P<library>thrust|cub)/)?[^>\n]+)>"  # the library is a namespace, too
+    r"^[ \t]*#[ \t]*include[ \t]*[<\"](?P<header>(?:(?P<library>thrust|cub)/)?[^>\"\n]+)[>\"]"  # also a namespace
     r"|\busing\s+namespace\s+(?:::\s*)?(?P<space>\w+)[^;{}]*;",
     re.MULTILINE,
 )
@@ -92,6 +93,11 @@ def without_host_code(
     lines stay lines. ``named``: what is needed besides; ``defines``: macros of other files, and what each stands for;
     ``missing``: headers that are nowhere."""
     codes = [_without_attempts(text) for text in texts]
+    defines = [*defines, *(define for text in texts for define in _DEFINE.findall(without_comments(text)))]
+    macros = {name: set(_WORD.findall(body)) for name, body in defines}
+    for_gpus = set(_FOR_GPUS)
+    while more := {name for name, words in macros.items() if words & for_gpus} - for_gpus:
+        for_gpus |= more
     found, reached = list[_Declaration](), {word for text in named for word in _WORD.findall(text)}
     for number, (text, code) in enumerate(zip(texts, codes, strict=True)):
         parsed = first_branches(code, without_comments(text))
@@ -100,19 +106,13 @@ def without_host_code(
             continue
         at = 0
         for begin, end in _declarations(parsed, 0, len(parsed)):
-            found.append(_read(parsed, code, number, begin, end))
+            found.append(_read(parsed, code, number, begin, end, macros))
             reached.update(_WORD.findall(code[at:begin]))
             at = end
         reached.update(_WORD.findall(code[at:]))
     declared = set[str]().union(*(each.names for each in found)) - {_OPERATOR}
     # An operator is called by none of its names: it is there for the types that it takes.
     found = [each._replace(names=each.words & declared) if _OPERATOR in each.names else each for each in found]
-    defines = [*defines, *(define for text in texts for define in _DEFINE.findall(without_comments(text)))]
-    macros = {name: set(_WORD.findall(body)) for name, body in defines}
-    for_gpus = set(_FOR_GPUS)
-    for name, words in macros.items():
-        if words & for_gpus:
-            for_gpus.add(name)
     left = [each for each in found if each.names and not each.words & for_gpus]
     reached.update(*(each.words for each in found if each not in left))
     count = -1
@@ -125,7 +125,7 @@ def without_host_code(
     for each in gone:
         text = bare[each.text]
         bare[each.text] = text[: each.begin] + _emptied(text[each.begin : each.end]) + text[each.end :]
-    uses = [list(_USE.finditer(without_comments(text))) for text in texts]
+    uses = [list(_USE.finditer(without_comments(text, keep_strings=True))) for text in texts]
     of_host = {use["library"] for several in uses for use in several} - reached - {None}
     of_host |= set(missing)
     for number, several in enumerate(uses):
@@ -210,7 +210,7 @@ def _skip(code: str, at: int) -> int:
     return at
 
 
-def _read(parsed: str, code: str, number: int, begin: int, end: int) -> _Declaration:
+def _read(parsed: str, code: str, number: int, begin: int, end: int, macros: Collection[str]) -> _Declaration:
     """What is declared between these places of ``parsed``, which is ``code``, or a part of it."""
     text = parsed[begin:end]
     words = set() if _USE.match(text) else set(_WORD.findall(code[begin:end]))
@@ -226,11 +226,14 @@ def _read(parsed: str, code: str, number: int, begin: int, end: int) -> _Declara
     while _ARGUMENTS.search(outside):
         outside = _ARGUMENTS.sub("", outside)
     functions = {match[1] for match in _BEFORE_PARAMETERS.finditer(outside)} - _TAKE_PARENTHESES
-    is_typedef_or_macro = functions and (outside.startswith("typedef") or _BEFORE_PARAMETERS.match(outside))
-    if _NO_DECLARATION.search(outside) or is_typedef_or_macro or text[-1] not in ";}":  # it is not finished
+    is_typedef = functions and outside.startswith("typedef")
+    called = _BEFORE_PARAMETERS.match(outside) if functions else None  # a macro
+    if _NO_DECLARATION.search(outside) or is_typedef or text[-1] not in ";}":  # it is not finished
         names = set()
-    elif re.search(rf"\b{_OPERATOR}\b", outside):
-        names = {_OPERATOR}
+    elif called and called[1] not in _TAKE_PARENTHESES:
+        names = set() if called[1] in macros else {called[1]}  # of a header that is not here
+    elif operator := _OF_OPERATOR.search(outside):
+        names = {operator[1] or _OPERATOR}  # a member's is there for its class
     elif functions:
         names = functions
     elif _TYPE.match(outside):
