@@ -35,9 +35,8 @@ from ep_lib.errors import (
     RankFailed,
     RankMismatchError,
 )
-from ep_lib.jit import nvrtc
+from ep_lib.jit import device_state, nvrtc
 from ep_lib.jit.kernel import Kernel
-from ep_lib.memory import device_state
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn

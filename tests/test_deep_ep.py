@@ -26,7 +26,7 @@ import ep_lib
 from ep_lib.bootstrap.torchrun import StoreBootstrap
 from ep_lib.compat import deep_ep
 from ep_lib.compat.deep_ep import engines
-from ep_lib.compat.deep_ep.layout import layout_by_torch
+from ep_lib.compat.deep_ep.layout import CountingKernel, layout_by_torch
 from ep_lib.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -158,11 +158,21 @@ def test_a_layout_of_ids_that_are_no_experts_is_refused(has_engine: bool) -> Non
                 lambda: buffer.get_dispatch_layout(torch.full_like(idx, wrong), 8), ArgumentError,  # noqa: B023
                 rf"topk_idx\[0, 0\] is {wrong}; expert ids go from 0 to 7",
             )  # fmt: skip
-        counted = layout_by_torch(torch.tensor([[2**32 + 1, -5, 8, 3]]), 8, 2)  # of a GPU, where nothing looks
-        assert counted.num_tokens_per_expert.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
-        assert counted.is_token_in_rank.tolist() == [[True, False]]
 
     ep_lib.spawn(main, ranks=1, backend="emulator")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_both_ways_to_count_choices_agree(dtype: torch.dtype) -> None:
+    def main(rank: ep_lib.Rank) -> None:
+        ids = torch.randint(-1, 8, (150, 3), generator=torch.Generator().manual_seed(1)).to(dtype)
+        ids[7] = torch.tensor([-5, 8, 3 if dtype == torch.int32 else 2**32 + 1])  # of a GPU, where nothing looks
+        for tokens in (150, 64, 0):
+            by_torch, counted = layout_by_torch(ids[:tokens], 8, 2), CountingKernel(rank)(ids[:tokens], 8)
+            for wanted, got in zip(by_torch, counted, strict=True):
+                assert wanted.dtype == got.dtype and torch.equal(wanted, got)
+
+    ep_lib.spawn(main, ranks=2, backend="emulator")
 
 
 def test_wrong_statistics_are_refused_before_anything_is_sent() -> None:

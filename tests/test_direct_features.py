@@ -211,6 +211,7 @@ def refused(rank: Rank) -> None:
             (ArgumentError, "expert_alignment is 2.0", lambda: buffer.dispatch(x, idx, expert_alignment=2.0)),
             (ArgumentError, "expert_alignment is 0", lambda: buffer.dispatch(x, idx, expert_alignment=0)),
             (ArgumentError, "bias is a tuple of 3", lambda: buffer.combine(y, recv.handle, bias=(x, x, x))),
+            (ArgumentError, "sum_order is 'k'", lambda: buffer.combine(y, recv.handle, sum_order="k")),
             (ArgumentError, r"bias has 2 rows", lambda: buffer.combine(y, recv.handle, bias=x[:2])),
             (HandleError, "of a dispatch that had it", lambda: buffer.combine(y, recv.handle, sorted_by_expert=True)),
         ):
@@ -276,6 +277,7 @@ def test_pcie_mode_says_what_it_lacks() -> None:
                 lambda: buffer.dispatch(X, IDX, num_worst_tokens=6),
                 lambda: buffer.dispatch(X, IDX, sorted_by_expert=True),
                 lambda: buffer.combine(recv.x, recv.handle, bias=X),
+                lambda: buffer.combine(recv.x, recv.handle, sum_order="choices"),
                 lambda: buffer.combine_input(recv.handle, X),
             ):
                 with pytest.raises(ArgumentError, match="PCIe mode"):

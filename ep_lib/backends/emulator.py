@@ -20,10 +20,10 @@ from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.emulator.recording import parameter_names, read_only_parameters
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
+from ep_lib.jit import device_state
 from ep_lib.jit.gxx import MAX_THREADS
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, require_threads, used_arrays
-from ep_lib.memory import device_state
-from ep_lib.memory.arrays import Array, ArrayInfo, as_kind
+from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, no_memory
 from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, EmulatorSetup, Transport
 
@@ -72,6 +72,9 @@ class NoStreams:
 
     def is_capturing(self, stream: int) -> bool:
         return False
+
+    def settle(self) -> None:
+        pass
 
     def operations(self) -> NoStreams:
         return self
@@ -135,6 +138,7 @@ class EmulatorBackend:
     """One rank of an emulated world. Arrays are NumPy arrays (torch CPU tensors are welcome as arguments)."""
 
     name = "emulator"
+    host_waits = sees_values = costly_threads = True
 
     def __init__(self, world: World | SoloWorld | ProcessWorld, rank: int, transport: str = "emulated") -> None:
         self.rank = rank
@@ -235,7 +239,10 @@ class EmulatorBackend:
         self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
     ) -> tuple[np.ndarray[Any, Any], _Memory]:
         """An uninitialised array. Kernels of this rank may reach it by its address alone while it or a view lives."""
-        memory = _Memory(math.prod(shape) * dtype.itemsize)
+        try:
+            memory = _Memory(math.prod(shape) * dtype.itemsize)
+        except MemoryError as error:
+            raise no_memory(shape, error) from error
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory), strides=strides)
         if memory.bytes.nbytes:
             address = memory.bytes.ctypes.data

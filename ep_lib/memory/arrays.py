@@ -91,18 +91,36 @@ def describe(obj: Any) -> ArrayInfo:
 
 
 _look: Callable[[Any], ArrayInfo | None] | None = None
+_native: Any = None
+_share: Any = None
 
 
-def look_natively(look: Callable[[Any], ArrayInfo | None]) -> None:
-    """From now on :func:`describe` asks ``look`` first: the ArrayInfo of a torch tensor, or None for one that is not
-    dense on a CPU or a GPU. (:mod:`ep_lib.cuda.native_host` has one.)"""
-    global _look
-    _look = look
+def look_natively(native: Any, share: Any) -> None:
+    """From now on functions of this file ask ``native`` (:mod:`ep_lib.cuda.native_host`) first about torch's tensors.
+    ``share``: torch's function that makes a tensor in another one's memory, or None."""
+    global _look, _native, _share
+    _look, _native, _share = native.describe, native, share
 
 
 def looks_natively() -> bool:
     """Whether :func:`look_natively` was called."""
-    return _look is not None
+    return _native is not None
+
+
+def lend(address: int, shape: tuple[int, int], dtype: np.dtype[Any], device: int, owner: object) -> Any:
+    """A torch tensor at ``address`` that keeps ``owner`` alive, as all its views do. None where that takes more than
+    the native code: DLPack's way through CuPy or NumPy then. ``device``: of CUDA; -1: the CPU."""
+    return None if _native is None else _native.lend(address, *shape, dtype, device, owner)
+
+
+def first_rows(rows: int, array: Array) -> Array:
+    """The first ``rows`` of a contiguous array, in its memory.
+
+    torch's are made by the function that its own compiled code calls: no views, of which autograd keeps an account,
+    and in half of a slice's time.
+    """
+    found = None if _share is None else _native.first_rows(_share, rows, (array,))
+    return array[:rows] if found is None else found[0]
 
 
 def like(kind: str, array: Any) -> Any:
@@ -148,6 +166,11 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if kind == "cupy" and dtype.isbuiltin == 1 and array.dtype != dtype:  # else CuPy has no such type
         return result.view(dtype)
     return result
+
+
+def no_memory(shape: tuple[int, ...], error: MemoryError) -> ArgumentError:
+    """What to raise where an array of this shape finds no memory."""
+    return ArgumentError(f"shape is {shape}, and there is no memory for it: {error}; ask for less")
 
 
 class _Holder:

@@ -75,7 +75,7 @@ class ModeMemory:
                 available=error.available,
             ) from error
         self.array[:zeroed] = 0
-        sync_current_stream(rank)
+        rank.streams.settle()
         rank.barrier()  # no signal may arrive before the zeros
         info = describe(self.array)
         self.device, self.kind = info.device, info.kind
@@ -84,17 +84,11 @@ class ModeMemory:
     def clear(self, first: str) -> None:
         """Set what was zero at the start to zero again, from the part ``first`` on, while no rank runs a kernel."""
         self.array[self.parts[first].offset : self._zeroed] = 0
-        sync_current_stream(self._rank)
+        self._rank.streams.settle()
 
     def free(self) -> None:
         """Peers may still read it: rank.symmetric() waits for them before it reuses it."""
         self._rank.free(self.array)
-
-
-def sync_current_stream(rank: Rank) -> None:
-    """CuPy's own kernels may run on another stream than ours: let them finish."""
-    if rank.backend == "cuda":
-        rank.xp.cuda.get_current_stream().synchronize()
 
 
 def address_of(array: Array | None) -> int:

@@ -336,7 +336,10 @@ class ElasticBuffer(Face):
         def bring() -> tuple[Tensor, Tensor | None]:
             if epilogue is not None:
                 epilogue.current_stream_wait()
-            out: Tensor = buffer.combine(rows, handle.inner, bias=biases, sorted_by_expert=handle.do_expand)
+            order = "choices" if buffer.config.is_direct else "ranks"  # as DeepEP adds up, where it can be
+            out: Tensor = buffer.combine(
+                rows, handle.inner, bias=biases, sorted_by_expert=handle.do_expand, sum_order=order
+            )
             if topk_weights is None:
                 return out, None
             return out, self._sum_weights(buffer, handle.inner, handle.by_row(weights))

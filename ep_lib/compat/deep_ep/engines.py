@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look
 from ep_lib.bootstrap.group import make_group_bootstrap
 from ep_lib.bootstrap.torchrun import StoreBootstrap
+from ep_lib.compat.deep_ep.layout import CountingKernel
 from ep_lib.config import Config
 from ep_lib.emulator.host_links import gather_hosts
 from ep_lib.errors import ArgumentError, NotSupportedError, PeerTimeout, RankFailed, RankMismatchError, everywhere
@@ -74,6 +75,7 @@ class Engine:
 
     def __init__(self, shape: Shape, buffer: Buffer) -> None:
         self.shape, self.buffer = shape, buffer
+        self.count_choices = CountingKernel(buffer.rank)
 
     @property
     def max_tokens(self) -> int:

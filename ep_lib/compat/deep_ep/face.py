@@ -140,7 +140,7 @@ def require_rows(name: str, value: Any, dimensions: int) -> Tensor:
     tensor = require_tensor(name, value)
     if tensor.dim() != dimensions:
         refuse(name, value, f"a tensor with {dimensions} dimensions")
-    return tensor.detach()
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def require_ids(topk_idx: Any) -> Tensor:

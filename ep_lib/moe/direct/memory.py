@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.moe.config import BufferConfig
+from ep_lib.moe.formats import FP8_GROUP
 from ep_lib.moe.memory import ModeMemory, Part, lay_out
 from ep_lib.moe.regroup import MEETINGS
-from ep_lib.reference import FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
 # Parts that must be zero before the first operation; the others follow.

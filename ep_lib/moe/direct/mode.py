@@ -24,13 +24,11 @@ from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.areas import Lease, ReceiveAreas
-from ep_lib.moe.direct.expert_rows import ExpertRows, most_rows
-from ep_lib.moe.direct.memory import allocate
+from ep_lib.moe.direct.memory import allocate, make_direct_map
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, for_packed_rows, most_ranks
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import FP8_FLOAT32, PLAIN, ROW_SCALE_BYTES, UINT8, RowFormat, row_formats
-from ep_lib.moe.memory import sync_current_stream
-from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, with_scales
+from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan, with_scales
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
@@ -167,6 +165,11 @@ def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: A
     return as_kind(kind, scales, dtype), as_kind(kind, first, FLOAT32)[:, 0]
 
 
+def _most_grouped(config: BufferConfig, received: int, alignment: int) -> int:
+    """Rows that ``received`` ones can make: whole groups of ``alignment``."""
+    return (received * config.top_k + config.experts_per_rank * (alignment - 1)) // alignment * alignment
+
+
 class _RoutingParts(NamedTuple):
     """Where the parts of a routing's array begin."""
 
@@ -287,15 +290,23 @@ class DirectMode:
         self._tuning = tuning
         self._operations.clear()
 
+    @staticmethod
+    def symmetric_bytes(config: BufferConfig) -> int:
+        """Of its memory."""
+        return make_direct_map(config)[1]
+
     @property
-    def hellos(self) -> int:
+    def meeting_place(self) -> int:
         """The address of the part that <moe/common/regroup.cu> takes."""
         return self._at["hellos"]
 
-    @property
-    def returned(self) -> int:
-        """The address of the rows of :meth:`combine_input`."""
-        return self._at["returned"]
+    def waits(self, async_finish: bool) -> bool:
+        """Where hosts wait, and the operation need not run beside the caller's others."""
+        return self._backend.host_waits and not async_finish
+
+    def is_combine_input(self, x: ArrayInfo) -> bool:
+        """Whether these rows are :meth:`combine_input`'s."""
+        return x.address == self._at["returned"] and x.nbytes > 0
 
     def begin_anew(self, masked: Collection[int]) -> None:
         """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
@@ -303,11 +314,11 @@ class DirectMode:
         at = self._memory.parts["state"].offset + self._state.offsets["masked"]
         bits = sum(1 << r for r in masked)
         self._memory.array[at : at + 8] = self._rank.xp.asarray(np.array([bits], np.uint64).view(np.uint8))
-        sync_current_stream(self._rank)
+        self._rank.streams.settle()
         self.broken[0] = self.epoch = 0
         self._differs[...] = 0
 
-    def close(self) -> None:
+    def close(self, orderly: bool = True) -> None:
         """Free the symmetric memory."""
         if not self._rank.is_closed:
             self._memory.free()
@@ -332,7 +343,7 @@ class DirectMode:
             routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
-                grouped = most_rows(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
+                grouped = _most_grouped(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
             else:
                 plan = self._await_plan(experts, weights)
                 num_rows = sum(plan.received.tolist())
@@ -374,6 +385,7 @@ class DirectMode:
         async_finish: bool,
         by_expert: ExpertRows | None = None,
         as_fp8: bool = False,
+        by_choice: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
         config = self._config
@@ -381,7 +393,7 @@ class DirectMode:
             way = "packed"
         elif by_expert is not None:
             way = "by expert"
-        elif x.address == self.returned:
+        elif x.address == self._at["returned"]:
             way = "pull"
         elif self._tuning_of(config.row_bytes).push or self._spare_blocks < 1:
             way = "push"
@@ -406,6 +418,7 @@ class DirectMode:
                 columns,
                 columns * config.dtype.itemsize // VECTOR_BYTES,
                 min(how.most_warps, max(1, -(-rows // how.rows_a_warp))),
+                int(by_choice),
             )
         self._finish(async_finish)
         return out
@@ -430,14 +443,14 @@ class DirectMode:
 
     def _finish(self, async_finish: bool) -> None:
         """NumPy knows no streams: on the emulator results are there when a call returns, or behind its event."""
-        if self._rank.backend == "emulator" and not async_finish:
+        if self.waits(async_finish):
             self._backend.synchronize()
 
     # ---- what the host learns ----------------------------------------------------------------------------------------
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
         ranks, first = self._config.world_size, 4 * self._tickets
-        if self._rank.backend == "emulator":
+        if self._backend.host_waits:
             self._backend.synchronize()
         deadline = time.monotonic() + _POLL_SECONDS
         while self._done[0] < first:
@@ -585,7 +598,7 @@ class DirectMode:
         )
         given = ("x", "weights", "routing", "bias", "more_bias", "slot", "capacity", "tag", "tokens", "columns")
         out = Made("out", kind, ("tokens", "columns"), config.dtype)
-        operation = Operation(self._rank, (*given, "row_vectors", "warps"), [launch], [out])
+        operation = Operation(self._rank, (*given, "row_vectors", "warps", "by_choice"), [launch], [out])
         return _Combining(operation, tuning.send_warps, tuning.group_rows * send_blocks)
 
     def _combine_args(self, tuning: Tuning, send_blocks: int, is_push: bool) -> Struct:
@@ -601,6 +614,7 @@ class DirectMode:
             piece_vectors=tuning.add_vectors,
             most_ranks=most_ranks(config),
             stages=tuning.add_stages,
+            by_choice=0,
         )
         inside["send"] = send.pack(
             returned=self._at["returned"],
@@ -623,7 +637,10 @@ class DirectMode:
         add_at, send_at = layout.offsets["add"], layout.offsets["send"]
         bias_at = add_at + add.offsets["bias"]
         biases = (Word(bias_at + _ADDRESS_BYTES * i, _ADDRESS_BYTES, name) for i, name in enumerate(_BIASES))
-        changing += (*biases, *words(add, add_at, num_tokens="tokens", row_vectors="row_vectors"))
+        changing += (
+            *biases,
+            *words(add, add_at, num_tokens="tokens", row_vectors="row_vectors", by_choice="by_choice"),
+        )
         return Struct(args, changing + words(send, send_at, warps="warps"))
 
     def _declare_copy(self, payload: Payload, weights: ArrayInfo | None, wants: _Wanted) -> Operation | None:
@@ -894,8 +911,8 @@ class DirectMode:
             return self._tuning
         found = self._tunings.get(row_bytes)
         if found is None:
-            emulated = self._rank.backend == "emulator"
-            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, emulated=emulated)
+            costly = self._backend.costly_threads
+            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, costly_threads=costly)
             self._tunings[row_bytes] = found
         return found
 
