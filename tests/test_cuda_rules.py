@@ -74,7 +74,10 @@ def test_the_learners_line_the_reason_and_the_remedy(line: str, says: str, remed
         ("__device__ void g() { cudaGridDependencySynchronize(); }", "leave it out"),
         ('__device__ int g() { char c[strlen("four") + 1]; return sizeof(c); }', 'write sizeof("...") - 1'),
         ("__device__ float g() { float _Complex z = 1; return __real__ z; }", "<cuda/std/complex>"),
-        ("__global__ void c(int* o);  __global__ void g(int* o) { c<<<1, 1>>>(o); }", "launch that kernel from Python"),
+        (
+            "__global__ void c(int* o);  __global__ void g(int* o) { c<<<1, 1>>>(o); }",
+            "launched from Python, by Kernel.launch",
+        ),
     ],
 )
 def test_what_nvcc_alone_takes_is_told_so_with_what_to_write(line: str, remedy: str) -> None:

@@ -157,7 +157,7 @@ _NVCC_TAKES = (
     ),
     (
         re.compile("device-side kernel launch"),
-        "dynamic parallelism is not supported: launch that kernel from Python, behind this one",
+        "kernels are launched from Python, by Kernel.launch: there is no dynamic parallelism, neither here nor on GPUs",
     ),
     (
         re.compile(r"\"cuda(?:GridDependencySynchronize|TriggerProgrammaticLaunchCompletion)\" is undefined"),
