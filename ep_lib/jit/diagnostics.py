@@ -16,7 +16,7 @@ from ep_lib.jit import digest, headers, names, pieces, toolkit, unseen
 from ep_lib.jit.cuda_source import matching
 from ep_lib.jit.elf import AtLoad
 from ep_lib.jit.lexer import without_comments
-from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
+from ep_lib.jit.source import ENTRY_FILE, NO_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.unseen import Unseen
 
 _ERRORS = (
@@ -224,6 +224,9 @@ def compile_error(
         lines.append(f"  remedy: {remedy}")
     elif hint := headers.missing_include(kernel.source, text, source):
         lines.append(f"  hint: {hint}")
+    if kernel.left_out and headers.UNKNOWN.search(text):
+        left_out = ", ".join(kernel.left_out)
+        lines.append(f"  hint: not here, and left out: {left_out}; pass include=[the folder] if a kernel needs it")
     lines += report.more_errors()
     file = report.display(place.file) if place else None
     line = place.line if place else None
@@ -402,7 +405,8 @@ class _Report:
         """A brace that a file of the learner's leaves open, or a header's last line, if the compiler may have stumbled
         over it: that shows lines later, or in the next file."""
         error = self.error
-        if error is not None and self.is_own(error.file) and not _SYNTAX.search(self.text):
+        may_be = _SYNTAX.search(self.text) or NO_FILE.search(self.text)  # where a brace lacks, no header is left out
+        if error is not None and self.is_own(error.file) and not may_be:
             return None
         for file in (self.source_path, *self._own_headers()):
             text = self._text_of(file)

@@ -348,7 +348,7 @@ def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> E
             _compile_object(each, of_it, folder, found)
             _link(each, of_it, folder, [folder / _OBJECT], found)
 
-        nvrtc.without_the_host(kernel, transport, make, refused=KernelCompileError)
+        nvrtc.without_the_host(kernel, transport, make)
 
     return _load_image(cache.entry("emulator", plan.key, "image.json", build), kernels.index(kernel.name))
 

@@ -73,11 +73,13 @@ def set_aside(kernel: KernelSource, transport: Path) -> KernelSource | None:
     texts = [kernel.source, *(text.removeprefix(BYTE_ORDER_MARK) for text in files.values())]
     others = [Path(file) for file in found.outside(system) if file not in own]
     defines = [define for file in others for define in _DEFINE.findall(file.read_text("utf-8", "replace"))]
-    missing = {name for name in found.others if not (_OF_CPP.fullmatch(name) or toolkit.is_of_the_host(name))}
+    included = found.others & {name[1:-1] for text in texts for name in digest.includes(text)}
+    missing = {name for name in included if not (_OF_CPP.fullmatch(name) or toolkit.is_of_the_host(name))}
     bare = without_host_code(texts, named=[kernel.name, *kernel.defines.values()], defines=defines, missing=missing)
     if bare == [kernel.source, *files.values()]:
         return None
     of_gpus = copy.copy(kernel)
+    of_gpus.left_out = sorted(missing)
     of_gpus.texts = dict(zip([str(kernel.source_path), *files], bare, strict=True))
     return of_gpus
 

@@ -19,7 +19,7 @@ from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
 from ep_lib.jit import cache, digest, names, sealed, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.signature import Param, parse_table
-from ep_lib.jit.source import NO_FILE, KernelSource
+from ep_lib.jit.source import KernelSource
 
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc_process import Answer, Question
@@ -116,15 +116,14 @@ def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, headers.outside(system))
-        try:
-            image = without_the_host(
-                kernel,
-                transport,
-                lambda each: compile_unit(each.translation_unit(), each, flags, folder),
-                refused=CompilerRefused,
-            )
-        except CompilerRefused as refused:
-            raise _refusal(kernel, arch, refused, found) from None
+
+        def make(each: KernelSource) -> NvrtcImage:
+            try:
+                return compile_unit(each.translation_unit(), each, flags, folder)
+            except CompilerRefused as refused:
+                raise _refusal(each, arch, refused, found) from None
+
+        image = without_the_host(kernel, transport, make)
         store(folder, image)
         (folder / "kernel.cu").write_text(unit, encoding="utf-8")
 
@@ -150,23 +149,16 @@ def include_roots(kernel: KernelSource, transport: Path = toolkit.P2P_TRANSPORT)
     return [*kernel.include_roots(transport), toolkit.nvrtc_include()]
 
 
-def without_the_host(
-    kernel: KernelSource, transport: Path, compiled: Callable[[KernelSource], Image], *, refused: type[Exception]
-) -> Image:
-    """What ``compiled`` makes of a kernel; if that raises ``refused``, of its source without what only the host has."""
+def without_the_host(kernel: KernelSource, transport: Path, compiled: Callable[[KernelSource], Image]) -> Image:
+    """What ``compiled`` makes of a kernel, or if it refuses, of its source without what only the host has."""
     try:
         return compiled(kernel)
-    except refused as error:
+    except KernelCompileError:
         from ep_lib.jit import host_code  # few sources have any
 
         if (bare := host_code.set_aside(kernel, transport)) is None:
             raise
-        try:
-            return compiled(bare)
-        except refused:
-            if NO_FILE.search(str(error)):  # it may be that what is missing was in it
-                raise error from None
-            raise
+    return compiled(bare)
 
 
 class CompilerRefused(Exception):

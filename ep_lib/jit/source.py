@@ -52,6 +52,7 @@ class KernelSource:
         functions with C linkage which this one declares and calls (:mod:`ep_lib.jit.closed`)."""
         self.closed = closed
         self.texts: Mapping[str, str] = {}  # what compilers get in place of what is in files, by their paths
+        self.left_out: Sequence[str] = ()  # headers that are nowhere, in these texts
         self.name = text("a kernel's name", name).strip()
         if not self.name or "\n" in self.name:
             raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
