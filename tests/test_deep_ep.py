@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -20,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from support import deep_ep_cases
 from support.threads import on_threads
-from support.waiting import said_by, wait_until
+from support.waiting import run_ranks, wait_until
 
 import ep_lib
 from ep_lib.bootstrap.torchrun import StoreBootstrap
@@ -70,34 +69,16 @@ def test_nodes_that_nics_connect_are_found_by_themselves() -> None:
     assert ep_lib.spawn(deep_ep_cases.several_nodes, ranks=4, backend="emulator", fabric=nodes) == [[192]] * 4
 
 
-def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
-    """So many processes, in two groups: all of them, and the first with the last."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), str(ranks), str(folder / "store"), backend],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-    try:
-        said = said_by(processes)
-    finally:
-        for process in processes:
-            process.kill()
-    assert [out for out, _ in said] == ["done\n"] * ranks, said
-
-
 @pytest.mark.slow
 def test_its_callers_sequences_run_on_gloo_groups(tmp_path: Path) -> None:
-    run_program("gloo", tmp_path)
+    run_ranks(PROGRAM, 3, str(tmp_path / "store"), "gloo")
 
 
 @pytest.mark.parametrize(
     "ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks, own=True)) for ranks in (2, 3)]
 )
 def test_its_callers_sequences_run_on_nccl_groups(tmp_path: Path, ranks: int) -> None:
-    run_program("nccl", tmp_path, ranks)
+    run_ranks(PROGRAM, ranks, str(tmp_path / "store"), "nccl")
 
 
 def test_a_rank_with_more_tokens_makes_all_meet_and_handles_stay_good() -> None:

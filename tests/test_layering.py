@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compat", "nixl", "ibgda", "transports.nixl_handles"),  # the last two are old names
     ("moe",),
     ("dispatch_combine", "compat.deep_ep"),
+    ("compat.nixl_ep",),
     ("ep_lib",),  # the public names of __init__.py
     ("viz",),
     ("workshop",),

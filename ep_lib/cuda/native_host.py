@@ -20,7 +20,6 @@ import ml_dtypes
 import numpy as np
 
 from ep_lib.cuda.module import LoadedKernel
-from ep_lib.cuda.tensors import of_compiled_code
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.gxx import build_host_library
 from ep_lib.jit.operation import Operation
@@ -73,7 +72,7 @@ def _use_torch(native: Any, torch: Any) -> bool:
     table = getattr(getattr(torch, "Tensor", None), "__dlpack_c_exchange_api__", None)
     if table is None or not native.use_tensors(table, (torch.Tensor, torch.nn.Parameter), _DTYPES):
         return False
-    arrays.look_natively(native, of_compiled_code("_reinterpret_tensor"))
+    arrays.look_natively(native)
     return True
 
 

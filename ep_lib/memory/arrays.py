@@ -92,14 +92,12 @@ def describe(obj: Any) -> ArrayInfo:
 
 _look: Callable[[Any], ArrayInfo | None] | None = None
 _native: Any = None
-_share: Any = None
 
 
-def look_natively(native: Any, share: Any) -> None:
-    """From now on functions of this file ask ``native`` (:mod:`ep_lib.cuda.native_host`) first about torch's tensors.
-    ``share``: torch's function that makes a tensor in another one's memory, or None."""
-    global _look, _native, _share
-    _look, _native, _share = native.describe, native, share
+def look_natively(native: Any) -> None:
+    """From now on ``native`` (:mod:`ep_lib.cuda.native_host`) is asked first about torch's tensors."""
+    global _look, _native
+    _look, _native = native.describe, native
 
 
 def looks_natively() -> bool:
@@ -111,16 +109,6 @@ def lend(address: int, shape: tuple[int, int], dtype: np.dtype[Any], device: int
     """A torch tensor at ``address`` that keeps ``owner`` alive, as all its views do. None where that takes more than
     the native code: DLPack's way through CuPy or NumPy then. ``device``: of CUDA; -1: the CPU."""
     return None if _native is None else _native.lend(address, *shape, dtype, device, owner)
-
-
-def first_rows(rows: int, array: Array) -> Array:
-    """The first ``rows`` of a contiguous array, in its memory.
-
-    torch's are made by the function that its own compiled code calls: no views, of which autograd keeps an account,
-    and in half of a slice's time.
-    """
-    found = None if _share is None else _native.first_rows(_share, rows, (array,))
-    return array[:rows] if found is None else found[0]
 
 
 def like(kind: str, array: Any) -> Any:

@@ -96,6 +96,7 @@ class Buffer(Face):
         self._masks: Any = WeakTensorKeyDictionary()  # of get_dispatch_layout: versions of mask and ids, and the ids
 
     def destroy(self) -> None:
+        """Collective: give the memory back. Raises ArgumentError unless made with ``explicitly_destroy=True``."""
         super().destroy()
         self._raw.clear()
 

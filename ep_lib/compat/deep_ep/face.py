@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -133,6 +133,15 @@ class Face:
     def _require_usable(self) -> None:
         if self._is_destroyed:
             raise BufferClosedError("this Buffer was destroyed; make a new one")
+
+
+def absent(sentence: str) -> Any:
+    """A method of theirs that is not here: calling it raises NotSupportedError."""
+
+    def refuse_call(*_: Any, **__: Any) -> NoReturn:
+        raise NotSupportedError(sentence)
+
+    return staticmethod(refuse_call)
 
 
 def require_rows(name: str, value: Any, dimensions: int) -> Tensor:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Struct, words
-from ep_lib.jit.structs import header_struct
+from ep_lib.jit.operation import Launch, Made, Operation, struct
 from ep_lib.memory.arrays import describe
 from ep_lib.moe.config import INT32
 from ep_lib.runtime.rank import Rank
@@ -59,18 +58,18 @@ class CountingKernel:
     def _declare(self, index: str, num_experts: int) -> Operation:
         ranks = self._rank.world_size
         each = num_experts // ranks
-        layout = header_struct("compat/deep_ep/layout.cu", "CountArgs")
-        args = layout.pack(num_tokens=0, top_k=0, experts_per_rank=each)
+        file = "compat/deep_ep/layout.cu"
+        args = struct(file, "CountArgs", num_tokens="tokens", top_k="top_k", experts_per_rank=each)
         made = [
             Made("per_rank", "torch", (ranks,), INT32),
             Made("choices", "torch", (num_experts,), INT32),
             Made("sent", "torch", ("tokens", ranks), np.dtype(bool)),
         ]
         launch = Launch(
-            library_kernel("compat/deep_ep/layout.cu", f"ep::deep_ep::count_choices<{index}>"),
+            library_kernel(file, f"ep::deep_ep::count_choices<{index}>"),
             ranks,
             _EMULATED_THREADS if self._rank._backend.costly_threads else _THREADS,
-            (Struct(args, words(layout, num_tokens="tokens", top_k="top_k")), "ids", "sent", "per_rank", "choices"),
+            (args, "ids", "sent", "per_rank", "choices"),
             4 * each,
         )
         return Operation(self._rank, ("ids", "tokens", "top_k"), [launch], made)

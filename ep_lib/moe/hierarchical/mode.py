@@ -10,7 +10,7 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, RankMismatchError
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, words
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, struct
 from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe
 from ep_lib.moe.agreement import require_same_everywhere
@@ -83,7 +83,7 @@ class HierarchicalMode(RingsMode):
         sends = self._plan_lengths[0]
         receives = rank.to_host(plan[sends : 2 * sends]).reshape(nodes, -1)[:, -1]
         handed_on = int(receives.sum() - receives[rank.rank // self._mates])
-        forwards = rank.empty((handed_on, self._mates), INT32)
+        forwards = rank._backend.empty(self._memory.kind, (handed_on, self._mates), INT32)
         by_source = rank.to_device(np.stack([np.zeros_like(received), received]))
         rank.streams.settle()
         arrays = idx, index, *map(describe, (node_index, plan, forwards, by_source))
@@ -92,21 +92,21 @@ class HierarchicalMode(RingsMode):
     def _declare_exchange(self) -> Operation:
         """Between partners and within the node: which tokens go to which node, and where their rows belong."""
         config, at, threads = self._config, self._at, self._nic_barrier.threads
-        layout = header_struct("moe/hierarchical/exchange_nodes.cu", "ExchangeNodesArgs")
-        args = layout.pack(
+        args = struct(
+            "moe/hierarchical/exchange_nodes.cu",
+            "ExchangeNodesArgs",
             rings=self._rings(),
             inbox=at["partner_inbox"],
             outbox=at["partner_outbox"],
             signals=at["partner_signals"],
             tables=at["tables"],
             node_signals=at["node_signals"],
-            epoch=0,
+            epoch="epoch",
             message_bytes=self._memory.parts["partner_inbox"].shape[-1],
-            num_tokens=0,
+            num_tokens="tokens",
         )
         first_row = self._nic_barrier.plan_parts[2]._replace(array="ranks_plan")
-        changing = words(layout, epoch="epoch", num_tokens="tokens")
-        slots = (Struct(args, changing), "index", "counts", first_row, "plan")
+        slots = (args, "index", "counts", first_row, "plan")
         return Operation(
             self._rank,
             ("idx", "ranks_plan", "tokens", "epoch"),
@@ -127,11 +127,12 @@ class HierarchicalMode(RingsMode):
         if payload.scales is not None:
             row_bytes, num_scales = config.hidden, payload.scales.shape[1]
         area = header_struct("moe/hierarchical/dispatch.cu", "ReceiveArea")
-        layout = header_struct("moe/hierarchical/dispatch.cu", "DispatchArgs")
-        args = layout.pack(
+        args = struct(
+            "moe/hierarchical/dispatch.cu",
+            "DispatchArgs",
             rings=self._rings(),
             area=area.pack(**{name: at[name] for name in area.names}),
-            num_tokens=0,
+            num_tokens="tokens",
             row_bytes=row_bytes,
             scale_bytes=4 * num_scales,
             packet_bytes=packet_bytes(
@@ -152,7 +153,7 @@ class HierarchicalMode(RingsMode):
             makes += [Made(name, index.kind, ("rows",), INT32) for name in ("src_rank", "src_token")]
         names = {of.name for of in makes}
         slots: tuple[Slot, ...] = (
-            Struct(args, words(layout, num_tokens="tokens")),
+            args,
             sent_tokens("moe/hierarchical/dispatch.cu"),
             *self._routing_parts[1:],
         )
@@ -166,22 +167,20 @@ class HierarchicalMode(RingsMode):
 
     def _declare_combine(self, kind: str, weighted: bool) -> Operation:
         config = self._config
-        routing = header_struct("moe/hierarchical/combine.cu", "NodeRouting")
-        layout = header_struct("moe/hierarchical/combine.cu", "CombineArgs")
-        args = layout.pack(
+        routing = "moe/hierarchical/combine.cu", "NodeRouting"
+        args = struct(
+            "moe/hierarchical/combine.cu",
+            "CombineArgs",
             rings=self._rings(),
             rows=self._at["rows"],
-            num_tokens=0,
-            row_vectors=0,
+            num_tokens="tokens",
+            row_vectors="row_vectors",
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             weight_bytes=weight_bytes(config),
         )
-        knows = dict(zip(routing.names, self._routing_parts, strict=True))
-        given: tuple[Slot, ...] = (
-            Struct(args, words(layout, num_tokens="tokens", row_vectors="row_vectors")),
-            Struct(bytes(routing.size), words(routing, **knows)),
-        )
+        knows = dict(zip(header_struct(*routing).names, self._routing_parts, strict=True))
+        given: tuple[Slot, ...] = (args, struct(*routing, **knows))
         makes = [Made("out", kind, ("tokens", "columns"), config.dtype)]
         launches = [self._copy([self._at["rows"], *(None,) * 5]), self._node_barrier("staged")]
         blocks = config.num_sms // KINDS_OF_BLOCKS * 2
@@ -197,23 +196,22 @@ class HierarchicalMode(RingsMode):
     def _copy(self, to: Sequence[Slot], row_bytes: int = 0, index: np.dtype[Any] = INT32) -> Launch:
         """What a dispatch brought, rows of ``row_bytes``, to arrays of the caller's; or the rows of a combine."""
         config, at = self._config, self._at
-        layout = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs")
-        args = layout.pack(
-            **{name: at[name] for name in ("rows", "scales", "topk", "weights", "source")},
+        args = struct(
+            "moe/direct/copy_epilogue.cu",
+            "CopyEpilogueArgs",
+            rows=at["rows"] if row_bytes else "x",
+            **{name: at[name] for name in ("scales", "topk", "weights", "source")},
             broken=address_of(self._broken),
-            capacity=0,
-            row_vectors=row_bytes // VECTOR_BYTES,
+            capacity="rows",
+            row_vectors=row_bytes // VECTOR_BYTES or "row_vectors",
             row_scales=self._memory.parts["scales"].shape[1],
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        changing = words(layout, capacity="rows")
-        if not row_bytes:
-            changing += words(layout, rows="x", row_vectors="row_vectors")
         which = library_kernel(
             "moe/direct/copy_epilogue.cu", f"ep_copy_epilogue<{'int' if index == INT32 else 'long long'}>"
         )
-        return Launch(which, config.num_sms, self._nic_barrier.threads, (Struct(args, changing), "received", *to))
+        return Launch(which, config.num_sms, self._nic_barrier.threads, (args, "received", *to))
 
     def _node_barrier(self, name: str) -> Launch:
         threads = -(-self._mates // _WARP) * _WARP

@@ -17,9 +17,9 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, Word, words
-from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
-from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, first_rows, is_array
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, struct
+from ep_lib.jit.structs import header_constant, header_struct
+from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
@@ -59,26 +59,20 @@ class LowLatencyArrivals(NamedTuple):
 
     rows: Array | None  # [E, C, hidden] bfloat16 or FP8; None in a handle
     scales: Array | None  # float32 [E, C, hidden / 128] of FP8 rows
-    ints: Array  # int32: counts, recv_index, token_counts, sent_idx, one behind the other: an array costs microseconds
+    counts: Array  # int32 [E]
+    ints: Array  # int32: recv_index, token_counts, sent_idx, one behind the other: an array costs microseconds
     weights: Array | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
-    experts: int  # E
     choices: tuple[int, int, int]  # ranks, max_tokens, top_k
-
-    @property
-    def counts(self) -> Array:
-        """int32 ``[E]``."""
-        return first_rows(self.experts, self.ints)
 
     @property
     def recv_index(self) -> Array:
         """int32 ``[ranks, max_tokens, top_k]``: see dispatch.cu."""
-        end = self.experts + math.prod(self.choices)
-        return self.ints[self.experts : end].reshape(self.choices)
+        return self.ints[: math.prod(self.choices)].reshape(self.choices)
 
     @property
     def token_counts(self) -> Array:
         """int32 ``[ranks]``."""
-        begin = self.experts + math.prod(self.choices)
+        begin = math.prod(self.choices)
         return self.ints[begin : begin + self.choices[0]]
 
 
@@ -178,7 +172,7 @@ class LowLatencyMode:
         if self.rank.is_closed:
             return
         if orderly:
-            args = self._common(0, mask_on_timeout=True)  # a rank that is gone is no error any more
+            args = self._common(0, mask_on_timeout=True).data  # a rank that is gone is no error any more
             kernel("finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask, self._broken))
             self.rank.synchronize()
         self._memory.free()
@@ -433,22 +427,22 @@ class LowLatencyMode:
         """What a dispatch brings."""
         c, choices = self.config, self._choices
         experts, capacity = c.experts_per_rank, capacity_of(c)
-        ints = experts + (c.world_size + 1) * math.prod(choices[1:]) + c.world_size
+        ints = (c.world_size + 1) * math.prod(choices[1:]) + c.world_size
         groups = c.hidden // FP8_GROUP
         of_scales = (experts, groups, capacity) if by_column else (experts, capacity, groups)
         return [
             Made("rows", kind, (experts, capacity, c.hidden), FP8 if fp8 else BFLOAT16),
             *([Made("scales", kind, of_scales, FLOAT32)] if fp8 else []),
+            Made("counts", kind, (experts,), INT32),
             Made("ints", kind, (ints,), INT32),
             *([Made("weights", kind, choices, FLOAT32)] if weighted else []),
         ]
 
     def _parts_of_ints(self) -> dict[str, str | Part]:
-        """counts, recv_index, token_counts and sent_idx, as LowLatencyArrivals has them."""
-        index = INT32.itemsize * self.config.experts_per_rank
-        counts = index + INT32.itemsize * math.prod(self._choices)
-        behind = {"recv_index": index, "token_counts": counts, "sent_idx": counts + INT32.itemsize * self._choices[0]}
-        return {"counts": "ints"} | {name: Part("ints", offset) for name, offset in behind.items()}
+        """recv_index, token_counts and sent_idx, as LowLatencyArrivals has them."""
+        counts = INT32.itemsize * math.prod(self._choices)
+        sent = counts + INT32.itemsize * self._choices[0]
+        return {"recv_index": "ints", "token_counts": Part("ints", counts), "sent_idx": Part("ints", sent)}
 
     def empty_arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> LowLatencyArrivals:
         """Memory for what a dispatch brings. Nothing waits for the GPU."""
@@ -459,9 +453,9 @@ class LowLatencyMode:
         return LowLatencyArrivals(
             made["rows"],
             made.get("scales"),
+            made["counts"],
             made["ints"],
             made.get("weights"),
-            self.config.experts_per_rank,
             self._choices,
         )
 
@@ -508,37 +502,36 @@ class LowLatencyMode:
             if by_column:
                 brought["scales"] = brought["scales"].swapaxes(1, 2)
             return self._arrivals_of(brought)
-        operation.run(*values, *[describe(array) for array in arrivals[:4] if array is not None])
+        operation.run(*values, *[describe(array) for array in arrivals[:5] if array is not None])
         return arrivals
 
     def _declare_dispatch(
         self, halves: Halves, fp8: bool, index: np.dtype[Any], weighted: bool, by_column: bool
     ) -> Launch:
         shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
-        layout = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs")
-        args = layout.pack(
-            common=self._common(0, shape, halves),
+        args = struct(
+            "moe/low_latency/dispatch.cu",
+            "DispatchArgs",
+            common=self._common("tokens", shape, halves),
             slots=self._at["dispatch_slots"],
             row_flags=self._at["dispatch_flags"],
             routes=self._at["routes"],
             weights=self._at["dispatch_weights"],
         )
-        arrivals = header_struct("moe/low_latency/dispatch.cu", "Arrivals")
-        stride = capacity_of(self.config) if by_column else 1
-        filled = arrivals.pack(**{**dict.fromkeys(arrivals.names, 0), "scale_stride": stride})
-        brought: dict[str, str | Part] = {"rows": "rows", "totals": "totals", **self._parts}
-        brought |= ({"scales": "scales"} if fp8 else {}) | ({"weights": "weights"} if weighted else {})
+        brought = struct(
+            "moe/low_latency/dispatch.cu",
+            "Arrivals",
+            **{name: name for name in ("rows", "counts", "totals")},
+            **self._parts,
+            scales="scales" if fp8 else None,
+            weights="weights" if weighted else None,
+            scale_stride=capacity_of(self.config) if by_column else 1,
+        )
         return Launch(
             kernel("dispatch", f"<{str(fp8).lower()}, {_is_whole(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
-            (
-                Struct(args, _tokens_of(layout)),
-                Struct(filled, words(arrivals, **brought)),
-                "x",
-                "topk_idx",
-                "topk_weights",
-            ),
+            (args, brought, "x", "topk_idx", "topk_weights"),
             4 * self.config.experts_per_rank,
             self._own,
         )
@@ -575,26 +568,21 @@ class LowLatencyMode:
 
     def _declare_combine(self, halves: Halves, index: np.dtype[Any]) -> Launch:
         shape = self.shapes.get("combine") or self._combine_shape()
-        layout = header_struct("moe/low_latency/combine.cu", "CombineArgs")
-        args = layout.pack(
-            common=self._common(0, shape, halves),
+        args = struct(
+            "moe/low_latency/combine.cu",
+            "CombineArgs",
+            common=self._common("tokens", shape, halves),
             slots=self._at["combine_slots"],
             row_flags=self._at["combine_flags"],
             weights=self._at["weights"],
-            **dict.fromkeys(("recv_index", "token_counts", "sent_idx", "known_weights"), 0),
+            **self._parts,
+            known_weights="known_weights",
         )
-        routing = {name: part for name, part in self._parts.items() if name != "counts"}
         return Launch(
             kernel("combine", f"<{_is_whole(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
-            (
-                Struct(args, _tokens_of(layout) + words(layout, known_weights="known_weights", **routing)),
-                "out",
-                "rows",
-                "topk_idx",
-                "topk_weights",
-            ),
+            (args, "out", "rows", "topk_idx", "topk_weights"),
             uses=self._own,
         )
 
@@ -624,16 +612,18 @@ class LowLatencyMode:
         return -(-vectors // (rounds * _WARP)) * _WARP
 
     def _common(
-        self, num_tokens: int, shape: LaunchShape = _NO_ROLES, halves: Halves = BOTH, mask_on_timeout: bool = False
-    ) -> bytes:
+        self, tokens: int | str, shape: LaunchShape = _NO_ROLES, halves: Halves = BOTH, mask_on_timeout: bool = False
+    ) -> Struct:
         config = self.config
-        return header_struct("moe/low_latency/common.cuh", "Args").pack(
+        return struct(
+            "moe/low_latency/common.cuh",
+            "Args",
             finished=address_of(self._finished),
             mask=address_of(self.mask),
             broken=self._broken_pair,
             credits=self._at["credits"],
             halves=sum(header_constant("moe/low_latency/common.cuh", half) for half in halves),
-            num_tokens=num_tokens,
+            num_tokens=tokens,
             max_tokens=config.num_max_dispatch_tokens_per_rank,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
@@ -642,12 +632,6 @@ class LowLatencyMode:
             send_blocks=shape.send_blocks,
             mask_on_timeout=int(mask_on_timeout or config.low_latency_mask_on_timeout),
         )
-
-
-def _tokens_of(layout: HeaderStruct) -> tuple[Word, ...]:
-    """The number of tokens in a kernel's arguments."""
-    common = header_struct("moe/low_latency/common.cuh", "Args")
-    return words(common, layout.offsets["common"], num_tokens="tokens")
 
 
 def _num_sms(rank: Rank, chosen: int | None) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, RankMismatchError
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, words
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, struct
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, like
 from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
@@ -65,7 +65,8 @@ class NicBarrier:
         """``memory`` has the parts of :func:`ep_lib.moe.pcie.memory.exchange_parts`."""
         self._rank, self._config, self._memory, self._channels = rank, config, memory, channels
         self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
-        self._tag, self._told = 0, [0] * config.world_size  # this rank's, and those of all
+        self._contents = [0] * config.world_size  # what each rank's tag says
+        self.mismatched: list[tuple[int, int]] = []  # ranks whose tag differs from ours, and in what bits
         self.in_step = True  # False while an operation is under way, and after one that failed
         self.threads = 64 if rank._backend.costly_threads else _MAX_THREADS  # of a block that counts or copies
         ranks, kind = config.world_size, memory.kind
@@ -82,63 +83,53 @@ class NicBarrier:
         )
 
     def _declare(self, *, with_counts: bool) -> Launch:
-        layout, at = header_struct("moe/pcie/exchange_counts.cu", "ExchangeArgs"), self._memory.at
-        args = layout.pack(
-            **{name: at[name] for name in ("inbox", "outbox", "signals")},
-            epoch=0,
-            tag=0,
+        args = struct(
+            "moe/pcie/exchange_counts.cu",
+            "ExchangeArgs",
+            **{name: self._memory.at[name] for name in ("inbox", "outbox", "signals")},
+            epoch="epoch",
+            tag="tag",
             message_bytes=self._memory.parts["inbox"].shape[-1],
             channels=self._channels,
-            num_tokens=0,
+            num_tokens="tokens" if with_counts else 0,
             experts_per_rank=self._config.experts_per_rank,
             with_counts=int(with_counts),
         )
-        changing = words(layout, tag="tag", epoch="epoch")
-        counts: tuple[Slot, ...] = (None,) * 4
-        if with_counts:
-            changing += words(layout, num_tokens="tokens")
-            counts = ("index", "counts", "expert_counts", "plan")
-        slots = (Struct(args, changing), *counts[:3], address_of(self._tags), counts[3])
+        counts = ("index", "counts", "expert_counts", "plan") if with_counts else (None,) * 4
+        slots = (args, *counts[:3], address_of(self._tags), counts[3])
         return Launch(kernel("exchange_counts"), 1, self.threads, slots)
 
     def begin(self, kind: int, epoch: int, content: int, topk: ArrayInfo | None = None) -> Sequence[Array]:
         """Raises RankMismatchError if the ranks call other operations. With ``topk`` [tokens, top_k] it counts first,
         and returns send_index, tokens for each rank, choices of each expert, and the plan of exchange_counts.cu, which
-        means nothing unless all have :meth:`agreed`."""
+        means nothing if ranks are :attr:`mismatched`."""
         self.in_step = False
-        self._tag = kind | content << _KIND_BITS
+        tag = kind | content << _KIND_BITS
         self._rank.streams.settle()
         if topk is None:
-            made = self._alone.run(self._tag, epoch)
+            made = self._alone.run(tag, epoch)
         else:
-            made = self._counting.run(self._tag, epoch, topk, topk.shape[0])
-        self._told = self._rank.to_host(self._tags).tolist()
-        if len({theirs & (1 << _KIND_BITS) - 1 for theirs in self._told}) > 1:
+            made = self._counting.run(tag, epoch, topk, topk.shape[0])
+        told = self._rank.to_host(self._tags).tolist()
+        if len({theirs & (1 << _KIND_BITS) - 1 for theirs in told}) > 1:
             self.in_step = True  # all ranks see it
-            raise _different_operations(self._told)
+            raise _different_operations(told)
+        self._contents = [theirs >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for theirs in told]
+        self.mismatched = [(r, (theirs ^ tag) >> _KIND_BITS) for r, theirs in enumerate(told) if theirs != tag]
         return made
 
-    def agreed(self) -> bool:
-        """Whether all ranks' tags are alike."""
-        return not self.mismatched_ranks()
-
-    def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """The ranks whose tag differs from ours, and in what bits."""
-        return [(r, (tag ^ self._tag) >> _KIND_BITS) for r, tag in enumerate(self._told) if tag != self._tag]
-
     def plan_of(self, plan: Array) -> Plan:
-        """What a dispatch has told this rank: zeros unless all have agreed."""
+        """What a dispatch has told this rank: zeros unless all ranks' tags are alike."""
         ranks = self._config.world_size
-        told = self._rank.to_host(plan) if self.agreed() else np.zeros(sum(self._lengths), np.int32)
+        told = np.zeros(sum(self._lengths), np.int32) if self.mismatched else self._rank.to_host(plan)
         received = told[self._lengths[0] :][: self._lengths[1]].reshape(ranks, -1)[:, -1]
-        contents = [tag >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for tag in self._told]
-        return Plan(received.copy(), contents, told[-self._config.experts_per_rank :].copy())
+        return Plan(received.copy(), self._contents, told[-self._config.experts_per_rank :].copy())
 
     def finish(self) -> None:
         """Wait until all that this rank has posted is done, if it is in step with the others."""
         if self.in_step:
             kernel("finish").launch(self._rank, 1, _WARP)
-            self._rank.synchronize()
+            self._rank._backend.synchronize()
 
 
 class RingsMode(ABC):
@@ -201,13 +192,13 @@ class RingsMode(ABC):
         """Count and send. No routing and no Arrivals if ``content`` differs between ranks: nothing was sent then."""
         self._refuse_options(payload, options)
         # Kernels know one type of index. The copy is the handle's own: the caller may overwrite the array.
-        topk_idx = self._rank.empty(experts.shape, INT32)
+        topk_idx = self._rank._backend.empty(self._memory.kind, experts.shape, INT32)
         topk_idx[...] = like(self._memory.kind, experts.owner)
         topk = describe(topk_idx)
         send_index, *_, ranks_plan = self._nic_barrier.begin(DISPATCH, self.epoch, content, topk)
         plan = self._nic_barrier.plan_of(ranks_plan)
         routing = arrivals = None
-        if self._nic_barrier.agreed():
+        if not self._nic_barrier.mismatched:
             routing = self._route((topk, describe(send_index), describe(ranks_plan)), plan.received)
             arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
         self._nic_barrier.in_step = True
@@ -227,7 +218,7 @@ class RingsMode(ABC):
         self._refuse_options(payload, options)
         self._nic_barrier.begin(DISPATCH_AGAIN, self.epoch, tag)
         arrivals = None
-        if self._nic_barrier.agreed():
+        if not self._nic_barrier.mismatched:
             arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
         self._nic_barrier.in_step = True
         return arrivals
@@ -249,7 +240,7 @@ class RingsMode(ABC):
         self._refuse(bias=bias, quantize=as_fp8, sum_order=by_choice)
         self._nic_barrier.begin(COMBINE, self.epoch, tag.number)
         out = None
-        if self._nic_barrier.agreed():
+        if not self._nic_barrier.mismatched:
             key = x.kind, weights is not None
             operation = self._operations.get(key)
             if operation is None:
@@ -257,8 +248,8 @@ class RingsMode(ABC):
             (rows, columns), tokens = x.shape, routing.arrays[0].shape[0]
             vectors = columns * self._config.dtype.itemsize // VECTOR_BYTES
             sizes = tokens, rows, columns, vectors, routing.forwarded
-            out = operation.run(x, weights, *routing.arrays, *sizes, self.epoch)[0]
-            self._rank.synchronize()
+            out, *_held = operation.run(x, weights, *routing.arrays, *sizes, self.epoch)
+            self._rank._backend.synchronize()
         self._nic_barrier.in_step = True
         return out
 
@@ -269,7 +260,7 @@ class RingsMode(ABC):
 
     def mismatched_ranks(self) -> list[tuple[int, int]]:
         """The ranks whose tag differs from ours, and in what bits."""
-        return self._nic_barrier.mismatched_ranks()
+        return self._nic_barrier.mismatched
 
     def _refuse_options(self, payload: Payload, options: DispatchOptions) -> None:
         form, asked = payload.form, {name: getattr(options, name) for name in _INSTEAD if hasattr(options, name)}
@@ -330,7 +321,7 @@ class RingsMode(ABC):
             declared = self._declare_send(payload, weights, options, with_routing=with_routing)
             operation = self._operations[key] = declared
         arrays = operation.run(payload.x, scales, weights, *routing.arrays, payload.x.shape[0], rows, self.epoch)
-        self._rank.synchronize()
+        self._rank._backend.synchronize()
         return self._arrivals(dict(zip(operation.made, arrays, strict=True)), ids)
 
     @property
@@ -381,21 +372,21 @@ class PcieMode(RingsMode):
 
     def _declare_combine(self, kind: str, weighted: bool) -> Operation:
         config = self._config
-        layout = header_struct("moe/pcie/combine.cu", "CombineArgs")
-        args = layout.pack(
+        args = struct(
+            "moe/pcie/combine.cu",
+            "CombineArgs",
             rings=self._rings(),
-            num_tokens=0,
-            row_vectors=0,
+            num_tokens="tokens",
+            row_vectors="row_vectors",
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        changing = words(layout, num_tokens="tokens", row_vectors="row_vectors")
         most = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
         launch = Launch(
             kernel("combine", "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"),
             config.num_sms,
             self._threads,
-            (Struct(args, changing), "out", "x", "idx", "weights", "index", *self._nic_barrier.plan_parts[:3]),
+            (args, "out", "x", "idx", "weights", "index", *self._nic_barrier.plan_parts[:3]),
             most * header_struct("moe/common/layout.cuh", "RowPtr").size,
         )
         return Operation(
@@ -423,22 +414,23 @@ class PcieMode(RingsMode):
         if with_routing:
             makes += [Made("topk", own, ("rows", config.top_k), INT32), Made("source", own, ("rows", 2), INT32)]
         top_k = config.top_k if with_routing or weights is not None else 0  # 0: rows alone travel
-        layout = header_struct("moe/pcie/dispatch.cu", "DispatchArgs")
-        args = layout.pack(
+        args = struct(
+            "moe/pcie/dispatch.cu",
+            "DispatchArgs",
             rings=self._rings(),
-            num_tokens=0,
+            num_tokens="tokens",
             row_bytes=row_bytes,
             scale_bytes=scale_bytes,
             packet_bytes=packet_bytes(row_bytes, scale_bytes, top_k),
             top_k=top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        to = header_struct("moe/pcie/dispatch.cu", "Arrivals")
-        brought = {"rows" if of.name == "x" else of.name: of.name for of in makes}
+        to = dict.fromkeys(("rows", "scales", "topk", "weights", "source"))
+        to |= {"rows" if of.name == "x" else of.name: of.name for of in makes}
         slots: tuple[Slot, ...] = (
-            Struct(args, words(layout, num_tokens="tokens")),
+            args,
             sent_tokens("moe/pcie/dispatch.cu"),
-            Struct(bytes(to.size), words(to, **brought)),
+            struct("moe/pcie/dispatch.cu", "Arrivals", **to),
             "index",
             *self._nic_barrier.plan_parts[:3],
         )
@@ -465,10 +457,8 @@ def _different_operations(tags: list[int]) -> RankMismatchError:
 def declare_layout(which: Kernel, config: BufferConfig, destinations: int, threads: int, *more: Slot) -> Launch:
     """Of <moe/common/layout.cuh>: how many tokens of "idx" go to each of ``destinations``, ranks or nodes."""
     experts = config.num_experts // destinations
-    layout = header_struct("moe/common/layout.cuh", "LayoutArgs")
-    args = Struct(
-        layout.pack(num_tokens=0, top_k=config.top_k, experts_per_rank=experts), words(layout, num_tokens="tokens")
-    )
+    sizes = {"top_k": config.top_k, "experts_per_rank": experts}
+    args = struct("moe/common/layout.cuh", "LayoutArgs", num_tokens="tokens", **sizes)
     shared_bytes = 4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + experts)
     slots = (args, "idx", "index", "counts", "expert_counts", *more)
     return Launch(which, min(destinations, config.num_sms), threads, slots, shared_bytes)
@@ -494,9 +484,7 @@ def made_rows(payload: Payload, weights: ArrayInfo | None, config: BufferConfig)
 
 def sent_tokens(file: str) -> Struct:
     """``Tokens`` of a dispatch kernel."""
-    layout = header_struct(file, "Tokens")
-    changing = words(layout, rows="sent", scales="sent_scales", topk_idx="idx", weights="sent_weights")
-    return Struct(bytes(layout.size), changing)
+    return struct(file, "Tokens", rows="sent", scales="sent_scales", topk_idx="idx", weights="sent_weights")
 
 
 def parts(array: str, lengths: Sequence[int]) -> list[Part]:
