@@ -31,6 +31,7 @@ class Piece(NamedTuple):
     begin: int
     end: int
     is_comment: bool
+    is_raw: bool = False
 
 
 @functools.lru_cache(256)  # a source is asked about by every kernel of it, a header by every source that includes it
@@ -51,6 +52,9 @@ def logical(text: str) -> str:
         if piece.is_comment:
             gap = re.sub(r"[^\n]", "", text[piece.begin : piece.end])  # lines keep their numbers
             parts += [_JOINED.sub("", text[at : piece.begin]), f" {gap}"]
+            at = piece.end
+        elif piece.is_raw:  # in which no lines are joined
+            parts += [_JOINED.sub("", text[at : piece.begin]), text[piece.begin : piece.end]]
             at = piece.end
     return "".join([*parts, _JOINED.sub("", text[at:])])
 
@@ -125,7 +129,7 @@ def _pieces(text: str) -> Iterator[Piece]:
             end = len(text) if end < 0 else end + len(closing)
             joined, begins, gone = _join(text, end)
             at = _behind_suffix(joined, end)
-            yield Piece(begin, end, is_comment=False)
+            yield Piece(begin, end, is_comment=False, is_raw=True)
         elif found["literal"] is not None:
             end = place(at - 1) + 1
             at = _behind_suffix(joined, at)
