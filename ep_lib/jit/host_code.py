@@ -229,11 +229,11 @@ def _read(parsed: str, code: str, number: int, begin: int, end: int, macros: Col
         outside = _ARGUMENTS.sub("", outside)
     functions = {match[1] for match in _BEFORE_PARAMETERS.finditer(outside)} - _TAKE_PARENTHESES
     is_typedef = functions and outside.startswith("typedef")
-    called = _BEFORE_PARAMETERS.match(outside) if functions else None  # a macro
+    called = _BEFORE_PARAMETERS.match(outside) if functions else None  # a macro, or an attribute
     if _NO_DECLARATION.search(outside) or is_typedef or text[-1] not in ";}":  # it is not finished
         names = set()
-    elif called and called[1] not in _TAKE_PARENTHESES:
-        names = set() if called[1] in macros else {called[1]}  # of a header that is not here
+    elif called:  # what no macro here defines is of a header that is not here
+        names = set() if called[1] in macros or called[1] in _TAKE_PARENTHESES else {called[1]}
     elif operator := _OF_OPERATOR.search(outside):
         names = {operator[1] or _OPERATOR}  # a member's is there for its class
     elif functions:
