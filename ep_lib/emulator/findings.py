@@ -323,6 +323,11 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
             how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"
         detail = entry["detail"]
         credit, wait = _place(entry["signal"]), _place(entry["wait"])
+        if how == "credit_or_data":
+            if credit.file == places[0].file and credit.line > places[0].line:
+                how = "credit_old"
+            else:
+                how, detail, credit, wait = "credit", "", Place(), Place()
         if entry["kind"] == "weak memory":
             detail = _flag_or_store(credit, wait)
         elif ways := _by_way_of(credit, wait, detail):

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.handle import DispatchHandle, Received
+from ep_lib.moe.mode import ExpertRows
 
 if TYPE_CHECKING:
     from ep_lib.moe.autograd import combine, dispatch
     from ep_lib.moe.layer import ExpertParallel
 
-__all__ = ["Buffer", "DispatchHandle", "ExpertParallel", "Received", "combine", "dispatch"]
+__all__ = ["Buffer", "DispatchHandle", "ExpertParallel", "ExpertRows", "Received", "combine", "dispatch"]
 
 _NEED_TORCH = {
     "ExpertParallel": "ep_lib.moe.layer",

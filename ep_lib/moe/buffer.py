@@ -214,7 +214,8 @@ class Buffer:
             config = make_config(world_size, dtype=dtype, num_sms=num_sms, **arguments)
         except TypeError as error:  # a name that is missing, or none of them
             raise ArgumentError(f"symmetric_bytes() takes the arguments of Buffer: {error}") from error
-        return LowLatencyMode.symmetric_bytes(config) + _mode_of(config).symmetric_bytes(config)
+        more = LowLatencyMode.memory_map(config)[1] if has_low_latency(config) else 0
+        return _mode_of(config).memory_map(config)[1] + more
 
     @staticmethod
     def heap_bytes(world_size: int, **arguments: Any) -> int:

@@ -48,18 +48,20 @@ class ModeMemory:
     def __init__(
         self,
         rank: Rank,
-        parts: dict[str, Part],
-        nbytes: int,
-        zeroed: int,
+        layout: tuple[dict[str, Part], int],
+        unset: str,
         *,
         who: str,
         lower: str | Callable[[int], str],
     ) -> None:
-        """Collective: allocate ``nbytes`` and set the first ``zeroed`` of them to zero, before a peer writes there.
+        """Collective: allocate what :func:`lay_out` gave, and set the parts before ``unset`` to zero, before a peer
+        writes there.
 
         Raises OutOfSymmetricMemory: ``who`` needs the memory, and with ``lower`` lowered less would be enough (or what
         ``lower`` says of the bytes that are free).
         """
+        parts, nbytes = layout
+        zeroed = parts[unset].offset
         self.parts, self._rank, self._zeroed = parts, rank, zeroed
         try:
             self.array: Array = rank.symmetric(nbytes, np.uint8, fill=None)

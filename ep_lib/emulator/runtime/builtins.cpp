@@ -99,7 +99,10 @@ void no_source(const Warp& warp, const Fiber& f, int source) {
     if (const uint32_t none = f.mask & ~had; none)
         detail += (ended ? ", and " : "") + lanes_text(none) + ", which the block does not have";
     checker->undefined(&f, f.pc, "shuffle",
-                       "a shuffle before lanes leave, or no use of what it gives from lane " + std::to_string(source),
+                       "a shuffle before lanes leave (and none in a branch whose mask names lanes outside of it), or "
+                       "no use of what it "
+                       "gives from lane " +
+                           std::to_string(source),
                        detail + ": they take no part");
 }
 
@@ -158,10 +161,10 @@ bool complete_warp_op(Warp* warp, const Fiber& one, uint32_t running) {
     bool together = true;
     for_each_lane(warp, mask, [&](const Fiber& f) { together &= f.op == op && f.mask == named; });
     if (!together) return false;
-    if (const uint32_t ended = named & warp->exited; checker && ended) ended_instead(*warp, one, ended);
     if (checker && op == EPEMU_WARP_SYNC) checker->syncwarp(warp, mask);
     machine->schedule->join(warp, mask);
     compute_warp_op(warp, mask, op);
+    if (const uint32_t ended = named & warp->exited; checker && ended) ended_instead(*warp, one, ended);
     warp->arrived &= ~mask;
     if (const uint32_t others = mask & ~running) machine->schedule->ready(warp, others);
     return true;

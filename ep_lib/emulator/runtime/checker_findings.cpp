@@ -151,8 +151,10 @@ void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std:
 // `gone` has ended without coming to the operation of its warp in which this thread waited for it.
 void Checker::never_came(const Fiber* fiber, const Fiber* gone, std::string detail) {
     const auto side = [](const Fiber* f, uint32_t pc) { return Side{f->check->id, f->check->time, pc, 0}; };
-    Finding& finding = note(side(fiber, static_cast<uint32_t>(fiber->pc)), side(gone, gone->check->last_pc));
+    const Side here = side(fiber, static_cast<uint32_t>(fiber->pc));
+    Finding& finding = note(here, here);  // that a lane reads another one which takes no part says more
     if (finding.count > 1) return;
+    finding.second = side(gone, gone->check->last_pc);
     finding.verdict.kind = "mask";
     finding.verdict.remedy = kLanesThatCome;
     finding.verdict.detail = std::move(detail);
@@ -739,17 +741,17 @@ bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict
 
 // The writer has waited for a credit, but for one that was given before the read.
 void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const {
-    const auto data_waits = witness.loads_of(reader_block);  // by what the reader waits for the data is no credit
+    const std::vector<SyncLoad> data_waits = witness.waits_of(reader_block);
     if (data_waits.empty()) return;
-    for (const SyncLoad* l : witness.loads_of(writer.block)) {
-        if (!l->seen.pc || l->seen.block != reader_block || l->seen.kind == SyncKind::kNic) continue;
-        if (std::any_of(data_waits.begin(), data_waits.end(),
-                        [&](const SyncLoad* d) { return offset_of(d->pc) == offset_of(l->pc); }))
-            continue;
-        if (l->id != writer.id && !happens_before(l->id, l->time, writer.clock)) continue;
-        v->signal = l->seen.pc;
-        v->wait = l->pc;
-        v->how = "credit_old";
+    for (const SyncLoad& l : witness.waits_of(writer.block)) {
+        if (!l.seen.pc || l.seen.block != reader_block || l.seen.kind == SyncKind::kNic) continue;
+        if (l.id != writer.id && !happens_before(l.id, l.time, writer.clock)) continue;
+        // Where the reader waits in this line for data, it is a credit only if it is given behind the read.
+        const bool of_data = std::any_of(data_waits.begin(), data_waits.end(),
+                                         [&](const SyncLoad& d) { return offset_of(d.pc) == offset_of(l.pc); });
+        v->signal = l.seen.pc;
+        v->wait = l.pc;
+        v->how = of_data ? "credit_or_data" : "credit_old";
         v->detail = "the writer has waited for a credit, but that one was given before this read";
         v->certainty++;
         return;

@@ -84,8 +84,8 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
     if (kind == SyncKind::kAdd) {
         for (const SyncLoad& look : blocks_[s.block].loads)
             s.gives_turn |= look.id == s.id && look.address == address && look.pc != pc;
-        if (!s.gives_turn) l.added_first.insert(s.id);
-        s.gives_turn = s.gives_turn && !l.added_first.count(s.id);
+        l.counts |= !s.gives_turn;
+        s.gives_turn = s.gives_turn && !l.counts;
         if (s.gives_turn) l.takers.insert(s.id);
     }
     gave_back_ = l.taken.pc && l.taken.id == s.id && l.taken.block == s.block;

@@ -110,7 +110,7 @@ class __attribute__((visibility("hidden"))) Witness {
         std::unordered_set<uint32_t> takers;
         bool exclusive = true;
         std::deque<std::pair<SyncStore, uint32_t>> holds;  // the latest: how it was taken, and until when
-        std::unordered_set<uint32_t> added_first;          // threads that added before they looked, as at a barrier
+        bool counts = false;                               // a thread has added before it looked, as at a barrier
         std::deque<OldValue> old;
     };
     struct BlockLog {

@@ -239,6 +239,7 @@ class DirectMode:
     """The :class:`ep_lib.moe.mode.Mode` of ranks that reach each other by loads and stores: direct writes."""
 
     checks_values = True
+    memory_map = staticmethod(make_direct_map)
 
     def __init__(self, rank: Rank, config: BufferConfig, tuning: Tuning | None = None) -> None:
         """Collective. Raises RankMismatchError and OutOfSymmetricMemory. ``tuning`` None: chosen by rows' size."""
@@ -287,11 +288,6 @@ class DirectMode:
     def tuning(self, tuning: Tuning | None) -> None:
         self._tuning = tuning
         self._operations.clear()
-
-    @staticmethod
-    def symmetric_bytes(config: BufferConfig) -> int:
-        """Of its memory."""
-        return make_direct_map(config)[1]
 
     @property
     def meeting_place(self) -> int:

@@ -55,6 +55,7 @@ class HierarchicalMode(RingsMode):
     # idx and index: [num_tokens, top_k] and [num_tokens, ranks] of <moe/common/layout.cuh>, node_index: the same for
     # nodes; plan: of exchange_nodes.cu; forwards: [tokens from partners, ranks of the node], their rows, see
     # dispatch.cu; received: [2, ranks], zeros, then rows from each source, as copy_epilogue.cu reads them
+    memory_map = staticmethod(make_hierarchical_map)
     routing = ("idx", "index", "node_index", "plan", "forwards", "received")
 
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
@@ -62,7 +63,7 @@ class HierarchicalMode(RingsMode):
         assert config.ranks_per_node is not None
         sizes = make_hierarchical_sizes(config)
         require_same_everywhere(rank, config)
-        memory = allocate(rank, config, sizes)
+        memory = allocate(rank, config)
         super().__init__(rank, config, sizes, memory, NicBarrier(rank, config, memory, 1), config.ranks_per_node)
         self._mates = config.ranks_per_node
         self._broken = rank.to_device(np.zeros(1, np.uint32))
@@ -71,11 +72,6 @@ class HierarchicalMode(RingsMode):
         self._plan_lengths = lengths
         self._routing_parts: list[str | Part] = ["idx", "index", "node_index", *parts("plan", lengths), "forwards"]
         self._exchange = self._declare_exchange()
-
-    @staticmethod
-    def symmetric_bytes(config: BufferConfig) -> int:
-        """Of its memory. Raises ArgumentError."""
-        return make_hierarchical_map(config, make_hierarchical_sizes(config))[1]
 
     def _route(self, known: tuple[ArrayInfo, ...], received: Array) -> RingsRouting:
         rank, nodes, (idx, index, ranks_plan) = self._rank, self._config.nodes, known

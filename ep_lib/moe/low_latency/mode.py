@@ -25,7 +25,7 @@ from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import FP8, FP8_GROUP
 from ep_lib.moe.handle import Arrived, refuse_other_rows, require_owner
-from ep_lib.moe.low_latency.memory import allocate, capacity_of, has_low_latency, make_low_latency_map
+from ep_lib.moe.low_latency.memory import allocate, capacity_of, make_low_latency_map
 from ep_lib.moe.memory import address_of
 from ep_lib.require import brief, refuse
 from ep_lib.runtime.rank import Rank
@@ -122,6 +122,8 @@ class LowLatencyCombined(NamedTuple):
 class LowLatencyMode:
     """Launches and memory of ``Buffer(num_max_dispatch_tokens_per_rank=...)``, and which operations wait for hooks."""
 
+    memory_map = staticmethod(make_low_latency_map)
+
     def __init__(
         self,
         rank: Rank,
@@ -156,11 +158,6 @@ class LowLatencyMode:
         self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
         # What get_next_low_latency_combine_buffer gave out, for as long as its handle lives.
         self._expert_rows: weakref.WeakKeyDictionary[LowLatencyHandle, Array] = weakref.WeakKeyDictionary()
-
-    @staticmethod
-    def symmetric_bytes(config: BufferConfig) -> int:
-        """Of its memory; 0 for a Buffer without this mode. Raises ArgumentError."""
-        return make_low_latency_map(config)[1] if has_low_latency(config) else 0
 
     @property
     def meeting_place(self) -> int:

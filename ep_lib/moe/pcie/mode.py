@@ -349,6 +349,7 @@ class RingsMode(ABC):
 class PcieMode(RingsMode):
     """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(allow_nvlink_for_normal_mode=False)``."""
 
+    memory_map = staticmethod(make_pcie_map)
     routing = ("idx", "index", "plan")
 
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
@@ -361,11 +362,6 @@ class PcieMode(RingsMode):
         super().__init__(rank, config, sizes, memory, NicBarrier(rank, config, memory, sizes.channels))
         readers = (sizes.channels, config.world_size - 1, sizes.num_slots)
         self._readers = rank.to_device(np.zeros(readers, np.uint32))
-
-    @staticmethod
-    def symmetric_bytes(config: BufferConfig) -> int:
-        """Of its memory. Raises ArgumentError."""
-        return make_pcie_map(config, make_pcie_sizes(config))[1]
 
     def _route(self, known: tuple[ArrayInfo, ...], received: Array) -> RingsRouting:
         return RingsRouting(known[0].owner, known)
