@@ -192,7 +192,7 @@ _SENTENCES = {
     "cast range": "the integer cannot hold the value: a GPU gives the nearest one, or 0 for NaN, and a CPU any",
     "mask": "an operation of a warp waits for lanes that its mask names and that do not come to it: what it gives, and "
     "whether it ends, is undefined on a GPU",
-    "activemask": "results depend on which lanes __activemask happens to find together",
+    "activemask": "what a kernel gets depends on which lanes __activemask happens to find together",
     "proxy fence": "a bulk copy meets what a thread has written, and may see the old bytes: no tma_fence lies between",
     "width": "two atomics of different widths meet at one location: neither is atomic for the other",
     "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",

@@ -6,7 +6,6 @@ they include a learner's file: its tests compile them for GPUs.
 
 from __future__ import annotations
 
-import re
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,14 +18,11 @@ from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
 from ep_lib.jit import names, nvrtc, toolkit
 from ep_lib.jit.cache import say
 from ep_lib.jit.elf import Elf
-from ep_lib.jit.source import KernelSource
+from ep_lib.jit.source import NO_FILE, KernelSource
 
-_NO_FILE = re.compile("No such file|file not found")
 _UNCHECKED = "CUDA's own rules are not checked"
 
-# A cubin's attributes: a byte for the value's format, a byte for its meaning, then its size, or the value itself
-_SIZED = 4
-_MAX_THREADS, _REGISTERS = 0x05, 0x2F
+_MAX_THREADS, _REGISTERS = 0x05, 0x2F  # attributes of a cubin
 _FILE_REGISTERS, _REGISTER_STEP, _WARP, _WARP_STEP, _MOST_THREADS = 65536, 8, 32, 4, 1024
 
 
@@ -96,8 +92,8 @@ def asked(
                 raise
         except KernelCompileError as error:
             question.result()
-            if answer.takes and not _NO_FILE.search(str(error)):  # for NVRTC, headers of the host are empty
-                from ep_lib.jit import diagnostics  # imported here: its tables are for errors only
+            if answer.takes and not NO_FILE.search(str(error)):  # for NVRTC, headers of the host are empty
+                from ep_lib.jit import diagnostics  # its tables are for what goes wrong
 
                 raise diagnostics.of_the_emulator(error) from None
             if not refused.is_set():  # C++ is explained better by g++
@@ -124,23 +120,13 @@ def _most_threads(cubin: bytes, symbols: Sequence[str]) -> list[int]:
     sections = {section.name: elf.data[section.offset : section.offset + section.size] for section in elf.sections}
     registers = {
         elf.symbols[symbol].name: count
-        for symbol, count in (struct.unpack("<II", value) for value in _attributes(sections[".nv.info"], _REGISTERS))
+        for symbol, count in (struct.unpack("<II", v) for v in nvrtc.attributes(sections[".nv.info"], _REGISTERS))
     }
     most = []
     for symbol in symbols:
         step = -(-registers.get(symbol, 0) // _REGISTER_STEP) * _REGISTER_STEP or _REGISTER_STEP
         warps = _FILE_REGISTERS // (step * _WARP) // _WARP_STEP * _WARP_STEP
-        bounds = [struct.unpack("<III", value) for value in _attributes(sections[f".nv.info.{symbol}"], _MAX_THREADS)]
+        of_kernel = sections[f".nv.info.{symbol}"]
+        bounds = [struct.unpack("<III", value) for value in nvrtc.attributes(of_kernel, _MAX_THREADS)]
         most.append(min(_MOST_THREADS, warps * _WARP, *(x * y * z for x, y, z in bounds)))
     return most
-
-
-def _attributes(section: bytes, wanted: int) -> Iterator[bytes]:
-    at = 0
-    while at < len(section):
-        form, what, size = struct.unpack_from("<BBH", section, at)
-        at += 4
-        if form == _SIZED:
-            if what == wanted:
-                yield section[at : at + size]
-            at += size

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from ep_lib.errors import EpError, KernelCompileError
 from ep_lib.jit import digest, headers, names, pieces, toolkit, unseen
+from ep_lib.jit.cuda_source import matching
 from ep_lib.jit.elf import AtLoad
 from ep_lib.jit.lexer import without_comments
-from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
+from ep_lib.jit.source import ENTRY_FILE, NO_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.unseen import Unseen
 
 _ERRORS = (
@@ -53,7 +54,7 @@ _ASM = re.compile(r"\b(?:asm|__asm__)\b(?:\s+(?:volatile|__volatile__))?\s*\(")
 _INCLUDE_LINE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 
 _PTX_HINT = (
-    "the emulator runs on the CPU and knows no PTX: use the names of <ep/memory.cuh> (such as ep::fence_sys, "
+    "it runs on the CPU: use the names of <ep/memory.cuh> (such as ep::fence_sys, "
     "ep::ld_acquire_sys_u64), which are the same instruction on a GPU, or keep it for GPUs by `#ifndef EP_EMULATOR`"
 )
 
@@ -99,6 +100,11 @@ _RULES = (
         "static __shared__ memory is 48 KiB at most: declare `extern __shared__` memory, and pass shared_bytes to the "
         "launch",
     ),
+    (
+        re.compile(r"uses too much local memory"),
+        "",
+        "the arrays of a thread have 512 KiB at most, and are slow long before: pass one in global memory",
+    ),
     (re.compile(r"too much global constant data"), "", "__constant__ memory is 64 KiB at most: write __device__"),
     (
         re.compile(r"expression must be a modifiable lvalue|a store to __constant__ memory"),
@@ -142,6 +148,16 @@ _NVCC_TAKES = (
     (
         re.compile(r"incomplete type \"[^\"]+\[\]\" is not allowed\n(?!.*__shared__)"),
         "give the array a size; what lies behind a struct is reached by a pointer, as (int*)(p + 1)",
+    ),
+    (re.compile(r"\"strlen\" is undefined\n.*\bstrlen\s*\(\s*\""), 'write sizeof("...") - 1'),
+    (re.compile(r"\"__(?:real|imag)__\" is undefined|\b_Complex\b"), "<cuda/std/complex> and <cuComplex.h> have them"),
+    (
+        re.compile(r"\"CUDART_\w+_B?FP16\" is undefined"),
+        "write __float2half(x) or __float2bfloat16(x), or the bits: __ushort_as_half(0x7c00)",
+    ),
+    (
+        re.compile("device-side kernel launch"),
+        "kernels are launched from Python, by Kernel.launch: there is no dynamic parallelism, neither here nor on GPUs",
     ),
     (
         re.compile(r"\"cuda(?:GridDependencySynchronize|TriggerProgrammaticLaunchCompletion)\" is undefined"),
@@ -189,7 +205,10 @@ def compile_error(
                 text = "it takes a reference, which the emulator does not have: pass that by value, or by a pointer"
             message = f"the kernel name {kernel.name!r} does not fit {kernel.filename}: {text}"
             return KernelCompileError(message, file=kernel.filename, line=None, log=report.log)
+    asm = None if is_gpu else report.inline_asm()
     place, via = report.locate()
+    if asm and _ASM_PROBLEM.search(text):
+        place, via, text = asm, None, "inline PTX"
     if is_gpu and place is None:
         place = report.of_the_kernel()
     source = report.source_line(place) if place else ""
@@ -199,12 +218,15 @@ def compile_error(
         lines.append(f"    {source}")
     if via and text == report.text:
         lines.append(f"  (the compiler stopped at {report.show(via)}: {report.source_line(via)})")
-    if target == "emulator" and (asm := report.inline_asm()):
-        lines.append(f"  hint: {report.show(asm)} has inline assembly; {_PTX_HINT}")
+    if asm:
+        lines.append(f"  hint: the emulator has no inline PTX ({report.show(asm)}), for {_PTX_HINT}")
     if remedy:
         lines.append(f"  remedy: {remedy}")
-    elif hint := headers.missing_include(kernel.source, text, source, is_gpu):
+    elif hint := headers.missing_include(kernel.source, text, source):
         lines.append(f"  hint: {hint}")
+    if kernel.left_out and headers.UNKNOWN.search(text):
+        left_out = ", ".join(kernel.left_out)
+        lines.append(f"  hint: not here, and left out: {left_out}; pass include=[the folder] if a kernel needs it")
     lines += report.more_errors()
     file = report.display(place.file) if place else None
     line = place.line if place else None
@@ -385,7 +407,8 @@ class _Report:
         """An unclosed brace in a learner's file, or the unfinished last line of a header, as a possible cause:
         compilers report it lines later, or in the next file."""
         error = self.error
-        if error is not None and self.is_own(error.file) and not _SYNTAX.search(self.text):
+        may_be = _SYNTAX.search(self.text) or NO_FILE.search(self.text)  # where a brace lacks, no header is left out
+        if error is not None and self.is_own(error.file) and not may_be:
             return None
         for file in (self.source_path, *self._own_headers()):
             text = self._text_of(file)
@@ -449,10 +472,11 @@ class _Report:
             return None
         unknown = _INSTRUCTION.search(self.raw)
         for file in (self.source_path, *self._own_headers()):
-            code = without_comments(self._text_of(file), keep_strings=True)
-            match = re.search(re.escape(unknown[1]) if unknown else _ASM, code)
-            if match:
-                return _Place(file, code.count("\n", 0, match.start()) + 1)
+            text = self._text_of(file)
+            code = without_comments(text)
+            for match in _ASM.finditer(code):
+                if not unknown or unknown[1] in text[match.end() : matching(code, match.end() - 1)]:
+                    return _Place(file, code.count("\n", 0, match.start()) + 1)
         return None
 
     def of_the_kernel(self) -> _Place | None:

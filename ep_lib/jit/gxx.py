@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, cuda_rules, digest, names, sealed, toolkit, unseen
+from ep_lib.jit import cache, cuda_rules, digest, names, nvrtc, sealed, toolkit, unseen
 from ep_lib.jit.closed import (
     MERGE,
     called_by,
@@ -341,17 +341,13 @@ def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> E
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, plan.own_headers)
-        try:
-            _compile_object(kernel, plan, folder, found)
-            _link(kernel, plan, folder, [folder / _OBJECT], found)
-        except KernelCompileError:
-            from ep_lib.jit import host_code  # imported here: few sources need it
 
-            if (unit := host_code.set_aside(plan.unit)) == plan.unit:
-                raise
-            without = replace(plan, unit=unit)
-            _compile_object(kernel, without, folder, found)
-            _link(kernel, without, folder, [folder / _OBJECT], found)
+        def make(each: KernelSource) -> None:
+            of_it = plan if each is kernel else replace(plan, unit=each.translation_unit(kernels))
+            _compile_object(each, of_it, folder, found)
+            _link(each, of_it, folder, [folder / _OBJECT], found)
+
+        nvrtc.without_the_host(kernel, transport, make)
 
     return _load_image(cache.entry("emulator", plan.key, "image.json", build), kernels.index(kernel.name))
 
@@ -639,17 +635,17 @@ def _compile_by_gxx(
     kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions, more: Sequence[str]
 ) -> Elf:
     compiler = plan.compiler
-    source, obj = folder / UNIT_FILE, folder / _OBJECT
-    source.write_text(plan.unit, encoding="utf-8")
+    unit, obj = folder / UNIT_FILE, folder / _OBJECT
+    unit.write_text(plan.unit, encoding="utf-8")
     views = folder / "views"
     includes = [f"-I{root}" for root in (views, *plan.roots)]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
     options = [*plan.flags, *more, *_precompiled(compiler, plan.prelude, plan.uses_cpp_library)]
     options += ["-include", str(_write_views(plan, views))]
-    with sealed.open_includes(plan.unit, plan.roots) as first:
-        opened = [f"-I{root}" for root in first]
-        command = [compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)]
+    with sealed.open_includes(plan.unit, plan.roots, kernel.texts) as opened:
+        first = [f"-I{root}" for root in opened.roots(plan.roots)]
+        command = [compiler.path, *options, *first, *includes, "-c", str(unit), "-o", str(obj)]
         dump, classes = folder / "kernel.tsan", folder / "kernel.class"
         looked_through = [f"{unseen.DUMP}={dump}", f"{unseen.CLASSES}={classes}"] if plan.looked_through else []
         try:

@@ -8,6 +8,7 @@ import re
 
 from ep_lib.jit import toolkit
 from ep_lib.jit.lexer import without_comments
+from ep_lib.jit.source import NO_FILE
 
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 _QUALIFIED = re.compile(r"\b((?:[A-Za-z_]\w*::)+)([A-Za-z_]\w*)")
@@ -19,8 +20,10 @@ _MISSING_FILE = re.compile(
     r"((?:ep|moe)/[\w./]+)['\"]?(?:: No such file| file not found)|cannot open .*?\"((?:ep|moe)/[\w./]+)\""
 )
 
-UNDEFINED = re.compile(r"identifier \"(\w+)\" is undefined|namespace \"std\" has no member \"(?:class )?(\w+)\"")
-_NO_FILE = re.compile("No such file|file not found|cannot open source file")
+UNDEFINED = re.compile(
+    r"identifier \"(\w+)\" is undefined|namespace \"std\" has no member \"(?:class )?(\w+)\""
+    r"|'(\w+)' is not a member of 'std'$|no member named '(\w+)' in namespace 'std'$"
+)
 
 # Definitions in the headers of ep_lib/device/ep: functions, structs and enumerations, constants.
 _DEFINITION = re.compile(
@@ -78,10 +81,9 @@ _CUDA_NAMES = (
 )
 
 
-def missing_include(source: str, error: str, line: str, is_gpu: bool = False) -> str:
-    """The header to include, for a compiler's message about an unknown name in ``line`` of ``source``; empty if
-    unclear. ``is_gpu``: the compiler is NVRTC, which lacks much of C's and C++'s libraries."""
-    if _NO_FILE.search(error):
+def missing_include(source: str, error: str, line: str) -> str:
+    """What to include, for a compiler's sentence about an unknown name in ``line`` of ``source``; empty if unclear."""
+    if NO_FILE.search(error):
         for pattern, sentence in _OUT:
             if pattern.search(error):
                 return sentence
@@ -90,11 +92,9 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
             "kernels are launched from Python, by Kernel.launch: leave out a function of the host that launches one, "
             "and what a kernel launches itself (dynamic parallelism)"
         )
-    if line.startswith("\ufeff"):
-        return "the file begins with a byte order mark, which NVRTC takes in no header: save it as UTF-8 without one"
     if file := _MISSING_FILE.search(error):
         return _nearest(file[1] or file[2])
-    if _NO_FILE.search(error):
+    if NO_FILE.search(error):
         return (
             "it is neither CUDA's nor in a folder of `include`: leave it out if only the host needs it, or pass "
             "include=[its folder] to Kernel"
@@ -109,13 +109,13 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
             return f"{name} is in <{header}>: add #include <{header}>"
         if name.startswith("ep::") and f"{name}" not in line:
             return f"it is in the namespace ep: write {name}"
-    return _of_the_host(error) if is_gpu else ""
+    return _of_the_host(error)
 
 
 def _of_the_host(error: str) -> str:
     """The advice for names that g++ has and a GPU does not."""
     if name := UNDEFINED.search(error):
-        return f"kernels have no {name[1] or name[2]}: is it the host's, or is an #include missing?"
+        return f"kernels have no {name[name.lastindex or 0]}: is it the host's, or is an #include missing?"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -30,6 +31,7 @@ class Piece(NamedTuple):
     begin: int
     end: int
     is_comment: bool
+    is_raw: bool = False
 
 
 @functools.lru_cache(256)  # every kernel of a source, and every source that includes a header, needs it
@@ -50,6 +52,9 @@ def logical(text: str) -> str:
         if piece.is_comment:
             gap = re.sub(r"[^\n]", "", text[piece.begin : piece.end])  # lines keep their numbers
             parts += [_JOINED.sub("", text[at : piece.begin]), f" {gap}"]
+            at = piece.end
+        elif piece.is_raw:  # in which no lines are joined
+            parts += [_JOINED.sub("", text[at : piece.begin]), text[piece.begin : piece.end]]
             at = piece.end
     return "".join([*parts, _JOINED.sub("", text[at:])])
 
@@ -85,6 +90,24 @@ def without_attempts(code: str) -> str:
     return "\n".join(lines)
 
 
+def first_branches(code: str, text: str) -> str:
+    """``code``, which is ``text`` without the preprocessor's lines, with spaces for all but the first branch of each
+    condition whose branches open brackets and leave them open."""
+    lines, groups = code.split("\n"), list[list[int]]()
+    for number, line in enumerate(text.split("\n")):
+        found = _CONDITION.match(line)
+        if found and found[1] == "if":
+            groups.append([number])
+        elif found and groups and found[1] == "el":
+            groups[-1].append(number)
+        elif found and groups:
+            begins = [*groups.pop(), number]
+            branches = ["\n".join(lines[a:b]) for a, b in itertools.pairwise(begins)]
+            if any(branch.count(a) != branch.count(b) for branch in branches for a, b in ("{}", "()")):
+                lines[begins[1] : number] = [" " * len(line) for line in lines[begins[1] : number]]
+    return "\n".join(lines)
+
+
 def _pieces(text: str) -> Iterator[Piece]:
     joined, begins, gone = _join(text)
 
@@ -105,7 +128,7 @@ def _pieces(text: str) -> Iterator[Piece]:
             end = len(text) if end < 0 else end + len(closing)
             joined, begins, gone = _join(text, end)
             at = _behind_suffix(joined, end)
-            yield Piece(begin, end, is_comment=False)
+            yield Piece(begin, end, is_comment=False, is_raw=True)
         elif found["literal"] is not None:
             end = place(at - 1) + 1
             at = _behind_suffix(joined, at)

@@ -44,8 +44,8 @@ def compile_unit(
     for_nvrtc = toolkit.nvrtc_include()
     own = [root for root in roots if root != for_nvrtc]
     relocatable = cubin if library is None else folder / "unit.cubin"
-    with sealed.open_includes(unit, own) as first:
-        include = [f"-I{root}" for root in (*first, *own)]
+    with sealed.open_includes(unit, own, kernel.texts) as opened:
+        include = [f"-I{root}" for root in (*opened.roots(own), *own)]
         command = [compiler.path, "-std=c++17", f"-arch={arch}", "-lineinfo", "-w", "-cubin", *kernel.options, *include]
         run([*command, *(["-rdc=true"] if library else []), str(source), "-o", str(relocatable)])
     if library is not None:

@@ -6,12 +6,13 @@ import functools
 import hashlib
 import json
 import re
+import struct
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ep_lib import processes
 from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
@@ -22,6 +23,8 @@ from ep_lib.jit.source import KernelSource
 
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc_process import Answer, Question
+
+Image = TypeVar("Image")
 
 _PROCESS = str(Path(__file__).with_name("nvrtc_process.py"))
 _TABLE_SYMBOL = "ep_kernel_params_0"  # ep_lib/device/ep/detail/entry.cuh
@@ -44,7 +47,10 @@ _CONSTANT_STORE = re.compile(
 _WARNINGS = re.compile(
     r"^(?:[^\n]*: warning |warning: |Remark: )[^\n]*\n?(?:(?![^\n]*: (?:error|warning)|\n)[^\n]*\n)*\n?", re.M
 )
-# Types of glibc that nvcc always provides.
+# Of a cubin's attributes: a byte for how the value is stored, a byte for what it is, then its size, or the value itself
+_SIZED, _STACK = 4, 0x12
+_MOST_LOCAL = 512 << 10  # bytes of a thread; CUDA C++ Programming Guide, Compute Capabilities
+# Types of glibc that all of nvcc's sources have.
 _OF_NVCC = "typedef unsigned short ushort; typedef unsigned int uint; typedef unsigned long ulong;\n"
 _TAKES_ALL = "-default-device"  # a function without a specifier is for the GPU
 _WITH_ALL_CALLS = [_TAKES_ALL, "-G", "-rdc=true"]  # no inlining, and externally called functions stay
@@ -91,8 +97,9 @@ def version() -> str:
 
 @functools.cache
 def identity() -> str:
-    """The version of NVRTC and of this file's rules, for cache keys. Raises :class:`BackendUnavailable`."""
-    return f"{_found().identity} {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}"
+    """Which NVRTC answers, and by which rules of ours. Raises :class:`BackendUnavailable`."""
+    rules = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("nvrtc.py", "host_code.py"))
+    return f"{_found().identity} {hashlib.sha256(rules).hexdigest()[:12]}"
 
 
 def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P_TRANSPORT) -> NvrtcImage:
@@ -109,7 +116,16 @@ def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, headers.outside(system))
-        _compile(kernel, arch, folder, unit, flags, found)
+
+        def make(each: KernelSource) -> NvrtcImage:
+            try:
+                return compile_unit(each.translation_unit(), each, flags, folder)
+            except CompilerRefused as refused:
+                raise _refusal(each, arch, refused, found) from None
+
+        image = without_the_host(kernel, transport, make)
+        store(folder, image)
+        (folder / "kernel.cu").write_text(unit, encoding="utf-8")
 
     return load(cache.entry("cubin", digest.key(headers, parts), "image.json", build))
 
@@ -133,6 +149,18 @@ def include_roots(kernel: KernelSource, transport: Path = toolkit.P2P_TRANSPORT)
     return [*kernel.include_roots(transport), toolkit.nvrtc_include()]
 
 
+def without_the_host(kernel: KernelSource, transport: Path, compiled: Callable[[KernelSource], Image]) -> Image:
+    """What ``compiled`` makes of a kernel, or if it refuses, of its source without what only the host has."""
+    try:
+        return compiled(kernel)
+    except KernelCompileError:
+        from ep_lib.jit import host_code  # few sources have any
+
+        if (bare := host_code.set_aside(kernel, transport)) is None:
+            raise
+    return compiled(bare)
+
+
 class CompilerRefused(Exception):
     """A compiler's own words; ``status`` is the name of its error, where it has one."""
 
@@ -145,9 +173,9 @@ class CompilerRefused(Exception):
 def compile_unit(unit: str, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
     """Compiles a translation unit by NVRTC, for a cache entry in ``folder``. Raises CompilerRefused."""
     roots = [Path(flag.removeprefix("-I")) for flag in flags if flag.startswith("-I")]
-    with sealed.open_includes(unit, roots) as first:
-        path = first[0] / kernel.source_path.name if first else kernel.source_path  # NVRTC searches this path's folder
-        return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in first), *flags], folder)
+    with sealed.open_includes(unit, roots, kernel.texts) as opened:
+        path = opened.place(kernel.source_path)  # NVRTC looks beside it
+        return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in opened.roots(roots)), *flags], folder)
 
 
 def compile_kernels(
@@ -155,9 +183,10 @@ def compile_kernels(
 ) -> tuple[bytes, list[str]]:
     """The cubin of a translation unit for several kernels, and their symbols in it. Raises as :func:`compile_cubin`."""
     own = include_roots(kernel)
-    with sealed.open_includes(unit, own) as first:
-        path = first[0] / kernel.source_path.name if first else kernel.source_path  # NVRTC searches this path's folder
-        answer, cubin = _ask(unit, path, kernels, [*(f"-I{root}" for root in first), *_flags(kernel, arch, own)])
+    with sealed.open_includes(unit, own, kernel.texts) as opened:
+        path = opened.place(kernel.source_path)  # NVRTC looks beside it
+        first = [f"-I{root}" for root in opened.roots(own)]
+        answer, cubin = _ask(unit, path, kernels, [*first, *_flags(kernel, arch, own)])
     if answer["status"]:
         raise _refusal(kernel, arch, CompilerRefused(answer["log"], answer["status"]), found)
     return cubin, answer["lowered"]
@@ -233,8 +262,36 @@ def _ask_once(
                 "status": "NVRTC_ERROR_COMPILATION",
                 "log": f"{store[1]}: error: a store to __constant__ memory\n",
             }
+        if not answer["status"] and code == "CUBIN" and (too_much := _too_much_local_memory(file.read_bytes())):
+            answer |= {"status": "NVRTC_ERROR_COMPILATION", "log": too_much}  # no launch would succeed
         answer["log"] = _WARNINGS.sub("", answer["log"])
         return answer, b"" if answer["status"] else file.read_bytes()
+
+
+def _too_much_local_memory(cubin: bytes) -> str:
+    elf = Elf(cubin)
+    for section in elf.sections:
+        if section.name == ".nv.info":
+            for value in attributes(elf.data[section.offset : section.offset + section.size], _STACK):
+                symbol, size = struct.unpack("<II", value)
+                if size > _MOST_LOCAL:
+                    return (
+                        f"error: Entry function '{elf.symbols[symbol].name}' uses too much local memory "
+                        f"({size:#x} bytes, {_MOST_LOCAL:#x} max)\n"
+                    )
+    return ""
+
+
+def attributes(section: bytes, wanted: int) -> Iterator[bytes]:
+    """The values of one kind in a section of a cubin's attributes."""
+    at = 0
+    while at < len(section):
+        form, what, size = struct.unpack_from("<BBH", section, at)
+        at += 4
+        if form == _SIZED:
+            if what == wanted:
+                yield section[at : at + size]
+            at += size
 
 
 def _of_the_host(unit: str, roots: Sequence[Path]) -> list[str]:
@@ -258,24 +315,6 @@ def _flags(kernel: KernelSource, arch: str, own: Sequence[Path]) -> list[str]:
         *kernel.options,
         *(f"-I{root}" for root in roots),
     ]
-
-
-def _compile(
-    kernel: KernelSource, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
-) -> None:
-    try:
-        try:
-            image = compile_unit(unit, kernel, flags, folder)
-        except CompilerRefused:
-            from ep_lib.jit import host_code  # imported here: few sources need it
-
-            if (without := host_code.set_aside(unit)) == unit:
-                raise
-            image = compile_unit(without, kernel, flags, folder)
-    except CompilerRefused as refused:
-        raise _refusal(kernel, arch, refused, found) from None
-    store(folder, image)
-    (folder / "kernel.cu").write_text(unit, encoding="utf-8")
 
 
 def _refusal(kernel: KernelSource, arch: str, refused: CompilerRefused, found: names.GlobalFunctions) -> EpError:

@@ -13,9 +13,10 @@ import contextlib
 import functools
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType
+from typing import NamedTuple
 
 from ep_lib import processes
 from ep_lib.jit import digest, toolkit
@@ -83,19 +84,33 @@ def whole_lines(file: str) -> tuple[str, ...] | None:
     return tuple(opened(text).splitlines()) if found and found[1] else None
 
 
+class Opened(NamedTuple):
+    """A folder with other texts of some files, each below its whole path; None if there are none."""
+
+    folder: Path | None
+
+    def place(self, file: Path) -> Path:
+        """Where a file's other text is, or would be."""
+        return file if self.folder is None else self.folder / file.relative_to(file.anchor)
+
+    def roots(self, roots: Sequence[Path]) -> list[Path]:
+        """The folders to search before ``roots``."""
+        return [] if self.folder is None else [self.place(root) for root in roots]
+
+
 @contextlib.contextmanager
-def open_includes(unit: str, roots: Sequence[Path]) -> Iterator[list[Path]]:
-    """Folders to search before ``roots``: within this context they contain the opened forms of sealed files that
-    ``unit`` includes."""
-    headers = list(among(digest.scan(unit, roots).files)) if in_use() else []
-    with processes.temporary_folder("ep_sealed_") if headers else contextlib.nullcontext(Path()) as folder:
-        for header in headers:
-            root = next((root for root in roots if header.is_relative_to(root)), header.parent)
-            target = folder / header.relative_to(root)
+def open_includes(unit: str, roots: Sequence[Path], texts: Mapping[str, str]) -> Iterator[Opened]:
+    """What compilers get in place of files, until the context ends: what ``unit`` includes and is sealed, and
+    ``texts``, by the files' paths."""
+    headers = among(digest.scan(unit, roots).files) if in_use() else ()
+    texts = {**{str(file): opened(file.read_text(encoding="utf-8", errors="replace")) for file in headers}, **texts}
+    with processes.temporary_folder("ep_opened_") if texts else contextlib.nullcontext() as folder:
+        found = Opened(folder)
+        for file, text in texts.items():
+            target = found.place(Path(file))
             target.parent.mkdir(parents=True, exist_ok=True)
-            text = opened(header.read_text(encoding="utf-8", errors="replace"))
-            target.write_text(f'#line 1 "{header}"\n{text}', encoding="utf-8")
-        yield [folder] if headers else []
+            target.write_text(f'#line 1 "{file}"\n{text}', encoding="utf-8")
+        yield found
 
 
 def among(files: Iterable[str]) -> Iterator[Path]:

@@ -21,8 +21,9 @@ Define = str | int | float | None
 ENTRY_FILE = "<ep_lib kernel entry>"  # the file name of the lines that ep_lib appends to a source
 UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
 
-_BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write at the start of a file
+BYTE_ORDER_MARK = "\ufeff"  # with which editors on Windows begin a file
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+NO_FILE = re.compile("No such file|file not found|cannot open source file")  # of compilers' messages
 
 _filenames: dict[str, str] = {}  # of source strings: copy in the cache -> the user's name
 
@@ -50,11 +51,13 @@ class KernelSource:
         """``closed``: on the emulator, a foreign source, compiled to an object of its own, with C functions that this
         source declares and calls (:mod:`ep_lib.jit.closed`)."""
         self.closed = closed
+        self.texts: Mapping[str, str] = {}  # what compilers get in place of what is in files, by their paths
+        self.left_out: Sequence[str] = ()  # headers that are nowhere, in these texts
         self.name = text("a kernel's name", name).strip()
         if not self.name or "\n" in self.name:
             raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
         self.path = path
-        self.source = sealed.opened(source.removeprefix(_BYTE_ORDER_MARK))  # copied text may contain a seal
+        self.source = sealed.opened(source.removeprefix(BYTE_ORDER_MARK))  # of text that was copied
         self.filename = filename
         folders = _several("include", include, "folders")
         self.defines: dict[str, str] = {}
@@ -150,7 +153,8 @@ class KernelSource:
         default this one only."""
         defines = "".join(f"#define {macro} {value}\n" for macro, value in self.defines.items())
         place = str(self.source_path).replace("\\", "\\\\").replace('"', '\\"')
-        text = f'{defines}#line 1 "{place}"\n{self.source}\n'
+        source = self.texts.get(str(self.source_path), self.source)
+        text = f'{defines}#line 1 "{place}"\n{source}\n'
         named = [self.name] if kernels is None else kernels
         if not named:
             return text

@@ -211,9 +211,11 @@ void named_barriers_maybe_complete(Block* block) {
         if (!complete(block, i)) i++;
 }
 
-// Called when no lane of the warp can run: lanes that wait at the same place have converged.
+// Called when no lane of the warp can run: lanes that wait at the same place have converged. Those that are furthest
+// behind go on first, and may catch up with the others, as they do on GPUs.
 void resolve_activemask(Warp* warp) {
-    const uintptr_t pc = warp->lanes[__builtin_ctz(warp->in_activemask)].pc;
+    uintptr_t pc = UINTPTR_MAX;
+    for_each_lane(warp, warp->in_activemask, [&](const Fiber& f) { pc = std::min(pc, f.pc); });
     uint32_t together = 0;
     for_each_lane(warp, warp->in_activemask, [&](const Fiber& f) { together |= (f.pc == pc ? 1u : 0u) << f.lane; });
     // CUDA does not guarantee that lanes have converged: under the checker only some may have.

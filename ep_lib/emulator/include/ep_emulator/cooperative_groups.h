@@ -92,8 +92,7 @@ class cluster_group_of {
 };
 using cluster_group = cluster_group_of<>;
 template <typename T = void>
-EPEMU_INLINE grid_group this_cluster() {
-    static_assert(ep_emulator::kNever<T>, EPEMU_NO_CLUSTERS("this_cluster"));
+EPEMU_INLINE cluster_group_of<T> this_cluster() {
     return {};
 }
 

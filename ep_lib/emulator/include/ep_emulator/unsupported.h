@@ -38,9 +38,10 @@ EPEMU_UNSUPPORTED(__clusterIdx, "thread-block clusters are not emulated; use blo
 EPEMU_UNSUPPORTED(__clusterDim, "thread-block clusters are not emulated; use blocks and atomics in global memory")
 #undef EPEMU_UNSUPPORTED
 
-// Textures and surfaces: templates over what they fetch, called as tex2D<float4>(object, x, y).
+// Textures and surfaces: templates over what they fetch, called as tex2D<float4>(object, x, y), or
+// surf2Dread(&value, object, x, y).
 #define EPEMU_UNSUPPORTED_FETCH(name)                                                                         \
-    template <typename T, typename... Arguments>                                                              \
+    template <typename T = void, typename... Arguments>                                                       \
     EPEMU_INLINE T name(Arguments...) {                                                                       \
         static_assert(ep_emulator::kNever<T>,                                                                 \
                       "the emulator has no " #name ": textures and surfaces are not emulated; use an array"); \
