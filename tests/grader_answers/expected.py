@@ -83,6 +83,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_null_write": ({1}, "a null pointer"),
         "wrong_translated_twice": ({1}, "translated twice"),
         "wrong_no_credit": ({5}, "pipe_send_warp waited for too few credits"),
+        "wrong_wraps_around": (
+            {5},
+            "rank 1 (credit, slot 0): the signal is 0, at least 18446",
+        ),
         "wrong_lock_step": ({5}, "how many credits is that?"),
         "wrong_early_credit": ({5}, "missing __syncwarp between the read and its credit"),
         "wrong_forges_results": ({1, 2, 3, 4, 5}, "write(), which kernels do not have"),
@@ -222,8 +226,12 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
     },
     "04_proxy_ring": {
         "wrong_one_credit_too_few": ({1, 3, 4}, "commands were lost|DeadlockError"),
-        "wrong_one_credit_too_many": ({1, 3, 4}, "DeadlockError"),
-        "wrong_wraps_around": ({1, 3, 4}, "DeadlockError"),
+        "wrong_one_credit_too_many": ({1, 3, 4}, "has dealt with 0 commands of a ring, and 1 were expected"),
+        "wrong_wraps_around": (
+            {1, 3, 4},
+            "its proxy (proxy): the signal is 0, at least 18446",
+        ),
+        "wrong_room_for_none": ({4}, "Counts are unsigned"),
         "wrong_relaxed_credit": ({1, 3, 4}, "after your function found room"),
         "wrong_number_first": ({2, 3, 4}, "commands were lost|words that are not theirs|before the data was there"),
         "wrong_plain_number": ({2, 3, 4}, "stored without release"),

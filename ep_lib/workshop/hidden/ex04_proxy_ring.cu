@@ -181,8 +181,8 @@ extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* 
     if (ep::rank() == 0) {
         produce(job, my);
         meet_at_the_end();
-        const bool gave_up = noted[2 * job.total] != 0 || job.served < job.total;
-        if (ep::thread_in_block() == 0 && gave_up) note_fault(noted + 2 * job.total + 1);
+        // If the proxy stays, the host tells who waited for what.
+        if (ep::thread_in_block() == 0 && job.served < job.total) note_fault(noted + 2 * job.total + 1);
     } else if (ep::thread_in_block() == 0) {
         serve(job, my);
     }
