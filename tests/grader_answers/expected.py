@@ -258,7 +258,6 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_done_always": ({5}, "nothing that waited for it said so"),
         "wrong_flush_is_always_true": ({5}, "nothing that waited for it said so"),
         "wrong_gives_the_number_back": ({3}, "a number that was reserved stays so"),
-        "wrong_room_after_failure": ({1, 3, 4}, "producer->room is 1 after a wait that gave up"),
         "wrong_queue_pair_of_8_bits": ({2}, "with words that are not theirs"),
         "wrong_peer_of_8_bits": ({2}, "with words that are not theirs"),
         "wrong_source_of_32_bits": ({2}, "with words that are not theirs"),

@@ -59,7 +59,7 @@ struct ProxyRing {
     ProxyCredits* credits;
     ProxyProducer* producer;
     uint64_t num_slots;  // a power of two, at least 32: a warp pushes that many at a time; if sealed at most 32,768
-    uint64_t sealed;     // 1: PCIe lies between the kernels and `slots`, see ProxyCommand and <ep/proxy_ring.cuh>
+    uint64_t sealed;     // 1: PCIe lies between the kernels and `slots`, see ProxyCommand and <ep/sealed_ring.cuh>
 };
 
 constexpr int kProxySealShift = 48;

@@ -78,7 +78,7 @@ EP_DEVICE bool push(const Job& job, const ep::ProxyRing& ring, const ep::ProxyCo
     }
     *number = ep::atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
     if (job.learners & kRoom) {
-        if (!piece_proxy_wait_for_room(ring, *number, 0, command.peer)) return false;
+        if (!piece_proxy_wait_for_room(ring, *number, command.peer)) return false;
     } else if (*number >= ring.num_slots) {
         while (ep::ld_acquire_sys_u64(&ring.credits->taken) < *number - ring.num_slots + 1) {  // role: the push's wait
         }
