@@ -13,7 +13,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
             {2},
             "a receiver that had seen the signal|A barrier that all threads of the block reach first",
         ),
-        "wrong_barrier_of_one_thread": ({2}, "A barrier that all threads of the block reach first"),
+        "wrong_barrier_of_one_thread": ({2}, "of both, and at its last one met 1 of 64 threads"),
         "wrong_own_flag": ({2}, "KernelFault"),
         "wrong_sets_the_flag": ({2}, "set to 1 instead of growing by it"),
         "wrong_index_of_16_bits": ({1}, "KernelFault"),

@@ -360,7 +360,9 @@ class __attribute__((visibility("hidden"))) Checker {
         uint64_t block;
         epemu_dim3 index, dim;
         std::shared_ptr<const std::string> kernel;
-        int64_t launch;  // its ticket: the how manieth of the rank
+        int64_t launch;             // its ticket: the how manieth of the rank
+        int few = 0;                // threads at its latest barrier that others, which had ended, did not reach ...
+        uint32_t first_of_few = 0;  // ... and one of them
     };
     struct Ids {
         uint32_t first, count;

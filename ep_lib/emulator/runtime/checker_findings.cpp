@@ -21,6 +21,7 @@ constexpr uint64_t kJudged = 48;      // occurrences of each that are looked at 
 constexpr const char* kSyncwarp = "missing __syncwarp";
 constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
 constexpr const char* kSyncthreads = "missing __syncthreads";
+constexpr const char* kDivergentBarrier = "divergent barrier: one __syncthreads that all threads of the block reach";
 constexpr const char* kSyncwarpBeforeCredit =
     "missing __syncwarp between the read and its credit, which comes after it";
 constexpr const char* kSyncthreadsBeforeCredit =
@@ -788,6 +789,12 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             v.detail =
                 "another thread of the writer's block has signalled; its release covers the writer's work only after a "
                 "barrier";
+            // A whole warp at most: of more, the writer may be one.
+            if (!warp && past.few && past.few <= kWarpSize && past.first_of_few / kWarpSize == sibling / kWarpSize) {
+                v.remedy = kDivergentBarrier;
+                v.detail += " of both, and at its last one met " + std::to_string(past.few) + " of " +
+                            std::to_string(threads) + " threads";
+            }
             if (!v.to) v.how = "after";
         }
         return v;
