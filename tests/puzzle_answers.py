@@ -86,7 +86,9 @@ WRONG: dict[str, dict[str, str]] = {
     "02.3": {
         "for (size_t i = 0; i < bytes / 8; ++i) ep::peer_ptr(const_cast<uint64_t*>(data), 1)[i] = 100 + i;\n"
         "ep::signal_add(bell, 1, 1);": "by its entry",
-        "nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});\nnixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);": "race",
+        "nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});\nnixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);": (
+            "remedy: data before its signal"
+        ),
         "nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes + 8);\nnixlAtomicAdd<LEVEL>(1, {remote, 1, 0});": (
             "registered"
         ),
@@ -241,7 +243,7 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "07.4": {
         "if (lane == 0) ep::signal_set(arrived + group, 1, owner);": "race",
-        "__syncwarp();\nif (lane == 0) ep::signal_set(arrived, 1, owner);": "waits",
+        "__syncwarp();\nif (lane == 0) ep::signal_set(arrived, 1, owner);": "(31 more of its block wait there for it)",
         "__syncwarp();\nif (lane == 0) ep::st_relaxed_sys_u64(ep::peer_ptr(arrived + group, owner), 1);": "race",
         "__syncwarp();\nif (lane == 0) ep::signal_add(arrived + group, 1, owner);": "set to 1",
     },

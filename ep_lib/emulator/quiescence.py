@@ -181,10 +181,14 @@ def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
 
 
 def _missing(groups: Sequence[_Group]) -> Quiescence:
+    untouched: dict[str, list[str]] = {}
+    for g in groups:
+        if g.nobody and g.place:
+            untouched.setdefault(str(g.place), []).append(g.who)
     lines = [
-        f"nobody has stored to what {g.who} waits for in {g.place}: it holds what it began with"
-        for g in groups
-        if g.nobody and g.place
+        f"nobody has stored to what {' and '.join(who)} wait{'s' * (len(who) == 1)} for in {place}: it holds what it "
+        "began with"
+        for place, who in untouched.items()
     ]
     for g in groups:
         if g.polls and not g.nobody and g.last and g.last.place and g.last.place.line != g.place.line:

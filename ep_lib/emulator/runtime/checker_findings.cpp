@@ -820,6 +820,22 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             return v;
         }
         if (judge_waiting_sibling(other, slot.time, slot.pc, &v)) return v;
+        if (!other && crosses)  // its block has ended
+            for (const SyncLoad* l : witness.loads_of(past.block)) {
+                if (l->id != slot.id || l->time > slot.time || l->seen.block != t.block || l->seen.id != t.id) continue;
+                v.remedy = kDataFirst;
+                v.detail = "the reader has waited for a signal of this thread, which it had sent before it wrote";
+                v.how = "swap";
+                v.from = l->seen.pc;
+                v.to = c.pc;
+                v.wait = l->pc;
+                v.unsettled = true;
+                v.writer_block = t.block;
+                v.writer = t.id;
+                v.written = t.time;
+                v.read_pc = slot.pc;
+                return v;
+            }
         v.detail = "the reader has not waited for the writer, or only another thread of its block has";
         v.remedy = kWaitFirst;
         return v;

@@ -9,7 +9,8 @@ namespace epemu {
 namespace {
 
 constexpr size_t kOldValues = 4;
-constexpr size_t kFinished = 256;  // blocks that have ended, whose stores are remembered
+constexpr size_t kFinished = 256;  // blocks that have ended, whose stores are remembered ...
+constexpr size_t kWaits = 8;       // ... and so many of their latest waits that saw a store
 constexpr size_t kNetOrders = 64;
 constexpr size_t kKept = 24;  // loads and stores of a block: of different lines, so few are enough
 
@@ -161,8 +162,11 @@ void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uin
 void Witness::finished(uint64_t block) {
     const auto it = blocks_.find(block);
     if (it == blocks_.end()) return;
-    it->second.loads.clear();
-    if (it->second.stores.empty()) {
+    auto& loads = it->second.loads;
+    const auto tells_nothing = [](const SyncLoad& l) { return !l.seen.pc; };
+    loads.erase(std::remove_if(loads.begin(), loads.end(), tells_nothing), loads.end());
+    if (loads.size() > kWaits) loads.erase(loads.begin(), loads.end() - kWaits);
+    if (loads.empty() && it->second.stores.empty()) {
         blocks_.erase(it);
         return;
     }
