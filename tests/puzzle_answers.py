@@ -134,13 +134,13 @@ WRONG: dict[str, dict[str, str]] = {
         "nvshmemi_ibgda_amo_nonfetch_add(counters + me, 1, me, qp);": "8 were added in all",
     },
     "04.1": {
-        "ep::st_release_sys_u64(number, 1);\nslot[0] = 7;\nslot[1] = 64;": "line 3 of your cell",
+        "ep::st_release_sys_u64(number, 1);\nslot[0] = 7;\nslot[1] = 64;": "remedy: data before its signal",
         "slot[0] = 7;\nslot[1] = 64;\n*number = 1;": "race",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_relaxed_sys_u64(number, 1);": "stored without release",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_release_sys_u64(number, 0);": "waits in a polling loop",
     },
     "04.2": {
-        "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "waits in a polling loop",
+        "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "or wait for less",
         "while (ep::ld_relaxed_sys_u64(taken) + 4 < n + 1) continue;": "without acquire",
         "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "cell waits for too little of `taken`",
         "while (ep::ld_acquire_sys_u64(taken) < n) continue;": "waits in a polling loop",
@@ -153,7 +153,7 @@ WRONG: dict[str, dict[str, str]] = {
         "const uint64_t number = threadIdx.x;\nslots[number] = command;\n"
         "ep::st_release_sys_u64(numbers + number, number + 1);": "nobody has stored",
         "const uint64_t number = ep::atom_add_relaxed_gpu_u64(head, 1);\n"
-        "ep::st_release_sys_u64(numbers + number, number + 1);\nslots[number] = command;": "line 4 of your cell",
+        "ep::st_release_sys_u64(numbers + number, number + 1);\nslots[number] = command;": "data before its signal",
     },
     "04.4": {
         "n = min(most, sum(word > taken for word in number))": "those behind it have to wait",

@@ -173,9 +173,10 @@ def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
     lines = ["a circle: each waits for a signal before it sends its own, so nobody sends the first one"]
     lines += [f"  {g.who} waits in {g.place}, and would signal in line {g.sends_later.line} only then" for g in groups]
     first = groups[0]
+    less = "; or wait for less, for the first rounds of a loop may need no signal"
     return Quiescence(
         tuple(lines),
-        "signal first, then wait",
+        f"signal first, then wait{less * bool(surroundings.in_a_loop(first.place.file, first.place.line))}",
         f"put the signal (line {first.sends_later.line}) before the wait ({first.place})",
     )
 

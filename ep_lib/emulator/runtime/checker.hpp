@@ -474,6 +474,7 @@ class __attribute__((visibility("hidden"))) Checker {
         bool mixed = false;             // an atomic against a plain access: is it a signal?
         // For "swap": whose access it was that the signal came before. Whether it signals later shows at the end.
         bool unsettled = false;
+        bool in_one_rank = false;  // ... and then, which of its signals is that of this write is not known
         uint64_t writer_block = 0;
         uint32_t writer = 0, written = 0, read_pc = 0;
     };

@@ -279,6 +279,13 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         v.signal = v.from;
         return v;
     }
+    if (v.in_one_rank) {
+        v.signal = v.from;
+        v.how = "";
+        v.remedy = "data before its signal; if it comes before the next one of this thread, wait for that one";
+        v.detail = "the reader has acquired a signal of the writer, but an earlier one than this write";
+        return v;
+    }
     v.kind = "race";
     v.how = "wait_for";
     v.signal = v.from = later ? later : again;
@@ -767,8 +774,15 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             if (happens_before(theirs.first + i, past.since, t.clock) &&
                 (sibling == slot.id || (theirs.first + i) / kWarpSize == slot.id / kWarpSize))
                 sibling = theirs.first + i;
+    // What the reader has waited for last: a signal that the writer itself has sent, too early?
+    bool own_signal = false;
+    for (const SyncLoad* l : witness.loads_of(t.block)) {
+        if (l->id != t.id || !l->seen.pc) continue;
+        own_signal = reads && l->seen.id == slot.id && l->seen.block == past.block;
+        break;
+    }
     // A thread that writes where it has written before may have come here after the signal, and a round too early.
-    if (sibling != slot.id && (they_read || !(slot.flags & kAgain))) {
+    if (sibling != slot.id && !own_signal && (they_read || !(slot.flags & kAgain))) {
         const bool warp = sibling / kWarpSize == slot.id / kWarpSize;
         v.certainty = warp ? 31 : 32;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
@@ -852,7 +866,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.remedy = kWait;
         v.certainty = again ? 20 : 22;
         v.how = "wait";
-    } else if (crosses) {
+    } else if (crosses || own_signal) {
         v.kind = again ? kReused : "race";
         v.remedy = again ? kCredit : kDataFirst;
         v.certainty = again ? 21 : 23;
@@ -864,6 +878,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.from = again ? slot.pc : signal_of(t.rank, &t, theirs.rank, 0, &v.wait);
         v.to = again ? c.pc : slot.pc;
         v.unsettled = !again;
+        v.in_one_rank = !crosses;
         v.writer_block = past.block;
         v.writer = slot.id;
         v.written = slot.time;
