@@ -6,6 +6,9 @@
 //     orders no plain stores to the memory of *others* before the command. Follow them by a signal of their own.
 //   * A look at the proxy's counts crosses PCIe and back, 1.2 us. So the last credit that was seen is remembered in
 //     producer->room; and the first look at `completed` waits a little, for the answer is never there at once.
+//
+// The host may see the four 16-byte parts of a slot in any order, so each says which command it is of: the lower 16 bits of
+// `number` are in the upper bits of `source` and `signal`, and in `seal`. So a sealed ring has at most 32,768 slots.
 #pragma once
 #include <ep/peer.cuh>
 #include <ep/proxy_command.cuh>

@@ -47,13 +47,14 @@
 
     // Pictures and listings have an ink of their own, dark on light. Turned around, blue stays blue. A page in a frame looks
     // at the frame's own scheme. (As in docs/site/wide.css.)
-    const night = {
-        id: 'ep-lib:night',
-        description: 'In a dark theme, pictures and listings are dark, too.',
+    const looks = {
+        id: 'ep-lib:looks',
+        description: 'In a dark theme, pictures and listings are dark, too; in a narrow page, drawings of text scroll.',
         autoStart: true,
         activate: () => {
             const style = document.createElement('style');
             style.textContent = `
+                .jp-MarkdownOutput pre, .jp-MarkdownOutput pre code { white-space: pre; overflow-x: auto; }
                 [data-jp-theme-light="false"] .jp-OutputArea-output :is(img, [style*="color:#222222"]) {
                     filter: invert(0.93) hue-rotate(180deg);
                 }
@@ -140,7 +141,7 @@
     window._JUPYTERLAB['ep-lib'] = {
         init: (scope) => { shared = scope; },
         get: async () => {
-            const plugins = [await cuda(), await predictions(), leave, night, tabs];
+            const plugins = [await cuda(), await predictions(), leave, looks, tabs];
             return () => ({ __esModule: true, default: plugins });
         },
     };
