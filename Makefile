@@ -79,7 +79,7 @@ $(DEMO_SHOWN): | $(LAB_INSTALLED)
 demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread over ranks
 	"$(PY)" -m ep_lib demo
 
-site: $(SITE_INSTALLED)  ## executed notebooks, docs and pages of runs as a static site in build/site/html (minutes; NOTEBOOKS=00,01: only some)
+site: $(SITE_INSTALLED)  ## executed notebooks, docs, the API and pages of runs as a static site in build/site/html (minutes; NOTEBOOKS=00,01: only some)
 	"$(PY)" docs/site/build.py $(if $(NOTEBOOKS),--notebooks "$(NOTEBOOKS)") $(if $(REPOSITORY),--repository "$(REPOSITORY)")
 
 pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run (needs Chromium)
@@ -178,7 +178,7 @@ endif
 
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
 $(TEST_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(CONSTRAINTS) | check-machine
-	$(PHASE) "installing the workshop and what tests it (500 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
+	$(PHASE) "installing the workshop and what tests it (500 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl,site,test,$(or $(CUDA),nvrtc)]'
 	@touch "$@"
 
 $(SITE_INSTALLED): $(LAB_INSTALLED)

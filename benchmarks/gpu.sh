@@ -14,7 +14,7 @@ RESULTS=${OUT:-build/gpu}
 LIMIT=${LIMIT:-560} # seconds for everything; the table at the end has 15 more
 DEADLINE=$(($(date +%s) + LIMIT))
 KILL_AFTER=5        # seconds from a step's limit until it is killed
-WORKERS=${WORKERS:-16} # of the tests: most of their time is compiling and starting
+WORKERS=${WORKERS:-$(nproc)} # of the tests: most of their time is compiling and starting
 # Multicast stays off: on a shared host it can disable GPUs of other users.
 export NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
@@ -96,9 +96,9 @@ LINES_SHOWN=30 step tests 240 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cac
     --durations=5 tests
 LINES_SHOWN=60 step sanitizer 60 "$PYTHON" benchmarks/gpu_sanitize.py
 # 20,000 random expressions, on the emulator and on a GPU: a seed that it prints replays one.
-LINES_SHOWN=60 step fuzz 150 "$PYTHON" benchmarks/fuzz.py --count "${FUZZ:-20000}" --workers "$WORKERS" --seconds 110
+LINES_SHOWN=60 step fuzz 100 "$PYTHON" benchmarks/fuzz.py --count "${FUZZ:-20000}" --workers "$WORKERS" --seconds 85
 # A rank is killed, stopped or late in each way of calling, FAULTS times each.
-LINES_SHOWN=60 step faults 220 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-14}" --seconds 190 --json "$RESULTS/faults.json"
+LINES_SHOWN=60 step faults 85 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-4}" --seconds 70 --json "$RESULTS/faults.json"
 measure="$PYTHON benchmarks/gpu_measure.py --commit $commit"
 figures ceilings 20 $measure --ranks "$gpus" --parts ceilings
 figures normal 30 $measure --ranks "$gpus" --parts normal

@@ -16,6 +16,29 @@ from pathlib import Path
 
 from ep_lib.callers import is_cell
 
+__all__ = [
+    "ArgumentError",
+    "BackendUnavailable",
+    "BufferClosedError",
+    "DeadlockError",
+    "EpError",
+    "GradingError",
+    "HandleError",
+    "KernelCompileError",
+    "KernelFault",
+    "KernelLaunchError",
+    "KernelNotFoundError",
+    "KernelTimeout",
+    "LivelockError",
+    "NotSupportedError",
+    "OutOfSymmetricMemory",
+    "PeerTimeout",
+    "RankFailed",
+    "RankMismatchError",
+    "ThreadId",
+    "Waiter",
+]
+
 _PACKAGE = Path(__file__).resolve().parent
 _STDLIB = Path(traceback.__file__).resolve().parent
 

@@ -224,6 +224,7 @@ def combine(
     ranks_per_node: int | None = None,
     masked: Collection[int] = (),
     quantize: str | None = None,
+    sum_order: str = "ranks",
 ) -> list[Array]:
     """Every rank's combined tokens ``[T_r, hidden]``, in the dtype of ``ys[r]`` ``[rows received by rank r, hidden]``.
 
@@ -239,9 +240,14 @@ def combine(
     ``quantize``, "ue8m0": rows that come from another rank were cast on their way (:func:`quantize_ue8m0`). That
     changes an element ``y`` of a row by at most ``max(|y| / 16, a / 2**17)``, where ``a`` is the largest magnitude of
     its 128; a token's result by the sum of these, times the weights, beside that of the last rounding.
+
+    ``sum_order``, "choices": in the order in which the ranks' last ones of a token's choices stand, as DeepEP V2's
+    combine_reduce_epilogue.cuh adds them up; not with ``ranks_per_node``.
     """
     if quantize not in (None, "ue8m0"):
         refuse("quantize", quantize, "None or 'ue8m0'")
+    if sum_order not in ("ranks", "choices") or (sum_order == "choices" and ranks_per_node is not None):
+        refuse("sum_order", sum_order, "'ranks', or 'choices' without ranks_per_node")
     ys = [_table("ys", y, (None, None)) for y in _by_rank("ys", ys)]
     world_size = len(ys)
     _world(num_experts, world_size)
@@ -270,8 +276,12 @@ def combine(
         for first_rank in range(0, world_size, node_size):
             is_own = source // node_size == first_rank // node_size
             partial, node_went = (total if is_own else np.zeros_like(total)), np.zeros(len(total), bool)
-            for rank in range(first_rank, first_rank + node_size):
-                went = sent.slot[:, rank] >= 0
+            turns = [(rank, sent.slot[:, rank] >= 0) for rank in range(first_rank, first_rank + node_size)]
+            if sum_order == "choices":
+                homes = np.floor_divide(topk_idxs[source], num_experts // world_size)
+                last = np.array([np.where(homes == rank, np.arange(homes.shape[1]), -1).max(1) for rank, _ in turns])
+                turns = [(rank, went & (last[rank] == k)) for k in range(homes.shape[1]) for rank, went in turns]
+            for rank, went in turns:
                 # On `rank` the rows of the sources before this one come first.
                 first_row = sum(int(other.tokens_per_rank[rank]) for other in layouts[:source])
                 rows = ys[rank][first_row + sent.slot[went, rank]]

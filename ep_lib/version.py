@@ -1,3 +1,4 @@
 """The version, in one place; pyproject.toml reads it from here."""
 
 __version__ = "0.1.0"
+"""The version of ep_lib, as semantic versioning has it (CHANGELOG.md)."""

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ep_lib import Buffer
-from ep_lib.moe import combine, dispatch
-from ep_lib.moe.direct.expert_rows import ExpertRows
+from ep_lib.moe import ExpertRows, combine, dispatch
 
 HIDDEN, FFN, EXPERTS, TOP_K, TOKENS, STEPS, RATE = 32, 64, 4, 2, 32, 8, 2.0
 

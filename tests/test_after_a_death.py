@@ -15,7 +15,7 @@ import ep_lib
 from ep_lib import Buffer, Fabric, Rank, reference
 from ep_lib.cuda.faults import ShownFault
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, PeerTimeout, RankMismatchError
-from ep_lib.memory import device_state
+from ep_lib.jit import device_state
 from ep_lib.memory.arrays import ArrayInfo, describe
 from ep_lib.moe.direct.tuning import EMULATED
 from ep_lib.moe.low_latency import mode as low_latency_mode

@@ -35,9 +35,8 @@ from ep_lib.errors import (
     RankFailed,
     RankMismatchError,
 )
-from ep_lib.jit import nvrtc
+from ep_lib.jit import device_state, nvrtc
 from ep_lib.jit.kernel import Kernel
-from ep_lib.memory import device_state
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
@@ -460,13 +459,16 @@ def test_init_under_a_launcher(launcher: str, tmp_path: Path) -> None:
     assert lines == ["rank 0 of 2 sees 71", "rank 1 of 2 sees 70"], result.stdout + result.stderr
 
 
-def test_a_type_that_cupy_lacks_is_refused() -> None:
-    dtype = np.dtype(ml_dtypes.float8_e4m3fn)
+def test_arrays_that_cupy_cannot_make_are_refused() -> None:
+    def make(dtype: str, error: Exception) -> None:
+        def fail() -> Any:
+            raise error
 
-    def make() -> Any:
-        raise ValueError("Unsupported dtype")
+        cuda_backend.CudaBackend._made((1, 2), np.dtype(dtype), fail)
 
     with pytest.raises(ArgumentError, match=r"CuPy has no float8_e4m3fn: use its bits, uint8 \(array.view"):
-        cuda_backend.CudaBackend._made(dtype, make)
+        make("float8_e4m3fn", ValueError("Unsupported dtype"))
     with pytest.raises(ValueError, match="Unsupported"):
-        cuda_backend.CudaBackend._made(np.dtype(np.float32), make)
+        make("float32", ValueError("Unsupported dtype"))
+    with pytest.raises(ArgumentError, match=r"shape is \(1, 2\), and there is no memory for it: 8 bytes; ask for less"):
+        make("float32", MemoryError("8 bytes"))

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -20,13 +19,13 @@ torch = pytest.importorskip("torch")
 
 from support import deep_ep_cases
 from support.threads import on_threads
-from support.waiting import said_by, wait_until
+from support.waiting import run_ranks, wait_until
 
 import ep_lib
 from ep_lib.bootstrap.torchrun import StoreBootstrap
 from ep_lib.compat import deep_ep
 from ep_lib.compat.deep_ep import engines
-from ep_lib.compat.deep_ep.layout import layout_by_torch
+from ep_lib.compat.deep_ep.layout import CountingKernel, layout_by_torch
 from ep_lib.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -70,34 +69,16 @@ def test_nodes_that_nics_connect_are_found_by_themselves() -> None:
     assert ep_lib.spawn(deep_ep_cases.several_nodes, ranks=4, backend="emulator", fabric=nodes) == [[192]] * 4
 
 
-def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
-    """So many processes, in two groups: all of them, and the first with the last."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), str(ranks), str(folder / "store"), backend],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-    try:
-        said = said_by(processes)
-    finally:
-        for process in processes:
-            process.kill()
-    assert [out for out, _ in said] == ["done\n"] * ranks, said
-
-
 @pytest.mark.slow
 def test_its_callers_sequences_run_on_gloo_groups(tmp_path: Path) -> None:
-    run_program("gloo", tmp_path)
+    run_ranks(PROGRAM, 3, str(tmp_path / "store"), "gloo")
 
 
 @pytest.mark.parametrize(
     "ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks, own=True)) for ranks in (2, 3)]
 )
 def test_its_callers_sequences_run_on_nccl_groups(tmp_path: Path, ranks: int) -> None:
-    run_program("nccl", tmp_path, ranks)
+    run_ranks(PROGRAM, ranks, str(tmp_path / "store"), "nccl")
 
 
 def test_a_rank_with_more_tokens_makes_all_meet_and_handles_stay_good() -> None:
@@ -158,11 +139,21 @@ def test_a_layout_of_ids_that_are_no_experts_is_refused(has_engine: bool) -> Non
                 lambda: buffer.get_dispatch_layout(torch.full_like(idx, wrong), 8), ArgumentError,  # noqa: B023
                 rf"topk_idx\[0, 0\] is {wrong}; expert ids go from 0 to 7",
             )  # fmt: skip
-        counted = layout_by_torch(torch.tensor([[2**32 + 1, -5, 8, 3]]), 8, 2)  # of a GPU, where nothing looks
-        assert counted.num_tokens_per_expert.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
-        assert counted.is_token_in_rank.tolist() == [[True, False]]
 
     ep_lib.spawn(main, ranks=1, backend="emulator")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_both_ways_to_count_choices_agree(dtype: torch.dtype) -> None:
+    def main(rank: ep_lib.Rank) -> None:
+        ids = torch.randint(-1, 8, (150, 3), generator=torch.Generator().manual_seed(1)).to(dtype)
+        ids[7] = torch.tensor([-5, 8, 3 if dtype == torch.int32 else 2**32 + 1])  # of a GPU, where nothing looks
+        for tokens in (150, 64, 0):
+            by_torch, counted = layout_by_torch(ids[:tokens], 8, 2), CountingKernel(rank)(ids[:tokens], 8)
+            for wanted, got in zip(by_torch, counted, strict=True):
+                assert wanted.dtype == got.dtype and torch.equal(wanted, got)
+
+    ep_lib.spawn(main, ranks=2, backend="emulator")
 
 
 def test_wrong_statistics_are_refused_before_anything_is_sent() -> None:

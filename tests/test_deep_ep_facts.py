@@ -1,4 +1,5 @@
-"""The faces of DeepEP have its parameters, in its order and with its defaults: of each class at the commit it names."""
+"""The faces of DeepEP and NIXL EP have their parameters, in their order and with their defaults: of each class at the
+commit that it names."""
 
 # ruff: noqa: E402 (imports come after the check that torch is there)
 
@@ -16,11 +17,18 @@ torch = pytest.importorskip("torch")
 from support import deep_ep_cases
 
 import ep_lib
-from ep_lib.compat import deep_ep
+from ep_lib.compat import deep_ep, nixl_ep
 from ep_lib.errors import NotSupportedError
 
-FACTS = tomllib.loads((Path(__file__).parent / "support" / "deep_ep_facts.toml").read_text())
-CLASSES = ["Buffer", "ElasticBuffer", "EventOverlap"]
+SUPPORT = Path(__file__).parent / "support"
+FACTS = tomllib.loads((SUPPORT / "deep_ep_facts.toml").read_text())
+NIXL_FACTS = tomllib.loads((SUPPORT / "nixl_ep_facts.toml").read_text())
+FACES = {
+    deep_ep.Buffer: FACTS["Buffer"],
+    deep_ep.ElasticBuffer: FACTS["ElasticBuffer"],
+    deep_ep.EventOverlap: FACTS["EventOverlap"],
+    nixl_ep.Buffer: NIXL_FACTS["Buffer"],
+}
 
 
 def parameters(function: Any) -> list[str]:
@@ -32,20 +40,21 @@ def parameters(function: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("cls", "method"), [(cls, name) for cls in CLASSES for name in FACTS[cls]["methods"]])
-def test_parameters_are_deep_eps(cls: str, method: str) -> None:
-    assert parameters(getattr(getattr(deep_ep, cls), method)) == FACTS[cls]["methods"][method].split()
+@pytest.mark.parametrize(
+    ("face", "method"), [(face, name) for face, facts in FACES.items() for name in facts["methods"]]
+)
+def test_parameters_are_theirs(face: type, method: str) -> None:
+    assert parameters(getattr(face, method)) == FACES[face]["methods"][method].split()
 
 
-@pytest.mark.parametrize("cls", CLASSES)
-def test_nothing_else_is_public(cls: str) -> None:
-    facts, ours = FACTS[cls], getattr(deep_ep, cls)
-    public = {name for name in dir(ours) if callable(getattr(ours, name)) and not name.startswith("_")}
+@pytest.mark.parametrize(("face", "facts"), FACES.items())
+def test_nothing_else_is_public(face: type, facts: dict[str, Any]) -> None:
+    public = {name for name in dir(face) if callable(getattr(face, name)) and not name.startswith("_")}
     known = {*facts["methods"], *facts.get("absent", ()), *facts.get("added", ())}
     assert public == {name for name in known if not name.startswith("_")}
     for name in facts.get("absent", ()):
-        with pytest.raises(NotSupportedError, match=r"torch\.distributed|own_kernel"):
-            getattr(ours, name)()
+        with pytest.raises(NotSupportedError, match=r"torch\.|own_kernel|normal mode"):
+            getattr(face, name)()
 
 
 @pytest.mark.parametrize("expand", [False, True])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ep_lib import Kernel, Rank
-from ep_lib.memory import device_state
+from ep_lib.jit import device_state
 
 Spmd = Callable[..., list[Any]]
 ROOT = Path(__file__).resolve().parents[1]

@@ -112,7 +112,7 @@ def test_other_counts_in_every_call(spmd: Spmd, kind: str, sorted_by_expert: boo
 
 
 def many_times(rank: Rank) -> None:
-    """Calls of a kind with other rows, numbers of tokens, routings and handles: on GPUs native from the second."""
+    """Calls of a kind with other rows, numbers of tokens, routings and handles: by an executor from the second."""
     import torch
 
     me, handles = rank.rank, []
@@ -151,7 +151,7 @@ def many_times(rank: Rank) -> None:
             assert to_numpy(got.recv_count).tolist() == wanted[me].counts.tolist()
             sums = reference.low_latency_combine([w.x for w in wanted], wanted, weights)
             assert_same(to_numpy(out, "bfloat16"), sums[me], f"low-latency combine {turn}")
-        natively = rank.backend == "cuda" and native_host.load() is not None and rank._backend._part is None
+        natively = rank.backend == "emulator" or (native_host.load() is not None and rank._backend._part is None)
         operations = [*modes[0]._operations.values(), *modes[1]._operations.values()]
         assert len(operations) == 8 and all((of._natively is not None) == natively for of in operations)
 
@@ -211,6 +211,7 @@ def refused(rank: Rank) -> None:
             (ArgumentError, "expert_alignment is 2.0", lambda: buffer.dispatch(x, idx, expert_alignment=2.0)),
             (ArgumentError, "expert_alignment is 0", lambda: buffer.dispatch(x, idx, expert_alignment=0)),
             (ArgumentError, "bias is a tuple of 3", lambda: buffer.combine(y, recv.handle, bias=(x, x, x))),
+            (ArgumentError, "sum_order is 'k'", lambda: buffer.combine(y, recv.handle, sum_order="k")),
             (ArgumentError, r"bias has 2 rows", lambda: buffer.combine(y, recv.handle, bias=x[:2])),
             (HandleError, "of a dispatch that had it", lambda: buffer.combine(y, recv.handle, sorted_by_expert=True)),
         ):
@@ -276,6 +277,7 @@ def test_pcie_mode_says_what_it_lacks() -> None:
                 lambda: buffer.dispatch(X, IDX, num_worst_tokens=6),
                 lambda: buffer.dispatch(X, IDX, sorted_by_expert=True),
                 lambda: buffer.combine(recv.x, recv.handle, bias=X),
+                lambda: buffer.combine(recv.x, recv.handle, sum_order="choices"),
                 lambda: buffer.combine_input(recv.handle, X),
             ):
                 with pytest.raises(ArgumentError, match="PCIe mode"):

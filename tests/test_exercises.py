@@ -142,7 +142,7 @@ def test_an_own_include_root_replaces_the_piece() -> None:
         ("06_arrivals", "tutorial_kernels/06_dispatch.cu", "dispatch_exact"),
         ("07_sums", "tutorial_kernels/07_combine.cu", "combine<__nv_bfloat16>"),
         ("07_groups", "tutorial_kernels/07_combine.cu", "experts_and_combine"),
-        ("08_fp8", "ep_lib/moe/low_latency/dispatch.cu", "ep_low_latency_dispatch<true, 1, int64_t>"),
+        ("08_fp8", "ep_lib/moe/low_latency/dispatch.cu", "ep::low_latency::dispatch<true, false, int64_t>"),
         ("08_packets", "ep_lib/commands/bench/p2p_stores.cu", "ping_pong_packets"),
     ],
 )

@@ -145,7 +145,7 @@ PEERS = [
     ),
     Told("signal_before_the_data", ("signal (line {S}", "after the data (line {A}")),
     Told("stale_epoch", ("launch 1 stored; this is launch 2", "line {wait}", "epoch"), launches=2),
-    Told("epoch_waits_for_the_one_before", ("a round behind", "line {wait}")),
+    Told("epoch_waits_for_the_one_before", ("an earlier round", "line {wait}")),
     Told("waits_for_a_value_that_passed", ("it was 1 until line {S}", "wait for >="), kind="deadlock", lines=False),
     Told("everyone_waits_first", ("a circle", "line {A}", "signal first"), ranks=3, kind="deadlock", lines=False),
     Told(

@@ -23,7 +23,7 @@ from support.ibgda_shim import (
 
 from ep_lib import Fabric, Rank, ibgda, spawn
 from ep_lib.errors import ArgumentError, EpError, KernelFault, RankMismatchError
-from ep_lib.memory import device_state
+from ep_lib.jit import device_state
 
 Spmd = Callable[..., list[Any]]
 

@@ -111,6 +111,11 @@ def test_includes_through_macros_and_conditions_count(tmp_path: Path) -> None:
     assert [Path(file).name for file in headers.files] == ["a.cuh", "b.cuh", "c.cuh"]
 
 
+def test_a_macro_may_be_a_text_that_no_file_is_called_by(tmp_path: Path) -> None:
+    (tmp_path / "long.h").write_text(f'#define BUILT_WITH "{"a/" + "OPTION=OFF " * 500}/b"\n')  # as nvshmem_version.h
+    assert digest.scan('#include "long.h"\n', [tmp_path]).files == (str(tmp_path / "long.h"),)
+
+
 def test_settled_roots_are_remembered_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path / "cache"))
     root = tmp_path / "cuda"

@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "ep_lib"
 # From the ground up. What stands on one line may import each other and everything above it, nothing below it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "callers", "config", "processes", "require", "shared_memory", "transports.registry"),
-    ("memory", "jit", "reference", "bootstrap"),
+    ("memory", "reference", "bootstrap"),
+    ("jit",),
     ("cuda", "emulator"),
     ("transports",),
     ("backends",),
@@ -25,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compat", "nixl", "ibgda", "transports.nixl_handles"),  # the last two are old names
     ("moe",),
     ("dispatch_combine", "compat.deep_ep"),
+    ("compat.nixl_ep",),
     ("ep_lib",),  # the public names of __init__.py
     ("viz",),
     ("workshop",),
@@ -110,6 +112,24 @@ def test_transports_never_import_each_other() -> None:
         if words[2] in names - {path.relative_to(transports).parts[0]}:
             crossing.append(f"{path.relative_to(transports)}:{line} imports {name}")
     assert crossing == []
+
+
+def knows_its_backend(tree: ast.AST) -> list[int]:
+    """Lines that ask a rank for the name of its backend."""
+    return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "backend"]
+
+
+def test_modes_know_no_backend() -> None:
+    """They ask for the reason why backends differ (attributes of Backend): a third one has its own answers."""
+    moe = PACKAGE / "moe"
+    asked = [(p.name, line) for p in moe.rglob("*.py") for line in knows_its_backend(ast.parse(p.read_text("utf-8")))]
+    backends = {"cuda", "emulator", "backends", "transports"}
+    imported = [
+        (path.name, name) for path, _, name in all_imports() if moe in path.parents and target_part(name) in backends
+    ]
+    assert (asked, imported) == ([], [])
+    assert [name for path, _, name in all_imports() if moe in path.parents and target_part(name) == "reference"] == []
+    assert knows_its_backend(ast.parse('if rank.backend == "emulator":\n    rank._backend.synchronize()')) == [1]
 
 
 def test_the_checks_see_what_they_look_for() -> None:

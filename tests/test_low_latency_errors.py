@@ -77,6 +77,10 @@ BAD_DISPATCH: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     "ids of floats": (lambda: (X, IDX.astype(np.float32)), "topk_idx has dtype float32; expert ids must be int64"),
     "top_k": (lambda: (X, IDX[:, :1].copy()), r"topk_idx has shape \(3, 1\); it must be \(3, 2\)"),
     "tokens": (lambda: (X, IDX[:2]), r"topk_idx has shape \(2, 2\); it must be \(3, 2\)"),
+    "totals": (
+        lambda: (X, IDX, True, False, False, None, False, np.zeros(4)),
+        r"recv_totals is .*; it must be a contiguous int32 array of shape \(4,\)",
+    ),
     "no expert": (lambda: (X, IDX + 1), r"topk_idx\[2, 0\] is 4; expert ids go from 0 to 3"),
 }
 

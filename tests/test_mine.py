@@ -119,7 +119,7 @@ def test_counts_go_out_by_a_learners_write_and_signal(mine: Path) -> None:
 
 def test_kernels_without_a_piece_are_as_they_were(mine: Path) -> None:
     with_ring = library_kernel("moe/pcie/dispatch.cu", "ep_pcie_dispatch")
-    without = library_kernel("moe/low_latency/dispatch.cu", "ep_low_latency_finish")
+    without = library_kernel("moe/low_latency/dispatch.cu", "ep::low_latency::finish")
     before = [gxx.cache_key(kernel) for kernel in (with_ring, without)]
     text = (mine / RING).read_text()
     with workshop.use_mine(mine):

@@ -28,7 +28,8 @@ def returned_rows(case: Case, columns: int) -> list[Any]:
 
 
 def bring_back(rank: Rank, case: Case, options: dict[str, Any], kind: str = "native") -> None:
-    """Twice as FP8 and as bfloat16 in between. ``options``: "columns", "weighted", "biases", "tuning", "aside"."""
+    """Twice as FP8 and as bfloat16 in between, in both orders. ``options``: "columns",
+    "weighted", "biases", "tuning", "aside"."""
     me, columns = rank.rank, options.get("columns", case.hidden)
     ys, aside = returned_rows(case, columns), options.get("aside", False)
     weights = case.topk_weights if options.get("weighted") else None
@@ -39,15 +40,23 @@ def bring_back(rank: Rank, case: Case, options: dict[str, Any], kind: str = "nat
         recv = buffer.dispatch(to_input(rank, case.xs[me], kind), to_input(rank, case.topk_idx[me], kind))
         y, bias = to_input(rank, ys[me], kind), tuple(to_input(rank, b, kind) for b in biases[me]) or None
         given = None if weights is None else to_input(rank, weights[me], kind)
-        for quantize in ("ue8m0", None, "ue8m0"):
-            out = buffer.combine(y, recv.handle, given, bias=bias, quantize=quantize, async_finish=aside)
+        for quantize, order in (("ue8m0", "ranks"), (None, "choices"), ("ue8m0", "choices")):
+            out = buffer.combine(
+                y, recv.handle, given, bias=bias, quantize=quantize, async_finish=aside, sum_order=order
+            )
             if aside:
                 out, event = out
                 event.synchronize()
             want = reference.combine(
-                ys, case.topk_idx, weights, num_experts=case.num_experts, biases=biases, quantize=quantize
+                ys,
+                case.topk_idx,
+                weights,
+                num_experts=case.num_experts,
+                biases=biases,
+                quantize=quantize,
+                sum_order=order,
             )[me]
-            same_but_for_nan(to_numpy(out, "bfloat16"), want, f"rank {me}, {quantize}")
+            same_but_for_nan(to_numpy(out, "bfloat16"), want, f"rank {me}, {quantize}, {order}")
 
 
 def same_but_for_nan(got: Any, want: Any, what: str) -> None:

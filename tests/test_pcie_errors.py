@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from support import bad_input as shared
 from support.bad_input import IDX, SHAPE, X, check_good, refused
+from support.dispatch_combine_cases import BF16
 
-from ep_lib import Buffer, Fabric, Rank, spawn
+from ep_lib import Buffer, Fabric, Rank, reference, spawn
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, OutOfSymmetricMemory, PeerTimeout
 from ep_lib.moe.config import make_config
 from ep_lib.moe.pcie.memory import check_resident
@@ -123,6 +124,46 @@ def test_bad_input_is_refused_as_with_direct_writes() -> None:
     for rank, found in enumerate(spawn(shared.disagree, 2, "emulator", fabric="srd")):
         assert [kind for kind, _ in found] == ["RankMismatchError", "HandleError"] * 2
         assert all(f"rank {rank} and rank {1 - rank}" in message for _, message in found[1::2])
+
+
+@pytest.mark.parametrize("options", [PCIE, {"hierarchical": True, "ranks_per_node": 1, "num_sms": 3}])
+def test_what_only_direct_mode_does_is_refused(options: dict[str, Any]) -> None:
+    """By a rank alone, before it tells others: it calls again, and the Buffer works on."""
+    hidden = 128
+    x, fp8 = np.ones((3, hidden), BF16), reference.quantize_fp8(np.ones((3, hidden), np.float32))
+    of_dispatch: dict[str, tuple[Any, dict[str, Any]]] = {
+        "num_worst_tokens": (x, {"num_worst_tokens": 6}),
+        "sorted_by_expert": (x, {"sorted_by_expert": True}),
+        "column_major_scales": (fp8, {"column_major_scales": True}),
+        "quantize": (x, {"quantize": "fp8"}),
+        "x has MXFP8 rows": (reference.quantize_mxfp8(x), {}),
+    }
+    of_combine: dict[str, dict[str, Any]] = {
+        "bias": {"bias": x},
+        "quantize": {"quantize": "ue8m0"},
+        "sum_order": {"sum_order": "choices"},
+    }
+
+    def main(rank: Rank) -> list[tuple[str, tuple[str, str]]]:
+        found = []
+        with Buffer(rank, **(SHAPE | options | {"hidden": hidden})) as buffer:
+            recv = buffer.dispatch(x, IDX)
+            if rank.rank == 0:
+                for name, (rows, how) in of_dispatch.items():
+                    found.append((name, refused(lambda rows=rows, how=how: buffer.dispatch(rows, IDX, **how))))
+                for name, how in of_combine.items():
+                    found.append((name, refused(lambda how=how: buffer.combine(recv.x, recv.handle, **how))))
+                found.append(("combine_input", refused(lambda: buffer.combine_input(recv.handle, x))))
+                found.append(("mask_ranks and connect_ranks", refused(lambda: buffer.mask_ranks([1]))))
+            again = buffer.dispatch(x, handle=recv.handle)
+            assert (buffer.combine(again.x, recv.handle) == buffer.combine(recv.x, recv.handle)).all()
+        return found
+
+    found, _ = spawn(main, 2, "emulator", fabric="rc")
+    mode = make_config(2, dtype="bfloat16", **(SHAPE | options)).mode_name
+    assert len(found) == 10
+    for name, (kind, message) in found:
+        assert kind == "ArgumentError" and message.startswith(f"{name}: {mode}"), message
 
 
 def test_a_dispatch_that_meets_a_combine() -> None:

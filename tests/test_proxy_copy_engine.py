@@ -15,8 +15,7 @@ import pytest
 
 from ep_lib.bootstrap import SingleBootstrap
 from ep_lib.errors import BackendUnavailable, PeerTimeout
-from ep_lib.jit import nvrtc, toolkit
-from ep_lib.memory import device_state
+from ep_lib.jit import device_state, nvrtc, toolkit
 from ep_lib.transports import base, ipc
 from ep_lib.transports.proxy import engine, gpu_heap
 from ep_lib.transports.proxy.rings import COMMAND, PRODUCER, RING, RINGS, Rings, op

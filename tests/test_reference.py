@@ -46,6 +46,13 @@ def test_combine_by_hand() -> None:
     assert [out.tolist() for out in weighted] == [[[50.25], [21], [0]], [[4000]]]
 
 
+def test_the_order_of_choices_is_that_of_each_ranks_last_one() -> None:
+    ys = [np.array([[value]], np.float32) for value in (1, 2.0**24, -(2.0**24))]  # of ranks 0, 1 and 2
+    for order, choices, total in (("ranks", [2, 1, 0], 0), ("choices", [2, 1, 0], 1), ("choices", [2, 1, 0, 2], 0)):
+        idx = [np.array([choices])] + 2 * [np.zeros((0, len(choices)), np.int64)]
+        assert reference.combine(ys, idx, num_experts=3, sum_order=order)[0].tolist() == [[total]]
+
+
 def test_an_expert_named_twice_is_two_choices_and_one_row() -> None:
     idx, weights = [np.array([[1, 1]])], [np.array([[2, 3]], np.float32)]
     (recv,) = reference.dispatch([np.ones((1, 4), np.float32)], idx, weights, num_experts=2)

@@ -16,10 +16,12 @@ pytestmark = pytest.mark.slow
 HEAD = """#include <cuda_pipeline.h>
 #include <ep/net.cuh>
 extern "C" __global__ void k(uint64_t* box, uint64_t* flag, uint64_t* out, uint64_t* mine) {
-const int t = threadIdx.x, peer = ep::num_ranks() - 1 - ep::rank();
+using namespace ep;
+const int t = threadIdx.x, ranks = num_ranks(), peer = ranks - 1 - rank();
 __shared__ uint64_t tile[64], ring[2][64], one;
 __shared__ uint32_t full, empty;
 """
+_ORDER = re.compile(r"(?:load|store) the signal with (acquire|release) in line (\d+)")
 _PLACE = re.compile(r"put (.+?) (?:between line \d+ and line (\d+)|after line (\d+) of <kernel>, before)")
 WORDS = {"a quiet": "ep::net_quiet(peer);", "a quiet (or a fence)": "ep::net_quiet(peer);"}
 
@@ -98,6 +100,132 @@ CASES = [
     ),
 ]
 
+ROUNDS = """for (uint64_t r = 1; r <= 2; ++r) {
+if (t == 0) peer_ptr(box, peer)[r] = r;
+if (t == 0) {
+__threadfence_system();
+for (int to = 0; to < ranks; ++to) ADD(peer_ptr(flag, to), 1ul);
+while (ld_acquire_sys_u64(flag) < ranks) {}
+out[r] = box[r];
+}
+}"""
+BY_ANOTHER = """if (t) return;
+if (rank() == 0) {
+box = peer_ptr(box, 2), box[0] = 7;
+st_release_sys_u64(peer_ptr(flag, 1), 1);
+} else if (rank() == 1) {
+while (ld_acquire_sys_u64(flag) == 0) {}
+st_release_sys_u64(peer_ptr(flag, 2), 1);
+} else {
+while (ld_acquire_sys_u64(flag) == 0) {}
+out[0] = box[0];
+}"""
+for link in (
+    "st_release_sys_u64(peer_ptr(flag, 1)",
+    "ld_acquire_sys_u64(flag)",
+    "st_release_sys_u64(peer_ptr(flag, 2)",
+):
+    relaxed = re.sub("acquire|release", "relaxed", link)
+    CASES.append(Wrong(f"by_another_{len(CASES)}", BY_ANOTHER.replace(link, relaxed, 1), 3))
+
+
+class Followed(NamedTuple):
+    """Where the remedy says what to write, and not only where."""
+
+    name: str
+    body: str
+    remedy: str  # of what is said
+    old: str
+    new: str
+    ranks: int = 2
+
+
+FOLLOWED = [
+    Followed(
+        "round",
+        ROUNDS.replace("ADD", "red_add_release_sys_u64"),
+        "round x signals",
+        "flag) < ranks",
+        "flag) < r * ranks",
+    ),
+    Followed(
+        "round_of_adds",
+        ROUNDS.replace("ADD", "atomicAdd_system"),
+        "round x signals",
+        "flag) < ranks",
+        "flag) < r * ranks",
+    ),
+    Followed(
+        "stores_and_looks",
+        """if (t) return;
+        while (true) {
+        st_release_sys_u64(peer_ptr(flag + rank(), 0), 1);
+        // behind the store
+        while (rank() == 0 && ld_acquire_sys_u64(peer_ptr(flag + 1, 0)) != 0) {}
+        if (rank() == 0 || ld_acquire_sys_u64(peer_ptr(flag, 0)) == 0) break;
+        st_release_sys_u64(peer_ptr(flag + 1, 0), 0);
+        while (ld_acquire_sys_u64(peer_ptr(flag, 0)) != 0) {}
+        }
+        *peer_ptr(box, 0) += 1;
+        st_release_sys_u64(peer_ptr(flag + rank(), 0), 0);""",
+        "__threadfence_system (fence.sc) between each store",
+        "// behind the store",
+        "__threadfence_system();",
+    ),
+    Followed(
+        "two_warps",
+        """for (int r = 0; r < 2; ++r) {
+        if (t < 32) {
+        tile[t] = r;
+        __barrier_sync_count(1, 64);
+        // the writer's round
+        } else {
+        __barrier_sync_count(1, 64);
+        out[t] += tile[t - 32];
+        // the reader's round
+        }
+        }""",
+        "second barrier by number at the end of each round",
+        "// the",
+        "__barrier_sync_count(2, 64); // the",
+        1,
+    ),
+    Followed(
+        "half_a_warp",
+        "if (t < 16) out[t] = __shfl_sync(0xffffffff, t, (t + 1) % 16);",
+        "mask of the lanes that come",
+        "0xffffffff",
+        "0xffff",
+        1,
+    ),
+    Followed(
+        "freed_before_it_is_read",
+        """if (t) return;
+        for (int r = 1; r <= 2; ++r) {
+        if (rank() == 0) {
+        while (ld_acquire_sys_u64(peer_ptr(flag, 1)) != 0) {}
+        peer_ptr(box, 1)[0] = r;
+        st_release_sys_u64(peer_ptr(flag, 1), 1);
+        } else {
+        while (ld_acquire_sys_u64(flag) == 0) {}
+        st_release_sys_u64(flag, 0);
+        out[0] += box[0];
+        }
+        }""",
+        "after the read",
+        "st_release_sys_u64(flag, 0);\n        out[0] += box[0];",
+        "out[0] += box[0];\nst_release_sys_u64(flag, 0);",
+    ),
+    Followed(
+        "one_place_of_two",
+        "for (int r = 0; r < 2; ++r) out[t / 2] = t;",
+        "place of its own for each thread",
+        "t / 2",
+        "t",
+        1,
+    ),
+]
+
 
 def main(rank: Rank, source: str) -> Any:
     arrays = [rank.symmetric(64, np.uint64) for _ in range(4)]
@@ -108,6 +236,9 @@ def main(rank: Rank, source: str) -> Any:
 
 def repaired(source: str, place: re.Match[str]) -> str:
     lines = source.split("\n")
+    if place.re is _ORDER:
+        lines[int(place[2]) - 1] = lines[int(place[2]) - 1].replace("relaxed", place[1])
+        return "\n".join(lines)
     words = place[1].removesuffix(" behind the quiet,")
     lines.insert(int(place[3] or int(place[2]) - 1), WORDS.get(words) or words.replace(", then ", "; ") + ";")
     return "\n".join(lines)
@@ -117,11 +248,21 @@ def repaired(source: str, place: re.Match[str]) -> str:
 def test_the_remedy_makes_the_program_right(wrong: Wrong) -> None:
     source = HEAD + wrong.body + "\n}\n"
     found = ep_lib.check(main, wrong.ranks, wrong.fabric, 12, args=(source,), compare_values=False).findings
-    places = [place for finding in found if (place := _PLACE.match(finding.place))]
+    places = [place for finding in found for form in (_PLACE, _ORDER) if (place := form.match(finding.place))]
     assert places, found
     for place in places:
         report = ep_lib.check(main, wrong.ranks, wrong.fabric, 12, args=(repaired(source, place),))
         assert report.ok, f"{place.string}, and then:\n{report}"
+
+
+@pytest.mark.parametrize("wrong", FOLLOWED, ids=[case.name for case in FOLLOWED])
+def test_who_does_what_the_remedy_says_is_right(wrong: Followed) -> None:
+    source = HEAD + wrong.body + "\n}\n"
+    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source,), compare_values=False)
+    assert report.findings and all(wrong.remedy in f"{f.remedy} {f.place}" for f in report.findings), str(report)
+    assert wrong.old in wrong.body
+    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source.replace(wrong.old, wrong.new),))
+    assert report.ok, f"{wrong.remedy}, and then:\n{report}"
 
 
 HAND_OVER = """if (t == 0) full = empty = 0;

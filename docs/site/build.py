@@ -1,4 +1,4 @@
-"""`make site`: executes the notebooks, writes the pages of runs, and lets MkDocs make a static site of them.
+"""`make site`: executes the notebooks, writes the pages of runs and of the API, and lets MkDocs make a static site.
 
     python docs/site/build.py [--notebooks 00,01]      # all of them if nothing is said
                               [--repository OWNER/NAME] # on GitHub: each notebook's page leads to where it runs
@@ -16,12 +16,16 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+import reference
 import yaml
+from mkdocstrings import Inventory
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from tours import ROOT, Tour, tours
@@ -96,8 +100,10 @@ def write_tour(tour: Tour) -> dict[str, str]:
     return {tour.title: f"runs/{tour.name}.md"}
 
 
-def mend_links(site: Path, root: Path = ROOT) -> None:
-    """Links of notebooks to other pages lead to those; links to a file of the repository, to a copy of its text."""
+def mend_links(site: Path, entries: Mapping[str, str] | None = None, root: Path = ROOT) -> None:
+    """Links of notebooks to other pages lead to those; links to a module, or to a name in it (``buffer.py#Buffer``), to
+    its entry in the reference; links to another file of the repository, to a copy of its text. ``entries``: pages and
+    places in them, by dotted names."""
     for page in site.rglob("*.html"):
 
         def mended(link: re.Match[str], page: Path = page) -> str:
@@ -114,6 +120,10 @@ def mend_links(site: Path, root: Path = ROOT) -> None:
                 return 'aria-disabled="true"'
             if not file.is_file():
                 return link[0]
+            module = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            entry = (entries or {}).get(module + (link[2] or "").replace("#", "."))
+            if entry is not None:
+                return f'href="{os.path.relpath(site, page.parent)}/{entry}"'
             copy = target.with_name(f"{target.name}.txt")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
@@ -159,6 +169,39 @@ def dead_links(site: Path) -> list[str]:
     return dead
 
 
+def write_documents() -> list[dict[str, Any]]:
+    """README, docs and the reference, and their entries in the navigation."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    for folder in ("docs", "api"):
+        (PAGES / folder).mkdir(parents=True)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (PAGES / "index.md").write_text(re.sub(r"\]\(docs/pictures/", "](pictures/", readme), encoding="utf-8")
+    shutil.copytree(ROOT / "docs" / "pictures", PAGES / "pictures")
+    shutil.copy(HERE / "wide.css", PAGES)
+    docs = sorted((ROOT / "docs").glob("*.md"))
+    for page in docs:
+        shutil.copy(page, PAGES / "docs")
+    return [
+        {"Start": "index.md"},
+        {"API": ["docs/api.md", *reference.write_pages(PAGES / "api")]},
+        {"Docs": [f"docs/{page.name}" for page in docs if page.name != "api.md"]},
+    ]
+
+
+def build(navigation: list[dict[str, Any]]) -> list[str]:
+    """The site of what is in PAGES. Links in it that lead nowhere, which are no error of MkDocs'."""
+    config = {"INHERIT": str(HERE / "mkdocs.yml"), "docs_dir": "pages", "site_dir": "html", "nav": navigation}
+    python = {"paths": [str(ROOT)], "options": {"extensions": [f"{HERE / 'reference.py'}:Docstrings"]}}
+    config["plugins"] = {"mkdocstrings": {"handlers": {"python": python}}}
+    (MADE / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(MADE / "mkdocs.yml")]
+    subprocess.run(command, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    with (MADE / "html" / "objects.inv").open("rb") as file:
+        found = Inventory.parse_sphinx(file, domain_filter=["py"])
+    mend_links(MADE / "html", {name: item.uri.replace("$", name) for name, item in found.items()})
+    return dead_links(MADE / "html")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--notebooks", help="beginnings of names, with commas: 00,01")
@@ -166,33 +209,13 @@ def main() -> int:
     options = parser.parse_args()
     notebooks = chosen(options.notebooks)
     os.chdir(ROOT)  # sources are named from here
-    shutil.rmtree(PAGES, ignore_errors=True)
-    for folder in ("notebooks", "runs", "docs"):
-        (PAGES / folder).mkdir(parents=True)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (PAGES / "index.md").write_text(re.sub(r"\]\(docs/pictures/", "](pictures/", readme), encoding="utf-8")
-    shutil.copytree(ROOT / "docs" / "pictures", PAGES / "pictures")
-    shutil.copy(HERE / "wide.css", PAGES)
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        shutil.copy(page, PAGES / "docs")
+    start, *rest = write_documents()
+    for folder in ("notebooks", "runs"):
+        (PAGES / folder).mkdir()
     runs = [write_tour(tour) for tour in tours()]
     done = [execute(notebook, options.repository) for notebook in notebooks]
-    config = {
-        "INHERIT": str(HERE / "mkdocs.yml"),
-        "docs_dir": "pages",
-        "site_dir": "html",
-        "nav": [
-            {"Start": "index.md"},
-            {"Runs, step by step": runs},
-            {"Notebooks": [f"notebooks/{path.name}" for path in notebooks]},
-            {"Docs": [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]},
-        ],
-    }
-    (MADE / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--clean", "--config-file", str(MADE / "mkdocs.yml")]
-    subprocess.run(command, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
-    mend_links(MADE / "html")
-    dead = dead_links(MADE / "html")
+    shown = [{"Runs, step by step": runs}, {"Notebooks": [f"notebooks/{path.name}" for path in notebooks]}]
+    dead = build([start, *shown, *rest])
     for link in dead:
         print(f"a link that leads nowhere: {link}", file=sys.stderr)
     print("build/site/html/index.html")

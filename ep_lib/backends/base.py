@@ -52,6 +52,10 @@ class Streams(Protocol):
         """The event is not needed any more."""
         ...
 
+    def settle(self) -> None:
+        """Let the array module's own kernels finish, which may run in another stream than ours."""
+        ...
+
     def operations(self) -> OperationStreams:
         """The streams of a Buffer's operations."""
         ...
@@ -81,11 +85,14 @@ class Backend(Protocol):
 
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
-    record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_spread`` and ``heap_generations`` (how
+    record of :mod:`ep_lib.jit.device_state` and are never given out), ``heap_spread`` and ``heap_generations`` (how
     arrays lie in it: see :class:`ep_lib.memory.symmetric.SymmetricHeap`), ``streams``, ``sm_count`` (of the GPU;
     None: the emulator runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may have),
-    ``checks`` (whether :func:`ep_lib.check` watches) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the moment at
-    which a kernel of this rank gave up until that was raised; looking at it waits for nothing).
+    ``checks`` (whether :func:`ep_lib.check` watches), ``host_waits`` (programs read results without the
+    order of a stream, so that they must be there when a call returns), ``sees_values`` (arrays lie in the host's
+    memory: to look at their values waits for nothing), ``costly_threads`` (each thread of a kernel costs the host time
+    and memory) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the moment at which a kernel of this rank gave up
+    until that was raised; looking at it waits for nothing).
     """
 
     name: str
@@ -99,6 +106,9 @@ class Backend(Protocol):
     sm_count: int | None
     shared_bytes: int
     checks: bool
+    host_waits: bool
+    sees_values: bool
+    costly_threads: bool
     fault_word: Array
 
     @property

@@ -39,6 +39,7 @@ from ep_lib.errors import (
     KernelTimeout,
     PeerTimeout,
 )
+from ep_lib.jit import device_state
 from ep_lib.jit.kernel import (
     Dim,
     Kernel,
@@ -49,8 +50,7 @@ from ep_lib.jit.kernel import (
     used_arrays,
 )
 from ep_lib.jit.operation import Operation, Value
-from ep_lib.memory import device_state
-from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.memory.arrays import Array, ArrayInfo, describe, no_memory
 from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, ServedByThreads
 from ep_lib.transports.choose import open_transport
@@ -91,6 +91,7 @@ class CudaBackend:
     """
 
     name = "cuda"
+    host_waits = sees_values = costly_threads = False
     gave_up = False  # host collectives say nothing of it; what kernels found is in fault_word
 
     def __init__(
@@ -234,16 +235,18 @@ class CudaBackend:
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Of CuPy's, in its own pool."""
-        return self._made(dtype, lambda: self.xp.empty(shape, dtype))
+        return self._made(shape, dtype, lambda: self.xp.empty(shape, dtype))
 
     def copy_of(self, array: Array) -> Array:
         """CuPy's own."""
-        return self._made(array.dtype, lambda: self.xp.array(array))
+        return self._made(array.shape, array.dtype, lambda: self.xp.array(array))
 
     @staticmethod
-    def _made(dtype: np.dtype[Any], make: Callable[[], Array]) -> Array:
+    def _made(shape: tuple[int, ...], dtype: np.dtype[Any], make: Callable[[], Array]) -> Array:
         try:
             return make()
+        except MemoryError as error:
+            raise no_memory(shape, error) from error
         except ValueError as error:
             if dtype.isbuiltin != 2:  # of those that ml_dtypes registers CuPy has bfloat16 alone
                 raise

@@ -20,10 +20,10 @@ from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.emulator.recording import parameter_names, read_only_parameters
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
+from ep_lib.jit import device_state
 from ep_lib.jit.gxx import MAX_THREADS
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, require_threads, used_arrays
-from ep_lib.memory import device_state
-from ep_lib.memory.arrays import Array, ArrayInfo, as_kind
+from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, no_memory
 from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, EmulatorSetup, Transport
 
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from ep_lib.emulator.process_world import ProcessWorld
     from ep_lib.emulator.world import SoloWorld, World
     from ep_lib.jit.gxx import EmulatorImage
-    from ep_lib.jit.kernel import Kernel
+    from ep_lib.jit.kernel import Kernel, Marshalled
+    from ep_lib.jit.operation import Operation, Value
     from ep_lib.jit.signature import Param
 
 
@@ -72,6 +73,9 @@ class NoStreams:
 
     def is_capturing(self, stream: int) -> bool:
         return False
+
+    def settle(self) -> None:
+        pass
 
     def operations(self) -> NoStreams:
         return self
@@ -135,6 +139,7 @@ class EmulatorBackend:
     """One rank of an emulated world. Arrays are NumPy arrays (torch CPU tensors are welcome as arguments)."""
 
     name = "emulator"
+    host_waits = sees_values = costly_threads = True
 
     def __init__(self, world: World | SoloWorld | ProcessWorld, rank: int, transport: str = "emulated") -> None:
         self.rank = rank
@@ -235,7 +240,10 @@ class EmulatorBackend:
         self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
     ) -> tuple[np.ndarray[Any, Any], _Memory]:
         """An uninitialised array. Kernels of this rank may reach it by its address alone while it or a view lives."""
-        memory = _Memory(math.prod(shape) * dtype.itemsize)
+        try:
+            memory = _Memory(math.prod(shape) * dtype.itemsize)
+        except MemoryError as error:
+            raise no_memory(shape, error) from error
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory), strides=strides)
         if memory.bytes.nbytes:
             address = memory.bytes.ctypes.data
@@ -269,8 +277,28 @@ class EmulatorBackend:
         image, _ = self._loaded.get(kernel) or self._load(kernel)
         return self._machine.variable(image, self.rank, symbol)
 
-    def executor(self, operation: Any) -> None:
-        """Kernels are launched one by one here, and checked."""
+    def executor(self, operation: Operation) -> Callable[[tuple[Value, ...]], Sequence[Array]] | None:
+        """Its launches without another look at the types of their arguments: the first run was checked."""
+        kernels = {launch.kernel for launch in operation.launches}
+        if not kernels <= self._loaded.keys():  # what stands in for one launches others
+            return None
+        params = {kernel: self._loaded[kernel][0].params for kernel in kernels}
+
+        def run(values: tuple[Value, ...]) -> Sequence[Array]:
+            self._check_open()
+            made, known = operation.make(values)
+            for launch, args, uses in operation.filled(known):
+                packed: list[Marshalled] = []
+                for param, arg in zip(params[launch.kernel], args, strict=True):
+                    array = arg if type(arg) is ArrayInfo else None
+                    word = arg if array is None else array.address
+                    packed.append(
+                        (word if type(word) is bytes else (word or 0).to_bytes(param.size, "little"), array, ())
+                    )
+                self._queue(launch.kernel, (launch.grid, 1, 1), (launch.block, 1, 1), packed, uses, launch.shared_bytes)
+            return made
+
+        return run
 
     def launch(
         self,
@@ -283,22 +311,35 @@ class EmulatorBackend:
     ) -> None:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
         self._check_open()
-        if threading.get_ident() != self._thread:
-            self._world.require_own(self.rank)
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
-        image, parameters = self._loaded.get(kernel) or self._load(kernel)
+        image, _ = self._loaded.get(kernel) or self._load(kernel)
         if image.most_threads < MAX_THREADS:
             require_threads(kernel.name, block3, image.most_threads)
         shared_bytes = dynamic_shared(kernel.name, shared_bytes)
         _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
-        arrays, data = [], []
         marshalled = marshal(kernel.name, image.params, args)
+        self._queue(kernel, grid3, block3, marshalled, used_arrays(kernel.name, uses), shared_bytes)
+
+    def _queue(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        marshalled: Sequence[Marshalled],
+        uses: Sequence[ArrayInfo],
+        shared_bytes: int,
+    ) -> None:
+        """Raises for arrays that this rank's kernels may not have."""
+        if threading.get_ident() != self._thread:
+            self._world.require_own(self.rank)
+        image, parameters = self._loaded[kernel]
+        arrays, data = [], []
         for words, array, inside in marshalled:
             data.append(words)
             if array is not None:
                 arrays.append(array)
             arrays.extend(inside)
-        arrays.extend(used_arrays(kernel.name, uses))
+        arrays.extend(uses)
         ranges = []
         for info in arrays:
             if info.device != "cpu":
@@ -325,7 +366,7 @@ class EmulatorBackend:
                 (array.address, array.address + array.nbytes, False) for array in pointers if array is not None
             ]
         self._last_ticket = self._machine.launch(
-            self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes, parameters, read_only=read_only
+            self.rank, kernel.name, image, grid, block, data, ranges, shared_bytes, parameters, read_only=read_only
         )
         if self._machine.notes is not None:
             given = [list(inside) if array is None else [array] for _, array, inside in marshalled]

@@ -14,6 +14,24 @@ from ep_lib.processes import Identity
 from ep_lib.require import show
 
 
+class StoreGroup:
+    """Ranks that share a store of torch.distributed and no process group. No other such ranks may use its keys.
+
+    ``timeout``: seconds that their kernels wait for each other."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
+        self._store, self._rank, self._size, self.timeout = store, rank, size, timeout
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+
 def make_group_bootstrap(group: Any, patience: float | None = None) -> Bootstrap:
     """Collective among the members of ``group``, which may be fewer than all processes. Raises ArgumentError.
 
@@ -26,7 +44,7 @@ def make_group_bootstrap(group: Any, patience: float | None = None) -> Bootstrap
         return MpiBootstrap(communicator=group, patience=patience)
     torch: Any = sys.modules.get("torch")
     dist = None if torch is None else torch.distributed
-    if dist is None or not dist.is_available() or not isinstance(group, dist.ProcessGroup):
+    if dist is None or not dist.is_available() or not isinstance(group, StoreGroup | dist.ProcessGroup):
         raise ArgumentError(
             f"group is {show(group)}; it must be a process group of torch.distributed (dist.group.WORLD, "
             "dist.new_group()) or a communicator of mpi4py (MPI.COMM_WORLD)"

@@ -25,8 +25,8 @@ from ep_lib.dispatch_combine import Config, DispatchCombineContext, DispatchComb
 from ep_lib.dispatch_combine.context import NETWORKS, expected_arguments
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, everywhere
+from ep_lib.jit.device_state import MAX_RANKS
 from ep_lib.memory.arrays import BFLOAT16
-from ep_lib.memory.device_state import MAX_RANKS
 from ep_lib.require import one_of, whole_number
 from ep_lib.runtime import launcher
 from ep_lib.runtime.rank import Rank

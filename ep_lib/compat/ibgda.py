@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ep_lib.errors import ArgumentError, RankMismatchError
-from ep_lib.memory import device_state
+from ep_lib.jit import device_state
 from ep_lib.require import at_least_one, instance
 from ep_lib.runtime.rank import Rank
 

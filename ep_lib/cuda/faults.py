@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import EpError
-from ep_lib.memory import device_state
+from ep_lib.jit import device_state
 
 Hook = Callable[[EpError], None]
 

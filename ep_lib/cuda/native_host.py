@@ -20,12 +20,11 @@ import ml_dtypes
 import numpy as np
 
 from ep_lib.cuda.module import LoadedKernel
-from ep_lib.cuda.tensors import of_compiled_code
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.gxx import build_host_library
 from ep_lib.jit.operation import Operation
 from ep_lib.memory import arrays
-from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe
+from ep_lib.memory.arrays import BFLOAT16, ArrayInfo
 
 # DLPack's type codes (DLDataTypeCode) of the types that torch and NumPy share. bool is 8 bits of code 6.
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _E4M3FN = 0, 1, 2, 4, 6, 10
@@ -73,40 +72,8 @@ def _use_torch(native: Any, torch: Any) -> bool:
     table = getattr(getattr(torch, "Tensor", None), "__dlpack_c_exchange_api__", None)
     if table is None or not native.use_tensors(table, (torch.Tensor, torch.nn.Parameter), _DTYPES):
         return False
-    arrays.look_natively(native.describe)
+    arrays.look_natively(native)
     return True
-
-
-def lend(address: int, shape: tuple[int, int], dtype: np.dtype[Any], device: int, owner: object) -> Any:
-    """A torch tensor at ``address`` that keeps ``owner`` alive, as all its views do. None where that takes more than
-    the native code: DLPack's way through CuPy or NumPy then. ``device``: of CUDA; -1: the CPU."""
-    if arrays.looks_natively():
-        return load().lend(address, *shape, dtype, device, owner)
-    return None
-
-
-def first_rows(rows: int, *given: Array | None) -> Sequence[Any]:
-    """The first ``rows`` of contiguous arrays, each of which shares the memory of its own; None stays None.
-
-    torch's are made by the function that its own compiled code calls: no views, of which autograd keeps an account,
-    and in half of a slice's time.
-    """
-    if arrays.looks_natively() and (share := _share_of_torch()) is not None:
-        found = load().first_rows(share, rows, given)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
-    return [None if array is None else _first_rows(rows, array) for array in given]
-
-
-def _first_rows(rows: int, array: Array) -> Array:
-    info = describe(array)
-    if info.kind == "torch" and (share := _share_of_torch()) is not None:
-        return share(array, (rows, *info.shape[1:]), array.stride(), 0)
-    return array[:rows]
-
-
-def _share_of_torch() -> Any:
-    return of_compiled_code("_reinterpret_tensor")
 
 
 class Launches:

@@ -75,6 +75,10 @@ class CudaStreams:
         """The event is not needed any more."""
         self._spare.append(event)
 
+    def settle(self) -> None:
+        """Let CuPy's own kernels finish."""
+        self._cupy.cuda.get_current_stream().synchronize()
+
     def operations(self) -> CudaOperationStreams:
         """The streams of a Buffer's operations."""
         return CudaOperationStreams(self)

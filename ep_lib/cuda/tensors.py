@@ -40,14 +40,9 @@ def torch_empty(dtype: np.dtype[Any], device: int) -> Callable[[tuple[int, ...]]
 
 
 @functools.cache
-def of_compiled_code(name: str) -> Any:
-    """A function of torch's that its own compiled code calls; None where it has none."""
-    guards = getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None)
-    return getattr(guards, name, None)
-
-
 def _quick() -> Any:
-    return of_compiled_code("_empty_strided_cuda")
+    guards = getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None)
+    return getattr(guards, "_empty_strided_cuda", None)
 
 
 def maker(dtype: np.dtype[Any]) -> tuple[Any, Any] | None:

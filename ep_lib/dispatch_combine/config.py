@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import ArgumentError
-from ep_lib.memory.device_state import MAX_RANKS
+from ep_lib.jit.device_state import MAX_RANKS
 from ep_lib.moe.config import MAX_EXPERTS_PER_RANK, VECTOR_BYTES, most_sms, parse_dtype
 from ep_lib.moe.pcie.memory import packet_bytes
 from ep_lib.require import at_least_one, whole_number

@@ -98,9 +98,9 @@ class Finding:
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
     data", "read before arrival", "staged atomic", "deadlock", "livelock", "out of bounds", "misaligned", "fault",
-    "timeout", "assertion", "exception", "weak memory", "values differ", "shift amount" or "cast range". ``remedy``
-    names what is missing, ``place`` where to put it, as far as that is known. ``first`` and ``second`` are the two
-    accesses, where there are two.
+    "timeout", "assertion", "exception", "weak memory", "values differ", "mask", "shift amount" or "cast range".
+    ``remedy`` names what is missing, ``place`` where to put it, as far as that is known. ``first`` and ``second`` are
+    the two accesses, where there are two.
     ``ranks``: on which it was seen.
     ``certainty``: of several occurrences of one mistake, the one with the highest is reported.
     """
@@ -189,6 +189,8 @@ _SENTENCES = {
     "shuffle": "a shuffle reads a lane that takes no part in it: it gets anything, and results depend on it",
     "shift amount": "by its width or more a GPU shifts everything out, and a CPU gives any value",
     "cast range": "the integer cannot hold the value: a GPU gives the nearest one, or 0 for NaN, and a CPU any",
+    "mask": "an operation of a warp waits for lanes that its mask names and that do not come to it: what it gives, and "
+    "whether it ends, is undefined on a GPU",
     "activemask": "results depend on which lanes __activemask happens to find together",
     "proxy fence": "a bulk copy meets what a thread has written, and may see the old bytes: no tma_fence lies between",
     "width": "two atomics of different widths meet at one location: neither is atomic for the other",
@@ -229,7 +231,7 @@ _OF_COPIES = {  # the same for those of a block
 }
 
 
-def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
+def _sentence(kind: str, first: Access, second: Access, where: str, handed_over: bool) -> str:
     copies = [s.operation for s in (first, second) if s.operation is not None and s.operation.engine != "the NIC"]
     if kind in _OF_COPIES and copies:
         both_write = first.what.startswith("writes") and second.what.startswith("writes")
@@ -255,10 +257,11 @@ def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
         atomic, plain = (a, b) if strong[0] else (b, a)
         how = "a volatile access" if "(volatile)" in first.what + second.what else "an atomic"
         return f"{atomic} uses {how} where {plain} uses a plain access, and nothing orders the two"
+    order = "what hands it over does not make it wait" if handed_over else "nothing makes it wait"
     if first.what.startswith("writes") and second.what.startswith("reads"):
-        return f"{b} reads what {a} writes, and nothing makes it wait: it may see old bytes, or some of both"
+        return f"{b} reads what {a} writes, and {order}: it may see old bytes, or some of both"
     if first.what.startswith("reads"):
-        return f"{b} overwrites what {a} reads, and nothing makes it wait until that has happened"
+        return f"{b} overwrites what {a} reads, and {order} until that has happened"
     return f"{a} and {b} write the same memory, and nothing decides who comes last"
 
 
@@ -300,15 +303,23 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
     """The findings in a checker's report, with the checker's own numbers for them."""
     findings = []
     for entry in json.loads(report):
-        (first, one), (second, _) = (_access(entry[side]) for side in ("first", "second"))
+        (first, one), (second, other) = (_access(entry[side]) for side in ("first", "second"))
         if entry["kind"] == "divergent barrier" and first.location == second.location and not entry["detail"]:
             continue  # the compiler made two of one
         if entry["kind"] == "uninitialised" and entry["place"]["what"] == "a byte" and "__shared__" in first.source:
             continue  # the compiler's own: has the variable been constructed?
         if entry["kind"] in OTHER_VALUES and symbols.is_of_a_library(entry["first"]["image"], entry["first"]["offset"]):
             continue  # which knows what it does
+        if entry["kind"] == "mask" and not _passes_by(one, other):
+            continue  # an early return: a mask may name who has ended
+        if entry["kind"] == "mask" and not second.location:
+            second = first
         how, what, remedy = entry["place"]["how"], entry["place"]["what"], entry["remedy"]
-        if how in ("between_two", "around_two") and _is_one_place_of_two(first, second, one):
+        places = [_place(entry["place"][end]) for end in ("from", "to")]
+        turns = ""
+        if how in ("between_two", "around_two") and _write_in_one_line(first, second):
+            if surroundings.in_a_loop(one.file, one.line) is not False:
+                turns = f"; or, if the two are of different rounds, {advice(how, what, *places)}"
             how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"
         detail = entry["detail"]
         credit, wait = _place(entry["signal"]), _place(entry["wait"])
@@ -316,13 +327,12 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
             detail = _flag_or_store(credit, wait)
         elif ways := _by_way_of(credit, wait, detail):
             detail = f"{detail} ({ways})" if detail else ways
-        places = [_place(entry["place"][end]) for end in ("from", "to")]
         findings.append(
             (
                 entry["number"],
                 Finding(
                     kind=entry["kind"],
-                    message=_sentence(entry["kind"], first, second, entry["where"]),
+                    message=_sentence(entry["kind"], first, second, entry["where"], bool(credit and wait)),
                     seed=seed,
                     remedy=remedy,
                     where=entry["where"],
@@ -333,7 +343,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     seeds=(seed,),
                     place=_earlier_credit(credit, wait, places[0])
                     if how == "credit_old"
-                    else advice(how, what, *places),
+                    else advice(how, what, *places) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
                 ),
@@ -342,9 +352,15 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
     return findings
 
 
+def _passes_by(operation: Place, last: Place) -> bool:
+    """Whether a lane whose last access was there leaves an operation of its warp out, and did not end before it."""
+    near = surroundings.between(operation.file, operation.line, operation.line)
+    behind = last.file == operation.file and last.line >= operation.line
+    return near is not None and (behind or bool(near.inside and not near.left))
+
+
 def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
-    near = surroundings.between(read.file, credit.line, read.line) if credit.file == read.file else None
-    if near and credit.line < read.line:
+    if credit.file == read.file and credit.line < read.line:
         return f"give the credit ({credit}) after the read ({read}), not before"
     return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
 
@@ -354,10 +370,10 @@ def _flag_or_store(stored: Place, loaded: Place) -> str:
     return f"stored before it: {stored}; loaded: {loaded}" if stored and loaded else ""
 
 
-def _is_one_place_of_two(first: Access, second: Access, place: Place) -> bool:
-    """Two threads write the same place in one line that no loop repeats: a barrier would not help."""
+def _write_in_one_line(first: Access, second: Access) -> bool:
+    """A barrier would not help, except between the rounds of a loop."""
     both_write = first.what == second.what == "writes" and first.operation is second.operation is None
-    return both_write and first.location == second.location and surroundings.in_a_loop(place.file, place.line) is False
+    return both_write and first.location == second.location
 
 
 def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
@@ -423,8 +439,8 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if nothing can be said.
 
     ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "at", "both", "swap",
-    "own", "own_wait", "take", "wait", "wait_for", "wait_post", "credit", "credit_late", "credit_put", "written" or
-    "outside". ``what`` is put there.
+    "own", "own_wait", "take", "wait", "wait_for", "wait_round", "wait_post", "named", "named_again", "credit",
+    "credit_late", "credit_put", "written" or "outside". ``what`` is put there.
     ``first``, ``last``: in the order of one thread's program (not of "..._two").
     """
     if how == "before_credit" and first and last and first.file == last.file and last.line < first.line:
@@ -468,8 +484,14 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
         return f"signal ({first}) after the data ({last}), not before"
     if how == "wait_for":
         return f"wait for the signal of {first} before {last} reads"
+    if how == "wait_round":
+        return f"wait in {last} for the value that {first} stores after this write: an earlier round's is not enough"
     if how == "outside":
         return f"one barrier outside of the branches instead of {_two(first, last)}"
+    if how == "named":
+        return f"put a barrier by number that both warps pass between {first} and {last}"
+    if how == "named_again":
+        return f"end each round at a second barrier by number: reader after {first}, writer before {last} runs again"
     if how == "credit":
         return f"before {last} writes there again, wait for a credit that the reader gives after {first}"
     if how == "credit_late":

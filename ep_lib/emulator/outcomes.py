@@ -19,8 +19,8 @@ from ep_lib.errors import (
     ThreadId,
     Waiter,
 )
+from ep_lib.jit.device_state import said_of
 from ep_lib.jit.source import filename_of
-from ep_lib.memory.device_state import said_of
 
 _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `waiters` has them all
 

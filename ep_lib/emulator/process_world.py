@@ -24,7 +24,7 @@ from ep_lib.emulator.host_links import HostLinks
 from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.emulator.shared_heaps import ENDED, SharedHeaps
 from ep_lib.errors import EpError, KernelTimeout, PeerTimeout, RankFailed
-from ep_lib.memory import device_state
+from ep_lib.jit import device_state
 from ep_lib.processes import TookTooLong
 
 _GRACE_SECONDS = 0.4  # in which kernels end by themselves once another process has ended

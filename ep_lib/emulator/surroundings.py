@@ -18,6 +18,7 @@ from ep_lib.jit.cuda_source import Node, blank, bodies
 
 # In a condition: threads of one block may differ about it
 _OF_A_THREAD = re.compile(r"threadIdx|\b\w*(?:lane|warp|tid|thread|leader|elect)\w*", re.IGNORECASE)
+_MADE_OF_IT = re.compile(r"\b(\w+) = [^;,=]*\bthreadIdx\b")
 
 _BARRIER = re.compile(r"\b__syncthreads\w*\s*\(|\b__syncwarp\s*\(|\.sync\(|\bsync\(|arrive_and_wait\(")
 
@@ -30,6 +31,7 @@ class Between:
     ``inside``: of a branch or loop around both that threads of one block may take differently. ``after``, ``before``:
     where the statement with the first line ends and that with the second begins, at the level that both share.
     ``deeper``: of a branch or loop around one of the two only. ``meets``: of a barrier on the way from one to the next.
+    ``left``: of a ``return`` before both.
     """
 
     loop: int = 0
@@ -39,6 +41,7 @@ class Between:
     before: int = 0
     deeper: int = 0
     meets: int = 0
+    left: int = 0
 
 
 def between(file: Path, first: int, second: int) -> Between | None:
@@ -56,7 +59,7 @@ def between(file: Path, first: int, second: int) -> Between | None:
     loops = [code.first_line(node) for node in shared if node.kind == "loop"]
     # A line in the condition of a branch comes before all that is in it
     taken = [node for node, below in pairwise([*shared, *one[len(shared) : len(shared) + 1]]) if below in node.parts]
-    uneven = [code.first_line(n) for n in taken if n.kind in ("branch", "loop") and _OF_A_THREAD.search(n.condition)]
+    uneven = [code.first_line(node) for node in taken if code.may_be_skipped(node)]
     a, b = (path[len(shared)] if len(path) > len(shared) else None for path in (one, other))
     return Between(
         loop=loops[-1] if loops else 0,
@@ -64,13 +67,10 @@ def between(file: Path, first: int, second: int) -> Between | None:
         inside=uneven[-1] if uneven else 0,
         after=code.last_line(a) if a and len(one) > len(shared) + 1 else first,
         before=code.first_line(b) if b else second,
-        deeper=next((code.first_line(n) for n in (b, a) if n and _may_be_skipped(n)), 0),
-        meets=code.barrier(min(first, second), max(first, second)),
+        deeper=next((code.first_line(n) for n in (b, a) if n and code.may_be_skipped(n)), 0),
+        meets=code.line_with(_BARRIER, min(first, second), max(first, second)),
+        left=code.line_with(re.compile(r"\breturn\b"), code.first_line(one[0]), min(first, second)),
     )
-
-
-def _may_be_skipped(node: Node) -> bool:
-    return node.kind in ("branch", "loop") and bool(_OF_A_THREAD.search(node.condition))
 
 
 def in_a_loop(file: Path, line: int) -> bool | None:
@@ -100,6 +100,7 @@ class _Code:
     def __init__(self, text: str) -> None:
         self._text = blank(text)
         self._bodies = bodies(self._text)
+        self._of_a_thread = set(_MADE_OF_IT.findall(self._text))
         self._line_ends = [found.start() for found in re.finditer("\n", self._text)]
 
     def first_line(self, node: Node) -> int:
@@ -107,6 +108,11 @@ class _Code:
 
     def last_line(self, node: Node) -> int:
         return self._line_of(max(node.begin, node.end - 1))
+
+    def may_be_skipped(self, node: Node) -> bool:
+        """A branch or loop that threads of one block may take differently."""
+        differs = _OF_A_THREAD.search(node.condition) or self._of_a_thread & set(re.findall(r"\w+", node.condition))
+        return node.kind in ("branch", "loop") and bool(differs)
 
     def _line_of(self, at: int) -> int:
         return bisect.bisect_left(self._line_ends, at) + 1
@@ -118,10 +124,10 @@ class _Code:
         last = self.last_line(path[0]) if path else 0
         return next((n for n in range(line + 1, last + 1) if pattern.search(lines[n - 1])), 0)
 
-    def barrier(self, first: int, last: int) -> int:
-        """The first line after ``first`` and before ``last`` with a barrier, 0 if there is none."""
+    def line_with(self, pattern: re.Pattern[str], first: int, last: int) -> int:
+        """The first line after ``first`` and before ``last`` with what is looked for, 0 if there is none."""
         lines = self._text.splitlines()
-        return next((n for n in range(first + 1, last) if _BARRIER.search(lines[n - 1])), 0)
+        return next((n for n in range(first + 1, last) if pattern.search(lines[n - 1])), 0)
 
     def path_to(self, line: int) -> list[Node]:
         """The body of the function that has this line, and what leads from there to the statement on it."""

@@ -3,5 +3,6 @@
 Begin with ``kernel``, the public :class:`ep_lib.Kernel`, then ``source``: what a compiler needs to know of one.
 ``gxx``, ``nvrtc`` and ``nvcc`` drive the compilers, ``toolkit`` finds them and the headers; ``digest`` and ``cache``
 decide whether a result can be used again; ``names`` and ``diagnostics`` turn messages of compilers into ours.
-``structs`` reads the structs that a kernel takes from its header, ``signature`` its parameters from the compiled image.
+``structs`` reads the structs that a kernel takes from its header, ``signature`` its parameters from the compiled image,
+``device_state`` what a kernel that gave up left in its heap. ``operation`` launches what a call declares.
 """

@@ -106,7 +106,7 @@ def bodies(text: str) -> list[Node]:
         head = re.split(r"[;}]", text[at:opening])[-1]
         if re.search(r"\b(?:namespace|extern|struct|class|union)\b[^()]*$", head):
             at = opening + 1
-        elif ")" in head:
+        elif ")" in head or re.fullmatch(r"\s*\w+\s*", head):  # or a macro that is a head
             node, at = _Parser(text).statement(opening)
             found.append(node)
         else:

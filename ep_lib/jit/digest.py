@@ -10,6 +10,7 @@ The idea is DeepEP's (``csrc/jit/include_parser.hpp``).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -270,11 +271,13 @@ class _Store:
 
 
 def stamp_of(path: str) -> Stamp:
-    """Of a file; zeros if there is none."""
+    """Of a file; zeros if there is none. A text that a macro is defined as is asked for as well, however long it is."""
     try:
         status = os.stat(path)  # noqa: PTH116
-    except (FileNotFoundError, NotADirectoryError):
-        return 0, 0, 0, 0
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            return 0, 0, 0, 0
+        raise
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 

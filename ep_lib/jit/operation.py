@@ -15,7 +15,7 @@ import numpy as np
 
 from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel, Launcher
-from ep_lib.jit.structs import HeaderStruct
+from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 
 Value = ArrayInfo | int | None  # of a name, in one call
@@ -70,10 +70,24 @@ class Launch(NamedTuple):
     uses: tuple[ArrayInfo, ...] = ()  # further arrays that it reaches, always the same
 
 
-def words(layout: HeaderStruct, at: int = 0, /, **values: str | Part) -> tuple[Word, ...]:
-    """Members of a struct that lies at the byte ``at`` of another one."""
-    sizes = {field.name: field.dtype.itemsize for field in layout.fields}
-    return tuple(Word(at + layout.offsets[name], sizes[name], value) for name, value in values.items())
+def struct(header: str, name: str, /, **members: Any) -> Struct:
+    """The struct ``name`` of a header. Every member must be named: a number, bytes or None (null) stay; a name, a Part
+    or a Struct changes as it says, and so do those in a tuple, the elements of an array."""
+    layout, fixed = header_struct(header, name), dict[str, Any]()
+    changing: list[Word] = []
+    for field in layout.fields:
+        member, size = members.get(field.name), field.dtype.itemsize
+        fixed[field.name] = 0 if member is None else member
+        if isinstance(member, Struct):
+            fixed[field.name] = member.data
+            changing += [word._replace(at=field.offset + word.at) for word in member.words]
+        elif isinstance(member, (str, Part)):
+            fixed[field.name] = 0
+            changing.append(Word(field.offset, size, member))
+        elif isinstance(member, tuple):
+            fixed[field.name], each = bytes(size), size // len(member)
+            changing += [Word(field.offset + each * i, each, element) for i, element in enumerate(member)]
+    return Struct(layout.pack(**{of: fixed.get(of) for of in members}), tuple(changing))
 
 
 class Patch(NamedTuple):
@@ -121,7 +135,8 @@ class Operation:
             self._natively = self._rank._backend.executor(self)
         return made
 
-    def _one_by_one(self, values: Sequence[Any]) -> Sequence[Array]:
+    def make(self, values: Sequence[Any]) -> tuple[list[Array], list[Any]]:
+        """The arrays that a call makes, and all of its values: those given, and behind them what the arrays are."""
         known, made = [*values], []
         for kind, lengths, dtype in self.makes:
             shape: list[int] = []
@@ -129,9 +144,14 @@ class Operation:
                 shape.append(length if slot < 0 else values[slot])
             made.append(self._rank._backend.empty(kind, tuple(shape), dtype))
             known.append(describe(made[-1]))
+        return made, known
+
+    def filled(self, known: Sequence[Any]) -> list[tuple[Launch, list[Any], list[ArrayInfo]]]:
+        """Each launch, its arguments, and the arrays that it reaches by other addresses than those."""
+        filled = []
         for launch, arguments in zip(self.launches, self.arguments, strict=True):
             args: list[Any] = []
-            uses = list(launch.uses)  # and arrays that it reaches by their addresses alone
+            uses = list(launch.uses)
             for array, is_struct, data, patches in arguments:
                 if array >= 0:
                     args.append(known[array])
@@ -144,6 +164,12 @@ class Operation:
                         word = word.address + add + (0 if number < 0 else known[number] * factor)
                     block[at : at + size] = word.to_bytes(size, "little")
                 args.append(bytes(block) if is_struct else int.from_bytes(block, "little"))
+            filled.append((launch, args, uses))
+        return filled
+
+    def _one_by_one(self, values: Sequence[Any]) -> Sequence[Array]:
+        made, known = self.make(values)
+        for launch, args, uses in self.filled(known):
             launch.kernel.launch(
                 self._rank, launch.grid, launch.block, *args, shared_bytes=launch.shared_bytes, uses=tuple(uses)
             )

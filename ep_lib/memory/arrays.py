@@ -91,18 +91,24 @@ def describe(obj: Any) -> ArrayInfo:
 
 
 _look: Callable[[Any], ArrayInfo | None] | None = None
+_native: Any = None
 
 
-def look_natively(look: Callable[[Any], ArrayInfo | None]) -> None:
-    """From now on :func:`describe` asks ``look`` first: the ArrayInfo of a torch tensor, or None for one that is not
-    dense on a CPU or a GPU. (:mod:`ep_lib.cuda.native_host` has one.)"""
-    global _look
-    _look = look
+def look_natively(native: Any) -> None:
+    """From now on ``native`` (:mod:`ep_lib.cuda.native_host`) is asked first about torch's tensors."""
+    global _look, _native
+    _look, _native = native.describe, native
 
 
 def looks_natively() -> bool:
     """Whether :func:`look_natively` was called."""
-    return _look is not None
+    return _native is not None
+
+
+def lend(address: int, shape: tuple[int, int], dtype: np.dtype[Any], device: int, owner: object) -> Any:
+    """A torch tensor at ``address`` that keeps ``owner`` alive, as all its views do. None where that takes more than
+    the native code: DLPack's way through CuPy or NumPy then. ``device``: of CUDA; -1: the CPU."""
+    return None if _native is None else _native.lend(address, *shape, dtype, device, owner)
 
 
 def like(kind: str, array: Any) -> Any:
@@ -148,6 +154,11 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if kind == "cupy" and dtype.isbuiltin == 1 and array.dtype != dtype:  # else CuPy has no such type
         return result.view(dtype)
     return result
+
+
+def no_memory(shape: tuple[int, ...], error: MemoryError) -> ArgumentError:
+    """What to raise where an array of this shape finds no memory."""
+    return ArgumentError(f"shape is {shape}, and there is no memory for it: {error}; ask for less")
 
 
 class _Holder:

@@ -2,8 +2,9 @@
 
 Begin at :class:`ep_lib.moe.buffer.Buffer`, which checks what it is given (``checks.py``) and hands it to a mode
 (``mode.py`` says what a mode is): ``direct/``, ``pcie/``, ``hierarchical/`` or ``low_latency/``, each with its kernels
-beside their launches. ``common/`` has the device headers that the modes share, ``memory.py`` allocates a mode's
-symmetric memory.
+beside their launches. ``common/`` has the device headers that the modes share (begin with ``layout.cuh``, how many
+tokens go where, and ``notify.cuh``, signals and counts between ranks, as notebook 06 does), ``memory.py`` allocates a
+mode's symmetric memory.
 
 ``dispatch``, ``combine`` and ``ExpertParallel`` are for torch, with gradients; they load torch when first asked for.
 """
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.handle import DispatchHandle, Received
+from ep_lib.moe.mode import ExpertRows
 
 if TYPE_CHECKING:
     from ep_lib.moe.autograd import combine, dispatch
     from ep_lib.moe.layer import ExpertParallel
 
-__all__ = ["Buffer", "DispatchHandle", "ExpertParallel", "Received", "combine", "dispatch"]
+__all__ = ["Buffer", "DispatchHandle", "ExpertParallel", "ExpertRows", "Received", "combine", "dispatch"]
 
 _NEED_TORCH = {
     "ExpertParallel": "ep_lib.moe.layer",

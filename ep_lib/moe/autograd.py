@@ -26,11 +26,10 @@ from torch.library import custom_op
 
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import describe, like
-from ep_lib.moe import registry
 from ep_lib.moe.checks import InputChecks
-from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
-from ep_lib.moe.handle import DispatchHandle, Received
+from ep_lib.moe.handle import DispatchHandle, Received, find, give_number
+from ep_lib.moe.mode import ExpertRows
 from ep_lib.require import at_least_one, flag, refuse, show, whole_number
 
 Rows = Tensor | tuple[Tensor, Tensor]
@@ -287,7 +286,7 @@ def _clear(x: Rows, weights: Tensor | None, empty: Tensor) -> None:
 
 def from_experts(rows: Tensor, sorted_rows: Tensor, slot: Tensor) -> Tensor:
     """``rows`` ``[N, ...]`` plus what stands in ``sorted_rows`` for each of a row's choices, in the order of k, in
-    float32, rounded once. ``slot``: that of :class:`ep_lib.moe.direct.expert_rows.ExpertRows`."""
+    float32, rounded once. ``slot``: that of :class:`ep_lib.moe.mode.ExpertRows`."""
     behind = torch.cat([sorted_rows, sorted_rows.new_zeros(1, *sorted_rows.shape[1:])])  # where -1 points to
     total = rows.float()
     for k in range(slot.shape[1]):
@@ -490,7 +489,7 @@ _RECORD_ONCE: Any = _Once.apply
 
 def token_of(handle: DispatchHandle) -> Tensor:
     """An int64 tensor ``[1]`` that stands for ``handle``, and keeps it for as long as its memory lives."""
-    number = np.array([registry.add(handle)], np.int64)
+    number = np.array([give_number(handle)], np.int64)
     # The tensor holds `number`, whatever torch makes of the tensor object; the finalizer holds the handle.
     weakref.finalize(number, _let_go, handle).atexit = False
     return torch.from_numpy(number)
@@ -504,7 +503,7 @@ def handle_of(token: Tensor) -> DispatchHandle:
     """The handle that :func:`token_of` made ``token`` of."""
     if token.shape != (1,) or token.dtype != torch.int64:
         raise HandleError(f"a handle in compiled code is an int64 tensor [1]; got {token.dtype} {list(token.shape)}")
-    handle: DispatchHandle = registry.find(int(token))
+    handle: DispatchHandle = find(int(token))
     return handle
 
 
@@ -518,7 +517,7 @@ def dispatch_operator(
     num_worst_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """recv.x, recv.topk_idx, recv.topk_weights (``[0]`` without weights), tokens_per_expert, token of the handle."""
-    received = send(registry.find(buffer), x, topk_idx, topk_weights, num_worst_tokens=num_worst_tokens)
+    received = send(find(buffer), x, topk_idx, topk_weights, num_worst_tokens=num_worst_tokens)
     counts = received.tokens_per_expert
     counts = counts if isinstance(counts, Tensor) else like("torch", counts)
     weights = x.new_empty(0, dtype=torch.float32) if received.topk_weights is None else received.topk_weights
@@ -556,7 +555,7 @@ def dispatch_backward_operator(
     num_tokens: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x and of topk_weights; ``[0]`` for one that is not needed."""
-    x, weights = dispatch_backward(registry.find(buffer), handle_of(token), grad_x, grad_weights, recv_topk_idx)
+    x, weights = dispatch_backward(find(buffer), handle_of(token), grad_x, grad_weights, recv_topk_idx)
     return _or_empty(x, recv_topk_idx), _or_empty(weights, recv_topk_idx)
 
 
@@ -579,7 +578,7 @@ def combine_operator(
     x: Tensor, token: Tensor, topk_weights: Tensor | None, buffer: int, num_tokens: int, num_worst_tokens: int
 ) -> Tensor:
     """``[num_tokens, hidden]``."""
-    return bring_back(registry.find(buffer), x, handle_of(token), topk_weights)
+    return bring_back(find(buffer), x, handle_of(token), topk_weights)
 
 
 @combine_operator.register_fake
@@ -600,7 +599,7 @@ def combine_backward_operator(
     num_worst_tokens: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the rows and of topk_weights (``[0]`` without ``rows``)."""
-    x, weights = combine_backward(registry.find(buffer), handle_of(token), grad, rows, topk_weights, num_worst_tokens)
+    x, weights = combine_backward(find(buffer), handle_of(token), grad, rows, topk_weights, num_worst_tokens)
     return x, _or_empty(weights, grad)
 
 

@@ -23,9 +23,8 @@ from ep_lib.errors import (
     RankFailed,
     RankMismatchError,
 )
+from ep_lib.jit.device_state import HEADER_BYTES
 from ep_lib.memory.arrays import Array, ArrayInfo, describe, like
-from ep_lib.memory.device_state import HEADER_BYTES
-from ep_lib.moe import registry
 from ep_lib.moe.agreement import (
     FORM_SHIFT,
     NO_ROOM,
@@ -37,15 +36,20 @@ from ep_lib.moe.agreement import (
 )
 from ep_lib.moe.checks import InputChecks, require_flags
 from ep_lib.moe.config import DEFAULT_SMS, VECTOR_BYTES, BufferConfig, make_config, most_sms
-from ep_lib.moe.direct.memory import make_direct_map
 from ep_lib.moe.direct.mode import DirectMode
-from ep_lib.moe.handle import Arrived, DispatchHandle, Received, make_record, refuse_other_rows, require_owner
-from ep_lib.moe.hierarchical.memory import make_hierarchical_map, make_hierarchical_sizes
+from ep_lib.moe.handle import (
+    Arrived,
+    DispatchHandle,
+    Received,
+    give_number,
+    make_record,
+    refuse_other_rows,
+    require_owner,
+)
 from ep_lib.moe.hierarchical.mode import HierarchicalMode, find_ranks_per_node
-from ep_lib.moe.low_latency.memory import has_low_latency, make_low_latency_map
+from ep_lib.moe.low_latency.memory import has_low_latency
 from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched, LowLatencyHandle, LowLatencyMode
-from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, Payload
-from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
+from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, NormalMode, Payload
 from ep_lib.moe.pcie.mode import PcieMode
 from ep_lib.moe.regroup import Meetings
 from ep_lib.require import flag, index, instance, names_its_arguments, refuse, several
@@ -162,9 +166,7 @@ class Buffer:
                 "wait for each other must all run at once; pass fewer"
             )
         self._rank = rank
-        self._is_direct = self._config.is_direct
-        way = DirectMode if self._is_direct else PcieMode if self._config.ranks_per_node is None else HierarchicalMode
-        self._mode: Mode = way(rank, self._config)
+        self._mode: NormalMode = _mode_of(self._config)(rank, self._config)
         self._checks = InputChecks(self._config, self._mode.device)
         # Weakly, or a Buffer would be in a circle with it, and its heaps' address space wait for the collector.
         usable = weakref.WeakMethod(self._require_usable)
@@ -172,18 +174,16 @@ class Buffer:
         self._owner = object()  # in every handle
         self._closes_rank = False
         self._fault_word = rank._backend.fault_word
-        modes = (self._mode, self._low_latency)
-        self._broken = [mode.broken for mode in modes if mode is not None]  # set by kernels that gave up half-way
+        self._modes: list[Mode] = [self._mode, *([] if self._low_latency is None else [self._low_latency])]
+        self._broken = [mode.broken for mode in self._modes]  # set by kernels that gave up half-way
         self._stop_watching = None if on_fault is None else rank._backend.watch_faults(on_fault)
-        # Looking at values would make the host wait for a GPU that need not be waited for.
-        self._only_later = self._is_direct and rank.backend == "cuda"
-        self._arrived = Arrived() if rank.backend == "emulator" else None
+        self._arrived = Arrived() if rank._backend.sees_values else None
         self._unusable = ""  # why, if it is
         self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
         self._masked: frozenset[int] = frozenset()
-        self._meetings = self._make_meetings()
+        self._meetings: Meetings | None = None  # of ranks that leave others out
         rank.buffers.add(self)
-        self.key = registry.add(self)
+        self.key = give_number(self)
 
     @staticmethod
     def symmetric_bytes(
@@ -214,12 +214,8 @@ class Buffer:
             config = make_config(world_size, dtype=dtype, num_sms=num_sms, **arguments)
         except TypeError as error:  # a name that is missing, or none of them
             raise ArgumentError(f"symmetric_bytes() takes the arguments of Buffer: {error}") from error
-        more = make_low_latency_map(config)[1] if has_low_latency(config) else 0
-        if config.is_direct:
-            return make_direct_map(config)[1] + more
-        if config.ranks_per_node is not None:
-            return make_hierarchical_map(config, make_hierarchical_sizes(config))[1] + more
-        return make_pcie_map(config, make_pcie_sizes(config))[1]
+        more = LowLatencyMode.memory_map(config)[1] if has_low_latency(config) else 0
+        return _mode_of(config).memory_map(config)[1] + more
 
     @staticmethod
     def heap_bytes(world_size: int, **arguments: Any) -> int:
@@ -319,7 +315,7 @@ class Buffer:
         ``async_finish``: runs beside the caller's stream; recv.event says when the results are there.
         ``copy=False``: recv.x (and its scales) is a view of the receive
         area, good for what is put into the stream before the Buffer's next operation; it saves a copy within the GPU.
-        ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.direct.expert_rows.ExpertRows`) has the rows grouped by
+        ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.mode.ExpertRows`) has the rows grouped by
         expert as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. They come
         straight from the receive area, so with ``copy=False`` recv.x itself costs nothing. With a handle, that of such
         a dispatch.
@@ -343,7 +339,8 @@ class Buffer:
             column_major_scales,
             form,
         )
-        look = not self._mode.checks_values or (handle is not None and not self._only_later)  # at values, on the host
+        # At values, on the host: that would make it wait for a GPU that need not be waited for.
+        look = not self._mode.checks_values or (handle is not None and self._mode.waits(async_finish=False))
         experts = None if topk_idx is None else checks.topk_idx(topk_idx, num_tokens, values=look)
         weights = None if topk_weights is None else checks.topk_weights(topk_weights, num_tokens, values=look)
         if handle is not None:
@@ -399,6 +396,7 @@ class Buffer:
         async_finish: bool = False,
         sorted_by_expert: bool = False,
         quantize: str | None = None,
+        sum_order: str = "ranks",
     ) -> Any:
         """Collective: bring rows back and add up; returns ``[handle.num_tokens, hidden]`` in the Buffer's dtype.
 
@@ -423,6 +421,10 @@ class Buffer:
         rank do not change (:func:`ep_lib.reference.combine`, bit for bit). For direct writes, bfloat16 and widths that
         are a multiple of 128; on all ranks or on none; not with sorted_by_expert or combine_input.
 
+        ``sum_order="choices"``: a token's rows are added in the order in which its ranks' last choices stand in its
+        topk_idx, as DeepEP V2 adds them, and not in ascending order of ranks. Of this rank's own tokens alone, so ranks
+        may differ. For direct writes, and where a token goes to 32 ranks at most.
+
         ``async_finish``: runs beside the caller's stream, and an :class:`ep_lib.moe.event.Event` is returned too:
         ``(out, event)``.
 
@@ -432,8 +434,7 @@ class Buffer:
         """
         self._require_usable()
         self._require_own(handle)
-        if not (type(sorted_by_expert) is type(async_finish) is bool):
-            require_flags(sorted_by_expert=sorted_by_expert, async_finish=async_finish)
+        require_flags(sorted_by_expert=sorted_by_expert, async_finish=async_finish)
         info = self._checks.rows("x", x, None, narrow=not sorted_by_expert)
         width, weights = info.shape[1], None
         by_expert = self._checks.expert_rows(handle, topk_weights) if sorted_by_expert else None
@@ -443,9 +444,14 @@ class Buffer:
         if self._arrived is not None and (other := self._arrived.handle_of(info, handle)) not in (None, handle):
             self._require_same_rows(handle, other)
         if topk_weights is not None:
-            weights = self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
+            weights = self._checks.topk_weights(
+                topk_weights, handle.num_tokens, values=self._mode.waits(async_finish=False)
+            )
         biases = self._checks.bias(bias, handle.num_tokens, width)
-        as_fp8 = quantize is not None and self._checks.as_fp8(quantize, info, self._in_place(info), sorted_by_expert)
+        by_choice = self._checks.sum_order(sum_order)
+        as_fp8 = quantize is not None and self._checks.as_fp8(
+            quantize, info, self._mode.is_combine_input(info), sorted_by_expert
+        )
         narrow = 0 if width == self._config.hidden else width * self._config.dtype.itemsize // VECTOR_BYTES
         with _Operation(self):
             out = self._mode.combine(
@@ -457,6 +463,7 @@ class Buffer:
                 async_finish=async_finish,
                 by_expert=by_expert,
                 as_fp8=as_fp8,
+                by_choice=by_choice,
             )
             what = (
                 "handles of different dispatches, rows of different widths, or combine_input, sorted_by_expert or "
@@ -464,10 +471,6 @@ class Buffer:
             )
             self._expect_agreement(f"combine {what}", None, async_finish)
         return (out, self._mode.finished(x, (x, topk_weights, bias, out))) if async_finish else out
-
-    def _in_place(self, x: ArrayInfo) -> bool:
-        """Whether these rows are combine_input's."""
-        return isinstance(self._mode, DirectMode) and x.address == self._mode.returned and x.nbytes > 0
 
     def combine_input(self, handle: DispatchHandle, like: Array) -> Array:
         """Where experts may write what :meth:`combine` brings back: ``[handle.num_recv_tokens, hidden]`` in the
@@ -481,8 +484,6 @@ class Buffer:
         """
         self._require_usable()
         self._require_own(handle)
-        if not isinstance(self._mode, DirectMode):
-            raise ArgumentError(f"combine_input: {self._config.mode_name} has no such memory")
         return self._mode.combine_input(like, handle.num_recv_tokens)
 
     # ---- Low-latency mode: decode batches, with DeepEP's names -------------------------------------------------------
@@ -495,6 +496,8 @@ class Buffer:
         async_finish: bool = False,
         return_recv_hook: bool = False,
         topk_weights: Array | None = None,
+        column_major_scales: bool = False,
+        recv_totals: Array | None = None,
     ) -> LowLatencyDispatched:
         """Collective: send a decode batch to its experts, in one kernel and without waiting on the host.
 
@@ -514,6 +517,9 @@ class Buffer:
         ``topk_weights``, ``[T, top_k]`` float32: they travel with the ids, and the combine needs none (None there),
         which saves it a trip between ranks. On all ranks or on none.
 
+        ``column_major_scales``: the scales' last two dimensions lie column by column in memory, as
+        DeepGEMM reads them; the shape is the same. ``recv_totals``, int32 ``[E]``: the kernel adds recv_count to it.
+
         ``return_recv_hook``: launch only what sends. The arrays are filled by what ``hook()`` launches; until then the
         caller's stream is free for other work, with no kernel of ours on the GPU. Up to two dispatches may wait for
         their hooks, which are called in order. ``async_finish``: run on a stream of the Buffer's own; the caller's
@@ -524,9 +530,15 @@ class Buffer:
         ``rank.synchronize()``.
         """
         mode = self._low_latency_mode()
-        if not (type(use_fp8) is type(async_finish) is type(return_recv_hook) is bool):
-            require_flags(use_fp8=use_fp8, async_finish=async_finish, return_recv_hook=return_recv_hook)
-        return mode.dispatch(x, topk_idx, use_fp8, async_finish, return_recv_hook, topk_weights)
+        require_flags(
+            use_fp8=use_fp8,
+            async_finish=async_finish,
+            return_recv_hook=return_recv_hook,
+            column_major_scales=column_major_scales,
+        )
+        return mode.dispatch(
+            x, topk_idx, use_fp8, async_finish, return_recv_hook, topk_weights, column_major_scales, recv_totals
+        )
 
     def low_latency_combine(
         self,
@@ -559,8 +571,7 @@ class Buffer:
         :meth:`low_latency_dispatch`.
         """
         mode = self._low_latency_mode()
-        if not (type(zero_copy) is type(async_finish) is type(return_recv_hook) is bool):
-            require_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
+        require_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
         return mode.combine(x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Array:
@@ -679,9 +690,8 @@ class Buffer:
             self._unusable = "it was closed"
             if self._stop_watching is not None:
                 self._stop_watching()
-            if self._low_latency is not None:
-                self._low_latency.close(orderly)
-            self._mode.close()
+            for mode in reversed(self._modes):
+                mode.close(orderly)
             if self._closes_rank:
                 self._rank.close()
 
@@ -705,26 +715,23 @@ class Buffer:
 
     # How it is done
 
-    def _make_meetings(self) -> Meetings | None:
-        if not isinstance(self._mode, DirectMode):
-            return None
-        places = [self._mode.hellos, *([] if self._low_latency is None else [self._low_latency.address])]
+    def _make_meetings(self) -> Meetings:
+        """Raises ArgumentError in modes that have none."""
+        places = [mode.meeting_place for mode in self._modes]
         heap = self._rank._backend.heap_address(self._rank.rank)
         said = repr((asdict(self._config), [place - heap for place in places])).encode()
-        return Meetings(self._rank, self._mode.hellos, int.from_bytes(hashlib.sha256(said).digest()[:8], "little"))
+        return Meetings(self._rank, places[0], int.from_bytes(hashlib.sha256(said).digest()[:8], "little"))
 
     def _regroup(self, masked: frozenset[int]) -> None:
         """Collective among the ranks that are not ``masked``: all begin anew, whatever failed before."""
-        assert self._meetings is not None and isinstance(self._mode, DirectMode)
-        mode = self._mode
+        assert self._meetings is not None
         with contextlib.suppress(PeerTimeout, RankFailed):  # what ended the operation before is known by now
             self._rank.synchronize()
         self._unusable = "mask_ranks or connect_ranks did not finish; call it again"
 
         def begin_anew() -> None:
-            mode.begin_anew(masked)
-            if self._low_latency is not None:
-                self._low_latency.begin_anew(masked)
+            for mode in self._modes:
+                mode.begin_anew(masked)
 
         self._meetings.regroup(masked, begin_anew)
         self._masked, self._owner, self._last, self._unusable = masked, object(), ("", None), ""
@@ -733,8 +740,7 @@ class Buffer:
         """Checked. Raises ArgumentError and BufferClosedError."""
         if self._rank.is_closed or self._unusable.startswith("it was closed"):
             self._require_usable()
-        if self._meetings is None:
-            raise ArgumentError(f"{what}: PCIe mode and hierarchical mode have no masks; make a new Buffer")
+        self._meetings = self._meetings or self._make_meetings()
         numbers = [index(r) for r in several(what, ranks, "a list of ranks")]
         if any(r is None or not 0 <= r < self._rank.world_size for r in numbers):
             refuse(what, list(ranks), f"ranks from 0 to {self._rank.world_size - 1}")
@@ -835,9 +841,9 @@ class Buffer:
                 refuse_other_rows("dispatch")
 
     def _expect_agreement(self, what: str, content: int | None, async_finish: bool) -> None:
-        """Look at once where the operation is done: in PCIe mode, and on the emulator unless it finishes later."""
+        """Look at once where the operation is done."""
         self._last = (what, content)
-        if not self._is_direct or (self._rank.backend == "emulator" and not async_finish):
+        if self._mode.waits(async_finish):
             self._require_agreement()
 
     def _require_agreement(self) -> None:
@@ -854,6 +860,12 @@ class Buffer:
         raise HandleError(f"rank {self._rank.rank} and {ranks} {what}; all ranks must pass the same")
 
 
+def _mode_of(config: BufferConfig) -> type[DirectMode] | type[PcieMode] | type[HierarchicalMode]:
+    if config.is_direct:
+        return DirectMode
+    return PcieMode if config.ranks_per_node is None else HierarchicalMode
+
+
 class _Operation:
     """One collective operation of a Buffer, around what it does. A class: a generator takes three times as long."""
 
@@ -865,7 +877,7 @@ class _Operation:
     def __enter__(self) -> None:
         """What raises here is of an earlier operation."""
         buffer = self._buffer
-        if buffer._is_direct:
+        if not buffer._mode.waits(async_finish=True):
             try:
                 buffer._require_agreement()
             except (HandleError, RankMismatchError):

@@ -9,14 +9,25 @@ import numpy as np
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array, like
 from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.direct.expert_rows import ExpertRows
-from ep_lib.moe.formats import CASTS, FP8_FLOAT32, FP8_UE8M0, NVFP4, PLAIN, UINT8, RowFormat, row_formats
+from ep_lib.moe.formats import (
+    CASTS,
+    FP8,
+    FP8_FLOAT32,
+    FP8_GROUP,
+    FP8_UE8M0,
+    MXFP8_GROUP,
+    NVFP4,
+    PLAIN,
+    UINT8,
+    RowFormat,
+    row_formats,
+)
 from ep_lib.moe.handle import DispatchHandle
-from ep_lib.moe.mode import Payload
-from ep_lib.reference import FP8, FP8_GROUP, MXFP8_GROUP
+from ep_lib.moe.mode import ExpertRows, Payload
 from ep_lib.require import at_least_one, flag, index, refuse, show
 
 UINT16 = np.dtype(np.uint16)
+WARP = 32
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
@@ -73,8 +84,6 @@ class InputChecks:
             refuse("quantize", quantize, f"None or one of {', '.join(map(repr, CASTS))}")
         if isinstance(x, tuple):
             raise ArgumentError(f"quantize={quantize!r} casts rows of bfloat16, and x is cast already: leave it out")
-        if not config.is_direct:
-            raise ArgumentError(f"quantize: {config.mode_name} casts nothing; pass FP8 rows with their scales")
         if config.dtype != BFLOAT16:
             raise ArgumentError(f"quantize casts rows of bfloat16, and this Buffer carries {config.dtype.name}")
         code, name = CASTS[quantize]
@@ -133,11 +142,6 @@ class InputChecks:
                 and scales.dtype in form.scale_dtypes
                 and scales.shape == (tokens, form.scale_columns)
             ):
-                if form.code != FP8_FLOAT32 and not self._config.is_direct:
-                    raise ArgumentError(
-                        f"x has {form.name}: {self._config.mode_name} carries FP8 rows with float32 scales only, or "
-                        f"{self._config.dtype.name}"
-                    )
                 return form
         got = f"the scales of x are {scales.dtype.name} {scales.shape}"
         if is_fp4 and (form := self.forms[NVFP4]) is not None:
@@ -218,13 +222,12 @@ class InputChecks:
         form: RowFormat | None,
     ) -> tuple[int, int]:
         """What else a dispatch may be asked for; returns the first two as whole numbers."""
-        if not (type(sorted_by_expert) is type(async_finish) is type(copy) is type(column_major_scales) is bool):
-            require_flags(
-                sorted_by_expert=sorted_by_expert,
-                async_finish=async_finish,
-                copy=copy,
-                column_major_scales=column_major_scales,
-            )
+        require_flags(
+            sorted_by_expert=sorted_by_expert,
+            async_finish=async_finish,
+            copy=copy,
+            column_major_scales=column_major_scales,
+        )
         if column_major_scales:
             self._require_columns(form)
         if not copy and self._config.receive_areas == 0:
@@ -232,8 +235,6 @@ class InputChecks:
                 "copy=False: with receive_areas=0 rows arrive where the next combine's come back, so a view of them "
                 "would not last; leave copy out, or make the Buffer with receive_areas=1"
             )
-        if sorted_by_expert and not self._config.is_direct:
-            raise ArgumentError(f"sorted_by_expert: {self._config.mode_name} has none; sort by recv.topk_idx")
         if type(num_worst_tokens) is not int or type(expert_alignment) is not int:
             if num_worst_tokens is not None and index(num_worst_tokens) is None:
                 refuse("num_worst_tokens", num_worst_tokens, "a whole number")
@@ -243,8 +244,6 @@ class InputChecks:
             at_least_one("expert_alignment", expert_alignment)
         if not num_worst_tokens:
             return 0, expert_alignment
-        if not self._config.is_direct:
-            raise ArgumentError(f"num_worst_tokens: in {self._config.mode_name} the host waits for the counts")
         if not 1 <= num_worst_tokens <= self._config.max_rows:
             raise ArgumentError(
                 f"num_worst_tokens is {num_worst_tokens}; this Buffer receives 1 to world_size * max_tokens = "
@@ -253,10 +252,6 @@ class InputChecks:
         return num_worst_tokens, expert_alignment
 
     def _require_columns(self, form: RowFormat | None) -> None:
-        if not self._config.is_direct:
-            raise ArgumentError(
-                f"column_major_scales: {self._config.mode_name} has none; transpose a copy of the scales"
-            )
         if form is None or form.code == PLAIN:
             raise ArgumentError("column_major_scales: x has no scales; pass (x, scales)")
         if form.code >= NVFP4:
@@ -269,8 +264,6 @@ class InputChecks:
         config = self._config
         if not isinstance(quantize, str) or quantize != "ue8m0":
             refuse("quantize", quantize, "None or 'ue8m0'")
-        if not config.is_direct:
-            raise ArgumentError(f"quantize: {config.mode_name} casts nothing on its way; leave it out")
         if config.dtype != BFLOAT16:
             raise ArgumentError(f"quantize casts rows of bfloat16, and this Buffer carries {config.dtype.name}")
         if x.shape[1] % FP8_GROUP:
@@ -281,11 +274,20 @@ class InputChecks:
             raise ArgumentError("quantize: rows in combine_input are read from there as they are; pass other memory")
         return True
 
+    def sum_order(self, order: Any) -> bool:
+        """Whether it is that of choices, which a warp sorts a token's ranks by."""
+        if order not in ("ranks", "choices"):
+            refuse("sum_order", order, "'ranks' or 'choices'")
+        most = min(self._config.top_k, self._config.world_size)
+        if order == "choices" and most > WARP:
+            raise ArgumentError(
+                f"sum_order='choices': a token goes to {most} ranks here, and a warp sorts {WARP}: leave it out"
+            )
+        return bool(order == "choices")
+
     def bias(self, bias: Any, num_tokens: int, width: int) -> list[ArrayInfo]:
         """None, one array or a pair of them, each ``[num_tokens, width]``: as a list."""
         biases = () if bias is None else tuple(bias) if isinstance(bias, tuple) else (bias,)
-        if biases and not self._config.is_direct:
-            raise ArgumentError(f"bias: {self._config.mode_name} has none; add it to the result")
         if len(biases) > 2:
             raise ArgumentError(f"bias is a tuple of {len(biases)}; pass one array or a pair")
         found = []
@@ -302,7 +304,8 @@ class InputChecks:
 def require_flags(**flags: Any) -> None:
     """Raises ArgumentError for one that is no bool: a text such as "False" would be true."""
     for name, value in flags.items():
-        flag(name, value)
+        if type(value) is not bool:
+            flag(name, value)
 
 
 def _refuse_strides(name: str, info: ArrayInfo) -> NoReturn:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import ArgumentError
+from ep_lib.jit.device_state import MAX_RANKS
 from ep_lib.memory.arrays import BFLOAT16
-from ep_lib.memory.device_state import MAX_RANKS
 from ep_lib.require import at_least_one, brief, flag, index, refuse, whole_number
 
 VECTOR_BYTES = 16  # kernels move rows in vectors of this size

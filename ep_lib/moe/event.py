@@ -26,7 +26,7 @@ class Event:
     def __init__(self, rank: Rank, stream: int, kind: str, keep: tuple[Any, ...] = ()) -> None:
         """Marks what is in ``stream`` now. ``kind`` of the caller's arrays: whose current stream is to wait."""
         self._rank, self._kind, self._keep = rank, kind, keep
-        self._is_for_hosts = rank.backend == "emulator"
+        self._is_for_hosts = rank._backend.host_waits
         self._event: int = rank.streams.record(stream)
 
     def current_stream_wait(self) -> None:

@@ -1,7 +1,8 @@
 """In what form rows travel: of the Buffer's dtype, or of few bits with scales beside them.
 
-Numbers and scales are those of :mod:`ep_lib.reference`, which also names the documents they come from. Kernels only
-move them, whatever they mean (<moe/direct/side_rows.cuh>); this file says how many bytes there are.
+:mod:`ep_lib.reference` says what numbers and scales mean, and names the documents they come from; it has constants of
+its own, so that a wrong one here is found. Kernels only move them (<moe/direct/side_rows.cuh>); this file says how many
+bytes there are.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import ml_dtypes
 import numpy as np
 
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
-from ep_lib.reference import FP8, FP8_GROUP, MXFP8_GROUP, NVFP4_GROUP
 
+FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
+FP8_GROUP, MXFP8_GROUP, NVFP4_GROUP = 128, 32, 16  # elements that share a scale
 UINT8 = np.dtype(np.uint8)
 E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 ROW_SCALE_BYTES = VECTOR_BYTES  # of a side row, which begins with the row's scale if there is one

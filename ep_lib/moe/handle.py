@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from ep_lib.errors import HandleError
+from ep_lib.errors import BufferClosedError, HandleError
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
-from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
-from ep_lib.moe.mode import DispatchRouting
+from ep_lib.moe.mode import DispatchRouting, ExpertRows
 
 Record = TypeVar("Record")
+
+# Of Buffers and handles, where only numbers can go: into the operators of a compiled torch graph.
+_numbers = itertools.count(1)
+_numbered: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def give_number(thing: Any) -> int:
+    """A number of this process for ``thing``, valid as long as something else holds it."""
+    number = next(_numbers)
+    _numbered[number] = thing
+    return number
+
+
+def find(number: int) -> Any:
+    """The thing with this number. Raises BufferClosedError if it is gone."""
+    thing = _numbered.get(int(number))
+    if thing is None:
+        raise BufferClosedError(
+            f"the Buffer or handle with number {int(number)} does not exist any more; make a new one"
+        )
+    return thing
 
 
 def make_record(kind: type[Record], **fields: Any) -> Record:

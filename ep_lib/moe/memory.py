@@ -48,18 +48,20 @@ class ModeMemory:
     def __init__(
         self,
         rank: Rank,
-        parts: dict[str, Part],
-        nbytes: int,
-        zeroed: int,
+        layout: tuple[dict[str, Part], int],
+        unset: str,
         *,
         who: str,
         lower: str | Callable[[int], str],
     ) -> None:
-        """Collective: allocate ``nbytes`` and set the first ``zeroed`` of them to zero, before a peer writes there.
+        """Collective: allocate what :func:`lay_out` gave, and set the parts before ``unset`` to zero, before a peer
+        writes there.
 
         Raises OutOfSymmetricMemory: ``who`` needs the memory, and with ``lower`` lowered less would be enough (or what
         ``lower`` says of the bytes that are free).
         """
+        parts, nbytes = layout
+        zeroed = parts[unset].offset
         self.parts, self._rank, self._zeroed = parts, rank, zeroed
         try:
             self.array: Array = rank.symmetric(nbytes, np.uint8, fill=None)
@@ -75,7 +77,7 @@ class ModeMemory:
                 available=error.available,
             ) from error
         self.array[:zeroed] = 0
-        sync_current_stream(rank)
+        rank.streams.settle()
         rank.barrier()  # no signal may arrive before the zeros
         info = describe(self.array)
         self.device, self.kind = info.device, info.kind
@@ -84,17 +86,11 @@ class ModeMemory:
     def clear(self, first: str) -> None:
         """Set what was zero at the start to zero again, from the part ``first`` on, while no rank runs a kernel."""
         self.array[self.parts[first].offset : self._zeroed] = 0
-        sync_current_stream(self._rank)
+        self._rank.streams.settle()
 
     def free(self) -> None:
         """Peers may still read it: rank.symmetric() waits for them before it reuses it."""
         self._rank.free(self.array)
-
-
-def sync_current_stream(rank: Rank) -> None:
-    """CuPy's own kernels may run on another stream than ours: let them finish."""
-    if rank.backend == "cuda":
-        rank.xp.cuda.get_current_stream().synchronize()
 
 
 def address_of(array: Array | None) -> int:

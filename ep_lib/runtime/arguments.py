@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ep_lib.errors import ArgumentError, RankFailed
-from ep_lib.memory.device_state import MAX_RANKS
+from ep_lib.jit.device_state import MAX_RANKS
 from ep_lib.require import brief, is_about_the_call, one_of, refuse, seconds, several, show, whole_number
 from ep_lib.transports import registry
 

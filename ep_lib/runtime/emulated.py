@@ -124,7 +124,7 @@ def process_rank(
     from ep_lib.emulator.host_links import HostLinks, fabric_of_hosts, gather_hosts
     from ep_lib.emulator.process_world import ProcessWorld
     from ep_lib.emulator.shared_heaps import SharedHeaps
-    from ep_lib.memory import device_state
+    from ep_lib.jit import device_state
 
     timeout = _TIMEOUT_S if timeout is None else timeout
     size = bootstrap.world_size if invitation is None else len(invitation.processes)

@@ -8,7 +8,7 @@ import os
 import pickle
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -17,11 +17,11 @@ import numpy as np
 from ep_lib.backends.base import Backend, Streams
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, OutOfSymmetricMemory, RankMismatchError
 from ep_lib.jit import pieces
+from ep_lib.jit.device_state import MAX_PIECE_COUNTS, PIECE_COUNTS_OFFSET
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import describe, element_type, is_array, like
-from ep_lib.memory.device_state import MAX_PIECE_COUNTS, PIECE_COUNTS_OFFSET
 from ep_lib.memory.symmetric import SymmetricHeap
-from ep_lib.require import brief, flag, index, instance, refuse, show
+from ep_lib.require import flag, index, instance, refuse, show
 from ep_lib.runtime.call_names import name_of_result
 
 # What pickle raises, and the classes of what it copies
@@ -268,14 +268,12 @@ class Rank:
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised ``xp`` array in this rank's own memory (not symmetric)."""
         self._require_open()
-        with _enough_memory(shape):
-            return self._backend.watched(self._backend.new_array(_shape(shape), element_type(dtype)))
+        return self._backend.watched(self._backend.new_array(_shape(shape), element_type(dtype)))
 
     def host_array(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """A NumPy array of zeros that kernels may write by its address while the host reads it (mapped memory)."""
         self._require_open()
-        with _enough_memory(shape):
-            return self._backend.host_array(_shape(shape), element_type(dtype))
+        return self._backend.host_array(_shape(shape), element_type(dtype))
 
     def to_device(self, array: Any) -> Any:
         """A copy of an array, or of nested lists of numbers, where this rank's kernels can use it."""
@@ -339,15 +337,6 @@ def _shape(shape: Any) -> tuple[int, ...]:
     if math.prod(filter(None, dimensions)) >= 2**58 or len(dimensions) > 32:  # NumPy multiplies them without the zeros
         refuse("shape", shape, "at most 32 numbers, whose product fits into memory")
     return dimensions
-
-
-@contextlib.contextmanager
-def _enough_memory(shape: Any) -> Iterator[None]:
-    """Raises ArgumentError where an array of this shape finds no memory."""
-    try:
-        yield
-    except MemoryError as error:
-        raise ArgumentError(f"shape is {brief(shape)}, and there is no memory for it: {error}; ask for less") from error
 
 
 def _check_fill(fill: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

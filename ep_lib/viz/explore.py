@@ -14,8 +14,8 @@ from ep_lib.emulator import recording as rec
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.emulator.recording import Recording
 from ep_lib.errors import ArgumentError
+from ep_lib.jit.device_state import MAX_RANKS
 from ep_lib.jit.kernel import Kernel
-from ep_lib.memory.device_state import MAX_RANKS
 from ep_lib.require import whole_number
 from ep_lib.runtime.check import record
 from ep_lib.runtime.rank import Rank

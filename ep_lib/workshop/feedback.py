@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ep_lib.emulator.findings import Access
+from ep_lib.jit.device_state import BELOW_ZERO
 from ep_lib.jit.lexer import without_comments
-from ep_lib.memory.device_state import BELOW_ZERO
 from ep_lib.workshop.crossing import GivenWasChanged
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime
 from ep_lib.workshop.scenario import (

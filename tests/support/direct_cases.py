@@ -125,11 +125,14 @@ def features(rank: Rank, case: Case, choice: int, kind: str = "native") -> None:
         ]
         biases = [[(x * np.float32(0.5 + i)).astype(x.dtype) for i in range(choice % 3)] for x in case.xs]
         bias = tuple(to_input(rank, b, kind) for b in biases[me]) or None
-        out = buffer.combine(to_input(rank, y, kind), recv.handle, bias=bias, async_finish=aside, sorted_by_expert=True)
+        order = ("ranks", "choices")[choice // 3 % 2]
+        out = buffer.combine(
+            to_input(rank, y, kind), recv.handle, bias=bias, async_finish=aside, sorted_by_expert=True, sum_order=order
+        )
         if aside:
             out, event = out
             event.synchronize()
-        sums = reference.combine(backs, case.topk_idx, None, num_experts=case.num_experts, biases=biases)
+        sums = reference.combine(backs, case.topk_idx, num_experts=case.num_experts, biases=biases, sum_order=order)
         assert_same(to_numpy(out, case.dtype), sums[me], "combine of rows by expert")
 
         again = ready(rank, buffer.dispatch(x, None, weights, handle=recv.handle, sorted_by_expert=True, copy=copied))

@@ -9,6 +9,7 @@ import numpy as np
 
 from ep_lib import Buffer, Rank, reference
 from ep_lib.jit.structs import header_constant
+from ep_lib.memory.arrays import describe
 from support.dispatch_combine_cases import BF16, Case, assert_same, make_case, to_input, to_numpy
 
 FP8 = reference.FP8
@@ -88,18 +89,23 @@ def run_case(
     )
     arguments = case.buffer_arguments() | {"max_tokens": 1}
     with Buffer(rank, **arguments, num_max_dispatch_tokens_per_rank=case.max_tokens, num_low_latency_sms=sms) as buffer:
+        totals = to_input(rank, np.zeros(case.num_experts // rank.world_size, np.int32), kind or "native")
         for number in range(rounds):
-            early = weights if number % 2 else None
-            sent = buffer.low_latency_dispatch(x, idx, fp8, **options, topk_weights=early)
+            odd = number % 2 == 1
+            more = {"topk_weights": weights if odd else None, "column_major_scales": odd, "recv_totals": totals}
+            sent = buffer.low_latency_dispatch(x, idx, fp8, **options, **more)
             _wait(rank, sent)
             rows, scales, counts = receive(sent, fp8)
+            assert_same(to_numpy(totals), (number + 1) * counts, "totals")
+            if fp8 and odd and 1 not in scales.shape[1:]:
+                assert describe(sent.recv_x[1]).strides_bytes[1:] == (4, 4 * rows.shape[1])
             y = experts(me, rows, scales, counts)
             there = buffer.get_next_low_latency_combine_buffer(sent.handle)
             assert tuple(there.shape) == y.shape
             back = buffer.low_latency_combine(
                 to_input(rank, y, kind or "native"),
                 sorted_idx,
-                None if number % 2 else sorted_weights,
+                None if odd else sorted_weights,
                 sent.handle,
                 **options,
             )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ep_lib.processes import OwnTime, descendants
 
@@ -32,3 +35,21 @@ def said_by(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str]]
             except subprocess.TimeoutExpired:  # what it has said so far is kept
                 own.require(cpu_s=CPU_S, idle_s=ENOUGH)
     return said
+
+
+def run_ranks(program: Path, ranks: int, *words: str) -> None:
+    """``program RANK RANKS WORDS...`` in so many processes, each of which ends by saying "done" and nothing else."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(rank), str(ranks), *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    try:
+        said = said_by(processes)
+    finally:
+        for process in processes:
+            process.kill()
+    assert [out for out, _ in said] == ["done\n"] * ranks, said

@@ -22,11 +22,11 @@ HEADERS = {
 ENTRIES = {
     "dispatch": (
         "@DispatchArgs args, @Arrivals arrivals, const int4* x, const long long* idx, const float* weights",
-        "dispatch<true, 3>(@args, @arrivals, x, idx, weights)",
+        "run_dispatch<true, true>(@args, @arrivals, x, idx, weights)",
     ),
     "combine": (
         "@CombineArgs args, int4* out, const int4* rows, const long long* idx, const float* weights",
-        "combine<3>(@args, out, rows, idx, weights)",
+        "run_combine<true>(@args, out, rows, idx, weights)",
     ),
 }
 _DISPATCH, _COMBINE = HEADERS

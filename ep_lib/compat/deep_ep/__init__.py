@@ -10,11 +10,11 @@ what is absent. Needs torch; tensors may lie on a CPU, and the emulator runs the
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 import torch
 
+from ep_lib.compat import alias
 from ep_lib.compat.deep_ep import buffer
 from ep_lib.compat.deep_ep import events as utils
 from ep_lib.compat.deep_ep.buffer import Buffer
@@ -22,9 +22,9 @@ from ep_lib.compat.deep_ep.config import Config
 from ep_lib.compat.deep_ep.elastic import ElasticBuffer, get_logical_domain_size, get_physical_domain_size
 from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
 from ep_lib.compat.deep_ep.handles import EPHandle
-from ep_lib.errors import BackendUnavailable
 
 topk_idx_t = torch.int64
+"""The dtype of expert ids, torch.int64."""
 
 __all__ = [
     "Buffer",
@@ -46,23 +46,5 @@ def install_alias(*, replace: bool = False) -> None:
     Raises BackendUnavailable if DeepEP itself was imported already, or is installed: two libraries of one name would be
     taken for each other. ``replace``: prefer this one to an installed DeepEP.
     """
-    me = sys.modules[__name__]
-    there = sys.modules.get("deep_ep")
-    if there is me:
-        return
-    if there is not None and not _is_our_distribution(there):
-        raise BackendUnavailable(
-            "deep_ep was imported before install_alias(), and is DeepEP itself: call install_alias() first"
-        )
-    if there is None and not replace and importlib.util.find_spec("deep_ep") is not None:
-        raise BackendUnavailable(
-            "DeepEP is installed here as deep_ep: install_alias(replace=True) prefers ep_lib's, in this process"
-        )
-    sys.modules["deep_ep"] = me
     # Programs import from these as well: `from deep_ep.utils import EventOverlap`.
-    sys.modules["deep_ep.utils"], sys.modules["deep_ep.buffer"] = utils, buffer
-
-
-def _is_our_distribution(module: object) -> bool:
-    """Whether ``module`` is the one of extras/deep_ep, which is being imported and calls install_alias()."""
-    return bool(getattr(module, "is_alias_of_ep_lib", False))
+    alias.install("deep_ep", sys.modules[__name__], {"utils": utils, "buffer": buffer}, replace=replace)

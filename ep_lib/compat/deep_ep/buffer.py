@@ -20,7 +20,6 @@ from ep_lib.compat.deep_ep.handles import Handle, LowLatencyFields, require_hand
 from ep_lib.compat.deep_ep.layout import (
     Layout,
     choices_sent,
-    layout_by_kernel,
     layout_by_torch,
     ranks_of,
     refuse_needless,
@@ -34,9 +33,9 @@ from ep_lib.compat.deep_ep.scales import (
 from ep_lib.errors import ArgumentError, NotSupportedError
 from ep_lib.moe.agreement import NoRoomError
 from ep_lib.moe.autograd import dense, require_tensor
-from ep_lib.moe.checks import refuse_choices
+from ep_lib.moe.checks import refuse_choices, require_flags
 from ep_lib.moe.config import parse_dtype
-from ep_lib.reference import FP8_GROUP
+from ep_lib.moe.formats import FP8_GROUP
 from ep_lib.require import at_least_one, flag, index, instance, refuse, several, whole_number
 
 Dispatched = tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]
@@ -97,6 +96,7 @@ class Buffer(Face):
         self._masks: Any = WeakTensorKeyDictionary()  # of get_dispatch_layout: versions of mask and ids, and the ids
 
     def destroy(self) -> None:
+        """Collective: give the memory back. Raises ArgumentError unless made with ``explicitly_destroy=True``."""
         super().destroy()
         self._raw.clear()
 
@@ -185,13 +185,13 @@ class Buffer(Face):
             refuse_choices(topk_idx.numpy(), num_experts)
 
         backend = "cuda" if topk_idx.is_cuda else "emulator"
-        rank = next((e.buffer.rank for e in self._engines.values() if e.shape.backend == backend), None)
+        count_choices = next((e.count_choices for e in self._engines.values() if e.shape.backend == backend), None)
 
         def count() -> tuple[Layout, Tensor | None]:
-            if rank is None:
+            if count_choices is None:
                 counted = layout_by_torch(topk_idx, num_experts, self.group_size)
             else:
-                counted = layout_by_kernel(topk_idx, num_experts, rank)
+                counted = count_choices(topk_idx, num_experts)
             return counted, self._per_node(counted.is_token_in_rank)
 
         (found, per_node), event = self._run(count, topk_idx, previous_event, async_finish, (topk_idx,))
@@ -367,9 +367,13 @@ class Buffer(Face):
         """
         self._require_usable()
         _refuse_cost_stats("dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats)
-        flags = {"use_fp8": use_fp8, "round_scale": round_scale, "use_ue8m0": use_ue8m0}
-        for name, value in (flags | {"async_finish": async_finish, "return_recv_hook": return_recv_hook}).items():
-            flag(name, value)
+        require_flags(
+            use_fp8=use_fp8,
+            round_scale=round_scale,
+            use_ue8m0=use_ue8m0,
+            async_finish=async_finish,
+            return_recv_hook=return_recv_hook,
+        )
         if use_ue8m0 and not round_scale:
             raise ArgumentError("use_ue8m0 has room for exponents only: pass round_scale=True with it")
         rows, ids = dense(require_rows("x", x, 2)), require_ids(topk_idx).contiguous()
@@ -379,25 +383,35 @@ class Buffer(Face):
         if stats is not None:
             here = (self._require_experts(num_experts) // self.group_size,)
             require_tensor("cumulative_local_expert_recv_stats", stats)
-            if stats.dtype != torch.int32 or stats.shape != here or stats.device != rows.device:
-                refuse("cumulative_local_expert_recv_stats", stats, f"int32 {list(here)} on {rows.device}")
+            if (
+                stats.dtype != torch.int32
+                or stats.shape != here
+                or stats.device != rows.device
+                or not stats.is_contiguous()
+            ):
+                wanted = f"contiguous int32 {list(here)} on {rows.device}"
+                refuse("cumulative_local_expert_recv_stats", stats, wanted)
         engine = self._low_latency_engine(rows, ids, num_max_dispatch_tokens_per_rank, num_experts)
         buffer = self._use(engine, rows)
         rounded = use_fp8 and round_scale
 
         def send() -> tuple[Any, Rows, Hook]:
             sent = buffer.low_latency_dispatch(
-                rows, ids, use_fp8 and not rounded, False, return_recv_hook=return_recv_hook
+                rows,
+                ids,
+                use_fp8 and not rounded,
+                return_recv_hook=return_recv_hook,
+                column_major_scales=True,
+                recv_totals=stats,
             )
-            out, finish = _arrange(sent.recv_x, rounded, use_ue8m0)
+            out, finish = _cast_later(sent.recv_x, use_ue8m0) if rounded else (sent.recv_x, None)
 
             def arrive() -> None:
                 if sent.hook is not None:
                     sent.hook()
                 engine.sync_emulated()
-                finish()
-                if stats is not None:
-                    stats.add_(sent.recv_count)
+                if finish is not None:
+                    finish()
 
             if not return_recv_hook:
                 arrive()
@@ -426,8 +440,7 @@ class Buffer(Face):
         Raises what that raises; NotSupportedError for ``use_logfmt`` and ``combine_wait_recv_cost_stats``.
         """
         self._require_usable()
-        for name, value in {"async_finish": async_finish, "return_recv_hook": return_recv_hook}.items():
-            flag(name, value)
+        require_flags(async_finish=async_finish, return_recv_hook=return_recv_hook)
         _refuse_cost_stats("combine_wait_recv_cost_stats", combine_wait_recv_cost_stats)
         if use_logfmt:
             raise NotSupportedError("use_logfmt: rows come back in bfloat16 here; leave use_logfmt out")
@@ -595,29 +608,21 @@ def _rows(x: Any, back: Callable[[Tensor], Tensor] | None) -> Rows:
     return x if back is None else (x[0], back(x[1]))
 
 
-def _arrange(came: Any, rounded: bool, ue8m0: bool) -> tuple[Rows, Hook]:
-    """What the caller gets of a low-latency dispatch's rows, and how it is filled once they are there."""
-    if rounded:
-        experts, capacity, hidden = came.shape
-        groups = hidden // FP8_GROUP
-        cast = torch.empty(came.shape, dtype=torch.float8_e4m3fn, device=came.device)
-        shape = (experts, capacity, groups // 4 if ue8m0 else groups)
-        scales = by_columns(shape, came, torch.int32 if ue8m0 else torch.float32)
+def _cast_later(came: Tensor, ue8m0: bool) -> tuple[Rows, Hook]:
+    """What the caller gets of a low-latency dispatch's rows that are cast with powers of two, and how it is filled
+    once they are there."""
+    experts, capacity, hidden = came.shape
+    groups = hidden // FP8_GROUP
+    cast = torch.empty(came.shape, dtype=torch.float8_e4m3fn, device=came.device)
+    shape = (experts, capacity, groups // 4 if ue8m0 else groups)
+    scales = by_columns(shape, came, torch.int32 if ue8m0 else torch.float32)
 
-        def cast_all() -> None:
-            rows, powers = cast_with_powers_of_two(came)
-            cast.copy_(rows)
-            scales.copy_(pack_ue8m0(powers) if ue8m0 else powers)
+    def cast_all() -> None:
+        rows, powers = cast_with_powers_of_two(came)
+        cast.copy_(rows)
+        scales.copy_(pack_ue8m0(powers) if ue8m0 else powers)
 
-        return (cast, scales), cast_all
-    if isinstance(came, tuple):
-        columns = by_columns(tuple(came[1].shape), came[1], torch.float32)
-
-        def turn() -> None:
-            columns.copy_(came[1])
-
-        return (came[0], columns), turn
-    return came, lambda: None
+    return (cast, scales), cast_all
 
 
 def _refuse_cost_stats(name: str, value: Any) -> None:

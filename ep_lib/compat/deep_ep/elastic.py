@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 import ep_lib.moe.buffer as moe
 from ep_lib.compat.deep_ep.engines import Shape, members_of
 from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap, event_of
-from ep_lib.compat.deep_ep.face import Before, Face, Rows, read_bias, read_payload, require_ids, require_rows
+from ep_lib.compat.deep_ep.face import Before, Face, Rows, absent, read_bias, read_payload, require_ids, require_rows
 from ep_lib.compat.deep_ep.handles import EPHandle, require_handle
 from ep_lib.errors import ArgumentError, NotSupportedError
 from ep_lib.moe.autograd import dense, require_tensor
@@ -24,14 +24,8 @@ Combined = tuple[Tensor, Tensor | None, EventOverlap]
 _ALIGNMENT_BYTES = 2 << 20  # of DeepEP's sizes
 _HINTED_TOP_K = 8  # where none is known
 _EMULATED_SMS = 4  # DeepEP's fewest
+_ONLY = "ep_lib's ElasticBuffer has dispatch and combine only"
 _QUEUE_PAIRS = {True: 129, False: 17}  # that DeepEP allocates, by allow_hybrid_mode
-
-
-def _absent(what: str, instead: str) -> Any:
-    def refuse_call(*_: Any, **__: Any) -> NoReturn:
-        raise NotSupportedError(f"{what}: ep_lib's ElasticBuffer has dispatch and combine only; {instead}")
-
-    return staticmethod(refuse_call)
 
 
 class ElasticBuffer(Face):
@@ -336,7 +330,10 @@ class ElasticBuffer(Face):
         def bring() -> tuple[Tensor, Tensor | None]:
             if epilogue is not None:
                 epilogue.current_stream_wait()
-            out: Tensor = buffer.combine(rows, handle.inner, bias=biases, sorted_by_expert=handle.do_expand)
+            order = "choices" if buffer.config.is_direct else "ranks"  # as DeepEP adds up, where it can be
+            out: Tensor = buffer.combine(
+                rows, handle.inner, bias=biases, sorted_by_expert=handle.do_expand, sum_order=order
+            )
             if topk_weights is None:
                 return out, None
             return out, self._sum_weights(buffer, handle.inner, handle.by_row(weights))
@@ -347,14 +344,14 @@ class ElasticBuffer(Face):
 
     # ---- Not here ----------------------------------------------------------------------------------------------------
 
-    get_engram_storage_size_hint = engram_write = engram_fetch = _absent(
-        "Engram", "a kernel of your own can read other ranks' memory (examples/own_kernel.py)"
+    get_engram_storage_size_hint = engram_write = engram_fetch = absent(
+        f"Engram: {_ONLY}; a kernel of your own can read other ranks' memory (examples/own_kernel.py)"
     )
-    get_pp_buffer_size_hint = pp_set_config = pp_send = pp_recv = _absent(
-        "pipeline-parallel send and receive", "torch.distributed has send and recv"
+    get_pp_buffer_size_hint = pp_set_config = pp_send = pp_recv = absent(
+        f"pipeline-parallel send and receive: {_ONLY}; torch.distributed has send and recv"
     )
-    get_agrs_num_max_session_bytes = get_agrs_buffer_size_hint = create_agrs_session = destroy_agrs_session = _absent(
-        "all-gather sessions", "torch.distributed has all_gather_into_tensor"
+    get_agrs_num_max_session_bytes = get_agrs_buffer_size_hint = create_agrs_session = destroy_agrs_session = absent(
+        f"all-gather sessions: {_ONLY}; torch.distributed has all_gather_into_tensor"
     )
     agrs_new_session = agrs_set_config = agrs_get_inplace_tensor = all_gather = create_agrs_session
 

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look
-from ep_lib.bootstrap.group import make_group_bootstrap
+from ep_lib.bootstrap.group import StoreGroup, make_group_bootstrap
 from ep_lib.bootstrap.torchrun import StoreBootstrap
+from ep_lib.compat.deep_ep.layout import CountingKernel
 from ep_lib.config import Config
 from ep_lib.emulator.host_links import gather_hosts
 from ep_lib.errors import ArgumentError, NotSupportedError, PeerTimeout, RankFailed, RankMismatchError, everywhere
@@ -74,6 +75,7 @@ class Engine:
 
     def __init__(self, shape: Shape, buffer: Buffer) -> None:
         self.shape, self.buffer = shape, buffer
+        self.count_choices = CountingKernel(buffer.rank)
 
     @property
     def max_tokens(self) -> int:
@@ -90,7 +92,7 @@ class Members:
     """The ranks of a group, what they agree on, and the engines that they have made."""
 
     def __init__(self, group: Any) -> None:
-        """Collective. ``group``: of torch.distributed, a communicator of mpi4py, or a Rank (of all ranks)."""
+        """Collective. ``group``: of torch.distributed or a StoreGroup, a communicator of mpi4py, or a Rank (of all)."""
         self._group = group
         self._bootstrap = None if isinstance(group, Rank) else make_group_bootstrap(group)
         one = group if self._bootstrap is None else self._bootstrap
@@ -163,7 +165,8 @@ class Members:
                 raise ArgumentError(f"tensors of the {shape.backend} backend, and a rank of {self._group.backend}")
             buffer = Buffer(self._group, **arguments)
         else:
-            buffer = Buffer.open(self._group, backend=shape.backend, **arguments)
+            timeout = self._group.timeout if isinstance(self._group, StoreGroup) else None
+            buffer = Buffer.open(self._group, backend=shape.backend, timeout=timeout, **arguments)
         engine = Engine(shape, buffer)
         self._engines[self._made] = weakref.ref(engine), buffer
         self._made += 1

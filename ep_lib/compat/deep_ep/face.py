@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -135,12 +135,21 @@ class Face:
             raise BufferClosedError("this Buffer was destroyed; make a new one")
 
 
+def absent(sentence: str) -> Any:
+    """A method of theirs that is not here: calling it raises NotSupportedError."""
+
+    def refuse_call(*_: Any, **__: Any) -> NoReturn:
+        raise NotSupportedError(sentence)
+
+    return staticmethod(refuse_call)
+
+
 def require_rows(name: str, value: Any, dimensions: int) -> Tensor:
     """A tensor with so many dimensions, without its gradient."""
     tensor = require_tensor(name, value)
     if tensor.dim() != dimensions:
         refuse(name, value, f"a tensor with {dimensions} dimensions")
-    return tensor.detach()
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def require_ids(topk_idx: Any) -> Tensor:

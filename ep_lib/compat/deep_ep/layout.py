@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import library_kernel
-from ep_lib.jit.structs import header_constant, header_struct
+from ep_lib.jit.operation import Launch, Made, Operation, struct
+from ep_lib.memory.arrays import describe
+from ep_lib.moe.config import INT32
 from ep_lib.runtime.rank import Rank
 
 _THREADS, _EMULATED_THREADS = 512, 64
@@ -33,31 +36,43 @@ def layout_by_torch(topk_idx: Tensor, num_experts: int, ranks: int) -> Layout:
     return Layout(sent.sum(0, dtype=torch.int32), choices[:num_experts], sent)
 
 
-def layout_by_kernel(topk_idx: Tensor, num_experts: int, rank: Rank) -> Layout:
-    """One launch of <moe/common/layout.cuh> in the current stream, and three of torch. Ids that are no expert's count
-    nowhere."""
-    ranks, (num_tokens, top_k) = rank.world_size, topk_idx.shape
-    ids = topk_idx.clamp(-1, num_experts).to(torch.int32).contiguous()  # int64 2**32 + 1 is not expert 1
-    send_index, per_rank, choices = (
-        torch.empty(shape, dtype=torch.int32, device=ids.device) for shape in ((num_tokens, ranks), ranks, num_experts)
-    )
-    args = header_struct("moe/common/layout.cuh", "LayoutArgs").pack(
-        num_tokens=num_tokens, top_k=top_k, experts_per_rank=num_experts // ranks
-    )
-    library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout").launch(
-        rank,
-        ranks,
-        _THREADS if rank.backend == "cuda" else _EMULATED_THREADS,
-        args,
-        ids,
-        send_index,
-        per_rank,
-        choices,
-        shared_bytes=4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + num_experts // ranks),
-    )
-    if rank.backend == "emulator":
-        rank.synchronize()
-    return Layout(per_rank, choices, send_index >= 0)
+class CountingKernel:
+    """The same in one launch, on a rank that is there."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._streams = rank, rank.streams.operations()
+        self._operations: dict[tuple[str, int], Operation] = {}
+
+    def __call__(self, topk_idx: Tensor, num_experts: int) -> Layout:
+        ids = describe(topk_idx.contiguous())
+        key = "int" if ids.dtype == INT32 else "long long", num_experts
+        operation = self._operations.get(key)
+        if operation is None:
+            operation = self._operations[key] = self._declare(*key)
+        with self._streams.begin("torch", False):
+            counted = operation.run(ids, *ids.shape)
+        if self._rank._backend.host_waits:
+            self._rank.synchronize()
+        return Layout(*counted)
+
+    def _declare(self, index: str, num_experts: int) -> Operation:
+        ranks = self._rank.world_size
+        each = num_experts // ranks
+        file = "compat/deep_ep/layout.cu"
+        args = struct(file, "CountArgs", num_tokens="tokens", top_k="top_k", experts_per_rank=each)
+        made = [
+            Made("per_rank", "torch", (ranks,), INT32),
+            Made("choices", "torch", (num_experts,), INT32),
+            Made("sent", "torch", ("tokens", ranks), np.dtype(bool)),
+        ]
+        launch = Launch(
+            library_kernel(file, f"ep::deep_ep::count_choices<{index}>"),
+            ranks,
+            _EMULATED_THREADS if self._rank._backend.costly_threads else _THREADS,
+            (args, "ids", "sent", "per_rank", "choices"),
+            4 * each,
+        )
+        return Operation(self._rank, ("ids", "tokens", "top_k"), [launch], made)
 
 
 def ranks_of(topk_idx: Tensor, num_experts: int, ranks: int) -> Tensor:

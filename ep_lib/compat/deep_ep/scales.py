@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ep_lib.errors import ArgumentError, NotSupportedError
-from ep_lib.reference import FP8_GROUP
+from ep_lib.moe.formats import FP8_GROUP
 
 _PACKED = 4  # exponents in an int32
 _EXPONENT_BIAS, _MANTISSA_BITS = 127, 23

@@ -198,47 +198,6 @@ bool look_at_dense(PyObject* object, DLTensor* tensor) {
     return tensor->ndim >= 1 && tensor->ndim <= kMostDims && is_contiguous(*tensor);
 }
 
-// A tensor of the first `rows` of one, in the same memory, by torch's own `share(base, sizes, strides, offset)`. Null
-// if it is not as usual, or has fewer.
-PyObject* share_rows(PyObject* share, PyObject* object, int64_t rows) {
-    DLTensor tensor;
-    if (!look_at_dense(object, &tensor) || tensor.shape[0] < rows) return nullptr;
-    PyObject *const sizes = PyTuple_New(tensor.ndim), *const strides = PyTuple_New(tensor.ndim);
-    PyObject* const zero = PyLong_FromLong(0);
-    PyObject* result = nullptr;
-    if (sizes && strides && zero) {
-        int64_t step = 1;
-        for (int d = tensor.ndim - 1; d >= 0; --d) {
-            PyTuple_SET_ITEM(sizes, d, PyLong_FromLongLong(d == 0 ? rows : tensor.shape[d]));
-            PyTuple_SET_ITEM(strides, d, PyLong_FromLongLong(step));
-            step *= tensor.shape[d];
-        }
-        PyObject* const args[] = {object, sizes, strides, zero};
-        result = PyObject_Vectorcall(share, args, 4, nullptr);
-    }
-    Py_XDECREF(sizes), Py_XDECREF(strides), Py_XDECREF(zero);
-    return result;
-}
-
-// first_rows(share, rows, arrays): a list of the same, with None for None; None where one is not as usual.
-PyObject* first_rows(PyObject*, PyObject* const* given, Py_ssize_t count) {
-    if (count != 3 || !PyLong_CheckExact(given[1]) || !PyTuple_CheckExact(given[2])) Py_RETURN_NONE;
-    const int64_t rows = PyLong_AsLongLong(given[1]);
-    const Py_ssize_t arrays = PyTuple_GET_SIZE(given[2]);
-    PyObject* const made = PyList_New(arrays);
-    for (Py_ssize_t i = 0; made && i < arrays; ++i) {
-        PyObject* const array = PyTuple_GET_ITEM(given[2], i);
-        PyObject* const part = array == Py_None ? Py_NewRef(Py_None) : share_rows(given[0], array, rows);
-        if (!part) {
-            PyErr_Clear();
-            Py_DECREF(made);
-            Py_RETURN_NONE;
-        }
-        PyList_SET_ITEM(made, i, part);
-    }
-    return made;
-}
-
 // use_arrays(ArrayInfo, describe): Python's, for arrays that are no torch tensors.
 PyObject* use_arrays(PyObject*, PyObject* args) {
     PyObject *info, *describe;
@@ -693,7 +652,6 @@ PyTypeObject operation_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyMethodDef functions[] = {
     {"describe", describe_or_none, METH_O, nullptr},
     {"lend", lend, METH_VARARGS, nullptr},
-    {"first_rows", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(first_rows)), METH_FASTCALL, nullptr},
     {"use_arrays", use_arrays, METH_VARARGS, nullptr},
     {"use_tensors", use_tensors, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};

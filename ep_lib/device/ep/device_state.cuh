@@ -1,6 +1,6 @@
 // What a kernel must know about the world, and what it leaves behind when a wait fails.
 //
-// Host and device share these structs: ep_lib/memory/device_state.py reads their layout from this file.
+// Host and device share these structs: ep_lib/jit/device_state.py reads their layout from this file.
 // <ep/platform.cuh> includes it, not the other way round.
 #pragma once
 #include <stdint.h>

@@ -103,6 +103,14 @@ void no_source(const Warp& warp, const Fiber& f, int source) {
                        detail + ": they take no part");
 }
 
+// Lanes that a mask names have ended, and the operation goes on without them.
+void ended_instead(const Warp& warp, const Fiber& f, uint32_t ended) {
+    char mask[16];
+    snprintf(mask, sizeof mask, "0x%x", f.mask);
+    checker->never_came(&f, &warp.lanes[__builtin_ctz(ended)],
+                        std::string("the mask ") + mask + " names " + lanes_text(ended) + ", which do not come here");
+}
+
 // The last lane to arrive computes the results of all.
 void compute_warp_op(Warp* warp, uint32_t mask, int op) {
     uint32_t ballot = 0;
@@ -150,6 +158,7 @@ bool complete_warp_op(Warp* warp, const Fiber& one, uint32_t running) {
     bool together = true;
     for_each_lane(warp, mask, [&](const Fiber& f) { together &= f.op == op && f.mask == named; });
     if (!together) return false;
+    if (const uint32_t ended = named & warp->exited; checker && ended) ended_instead(*warp, one, ended);
     if (checker && op == EPEMU_WARP_SYNC) checker->syncwarp(warp, mask);
     machine->schedule->join(warp, mask);
     compute_warp_op(warp, mask, op);
@@ -285,6 +294,7 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
     me->op = static_cast<int16_t>(op);
     me->mask = mask;
     me->pc = EPEMU_PC;
+    if (checker) me->check->last_pc = static_cast<uint32_t>(EPEMU_PC);
     me->value = value;
     me->arg = arg;
     me->width = width;

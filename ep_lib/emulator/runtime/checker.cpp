@@ -691,6 +691,7 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
 
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
     if (!size) return;
+    fiber->check->last_pc = static_cast<uint32_t>(pc);
     if (!(flags & kWrites)) {
         // The compiler may make it a load by the read-only path.
         for (const Range& range : fiber->block->launch->read_only)
@@ -987,7 +988,7 @@ bool Checker::load(Fiber* fiber, uintptr_t address, uint64_t* value, int size, i
     const size_t newest = history ? history->messages.size() - 1 : 0;
     const size_t message = history && value ? choose_message(*l, t) : newest;
     const Write* w = message == newest ? l : &history->messages[message].write;
-    if (w == l) witness.load(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
+    witness.load(*fiber, address, size, order, scope, static_cast<uint32_t>(pc), w == l);
     read_of_memory(t, address, static_cast<size_t>(size), atomic_flags(order, scope, false), pc);
     acquire_from(w, t, address, size, order, scope, static_cast<uint32_t>(pc));
     if (history) noticed(*l, *w, message, t, order, static_cast<uint32_t>(pc));
@@ -1024,6 +1025,7 @@ bool Checker::store(Fiber* fiber, uintptr_t address, const uint64_t* value, int 
     release_into(w, l, t, order, scope);
     wrote_atomically(l, w, t, scope, t.rank, static_cast<uint32_t>(pc), false);
     if (weak) written(l, w, place, value, t, time, false);
+    t.time++;  // for the words of findings: what comes before it, and what behind
     if (recorder && !newest && value != &kLater) recorder->has_value(*value);
     return newest;
 }
@@ -1046,7 +1048,8 @@ void Checker::swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc) 
     }
 }
 
-void Checker::swapped_out(Fiber* fiber, uintptr_t address) {
+void Checker::found(Fiber* fiber, uintptr_t address) {
+    witness.uses(*fiber, address, true);
     if (unwritten_swaps_.empty()) return;
     const auto swap = unwritten_swaps_.find({fiber->check->id, address});
     if (swap == unwritten_swaps_.end()) return;
@@ -1081,14 +1084,16 @@ void Checker::update(Fiber* fiber, uintptr_t address, uint64_t now, int size, in
     release_into(w, l, t, order, scope);
     wrote_atomically(l, w, t, scope, t.rank, static_cast<uint32_t>(pc), true);
     if (weak) written(l, w, place, &now, t, time, true);
+    t.time++;
     if (recorder && behind) recorder->has_value(now);
     if (recorder) recorder->learned(t.clock, t.rank, t.id);
 }
 
 void Checker::fence(Fiber* fiber, int order, int scope) {
     ThreadCheck& t = *fiber->check;
-    witness.fence(*fiber, order, scope, static_cast<uint32_t>(fiber->pc));
+    const uint32_t time = t.time;
     order_by_fence(t, order, scope);
+    witness.fence(*fiber, order, scope, static_cast<uint32_t>(fiber->pc), time);
     if (recorder) {
         recorder->fence(*fiber, order, scope);
         recorder->learned(t.clock, t.rank, t.id);
@@ -1177,6 +1182,7 @@ void Checker::meet(const std::vector<Fiber*>& fibers) {
     join_all([&](auto&& use) {
         for (Fiber* f : fibers) use(*f->check);
     });
+    for (Fiber* f : fibers) f->check->met_by_number = true;
     if (!recorder) return;
     recorder->met(fibers);
     recorder->learned(fibers[0]->check->clock, fibers[0]->check->rank, alone(fibers.size(), *fibers[0]->check));
@@ -1221,7 +1227,7 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     const auto [id, time] = free.front();
     free.pop_front();
 
-    if (op.signal) witness.posted(*poster, static_cast<uint32_t>(pc));
+    if (op.signal) witness.posted(*poster, op.signal, static_cast<uint32_t>(pc));
     auto* check = new OpCheck;
     op.check = check;
     check->reader.clock = publish(*poster->check).clock;

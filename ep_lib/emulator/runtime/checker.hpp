@@ -93,6 +93,8 @@ struct ThreadCheck {
     uint32_t stores_called = 0;              // how often it has called tma_store
     uint32_t called_at[4];                   // by its own count, when; of the latest calls
     uint8_t details = 0;                     // AccessDetails of what it does now, for who keeps accesses
+    uint32_t last_pc = 0;                    // where it has last accessed memory, or called an operation of its warp
+    bool met_by_number = false;              // at a barrier that has one
     uint32_t asked_again_pc = 0;             // the last tma_wait, if this thread had waited for that round before
 };
 
@@ -160,9 +162,9 @@ class __attribute__((visibility("hidden"))) Checker {
     uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
     static const uint64_t kLater;  // the value of a store that shows afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
-    // An exchange follows, which may be no more than a store; and what it has found is used.
+    // An exchange follows, which may be no more than a store; and what an atomic has found is used.
     void swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);
-    void swapped_out(Fiber* fiber, uintptr_t address);
+    void found(Fiber* fiber, uintptr_t address);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                 const Behind* behind = nullptr);
     // Under weak memory: an older value that a read-modify-write may get instead. False: the newest.
@@ -204,6 +206,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);  // a load by the read-only path follows
     // What CUDA leaves open; it is a mistake if results depend on it.
     void undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std::string remedy, std::string detail);
+    void never_came(const Fiber* fiber, const Fiber* gone, std::string detail);
     std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // as Machine's
 
     void polled(uintptr_t address, uintptr_t pc);  // a thread looks there again, and has changed nothing in between
@@ -455,11 +458,23 @@ class __attribute__((visibility("hidden"))) Checker {
         uintptr_t to_begin = 0, to_end = 0;  // of bulk loads: where they write
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
     };
+    struct Event {  // of a thread of this block
+        uint32_t id, time;
+        uint64_t block;
+    };
     struct Side {
         uint32_t id, time, pc;
         uint8_t flags;
     };
     // What one occurrence of a conflict tells. Of several at one pair of places, the surest is reported.
+    // Whose write a reader has met too early. Whether its writer signals later, and where, shows at the end.
+    struct Unsettled {
+        bool is = false;
+        uint64_t writer_block = 0;
+        uint32_t writer = 0, written = 0;
+        uint64_t reader_block = 0;
+        uint32_t read_pc = 0;
+    };
     struct Verdict {
         const char* kind = "race";
         std::string remedy;
@@ -472,11 +487,8 @@ class __attribute__((visibility("hidden"))) Checker {
         uintptr_t lock = 0;             // which both sides seem to hold: if it turns out to be none, that is taken back
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
         bool mixed = false;             // an atomic against a plain access: is it a signal?
-        // For "swap": whose access it was that the signal came before. Whether it signals later shows at the end.
-        bool unsettled = false;
-        bool in_one_rank = false;  // ... and then, which of its signals is that of this write is not known
-        uint64_t writer_block = 0;
-        uint32_t writer = 0, written = 0, read_pc = 0;
+        bool in_one_rank = false;       // which of the writer's signals is that of this write, is not known
+        Unsettled unsettled;
     };
     struct Finding {
         Verdict verdict;
@@ -544,7 +556,9 @@ class __attribute__((visibility("hidden"))) Checker {
                           Verdict* v) const;
     Verdict judge(const Conflict& c) const;
     bool judge_synchronisation(const Conflict& c, Verdict* v) const;
-    bool judge_hand_over(const Conflict& c, Verdict* v) const;
+    static bool follows(const Event& e, const SyncLoad& l);
+    bool judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t block, Verdict* v) const;
+    bool judge_hand_over(const Conflict& c, Verdict* v, bool others) const;
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;

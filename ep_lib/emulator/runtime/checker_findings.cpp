@@ -34,6 +34,8 @@ constexpr const char* kReleaseAcquire = "release/acquire or a fence";
 constexpr const char* kWait = "wait for the writer's signal (release/acquire) before the read";
 constexpr const char* kWaitFirst =
     "wait (acquire) before the read, then __syncwarp or __syncthreads for the other threads";
+constexpr const char* kWaitRound =
+    "wait for this round's signal: for a value that grows with each round (a count: round x signals a round)";
 constexpr const char* kCredit = "credit before reuse";
 constexpr const char* kQuiet = "quiet, fence or put_signal between data and signal";
 constexpr const char* kDataFirst = "data before its signal, and a quiet, fence or release between them";
@@ -42,6 +44,16 @@ constexpr const char* kAtomicSignal =
 constexpr const char* kWaitWritten =
     "tma_wait_written between a bulk store and the signal that tells of it (it follows the wait)";
 constexpr const char* kCopyWait = "__pipeline_wait_prior(0)";
+constexpr const char* kStoresAndLooks =
+    "each of the two looks at a word that the other one stores, and both are in what that is to keep for one";
+constexpr const char* kOneAtomicLock =
+    "a lock that one atomic takes (atom_cas_acquire from 0 to 1, until it gives 0) and st_release of 0 gives back; or "
+    "all "
+    "rules of Dekker, Peterson or the bakery, with __threadfence_system (fence.sc) between each store and its looks";
+constexpr const char* kMeetAgain =
+    "a second barrier by number at the end of each round, which no warp passes before the reader has read";
+constexpr const char* kLanesThatCome =
+    "the operation outside of the branch, or a mask of the lanes that come to it (of __ballot_sync before the branch)";
 constexpr const char* kReused = "slot reused";
 constexpr const char* kOvertakes = "signal overtakes data";
 
@@ -50,6 +62,7 @@ constexpr const char* kScopes[] = {"block", "gpu", "sys"};
 constexpr const char* kReach[] = {"threads of its own block only", "threads of its own GPU only", "everyone"};
 constexpr const char* kOtherIs[] = {"in the same block", "in another block", "on another rank"};
 
+inline bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 inline const char* warp_barrier(size_t threads) { return threads > kWarpSize ? kSyncwarpAmongMany : kSyncwarp; }
 
 const Checker::Record* Checker::record_of(uint32_t id, uint32_t time) const {
@@ -132,6 +145,17 @@ void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std:
     if (finding.count > 1) return;
     finding.verdict.kind = kind;
     finding.verdict.remedy = std::move(remedy);
+    finding.verdict.detail = std::move(detail);
+    finding.verdict.certainty = 22;
+}
+
+// `gone` has ended without coming to the operation of its warp in which this thread waited for it.
+void Checker::never_came(const Fiber* fiber, const Fiber* gone, std::string detail) {
+    const auto side = [](const Fiber* f, uint32_t pc) { return Side{f->check->id, f->check->time, pc, 0}; };
+    Finding& finding = note(side(fiber, static_cast<uint32_t>(fiber->pc)), side(gone, gone->check->last_pc));
+    if (finding.count > 1) return;
+    finding.verdict.kind = "mask";
+    finding.verdict.remedy = kLanesThatCome;
     finding.verdict.detail = std::move(detail);
     finding.verdict.certainty = 22;
 }
@@ -266,15 +290,17 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         v.wait = 0;
         return v;
     }
-    if (!v.unsettled) return v;
-    const bool swapped = std::string(v.how) == "swap";
-    if (!swapped) {  // a barrier is missing before the signal, unless another signal comes behind one
-        const uint32_t behind = witness.signalled_since(v.writer_block, v.writer, v.written, v.to);
+    const Unsettled& u = v.unsettled;
+    if (!u.is) return v;
+    const auto signalled = [&](uint32_t but) {
+        return witness.signalled_since(u.writer_block, u.writer, u.written, but);
+    };
+    if (std::string(v.how) != "swap") {  // a barrier is missing before the signal, unless one comes behind a barrier
+        const uint32_t behind = signalled(v.to);
         if (!behind || !v.to) return v;
         v.from = v.to;
     }
-    const uint32_t later = witness.signalled_since(v.writer_block, v.writer, v.written, v.from);
-    const uint32_t again = witness.signalled_since(v.writer_block, v.writer, v.written, 0);
+    const uint32_t later = signalled(v.from), again = signalled(0);
     if (!later && !again) {
         v.signal = v.from;
         return v;
@@ -287,13 +313,13 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         return v;
     }
     v.kind = "race";
-    v.how = "wait_for";
-    v.signal = v.from = later ? later : again;
-    v.to = v.read_pc;
-    v.remedy = kWaitFirst;
-    v.detail = again && !later
-                   ? "the wait before the read was over with an earlier signal of this line: it is a round behind"
-                   : "what the reader has waited for is an earlier signal; the one that follows this write comes later";
+    v.signal = later ? later : again;
+    witness.signalled_to(u.reader_block, u.writer_block, u.writer, u.written, &v.signal, &v.wait);
+    v.how = v.wait ? "wait_round" : "wait_for";
+    v.from = v.signal;
+    v.to = v.wait ? v.wait : u.read_pc;
+    v.remedy = v.wait ? kWaitRound : kWaitFirst;
+    v.detail = "what the reader has waited for is an earlier signal; the one that follows this write comes later";
     return v;
 }
 
@@ -416,7 +442,7 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     const bool nic = !c.t.owner || ids_of(c.slot.id).nic;
     if (c.flags & c.slot.flags & kAtomic) {
         if (c.bytes == c.slot.bytes && (c.flags & c.slot.flags & kVolatile)) {  // the option asks for it
-            if (!judge_hand_over(c, &v) && !judge_one_sided_lock(c, &v)) {
+            if (!judge_hand_over(c, &v, false) && !judge_one_sided_lock(c, &v)) {
                 v.remedy = "release/acquire or a fence on both sides, or a barrier: volatile orders nothing";
                 v.certainty = 20;
                 v.from = c.slot.pc;
@@ -520,9 +546,17 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
         return true;
     }
     Hint hint = t.owner->hint;
+    const std::vector<SyncLoad> waits = witness.waits_of(t.block);
+    const auto is_relaxed = [&](auto&& same) {
+        return std::any_of(waits.begin(), waits.end(),
+                           [&](const SyncLoad& l) { return !acquires(l.order) && same(l); });
+    };
+    if (hint.why == Hint::kNotAcquired && !is_relaxed([&](const SyncLoad& l) { return l.pc == hint.load_pc; }))
+        hint.why = Hint::kNone;
     for (const ThreadCheck& sibling : t.owner->threads)
         for (const Known& pending : sibling.pending)
-            if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending.clock))
+            if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending.clock) &&
+                is_relaxed([&](const SyncLoad& l) { return l.id == sibling.id; }))
                 hint = {Hint::kNotAcquired, from_rank, 0, 0, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
     if (!op && hint.writer == c.slot.id && hint.stored < c.slot.time) return false;  // it came before the write
@@ -546,7 +580,6 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
 
 namespace {
 
-bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 bool releases(int order) { return order == EPEMU_RELEASE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 
 // One side of a hand-over: how far its release or acquire reaches, and the line that keeps it from reaching further.
@@ -561,87 +594,112 @@ struct Reach {
 
 }  // namespace
 
-// A thread that had done the first access has stored something, and this thread has seen it: so it was to be ordered.
-// Which link of that is missing?
-bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
+// Of a thread that has seen what another one stored: whether that was stored after this event, as it should have been
+// published and acquired then.
+bool Checker::follows(const Event& e, const SyncLoad& l) {
+    const SyncStore& s = l.seen;
+    if (!s.pc || s.kind == SyncKind::kNic || s.block != e.block || s.id == l.id) return false;
+    return s.id == e.id ? s.time >= e.time : happens_before(e.id, e.time, s.known);
+}
+
+// Whether the store and the look order what was done before with what comes behind: if not, what is missing there.
+bool Checker::judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t block, Verdict* v) const {
+    const SyncStore& s = l.seen;
+    const bool own = s.id == e.id;
+    const int needed = s.block == block ? EPEMU_SCOPE_BLOCK : s.rank == rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
+    Reach given, taken;
+    bool fenced_too_early = false;  // before a barrier, behind which the thread knows of what others did
+    if (releases(s.order)) given.take(s.scope, s.pc, false);
+    for (const FenceSeen& f : s.fences) {
+        if (f.pc && (own ? f.time >= e.time : happens_before(e.id, e.time, f.known))) {
+            given.take(std::min(f.scope, s.scope), f.scope < s.scope ? f.pc : s.pc, f.scope < s.scope);
+        } else if (f.pc && !own && f.scope >= needed) {
+            fenced_too_early = true;
+        }
+    }
+    if (acquires(l.order)) taken.take(l.scope, l.pc, false);
+    if (l.fence.pc)
+        taken.take(std::min(l.fence.scope, l.scope), l.fence.scope < l.scope ? l.fence.pc : l.pc,
+                   l.fence.scope < l.scope);
+    if (given.scope >= needed && taken.scope >= needed) return false;
+    const bool lock = (l.swap || s.gives_turn) && witness.is_lock(l.address, e.id);
+    const bool giver = given.scope < needed;
+    const Reach& side = giver ? given : taken;
+    const std::string fence = kFences[needed], thing = lock ? "lock" : "signal";
+    v->kind = "race";
+    v->certainty = lock ? 51 : 40;
+    v->signal = s.pc;
+    v->wait = l.pc;
+    v->how = "at";
+    v->lock = lock ? l.address : 0;
+    if (side.scope >= 0) {
+        const std::string narrow = side.by_fence ? lock ? "the fence at the lock" : "the fence"
+                                   : giver       ? "the " + thing + "'s store"
+                                                 : "the " + thing + "'s load";
+        v->detail = narrow + (lock ? " reaches " : " between the two reaches ") + kReach[side.scope] +
+                    ", and the other thread is " + kOtherIs[needed];
+        v->remedy = "scope: " + (side.by_fence ? fence : std::string(kScopes[needed])) +
+                    " is the smallest that reaches a thread " + kOtherIs[needed];
+        v->what = side.by_fence ? "use " + fence : std::string("give it the scope ") + kScopes[needed];
+        v->to = side.pc;
+    } else if (lock) {
+        v->detail = giver ? "both hold the lock here, but it is given back without release: what was done under it is "
+                            "not published"
+                          : "both hold the lock here, but it is taken without acquire: what was done under it before "
+                            "need not be seen";
+        v->remedy =
+            std::string("release/acquire of the lock: ") + fence + " after it is taken and before it is given back";
+        v->what = giver ? "give the lock back with release (or put " + fence + " before it)"
+                        : "take the lock with acquire (or put " + fence + " after it)";
+        v->to = giver ? s.pc : l.pc;
+    } else {
+        v->detail = giver ? "the signal in between is stored without release, so it publishes nothing"
+                          : "the signal in between is loaded without acquire, so nothing is ordered after it";
+        const bool both = giver && taken.scope < needed;
+        v->remedy = std::string(kReleaseAcquire) +
+                    (both    ? ", before the signal and after the wait: "
+                     : giver ? " before the signal: "
+                             : " after the wait: ") +
+                    fence + " is enough";
+        v->what = both && s.pc == l.pc ? "use acquire and release (acq_rel)"
+                  : giver              ? "store the signal with release"
+                                       : "load the signal with acquire";
+        v->to = giver ? s.pc : l.pc;
+        if (giver && fenced_too_early) {
+            v->detail =
+                "the fence comes before the barrier, and so covers, in PTX's memory model, only what its own thread "
+                "has done; the "
+                "signal behind the barrier is stored without release";
+            v->what = "put " + fence + " behind the barrier, before the signal";
+        }
+    }
+    return true;
+}
+
+// A thread that had done the first access has stored something, and this thread has seen it, or, with `others`, has seen
+// it by way of a third thread: so it was to be ordered. Which link of that is missing?
+bool Checker::judge_hand_over(const Conflict& c, Verdict* v, bool others) const {
     const ThreadCheck& t = c.t;
     const Slot& slot = c.slot;
     if (!t.owner || ids_of(slot.id).nic) return false;
-    const uint64_t block = past_of(slot.id, slot.time).block;
-    for (const SyncLoad* l : witness.loads_of(t.block)) {
-        const SyncStore& s = l->seen;
-        if (!s.pc || s.kind == SyncKind::kNic || s.block != block || s.id == l->id) continue;
-        if (l->is_of(c.address)) continue;  // this is what they fight about
-        if (l->id != t.id && !happens_before(l->id, l->time, t.clock)) continue;
-        const bool own = s.id == slot.id;
-        if (own ? s.time < slot.time : !happens_before(slot.id, slot.time, s.known)) continue;
-        if (own && s.time == slot.time && !releases(s.order) && s.pc < slot.pc) continue;  // most likely came before it
-        const int needed = scope_between(t, s.rank, s.block);
-        Reach given, taken;
-        bool fenced_too_early = false;  // before a barrier, behind which the thread knows of what others did
-        if (releases(s.order)) given.take(s.scope, s.pc, false);
-        for (const FenceSeen& f : s.fences) {
-            if (f.pc && (own ? f.time >= slot.time : f.time + 1 >= s.time)) {
-                given.take(std::min(f.scope, s.scope), f.scope < s.scope ? f.pc : s.pc, f.scope < s.scope);
-            } else if (f.pc && !own && f.scope >= needed) {
-                fenced_too_early = true;
-            }
+    const Event first = {slot.id, slot.time, past_of(slot.id, slot.time).block};
+    for (const SyncLoad& l : witness.waits_of(t.block)) {
+        if (l.is_of(c.address)) continue;  // this is what they fight about
+        if (l.id != t.id && !happens_before(l.id, l.time, t.clock)) continue;
+        if (!others) {
+            if (follows(first, l) && judge_link(first, l, t.rank, t.block, v)) return true;
+            continue;
         }
-        if (acquires(l->order)) taken.take(l->scope, l->pc, false);
-        if (l->fence.pc)
-            taken.take(std::min(l->fence.scope, l->scope), l->fence.scope < l->scope ? l->fence.pc : l->pc,
-                       l->fence.scope < l->scope);
-        if (given.scope >= needed && taken.scope >= needed) continue;
-        const bool lock = (l->swap || s.gives_turn) && witness.is_lock(l->address, slot.id);
-        const bool giver = given.scope < needed;
-        const Reach& side = giver ? given : taken;
-        const std::string fence = kFences[needed], thing = lock ? "lock" : "signal";
-        v->kind = "race";
-        v->certainty = lock ? 51 : 40;
-        v->signal = s.pc;
-        v->wait = l->pc;
-        v->how = "at";
-        v->lock = lock ? l->address : 0;
-        if (side.scope >= 0) {
-            const std::string narrow = side.by_fence ? lock ? "the fence at the lock" : "the fence"
-                                       : giver       ? "the " + thing + "'s store"
-                                                     : "the " + thing + "'s load";
-            v->detail = narrow + (lock ? " reaches " : " between the two reaches ") + kReach[side.scope] +
-                        ", and the other thread is " + kOtherIs[needed];
-            v->remedy = "scope: " + (side.by_fence ? fence : std::string(kScopes[needed])) +
-                        " is the smallest that reaches a thread " + kOtherIs[needed];
-            v->what = side.by_fence ? "use " + fence : std::string("give it the scope ") + kScopes[needed];
-            v->to = side.pc;
-        } else if (lock) {
-            v->detail =
-                giver ? "both hold the lock here, but it is given back without release: what was done under it is "
-                        "not published"
-                      : "both hold the lock here, but it is taken without acquire: what was done under it before "
-                        "need not be seen";
-            v->remedy =
-                std::string("release/acquire of the lock: ") + fence + " after it is taken and before it is given back";
-            v->what = giver ? "give the lock back with release (or put " + fence + " before it)"
-                            : "take the lock with acquire (or put " + fence + " after it)";
-            v->to = giver ? s.pc : l->pc;
-        } else {
-            v->detail = giver ? "the signal in between is stored without release, so it publishes nothing"
-                              : "the signal in between is loaded without acquire, so nothing is ordered after it";
-            const bool both = giver && taken.scope < needed;
-            v->remedy = std::string(kReleaseAcquire) +
-                        (both    ? ", before the signal and after the wait: "
-                         : giver ? " before the signal: "
-                                 : " after the wait: ") +
-                        fence + " is enough";
-            v->what = giver ? "store the signal with release" : "load the signal with acquire";
-            v->to = giver ? s.pc : l->pc;
-            if (giver && fenced_too_early) {
-                v->detail =
-                    "the fence comes before the barrier, and so covers only what its own thread has done; the "
-                    "signal behind the barrier is stored without release";
-                v->what = "put " + fence + " behind the barrier, before the signal";
-            }
+        const SyncStore& s = l.seen;
+        if (!s.pc || s.kind == SyncKind::kNic || s.block == t.block) continue;
+        for (const SyncLoad& before : witness.waits_of(s.block)) {
+            const Event third = {before.id, before.time, s.block};
+            if (!follows(first, before) || !follows(third, l)) continue;
+            if (!judge_link(first, before, s.rank, s.block, v) && !judge_link(third, l, t.rank, t.block, v)) continue;
+            v->detail = "by way of a third thread, " + v->detail;
+            v->certainty = 23;
+            return true;
         }
-        return true;
     }
     return false;
 }
@@ -666,11 +724,11 @@ bool Checker::judge_one_sided_lock(const Conflict& c, Verdict* v) const {
 // A wait that was over at once, with a value of an earlier launch.
 bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const {
     if (!reader) return false;
-    for (const SyncLoad* l : witness.loads_of(reader->block)) {
-        const SyncStore& s = l->seen;
+    for (const SyncLoad& l : witness.waits_of(reader->block)) {
+        const SyncStore& s = l.seen;
         if (!s.pc || s.rank != writer.rank || !s.launch) continue;
-        if (l->id != reader->id && !happens_before(l->id, l->time, reader->clock)) continue;
-        if (s.launch >= writer.launch || l->launch <= 1) return false;
+        if (l.id != reader->id && !happens_before(l.id, l.time, reader->clock)) continue;
+        if (s.launch >= writer.launch || l.launch <= 1) return false;
         v->kind = "race";
         v->certainty = 41;
         v->detail = "the wait was over with the value that launch " + std::to_string(s.launch) +
@@ -679,9 +737,9 @@ bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict
             "an epoch: signal and wait for a value that grows with each launch (or clear the signal between them)";
         v->what = "wait for this launch's value";
         v->how = "at";
-        v->to = l->pc;
+        v->to = l.pc;
         v->signal = s.pc;
-        v->wait = l->pc;
+        v->wait = l.pc;
         return true;
     }
     return false;
@@ -723,9 +781,9 @@ bool Checker::has_just_read(const Conflict& c) const {
 
 // Whether a thread has seen what this other one of the block stored: they do not meet at barriers alone.
 bool Checker::hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const {
-    for (const SyncLoad* l : witness.loads_of(t.block))
-        if (l->seen.pc && l->seen.block == t.block && !l->is_of(data) &&
-            ((l->id == t.id && l->seen.id == other) || (l->id == other && l->seen.id == t.id)))
+    for (const SyncLoad& l : witness.waits_of(t.block))
+        if (l.seen.pc && l.seen.block == t.block && !l.is_of(data) &&
+            ((l.id == t.id && l.seen.id == other) || (l.id == other && l.seen.id == t.id)))
             return true;
     return false;
 }
@@ -741,16 +799,36 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     v.how = "between";
     v.from = slot.pc;
     v.to = c.pc;
-    if (judge_hand_over(c, &v) || judge_one_sided_lock(c, &v)) return v;
+    if (judge_hand_over(c, &v, false) || judge_one_sided_lock(c, &v)) return v;
     const bool writes_both = !reads && !they_read && c.pc == slot.pc;  // both read, add and write back in one line
     if (writes_both && has_just_read(c) && !sibling_ahead(t, running(slot.id, past.block))) {
-        v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
         v.certainty = 50;
-        v.what = "use an atomic read-modify-write";
         v.how = "at";
+        const uint32_t look = witness.looks_at(t.block, t.id, past.block, slot.id);
+        if (look && witness.looks_at(past.block, slot.id, t.block, t.id)) {  // each at what the other one stores
+            v.detail = kStoresAndLooks;
+            v.remedy = kOneAtomicLock;
+            v.what = "take such a lock instead of the look";
+            v.to = look;
+            return v;
+        }
+        v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
+        v.what = "use an atomic read-modify-write";
         return v;
     }
     const bool by_flags = past.block == t.block && hand_over_by_flags(t, slot.id, c.address);
+    const ThreadCheck* const there = past.block == t.block ? running(slot.id, past.block) : nullptr;
+    if (there && !by_flags && t.met_by_number && there->met_by_number) {
+        const bool reuse = they_read || (slot.flags & kAgain);
+        if (reuse && !(reads && they_read)) v.kind = kReused;
+        v.remedy = reuse ? kMeetAgain : "a barrier by number between the two, which both pass";
+        v.how = reuse ? "named_again" : "named";
+        v.what = "";
+        v.from = they_read ? slot.pc : c.pc;
+        v.to = they_read ? c.pc : slot.pc;
+        v.certainty = 14;
+        return v;
+    }
     if (past.block == t.block && !by_flags) {
         const bool warp = slot.id / kWarpSize == t.id / kWarpSize;
         v.remedy = warp ? warp_barrier(threads) : kSyncthreads;
@@ -788,11 +866,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
         v.to = signal_of(t.rank, &t, theirs.rank, 0);
         if (!they_read) {
-            v.unsettled = true;
-            v.writer_block = past.block;
-            v.writer = slot.id;
-            v.written = slot.time;
-            v.read_pc = c.pc;
+            v.unsettled = {true, past.block, slot.id, slot.time, t.block, c.pc};
         }
         if (they_read) {
             v.remedy = warp ? kSyncwarpBeforeCredit : kSyncthreadsBeforeCredit;
@@ -813,6 +887,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         }
         return v;
     }
+    if (judge_hand_over(c, &v, true)) return v;
     const bool again = they_read ? c.again : (slot.flags & kAgain) != 0;
     if (they_read) {
         v.what = "";
@@ -843,11 +918,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
                 v.from = l->seen.pc;
                 v.to = c.pc;
                 v.wait = l->pc;
-                v.unsettled = true;
-                v.writer_block = t.block;
-                v.writer = t.id;
-                v.written = t.time;
-                v.read_pc = slot.pc;
+                v.unsettled = {true, t.block, t.id, t.time, past.block, slot.pc};
                 return v;
             }
         v.detail = "the reader has not waited for the writer, or only another thread of its block has";
@@ -877,12 +948,8 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.how = again ? "credit_late" : "swap";
         v.from = again ? slot.pc : signal_of(t.rank, &t, theirs.rank, 0, &v.wait);
         v.to = again ? c.pc : slot.pc;
-        v.unsettled = !again;
+        v.unsettled = {!again, past.block, slot.id, slot.time, t.block, c.pc};
         v.in_one_rank = !crosses;
-        v.writer_block = past.block;
-        v.writer = slot.id;
-        v.written = slot.time;
-        v.read_pc = c.pc;
     } else {
         v.remedy = kReleaseAcquire;
     }
@@ -1236,11 +1303,8 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.from = signal_of(reader_rank, reader, first.source, 0, &v.wait);
         v.to = c.slot.pc;
         v.how = "swap";
-        v.unsettled = true;
-        v.writer_block = past_of(first.poster_id, first.poster_time).block;
-        v.writer = first.poster_id;
-        v.written = first.poster_time;
-        v.read_pc = c.pc;
+        v.unsettled = {
+            true, past_of(first.poster_id, first.poster_time).block, first.poster_id, first.poster_time, t.block, c.pc};
     } else {
         v.remedy = kWaitFirst;
         v.how = "wait";
@@ -1334,11 +1398,12 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.from = signal_of(rank, reader, second.source, 0, &v.wait);
         v.to = c.pc;
         v.how = "swap";
-        v.unsettled = true;
-        v.writer_block = past_of(second.poster_id, second.poster_time).block;
-        v.writer = second.poster_id;
-        v.written = second.poster_time;
-        v.read_pc = slot.pc;
+        v.unsettled = {true,
+                       past_of(second.poster_id, second.poster_time).block,
+                       second.poster_id,
+                       second.poster_time,
+                       past.block,
+                       slot.pc};
     } else {
         v.remedy = kWaitFirst;
         v.how = "wait";

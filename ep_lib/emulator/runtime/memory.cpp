@@ -395,7 +395,7 @@ void epemu_load_pair(const uint64_t* p, uint64_t* first, uint64_t* second) {
     *first = synchronising_load(address, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, "a polling loop", pc);
 }
 uint64_t epemu_found(const void* address, uint64_t old) {
-    if (checker) checker->swapped_out(current, reinterpret_cast<uintptr_t>(address));
+    if (checker) checker->found(current, reinterpret_cast<uintptr_t>(address));
     return old;
 }
 
@@ -405,7 +405,9 @@ uint64_t epemu_atomic(int op, void* p, uint64_t value, uint64_t compare, int siz
         check_access(address, static_cast<size_t>(size), true, pc);
         checker->swaps(current, address, static_cast<size_t>(size), pc);
     }
-    return atomic(op, reinterpret_cast<uintptr_t>(p), value, compare, size, order, scope, EPEMU_PC);
+    const uint64_t old = atomic(op, reinterpret_cast<uintptr_t>(p), value, compare, size, order, scope, EPEMU_PC);
+    if (checker) checker->witness.uses(*current, reinterpret_cast<uintptr_t>(p), false);
+    return old;
 }
 void epemu_atomic16(int op, void* p, const void* value, const void* compare, void* old, int order, int scope) {
     constexpr int kBytes = 16;

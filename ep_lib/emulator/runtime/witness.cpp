@@ -9,8 +9,7 @@ namespace epemu {
 namespace {
 
 constexpr size_t kOldValues = 4;
-constexpr size_t kFinished = 256;  // blocks that have ended, whose stores are remembered ...
-constexpr size_t kWaits = 8;       // ... and so many of their latest waits that saw a store
+constexpr size_t kFinished = 256;  // blocks that have ended, whose stores are remembered
 constexpr size_t kNetOrders = 64;
 constexpr size_t kKept = 24;  // loads and stores of a block: of different lines, so few are enough
 
@@ -18,21 +17,21 @@ int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 
 }  // namespace
 
-void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
+void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest) {
     auto& loads = blocks_[f.block->id].loads;
     const ThreadCheck& t = *f.check;
     const auto location = locations_.find(address);
-    const SyncStore* last = location == locations_.end() ? nullptr : &location->second.last;
+    const SyncStore* last = !newest || location == locations_.end() ? nullptr : &location->second.last;
     const auto is_same = [&](const SyncLoad& l) { return l.id == t.id && l.pc == pc && l.address == address; };
-    const auto newest = std::find_if(loads.rbegin(), loads.rend(), is_same);  // a polling loop finds itself at once
-    if (newest != loads.rend()) {
-        const bool unchanged = last ? newest->seen.pc == last->pc && newest->seen.time == last->time : !newest->seen.pc;
-        if (unchanged && newest->time == t.time) {
+    const auto before = std::find_if(loads.rbegin(), loads.rend(), is_same);  // a polling loop finds itself at once
+    if (before != loads.rend()) {
+        const bool unchanged = last ? before->seen.pc == last->pc && before->seen.time == last->time : !before->seen.pc;
+        if (unchanged && before->time == t.time) {
             polls_.insert(pc);
-            newest->fence = FenceSeen();
-            if (newest == loads.rbegin()) return;
+            before->fence = FenceSeen();
+            if (before == loads.rbegin()) return;
         }
-        loads.erase(std::next(newest).base());
+        loads.erase(std::next(before).base());
     } else if (loads.size() == kKept) {
         loads.pop_front();
     }
@@ -49,9 +48,10 @@ void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int s
     loads.push_back(std::move(look));
 }
 
-SyncStore Witness::by(const Fiber& f, int order, int scope, uint32_t pc) {
+SyncStore Witness::by(const Fiber& f, uintptr_t address, int order, int scope, uint32_t pc) {
     const ThreadCheck& t = *f.check;
     SyncStore s;
+    s.address = address;
     s.id = t.id;
     s.time = t.time;
     s.pc = pc;
@@ -66,8 +66,8 @@ SyncStore Witness::by(const Fiber& f, int order, int scope, uint32_t pc) {
 
 void Witness::log(const SyncStore& s) {
     auto& stores = blocks_[s.block].stores;
-    const auto same = std::find_if(stores.begin(), stores.end(),
-                                   [&](const SyncStore& old) { return old.id == s.id && old.pc == s.pc; });
+    const auto is_same = [&](const SyncStore& o) { return o.id == s.id && o.pc == s.pc && o.address == s.address; };
+    const auto same = std::find_if(stores.begin(), stores.end(), is_same);
     if (same != stores.end()) {
         stores.erase(same);
     } else if (stores.size() == kKept) {
@@ -77,7 +77,7 @@ void Witness::log(const SyncStore& s) {
 }
 
 void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, SyncKind kind) {
-    SyncStore s = by(f, order, scope, pc);
+    SyncStore s = by(f, address, order, scope, pc);
     s.kind = kind;
     if (const auto it = fences_.find(s.id); it != fences_.end()) std::copy_n(it->second, 3, s.fences);
     Location& l = locations_[address];
@@ -104,7 +104,9 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
     l.last = std::move(s);
 }
 
-void Witness::posted(const Fiber& f, uint32_t pc) { log(by(f, EPEMU_RELEASE, EPEMU_SCOPE_SYSTEM, pc)); }
+void Witness::posted(const Fiber& f, uintptr_t signal, uint32_t pc) {
+    log(by(f, signal, EPEMU_RELEASE, EPEMU_SCOPE_SYSTEM, pc));
+}
 
 void Witness::store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
     stored(f, address, size, order, scope, pc, SyncKind::kStore);
@@ -112,7 +114,14 @@ void Witness::store(const Fiber& f, uintptr_t address, int size, int order, int 
 
 void Witness::update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
     load(f, address, size, order, scope, pc);
+    if (auto& loads = blocks_[f.block->id].loads; !loads.empty()) loads.back().updates = true;
     stored(f, address, size, order, scope, pc, SyncKind::kAdd);
+}
+
+void Witness::uses(const Fiber& f, uintptr_t address, bool used) {
+    auto& loads = blocks_[f.block->id].loads;
+    const auto is_it = [&](const SyncLoad& l) { return l.id == f.check->id && l.address == address && l.updates; };
+    if (const auto l = std::find_if(loads.rbegin(), loads.rend(), is_it); l != loads.rend()) l->used = used;
 }
 
 void Witness::swapped(const Fiber& f, uintptr_t address) {
@@ -126,12 +135,13 @@ void Witness::swapped(const Fiber& f, uintptr_t address) {
     if (!loads.empty()) loads.back().swap = true;
 }
 
-void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc) {
+void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time) {
     const ThreadCheck& t = *f.check;
-    if (order != EPEMU_ACQUIRE) fences_[t.id][scope] = {pc, t.time, scope};
+    const FenceSeen fence = {pc, time, scope, t.clock};
+    if (order != EPEMU_ACQUIRE) fences_[t.id][scope] = fence;
     if (order == EPEMU_RELEASE) return;
     for (SyncLoad& l : blocks_[f.block->id].loads)
-        if (l.id == t.id && l.fence.scope < scope) l.fence = {pc, t.time, scope};
+        if (l.id == t.id && l.fence.scope < scope) l.fence = fence;
 }
 
 void Witness::net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet) {
@@ -162,15 +172,11 @@ void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uin
 void Witness::finished(uint64_t block) {
     const auto it = blocks_.find(block);
     if (it == blocks_.end()) return;
-    auto& loads = it->second.loads;
-    const auto tells_nothing = [](const SyncLoad& l) { return !l.seen.pc; };
-    loads.erase(std::remove_if(loads.begin(), loads.end(), tells_nothing), loads.end());
-    if (loads.size() > kWaits) loads.erase(loads.begin(), loads.end() - kWaits);
-    if (loads.empty() && it->second.stores.empty()) {
+    if (it->second.stores.empty() && it->second.loads.empty()) {
         blocks_.erase(it);
         return;
     }
-    finished_.push_back(block);  // what it stored may be asked for at the end
+    finished_.push_back(block);  // what it did may be asked for at the end
     if (finished_.size() <= kFinished) return;
     blocks_.erase(finished_.front());
     finished_.pop_front();
@@ -181,6 +187,31 @@ std::vector<const SyncLoad*> Witness::loads_of(uint64_t block) const {
     if (const auto it = blocks_.find(block); it != blocks_.end())
         for (auto l = it->second.loads.rbegin(); l != it->second.loads.rend(); ++l) all.push_back(&*l);
     return all;
+}
+
+std::vector<SyncLoad> Witness::waits_of(uint64_t block) const {
+    std::vector<SyncLoad> waits;
+    for (const SyncLoad* l : loads_of(block)) {
+        const auto follows = [&](const SyncLoad& w) { return w.id == l->id && w.address == l->address && !w.updates; };
+        const auto wait = std::find_if(waits.begin(), waits.end(), follows);
+        if (!l->updates || (wait == waits.end() && l->used)) {
+            waits.push_back(*l);
+        } else if (wait != waits.end()) {
+            SyncLoad by_wait = *wait;
+            by_wait.seen = l->seen;
+            waits.push_back(std::move(by_wait));
+        }
+    }
+    return waits;
+}
+
+uint32_t Witness::looks_at(uint64_t block, uint32_t id, uint64_t other_block, uint32_t other) const {
+    const auto it = blocks_.find(other_block);
+    if (it == blocks_.end()) return 0;
+    for (const SyncLoad& l : waits_of(block))
+        for (const SyncStore& s : it->second.stores)
+            if (l.id == id && s.id == other && l.is_of(s.address)) return l.pc;
+    return 0;
 }
 
 const SyncStore* Witness::last_store(uintptr_t address) const {
@@ -222,14 +253,33 @@ const SyncStore* Witness::held(uint32_t id, uint32_t time, uintptr_t* lock) cons
     return nullptr;
 }
 
-uint32_t Witness::signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const {
+template <class Each>
+void Witness::each_since(uint64_t block, uint32_t id, uint32_t time, const Each& each) const {
     const auto it = blocks_.find(block);
-    if (it == blocks_.end()) return 0;
-    for (const SyncStore& s : it->second.stores) {
-        const bool after = s.id == id ? s.time >= time : happens_before(id, time, s.known);
-        if (after && s.pc != but) return s.pc;
-    }
-    return 0;
+    if (it == blocks_.end()) return;
+    for (const SyncStore& s : it->second.stores)
+        if ((s.id == id ? s.time >= time : happens_before(id, time, s.known)) && !each(s)) return;
+}
+
+uint32_t Witness::signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const {
+    uint32_t pc = 0;
+    each_since(block, id, time, [&](const SyncStore& s) {
+        if (s.pc != but) pc = s.pc;
+        return !pc;
+    });
+    return pc;
+}
+
+void Witness::signalled_to(uint64_t reader_block, uint64_t block, uint32_t id, uint32_t time, uint32_t* signal,
+                           uint32_t* wait) const {
+    const std::vector<SyncLoad> waits = waits_of(reader_block);
+    each_since(block, id, time, [&](const SyncStore& s) {
+        const auto l = std::find_if(waits.begin(), waits.end(), [&](const SyncLoad& w) { return w.is_of(s.address); });
+        if (l == waits.end()) return true;
+        *signal = s.pc;
+        *wait = l->pc;
+        return false;
+    });
 }
 
 }  // namespace epemu

@@ -20,10 +20,12 @@ enum class SyncKind : uint8_t { kStore, kAdd, kSwap, kNic };  // what wrote; kSw
 struct FenceSeen {
     uint32_t pc = 0, time = 0;
     int scope = -1;
+    VectorClock known;  // what happened before it
 };
 
 // A write to a location that threads synchronise by.
 struct SyncStore {
+    uintptr_t address = 0;
     uint32_t id = 0, time = 0, pc = 0;
     int rank = -1;
     uint64_t block = 0;
@@ -49,7 +51,8 @@ struct SyncLoad {
     uint32_t id = 0, time = 0, pc = 0;
     int64_t launch = 0;
     int order = 0, scope = 0;
-    bool swap = false, polls = false;
+    bool swap = false, updates = false;
+    bool used = true;  // what it has found: an addition whose value no line uses waits for nothing
     bool is_of(uintptr_t place) const { return place - address < static_cast<uintptr_t>(size); }
     FenceSeen fence;  // the widest acquiring one that has followed
     SyncStore seen;   // id 0 with pc 0: nobody had stored yet
@@ -66,17 +69,25 @@ class __attribute__((visibility("hidden"))) Witness {
   public:
     void net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet);
     const NetOrder* ordered_since(uint32_t id, uint32_t time) const;  // the first of this thread
-    void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
+    // `newest`: whether that is what it has got; what stored an older value is not known.
+    void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest = true);
     void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
+    void uses(const Fiber& f, uintptr_t address, bool used);  // what its last update there has found
     void swapped(const Fiber& f, uintptr_t address);  // the update before this one was a swap that changed the value
-    void fence(const Fiber& f, int order, int scope, uint32_t pc);
-    void posted(const Fiber& f, uint32_t pc);  // a signal that a NIC will bring
+    void fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time);  // by when the thread came to it
+    void posted(const Fiber& f, uintptr_t signal, uint32_t pc);                    // a signal that a NIC will bring
     void nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc);
     void finished(uint64_t block);
 
+    // A line in which a thread of this block looks at what a thread of the other one stores. Else 0.
+    uint32_t looks_at(uint64_t block, uint32_t id, uint64_t other_block, uint32_t other) const;
+
     // Looks of a block's threads at such locations, the newest first.
     std::vector<const SyncLoad*> loads_of(uint64_t block) const;
+    // What a thread of it may have waited by. An update whose value no line uses is no wait; where a load of its thread
+    // follows, that is the wait, and what the update has found was seen by it.
+    std::vector<SyncLoad> waits_of(uint64_t block) const;
     const SyncStore* last_store(uintptr_t address) const;
     // The thread that took this lock and has not given it back.
     const SyncStore* holder(uintptr_t address) const;
@@ -88,6 +99,9 @@ class __attribute__((visibility("hidden"))) Witness {
     bool is_poll(uint32_t pc) const { return polls_.count(pc) != 0; }
     // A line by which a thread of this block, which knew of (id, time), has signalled since: another than `but`. Else 0.
     uint32_t signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const;
+    // The same where a thread of the reader's block waits for it, and the line of that wait; unchanged if there is none.
+    void signalled_to(uint64_t reader_block, uint64_t block, uint32_t id, uint32_t time, uint32_t* signal,
+                      uint32_t* wait) const;
 
   private:
     struct Location {
@@ -101,10 +115,12 @@ class __attribute__((visibility("hidden"))) Witness {
     };
     struct BlockLog {
         std::deque<SyncLoad> loads;    // the latest of each thread, line and location
-        std::deque<SyncStore> stores;  // the latest of each thread and line
+        std::deque<SyncStore> stores;  // the latest of each thread, line and location
     };
-    static SyncStore by(const Fiber& f, int order, int scope, uint32_t pc);
+    static SyncStore by(const Fiber& f, uintptr_t address, int order, int scope, uint32_t pc);
     void log(const SyncStore& s);
+    template <class Each>
+    void each_since(uint64_t block, uint32_t id, uint32_t time, const Each& each) const;  // true: go on
     void stored(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, SyncKind kind);
 
     bool gave_back_ = false;  // a lock, by the last store

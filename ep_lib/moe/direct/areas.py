@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.cuda import native_host
-from ep_lib.memory.arrays import Array, as_kind, holding
+from ep_lib.memory.arrays import Array, as_kind, holding, lend
 from ep_lib.moe.config import BufferConfig
 from ep_lib.moe.memory import ModeMemory
 
@@ -56,7 +55,7 @@ class ReceiveAreas:
         """The part ``name`` of an area, from its byte ``skipped`` on, as an array that holds the lease."""
         inside = lease.area * self._area_bytes[name] + skipped
         if kind == "torch":
-            tensor = native_host.lend(self.address(lease, name, skipped), shape, dtype, self._device, lease)
+            tensor = lend(self.address(lease, name, skipped), shape, dtype, self._device, lease)
             if tensor is not None:
                 return tensor
         begin, nbytes = self._memory.parts[name].offset + inside, shape[0] * shape[1] * dtype.itemsize

@@ -2,7 +2,7 @@
 //
 // TMA (<ep/tma.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came before. So
 // bytes in flight need no registers, and a few SMs keep many of them. Rows may lie in this GPU's memory or in a peer's.
-// Sums are in float32, in ascending order of ranks: those of <moe/common/sums.cuh>, bit for bit.
+// Sums are in float32, in ascending order of ranks: those of <moe/common/sums.cuh>, bit for bit; or in the order of choices.
 #pragma once
 #include <ep/tma.cuh>
 #include <moe/common/sums.cuh>
@@ -19,6 +19,7 @@ struct AddArgs {
     int piece_vectors;  // of a row, that come together
     int most_ranks;     // that a token can go to: the smaller of top_k and ranks
     int stages;         // pieces under way per warp, at least 2
+    int by_choice;      // 1: rows are added in the order in which their ranks' last choices stand, as by DeepEP V2
 };
 
 constexpr int kOwnShift = 16;  // with packed rows, Piece::found also says which of them is this rank's own: 1 and on
@@ -216,6 +217,22 @@ EP_DEVICE void add_packed_pieces(const int4* pieces, int piece_vectors, const fl
     }
 }
 
+// All lanes: puts a token's rows, 32 at most, into the order in which their ranks' last ones of its `choices` stand.
+EP_DEVICE void order_by_choices(RowPtr* row_ptrs, int found, const int* choices, int top_k, int experts_per_rank) {
+    RowPtr row = {};
+    int last = -1, place = 0;
+    if (lane_id() < found) {
+        row = row_ptrs[lane_id()];
+        for (int k = 0; k < top_k; ++k) {
+            if (choices[k] >= 0 && choices[k] / experts_per_rank == row.rank) last = k;
+        }
+    }
+    for (int p = 0; p < found; ++p) place += __shfl_sync(kFullWarp, last, p) < last;
+    __syncwarp();  // all lanes have read their rows
+    if (lane_id() < found) row_ptrs[place] = row;
+    __syncwarp();
+}
+
 // Which of a token's rows is this rank's own; -1: none.
 EP_DEVICE int own_row(const RowPtr* row_ptrs, int found) {
     int own = -1;
@@ -246,6 +263,10 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
             if (token < args.num_tokens) {
                 begin = 0;
                 if (lane_id() == 0) count_piece(kCountCombineRows, found);
+                if (args.by_choice) {
+                    const int* const choices = topk_idx + static_cast<int64_t>(token) * args.top_k;
+                    detail::order_by_choices(memory.row_ptrs, found, choices, args.top_k, args.experts_per_rank);
+                }
                 if (topk_weights) {
                     for (int p = lane_id(); p < found; p += kWarpSize) {
                         RowPtr& at = memory.row_ptrs[p];

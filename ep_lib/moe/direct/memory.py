@@ -6,17 +6,15 @@ from dataclasses import asdict
 
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.moe.config import BufferConfig
+from ep_lib.moe.formats import FP8_GROUP
 from ep_lib.moe.memory import ModeMemory, Part, lay_out
 from ep_lib.moe.regroup import MEETINGS
-from ep_lib.reference import FP8_GROUP
 from ep_lib.runtime.rank import Rank
-
-# Parts that must be zero before the first operation; the others follow.
-_ZEROED = ("hellos", "state", "flags", "tags", "counts", "expert_counts", "arrived")
 
 
 def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
-    """Each part of the symmetric memory by name, and the bytes of all. Those that must be zero come first."""
+    """Each part of the symmetric memory by name, and the bytes of all. Those before ``recv_topk`` must be zero at the
+    start."""
     ranks, rows, buffers = config.world_size, config.max_rows, 2
     received = max(1, config.receive_areas) * rows
     kinds = header_constant("moe/common/notify.cuh", "kNumSignals")
@@ -55,13 +53,11 @@ def allocate(rank: Rank, config: BufferConfig) -> ModeMemory:
         fits = _tokens_that_fit(config, available)
         return f"max_tokens (max_tokens={fits} would fit)" if fits else "max_tokens (not even max_tokens=1 would fit)"
 
-    parts, nbytes = make_direct_map(config)
-    zeroed = min(part.offset for name, part in parts.items() if name not in _ZEROED)
     who = (
         f"a Buffer for {config.world_size} ranks x max_tokens={config.max_tokens} x hidden={config.hidden} "
         f"{config.dtype.name}"
     )
-    return ModeMemory(rank, parts, nbytes, zeroed, who=who, lower=lower)
+    return ModeMemory(rank, make_direct_map(config), "recv_topk", who=who, lower=lower)
 
 
 def _tokens_that_fit(config: BufferConfig, available: int) -> int:

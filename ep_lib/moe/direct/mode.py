@@ -17,28 +17,24 @@ import numpy as np
 
 from ep_lib.errors import BufferClosedError
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, Word, words
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, struct
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.areas import Lease, ReceiveAreas
-from ep_lib.moe.direct.expert_rows import ExpertRows, most_rows
-from ep_lib.moe.direct.memory import allocate
+from ep_lib.moe.direct.memory import allocate, make_direct_map
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, for_packed_rows, most_ranks
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import FP8_FLOAT32, PLAIN, ROW_SCALE_BYTES, UINT8, RowFormat, row_formats
-from ep_lib.moe.memory import sync_current_stream
-from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, with_scales
+from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan, with_scales
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
 _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 _MOST_KNOWN = 1024  # operations that are remembered
-_ADDRESS_BYTES = 8
-_BIASES = "bias", "more_bias"
 # How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
 _WAYS = {
     "push": ("combine_push", ""),
@@ -167,6 +163,11 @@ def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: A
     return as_kind(kind, scales, dtype), as_kind(kind, first, FLOAT32)[:, 0]
 
 
+def _most_grouped(config: BufferConfig, received: int, alignment: int) -> int:
+    """Rows that ``received`` ones can make: whole groups of ``alignment``."""
+    return (received * config.top_k + config.experts_per_rank * (alignment - 1)) // alignment * alignment
+
+
 class _RoutingParts(NamedTuple):
     """Where the parts of a routing's array begin."""
 
@@ -238,6 +239,7 @@ class DirectMode:
     """The :class:`ep_lib.moe.mode.Mode` of ranks that reach each other by loads and stores: direct writes."""
 
     checks_values = True
+    memory_map = staticmethod(make_direct_map)
 
     def __init__(self, rank: Rank, config: BufferConfig, tuning: Tuning | None = None) -> None:
         """Collective. Raises RankMismatchError and OutOfSymmetricMemory. ``tuning`` None: chosen by rows' size."""
@@ -288,14 +290,17 @@ class DirectMode:
         self._operations.clear()
 
     @property
-    def hellos(self) -> int:
+    def meeting_place(self) -> int:
         """The address of the part that <moe/common/regroup.cu> takes."""
         return self._at["hellos"]
 
-    @property
-    def returned(self) -> int:
-        """The address of the rows of :meth:`combine_input`."""
-        return self._at["returned"]
+    def waits(self, async_finish: bool) -> bool:
+        """Where hosts wait, and the operation need not run beside the caller's others."""
+        return self._backend.host_waits and not async_finish
+
+    def is_combine_input(self, x: ArrayInfo) -> bool:
+        """Whether these rows are :meth:`combine_input`'s."""
+        return x.address == self._at["returned"] and x.nbytes > 0
 
     def begin_anew(self, masked: Collection[int]) -> None:
         """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
@@ -303,11 +308,11 @@ class DirectMode:
         at = self._memory.parts["state"].offset + self._state.offsets["masked"]
         bits = sum(1 << r for r in masked)
         self._memory.array[at : at + 8] = self._rank.xp.asarray(np.array([bits], np.uint64).view(np.uint8))
-        sync_current_stream(self._rank)
+        self._rank.streams.settle()
         self.broken[0] = self.epoch = 0
         self._differs[...] = 0
 
-    def close(self) -> None:
+    def close(self, orderly: bool = True) -> None:
         """Free the symmetric memory."""
         if not self._rank.is_closed:
             self._memory.free()
@@ -332,7 +337,7 @@ class DirectMode:
             routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
-                grouped = most_rows(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
+                grouped = _most_grouped(config, num_rows, options.expert_alignment) if options.sorted_by_expert else 0
             else:
                 plan = self._await_plan(experts, weights)
                 num_rows = sum(plan.received.tolist())
@@ -374,6 +379,7 @@ class DirectMode:
         async_finish: bool,
         by_expert: ExpertRows | None = None,
         as_fp8: bool = False,
+        by_choice: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
         config = self._config
@@ -381,7 +387,7 @@ class DirectMode:
             way = "packed"
         elif by_expert is not None:
             way = "by expert"
-        elif x.address == self.returned:
+        elif x.address == self._at["returned"]:
             way = "pull"
         elif self._tuning_of(config.row_bytes).push or self._spare_blocks < 1:
             way = "push"
@@ -406,6 +412,7 @@ class DirectMode:
                 columns,
                 columns * config.dtype.itemsize // VECTOR_BYTES,
                 min(how.most_warps, max(1, -(-rows // how.rows_a_warp))),
+                int(by_choice),
             )
         self._finish(async_finish)
         return out
@@ -430,14 +437,14 @@ class DirectMode:
 
     def _finish(self, async_finish: bool) -> None:
         """NumPy knows no streams: on the emulator results are there when a call returns, or behind its event."""
-        if self._rank.backend == "emulator" and not async_finish:
+        if self.waits(async_finish):
             self._backend.synchronize()
 
     # ---- what the host learns ----------------------------------------------------------------------------------------
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
         ranks, first = self._config.world_size, 4 * self._tickets
-        if self._rank.backend == "emulator":
+        if self._backend.host_waits:
             self._backend.synchronize()
         deadline = time.monotonic() + _POLL_SECONDS
         while self._done[0] < first:
@@ -481,14 +488,15 @@ class DirectMode:
 
     def _declare_notify(self, is_int: bool, content: int, options: DispatchOptions) -> Launch:
         config, parts = self._config, self._parts
-        layout = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs")
-        args = layout.pack(
+        args = struct(
+            "moe/direct/notify_dispatch.cu",
+            "NotifyDispatchArgs",
             workspace=self._workspace,
             counts=self._at["counts"],
             expert_counts=self._at["expert_counts"],
             report=0 if options.num_worst_tokens else self._report_address,
-            ticket=0,
-            num_tokens=0,
+            ticket="ticket",
+            num_tokens="tokens",
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             options=content,
@@ -498,7 +506,7 @@ class DirectMode:
             kernel("notify_dispatch", "<int>" if is_int else "<long long>"),
             min(max(config.world_size, _NOTIFY_BLOCKS), self.num_sms),
             self._tuning_of(config.row_bytes).route_threads,
-            (Struct(args, words(layout, ticket="ticket", num_tokens="tokens")), "ids", "weights", *parts[:5]),
+            (args, "ids", "weights", *parts[:5]),
             4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
         )
 
@@ -509,33 +517,32 @@ class DirectMode:
         if cast:  # it is loaded as it is, and its side row is made beside it
             stage_vectors = config.row_vectors + _side_vectors(form)
         tuning = self._tuning_of(stage_vectors * VECTOR_BYTES)
-        inner = header_struct("moe/common/dispatch.cuh", "DispatchArgs")
-        layout = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs")
-        to = inner.pack(
+        to = struct(
+            "moe/common/dispatch.cuh",
+            "DispatchArgs",
             rows=self._at["rows"],
             recv_topk=self._at["recv_topk"],
             recv_weights=self._at["recv_weights"],
             recv_source=self._at["recv_source"],
-            num_tokens=0,
+            num_tokens="tokens",
             row_vectors=row_vectors,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             send_routing=int(send_routing),
         )
-        args = layout.pack(
+        args = struct(
+            "moe/direct/dispatch_bulk.cu",
+            "BulkDispatchArgs",
             workspace=self._workspace,
             to=to,
             recv_scales=self._area_of(form, None)[1],
-            tag=0,
+            tag=0 if send_routing else "tag",
             row_scales=side.numbers,
             max_rows=config.max_rows,
             area_vectors=config.max_rows * config.row_vectors,
             areas=config.receive_areas,
-            area=0,
+            area="area",
         )
-        changing = words(layout, area="area") + words(inner, layout.offsets["to"], num_tokens="tokens")
-        if not send_routing:
-            changing += words(layout, tag="tag")
         warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
         rows = _rows_type(form, cast, side)
         return Launch(
@@ -543,7 +550,7 @@ class DirectMode:
             self.num_sms,
             warps * _WARP,
             (
-                Struct(args, changing),
+                args,
                 "x",
                 "scales" if form.is_apart else Part("scales"),
                 parts.topk,
@@ -585,46 +592,42 @@ class DirectMode:
         )
         given = ("x", "weights", "routing", "bias", "more_bias", "slot", "capacity", "tag", "tokens", "columns")
         out = Made("out", kind, ("tokens", "columns"), config.dtype)
-        operation = Operation(self._rank, (*given, "row_vectors", "warps"), [launch], [out])
+        operation = Operation(self._rank, (*given, "row_vectors", "warps", "by_choice"), [launch], [out])
         return _Combining(operation, tuning.send_warps, tuning.group_rows * send_blocks)
 
     def _combine_args(self, tuning: Tuning, send_blocks: int, is_push: bool) -> Struct:
         config = self._config
-        add, send = (header_struct(f"moe/direct/combine_{name}.cuh", f"{name.title()}Args") for name in ("add", "send"))
-        inside: dict[str, Any] = {"workspace": self._workspace, "tag": 0}
-        inside["add"] = add.pack(
-            bias=bytes(2 * _ADDRESS_BYTES),
-            num_tokens=0,
-            row_vectors=0,
+        inside: dict[str, Any] = {"workspace": self._workspace, "tag": "tag"}
+        inside["add"] = struct(
+            "moe/direct/combine_add.cuh",
+            "AddArgs",
+            bias=("bias", "more_bias"),
+            num_tokens="tokens",
+            row_vectors="row_vectors",
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             piece_vectors=tuning.add_vectors,
             most_ranks=most_ranks(config),
             stages=tuning.add_stages,
+            by_choice="by_choice",
         )
-        inside["send"] = send.pack(
+        inside["send"] = struct(
+            "moe/direct/combine_send.cuh",
+            "SendArgs",
             returned=self._at["returned"],
             arrived=self._at["arrived"],
             max_tokens=config.max_tokens,
             max_groups=-(-config.max_tokens // tuning.group_rows),
             group_rows=tuning.group_rows,
             blocks=send_blocks,
-            warps=0,
+            warps="warps",
             stages=tuning.send_stages,
         )
         if is_push:
-            layout = header_struct("moe/direct/combine_push.cu", "PushCombineArgs")
-            args = layout.pack(**inside, shares_area=int(config.receive_areas == 0))
-            changing = words(layout, tag="tag")
-        else:
-            layout = header_struct("moe/direct/combine_pull.cu", "PullCombineArgs")
-            args = layout.pack(**inside, slot=0, capacity=0, pull_blocks=self.num_sms)
-            changing = words(layout, tag="tag", slot="slot", capacity="capacity")
-        add_at, send_at = layout.offsets["add"], layout.offsets["send"]
-        bias_at = add_at + add.offsets["bias"]
-        biases = (Word(bias_at + _ADDRESS_BYTES * i, _ADDRESS_BYTES, name) for i, name in enumerate(_BIASES))
-        changing += (*biases, *words(add, add_at, num_tokens="tokens", row_vectors="row_vectors"))
-        return Struct(args, changing + words(send, send_at, warps="warps"))
+            shares = int(config.receive_areas == 0)
+            return struct("moe/direct/combine_push.cu", "PushCombineArgs", **inside, shares_area=shares)
+        inside |= {"slot": "slot", "capacity": "capacity", "pull_blocks": self.num_sms}
+        return struct("moe/direct/combine_pull.cu", "PullCombineArgs", **inside)
 
     def _declare_copy(self, payload: Payload, weights: ArrayInfo | None, wants: _Wanted) -> Operation | None:
         """From where rows arrived to arrays of the caller's own; None where there is nothing to do."""
@@ -687,36 +690,37 @@ class DirectMode:
         sent_kind: str | None,
     ) -> Launch:
         config, side = self._config, _side_rows(form, 0)
-        layout = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs")
-        args = layout.pack(
-            rows=0,
-            scales=0,
+        args = struct(
+            "moe/direct/copy_epilogue.cu",
+            "CopyEpilogueArgs",
+            rows="from_rows",
+            scales="from_side",
             topk=self._at["recv_topk"],
             weights=self._at["recv_weights"],
             source=self._at["recv_source"],
             broken=self._broken_address,
-            capacity=0,
+            capacity="rows",
             row_vectors=form.row_bytes // VECTOR_BYTES,
             row_scales=side.numbers,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        slots: list[Slot] = [Struct(args, words(layout, rows="from_rows", scales="from_side", capacity="rows"))]
+        slots: list[Slot] = [args]
         threads, shared_bytes = self._tuning_of(config.row_bytes).local_threads, 0
         if wants.options.sorted_by_expert:
-            by = header_struct("moe/direct/expert_rows.cuh", "ExpertRowsArgs")
-            args = by.pack(
-                **dict.fromkeys(("slot", "row", "offsets", "weights", "x", "scales", "all"), 0),
+            args = struct(
+                "moe/direct/expert_rows.cuh",
+                "ExpertRowsArgs",
+                **{name: name for name in ("slot", "row", "offsets")},
+                weights=None if sent_kind is None else "all_weights",
+                x="all_x",
+                scales=all_side,
+                all="grouped",
                 experts_per_rank=config.experts_per_rank,
                 placed=int(wants.placed),
                 padding=side.padding,
             )
-            changing = words(by, slot="slot", row="row", offsets="offsets", x="all_x", all="grouped")
-            if sent_kind is not None:
-                changing += words(by, weights="all_weights")
-            if all_side is not None:
-                changing += words(by, scales=all_side)
-            slots.append(Struct(args, changing))
+            slots.append(args)
             # expert_rows_shared of <moe/direct/expert_rows.cuh>
             shared_bytes = 4 * (config.experts_per_rank + 1 + threads)
         element = "" if side.element == "float" else f", {side.element}"
@@ -728,12 +732,16 @@ class DirectMode:
         self, side: _SideArray, source: str | Part | None, prefix: str, counts: Part, num_counts: int
     ) -> Launch:
         """Turn side rows round. ``counts``: of as many numbers, whose sum is that of the rows."""
-        layout = header_struct("moe/direct/scales_by_column.cu", "ByColumnArgs")
-        args = layout.pack(
-            broken=self._broken_address, counts=0, num_counts=num_counts, capacity=0, columns=side.columns, stride=0
+        args = struct(
+            "moe/direct/scales_by_column.cu",
+            "ByColumnArgs",
+            broken=self._broken_address,
+            counts=counts,
+            num_counts=num_counts,
+            capacity="grouped" if prefix else "rows",
+            columns=side.columns,
+            stride=f"{prefix}stride",
         )
-        rows = "grouped" if prefix else "rows"
-        changing = words(layout, counts=counts, capacity=rows, stride=f"{prefix}stride")
         element = {4: "unsigned int", 1: "unsigned char"}[side.dtype.itemsize]
         assert source is not None
         return Launch(
@@ -741,7 +749,7 @@ class DirectMode:
             self._local_blocks,
             min(self._tuning_of(self._config.row_bytes).local_threads, 256),
             (
-                Struct(args, changing),
+                args,
                 source if isinstance(source, Part) else Part(source),
                 Part(f"{prefix}side_rows"),
             ),
@@ -894,8 +902,8 @@ class DirectMode:
             return self._tuning
         found = self._tunings.get(row_bytes)
         if found is None:
-            emulated = self._rank.backend == "emulator"
-            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, emulated=emulated)
+            costly = self._backend.costly_threads
+            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, costly_threads=costly)
             self._tunings[row_bytes] = found
         return found
 

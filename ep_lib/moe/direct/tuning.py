@@ -48,16 +48,16 @@ EMULATED = Tuning(
 )
 
 
-def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, emulated: bool) -> Tuning:
+def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, costly_threads: bool) -> Tuning:
     """For rows of ``row_bytes`` where a block may have ``limit`` bytes of shared memory. Raises ArgumentError."""
-    wanted = EMULATED if emulated else Tuning()
-    if most_ranks(config) <= 2 and not emulated:  # a token's pieces may be twice as long
+    wanted = EMULATED if costly_threads else Tuning()
+    if most_ranks(config) <= 2 and not costly_threads:  # a token's pieces may be twice as long
         wanted = replace(wanted, add_warps=13, add_vectors=256, send_warps=12)
-    if config.world_size == 2 and not emulated:  # of a token's two rows one comes over the link
+    if config.world_size == 2 and not costly_threads:  # of a token's two rows one comes over the link
         wanted = replace(wanted, push_share=0.25 + 3 / config.num_sms)
-    if config.num_sms < _FEW_SMS and not emulated:
+    if config.num_sms < _FEW_SMS and not costly_threads:
         wanted = replace(wanted, way="Tma", dispatch_stages=3, push=False, group_rows=2)
-    elif not emulated:  # with fewer blocks that push, signals cost more
+    elif not costly_threads:  # with fewer blocks that push, signals cost more
         wanted = replace(wanted, group_rows=max(4, 16 - config.num_sms // 2))
     return fitted(wanted, config, row_bytes // VECTOR_BYTES, limit)
 

@@ -62,8 +62,9 @@ def make_hierarchical_sizes(config: BufferConfig) -> PcieSizes:
     return PcieSizes(channels, _MESSAGES_PER_RING, rows * packet)
 
 
-def make_hierarchical_map(config: BufferConfig, sizes: PcieSizes) -> tuple[dict[str, Part], int]:
-    """The parts by name and the bytes of all. Those before ``inbox`` must be zero at the start."""
+def make_hierarchical_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
+    """The parts by name and the bytes of all. Those before ``inbox`` must be zero first. Raises ArgumentError."""
+    sizes = make_hierarchical_sizes(config)
     mates, nodes, rows = config.ranks_per_node, config.nodes, config.max_rows
     assert mates is not None
     ring_flags, bounce_buffers = ring_parts(sizes, nodes - 1)
@@ -88,14 +89,13 @@ def make_hierarchical_map(config: BufferConfig, sizes: PcieSizes) -> tuple[dict[
     return lay_out(shapes)
 
 
-def allocate(rank: Rank, config: BufferConfig, sizes: PcieSizes) -> ModeMemory:
+def allocate(rank: Rank, config: BufferConfig) -> ModeMemory:
     """Collective. Raises OutOfSymmetricMemory."""
-    parts, nbytes = make_hierarchical_map(config, sizes)
     who = (
         f"a Buffer in hierarchical mode for {config.nodes} nodes of {config.ranks_per_node} ranks x "
         f"max_tokens={config.max_tokens}"
     )
-    return ModeMemory(rank, parts, nbytes, parts["inbox"].offset, who=who, lower="max_tokens or num_sms")
+    return ModeMemory(rank, make_hierarchical_map(config), "inbox", who=who, lower="max_tokens or num_sms")
 
 
 def weight_bytes(config: BufferConfig) -> int:

@@ -290,17 +290,17 @@ EP_DEVICE bool receive_sums(const CombineArgs& args, int4* out, const Index* top
     return true;
 }
 
-// Any grid whose blocks all run at once, any whole number of warps. kHalves: kSends, kReceives or both.
+// Any grid whose blocks all run at once, any whole number of warps. kWhole: both halves.
 //   out           [num_tokens, row_vectors]   zeros for a token without experts
 //   rows          [experts_per_rank, ranks * max_tokens, row_vectors]   bfloat16: what the experts made of the arrivals
 //   topk_idx      [num_tokens, top_k]         each token's choices of the dispatch, in any order; all else is a fault
 //   topk_weights  [num_tokens, top_k]         beside topk_idx; or null: those that came with the dispatch
-template <int kHalves, typename Index>
-EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* rows, const Index* topk_idx,
-                       const float* topk_weights) {
+template <bool kWhole, typename Index>
+EP_DEVICE void run_combine(const CombineArgs& args, int4* out, const int4* rows, const Index* topk_idx,
+                           const float* topk_weights) {
     const Args& common = args.common;
-    const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
-    const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
+    const int halves = kWhole ? kSends | kReceives : common.halves;
+    const Share sending = sending_share(common, halves), receiving = receiving_share(common, halves);
     // All that is needed first is loaded at once; also the first row, as it is if all ranks have as many tokens as this.
     int2 guess = make_int2(0, 0);
     Choice choice = {-1, 0.0f};
@@ -310,16 +310,16 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* rows, con
         choice = load_choice_here(args, guess);
         most = most_tokens(args.token_counts);
     }
-    const uint64_t epoch = epoch_of(common, kCombine, kHalves & kSends ? kSends : kReceives);
+    const uint64_t epoch = epoch_of(common, kCombine, halves & kSends ? kSends : kReceives);
     const FirstLook look = look_at_credits(common, kCombine);
     const int buffer = static_cast<int>(epoch % kNumBuffers);
     __shared__ uint8_t masked[kMaxRanks];
     give_credits(common);
-    bool ok = kHalves & kSends ? wait_for_credits(common, kCombine, epoch, look, masked) : read_masks(common, masked);
-    if (ok && kHalves & kSends) {
+    bool ok = halves & kSends ? wait_for_credits(common, kCombine, epoch, look, masked) : read_masks(common, masked);
+    if (ok && halves & kSends) {
         // The blocks that have time send the weights: where some blocks only receive, these.
         const Share idle = receiving.count ? receiving : sending;
-        if (!args.known_weights && (receiving.count || kHalves == kSends)) {
+        if (!args.known_weights && (receiving.count || halves == kSends)) {
             send_weights(args, topk_idx, topk_weights, idle, epoch, buffer, masked);
         }
         if (sending.count) {
@@ -332,18 +332,17 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* rows, con
     if (__syncthreads_or(!ok)) {
         give_up(common, [&](const Fillers& fillers) {
             const int64_t bytes = static_cast<int64_t>(common.num_tokens) * common.row_vectors * sizeof(int4);
-            if (kHalves & kReceives) fill_with_nan(out, bytes, fillers);
+            if (halves & kReceives) fill_with_nan(out, bytes, fillers);
         });
         return;
     }
-    if (thread_in_block() == 0) complete_epoch(common, kCombine, kHalves);
+    if (thread_in_block() == 0) complete_epoch(common, kCombine, halves);
+}
+
+template <bool kWhole, typename Index>
+__global__ void __launch_bounds__(896, 1)
+    combine(CombineArgs args, int4* out, const int4* rows, const Index* topk_idx, const float* topk_weights) {
+    run_combine<kWhole>(args, out, rows, topk_idx, topk_weights);
 }
 
 }  // namespace ep::low_latency
-
-template <int kHalves, typename Index>
-__global__ void __launch_bounds__(896, 1)
-    ep_low_latency_combine(ep::low_latency::CombineArgs args, int4* out, const int4* rows, const Index* topk_idx,
-                           const float* topk_weights) {
-    ep::low_latency::combine<kHalves, Index>(args, out, rows, topk_idx, topk_weights);
-}

@@ -31,7 +31,8 @@ namespace ep::low_latency {
 
 enum Kind { kDispatch, kCombine, kNumKinds };
 
-// Which halves of an operation a kernel does.
+// Which halves of an operation a kernel does. Whole kernels do both and know it when they are compiled; the others, which
+// callers with a hook launch twice, are told by `Args::halves`, so that a profiler shows one kernel of an operation.
 enum Half { kSends = 1, kReceives = 2 };
 
 constexpr int kNumBuffers = 2;  // halves of the slots, used in turn
@@ -43,6 +44,7 @@ struct Args {
     uint32_t* mask;      // [ranks]   1: that rank is left out
     Broken broken;
     uint64_t* credits;  // symmetric [kNumKinds + 1, ranks]   epochs that each rank has received; its end
+    int halves;         // of a kernel that is not whole: kSends or kReceives
     int num_tokens;     // of this rank
     int max_tokens;     // of any rank
     int top_k;
@@ -62,20 +64,20 @@ struct Share {
 // An SM's loads queue up behind its stores to peers, so blocks that send are late to see what has arrived. Where a kernel
 // does both, some SMs therefore only send, and the others only receive. (Blocks go to the SMs in turn, so where
 // role_blocks is the number of SMs, an SM's second block has the same role as its first.)
-template <int kHalves>
-EP_DEVICE Share sending_share(int role_blocks, int send_blocks) {
+EP_DEVICE Share sending_share(const Args& args, int halves) {
+    const int role_blocks = args.role_blocks, send_blocks = args.send_blocks;
     const int index = blockIdx.x, blocks = gridDim.x, round = index / role_blocks, part = index % role_blocks;
-    if (kHalves == kReceives) return {0, 0};
-    if (kHalves == kSends || send_blocks == 0) return {index, blocks};
+    if (halves == kReceives) return {0, 0};
+    if (halves == kSends || send_blocks == 0) return {index, blocks};
     if (part >= send_blocks) return {0, 0};
     return {round * send_blocks + part, blocks / role_blocks * send_blocks};
 }
-template <int kHalves>
-EP_DEVICE Share receiving_share(int role_blocks, int send_blocks) {
+EP_DEVICE Share receiving_share(const Args& args, int halves) {
+    const int role_blocks = args.role_blocks, send_blocks = args.send_blocks;
     const int index = blockIdx.x, blocks = gridDim.x, round = index / role_blocks, part = index % role_blocks;
     const int receive_blocks = role_blocks - send_blocks;
-    if (kHalves == kSends) return {0, 0};
-    if (kHalves == kReceives || send_blocks == 0) return {index, blocks};
+    if (halves == kSends) return {0, 0};
+    if (halves == kReceives || send_blocks == 0) return {index, blocks};
     if (part < send_blocks) return {0, 0};
     return {round * receive_blocks + part - send_blocks, blocks / role_blocks * receive_blocks};
 }

@@ -32,6 +32,8 @@ struct Arrivals {
     int* token_counts;  // [ranks]   tokens of each source; recv_index has nothing of others
     int* sent_idx;      // [max_tokens, top_k]   this rank's own choices: the combine finds its weights by them
     float* weights;     // [ranks, max_tokens, top_k]   where recv_index is not -1; null: none travel
+    int* totals;        // [experts_per_rank]   counts are added to it; or null
+    int scale_stride;   // from a row's scale to its next one: 1; ranks * max_tokens where each expert's lie by column
 };
 
 // ---- The half that sends: ids first, then rows, then their flags -----------------------------------------------------
@@ -296,14 +298,16 @@ EP_DEVICE void scatter_row(const int4* from, const Arriving& row, const Arrivals
 #pragma unroll 1
         for (int t = 0; t < row.num_targets; ++t) {
             int4* const target = to.rows + static_cast<int64_t>(row.targets[t]) * vectors;
+            const int line = row.targets[t] % to.scale_stride;
+            const int64_t first_scale = static_cast<int64_t>(row.targets[t] - line) * num_scales + line;
 #pragma unroll
             for (int u = 0; u < kInFlight; ++u) {
                 if (first + u * kWarpSize < end) st_na_v4(target + first + u * kWarpSize, v[u]);
             }
 #pragma unroll
             for (int u = 0; u < kScalesInFlight; ++u) {
-                const int i = base + u * kWarpSize;
-                if (i < num_scales) to.scales[static_cast<int64_t>(row.targets[t]) * num_scales + i] = s[u];
+                const int64_t i = base + u * kWarpSize;
+                if (i < num_scales) to.scales[first_scale + i * to.scale_stride] = s[u];
             }
         }
     }
@@ -404,6 +408,7 @@ EP_DEVICE bool receive_rows(const DispatchArgs& args, const Arrivals& arrivals, 
 #pragma unroll 1
         for (int e = thread; e < common.experts_per_rank; e += threads_in_block()) {
             arrivals.counts[e] = low_latency_counts[e];
+            if (arrivals.totals) arrivals.totals[e] += low_latency_counts[e];
         }
 #pragma unroll 1
         for (int s = thread; s < ranks; s += threads_in_block()) arrivals.token_counts[s] = receiving.tokens[s];
@@ -427,17 +432,17 @@ EP_DEVICE void spoil_arrivals(const Args& common, const Arrivals& arrivals, cons
 // ---- Both halves -----------------------------------------------------------------------------------------------------
 
 // Any grid whose blocks all run at once, any whole number of warps; dynamic shared memory: an int for each expert of this
-// rank. kHalves: kSends, kReceives or both.
+// rank. kWhole: both halves.
 //   x             [num_tokens, row_vectors]   bfloat16; kFp8: hidden is a multiple of 128
 //   topk_idx      [num_tokens, top_k]         global expert ids, -1: not routed; everything else is a fault
 //   topk_weights  [num_tokens, top_k] or null   if given here, the combine need not send them first
-template <bool kFp8, int kHalves, typename Index>
-EP_DEVICE void dispatch(const DispatchArgs& args, const Arrivals& arrivals, const int4* x, const Index* topk_idx,
-                        const float* topk_weights) {
+template <bool kFp8, bool kWhole, typename Index>
+EP_DEVICE void run_dispatch(const DispatchArgs& args, const Arrivals& arrivals, const int4* x, const Index* topk_idx,
+                            const float* topk_weights) {
     const Args& common = args.common;
-    const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
-    const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
-    const Share routing = kHalves == kReceives ? Share{0, 0} : receiving.count ? receiving : sending;
+    const int halves = kWhole ? kSends | kReceives : common.halves;
+    const Share sending = sending_share(common, halves), receiving = receiving_share(common, halves);
+    const Share routing = halves == kReceives ? Share{0, 0} : receiving.count ? receiving : sending;
     // All that is needed first is loaded at once: a trip to memory takes as long as a tenth of the rows.
     int expert = -1, first_expert = -1;
     Piece<kFp8> piece;
@@ -449,43 +454,42 @@ EP_DEVICE void dispatch(const DispatchArgs& args, const Arrivals& arrivals, cons
         }
     }
     if (routing.count) expert = load_choice(common, topk_idx, routing.index + warp_id() * routing.count);
-    const uint64_t epoch = epoch_of(common, kDispatch, kHalves & kSends ? kSends : kReceives);
+    const uint64_t epoch = epoch_of(common, kDispatch, halves & kSends ? kSends : kReceives);
     const FirstLook look = look_at_credits(common, kDispatch);
     const int buffer = static_cast<int>(epoch % kNumBuffers);
     __shared__ uint8_t masked[kMaxRanks];
     __shared__ int refused;
     if (thread_in_block() == 0) refused = 0;
     give_credits(common);
-    bool ok = kHalves & kSends ? wait_for_credits(common, kDispatch, epoch, look, masked) : read_masks(common, masked);
+    bool ok = halves & kSends ? wait_for_credits(common, kDispatch, epoch, look, masked) : read_masks(common, masked);
     if (ok) {
         // The blocks that have time send the ids: where some blocks only receive, these.
         if (routing.count) {
-            int* const sent_idx = receiving.count || kHalves == kSends ? arrivals.sent_idx : nullptr;  // written once
+            int* const sent_idx = receiving.count || halves == kSends ? arrivals.sent_idx : nullptr;  // written once
             send_routes(args, sent_idx, topk_idx, topk_weights, expert, routing, epoch, buffer, masked, &refused);
         }
         if (sending.count) {
             send_rows<kFp8>(args, x, topk_idx, first_expert, piece, sending, epoch, buffer, masked);
         }
         if (receiving.count) ok = receive_rows<kFp8>(args, arrivals, receiving, epoch, buffer, masked);
-        if (kHalves == kSends) __syncthreads();
-        if (receiving.count || kHalves == kSends) ok = ok && !refused;
+        if (halves == kSends) __syncthreads();
+        if (receiving.count || halves == kSends) ok = ok && !refused;
     }
     if (ok) {
-        if (thread_in_block() == 0) complete_epoch(common, kDispatch, kHalves);
+        if (thread_in_block() == 0) complete_epoch(common, kDispatch, halves);
     } else {
         give_up(common, [&](const Fillers& fillers) {
-            if (kHalves & kReceives) spoil_arrivals<kFp8>(common, arrivals, fillers);
+            if (halves & kReceives) spoil_arrivals<kFp8>(common, arrivals, fillers);
         });
     }
 }
 
-}  // namespace ep::low_latency
-
-template <bool kFp8, int kHalves, typename Index>
+template <bool kFp8, bool kWhole, typename Index>
 __global__ void __launch_bounds__(896, 1)
-    ep_low_latency_dispatch(ep::low_latency::DispatchArgs args, ep::low_latency::Arrivals arrivals, const int4* x,
-                            const Index* topk_idx, const float* topk_weights) {
-    ep::low_latency::dispatch<kFp8, kHalves, Index>(args, arrivals, x, topk_idx, topk_weights);
+    dispatch(DispatchArgs args, Arrivals arrivals, const int4* x, const Index* topk_idx, const float* topk_weights) {
+    run_dispatch<kFp8, kWhole>(args, arrivals, x, topk_idx, topk_weights);
 }
 
-extern "C" __global__ void ep_low_latency_finish(ep::low_latency::Args args) { ep::low_latency::final_barrier(args); }
+__global__ void finish(Args args) { final_barrier(args); }
+
+}  // namespace ep::low_latency

@@ -82,14 +82,13 @@ def make_low_latency_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
 
 def allocate(rank: Rank, config: BufferConfig) -> ModeMemory:
     """Collective. Raises OutOfSymmetricMemory."""
-    parts, nbytes = make_low_latency_map(config)
     tokens = config.num_max_dispatch_tokens_per_rank
     who = (
         f"low-latency mode for {config.world_size} ranks x num_max_dispatch_tokens_per_rank={tokens} x "
         f"hidden={config.hidden}"
     )
-    zeroed = parts["dispatch_slots"].offset
-    return ModeMemory(rank, parts, nbytes, zeroed, who=who, lower="num_max_dispatch_tokens_per_rank")
+    layout, lower = make_low_latency_map(config), "num_max_dispatch_tokens_per_rank"
+    return ModeMemory(rank, layout, "dispatch_slots", who=who, lower=lower)
 
 
 def packets_per_token(top_k: int) -> tuple[int, int]:

@@ -15,20 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.cuda.native_host import first_rows
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, Word, words
-from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, struct
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
+from ep_lib.moe.formats import FP8, FP8_GROUP
 from ep_lib.moe.handle import Arrived, refuse_other_rows, require_owner
-from ep_lib.moe.low_latency.memory import allocate, capacity_of
-from ep_lib.moe.memory import address_of, sync_current_stream
-from ep_lib.reference import FP8, FP8_GROUP
-from ep_lib.require import brief
+from ep_lib.moe.low_latency.memory import allocate, capacity_of, make_low_latency_map
+from ep_lib.moe.memory import address_of
+from ep_lib.require import brief, refuse
 from ep_lib.runtime.rank import Rank
 
 Hook = Callable[[], None]
@@ -50,9 +49,9 @@ _EMULATED_SMS, _EMULATED_COMBINE_BLOCKS, _EMULATED_THREADS = 2, 2, 64
 
 @functools.cache
 def kernel(name: str, template: str = "") -> Kernel:
-    """The kernel ``ep_low_latency_<name>``, with template arguments if it has any (``"<3, int>"``)."""
+    """The kernel ``ep::low_latency::<name>``, with template arguments if it has any (``"<true, int>"``)."""
     file = "combine" if name == "combine" else "dispatch"
-    return library_kernel(f"moe/low_latency/{file}.cu", f"ep_low_latency_{name}{template}")
+    return library_kernel(f"moe/low_latency/{file}.cu", f"ep::low_latency::{name}{template}")
 
 
 class LowLatencyArrivals(NamedTuple):
@@ -60,26 +59,20 @@ class LowLatencyArrivals(NamedTuple):
 
     rows: Array | None  # [E, C, hidden] bfloat16 or FP8; None in a handle
     scales: Array | None  # float32 [E, C, hidden / 128] of FP8 rows
-    ints: Array  # int32: counts, recv_index, token_counts, sent_idx, one behind the other: an array costs microseconds
+    counts: Array  # int32 [E]
+    ints: Array  # int32: recv_index, token_counts, sent_idx, one behind the other: an array costs microseconds
     weights: Array | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
-    experts: int  # E
     choices: tuple[int, int, int]  # ranks, max_tokens, top_k
-
-    @property
-    def counts(self) -> Array:
-        """int32 ``[E]``."""
-        return first_rows(self.experts, self.ints)[0]
 
     @property
     def recv_index(self) -> Array:
         """int32 ``[ranks, max_tokens, top_k]``: see dispatch.cu."""
-        end = self.experts + math.prod(self.choices)
-        return self.ints[self.experts : end].reshape(self.choices)
+        return self.ints[: math.prod(self.choices)].reshape(self.choices)
 
     @property
     def token_counts(self) -> Array:
         """int32 ``[ranks]``."""
-        begin = self.experts + math.prod(self.choices)
+        begin = math.prod(self.choices)
         return self.ints[begin : begin + self.choices[0]]
 
 
@@ -129,6 +122,8 @@ class LowLatencyCombined(NamedTuple):
 class LowLatencyMode:
     """Launches and memory of ``Buffer(num_max_dispatch_tokens_per_rank=...)``, and which operations wait for hooks."""
 
+    memory_map = staticmethod(make_low_latency_map)
+
     def __init__(
         self,
         rank: Rank,
@@ -154,23 +149,27 @@ class LowLatencyMode:
         self._operations: dict[Any, Operation] = {}  # one for each kind of call
         self._choices = (config.world_size, config.num_max_dispatch_tokens_per_rank, config.top_k)
         self._parts = self._parts_of_ints()
-        self._at, self._device = self._memory.at, self._memory.device
-        self.address = self._at["credits"]
-        self._checks = InputChecks(config, self._device)
+        self._at, self.device = self._memory.at, self._memory.device
+        self._checks = InputChecks(config, self.device)
         self._empty, self._streams = rank._backend.empty, rank.streams.operations()
         self._owner = object()  # in every handle
-        self._arrived = Arrived() if rank.backend == "emulator" else None
+        self._arrived = Arrived() if rank._backend.sees_values else None
         self._waiting: dict[str, deque[object]] = {"dispatch": deque(), "combine": deque()}
         self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
         # What get_next_low_latency_combine_buffer gave out, for as long as its handle lives.
         self._expert_rows: weakref.WeakKeyDictionary[LowLatencyHandle, Array] = weakref.WeakKeyDictionary()
 
-    def close(self, orderly: bool) -> None:
+    @property
+    def meeting_place(self) -> int:
+        """Of the first part."""
+        return self._at["credits"]
+
+    def close(self, orderly: bool = True) -> None:
         """Free the symmetric memory; ``orderly``: when every rank has come here, or did not within the limit."""
         if self.rank.is_closed:
             return
         if orderly:
-            args = self._common(0, mask_on_timeout=True)  # a rank that is gone is no error any more
+            args = self._common(0, mask_on_timeout=True).data  # a rank that is gone is no error any more
             kernel("finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask, self._broken))
             self.rank.synchronize()
         self._memory.free()
@@ -185,6 +184,8 @@ class LowLatencyMode:
         async_finish: bool,
         return_recv_hook: bool,
         topk_weights: Array | None,
+        column_major_scales: bool,
+        recv_totals: Array | None,
     ) -> LowLatencyDispatched:
         """:meth:`ep_lib.Buffer.low_latency_dispatch`."""
         tokens = self._check_tokens(x)
@@ -195,16 +196,21 @@ class LowLatencyMode:
                 f"use_fp8 needs a scale for every {FP8_GROUP} elements, and hidden is {self.config.hidden}, which is "
                 "not a multiple; pass use_fp8=False"
             )
+        totals = None if recv_totals is None else self._check_totals(recv_totals)
         self._require_order("dispatch", async_finish, return_recv_hook)
         arrivals: LowLatencyArrivals | None = None
 
         def launch(halves: Halves) -> None:
             nonlocal arrivals
-            arrivals = self.launch_dispatch(halves, use_fp8, tokens, choices, arrivals, weights)
+            arrivals = self.launch_dispatch(
+                halves, use_fp8, tokens, choices, arrivals, weights, use_fp8 and column_major_scales, totals
+            )
 
-        event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, (x, topk_idx, launch))
+        event, hook = self._run(
+            "dispatch", launch, kind, async_finish, return_recv_hook, (x, topk_idx, recv_totals, launch)
+        )
         assert arrivals is not None
-        sent = np.array(self._checks.view(topk_idx)) if self.rank.backend == "emulator" else None
+        sent = np.array(self._checks.view(topk_idx)) if self.rank._backend.sees_values else None
         handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]), sent)
         if hook is not None:
             self._without_rows.append(handle)
@@ -286,7 +292,7 @@ class LowLatencyMode:
         self._finished[...] = 0
         self._broken[...] = 0
         self.mask[...] = self.rank.xp.asarray(np.isin(np.arange(self.config.world_size), list(masked)), np.uint32)
-        sync_current_stream(self.rank)
+        self.rank.streams.settle()
         self.broken[0] = 0
         self._owner = object()  # handles of before are not good any more
         self._without_rows.clear()
@@ -305,7 +311,7 @@ class LowLatencyMode:
             raise ArgumentError(f"rank {rank} cannot mask itself: the mask is about the other ranks")
         self.rank.synchronize()
         self.mask[rank] = int(mask)
-        sync_current_stream(self.rank)
+        self.rank.streams.settle()
 
     def _run(
         self,
@@ -383,15 +389,21 @@ class LowLatencyMode:
         self, topk_idx: Array, topk_weights: Array | None, num_tokens: int
     ) -> tuple[ArrayInfo, ArrayInfo | None]:
         """Ids are looked at where that costs nothing: in host memory."""
-        choices = self._checks.topk_idx(topk_idx, num_tokens, values=self.rank.backend == "emulator")
+        choices = self._checks.topk_idx(topk_idx, num_tokens, values=self.rank._backend.sees_values)
         if topk_weights is None:
             return choices, None
         return choices, self._checks.topk_weights(topk_weights, num_tokens, values=False)
 
+    def _check_totals(self, totals: Array) -> ArrayInfo:
+        info, experts = describe_here("recv_totals", totals, self.device), self.config.experts_per_rank
+        if info.dtype != INT32 or info.shape != (experts,) or info.strides_bytes is not None or info.readonly:
+            refuse("recv_totals", totals, f"a contiguous int32 array of shape ({experts},) that may be written")
+        return info
+
     def _check_rows(self, name: str, array: Array, shape: tuple[int | str, ...]) -> ArrayInfo:
         if not is_array(array):  # by its type alone: a repr would look at values
             raise ArgumentError(f"{name} is a {type(array).__name__}; it must be a NumPy, torch or CuPy array")
-        info = describe_here(name, array, self._device)
+        info = describe_here(name, array, self.device)
         if info.strides_bytes is not None:
             raise ArgumentError(f"{name} is not contiguous: strides are {info.strides_bytes} bytes; pass a copy of it")
         if info.shape != shape and not (isinstance(shape[0], str) and info.shape[1:] == shape[1:]):
@@ -408,24 +420,26 @@ class LowLatencyMode:
 
     # ---- Launches, in the stream that is chosen ----------------------------------------------------------------------
 
-    def _made(self, kind: str, fp8: bool, weighted: bool) -> list[Made]:
+    def _made(self, kind: str, fp8: bool, weighted: bool, by_column: bool = False) -> list[Made]:
         """What a dispatch brings."""
         c, choices = self.config, self._choices
         experts, capacity = c.experts_per_rank, capacity_of(c)
-        ints = experts + (c.world_size + 1) * math.prod(choices[1:]) + c.world_size
+        ints = (c.world_size + 1) * math.prod(choices[1:]) + c.world_size
+        groups = c.hidden // FP8_GROUP
+        of_scales = (experts, groups, capacity) if by_column else (experts, capacity, groups)
         return [
             Made("rows", kind, (experts, capacity, c.hidden), FP8 if fp8 else BFLOAT16),
-            *([Made("scales", kind, (experts, capacity, c.hidden // FP8_GROUP), FLOAT32)] if fp8 else []),
+            *([Made("scales", kind, of_scales, FLOAT32)] if fp8 else []),
+            Made("counts", kind, (experts,), INT32),
             Made("ints", kind, (ints,), INT32),
             *([Made("weights", kind, choices, FLOAT32)] if weighted else []),
         ]
 
     def _parts_of_ints(self) -> dict[str, str | Part]:
-        """counts, recv_index, token_counts and sent_idx, as LowLatencyArrivals has them."""
-        index = INT32.itemsize * self.config.experts_per_rank
-        counts = index + INT32.itemsize * math.prod(self._choices)
-        behind = {"recv_index": index, "token_counts": counts, "sent_idx": counts + INT32.itemsize * self._choices[0]}
-        return {"counts": "ints"} | {name: Part("ints", offset) for name, offset in behind.items()}
+        """recv_index, token_counts and sent_idx, as LowLatencyArrivals has them."""
+        counts = INT32.itemsize * math.prod(self._choices)
+        sent = counts + INT32.itemsize * self._choices[0]
+        return {"recv_index": "ints", "token_counts": Part("ints", counts), "sent_idx": Part("ints", sent)}
 
     def empty_arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> LowLatencyArrivals:
         """Memory for what a dispatch brings. Nothing waits for the GPU."""
@@ -436,9 +450,9 @@ class LowLatencyMode:
         return LowLatencyArrivals(
             made["rows"],
             made.get("scales"),
+            made["counts"],
             made["ints"],
             made.get("weights"),
-            self.config.experts_per_rank,
             self._choices,
         )
 
@@ -450,6 +464,8 @@ class LowLatencyMode:
         topk_idx: Array,
         arrivals: LowLatencyArrivals | None = None,
         topk_weights: Array | None = None,
+        by_column: bool = False,
+        totals: ArrayInfo | None = None,
     ) -> LowLatencyArrivals:
         """Launch ``halves`` of a dispatch; returns ``arrivals``, or new ones."""
         rows, choices, weights = (
@@ -465,46 +481,54 @@ class LowLatencyMode:
             rows.kind,
             choices.dtype,
             weighted,
+            by_column,
             arrivals is None,
             self.shapes.get("dispatch"),
         )
         operation = self._operations.get(key)
         if operation is None:
-            launch = self._declare_dispatch(halves, fp8, choices.dtype, weighted)
-            made, given = self._made(rows.kind, fp8, weighted), ["x", "topk_idx", "topk_weights", "tokens"]
+            launch = self._declare_dispatch(halves, fp8, choices.dtype, weighted, by_column)
+            made = self._made(rows.kind, fp8, weighted, by_column)
+            given = ["x", "topk_idx", "topk_weights", "tokens", "totals"]
             if arrivals is not None:
                 given, made = given + [of.name for of in made], []
             operation = self._operations[key] = Operation(self.rank, given, [launch], made)
-        values = rows, choices, weights, rows.shape[0]
+        values = rows, choices, weights, rows.shape[0], totals
         if arrivals is None:
-            return self._arrivals_of(dict(zip(operation.made, operation.run(*values), strict=True)))
-        operation.run(*values, *[describe(array) for array in arrivals[:4] if array is not None])
+            brought = dict(zip(operation.made, operation.run(*values), strict=True))
+            if by_column:
+                brought["scales"] = brought["scales"].swapaxes(1, 2)
+            return self._arrivals_of(brought)
+        operation.run(*values, *[describe(array) for array in arrivals[:5] if array is not None])
         return arrivals
 
-    def _declare_dispatch(self, halves: Halves, fp8: bool, index: np.dtype[Any], weighted: bool) -> Launch:
+    def _declare_dispatch(
+        self, halves: Halves, fp8: bool, index: np.dtype[Any], weighted: bool, by_column: bool
+    ) -> Launch:
         shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
-        layout = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs")
-        args = layout.pack(
-            common=self._common(0, shape),
+        args = struct(
+            "moe/low_latency/dispatch.cu",
+            "DispatchArgs",
+            common=self._common("tokens", shape, halves),
             slots=self._at["dispatch_slots"],
             row_flags=self._at["dispatch_flags"],
             routes=self._at["routes"],
             weights=self._at["dispatch_weights"],
         )
-        arrivals = header_struct("moe/low_latency/dispatch.cu", "Arrivals")
-        brought: dict[str, str | Part] = {"rows": "rows", **self._parts}
-        brought |= ({"scales": "scales"} if fp8 else {}) | ({"weights": "weights"} if weighted else {})
+        brought = struct(
+            "moe/low_latency/dispatch.cu",
+            "Arrivals",
+            **{name: name for name in ("rows", "counts", "totals")},
+            **self._parts,
+            scales="scales" if fp8 else None,
+            weights="weights" if weighted else None,
+            scale_stride=capacity_of(self.config) if by_column else 1,
+        )
         return Launch(
-            kernel("dispatch", f"<{str(fp8).lower()}, {_number(halves)}, {_index_type(index)}>"),
+            kernel("dispatch", f"<{str(fp8).lower()}, {_is_whole(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
-            (
-                Struct(args, _tokens_of(layout)),
-                Struct(bytes(arrivals.size), words(arrivals, **brought)),
-                "x",
-                "topk_idx",
-                "topk_weights",
-            ),
+            (args, brought, "x", "topk_idx", "topk_weights"),
             4 * self.config.experts_per_rank,
             self._own,
         )
@@ -541,26 +565,21 @@ class LowLatencyMode:
 
     def _declare_combine(self, halves: Halves, index: np.dtype[Any]) -> Launch:
         shape = self.shapes.get("combine") or self._combine_shape()
-        layout = header_struct("moe/low_latency/combine.cu", "CombineArgs")
-        args = layout.pack(
-            common=self._common(0, shape),
+        args = struct(
+            "moe/low_latency/combine.cu",
+            "CombineArgs",
+            common=self._common("tokens", shape, halves),
             slots=self._at["combine_slots"],
             row_flags=self._at["combine_flags"],
             weights=self._at["weights"],
-            **dict.fromkeys(("recv_index", "token_counts", "sent_idx", "known_weights"), 0),
+            **self._parts,
+            known_weights="known_weights",
         )
-        routing = {name: part for name, part in self._parts.items() if name != "counts"}
         return Launch(
-            kernel("combine", f"<{_number(halves)}, {_index_type(index)}>"),
+            kernel("combine", f"<{_is_whole(halves)}, {_index_type(index)}>"),
             shape.blocks,
             shape.threads,
-            (
-                Struct(args, _tokens_of(layout) + words(layout, known_weights="known_weights", **routing)),
-                "out",
-                "rows",
-                "topk_idx",
-                "topk_weights",
-            ),
+            (args, "out", "rows", "topk_idx", "topk_weights"),
             uses=self._own,
         )
 
@@ -579,24 +598,29 @@ class LowLatencyMode:
         """All blocks send, then receive: it takes all SMs to add up."""
         if self.config.num_low_latency_sms is not None:
             return LaunchShape(self._sms, self._threads(self.config.row_vectors, _MOST_THREADS), 1, 0)
-        blocks = _COMBINE_BLOCKS if self.rank.backend == "cuda" else _EMULATED_COMBINE_BLOCKS
+        blocks = _EMULATED_COMBINE_BLOCKS if self.rank._backend.costly_threads else _COMBINE_BLOCKS
         return LaunchShape(blocks * self._sms, self._threads(self.config.row_vectors, _COMBINE_THREADS), 1, 0)
 
     def _threads(self, vectors: int, most: int) -> int:
         """Up to ``most`` threads, each of which moves as many of a row's vectors as the others."""
-        if self.rank.backend == "emulator":
+        if self.rank._backend.costly_threads:
             return _EMULATED_THREADS
         rounds = -(-vectors // most)
         return -(-vectors // (rounds * _WARP)) * _WARP
 
-    def _common(self, num_tokens: int, shape: LaunchShape = _NO_ROLES, mask_on_timeout: bool = False) -> bytes:
+    def _common(
+        self, tokens: int | str, shape: LaunchShape = _NO_ROLES, halves: Halves = BOTH, mask_on_timeout: bool = False
+    ) -> Struct:
         config = self.config
-        return header_struct("moe/low_latency/common.cuh", "Args").pack(
+        return struct(
+            "moe/low_latency/common.cuh",
+            "Args",
             finished=address_of(self._finished),
             mask=address_of(self.mask),
             broken=self._broken_pair,
             credits=self._at["credits"],
-            num_tokens=num_tokens,
+            halves=sum(header_constant("moe/low_latency/common.cuh", half) for half in halves),
+            num_tokens=tokens,
             max_tokens=config.num_max_dispatch_tokens_per_rank,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
@@ -607,18 +631,11 @@ class LowLatencyMode:
         )
 
 
-def _tokens_of(layout: HeaderStruct) -> tuple[Word, ...]:
-    """The number of tokens in a kernel's arguments."""
-    common = header_struct("moe/low_latency/common.cuh", "Args")
-    return words(common, layout.offsets["common"], num_tokens="tokens")
-
-
 def _num_sms(rank: Rank, chosen: int | None) -> int:
     """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
-    if rank.backend == "emulator":
-        return chosen or _EMULATED_SMS
-    assert rank.sm_count is not None
     most = rank.sm_count
+    if most is None:
+        return chosen or _EMULATED_SMS
     if chosen is not None and chosen > most:
         raise ArgumentError(f"num_low_latency_sms is {chosen}, and this GPU has {most} SMs: pass no more")
     return chosen or most
@@ -638,9 +655,8 @@ def _require_same_choices(topk_idx: Array, sent: np.ndarray[Any, Any]) -> None:
         )
 
 
-@functools.cache
-def _number(halves: Halves) -> int:
-    return sum(header_constant("moe/low_latency/common.cuh", half) for half in halves)
+def _is_whole(halves: Halves) -> str:
+    return str(halves == BOTH).lower()
 
 
 def _index_type(index: np.dtype[Any]) -> str:

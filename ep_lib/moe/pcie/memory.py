@@ -89,8 +89,9 @@ def check_resident(num_sms: int, gpu_sms: int) -> None:
         )
 
 
-def make_pcie_map(config: BufferConfig, sizes: PcieSizes) -> tuple[dict[str, Part], int]:
-    """The parts by name and the bytes of all. Those before ``inbox`` must be zero at the start."""
+def make_pcie_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
+    """The parts by name and the bytes of all. Those before ``inbox`` must be zero first. Raises ArgumentError."""
+    sizes = make_pcie_sizes(config)
     ring_flags, bounce_buffers = ring_parts(sizes, config.world_size - 1)
     signals, boxes = exchange_parts(config, sizes.channels)
     return lay_out([*ring_flags, signals, *boxes, *bounce_buffers])
@@ -116,12 +117,11 @@ def exchange_parts(config: BufferConfig, channels: int) -> tuple[Shape, list[Sha
 
 def allocate(rank: Rank, config: BufferConfig, sizes: PcieSizes) -> ModeMemory:
     """Collective. Raises OutOfSymmetricMemory."""
-    parts, nbytes = make_pcie_map(config, sizes)
     who = (
         f"a Buffer in PCIe mode for {config.world_size} ranks, {sizes.channels} channels and rings of "
         f"{sizes.ring_bytes} bytes"
     )
-    return ModeMemory(rank, parts, nbytes, parts["inbox"].offset, who=who, lower="bounce_bytes or num_sms")
+    return ModeMemory(rank, make_pcie_map(config), "inbox", who=who, lower="bounce_bytes or num_sms")
 
 
 def round_up(value: int, step: int) -> int:

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
-from ep_lib.errors import RankMismatchError
+from ep_lib.errors import ArgumentError, RankMismatchError
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
-from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, as_kind, describe, like
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, struct
+from ep_lib.jit.structs import header_constant, header_struct
+from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, like
 from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
-from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
-from ep_lib.moe.direct.expert_rows import ExpertRows
+from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
-from ep_lib.moe.memory import ModeMemory, address_of, sync_current_stream
-from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
-from ep_lib.moe.pcie.memory import PcieSizes, allocate, check_resident, make_pcie_sizes, packet_bytes
-from ep_lib.reference import FP8
+from ep_lib.moe.formats import FP8, FP8_FLOAT32
+from ep_lib.moe.memory import ModeMemory, address_of
+from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan
+from ep_lib.moe.pcie.memory import PcieSizes, allocate, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
 _MAX_THREADS = 512  # __launch_bounds__ of the kernels
 _RINGS_PER_WARP = 8  # on the emulator: more than that, and a wait for any of them is slow there
-_EXCHANGE_THREADS = {"emulator": 64, "cuda": 512}
+
+_INSTEAD = {  # of what only direct mode can do
+    "num_worst_tokens": "waits for the counts on the host; leave it out",
+    "sorted_by_expert": "has none; sort by recv.topk_idx",
+    "column_major_scales": "has none; transpose a copy of the scales",
+    "quantize": "casts nothing on its way; leave it out, or dispatch FP8 rows with their scales",
+    "bias": "has none; add it to the result",
+    "sum_order": "adds up in the order of ranks; leave it out",
+}
 
 # What a tag says, from the lowest bit: which operation, then what the caller passed.
 DISPATCH, DISPATCH_AGAIN, COMBINE = range(3)
@@ -41,14 +49,12 @@ def kernel(name: str, template: str = "") -> Kernel:
     return library_kernel(f"moe/pcie/{file}.cu", f"ep_pcie_{name}{template}")
 
 
-class PcieRouting(NamedTuple):
-    """Where this rank's tokens go and where its rows come from: int32 arrays in memory that kernels read."""
+class RingsRouting(NamedTuple):
+    """Where this rank's tokens go, where its rows come from, and what else kernels want to know of that."""
 
-    topk_idx: Array  # [num_tokens, top_k]: global expert ids
-    send_index: Array  # [num_tokens, ranks]: see <moe/common/layout.cuh>
-    sends: Array  # [ranks, channels + 1]: see exchange_counts.cu
-    receives: Array  # [ranks, channels + 1]
-    first_row: Array  # [ranks]
+    topk_idx: Array  # int32 [num_tokens, top_k]: global expert ids
+    arrays: tuple[ArrayInfo, ...]  # int32, beginning with topk_idx; the mode's ``routing`` has their names
+    forwarded: int = 0  # tokens of other nodes that this rank hands on
 
 
 class NicBarrier:
@@ -59,93 +65,78 @@ class NicBarrier:
         """``memory`` has the parts of :func:`ep_lib.moe.pcie.memory.exchange_parts`."""
         self._rank, self._config, self._memory, self._channels = rank, config, memory, channels
         self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
-        self._tag = 0
+        self._contents = [0] * config.world_size  # what each rank's tag says
+        self.mismatched: list[tuple[int, int]] = []  # ranks whose tag differs from ours, and in what bits
         self.in_step = True  # False while an operation is under way, and after one that failed
+        self.threads = 64 if rank._backend.costly_threads else _MAX_THREADS  # of a block that counts or copies
+        ranks, kind = config.world_size, memory.kind
+        # sends and receives [ranks, channels + 1], first_row [ranks], choices of this rank's experts
+        self._lengths = (ranks * (channels + 1),) * 2 + (ranks, config.experts_per_rank)
+        self.plan_parts = parts("plan", self._lengths)
+        self._alone = Operation(rank, ("tag", "epoch"), [self._declare(with_counts=False)])
+        layout = library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout")
+        self._counting = Operation(
+            rank,
+            ("tag", "epoch", "idx", "tokens"),
+            [declare_layout(layout, config, ranks, self.threads), self._declare(with_counts=True)],
+            counted(config, kind, ranks, sum(self._lengths)),
+        )
 
-    @property
-    def threads(self) -> int:
-        """Of a block that counts."""
-        return _EXCHANGE_THREADS[self._rank.backend]
-
-    @property
-    def plan_length(self) -> int:
-        """Numbers that a dispatch is told: see :meth:`split_plan`."""
-        return sum(self._plan_lengths)
-
-    @property
-    def _plan_lengths(self) -> tuple[int, ...]:
-        ranks = self._config.world_size
-        return (ranks * (self._channels + 1),) * 2 + (ranks, self._config.experts_per_rank)
-
-    def split_plan(self, plan: Array) -> list[Array]:
-        """sends and receives ``[ranks, channels + 1]``, first_row ``[ranks]``, choices of this rank's experts."""
-        sends, receives, *rest = split(plan, *self._plan_lengths)
-        return [sends.reshape(-1, self._channels + 1), receives.reshape(-1, self._channels + 1), *rest]
-
-    def begin(
-        self,
-        kind: int,
-        epoch: int,
-        content: int,
-        num_tokens: int = 0,
-        counted: Sequence[Array] = (),
-        plan: Array | None = None,
-    ) -> Array:
-        """Returns the tags of all ranks, in host memory. Raises RankMismatchError if they call other operations."""
-        self.in_step = False
-        self._tag = kind | content << _KIND_BITS
-        at = self._memory.at
-        args = header_struct("moe/pcie/exchange_counts.cu", "ExchangeArgs").pack(
-            inbox=at["inbox"],
-            outbox=at["outbox"],
-            signals=at["signals"],
-            epoch=epoch,
-            tag=self._tag,
+    def _declare(self, *, with_counts: bool) -> Launch:
+        args = struct(
+            "moe/pcie/exchange_counts.cu",
+            "ExchangeArgs",
+            **{name: self._memory.at[name] for name in ("inbox", "outbox", "signals")},
+            epoch="epoch",
+            tag="tag",
             message_bytes=self._memory.parts["inbox"].shape[-1],
             channels=self._channels,
-            num_tokens=num_tokens,
+            num_tokens="tokens" if with_counts else 0,
             experts_per_rank=self._config.experts_per_rank,
-            with_counts=int(bool(counted)),
+            with_counts=int(with_counts),
         )
-        sync_current_stream(self._rank)
-        send_index, rank_counts, expert_counts = counted or (None, None, None)
-        kernel("exchange_counts").launch(
-            self._rank, 1, self.threads, args, send_index, rank_counts, expert_counts, self._tags, plan
-        )
-        tags = self._rank.to_host(self._tags)
-        if len({int(theirs) & (1 << _KIND_BITS) - 1 for theirs in tags}) > 1:
+        counts = ("index", "counts", "expert_counts", "plan") if with_counts else (None,) * 4
+        slots = (args, *counts[:3], address_of(self._tags), counts[3])
+        return Launch(kernel("exchange_counts"), 1, self.threads, slots)
+
+    def begin(self, kind: int, epoch: int, content: int, topk: ArrayInfo | None = None) -> Sequence[Array]:
+        """Raises RankMismatchError if the ranks call other operations. With ``topk`` [tokens, top_k] it counts first,
+        and returns send_index, tokens for each rank, choices of each expert, and the plan of exchange_counts.cu, which
+        means nothing if ranks are :attr:`mismatched`."""
+        self.in_step = False
+        tag = kind | content << _KIND_BITS
+        self._rank.streams.settle()
+        if topk is None:
+            made = self._alone.run(tag, epoch)
+        else:
+            made = self._counting.run(tag, epoch, topk, topk.shape[0])
+        told = self._rank.to_host(self._tags).tolist()
+        if len({theirs & (1 << _KIND_BITS) - 1 for theirs in told}) > 1:
             self.in_step = True  # all ranks see it
-            raise _different_operations(tags)
-        return tags
+            raise _different_operations(told)
+        self._contents = [theirs >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for theirs in told]
+        self.mismatched = [(r, (theirs ^ tag) >> _KIND_BITS) for r, theirs in enumerate(told) if theirs != tag]
+        return made
 
-    def agreed(self) -> bool:
-        """Whether all ranks' tags are alike."""
-        return not self.mismatched_ranks()
-
-    def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
-        tags = self._rank.to_host(self._tags)
-        differing = ((r, int(tag) ^ self._tag) for r, tag in enumerate(tags))
-        return [(r, bits >> _KIND_BITS) for r, bits in differing if bits]
-
-    def plan_of(self, tags: Array, plan: Array) -> Plan:
-        """What a dispatch has told this rank, which means nothing unless all have agreed."""
-        told = self._rank.to_host(plan) if self.agreed() else np.zeros(self.plan_length, np.int32)
-        _, receives, _, tokens = self.split_plan(told)
-        contents = [int(tag) >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for tag in tags]
-        return Plan(receives[:, -1].copy(), contents, tokens.copy())
+    def plan_of(self, plan: Array) -> Plan:
+        """What a dispatch has told this rank: zeros unless all ranks' tags are alike."""
+        ranks = self._config.world_size
+        told = np.zeros(sum(self._lengths), np.int32) if self.mismatched else self._rank.to_host(plan)
+        received = told[self._lengths[0] :][: self._lengths[1]].reshape(ranks, -1)[:, -1]
+        return Plan(received.copy(), self._contents, told[-self._config.experts_per_rank :].copy())
 
     def finish(self) -> None:
         """Wait until all that this rank has posted is done, if it is in step with the others."""
         if self.in_step:
             kernel("finish").launch(self._rank, 1, _WARP)
-            self._rank.synchronize()
+            self._rank._backend.synchronize()
 
 
 class RingsMode(ABC):
     """What modes have in common that send through the rings of <moe/pcie/rings.cuh> and wait for every operation."""
 
     checks_values = False
+    routing: ClassVar[tuple[str, ...]]  # the names that operations have for a routing's arrays
 
     def __init__(
         self,
@@ -163,15 +154,55 @@ class RingsMode(ABC):
         self._sent = rank.to_device(np.zeros(rings, np.uint64))
         self._taken = rank.to_device(np.zeros(rings, np.uint64))
         self._readers: Array | None = None  # a mode whose warps share the messages of a combine has them
+        self._operations: dict[Any, Operation] = {}  # one for each kind of call
         self.device = memory.device
         self.epoch = 0
         self.broken = np.zeros(1, np.uint32)  # the host waits for every operation and raises what went wrong
 
-    def close(self) -> None:
+    def begin_anew(self, masked: Collection[int]) -> NoReturn:
+        """Raises ArgumentError: no rank can be left out here."""
+        raise ArgumentError(f"mask_ranks and connect_ranks: {self._config.mode_name} has no masks; make a new Buffer")
+
+    @property
+    def meeting_place(self) -> int:
+        """Raises what :meth:`begin_anew` raises."""
+        self.begin_anew(())
+
+    def waits(self, async_finish: bool) -> bool:
+        """Always."""
+        return True
+
+    def is_combine_input(self, x: ArrayInfo) -> bool:
+        """Never: there is no such memory."""
+        return False
+
+    def combine_input(self, like: Array, num_rows: int) -> Array:
+        """Raises ArgumentError."""
+        raise ArgumentError(f"combine_input: {self._config.mode_name} has no such memory")
+
+    def close(self, orderly: bool = True) -> None:
         """Wait until all that this rank has posted is done, then free the symmetric memory."""
         if not self._rank.is_closed:
             self._nic_barrier.finish()
             self._memory.free()
+
+    def dispatch(
+        self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
+    ) -> tuple[RingsRouting | None, Plan, Arrivals | None]:
+        """Count and send. No routing and no Arrivals if ``content`` differs between ranks: nothing was sent then."""
+        self._refuse_options(payload, options)
+        # Kernels know one type of index. The copy is the handle's own: the caller may overwrite the array.
+        topk_idx = self._rank._backend.empty(self._memory.kind, experts.shape, INT32)
+        topk_idx[...] = like(self._memory.kind, experts.owner)
+        topk = describe(topk_idx)
+        send_index, *_, ranks_plan = self._nic_barrier.begin(DISPATCH, self.epoch, content, topk)
+        plan = self._nic_barrier.plan_of(ranks_plan)
+        routing = arrivals = None
+        if not self._nic_barrier.mismatched:
+            routing = self._route((topk, describe(send_index), describe(ranks_plan)), plan.received)
+            arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
+        self._nic_barrier.in_step = True
+        return routing, plan, arrivals
 
     def dispatch_again(
         self,
@@ -184,34 +215,122 @@ class RingsMode(ABC):
         by_expert: ExpertRows | None = None,
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
+        self._refuse_options(payload, options)
         self._nic_barrier.begin(DISPATCH_AGAIN, self.epoch, tag)
         arrivals = None
-        if self._nic_barrier.agreed():
+        if not self._nic_barrier.mismatched:
             arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
         self._nic_barrier.in_step = True
         return arrivals
 
+    def combine(
+        self,
+        x: ArrayInfo,
+        weights: ArrayInfo | None,
+        routing: RingsRouting,
+        tag: Tag,
+        *,
+        bias: Sequence[ArrayInfo] = (),
+        async_finish: bool = False,
+        by_expert: ExpertRows | None = None,
+        as_fp8: bool = False,
+        by_choice: bool = False,
+    ) -> Array:
+        """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
+        self._refuse(bias=bias, quantize=as_fp8, sum_order=by_choice)
+        self._nic_barrier.begin(COMBINE, self.epoch, tag.number)
+        out = None
+        if not self._nic_barrier.mismatched:
+            key = x.kind, weights is not None
+            operation = self._operations.get(key)
+            if operation is None:
+                operation = self._operations[key] = self._declare_combine(*key)
+            (rows, columns), tokens = x.shape, routing.arrays[0].shape[0]
+            vectors = columns * self._config.dtype.itemsize // VECTOR_BYTES
+            sizes = tokens, rows, columns, vectors, routing.forwarded
+            out, *_held = operation.run(x, weights, *routing.arrays, *sizes, self.epoch)
+            self._rank._backend.synchronize()
+        self._nic_barrier.in_step = True
+        return out
+
     def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation: it has passed, since the host waits for every one here."""
-        kind = kind_of(array)
+        kind = describe(array).kind
         return Event(self._rank, self._rank.streams.current(kind), kind, keep)
 
     def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
-        return self._nic_barrier.mismatched_ranks()
+        """The ranks whose tag differs from ours, and in what bits."""
+        return self._nic_barrier.mismatched
+
+    def _refuse_options(self, payload: Payload, options: DispatchOptions) -> None:
+        form, asked = payload.form, {name: getattr(options, name) for name in _INSTEAD if hasattr(options, name)}
+        self._refuse(**asked, quantize=payload.cast)
+        if form is not None and form.code != FP8_FLOAT32:
+            raise ArgumentError(
+                f"x has {form.name}: {self._config.mode_name} carries FP8 rows with float32 scales only, or "
+                f"{self._config.dtype.name}"
+            )
+
+    def _refuse(self, **asked: Any) -> None:
+        """Raises ArgumentError for what only direct mode can do, if it is asked for."""
+        for name, value in asked.items():
+            if value:
+                raise ArgumentError(f"{name}: {self._config.mode_name} {_INSTEAD[name]}")
 
     @abstractmethod
+    def _route(self, known: tuple[ArrayInfo, ...], received: Array) -> RingsRouting:
+        """``known``: topk_idx, send_index, and the plan of exchange_counts.cu; ``received``: rows from each source."""
+
+    @abstractmethod
+    def _declare_send(
+        self, payload: Payload, weights: ArrayInfo | None, options: DispatchOptions, *, with_routing: bool
+    ) -> Operation:
+        """What brings rows like these to this rank. It is given what _send gives it."""
+
+    @abstractmethod
+    def _declare_combine(self, kind: str, weighted: bool) -> Operation:
+        """What adds up rows of a ``kind`` of array, and makes that of the sums first. It is given what combine gives
+        it."""
+
+    def _arrivals(self, made: dict[str, Array], ids: ArrayInfo) -> Arrivals:
+        """Of arrays that an operation of _declare_send has made. ``ids``: as the caller has them."""
+        return Arrivals(
+            **{name: made.get(name) for name in ("x", "scales", "topk", "weights", "src_rank", "src_token")}
+        )
+
     def _send(
         self,
         payload: Payload,
         weights: ArrayInfo | None,
-        routing: Any,
+        routing: RingsRouting,
         rows: int,
         options: DispatchOptions,
         *,
         with_routing: bool,
     ) -> Arrivals:
         """Launch what brings ``rows`` rows to this rank, and wait for it."""
+        scales, ids = payload.scales, options.ids
+        key = (
+            payload.x.kind,
+            None if scales is None else (scales.kind, scales.shape[1]),
+            None if weights is None else weights.kind,
+            (ids.kind, ids.dtype) if with_routing else None,
+        )
+        operation = self._operations.get(key)
+        if operation is None:
+            declared = self._declare_send(payload, weights, options, with_routing=with_routing)
+            operation = self._operations[key] = declared
+        arrays = operation.run(payload.x, scales, weights, *routing.arrays, payload.x.shape[0], rows, self.epoch)
+        self._rank._backend.synchronize()
+        return self._arrivals(dict(zip(operation.made, arrays, strict=True)), ids)
+
+    @property
+    def _given_to_send(self) -> tuple[str, ...]:
+        return ("sent", "sent_scales", "sent_weights", *self.routing, "tokens", "rows", "epoch")
+
+    @property
+    def _given_to_combine(self) -> tuple[str, ...]:
+        return ("x", "weights", *self.routing, "tokens", "rows", "columns", "row_vectors", "forwarded", "epoch")
 
     def _rings(self) -> bytes:
         return header_struct("moe/pcie/rings.cuh", "Rings").pack(
@@ -230,6 +349,9 @@ class RingsMode(ABC):
 class PcieMode(RingsMode):
     """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(allow_nvlink_for_normal_mode=False)``."""
 
+    memory_map = staticmethod(make_pcie_map)
+    routing = ("idx", "index", "plan")
+
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
         """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
         sizes = make_pcie_sizes(config)
@@ -240,191 +362,128 @@ class PcieMode(RingsMode):
         super().__init__(rank, config, sizes, memory, NicBarrier(rank, config, memory, sizes.channels))
         readers = (sizes.channels, config.world_size - 1, sizes.num_slots)
         self._readers = rank.to_device(np.zeros(readers, np.uint32))
-        is_bits = config.dtype == BFLOAT16 and self._memory.kind == "cupy"
-        self._storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
 
-    def dispatch(
-        self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
-    ) -> tuple[PcieRouting, Plan, Arrivals | None]:
-        """Count and send. No Arrivals if ``content`` differs between ranks: nothing was sent then."""
-        config, nic_barrier = self._config, self._nic_barrier
-        topk_idx, *counted = get_dispatch_layout(self._rank, config, nic_barrier.threads, experts.owner)
-        device_plan = self._rank.empty(nic_barrier.plan_length, np.int32)
-        tags = nic_barrier.begin(DISPATCH, self.epoch, content, len(topk_idx), counted, device_plan)
-        sends, receives, first_row, _ = nic_barrier.split_plan(device_plan)
-        routing = PcieRouting(topk_idx, counted[0], sends, receives, first_row)
-        arrivals, plan = None, nic_barrier.plan_of(tags, device_plan)
-        if nic_barrier.agreed():
-            arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
-        nic_barrier.in_step = True
-        return routing, plan, arrivals
+    def _route(self, known: tuple[ArrayInfo, ...], received: Array) -> RingsRouting:
+        return RingsRouting(known[0].owner, known)
 
-    def combine(
-        self,
-        x: ArrayInfo,
-        weights: ArrayInfo | None,
-        routing: PcieRouting,
-        tag: Tag,
-        *,
-        bias: Sequence[ArrayInfo] = (),
-        async_finish: bool = False,
-        by_expert: ExpertRows | None = None,
-        as_fp8: bool = False,
-    ) -> Array:
-        """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
+    def _declare_combine(self, kind: str, weighted: bool) -> Operation:
         config = self._config
-        self._nic_barrier.begin(COMBINE, self.epoch, tag.number)
-        out = None
-        if self._nic_barrier.agreed():
-            width = x.shape[1]
-            out = self._rank.empty((len(routing.send_index), width), self._storage_dtype)
-            args = header_struct("moe/pcie/combine.cu", "CombineArgs").pack(
-                rings=self._rings(),
-                num_tokens=len(routing.send_index),
-                row_vectors=width * config.dtype.itemsize // VECTOR_BYTES,
-                top_k=config.top_k,
-                experts_per_rank=config.experts_per_rank,
-            )
-            template = "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"
-            arrays = (out, x, routing.topk_idx, weights, *routing[1:])
-            most = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
-            shared_bytes = most * header_struct("moe/common/layout.cuh", "RowPtr").size
-            self._launch("combine", template, args, *arrays, shared_bytes=shared_bytes)
-        self._nic_barrier.in_step = True
-        if out is None:
-            return None
-        self._rank.synchronize()
-        return as_kind(x.kind, out, config.dtype)
-
-    # How it is done
+        args = struct(
+            "moe/pcie/combine.cu",
+            "CombineArgs",
+            rings=self._rings(),
+            num_tokens="tokens",
+            row_vectors="row_vectors",
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+        )
+        most = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
+        launch = Launch(
+            kernel("combine", "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"),
+            config.num_sms,
+            self._threads,
+            (args, "out", "x", "idx", "weights", "index", *self._nic_barrier.plan_parts[:3]),
+            most * header_struct("moe/common/layout.cuh", "RowPtr").size,
+        )
+        return Operation(
+            self._rank, self._given_to_combine, [launch], [Made("out", kind, ("tokens", "columns"), config.dtype)]
+        )
 
     @property
     def _threads(self) -> int:
         """Of a block of the sending kernels: enough warps for the rings of a channel, within what a block may have."""
         tasks = 2 if self._config.merge_sender_receiver else 1
-        if self._rank.backend == "cuda":
+        if not self._rank._backend.costly_threads:
             return _MAX_THREADS
         warps = max(2, -(-(self._config.world_size - 1) // _RINGS_PER_WARP))
         return min(tasks * warps * _WARP, _MAX_THREADS)
 
-    def _send(
-        self,
-        payload: Payload,
-        weights: ArrayInfo | None,
-        routing: PcieRouting,
-        rows: int,
-        options: DispatchOptions,
-        *,
-        with_routing: bool,
-    ) -> Arrivals:
-        """Launch the dispatch kernel, which ends when all rows for this rank have arrived, and wait for it."""
-        config, rank = self._config, self._rank
+    def _declare_send(
+        self, payload: Payload, weights: ArrayInfo | None, options: DispatchOptions, *, with_routing: bool
+    ) -> Operation:
+        """The dispatch kernel, which ends when all rows for this rank have arrived."""
+        config, own = self._config, self._memory.kind
+        makes = made_rows(payload, weights, config)
         row_bytes, scale_bytes = config.row_bytes, 0
-        rows_dtype, scales = self._storage_dtype, None
         if payload.scales is not None:
             row_bytes, scale_bytes = config.hidden, 4 * payload.scales.shape[1]
-            rows_dtype = np.dtype(np.uint8)
-            scales = rank.empty((rows, payload.scales.shape[1]), np.float32)
-        arrived = (
-            rank.empty((rows, config.hidden), rows_dtype),
-            scales,
-            rank.empty((rows, config.top_k), np.int32) if with_routing else None,
-            rank.empty((rows, config.top_k), np.float32) if weights is not None else None,
-            rank.empty((rows, 2), np.int32) if with_routing else None,
-        )
+        if with_routing:
+            makes += [Made("topk", own, ("rows", config.top_k), INT32), Made("source", own, ("rows", 2), INT32)]
         top_k = config.top_k if with_routing or weights is not None else 0  # 0: rows alone travel
-        args = header_struct("moe/pcie/dispatch.cu", "DispatchArgs").pack(
+        args = struct(
+            "moe/pcie/dispatch.cu",
+            "DispatchArgs",
             rings=self._rings(),
-            num_tokens=len(routing.send_index),
+            num_tokens="tokens",
             row_bytes=row_bytes,
             scale_bytes=scale_bytes,
             packet_bytes=packet_bytes(row_bytes, scale_bytes, top_k),
             top_k=top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        sent = (payload.x, payload.scales, routing.topk_idx, weights)
-        tokens = pack_addresses(header_struct("moe/pcie/dispatch.cu", "Tokens"), sent)
-        to = pack_addresses(header_struct("moe/pcie/dispatch.cu", "Arrivals"), arrived)
-        self._launch("dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrived))
-        rank.synchronize()
-        return self._as_callers_arrays(arrived, payload, weights, options)
-
-    def _as_callers_arrays(
-        self, arrived: Any, payload: Payload, weights: ArrayInfo | None, options: DispatchOptions
-    ) -> Arrivals:
-        """Arrays of the caller's kinds."""
-        rows, scales, topk, sent, source = arrived
-        index = options.ids
-
-        def ids(array: Array | None) -> Array | None:
-            return None if array is None else like(index.kind, array)
-
-        arrivals = Arrivals(
-            x=as_kind(payload.x.kind, rows, self._config.dtype if scales is None else FP8),
-            scales=None if payload.scales is None else like(payload.scales.kind, scales),
-            topk=ids(None if topk is None else topk.astype(index.dtype)),
-            weights=None if sent is None else like(kind_of(weights), sent),
-            src_rank=ids(None if source is None else source[:, 0].copy()),
-            src_token=ids(None if source is None else source[:, 1].copy()),
+        to = dict.fromkeys(("rows", "scales", "topk", "weights", "source"))
+        to |= {"rows" if of.name == "x" else of.name: of.name for of in makes}
+        slots: tuple[Slot, ...] = (
+            args,
+            sent_tokens("moe/pcie/dispatch.cu"),
+            struct("moe/pcie/dispatch.cu", "Arrivals", **to),
+            "index",
+            *self._nic_barrier.plan_parts[:3],
         )
-        sync_current_stream(self._rank)
-        return arrivals
+        launch = Launch(kernel("dispatch"), config.num_sms, self._threads, slots)
+        return Operation(self._rank, self._given_to_send, [launch], makes)
 
-    def _launch(self, name: str, template: str, *args: Any, uses: Any = (), shared_bytes: int = 0) -> None:
-        kernel(name, template).launch(
-            self._rank,
-            self._config.num_sms,
-            self._threads,
-            *args,
-            shared_bytes=shared_bytes,
-            uses=tuple(array for array in uses if array is not None),
-        )
+    def _arrivals(self, made: dict[str, Array], ids: ArrayInfo) -> Arrivals:
+        if "source" in made:
+            source, topk = made["source"], made["topk"].astype(ids.dtype)
+            of_ids = {"topk": topk, "src_rank": source[:, 0].copy(), "src_token": source[:, 1].copy()}
+            made |= {name: like(ids.kind, array) for name, array in of_ids.items()}
+            self._rank.streams.settle()
+        return super()._arrivals(made, ids)
 
 
-def _different_operations(tags: Array) -> RankMismatchError:
+def _different_operations(tags: list[int]) -> RankMismatchError:
     doing: dict[int, list[int]] = {}
     for r, tag in enumerate(tags):
-        doing.setdefault(int(tag) & (1 << _KIND_BITS) - 1, []).append(r)
+        doing.setdefault(tag & (1 << _KIND_BITS) - 1, []).append(r)
     who = " but ".join(f"{_NAMES[kind]} on {name_ranks(ranks)}" for kind, ranks in sorted(doing.items()))
     return RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
 
 
-def get_dispatch_layout(
-    rank: Rank, config: BufferConfig, threads: int, experts: Array
-) -> tuple[Array, Array, Array, Array]:
-    """Launch <moe/common/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, send_index, rank_counts,
-    expert_counts."""
-    ranks, num_tokens = config.world_size, len(experts)
-    # Kernels know one type of index. The copy is the handle's own: the caller may overwrite the array.
-    topk_idx = rank.empty((num_tokens, config.top_k), np.int32)
-    topk_idx[...] = like(describe(topk_idx).kind, experts)
-    send_index = rank.empty((num_tokens, ranks), np.int32)
-    rank_counts = rank.empty(ranks, np.int32)
-    expert_counts = rank.empty(config.num_experts, np.int32)
-    sync_current_stream(rank)
-    args = header_struct("moe/common/layout.cuh", "LayoutArgs").pack(
-        num_tokens=num_tokens, top_k=config.top_k, experts_per_rank=config.experts_per_rank
-    )
-    library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout").launch(
-        rank,
-        min(ranks, config.num_sms),
-        threads,
-        args,
-        topk_idx,
-        send_index,
-        rank_counts,
-        expert_counts,
-        shared_bytes=4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
-    )
-    return topk_idx, send_index, rank_counts, expert_counts
+def declare_layout(which: Kernel, config: BufferConfig, destinations: int, threads: int, *more: Slot) -> Launch:
+    """Of <moe/common/layout.cuh>: how many tokens of "idx" go to each of ``destinations``, ranks or nodes."""
+    experts = config.num_experts // destinations
+    sizes = {"top_k": config.top_k, "experts_per_rank": experts}
+    args = struct("moe/common/layout.cuh", "LayoutArgs", num_tokens="tokens", **sizes)
+    shared_bytes = 4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + experts)
+    slots = (args, "idx", "index", "counts", "expert_counts", *more)
+    return Launch(which, min(destinations, config.num_sms), threads, slots, shared_bytes)
 
 
-def pack_addresses(struct: HeaderStruct, arrays: Sequence[Array | None]) -> bytes:
-    """A struct whose members are the addresses of ``arrays``."""
-    return struct.pack(**dict(zip(struct.names, map(address_of, arrays), strict=True)))
+def counted(config: BufferConfig, kind: str, destinations: int, plan_length: int) -> list[Made]:
+    """What :func:`declare_layout` counts, and the plan of an exchange behind it."""
+    lengths = {"counts": destinations, "expert_counts": config.num_experts, "plan": plan_length}
+    index = Made("index", kind, ("tokens", destinations), INT32)
+    return [index, *(Made(name, kind, (length,), INT32) for name, length in lengths.items())]
 
 
-def split(array: Array, *lengths: int) -> list[Array]:
-    """Consecutive parts of a flat array."""
-    ends = np.cumsum(lengths)
-    return [array[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+def made_rows(payload: Payload, weights: ArrayInfo | None, config: BufferConfig) -> list[Made]:
+    """Arrays of the caller's for rows like these."""
+    x, scales = payload.x, payload.scales
+    makes = [Made("x", x.kind, ("rows", config.hidden), config.dtype if scales is None else FP8)]
+    if scales is not None:
+        makes.append(Made("scales", scales.kind, ("rows", scales.shape[1]), FLOAT32))
+    if weights is not None:
+        makes.append(Made("weights", weights.kind, ("rows", config.top_k), FLOAT32))
+    return makes
+
+
+def sent_tokens(file: str) -> Struct:
+    """``Tokens`` of a dispatch kernel."""
+    return struct(file, "Tokens", rows="sent", scales="sent_scales", topk_idx="idx", weights="sent_weights")
+
+
+def parts(array: str, lengths: Sequence[int]) -> list[Part]:
+    """Consecutive parts of an array of int32."""
+    ends = np.cumsum(lengths).tolist()
+    return [Part(array, INT32.itemsize * (end - length)) for end, length in zip(ends, lengths, strict=True)]

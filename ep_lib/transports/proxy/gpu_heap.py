@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ep_lib.cuda.devices import import_cupy
-from ep_lib.jit import nvrtc, pieces
+from ep_lib.jit import device_state, nvrtc, pieces
 from ep_lib.jit.source import KernelSource
-from ep_lib.memory import device_state
 from ep_lib.transports.base import GpuSetup, Module, agree
 from ep_lib.transports.ipc import IpcMemory
 from ep_lib.transports.proxy import engine

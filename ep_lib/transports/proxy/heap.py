@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ep_lib.jit import device_state
 from ep_lib.jit.gxx import EmulatorImage, build_emulator_kernel
 from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.memory import device_state
 from ep_lib.transports.base import EmulatorSetup, Module
 from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import RINGS, Rings

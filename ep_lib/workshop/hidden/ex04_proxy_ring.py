@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ep_lib.memory.device_state import FAULT_NONE
+from ep_lib.jit.device_state import FAULT_NONE
 from ep_lib.transports.proxy.rings import CREDITS, PRODUCER, op
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, under_checker

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.memory.device_state import FAULT_NONE
+from ep_lib.jit.device_state import FAULT_NONE
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, drawn, on_fabrics, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ep_lib.emulator.accesses import BYTES, STORES
-from ep_lib.memory.device_state import FAULT_TIMEOUT
+from ep_lib.jit.device_state import FAULT_TIMEOUT
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, drawn, given, one, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of

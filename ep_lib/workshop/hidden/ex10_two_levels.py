@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.memory.device_state import FAULT_NONE, PHASE_NAMES
+from ep_lib.jit.device_state import FAULT_NONE, PHASE_NAMES
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of

@@ -26,7 +26,6 @@ from markupsafe import Markup
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
-from ep_lib.moe.memory import sync_current_stream
 from ep_lib.require import brief, show
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
@@ -71,7 +70,7 @@ class Memory:
         self.rank.barrier()
         for array, first in self._first:
             array[...] = first
-        sync_current_stream(self.rank)
+        self.rank.streams.settle()
         self.rank.barrier()
 
     def _keep(self, array: Any, first: Any) -> Any:

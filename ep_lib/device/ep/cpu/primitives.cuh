@@ -29,20 +29,22 @@ namespace ep {
     EP_DEVICE void st_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) { \
         epemu_store(address, value, BITS / 8, EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM);       \
     }
-#define EP_CPU_ATOM(ORDER, ORDER_ENUM, SCOPE, SCOPE_ENUM, BITS)                                                     \
-    EP_DEVICE uint##BITS##_t atom_add_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {  \
-        return static_cast<uint##BITS##_t>(epemu_atomic(EPEMU_ATOMIC_ADD, address, value, 0, BITS / 8,              \
-                                                        EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM));             \
-    }                                                                                                               \
-    EP_DEVICE uint##BITS##_t atom_exch_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) { \
-        return static_cast<uint##BITS##_t>(                                                                         \
-            epemu_found(address, epemu_atomic(EPEMU_ATOMIC_EXCH, address, value, 0, BITS / 8, EPEMU_##ORDER_ENUM,   \
-                                              EPEMU_SCOPE_##SCOPE_ENUM)));                                          \
-    }                                                                                                               \
-    EP_DEVICE uint##BITS##_t atom_cas_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t compare,  \
-                                                                  uint##BITS##_t value) {                           \
-        return static_cast<uint##BITS##_t>(epemu_atomic(EPEMU_ATOMIC_CAS, address, value, compare, BITS / 8,        \
-                                                        EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM));             \
+#define EP_CPU_ATOM(ORDER, ORDER_ENUM, SCOPE, SCOPE_ENUM, BITS)                                                        \
+    EP_DEVICE uint##BITS##_t atom_add_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {     \
+        return static_cast<uint##BITS##_t>(                                                                            \
+            epemu_found(address, epemu_atomic(EPEMU_ATOMIC_ADD, address, value, 0, BITS / 8, EPEMU_##ORDER_ENUM,       \
+                                              EPEMU_SCOPE_##SCOPE_ENUM)));                                             \
+    }                                                                                                                  \
+    EP_DEVICE uint##BITS##_t atom_exch_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {    \
+        return static_cast<uint##BITS##_t>(                                                                            \
+            epemu_found(address, epemu_atomic(EPEMU_ATOMIC_EXCH, address, value, 0, BITS / 8, EPEMU_##ORDER_ENUM,      \
+                                              EPEMU_SCOPE_##SCOPE_ENUM)));                                             \
+    }                                                                                                                  \
+    EP_DEVICE uint##BITS##_t atom_cas_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t compare,     \
+                                                                  uint##BITS##_t value) {                              \
+        return static_cast<uint##BITS##_t>(                                                                            \
+            epemu_found(address, epemu_atomic(EPEMU_ATOMIC_CAS, address, value, compare, BITS / 8, EPEMU_##ORDER_ENUM, \
+                                              EPEMU_SCOPE_##SCOPE_ENUM)));                                             \
     }
 #define EP_CPU_RED(ORDER, ORDER_ENUM, SCOPE, SCOPE_ENUM, BITS)                                                     \
     EP_DEVICE void red_add_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {            \

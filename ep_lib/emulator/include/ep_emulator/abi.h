@@ -81,7 +81,7 @@ enum epemu_atomic_op {
 };
 // Returns the old value, zero-extended. size: 1, 2, 4 or 8 (ADD_F32: 4, ADD_F64: 8).
 uint64_t epemu_atomic(int atomic_op, void* address, uint64_t value, uint64_t compare, int size, int order, int scope);
-// What an exchange has found, for who uses that: where nobody does, compilers leave this out, and it was a store.
+// What an atomic has found, for who uses that: where nobody does, compilers leave this out, and it was no look.
 EPEMU_CONST uint64_t epemu_found(const void* address, uint64_t old);
 
 // The same for 16 bytes: EPEMU_ATOMIC_EXCH or _CAS. What was there goes to `old`.

@@ -10,7 +10,7 @@ namespace ep_emulator {
 template <typename T>
 EPEMU_INLINE T atomic(epemu_atomic_op op, T* address, T value, T compare, epemu_scope scope) {
     const uint64_t old = epemu_atomic(op, address, to_bits(value), to_bits(compare), sizeof(T), EPEMU_RELAXED, scope);
-    return from_bits<T>(op == EPEMU_ATOMIC_EXCH ? epemu_found(address, old) : old);
+    return from_bits<T>(epemu_found(address, old));
 }
 
 // For types whose addition is ours to do (half, bfloat16 and their pairs): a compare-and-swap loop on the bits.

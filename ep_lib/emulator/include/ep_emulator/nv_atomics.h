@@ -59,7 +59,7 @@ EPEMU_INLINE T nv_swap(epemu_atomic_op op, T* address, T value, T compare, int o
     } else {
         const uint64_t old =
             epemu_atomic(op, address, to_bits(value), to_bits(compare), sizeof(T), nv_order(order), nv_scope(scope));
-        return from_bits<T>(op == EPEMU_ATOMIC_EXCH ? epemu_found(address, old) : old);
+        return from_bits<T>(epemu_found(address, old));
     }
 }
 template <typename T>
@@ -71,7 +71,8 @@ EPEMU_INLINE bool nv_compare_exchange(T* address, T* expected, T value, int succ
 }
 template <typename T>
 EPEMU_INLINE T nv_fetch(epemu_atomic_op op, T* address, T value, int order, int scope) {
-    return from_bits<T>(epemu_atomic(op, address, to_bits(value), 0, sizeof(T), nv_order(order), nv_scope(scope)));
+    return from_bits<T>(epemu_found(
+        address, epemu_atomic(op, address, to_bits(value), 0, sizeof(T), nv_order(order), nv_scope(scope))));
 }
 template <typename T>
 constexpr epemu_atomic_op nv_add() {
