@@ -47,10 +47,26 @@ def _waiter(entry: dict[str, Any]) -> Waiter:
 
 
 def _list(waiters: tuple[Waiter, ...], host_waits: list[str]) -> str:
-    lines = [f"  {w}" for w in waiters[:_MAX_LISTED]]
-    if len(waiters) > _MAX_LISTED:
-        lines.append(f"  ... and {len(waiters) - _MAX_LISTED} more groups of threads (see .waiters)")
+    # Threads that wait at a line for one of their block that polls there: in ep::wait_until_ge_warp, say.
+    behind: dict[tuple[Any, ...], int] = {_line_of(w): 0 for w in waiters if w.address is not None}
+    shown = []
+    for waiter in waiters:
+        if waiter.address is None and _line_of(waiter) in behind:
+            behind[_line_of(waiter)] += waiter.count
+        else:
+            shown.append(waiter)
+    lines = [f"  {w}{_and_behind(behind.pop(_line_of(w), 0))}" for w in shown[:_MAX_LISTED]]
+    if len(shown) > _MAX_LISTED:
+        lines.append(f"  ... and {len(shown) - _MAX_LISTED} more groups of threads (see .waiters)")
     return "\n".join(lines + [f"  {text}" for text in host_waits])
+
+
+def _line_of(waiter: Waiter) -> tuple[Any, ...]:
+    return waiter.thread.rank, waiter.thread.block, waiter.location.partition(" (in ")[0]
+
+
+def _and_behind(threads: int) -> str:
+    return f" ({threads} more of its block wait there for it)" if threads else ""
 
 
 def _not_started(grid: dict[str, Any]) -> str:

@@ -173,18 +173,23 @@ def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
     lines = ["a circle: each waits for a signal before it sends its own, so none is ever sent"]
     lines += [f"  {g.who} waits in {g.place}, and would signal in line {g.sends_later.line} only then" for g in groups]
     first = groups[0]
+    less = "; or wait for less, for the first rounds of a loop may need no signal"
     return Quiescence(
         tuple(lines),
-        "signal first, then wait",
+        f"signal first, then wait{less * bool(surroundings.in_a_loop(first.place.file, first.place.line))}",
         f"put the signal (line {first.sends_later.line}) before the wait ({first.place})",
     )
 
 
 def _missing(groups: Sequence[_Group]) -> Quiescence:
+    untouched: dict[str, list[str]] = {}
+    for g in groups:
+        if g.nobody and g.place:
+            untouched.setdefault(str(g.place), []).append(g.who)
     lines = [
-        f"no thread has stored to what {g.who} waits for in {g.place}: it still has its initial value"
-        for g in groups
-        if g.nobody and g.place
+        f"nobody has stored to what {' and '.join(who)} wait{'s' * (len(who) == 1)} for in {place}: it holds what it "
+        "began with"
+        for place, who in untouched.items()
     ]
     for g in groups:
         if g.polls and not g.nobody and g.last and g.last.place and g.last.place.line != g.place.line:

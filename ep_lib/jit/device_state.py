@@ -165,7 +165,9 @@ def _dispatch_error(record: FaultRecord) -> EpError:
 def _timeout(record: FaultRecord) -> PeerTimeout:
     whom = f"rank {record.peer}" if record.peer >= 0 else "its peers"
     text = f"{said_of(record)}; check whether {whom} launched the kernel, and which wait failed there"
-    if record.phase == "proxy":
+    if record.expected >= 1 << 63:
+        text = said_of(record, whom="its proxy" if record.phase == "proxy" else "")
+    elif record.phase == "proxy":
         text = (
             f"rank {record.rank} waited too long for its proxy, which has dealt with {record.seen} commands of a ring, "
             f"and {record.expected} were expected: has its thread ended, or is the link to a peer broken? On a GPU: do "
@@ -183,14 +185,15 @@ def _timeout(record: FaultRecord) -> PeerTimeout:
     )
 
 
-_BELOW_ZERO = " (a number below 0 that wrapped around? Counts are unsigned)"
+BELOW_ZERO = " (a number below 0 that wrapped around? Counts are unsigned)"
 
 
 def said_of(wait: FaultRecord | PeerTimeout, waited: str = "waited too long", whom: str = "") -> str:
     """A sentence with the waiting rank, the awaited rank, the seen and the expected value, without advice."""
     whom = whom or (f"rank {wait.peer}" if wait.peer >= 0 else "its peers")
     where = f", slot {wait.slot}" if wait.slot >= 0 else ""
+    least = "at least " * (wait.seen < wait.expected)  # a tag is to be one value
     return (
-        f"rank {wait.rank} {waited} for {whom} ({wait.phase}{where}): the signal is {wait.seen}, at least "
-        f"{wait.expected} was expected{_BELOW_ZERO if wait.expected >= 1 << 63 else ''}"
+        f"rank {wait.rank} {waited} for {whom} ({wait.phase}{where}): the signal is {wait.seen}, {least}"
+        f"{wait.expected} was expected{BELOW_ZERO if wait.expected >= 1 << 63 else ''}"
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ep_lib.emulator.findings import Access
+from ep_lib.jit.device_state import BELOW_ZERO
 from ep_lib.jit.lexer import without_comments
 from ep_lib.workshop.crossing import GivenWasChanged
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime
@@ -49,6 +50,7 @@ _UNFINISHED = "The compiler came as far as the tests, which include your file: i
 _RENAMED = "That is where the tests call your functions: keep their names and parameters as the exercise gives them."
 _CALLED = re.compile(r"has no attribute|\bargument")  # of a Python exception outside the learner's file
 _NO_SETTING = " (spawn's timeout=)"  # a learner has not called spawn
+_OF_A_REAL_PROXY = ": has its thread ended"  # advice to the end; in a test, the test plays the proxy
 _LOOPS_IN_TEST = re.compile(r"at \S*/hidden/[\w/]+\.cuh?:\d+(?: \(in [^)]*\))?: (?P<source>.*)")
 _WAITED = "What is waited for was never written: to another place, to another rank, with another value, or not at all?"
 _OVERWRITTEN = (
@@ -109,6 +111,8 @@ def advice_for(outputs: Outputs) -> str:
         return ""
     if _is_renamed(failure):
         return _RENAMED
+    if BELOW_ZERO in failure.message:
+        return ""
     advice = _ADVICE.get(failure.kind, "")
     seen = [int(a or b) for a, b in _SEEN.findall(failure.message)]
     return _OVERWRITTEN if advice == _WAITED and seen and all(seen) else advice
@@ -139,7 +143,7 @@ def failure_text(failure: Failure, work: Path) -> str:
     if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
         return todo.group()
     text = (
-        (failure.message or "without a word")
+        (failure.message.partition(_OF_A_REAL_PROXY)[0] or "without a word")
         .replace(f"{work}/mine/", "")
         .replace(f"{work}/", "")
         .replace("../mine/", "")

@@ -58,7 +58,8 @@ def framed(inner: Markup) -> Markup:
 
 
 def code_box(lines: Iterable[Markup]) -> Markup:
-    """A box of code. On a narrow page long lines wrap, mostly comments."""
+    """A box of code. Where the page is narrow they go on below, comments above all."""
+    # By this ink docs/site/wide.css and the JupyterLab extension find it, and turn it around on a dark page.
     box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
     look = f"{box}{CODE}font-size:12px; white-space:pre-wrap; line-height:1.35; border:1px solid #dddddd"
     return Markup('<pre style="{}">{}</pre>').format(look, Markup("\n").join(lines))

@@ -1147,6 +1147,14 @@ static uint32_t alone(size_t threads, const ThreadCheck& t) { return threads > 1
 
 void Checker::barrier(Block* block) {
     const Fiber* first = nullptr;
+    if (block->arrived < block->num_threads)
+        for (const Fiber& f : block->fibers)
+            if (f.state == State::kBarrier) {
+                Past& past = ids_[ids_by_chunk_[block->check->first_id / kIdChunk]].past.back();
+                past.few = block->arrived;
+                past.first_of_few = f.check->id;
+                break;
+            }
     join_all([&](auto&& use) {
         for (Fiber& f : block->fibers)
             if (f.state == State::kBarrier) use(*f.check);

@@ -362,7 +362,9 @@ class __attribute__((visibility("hidden"))) Checker {
         uint64_t block;
         epemu_dim3 index, dim;
         std::shared_ptr<const std::string> kernel;
-        int64_t launch;  // its ticket: its number on the rank
+        int64_t launch;             // its ticket: the how manieth of the rank
+        int few = 0;                // threads at its latest barrier that others, which had ended, did not reach ...
+        uint32_t first_of_few = 0;  // ... and one of them
     };
     struct Ids {
         uint32_t first, count;
@@ -483,7 +485,8 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t signal = 0, wait = 0;  // lines by which the two sides should synchronise
         uintptr_t lock = 0;             // that both sides seem to hold; withdrawn if it turns out to be none
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
-        bool mixed = false;             // an atomic against a plain access: perhaps a signal
+        bool mixed = false;             // an atomic against a plain access: is it a signal?
+        bool in_one_rank = false;       // which of the writer's signals is that of this write, is not known
         Unsettled unsettled;
     };
     struct Finding {

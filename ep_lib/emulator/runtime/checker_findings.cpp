@@ -21,6 +21,7 @@ constexpr uint64_t kJudged = 48;      // occurrences of each that are judged
 constexpr const char* kSyncwarp = "missing __syncwarp";
 constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
 constexpr const char* kSyncthreads = "missing __syncthreads";
+constexpr const char* kDivergentBarrier = "divergent barrier: one __syncthreads that all threads of the block reach";
 constexpr const char* kSyncwarpBeforeCredit =
     "missing __syncwarp between the read and its credit, which comes after it";
 constexpr const char* kSyncthreadsBeforeCredit =
@@ -304,6 +305,13 @@ Checker::Verdict Checker::settled(const Finding& f) const {
     const uint32_t later = signalled(v.from), again = signalled(0);
     if (!later && !again) {
         v.signal = v.from;
+        return v;
+    }
+    if (v.in_one_rank) {
+        v.signal = v.from;
+        v.how = "";
+        v.remedy = "data before its signal; if it comes before the next one of this thread, wait for that one";
+        v.detail = "the reader has acquired a signal of the writer, but an earlier one than this write";
         return v;
     }
     v.kind = "race";
@@ -846,8 +854,15 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             if (happens_before(theirs.first + i, past.since, t.clock) &&
                 (sibling == slot.id || (theirs.first + i) / kWarpSize == slot.id / kWarpSize))
                 sibling = theirs.first + i;
-    // A thread that overwrites its own data may be behind the signal, and a round too early.
-    if (sibling != slot.id && (they_read || !(slot.flags & kAgain))) {
+    // What the reader has waited for last: a signal that the writer itself has sent, too early?
+    bool own_signal = false;
+    for (const SyncLoad* l : witness.loads_of(t.block)) {
+        if (l->id != t.id || !l->seen.pc) continue;
+        own_signal = reads && l->seen.id == slot.id && l->seen.block == past.block;
+        break;
+    }
+    // A thread that writes where it has written before may have come here after the signal, and a round too early.
+    if (sibling != slot.id && !own_signal && (they_read || !(slot.flags & kAgain))) {
         const bool warp = sibling / kWarpSize == slot.id / kWarpSize;
         v.certainty = warp ? 31 : 32;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
@@ -864,6 +879,12 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             v.detail =
                 "another thread of the writer's block has signalled; its release covers the writer's work only after a "
                 "barrier";
+            // A whole warp at most: of more, the writer may be one.
+            if (!warp && past.few && past.few <= kWarpSize && past.first_of_few / kWarpSize == sibling / kWarpSize) {
+                v.remedy = kDivergentBarrier;
+                v.detail += " of both, and at its last one met " + std::to_string(past.few) + " of " +
+                            std::to_string(threads) + " threads";
+            }
             if (!v.to) v.how = "after";
         }
         return v;
@@ -890,6 +911,18 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             return v;
         }
         if (judge_waiting_sibling(other, slot.time, slot.pc, &v)) return v;
+        if (!other && crosses)  // its block has ended
+            for (const SyncLoad* l : witness.loads_of(past.block)) {
+                if (l->id != slot.id || l->time > slot.time || l->seen.block != t.block || l->seen.id != t.id) continue;
+                v.remedy = kDataFirst;
+                v.detail = "the reader has waited for a signal of this thread, which it had sent before it wrote";
+                v.how = "swap";
+                v.from = l->seen.pc;
+                v.to = c.pc;
+                v.wait = l->pc;
+                v.unsettled = {true, t.block, t.id, t.time, past.block, slot.pc};
+                return v;
+            }
         v.detail = "the reader has not waited for the writer, or only another thread of its block has";
         v.remedy = kWaitFirst;
         return v;
@@ -906,7 +939,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.remedy = kWait;
         v.certainty = again ? 20 : 22;
         v.how = "wait";
-    } else if (crosses) {
+    } else if (crosses || own_signal) {
         v.kind = again ? kReused : "race";
         v.remedy = again ? kCredit : kDataFirst;
         v.certainty = again ? 21 : 23;
@@ -918,6 +951,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.from = again ? slot.pc : signal_of(t.rank, &t, theirs.rank, 0, &v.wait);
         v.to = again ? c.pc : slot.pc;
         v.unsettled = {!again, past.block, slot.id, slot.time, t.block, c.pc};
+        v.in_one_rank = !crosses;
     } else {
         v.remedy = kReleaseAcquire;
     }

@@ -4,8 +4,9 @@ It is for GPUs that cannot drive a NIC themselves. The design follows UCCL's P2P
 Engine"): lock-free rings in memory that host and GPU share, proxy threads that poll them, and an executor behind the
 proxies that transfers the bytes.
 
-* ``<ep/proxy_command.cuh>`` has the structs, ``<ep/proxy_ring.cuh>`` pushes: any kernel may use them.
-* ``ep/transport.cuh`` implements ``ep::net_*`` with them: one command for each operation, one ring for each queue pair.
+* ``<ep/proxy_command.cuh>`` has the structs, ``<ep/proxy_ring.cuh>`` pushes (behind PCIe
+  ``<ep/sealed_ring.cuh>``): any kernel may use them.
+* ``ep/transport.cuh`` makes ``ep::net_*`` of them: one command for each operation, one ring for each queue pair.
 * ``native/`` are the proxies of real processes: threads in C++, and executors behind the functions of
   ``native/engine.hpp``: nothing, memory, NIXL (UCX), libibverbs, CUDA's copy engine. ``engine`` starts and stops them;
   ``rings`` has the memory that both sides share.

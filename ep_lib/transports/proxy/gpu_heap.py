@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ep_lib.cuda.devices import import_cupy
-from ep_lib.jit import device_state, nvrtc
+from ep_lib.jit import device_state, nvrtc, pieces
 from ep_lib.jit.source import KernelSource
 from ep_lib.transports.base import GpuSetup, Module, agree
 from ep_lib.transports.ipc import IpcMemory
@@ -33,18 +33,18 @@ _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 class GpuRings(Rings):
     """Rings for kernels of the current GPU: slots and credits in pinned memory, the kernels' counts on the GPU.
 
-    ``on_gpu``: the address of the ProxyRing structs for kernels; ``told``: that of the ProxyRings struct. :meth:`free`
-    frees everything.
+    ``on_gpu``: where kernels find the ProxyRing structs; ``told``: the ProxyRings struct. :meth:`free` gives all back.
+    ``sealed``: kernels push by <ep/sealed_ring.cuh>, and not by <ep/proxy_ring.cuh>.
     """
 
-    def __init__(self, count: int, slots: int) -> None:
+    def __init__(self, count: int, slots: int, *, sealed: bool = True) -> None:
         self._runtime = import_cupy().cuda.runtime
         nbytes = self.shared_bytes(count, slots)
         self._pinned = int(self._runtime.hostAlloc(nbytes, _HOST_MAPPED))  # one address for host and GPU
         ctypes.memset(self._pinned, 0, nbytes)
         sizes = count * PRODUCER.size, count * RING.size, RINGS.size
         producers = self._gpu = int(self._runtime.malloc(sum(sizes)))
-        super().__init__(count, slots, (ctypes.c_char * nbytes).from_address(self._pinned), producers, sealed=True)
+        super().__init__(count, slots, (ctypes.c_char * nbytes).from_address(self._pinned), producers, sealed=sealed)
         self.on_gpu, self.told = producers + sizes[0], producers + sizes[0] + sizes[1]
         self._runtime.memset(producers, 0, sizes[0])
         self._runtime.memcpy(self.on_gpu, self.address, sizes[1], _HOST_TO_DEVICE)
@@ -109,7 +109,8 @@ class GpuProxyHeap(IpcMemory):
 
     def _start(self, device: int) -> None:
         executor = copy_engine(self, self._rank, device, QUEUE_PAIRS)
-        rings = self._rings = GpuRings(QUEUE_PAIRS, SLOTS)
+        own = any((root / "ep" / "proxy_ring.cuh").is_file() for root in pieces.active())  # a learner's, without seals
+        rings = self._rings = GpuRings(QUEUE_PAIRS, SLOTS, sealed=not own)
         self._proxy = engine.Proxy(rings, executor)
         head = self.addresses[self._rank] + device_state.HEADER.offsets["proxy"]
         rings.write(head, rings.told.to_bytes(8, "little"))

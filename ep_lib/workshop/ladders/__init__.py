@@ -184,7 +184,9 @@ class Table:
 
         def line(texts: Sequence[str], tag: str) -> Markup:
             one = Markup(f'<{tag} style="{{}}">{{}}</{tag}>')
-            return Markup("<tr>{}</tr>").format(Markup().join(one.format(cell + _colour(text), text) for text in texts))
+            looks = [cell + _colour(text) for text in texts]
+            looks[-1] += "; min-width:14em"  # else a narrow page has a column of single words
+            return Markup("<tr>{}</tr>").format(Markup().join(map(one.format, looks, texts)))
 
         head, *rows = self.cells()
         body = line(head, "th") + Markup().join(line(row, "td") for row in rows)

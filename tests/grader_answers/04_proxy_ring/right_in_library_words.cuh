@@ -6,8 +6,8 @@ return wait_until_ge(&ring.credits->taken, needed, {kPhaseProxy, peer, int64_t(n
 // EXERCISE-BEGIN 3
 uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number) *number = mine;
-const bool ok = detail::proxy_wait_for_room(ring, mine, 0, command.peer);
-if (ok) detail::proxy_fill(ring, command, mine);
+const bool ok = proxy_wait_for_room(ring, mine, command.peer);
+if (ok) proxy_fill(ring, command, mine);
 return ok;
 // EXERCISE-END 3
 // EXERCISE-BEGIN 5b

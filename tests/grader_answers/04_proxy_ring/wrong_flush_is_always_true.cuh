@@ -1,5 +1,5 @@
 // The same in a flush.
 // EXERCISE-BEGIN 5b
-detail::proxy_wait_for(ring, ld_relaxed_gpu_u64(&ring.producer->head));
+wait_until_ge(&ring.credits->completed, ld_relaxed_gpu_u64(&ring.producer->head), {kPhaseProxy, -1, -1});
 return true;
 // EXERCISE-END 5b

@@ -2,7 +2,7 @@
 // EXERCISE-BEGIN 3
 const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number != nullptr) *number = mine;
-if (!detail::proxy_wait_for_room(ring, mine, 0, 0)) return false;
-detail::proxy_fill(ring, command, mine);
+if (!proxy_wait_for_room(ring, mine, 0)) return false;
+proxy_fill(ring, command, mine);
 return true;
 // EXERCISE-END 3

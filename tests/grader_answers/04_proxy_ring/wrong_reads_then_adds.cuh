@@ -3,7 +3,7 @@
 const uint64_t mine = ld_relaxed_gpu_u64(&ring.producer->head);
 atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number != nullptr) *number = mine;
-if (!detail::proxy_wait_for_room(ring, mine, 0, command.peer)) return false;
-detail::proxy_fill(ring, command, mine);
+if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
+proxy_fill(ring, command, mine);
 return true;
 // EXERCISE-END 3
