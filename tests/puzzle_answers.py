@@ -121,7 +121,7 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "03.3": {
         "ep::net_put_nbi(inbox, outbox, 256, peer);\nep::net_quiet(peer);\n"
-        "for (int i = 0; i < 4; ++i) ep::net_atomic_add_u64_nbi(signals + i, 1, peer);": "Nobody waits",
+        "for (int i = 0; i < 4; ++i) ep::net_atomic_add_u64_nbi(signals + i, 1, peer);": "No wait between",
         "for (int i = 0; i < 4; ++i)\n"
         "    ep::net_put_signal_nbi(inbox + 8 * i, outbox + 8 * i, 64, signals, 1, peer);": "waits",
         "for (int i = 0; i < 4; ++i) ep::net_put_nbi(inbox + 8 * i, outbox + 8 * i, 64, peer);\n"
@@ -151,7 +151,7 @@ WRONG: dict[str, dict[str, str]] = {
         "const uint64_t number = (*head)++;\nslots[number] = command;\n"
         "ep::st_release_sys_u64(numbers + number, number + 1);": "race",
         "const uint64_t number = threadIdx.x;\nslots[number] = command;\n"
-        "ep::st_release_sys_u64(numbers + number, number + 1);": "nobody has stored",
+        "ep::st_release_sys_u64(numbers + number, number + 1);": "no thread has stored",
         "const uint64_t number = ep::atom_add_relaxed_gpu_u64(head, 1);\n"
         "ep::st_release_sys_u64(numbers + number, number + 1);\nslots[number] = command;": "data before its signal",
     },

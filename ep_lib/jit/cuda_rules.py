@@ -1,7 +1,7 @@
-"""What is not CUDA is refused on the emulator too: NVRTC is asked beside g++, which compiles C++.
+"""Refuses sources on the emulator that are not CUDA: NVRTC checks them beside g++, which compiles C++.
 
-The answer is a part of what the cache keeps of a kernel, so it is asked once. ep_lib's own kernels are not asked about,
-as long as they include nothing of a learner's: its tests compile them for GPUs.
+The cache keeps the answer with the kernel, so each source is checked once. ep_lib's own kernels are not checked unless
+they include a learner's file: its tests compile them for GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE_REGISTERS, _REGISTER_STEP, _WARP, _WARP_STEP, _MOST_THREADS = 65536, 8, 32
 
 
 class Answer:
-    """What NVRTC said of a kernel's source; ``most_threads`` of a block, for each of its kernels."""
+    """NVRTC's answer for a kernel's source; ``most_threads``: the most threads of a block, for each kernel."""
 
     def __init__(self) -> None:
         self.refusal: EpError | None = None
@@ -36,14 +36,14 @@ class Answer:
 
 
 def identity(kernel: KernelSource, config: Config) -> str:
-    """Whom a compilation of ``kernel`` asks, for its key in the cache; "" if nothing is asked."""
+    """The NVRTC that checks ``kernel``, for the cache key; "" if it is not checked."""
     if not config.cuda_rules or _is_the_librarys(kernel):
         return ""
     return f"{_arch()} {nvrtc.identity() if nvrtc.available() else 'unchecked'}"
 
 
 def _arch() -> str:
-    """Which GPU is asked about. Not sm_90a, for which NVRTC takes more static shared memory than there may be."""
+    """The GPU to check for. Not sm_90a, for which NVRTC accepts too much static shared memory."""
     return f"sm_{Config.from_environment().cuda_arch}"
 
 
@@ -57,8 +57,8 @@ def _is_the_librarys(kernel: KernelSource) -> bool:
 def asked(
     kernel: KernelSource, kernels: Sequence[str], unit: str, found: names.GlobalFunctions, *, asks: str
 ) -> Iterator[Answer]:
-    """Asks NVRTC about a translation unit with ``kernels`` while the body compiles it. In the end raises
-    KernelCompileError for what no GPU takes; what g++ refuses and a GPU takes is told so."""
+    """Checks a translation unit with ``kernels`` by NVRTC while the body compiles it. At the end raises
+    KernelCompileError for code that no GPU accepts; an error of g++ for code that a GPU accepts says so."""
     answer = Answer()
     if not asks:
         yield answer
@@ -67,7 +67,7 @@ def asked(
         say_if_unchecked()
         yield answer
         return
-    from concurrent.futures import ThreadPoolExecutor  # here: what is in the cache needs none
+    from concurrent.futures import ThreadPoolExecutor  # imported here: cached kernels need none
 
     refused = threading.Event()
 
@@ -77,7 +77,7 @@ def asked(
             answer.takes = True
         except KernelCompileError as error:
             answer.refusal = error
-            if error.remedy:  # a rule of CUDA's, of which g++ knows nothing: it need not go on
+            if error.remedy:  # a rule of CUDA's that g++ does not know: it can stop
                 refused.set()
         except BackendUnavailable as error:
             _say_once(f"{_UNCHECKED}: {error}")
@@ -104,7 +104,7 @@ def asked(
 
 
 def say_if_unchecked() -> None:
-    """Says, once in a process, that NVRTC is missing, if it is to be asked."""
+    """Warns, once per process, that NVRTC is missing, if it is needed."""
     if Config.from_environment().cuda_rules and toolkit.find_nvrtc() is None:
         _say_once(f"{_UNCHECKED}: that takes NVRTC, though no GPU (pip install nvidia-cuda-nvrtc)")
 
@@ -115,7 +115,7 @@ def _say_once(text: str) -> None:
 
 
 def _most_threads(cubin: bytes, symbols: Sequence[str]) -> list[int]:
-    """The threads that a block of each kernel may have, by its ``__launch_bounds__`` and by its registers."""
+    """The most threads of a block for each kernel, from its ``__launch_bounds__`` and its registers."""
     elf = Elf(cubin)
     sections = {section.name: elf.data[section.offset : section.offset + section.size] for section in elf.sections}
     registers = {

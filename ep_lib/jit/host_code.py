@@ -25,7 +25,7 @@ _TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
 _BEFORE_PARAMETERS = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _NAME_BEFORE = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^;{}()]*>\s*)?$")
 _LAST_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:$|[\[{;])")
-_ARGUMENTS = re.compile(r"<(?:[^<>;{}()]|\(\))*>")  # of templates, by then without what is in parentheses
+_ARGUMENTS = re.compile(r"<(?:[^<>;{}()]|\(\))*>")  # of templates, after the contents of parentheses were removed
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\.)*)", re.MULTILINE | re.DOTALL)
 _KEPT = re.compile(r"^[ \t]*#[ \t]*(?!pragma)(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _FOR_GPUS = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
@@ -113,7 +113,7 @@ def without_host_code(
             at = end
         reached.update(_WORD.findall(code[at:]))
     declared = set[str]().union(*(each.names for each in found)) - {_OPERATOR}
-    # An operator is called by none of its names: it is there for the types that it takes.
+    # An operator is not called by name: it belongs to the types that it takes.
     found = [each._replace(names=each.words & declared) if _OPERATOR in each.names else each for each in found]
     left = [each for each in found if each.names and not each.words & for_gpus]
     reached.update(*(each.words for each in found if each not in left))
@@ -139,7 +139,7 @@ def without_host_code(
 
 
 def _without_attempts(text: str) -> str:
-    """The code of ``text``, with spaces for all else, and for what is in `#if 0`."""
+    """The code of ``text``, with spaces for everything else, and for code in `#if 0`."""
     left = without_attempts(without_comments(text)).split("\n")
     lines = zip(blank(text).split("\n"), left, strict=True)
     return "\n".join(line if kept else " " * len(line) for line, kept in lines)
@@ -155,7 +155,7 @@ def _emptied(text: str) -> str:
 
 
 def _declarations(code: str, at: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where those at namespace scope begin and end."""
+    """The declarations at namespace scope: where each begins and ends."""
     while (at := _skip(code, at)) < end:
         if code[at] == "}":
             at += 1
@@ -170,7 +170,7 @@ def _declarations(code: str, at: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _end(code: str, begin: int) -> int:
-    """Behind the declaration at ``begin``: its `;`, or the `}` of a function."""
+    """The end of the declaration at ``begin``, behind its `;`, or the `}` of a function."""
     macro = _WORD.match(code, begin)
     if macro and macro[0] not in _TAKE_PARENTHESES and code.startswith("(", _skip(code, macro.end())):
         behind = matching(code, code.index("(", begin)) + 1
@@ -200,7 +200,7 @@ def _end(code: str, begin: int) -> int:
 
 
 def _past_brackets(code: str, at: int) -> int:
-    """The first `;` from ``at`` on that no bracket holds, or the end."""
+    """The first `;` from ``at`` on outside of brackets, or the end."""
     while at < len(code) and code[at] != ";":
         at = matching(code, at) + 1 if code[at] in "([{" else at + 1
     return at
@@ -218,7 +218,7 @@ def _read(parsed: str, code: str, number: int, begin: int, end: int, macros: Col
     words = set() if _USE.match(text) else set(_WORD.findall(code[begin:end]))
     template = _TEMPLATE.match(text)
     at = template.end() if template else 0
-    outside = ""  # what no bracket holds, and the brackets
+    outside = ""  # the text outside of brackets, and the brackets
     while at < len(text) and text[at] != "=":
         outside += text[at]
         if text[at] in "([{":

@@ -30,11 +30,11 @@ _PROCESS = str(Path(__file__).with_name("nvrtc_process.py"))
 _TABLE_SYMBOL = "ep_kernel_params_0"  # ep_lib/device/ep/detail/entry.cuh
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _INSTALL = "pip install 'nvidia-cuda-nvrtc>=13.0,<14', or nvidia-cuda-nvrtc-cu12 beside CuPy for CUDA 12"
-_CPU_S, _IDLE_S = 1200.0, 300.0  # that a compilation may take: of CPU time, and doing nothing
+_CPU_S, _IDLE_S = 1200.0, 300.0  # a compilation's limits: CPU time, and idle time
 _CPP_HEADER = re.compile(r"[a-z_]+")
 
-# NVRTC refuses any function for the host, and takes a lambda with `auto` for one. nvcc has both, as long as no kernel
-# calls what is the host's.
+# NVRTC refuses any host function, and treats a lambda with `auto` as one. nvcc accepts both, as long as no kernel calls
+# host functions.
 _OF_HOST = re.compile(
     r"^(?P<file>[^\n]+)\((?P<line>\d+)\): error: "
     r"A function (?:without execution space annotations|explicitly marked as a __host__)[^\n]*\n"
@@ -52,13 +52,13 @@ _SIZED, _STACK = 4, 0x12
 _MOST_LOCAL = 512 << 10  # bytes of a thread; CUDA C++ Programming Guide, Compute Capabilities
 # Types of glibc that all of nvcc's sources have.
 _OF_NVCC = "typedef unsigned short ushort; typedef unsigned int uint; typedef unsigned long ulong;\n"
-_TAKES_ALL = "-default-device"  # a function without a word about it is the GPU's
-_WITH_ALL_CALLS = [_TAKES_ALL, "-G", "-rdc=true"]  # nothing is inlined, and what is called from elsewhere stays
+_TAKES_ALL = "-default-device"  # a function without a specifier is for the GPU
+_WITH_ALL_CALLS = [_TAKES_ALL, "-G", "-rdc=true"]  # no inlining, and externally called functions stay
 _NO_HOST = "#undef __host__\n#define __host__\n"
 _UNFORCED = "#undef __forceinline__\n#define __forceinline__\n"
 _PTX_FILE = re.compile(r'^\s*\.file\s+(\d+) "([^"]*)"', re.MULTILINE)
 _PTX_LINE = re.compile(r"^\s*\.loc\s+(\d+) (\d+)", re.MULTILINE)
-_PTX_WORDS = re.compile(r'//[^\n]*|"[^"\n]*"')  # comments, and files, whose folders may be called as a function is
+_PTX_WORDS = re.compile(r'//[^\n]*|"[^"\n]*"')  # comments, and file names, which may contain a function's name
 _PTX_BODY = re.compile(r"^(?:\.\w+ )*\.(?:func|entry)[^{;]*?([\w$]+)\([^{;]*\{(.*?)^\}", re.MULTILINE | re.DOTALL)
 _PTX_PROTOTYPE = re.compile(r"^(?:\.\w+ )*\.func[^;{]*;", re.MULTILINE)
 
@@ -77,13 +77,13 @@ class NvrtcImage:
 
 
 def available() -> bool:
-    """Whether :func:`compile_cubin` can work here: NVRTC is installed."""
+    """Whether NVRTC is installed, so that :func:`compile_cubin` works."""
     return toolkit.find_nvrtc() is not None
 
 
 def version() -> str:
-    """NVRTC's version, with that of its wheel where it comes from one. Raises :class:`BackendUnavailable`."""
-    from importlib import metadata  # here: it takes a tenth of the time of `import ep_lib`
+    """NVRTC's version, with its wheel's version if it comes from one. Raises :class:`BackendUnavailable`."""
+    from importlib import metadata  # imported here: it takes a tenth of the time of `import ep_lib`
 
     found = _found()
     for wheel in _WHEELS:
@@ -103,7 +103,7 @@ def identity() -> str:
 
 
 def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P_TRANSPORT) -> NvrtcImage:
-    """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache. ``transport``: whose folder to search.
+    """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache. ``transport``: the folder of its headers.
 
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when NVRTC is missing or does not know ``arch``.
@@ -131,7 +131,7 @@ def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P
 
 
 def store(folder: Path, image: NvrtcImage, **facts: str) -> None:
-    """Writes an image, and what else should be known of it, into a folder of the cache."""
+    """Writes an image, and further facts about it, into a folder of the cache."""
     (folder / "kernel.cubin").write_bytes(image.cubin)
     described = {"lowered_name": image.lowered_name, "params": [list(param) for param in image.params], **facts}
     (folder / "image.json").write_text(json.dumps(described), encoding="utf-8")
@@ -171,7 +171,7 @@ class CompilerRefused(Exception):
 
 
 def compile_unit(unit: str, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
-    """What NVRTC makes of a translation unit, for an entry of the cache in ``folder``. Raises CompilerRefused."""
+    """Compiles a translation unit by NVRTC, for a cache entry in ``folder``. Raises CompilerRefused."""
     roots = [Path(flag.removeprefix("-I")) for flag in flags if flag.startswith("-I")]
     with sealed.open_includes(unit, roots, kernel.texts) as opened:
         path = opened.place(kernel.source_path)  # NVRTC looks beside it
@@ -201,7 +201,7 @@ def _compile_unit(unit: str, path: Path, kernel: KernelSource, flags: Sequence[s
 
 
 def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> tuple[Answer, bytes]:
-    """What NVRTC says of a translation unit, and the cubin. ``named``: the kernels whose symbols are asked for."""
+    """NVRTC's answer for a translation unit, and the cubin. ``named``: the kernels whose symbols are needed."""
     answer, cubin = _ask_once(unit, path, named, flags)
     log = answer["log"]
     if not answer["status"] or not (of_host := list(_OF_HOST.finditer(log))) or len(of_host) < log.count("): error: "):
@@ -215,7 +215,7 @@ def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> t
 
 
 def _calls_one_of(functions: Collection[tuple[str, str]], ptx: str) -> bool:
-    """Whether others call one of the functions at these files and lines, or have its address."""
+    """Whether other functions call one of the functions at these files and lines, or take its address."""
     files = dict(_PTX_FILE.findall(ptx))
     names = set()
 
@@ -295,8 +295,8 @@ def attributes(section: bytes, wanted: int) -> Iterator[bytes]:
 
 
 def _of_the_host(unit: str, roots: Sequence[Path]) -> list[str]:
-    """Headers of the C and C++ libraries that a learner's own files include and NVRTC does not have. There is nothing
-    in them for kernels, and what a kernel uses of them all the same, NVRTC does not know."""
+    """Headers of the C and C++ libraries that a learner's own files include and NVRTC does not have. They contain
+    nothing for kernels; if a kernel uses a name of theirs, NVRTC reports it as unknown."""
     system = toolkit.cuda_include_dirs()
     headers = digest.scan(unit, [root for root in roots if root not in system], system)
     files = headers.outside([*system, toolkit.PACKAGE]) if headers.others else []
@@ -327,13 +327,13 @@ def _refusal(kernel: KernelSource, arch: str, refused: CompilerRefused, found: n
         return BackendUnavailable(
             f"NVRTC {version()} refused the options {list(kernel.options)}: {log} ({refused.status})"
         )
-    from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+    from ep_lib.jit import diagnostics  # imported here: its tables are for errors only
 
     return diagnostics.compile_error(kernel, log, target=arch, roots=include_roots(kernel), found=found)
 
 
 def _found() -> toolkit.Nvrtc:
-    """Raises BackendUnavailable where there is none."""
+    """The installed NVRTC. Raises BackendUnavailable if there is none."""
     if (found := toolkit.find_nvrtc()) is None:
         raise BackendUnavailable(f"compiling for GPUs needs NVRTC, though no GPU: {_INSTALL}")
     return found

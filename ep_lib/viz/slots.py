@@ -1,4 +1,4 @@
-"""Slots of a receive buffer: who wrote which one, and a ring of them over time."""
+"""Slots of a receive buffer: the writer of each, and a ring of slots over time."""
 
 from __future__ import annotations
 

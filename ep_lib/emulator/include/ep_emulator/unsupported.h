@@ -1,6 +1,6 @@
-// What CUDA has and the emulator has not: names that stop the compilation and say why, where plain C++ would print
-// pages about something undeclared. Inline PTX and what needs it (TMA, mbarrier, tensor cores) cannot be caught here:
-// the assembler complains, or <ep/platform.cuh> keeps it away.
+// CUDA features that the emulator lacks: names that stop the compilation with a reason, where plain C++ would print
+// pages of errors. Inline PTX and what needs it (TMA, mbarrier, tensor cores) cannot be caught here: the assembler
+// complains, or <ep/platform.cuh> keeps it away.
 #pragma once
 #include <ep_emulator/builtins.h>
 
@@ -9,7 +9,7 @@ template <typename...>
 constexpr bool kNever = false;
 }
 
-// Functions whose call, once the compiler cannot prove it dead, ends the compilation with this text.
+// Functions whose call ends the compilation with this text, unless the compiler proves the call dead.
 #define EPEMU_UNSUPPORTED(name, why)                                                             \
     template <typename... Arguments>                                                             \
     EPEMU_INLINE int name(Arguments...) {                                                        \

@@ -1,8 +1,8 @@
 // The operations of <ep/net.cuh> through a proxy: each one is a command in a ring (<ep/proxy_ring.cuh>; behind PCIe,
 // <ep/sealed_ring.cuh>).
 //
-// Each queue pair has a ring, as long as there are that many rings: what is pushed on one queue pair is posted in order,
-// by one thread of the host. Operations of different queue pairs are as unordered as those of a NIC.
+// Each queue pair has a ring, up to the number of rings: one host thread posts its commands in order. Operations of
+// different queue pairs are as unordered as a NIC's.
 #pragma once
 #include <ep/pieces.cuh>
 #include <ep/proxy_operations.cuh>
@@ -63,7 +63,7 @@ EP_DEVICE void net_fence(int peer, int queue_pair) {
     if (queue_pair != proxy::kAll) {
         proxy::push(queue_pair, proxy_command(kProxyFence, peer, queue_pair));
     } else {
-        net_quiet(peer, queue_pair);  // no order of a ring holds between rings
+        net_quiet(peer, queue_pair);  // there is no order between rings
     }
 }
 
