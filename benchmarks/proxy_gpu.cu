@@ -1,5 +1,6 @@
 // The kernels of benchmarks/proxy_gpu.py.
-#include <ep/proxy_ring.cuh>
+#include <ep/proxy_operations.cuh>
+#include <ep/sealed_ring.cuh>
 
 // Block b, one warp or one thread, pushes its share of writes of `bytes` bytes into ring b and waits until they are done: a
 // warp 32 at once, a thread one after the other. `descending`: from the last one to the first, so that no copy continues
@@ -16,9 +17,9 @@ extern "C" __global__ void push_writes(const ep::ProxyRing* rings, char* target,
         const size_t at = (static_cast<size_t>(blockIdx.x) * commands + (descending ? commands - 1 - i : i)) * bytes;
         const ep::ProxyCommand command = ep::proxy_write(target + at, source + at, bytes, peer);
         const int count = commands - first < lanes ? commands - first : lanes;
-        ok = lanes == 1 ? ep::proxy_push(ring, command) : ep::proxy_push_warp(ring, command, count);
+        ok = lanes == 1 ? ep::sealed::push(ring, command) : ep::sealed::push_warp(ring, command, count);
     }
-    if (ok && threadIdx.x == 0) ep::proxy_flush(ring);
+    if (ok && threadIdx.x == 0) ep::sealed::flush(ring);
     if (threadIdx.x == 0) clock_ns[2 * blockIdx.x + 1] = ep::globaltimer_ns();
 }
 
@@ -29,8 +30,8 @@ extern "C" __global__ void round_trips(const ep::ProxyRing* rings, int times, in
     for (int i = 0; i < times; ++i) {
         const int64_t begin = clock64();
         uint64_t number;
-        if (!ep::proxy_push(ring, ep::proxy_command(ep::kProxyNothing, 0), &number)) return;
-        if (!ep::proxy_wait(ring, number)) return;
+        if (!ep::sealed::push(ring, ep::proxy_command(ep::kProxyNothing, 0), &number)) return;
+        if (!ep::sealed::wait(ring, number)) return;
         cycles[i] = clock64() - begin;
     }
     clock_ns[1] = ep::globaltimer_ns();
@@ -46,9 +47,9 @@ extern "C" __global__ void ping_pong(const ep::ProxyRing* rings, uint64_t* inbox
         const int64_t begin = clock64();
         const ep::ProxyCommand command =
             ep::proxy_write_signal(inbox, outbox, sizeof(uint64_t), signal, i + 1, false, peer);
-        if (begins && !ep::proxy_push(ring, command)) return;
+        if (begins && !ep::sealed::push(ring, command)) return;
         if (!ep::wait_until_ge(signal, i + 1, {ep::kPhaseSignal, peer, -1})) return;
-        if (!begins && !ep::proxy_push(ring, command)) return;
+        if (!begins && !ep::sealed::push(ring, command)) return;
         cycles[i] = clock64() - begin;
     }
     clock_ns[1] = ep::globaltimer_ns();

@@ -1,4 +1,4 @@
-"""``python -m ep_lib`` is ``ep-lib``: the same commands where the script is not on the PATH."""
+"""``python -m ep_lib`` is ``ep-lib``: the same commands without the script on the PATH."""
 
 import sys
 

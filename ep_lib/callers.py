@@ -1,4 +1,4 @@
-"""Where the user's program is: the innermost frame outside of ep_lib, for messages that name a line of theirs."""
+"""The user's place in the program: the innermost frame outside of ep_lib, for messages that name the user's line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-_WORKSHOP = ("notebooks", "solutions")  # what its folder has
+_WORKSHOP = ("notebooks", "solutions")  # folders of a workshop
 _CELL = re.compile(r"ipykernel_\d+|<ipython-input|<cell ")
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
-_PACKAGE = str(Path(__file__).parent) + os.sep  # as code objects name their files
+_PACKAGE = str(Path(__file__).parent) + os.sep  # as in code objects
 
 
 def is_ours(frame: FrameType) -> bool:
@@ -30,7 +30,7 @@ def outer_frame() -> FrameType:
 
 
 def frame_of(thread: int) -> FrameType | None:
-    """Of the thread with this ``ident``, the innermost frame that is neither ep_lib's nor the standard library's."""
+    """The innermost frame of the thread ``ident`` that is neither ep_lib's nor the standard library's."""
     frame = sys._current_frames().get(thread)
     while frame is not None and (is_ours(frame) or frame.f_code.co_filename.startswith((_STANDARD, "<frozen"))):
         frame = frame.f_back
@@ -43,13 +43,13 @@ def is_cell(filename: str) -> bool:
 
 
 def workshops_above(folder: Path) -> Iterator[Path]:
-    """The folders of the workshop that hold this one, the innermost first."""
+    """The workshop folders that contain this one, the innermost first."""
     return (root for root in folder.parents if all((root / name).is_dir() for name in _WORKSHOP))
 
 
 def short_path(file: str | os.PathLike[str]) -> str:
-    """A file as messages name it: from the workshop's folder if a program runs somewhere inside of it, as notebooks do;
-    else from the current folder, where that is shorter."""
+    """A file's name in messages: relative to the workshop's folder for programs that run inside of it, such as
+    notebooks; else relative to the current folder, if that is shorter."""
     full, here = Path(file).resolve(), Path.cwd()
     for root in workshops_above(here):
         if full.is_relative_to(root):
@@ -58,8 +58,8 @@ def short_path(file: str | os.PathLike[str]) -> str:
 
 
 def place(filename: str, line: int) -> str:
-    """``file:line`` for messages. A notebook's cell is called by the number beside it, ``In[7], line 3``: its own file
-    is a temporary one with a number for a name."""
+    """``file:line`` for messages. A notebook's cell gets the number beside it, ``In[7], line 3``, since its own file
+    has a temporary name."""
     if not is_cell(filename):
         return f"{Path(filename).name}:{line}"
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

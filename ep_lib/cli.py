@@ -1,7 +1,7 @@
 """The command line: ``ep-lib doctor | demo | check | replay | bench | grade | ladder | ...``.
 
-A command is a module with ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Only the module of the
-command that was asked for is imported, so ``ep-lib --help`` is quick and works where torch or CuPy is missing.
+A command is a module with ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Only the requested
+command's module is imported, so ``ep-lib --help`` is quick and works without torch or CuPy.
 
 Exit codes: 0 done; 1 an error of ep_lib (one paragraph on stderr) or a command's own "no"; 2 wrong usage;
 130 interrupted. With ``EP_LIB_DEBUG=1`` errors show their traceback instead.
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_further_rank() -> bool:
-    """Whether a launcher has started this process as another rank than the first."""
+    """Whether a launcher has started this process as a rank other than the first."""
     from ep_lib.runtime import launcher
 
     return launcher.detect().rank > 0
@@ -110,7 +110,7 @@ def _debug() -> bool:
 
 
 def _say(message: str) -> None:
-    """Prints to stderr, wrapped for people; line breaks in the message (source code, lists) stay."""
+    """Prints to stderr, with long lines wrapped; line breaks in the message (source code, lists) stay."""
     lines = [textwrap.fill(line, width=110, subsequent_indent="  ") for line in f"ep-lib: {message}".splitlines()]
     print("\n".join(lines), file=sys.stderr)
 

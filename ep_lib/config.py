@@ -8,7 +8,7 @@ EP_LIB_ADDRESS       this host's address on the network between hosts, where    
 EP_LIB_BACKEND       what ``spawn`` and ``init`` use: ``emulator`` or ``cuda``        ``emulator``; ``init``:
                                                                                       ``cuda`` where it works
 EP_LIB_CACHE_DIR     where compiled kernels are kept                                  ``ep_lib`` in ``~/.cache``
-EP_LIB_CUDA_ARCH     the GPU that kernels on the emulator are told of by                ``sm_90``
+EP_LIB_CUDA_ARCH     the GPU whose number kernels on the emulator see in                ``sm_90``
                      ``__CUDA_ARCH__``
 EP_LIB_CUDA_RULES    ``0`` leaves CUDA's own rules unchecked where NVRTC could be      ``1``
                      asked about an emulated kernel
@@ -151,7 +151,7 @@ def _path(name: str, text: str) -> Path:
     try:
         text.encode()  # compilers and their messages get it as UTF-8
         return Path(text).expanduser().absolute()
-    except (RuntimeError, UnicodeEncodeError) as error:  # ~ of somebody who has no home; bytes that are no text
+    except (RuntimeError, UnicodeEncodeError) as error:  # ~ of a user without a home; bytes that are no text
         raise _refuse(name, text, f"a path: {error}") from error
 
 

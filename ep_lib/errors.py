@@ -1,8 +1,8 @@
 """Every error that ep_lib raises on purpose.
 
-Each message says what was wrong, with the value, and what to do about it. Attributes carry the same facts for
-programs. All inherit from :class:`EpError`; those that are special cases of a built-in exception inherit from it
-too, so ``except ValueError`` and ``except TimeoutError`` work as one expects.
+Each message names the mistake, with the value, and the remedy. Attributes have the same facts for programs. All inherit
+from :class:`EpError`; special cases of a built-in exception inherit from it too, so ``except ValueError`` and ``except
+TimeoutError`` work as expected.
 """
 
 from __future__ import annotations
@@ -44,22 +44,23 @@ _STDLIB = Path(traceback.__file__).resolve().parent
 
 
 class EpError(Exception):
-    """Base class of all errors of this library. ``is_everywhere``: all ranks raise it, and one may speak for all."""
+    """Base class of all errors of this library. ``is_everywhere``: all ranks raise it, so one report is enough."""
 
     is_everywhere = False
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows of an error in a cell: the message and the learner's own line. ``%tb`` gets all."""
+        """IPython's display of an error in a cell: the message and the learner's own line. ``%tb`` gets all."""
         if _is_asked_for_all():
             return "".join(traceback.format_exception(self)).splitlines()
         lines = [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
-        if (place := last_own_line(self)) and not place.startswith("in %%"):  # their messages name lines themselves
+        # messages of cell magics name lines themselves
+        if (place := last_own_line(self)) and not place.startswith("in %%"):
             lines.append(place)
         return [*lines, "(%tb shows the whole traceback)"]
 
 
 def everywhere(error: EpError) -> EpError:
-    """The same error, which all ranks raise alike."""
+    """Marks the error as one that all ranks raise."""
     error.is_everywhere = True
     return error
 
@@ -73,7 +74,8 @@ def _is_asked_for_all() -> bool:
 
 
 def last_own_line(error: BaseException) -> str:
-    """Where the code of a cell or of a file led to this error, outside of this library and of what is installed."""
+    """The last line of a cell or of a file that led to this error, outside of this library and of installed
+    packages."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         file = Path(frame.f_code.co_filename)
         if file.is_relative_to(_PACKAGE) or file.is_relative_to(_STDLIB) or "site-packages" in file.parts:
@@ -88,7 +90,7 @@ def last_own_line(error: BaseException) -> str:
 
 
 class ArgumentError(EpError, ValueError):
-    """A value, shape, dtype, device or stride that cannot work; refused before any kernel runs."""
+    """A value, shape, dtype, device or stride that is invalid; refused before any kernel runs."""
 
 
 class RankMismatchError(EpError, ValueError):
@@ -121,12 +123,12 @@ class BackendUnavailable(EpError):
 
 
 class NotSupportedError(EpError, NotImplementedError):
-    """Something that another library offers, and this one does not; the message says what to do in its place."""
+    """A feature of another library that this one lacks; the message names an alternative."""
 
 
 class KernelCompileError(EpError):
     """The compiler refused a kernel. ``file`` and ``line`` (or None) point into the user's own source; ``remedy`` says
-    what to write instead, where a rule of CUDA's own is broken ("" else)."""
+    what to write instead, if the source violates a CUDA rule ("" else)."""
 
     def __init__(
         self, message: str, *, file: str | None = None, line: int | None = None, log: str = "", remedy: str = ""
@@ -139,7 +141,7 @@ class KernelCompileError(EpError):
 
 
 class KernelNotFoundError(EpError, LookupError):
-    """No ``__global__`` function of that name in the source; the message lists those there are."""
+    """No ``__global__`` function of that name in the source; the message lists the existing ones."""
 
 
 class KernelLaunchError(EpError, ValueError):
@@ -164,7 +166,7 @@ def _short(index: tuple[int, int, int]) -> str:
 
 
 class KernelFault(EpError):
-    """A kernel did something that would crash: bad address, trap, failed assert, stack overflow, division by zero.
+    """A kernel failed: bad address, trap, failed assert, stack overflow, division by zero.
 
     Attributes: ``thread`` (:class:`ThreadId` or None), ``kernel``, ``location`` (``file:line``) and ``source`` (the
     text of that line), the latter two empty where unknown.
@@ -204,9 +206,10 @@ class Waiter:
 
 
 class DeadlockError(EpError):
-    """Nothing can make progress any more. ``waiters`` lists who waits where, and on what.
+    """No thread can make progress any more. ``waiters`` lists the waiting threads, their places, and what they wait
+    for.
 
-    ``remedy`` and ``place`` say what to change, where that is known (under :func:`ep_lib.check`), else they are empty.
+    ``remedy`` and ``place`` say what to change, if known (under :func:`ep_lib.check`), else they are empty.
     """
 
     def __init__(self, message: str, *, waiters: tuple[Waiter, ...] = (), remedy: str = "", place: str = "") -> None:
@@ -217,12 +220,12 @@ class DeadlockError(EpError):
 
 
 class LivelockError(DeadlockError):
-    """Threads can do the same steps for ever: after some, everything was as it had been before. Exhaustive checks find
-    that; ``waiters`` lists where these threads are."""
+    """Threads can repeat the same steps for ever: the run returned to an earlier state. Exhaustive checks find that;
+    ``waiters`` lists the places of these threads."""
 
 
 class KernelTimeout(EpError, TimeoutError):
-    """Kernels ran longer than the limit; ``waiters`` lists where the unfinished threads are, if known."""
+    """Kernels ran longer than the limit; ``waiters`` lists the places of unfinished threads, if known."""
 
     def __init__(self, message: str, *, waiters: tuple[Waiter, ...] = ()) -> None:
         super().__init__(message)
@@ -230,7 +233,8 @@ class KernelTimeout(EpError, TimeoutError):
 
 
 class PeerTimeout(EpError, TimeoutError):
-    """A wait for another rank ran into its limit. Attributes name who waited for whom, and what was seen."""
+    """A wait for another rank reached its limit. Attributes name the waiting rank, the awaited rank, and the value
+    seen."""
 
     def __init__(self, message: str, *, rank: int, peer: int, phase: str, slot: int, seen: int, expected: int) -> None:
         super().__init__(message)
@@ -243,7 +247,7 @@ class PeerTimeout(EpError, TimeoutError):
 
 
 class RankFailed(EpError):
-    """Another rank's process ended or raised; ``rank`` says which, the message how."""
+    """Another rank's process ended or raised; ``rank`` is its number, the message says how."""
 
     def __init__(self, message: str, *, rank: int) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""Processes that this one starts: they end with it, however it ends, and their limits count their own time only.
+"""Child processes that end with this one, even if it is killed, and whose limits count only their own time.
 
-A limit in wall time turns a right program on a crowded machine into an error. What counts here is the CPU time that a
-process and its children have had, and, apart from that, the time in which none of them wanted a CPU.
+A limit in wall time turns a right program on a crowded machine into an error. Limits here count the CPU time of a
+process and its children, and separately the time in which all of them are idle.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from ep_lib.errors import BackendUnavailable
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-_LOOK_S = 1.0  # between two looks at processes that run, at most
-_STOP_S = 0.2  # the same in threads that may be told to stop
-_END_S = 10.0  # for processes that were killed to end
-_END_LOOK_S = 0.005  # between two looks at them
+_LOOK_S = 1.0  # between two checks of running processes, at most
+_STOP_S = 0.2  # the same in threads that can be stopped
+_END_S = 10.0  # for killed processes to end
+_END_LOOK_S = 0.005  # between two checks of them
 _TICKS = os.sysconf("SC_CLK_TCK")
-_STARTED = 19  # in what _stat() returns
+_STARTED = 19  # in the result of _stat()
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
-# Reads process groups, a line each, until "done" or until its pipe ends because the writers are gone: killed, perhaps.
+# Reads process groups, a line each, until "done", or until its pipe ends because all writers have ended, perhaps
+# killed.
 _GUARD = """
 trap '' INT TERM HUP
 groups=
@@ -48,33 +49,33 @@ done
 [ $# = 0 ] || rm -rf -- "$@" || { sleep 1; rm -rf -- "$@"; }
 """
 
-# A child's first steps: it names its group to the guard, whose pipe is its standard input until then. A parent that is
-# killed before that leaves no orphan: the pipe ends only after the child has told.
+# A child's first steps: it sends its group to the guard, whose pipe is its standard input until then. A parent killed
+# before that leaves no orphan: the pipe ends only after the child has sent it.
 _CHILD = 'echo $$ >&0; stdin=$1; shift; exec "$@" <"$stdin"'
 
 
 class TookTooLong(Exception):
-    """A command was ended because it had its time; ``text`` says how much of what."""
+    """A command was ended at its time limit; ``text`` says which limit."""
 
 
 class Stopped(Exception):
-    """A command was ended because its thread was told to stop: see :func:`stop_by`."""
+    """A command was ended because its thread must stop: see :func:`stop_by`."""
 
 
 _of_this_thread = threading.local()
 
 
 def stop_by(event: threading.Event) -> None:
-    """From now on, :func:`run` in this thread raises Stopped once ``event`` is set. For ``initializer=`` of threads:
-    an interrupt reaches the main thread only, which would wait for theirs."""
+    """Makes :func:`run` in this thread raise Stopped once ``event`` is set. For ``initializer=`` of threads: an
+    interrupt reaches only the main thread, which would wait for the others."""
     _of_this_thread.stop = event
 
 
 @contextlib.contextmanager
 def stoppable_threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of ``count`` threads. An error or an interrupt in the block ends what they :func:`run`, and what waits for
-    a thread never begins."""
-    from concurrent.futures import ThreadPoolExecutor  # here: most processes that import this have no pool
+    """A pool of ``count`` threads. An error or an interrupt in the block ends the commands that they :func:`run`;
+    waiting work never begins."""
+    from concurrent.futures import ThreadPoolExecutor  # imported here: most processes have no pool
 
     stop = threading.Event()
     with ThreadPoolExecutor(count, initializer=stop_by, initargs=(stop,)) as pool:
@@ -88,7 +89,7 @@ def stoppable_threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 @contextlib.contextmanager
 def stopping_by(event: threading.Event) -> Iterator[None]:
-    """Until the context ends, as :func:`stop_by`; what the thread was told before is told again then."""
+    """Like :func:`stop_by` within the context; restores the thread's earlier event at the end."""
     before: threading.Event | None = getattr(_of_this_thread, "stop", None)
     stop_by(event)
     try:
@@ -99,7 +100,7 @@ def stopping_by(event: threading.Event) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -116,8 +117,8 @@ def run(
 ) -> Ended:
     """Runs a command to its end, in a process group of its own that ends with this process.
 
-    Raises TookTooLong after ``cpu_s`` seconds of CPU time, or ``idle_s`` seconds in which it only waited, OSError
-    if it cannot be started, and Stopped in threads that are told to stop.
+    Raises TookTooLong after ``cpu_s`` seconds of CPU time, or ``idle_s`` idle seconds, OSError if it cannot be started,
+    and Stopped in threads that must stop.
     """
     stop: threading.Event | None = getattr(_of_this_thread, "stop", None)
     look_s = min(_LOOK_S if stop is None else _STOP_S, idle_s / 4, cpu_s / 4)
@@ -138,7 +139,7 @@ def run(
                     out, err = process.communicate(given, timeout=look_s)
                     return Ended(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
                 except subprocess.TimeoutExpired:
-                    given = None  # it is on its way
+                    given = None  # it is already sent
                     if stop is not None and stop.is_set():
                         raise Stopped from None
                     own.require(cpu_s=cpu_s, idle_s=idle_s)
@@ -147,8 +148,8 @@ def run(
 
 
 def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """Kills what is left of the process group that ``process`` leads, and waits until all of it has ended."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended by themselves
+    """Kills the rest of the process group that ``process`` leads, and waits until it has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # all have already ended
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         _wait_for_group(process.pid)
@@ -160,9 +161,9 @@ def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
 
 
 def _wait_for_group(group: int) -> None:
-    """Until no process of a group that was killed runs any more. On a busy machine that is some time after the signal.
+    """Waits until no process of a killed group runs any more. On a busy machine that takes some time after the signal.
 
-    A process that the system itself holds, in a file system that does not answer, is left behind after _END_S.
+    A process that hangs in the system, in a file system that does not answer, is abandoned after _END_S.
     """
     until = time.monotonic() + _END_S
     while time.monotonic() < until:
@@ -171,12 +172,12 @@ def _wait_for_group(group: int) -> None:
         except ProcessLookupError:
             return
         if not any(is_alive(pid) for pid in in_group(group)):
-            return  # what is left has ended, and nobody has waited for it
+            return  # the rest are zombies: ended, but not reaped
         time.sleep(_END_LOOK_S)
 
 
 def python(*words: str) -> list[str]:
-    """The command of a child that runs this Python and this ep_lib, whatever lies in the current folder.
+    """The command of a child that runs this Python and this ep_lib, independent of the current folder.
 
     ``words``: "-m" and a module with its arguments, or "-c" and code. A child leaves no bytecode beside the sources.
     """
@@ -188,9 +189,9 @@ def python(*words: str) -> list[str]:
     return [sys.executable, "-P", "-B", "-c", first + code, *rest]
 
 
-# ---- what ends with this process -----------------------------------------------------------------------------------
+# ---- children that end with this process ---------------------------------------------------------------------------
 class Guard:
-    """The writing end of the pipe to a shell that cleans up if this process cannot."""
+    """The writing end of the pipe to a shell that cleans up if this process is killed."""
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
         self._shell = subprocess.Popen(
@@ -237,8 +238,8 @@ class Guard:
         return child
 
     def done(self) -> None:
-        """All has been cleaned up."""
-        with contextlib.suppress(BrokenPipeError):  # somebody killed the shell
+        """Tells the shell that everything has been cleaned up."""
+        with contextlib.suppress(BrokenPipeError):  # the shell was killed
             self._pipe.write(b"done\n")
         with contextlib.suppress(OSError):
             self._pipe.close()
@@ -246,7 +247,8 @@ class Guard:
 
 
 def _require_program(word: str) -> None:
-    """Raises what subprocess would: the shell that starts a command only says so on its standard error."""
+    """Raises subprocess's error for a missing program: the shell that starts a command only prints it on its standard
+    error."""
     is_there = Path(word).is_file() if os.sep in word else shutil.which(word) is not None
     if not is_there:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), word)
@@ -256,7 +258,7 @@ def _require_program(word: str) -> None:
 
 @contextlib.contextmanager
 def guarded(*folders: Path) -> Iterator[Guard]:
-    """If this process is killed meanwhile, ``folders`` are removed, and what the guard has started is killed."""
+    """If this process is killed within the context, removes ``folders`` and kills the guard's children."""
     guard = Guard(folders)
     try:
         yield guard
@@ -268,7 +270,7 @@ def guarded(*folders: Path) -> Iterator[Guard]:
 def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A private folder that is removed at the end, also if this process is killed."""
     folder = (parent or Path(tempfile.gettempdir())) / f"{prefix}{secrets.token_hex(8)}"
-    with guarded(folder):  # before it is there: this process can be killed right after it has made it
+    with guarded(folder):  # before making it: this process may be killed right after that
         folder.mkdir(mode=0o700)
         try:
             yield folder
@@ -281,7 +283,7 @@ def _remove(folder: Path) -> None:
 
 
 def home_folder() -> Path | None:
-    """This user's home; None for one without HOME and without an entry among the system's users, as in containers."""
+    """This user's home; None for one without HOME and without an entry in the user database, as in containers."""
     try:
         return Path.home()
     except RuntimeError:
@@ -289,7 +291,7 @@ def home_folder() -> Path | None:
 
 
 def private_folder() -> Path:
-    """A folder of this user's own where the system has temporary files.
+    """A private folder of this user in the system's temporary folder.
 
     Raises BackendUnavailable if it cannot be made, or if others could have made it or can read it.
     """
@@ -304,11 +306,12 @@ def private_folder() -> Path:
     return place
 
 
-# ---- time that counts ----------------------------------------------------------------------------------------------
+# ---- processes' own time -------------------------------------------------------------------------------------------
 class OwnTime:
-    """What processes have had since this was made: ``cpu`` seconds, and ``idle`` seconds without a wish for a CPU.
+    """The time of processes since the construction: ``cpu`` seconds, and ``idle`` seconds, in which none is ready to
+    run.
 
-    Time in which one of them could run and does not is the machine's, and counts nowhere.
+    Time in which one is ready but has no CPU is the machine's fault, and does not count.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
@@ -319,7 +322,7 @@ class OwnTime:
         self.idle = 0.0
 
     def look(self) -> None:
-        """Brings ``cpu`` and ``idle`` up to date."""
+        """Updates ``cpu`` and ``idle``."""
         now = time.monotonic()
         used, wants = _usage(self._pids())
         gained = max(0.0, used - self._before)
@@ -338,7 +341,8 @@ class OwnTime:
 
 
 def _usage(pids: Iterable[int]) -> tuple[float, bool]:
-    """CPU seconds of processes and the children they have waited for; and whether a thread of theirs wants a CPU."""
+    """CPU seconds of processes and the children they have waited for; and whether one of their threads is ready to
+    run."""
     ticks, wants = 0, False
     for pid in pids:
         found = _stat(Path(f"/proc/{pid}/stat"))
@@ -353,7 +357,7 @@ def _usage(pids: Iterable[int]) -> tuple[float, bool]:
 
 
 def _stat(file: Path) -> list[str] | None:
-    """The fields of a stat file of /proc behind the name, which may hold anything: state, ppid, pgrp, ..."""
+    """The fields of a stat file of /proc behind the name, which may contain any character: state, ppid, pgrp, ..."""
     try:
         return file.read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -361,7 +365,8 @@ def _stat(file: Path) -> list[str] | None:
 
 
 class Identity(NamedTuple):
-    """A process, also if its id is used again later. ``place``: the boot of the host, and the namespace of its ids."""
+    """A process, distinguished from a later one with the same id. ``place``: the boot of the host, and the namespace of
+    its ids."""
 
     place: str
     pid: int
@@ -369,7 +374,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Identity:
-        """Of a process of this host. Where /proc does not say it, the place is one that no other process has."""
+        """The identity of a process of this host. If /proc does not give it, the place is unique."""
         fields = _stat(Path(f"/proc/{pid}/stat"))
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -380,19 +385,19 @@ class Identity(NamedTuple):
 
 
 def is_stopped(process: Identity) -> bool:
-    """Whether it is stopped, by a signal or a debugger. ``process`` is of this process's place."""
+    """Whether the process is stopped, by a signal or a debugger; only for a process of this place."""
     fields = _stat(Path(f"/proc/{process.pid}/stat"))
     return fields is not None and fields[_STARTED] == process.started and fields[0] in "Tt"
 
 
 def has_ended(process: Identity) -> bool:
-    """Whether it has ended, perhaps before its parent has looked. ``process`` is of this process's place."""
+    """Whether the process has ended, even if its parent has not reaped it; only for a process of this place."""
     fields = _stat(Path(f"/proc/{process.pid}/stat"))
     return fields is None or fields[_STARTED] != process.started or fields[0] in "ZX"
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs or waits: not one that has ended and that nobody has waited for."""
+    """Whether the process runs or waits, and is not a zombie."""
     fields = _stat(Path(f"/proc/{pid}/stat"))
     return fields is not None and fields[0] not in "ZX"
 
@@ -406,12 +411,12 @@ def in_group(group: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of a process, their children, and so on; those that have ended and were not waited for, too."""
+    """The children of a process, their children, and so on; zombies included."""
     found, wanted = [], [pid]
     while wanted:
         parent = wanted.pop()
         children: list[int] = []
-        with contextlib.suppress(OSError):  # it ended meanwhile; then its children are another's
+        with contextlib.suppress(OSError):  # it ended meanwhile; then its children have another parent
             for task in os.scandir(f"/proc/{parent}/task"):
                 children += map(int, _bytes_of(f"{task.path}/children").split())
         found += children
@@ -420,14 +425,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """All of it. BrokenPipeError if the other end of a pipe is gone."""
+    """Writes all bytes. Raises BrokenPipeError if the other end of a pipe is gone."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def read_exactly(fd: int, count: int) -> bytes:
-    """So many bytes; b"" if the other end was closed before."""
+    """Reads exactly so many bytes; b"" if the other end was closed before."""
     found = bytearray()
     while len(found) < count:
         part = os.read(fd, count - len(found))
@@ -438,7 +443,7 @@ def read_exactly(fd: int, count: int) -> bytes:
 
 
 def _bytes_of(path: str) -> bytes:
-    """A file's content by the system's own calls: of hundreds of small files, a file object each takes longest."""
+    """A file's content by system calls: for hundreds of small files, file objects would dominate the time."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []

@@ -1,20 +1,20 @@
 """The oracle: routing, dispatch and combine of expert parallelism in plain NumPy.
 
-Read this first: it says what the kernels must compute, for all ranks at once and in the same order of additions, so
-that tests compare bit for bit. It is written to be read, not to be fast.
+Read this first: it defines the kernels' results, for all ranks at once and with the same order of additions, so that
+tests compare bit for bit. It is written for reading, not for speed.
 
 There are ``world_size`` ranks and ``num_experts`` experts; rank ``r`` holds the experts ``r * E .. r * E +
 E - 1`` with ``E = num_experts // world_size``. A router chose ``top_k`` experts for each token (-1: not routed).
 
-- :func:`layout` says, for one rank's tokens, which ranks they go to and in which order.
+- :func:`layout` gives the ranks that one rank's tokens go to, and their order.
 - :func:`dispatch` moves them: every rank gets one row for each token that chose at least one of its experts.
 - (the experts work on their rows)
-- :func:`combine` brings the rows back and adds up, for each token, what its ranks return.
+- :func:`combine` brings the rows back and adds up the results of each token's ranks.
 
 Ranks that are ``masked`` (:meth:`ep_lib.Buffer.mask_ranks`) have no tokens, and choices of their experts are dropped.
 
-Rows of few bits are two or three arrays, numbers and scales (:func:`quantize`): dispatch each of them as ``xs``, along
-the same way.
+Rows of few bits are two or three arrays, numbers and scales (:func:`quantize`): dispatch each of them as ``xs``, with
+the same layout.
 
 A plural name is a list over ranks: ``xs[r]`` is ``[tokens of rank r, hidden]``, any float dtype. The algorithm is that
 of GShard (Lepikhin et al., 2020); names follow DeepEP (github.com/deepseek-ai/DeepEP).
@@ -40,17 +40,17 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 FP8_MAX = 448.0  # the largest E4M3 number
 FP8_GROUP = 128  # elements that share a scale
-E8M0_BIAS = 127  # a byte of UE8M0 stands for 2 ** (byte - 127); 255 is NaN
+E8M0_BIAS = 127  # a byte of UE8M0 means 2 ** (byte - 127); 255 is NaN
 MXFP8_GROUP = 32
 FP4_MAX = 6.0  # the largest E2M1 number
 NVFP4_GROUP = 16
 
 
-# What the functions ask of their arguments: they raise ArgumentError, as a Buffer does.
+# Checks of arguments. They raise ArgumentError, as a Buffer does.
 
 
 def _world(num_experts: Any, world_size: Any) -> int:
-    """Experts on each rank."""
+    """The number of experts on each rank."""
     experts, ranks = (
         whole_number("num_experts", num_experts, 1, 1 << 24),
         whole_number("world_size", world_size, 1, 4096),
@@ -104,16 +104,16 @@ def _choices(
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one rank's tokens go. T tokens, R ranks."""
+    """The destinations of one rank's tokens. T tokens, R ranks."""
 
-    slot: IntArray  # [T, R]: how many earlier tokens go to that rank; -1 if this token does not
-    tokens_per_rank: IntArray  # [R]: a token counts once per rank, however many of its experts live there
+    slot: IntArray  # [T, R]: number of earlier tokens to that rank; -1 if this token does not go there
+    tokens_per_rank: IntArray  # [R]: a token counts once per rank, for any number of its experts there
     tokens_per_expert: IntArray  # [num_experts]: every choice counts
 
 
 @dataclass(frozen=True)
 class Received:
-    """What one rank holds after dispatch: N rows, sorted by source rank, then by token."""
+    """One rank's result of dispatch: N rows, sorted by source rank, then by token."""
 
     x: Array  # [N, hidden]
     topk_idx: Array  # [N, top_k]: experts as this rank numbers its own, 0 .. E - 1; -1 for experts elsewhere
@@ -125,7 +125,7 @@ class Received:
 
 @dataclass(frozen=True)
 class LowLatencyReceived:
-    """What one rank holds after a dispatch in low-latency mode: E experts with room for C = ranks * max_tokens rows."""
+    """One rank's result of dispatch in low-latency mode: E experts with room for C = ranks * max_tokens rows."""
 
     x: Array  # [E, C, hidden]; rows from the count on are undefined
     scales: NDArray[np.float32] | None  # [E, C, hidden / 128] of FP8 rows
@@ -233,13 +233,13 @@ def combine(
     (:func:`weights_per_rank`). A token that went nowhere gets zeros. ``biases[r]``: arrays ``[T_r, hidden]`` that the
     sum begins with.
 
-    ``ranks_per_node``: of hierarchical mode. What another node's ranks add is summed up there, in the same order, and
-    rounded to the dtype of the rows before it is added: an error of at most half a unit in the last place of each of
-    these sums, beside that of the last rounding.
+    ``ranks_per_node``: for hierarchical mode. The rows of another node's ranks are summed there, in the same order, and
+    rounded to the dtype of the rows before they are added: an error of at most half a unit in the last place of each of
+    these sums, besides the final rounding.
 
-    ``quantize``, "ue8m0": rows that come from another rank were cast on their way (:func:`quantize_ue8m0`). That
-    changes an element ``y`` of a row by at most ``max(|y| / 16, a / 2**17)``, where ``a`` is the largest magnitude of
-    its 128; a token's result by the sum of these, times the weights, beside that of the last rounding.
+    ``quantize``, "ue8m0": rows from another rank are cast during transfer (:func:`quantize_ue8m0`). That changes an
+    element ``y`` of a row by at most ``max(|y| / 16, a / 2**17)``, where ``a`` is the largest magnitude of its 128; a
+    token's result by the sum of these, times the weights, besides the final rounding.
 
     ``sum_order``, "choices": in the order in which the ranks' last ones of a token's choices stand, as DeepEP V2's
     combine_reduce_epilogue.cuh adds them up; not with ``ranks_per_node``.
@@ -297,10 +297,11 @@ def combine(
 
 
 def expert_rows(topk_idx: Array, *, experts: int, alignment: int = 1) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Received rows grouped by expert: which row goes to each position (-1: a row of zeros), and where experts begin.
+    """Received rows grouped by expert: the row for each position (-1: a row of zeros), and the beginning of each
+    expert.
 
-    ``topk_idx`` ``[N, top_k]``: experts as the receiving rank numbers its own ``experts``, -1 for those elsewhere. A
-    row appears once for each choice, in the order of rows and of k; each expert's part is padded to a multiple of
+    ``topk_idx`` ``[N, top_k]``: the receiving rank's numbers of its own ``experts``, -1 for experts elsewhere. A row
+    appears once for each choice, in the order of rows and of k; each expert's part is padded to a multiple of
     ``alignment``. Returns int32 ``[M]`` and ``[experts + 1]``.
     """
     experts = whole_number("experts", experts, 1, 1 << 20)
@@ -315,8 +316,8 @@ def expert_rows(topk_idx: Array, *, experts: int, alignment: int = 1) -> tuple[N
 
 
 def reduce_expert_rows(y: Array, topk_idx: Array, *, experts: int, alignment: int = 1) -> Array:
-    """The way back: ``[N, hidden]``, the sum of what ``y`` ``[M, hidden]`` has for each choice of a row, in the order
-    of k, in float32, rounded once."""
+    """The inverse path: ``[N, hidden]``, the sum of the rows of ``y`` ``[M, hidden]`` for each choice of a row, in the
+    order of k, in float32, rounded once."""
     row, offsets = expert_rows(topk_idx, experts=experts, alignment=alignment)
     _table("y", y, (len(row), None))
     total = np.zeros((len(topk_idx), y.shape[1]), np.float32)
@@ -379,12 +380,12 @@ def low_latency_dispatch(
 def low_latency_combine(
     ys: Sequence[Array], received: Sequence[LowLatencyReceived], topk_weights: Sequence[Array]
 ) -> list[Array]:
-    """Every rank's combined tokens ``[T_r, hidden]`` bfloat16 in low-latency mode, from what the experts made of
+    """Every rank's combined tokens ``[T_r, hidden]`` bfloat16 in low-latency mode, from the experts' results for
     ``received``: ``ys[r]`` is ``[experts_per_rank, capacity, hidden]`` bfloat16, ``topk_weights[r]`` ``[T_r, top_k]``.
 
     The rank of the experts adds up weight times row over a token's choices there, in the order of k, starting from
-    zero, in float32, and rounds the sum to bfloat16: that is what it sends back. The token's rank adds these up in
-    ascending order of ranks, from zero, in float32, and rounds once more. A choice made twice counts with both weights.
+    zero, in float32, rounds the sum to bfloat16, and sends it back. The token's rank adds these up in ascending order
+    of ranks, from zero, in float32, and rounds once more. A choice made twice counts with both weights.
     """
     received = _by_rank("received", received)
     for arrived in received:
@@ -434,7 +435,7 @@ def weights_per_rank(
 
 # ---- rows of few bits ------------------------------------------------------------------------------------------------
 def _groups(x: Any, size: int, what: str) -> Array:
-    """``[T, hidden / size, size]`` in float32; what is not finite is NaN."""
+    """``[T, hidden / size, size]`` in float32; elements that are not finite become NaN."""
     tokens, hidden = _table("x", x, (None, None)).shape
     if hidden % size:
         raise ArgumentError(f"hidden is {hidden}; {what} takes a multiple of {size} elements, which share a scale")
@@ -445,7 +446,7 @@ def _groups(x: Any, size: int, what: str) -> Array:
 
 
 def _largest(groups: Array) -> Array:
-    """The largest magnitude of each group that is no NaN; 0 if there is none."""
+    """The largest magnitude in each group, without NaN; 0 if there is none."""
     largest: Array = np.max(np.abs(groups), axis=-1, initial=0, where=~np.isnan(groups))
     return largest
 
@@ -454,8 +455,8 @@ def quantize_fp8(x: Array) -> tuple[Array, NDArray[np.float32]]:
     """``x`` ``[T, hidden]``, any float dtype, as E4M3 ``[T, hidden]`` and float32 scales ``[T, hidden / 128]``.
 
     Each 128 consecutive elements of a row share the scale ``amax / 448``: their largest magnitude over the largest
-    E4M3 number, as DeepEP and DeepSeek-V3 have it. An element is ``x / scale``, rounded to nearest even. A group of
-    zeros, or of numbers too small for a float32 scale (below 5.3e-36), gets the scale 1 and becomes zeros. E4M3 has no
+    E4M3 number, as in DeepEP and DeepSeek-V3. An element is ``x / scale``, rounded to nearest even. A group of zeros,
+    or of numbers too small for a float32 scale (below 5.3e-36), gets the scale 1 and becomes zeros. E4M3 has no
     infinity: infinities and NaN become NaN, and the scale comes from the finite elements of their group, which keep
     their precision. Raises ArgumentError if hidden is not a multiple of 128.
     """
@@ -466,7 +467,7 @@ def quantize_fp8(x: Array) -> tuple[Array, NDArray[np.float32]]:
 
 
 def dequantize_fp8(q: Array, scales: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What :func:`quantize_fp8` made of x, as float32 ``[T, hidden]``: each element times the scale of its group."""
+    """The inverse of :func:`quantize_fp8`, as float32 ``[T, hidden]``: each element times the scale of its group."""
     _table("q", q, (None, None))
     _table("scales", scales, (len(q), q.shape[1] // FP8_GROUP))
     if q.shape[1] % FP8_GROUP:
@@ -478,9 +479,9 @@ def quantize_ue8m0(x: Array, group: int = FP8_GROUP) -> tuple[Array, NDArray[np.
     """``x`` ``[T, hidden]``, any float dtype, as E4M3 ``[T, hidden]`` and UE8M0 scales: uint8 ``[T, hidden / group]``.
 
     A scale is the smallest power of two by which the group's largest magnitude is at most 448, so nothing is clipped:
-    byte ``b`` stands for ``2 ** (b - 127)``, and 0 is the least. An element is ``x / scale``, rounded to nearest even.
-    A group of zeros gets the scale 1. Infinities and NaN become NaN and do not count, as in :func:`quantize_fp8`. What
-    is above 3.3e38 may be rounded up to what float32 has no room for: times its scale it is infinite.
+    byte ``b`` means ``2 ** (b - 127)``, and 0 is the least. An element is ``x / scale``, rounded to nearest even. A
+    group of zeros gets the scale 1. Infinities and NaN become NaN and do not count, as in :func:`quantize_fp8`.
+    Elements above 3.3e38 may be rounded up beyond float32's range: times the scale they are infinite.
 
     With groups of 128 these are the scales of DeepGEMM and DeepEP (``use_ue8m0``), with groups of 32 MXFP8
     (:func:`quantize_mxfp8`). The numbers are those of the OCP Microscaling Formats (MX) Specification, version 1.0
@@ -498,7 +499,7 @@ def quantize_ue8m0(x: Array, group: int = FP8_GROUP) -> tuple[Array, NDArray[np.
 
 
 def dequantize_ue8m0(q: Array, scales: NDArray[np.uint8], group: int = FP8_GROUP) -> NDArray[np.float32]:
-    """What :func:`quantize_ue8m0` made of x, as float32 ``[T, hidden]``."""
+    """The inverse of :func:`quantize_ue8m0`, as float32 ``[T, hidden]``."""
     group = whole_number("group", group, 1, 1 << 16)
     _table("q", q, (None, None))
     _bytes("scales", scales, (len(q), q.shape[1] // group))
@@ -513,13 +514,13 @@ def quantize_mxfp8(x: Array) -> tuple[Array, NDArray[np.uint8]]:
 
 
 def dequantize_mxfp8(q: Array, scales: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """What :func:`quantize_mxfp8` made of x, as float32 ``[T, hidden]``."""
+    """The inverse of :func:`quantize_mxfp8`, as float32 ``[T, hidden]``."""
     return dequantize_ue8m0(q, scales, MXFP8_GROUP)
 
 
 def pack_ue8m0(scales: NDArray[np.uint8]) -> NDArray[np.int32]:
     """Four scales in each int32, the first in the lowest byte, zeros behind the last: ``[T, groups]`` becomes ``[T,
-    groups / 4, rounded up]``, as DeepGEMM and DeepEP have it."""
+    groups / 4, rounded up]``, as in DeepGEMM and DeepEP."""
     _bytes("scales", scales, (None, None))
     return np.pad(scales, ((0, 0), (0, -scales.shape[1] % 4))).view("<i4").astype(np.int32)
 
@@ -553,7 +554,7 @@ def quantize_nvfp4(x: Array) -> tuple[NDArray[np.uint8], Array, NDArray[np.float
 
 
 def dequantize_nvfp4(q: Array, scales: Array, row_scale: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """What :func:`quantize_nvfp4` made of x, as float32 ``[T, hidden]``; without ``row_scale`` it is 1."""
+    """The inverse of :func:`quantize_nvfp4`, as float32 ``[T, hidden]``; without ``row_scale`` it is 1."""
     _bytes("q", q, (None, None))
     _table("scales", scales, (len(q), q.shape[1] * 2 // NVFP4_GROUP))
     codes: NDArray[np.uint8] = np.stack([q & 15, q >> 4], axis=-1).reshape(len(q), 2 * q.shape[1])
@@ -573,7 +574,7 @@ def _bytes(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
     return value
 
 
-# What Buffer.dispatch(quantize=...) makes of bfloat16 rows on their way, and what reads it.
+# The casts of Buffer.dispatch(quantize=...) for bfloat16 rows, and their inverses.
 QUANTIZERS: dict[str, tuple[Callable[..., tuple[Any, ...]], Callable[..., NDArray[np.float32]]]] = {
     "fp8": (quantize_fp8, dequantize_fp8),
     "ue8m0": (quantize_ue8m0, dequantize_ue8m0),
@@ -588,7 +589,7 @@ def quantize(x: Array, name: str) -> tuple[Array, ...]:
 
 
 def dequantize(parts: tuple[Array, ...], name: str) -> NDArray[np.float32]:
-    """The way back from :func:`quantize`, as float32 ``[T, hidden]``."""
+    """The inverse of :func:`quantize`, as float32 ``[T, hidden]``."""
     return _quantizer(name)[1](*parts)
 
 

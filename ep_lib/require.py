@@ -1,6 +1,6 @@
-"""What the library asks of single values: a whole number, a flag, a number of seconds, a text, an instance.
+"""Checks of single values: a whole number, a flag, a number of seconds, a text, an instance.
 
-Each function returns the value, or raises ArgumentError that names it, shows it and says what it must be.
+Each function returns the value, or raises an ArgumentError with its name, the value and the requirement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ep_lib.errors import ArgumentError
 
 T = TypeVar("T")
 
-_PLAIN = (type(None), bool, int, float, str, bytes)  # short, and their type is seen from how they are written
+_PLAIN = (type(None), bool, int, float, str, bytes)  # short, and their repr shows their type
 _REPR = reprlib.Repr()  # also of objects whose own repr fails
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
@@ -50,7 +50,8 @@ def refuse(name: str, value: Any, wanted: str) -> NoReturn:
 
 
 def names_its_arguments(cls: type[T]) -> type[T]:
-    """A class whose constructor raises ArgumentError, with the names it takes, for a call that does not fit it."""
+    """A class decorator: the constructor raises ArgumentError with the names of its parameters, for a call that does
+    not fit."""
     make: Callable[..., None] = cls.__init__
 
     @functools.wraps(make)
@@ -68,7 +69,7 @@ def names_its_arguments(cls: type[T]) -> type[T]:
 
 
 def is_about_the_call(error: TypeError) -> bool:
-    """Whether the function was not even entered, asked by the one that called it."""
+    """Whether a TypeError is about the call itself, so that the function was not entered. For its caller."""
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
@@ -105,7 +106,7 @@ def at_least_one(name: str, value: Any) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """``value`` as a bool: True, False, 1 or 0. Anything else has a truth that its author may not have meant."""
+    """``value`` as a bool: True, False, 1 or 0. The truth of other values may be unintended."""
     if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
         return bool(value)
     refuse(name, value, "True or False")
@@ -120,7 +121,7 @@ def seconds(name: str, value: Any) -> float:
 
 
 def text(name: str, value: Any) -> str:
-    """``value``, a str that encodes as UTF-8 and has no NUL, which paths and compilers refuse."""
+    """``value``, a str that encodes as UTF-8 without NUL, which paths and compilers refuse."""
     if not isinstance(value, str):
         refuse(name, value, "a str")
     if "\0" in value or (not value.isprintable() and _SURROGATE.search(value)):
@@ -134,7 +135,7 @@ def a_path(name: str, value: Any) -> Path:
         refuse(name, value, "a path")
     try:
         return Path(text(name, os.fspath(value))).expanduser().absolute()
-    except RuntimeError as error:  # ~ of somebody who has no home
+    except RuntimeError as error:  # ~ of a user without a home
         raise ArgumentError(f"{name} is {show(value)}; it must be a path: {error}") from error
 
 
@@ -147,7 +148,7 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
 
 
 def several(name: str, value: Any, wanted: str) -> list[Any]:
-    """What ``value`` has in it, as a list. A text, a dict and a scalar are no lists."""
+    """The elements of ``value`` as a list. Refuses a text, a dict and a scalar."""
     try:
         return list(value) if not isinstance(value, (str, bytes, dict)) else refuse(name, value, wanted)
     except TypeError:
@@ -180,7 +181,7 @@ def instance(name: str, value: Any, cls: type[T], wanted: str) -> T:
 
 
 def installs(extra: str) -> str:
-    """The command that adds an extra to this installation: a clone, or a wheel, which may be anywhere."""
+    """The command that adds an extra to this installation: a clone, or a wheel."""
     root = Path(__file__).resolve().parents[1]
     place = root if (root / "pyproject.toml").is_file() else "PATH-OF-THE-WHEEL"
     return f"pip install {shlex.quote(f'{place}[{extra}]')}"

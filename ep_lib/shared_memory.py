@@ -1,4 +1,4 @@
-"""Where processes of a host share memory, and whether there is room."""
+"""The folder of a host's shared memory, and its free space."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ MAKE_ROOM = (
 
 
 def free_bytes() -> int:
-    """What is left there. Raises OSError where there is none."""
+    """The free bytes there. Raises OSError if there is no such folder."""
     status = os.statvfs(SHARED_MEMORY)
     return status.f_bavail * status.f_frsize

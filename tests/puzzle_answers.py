@@ -86,7 +86,9 @@ WRONG: dict[str, dict[str, str]] = {
     "02.3": {
         "for (size_t i = 0; i < bytes / 8; ++i) ep::peer_ptr(const_cast<uint64_t*>(data), 1)[i] = 100 + i;\n"
         "ep::signal_add(bell, 1, 1);": "by its entry",
-        "nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});\nnixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);": "race",
+        "nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});\nnixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);": (
+            "remedy: data before its signal"
+        ),
         "nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes + 8);\nnixlAtomicAdd<LEVEL>(1, {remote, 1, 0});": (
             "registered"
         ),
@@ -119,7 +121,7 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "03.3": {
         "ep::net_put_nbi(inbox, outbox, 256, peer);\nep::net_quiet(peer);\n"
-        "for (int i = 0; i < 4; ++i) ep::net_atomic_add_u64_nbi(signals + i, 1, peer);": "Nobody waits",
+        "for (int i = 0; i < 4; ++i) ep::net_atomic_add_u64_nbi(signals + i, 1, peer);": "No wait between",
         "for (int i = 0; i < 4; ++i)\n"
         "    ep::net_put_signal_nbi(inbox + 8 * i, outbox + 8 * i, 64, signals, 1, peer);": "waits",
         "for (int i = 0; i < 4; ++i) ep::net_put_nbi(inbox + 8 * i, outbox + 8 * i, 64, peer);\n"
@@ -132,13 +134,13 @@ WRONG: dict[str, dict[str, str]] = {
         "nvshmemi_ibgda_amo_nonfetch_add(counters + me, 1, me, qp);": "8 were added in all",
     },
     "04.1": {
-        "ep::st_release_sys_u64(number, 1);\nslot[0] = 7;\nslot[1] = 64;": "line 3 of your cell",
+        "ep::st_release_sys_u64(number, 1);\nslot[0] = 7;\nslot[1] = 64;": "remedy: data before its signal",
         "slot[0] = 7;\nslot[1] = 64;\n*number = 1;": "race",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_relaxed_sys_u64(number, 1);": "stored without release",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_release_sys_u64(number, 0);": "waits in a polling loop",
     },
     "04.2": {
-        "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "waits in a polling loop",
+        "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "or wait for less",
         "while (ep::ld_relaxed_sys_u64(taken) + 4 < n + 1) continue;": "without acquire",
         "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "cell waits for too little of `taken`",
         "while (ep::ld_acquire_sys_u64(taken) < n) continue;": "waits in a polling loop",
@@ -149,9 +151,9 @@ WRONG: dict[str, dict[str, str]] = {
         "const uint64_t number = (*head)++;\nslots[number] = command;\n"
         "ep::st_release_sys_u64(numbers + number, number + 1);": "race",
         "const uint64_t number = threadIdx.x;\nslots[number] = command;\n"
-        "ep::st_release_sys_u64(numbers + number, number + 1);": "nobody has stored",
+        "ep::st_release_sys_u64(numbers + number, number + 1);": "no thread has stored",
         "const uint64_t number = ep::atom_add_relaxed_gpu_u64(head, 1);\n"
-        "ep::st_release_sys_u64(numbers + number, number + 1);\nslots[number] = command;": "line 4 of your cell",
+        "ep::st_release_sys_u64(numbers + number, number + 1);\nslots[number] = command;": "data before its signal",
     },
     "04.4": {
         "n = min(most, sum(word > taken for word in number))": "those behind it have to wait",
@@ -241,7 +243,7 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "07.4": {
         "if (lane == 0) ep::signal_set(arrived + group, 1, owner);": "race",
-        "__syncwarp();\nif (lane == 0) ep::signal_set(arrived, 1, owner);": "waits",
+        "__syncwarp();\nif (lane == 0) ep::signal_set(arrived, 1, owner);": "(31 more of its block wait there for it)",
         "__syncwarp();\nif (lane == 0) ep::st_relaxed_sys_u64(ep::peer_ptr(arrived + group, owner), 1);": "race",
         "__syncwarp();\nif (lane == 0) ep::signal_add(arrived + group, 1, owner);": "set to 1",
     },

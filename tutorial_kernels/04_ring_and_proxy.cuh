@@ -5,6 +5,7 @@
 // lies in the slot is command number - 1. The other words only mean something once `number` says so.
 #pragma once
 #include <ep/net.cuh>
+#include <ep/proxy_operations.cuh>
 #include <ep/proxy_ring.cuh>
 
 // Message i: row i of `source` is to become row i of the peer's `inbox`. A NIC reads registered memory only, so the row

@@ -5,6 +5,13 @@
 
 namespace {
 
+// Data and tag, side by side.
+EP_DEVICE void send_in_two_stores(ep::TaggedWord* mine, uint64_t data, uint64_t tag, int peer) {
+    ep::TaggedWord* const packet = ep::peer_ptr(mine, peer);
+    packet->data = data;
+    ep::st_relaxed_sys_u64(&packet->tag, tag);
+}
+
 // There and back like ping_pong_packets; kOwnTag: the tag is the round's, not the same one every time.
 template <bool kOneStore, bool kOwnTag>
 EP_DEVICE void ping_pong(ep::TaggedWord* inbox, const uint64_t* source, uint64_t* out, int words, int rounds,
@@ -20,9 +27,7 @@ EP_DEVICE void ping_pong(ep::TaggedWord* inbox, const uint64_t* source, uint64_t
                 } else if (kOneStore) {
                     ep::send_packet(inbox + i, source[round * words + i], tag, peer);
                 } else {
-                    ep::TaggedWord* const packet = ep::peer_ptr(inbox + i, peer);
-                    packet->data = source[round * words + i];
-                    ep::st_relaxed_sys_u64(&packet->tag, tag);
+                    send_in_two_stores(inbox + i, source[round * words + i], tag, peer);
                 }
             }
         }

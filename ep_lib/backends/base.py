@@ -1,4 +1,4 @@
-"""What every backend offers: allocate, launch, synchronise, and the collectives of the host."""
+"""The interface of every backend: allocate, launch, synchronise, and the host's collectives."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ class Streams(Protocol):
     """Queues of a GPU, and events that mark a point in one. Both are numbers; on the emulator there is one queue, 0."""
 
     def current(self, kind: str = "") -> int:
-        """The caller's stream: torch's where ``kind`` of the arrays is "torch", else CuPy's."""
+        """The caller's stream: torch's if ``kind`` of the arrays is "torch", else CuPy's."""
         ...
 
     def new(self) -> int:
-        """A stream of one's own; lives as long as the rank."""
+        """A new stream; lives as long as the rank."""
         ...
 
     def on(self, stream: int) -> AbstractContextManager[None]:
-        """Kernels launched inside go to ``stream``, and nothing but that stream's order holds for them."""
+        """Kernels launched inside go to ``stream``, and only that stream's order holds for them."""
         ...
 
     def record(self, stream: int) -> int:
-        """An event that has passed when everything in ``stream`` so far is done. Give it back by :meth:`release`."""
+        """An event that completes after all current work of ``stream``. Return it by :meth:`release`."""
         ...
 
     def wait(self, stream: int, event: int) -> None:
-        """What is put into ``stream`` from now on runs after ``event``."""
+        """Makes later work of ``stream`` run after ``event``."""
         ...
 
     def order(self, first: int, second: int) -> None:
-        """What is put into stream ``second`` from now on runs after what is in ``first``."""
+        """Makes later work of stream ``second`` run after the current work of ``first``."""
         ...
 
     def is_done(self, event: int) -> bool:
-        """Whether the event has passed."""
+        """Whether the event has completed."""
         ...
 
     def release(self, event: int) -> None:
-        """The event is not needed any more."""
+        """Returns an event for reuse."""
         ...
 
     def settle(self) -> None:
@@ -61,38 +61,37 @@ class Streams(Protocol):
         ...
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a CUDA graph is being captured from ``stream``: then nothing may wait for the GPU."""
+        """Whether a CUDA graph is being captured from ``stream``: then no call may wait for the GPU."""
         ...
 
 
 class OperationStreams(Protocol):
     """The stream of each operation of one Buffer: the caller's, or one beside it. Operations run one by one."""
 
-    last: int | None  # in which the last operation ran
+    last: int | None  # the last operation's stream
 
     def begin(self, kind: str, async_finish: bool) -> AbstractContextManager[None]:
-        """The next operation: what is launched inside runs behind what the caller's stream and the last operation do.
+        """The next operation: launches inside run after the caller's stream and the last operation.
 
-        ``kind``: of the caller's arrays; ``async_finish``: beside the caller's stream. In a CUDA graph that is being
-        captured, operations before it are not waited for: a graph cannot.
+        ``kind``: the kind of the caller's arrays; ``async_finish``: run beside the caller's stream. During the capture
+        of a CUDA graph, it does not wait for earlier operations, which a graph cannot.
         """
         ...
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """One object per rank. Users hold a :class:`ep_lib.Rank`, which stands in front of it.
+    """One object per rank. Users have a :class:`ep_lib.Rank`, which wraps it.
 
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
-    record of :mod:`ep_lib.jit.device_state` and are never given out), ``heap_spread`` and ``heap_generations`` (how
-    arrays lie in it: see :class:`ep_lib.memory.symmetric.SymmetricHeap`), ``streams``, ``sm_count`` (of the GPU;
-    None: the emulator runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may have),
-    ``checks`` (whether :func:`ep_lib.check` watches), ``host_waits`` (programs read results without the
-    order of a stream, so that they must be there when a call returns), ``sees_values`` (arrays lie in the host's
-    memory: to look at their values waits for nothing), ``costly_threads`` (each thread of a kernel costs the host time
-    and memory) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the moment at which a kernel of this rank gave up
-    until that was raised; looking at it waits for nothing).
+    record of :mod:`ep_lib.jit.device_state` and are never allocated), ``heap_spread`` and ``heap_generations`` (the
+    placement of arrays in it: see :class:`ep_lib.memory.symmetric.SymmetricHeap`), ``streams``, ``sm_count`` (of the
+    GPU; None: the emulator runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may have),
+    ``checks`` (whether :func:`ep_lib.check` watches), ``host_waits`` (programs read results without the order of a
+    stream, so that they must be there when a call returns), ``sees_values`` (arrays lie in the host's memory: to look
+    at their values waits for nothing), ``costly_threads`` (each thread of a kernel costs the host time and memory) and
+    ``fault_word`` (NumPy, uint32 [1]: not 0 from a kernel's failure until that was raised; reading it does not wait).
     """
 
     name: str
@@ -113,7 +112,7 @@ class Backend(Protocol):
 
     @property
     def gave_up(self) -> bool:
-        """Whether a call has raised because of another rank, and this one has not gone on without it since."""
+        """Whether a call has raised because of another rank, and this one has not continued without it since."""
         ...
 
     def heap_address(self, peer: int) -> int:
@@ -134,32 +133,33 @@ class Backend(Protocol):
         ...
 
     def heap_reserve(self, offset: int, nbytes: int) -> None:
-        """Told that an array will lie there in this rank's heap. Raises OutOfSymmetricMemory."""
+        """Reserves a part of this rank's heap for an array. Raises OutOfSymmetricMemory."""
         ...
 
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
-        """Told where arrays lie in the heap: (begin, end) offsets, sorted (for checks)."""
+        """Sets the places of arrays in the heap: (begin, end) offsets, sorted (for checks)."""
         ...
 
     def accessed_by_host(self, array: Array, ends: str = "") -> None:
-        """A method of Rank reads all of it for its caller, or ends its life, which ``ends`` names (for checks)."""
+        """Notes that a method of Rank reads the whole array for its caller, or frees it, by the method ``ends`` (for
+        checks)."""
         ...
 
     def watched(self, array: Array) -> Array:
-        """An array that a method of Rank gives to its caller (for checks)."""
+        """Prepares an array that a method of Rank returns (for checks)."""
         ...
 
     def was_freed(self, array: Array) -> bool:
-        """Whether free() has given a symmetric array back, or the one that this is a view of, as far as is known."""
+        """Whether free() is known to have freed this symmetric array, or the one that it is a view of."""
         ...
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An uninitialised array of the caller's ``kind`` ("numpy", "cupy" or "torch"), made without a kernel, where
-        kernels of this rank may reach it. bfloat16 and FP8 are uint16 and uint8 in CuPy."""
+        """An uninitialised array of the caller's ``kind`` ("numpy", "cupy" or "torch"), made without a kernel, in
+        memory that this rank's kernels may access. bfloat16 and FP8 are uint16 and uint8 in CuPy."""
         ...
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An uninitialised ``xp`` array in this rank's own memory, which kernels may reach by its address."""
+        """An uninitialised ``xp`` array in this rank's own memory, which kernels may access by its address."""
         ...
 
     def copy_of(self, array: Array) -> Array:
@@ -167,11 +167,11 @@ class Backend(Protocol):
         ...
 
     def left_unwritten(self, array: Any) -> None:
-        """Told that ``array`` has no value yet (for the emulator's checks)."""
+        """Marks ``array`` as uninitialised (for the emulator's checks)."""
         ...
 
     def variable(self, kernel: Kernel, symbol: str) -> Any | None:
-        """The bytes of a variable of a kernel's module on this rank (uint8); None if it has none of that name."""
+        """The bytes of a variable of a kernel's module on this rank (uint8); None if there is none of that name."""
         ...
 
     def launch(
@@ -185,15 +185,15 @@ class Backend(Protocol):
     ) -> None:
         """Start a kernel and return; the kernels of a rank run one after the other. Raises KernelLaunchError.
 
-        ``uses``: arrays (or what ``describe`` says of them) that the kernel reaches through addresses inside its
-        arguments; kept alive until it is done.
+        ``uses``: arrays (or their ArrayInfo) that the kernel accesses through addresses in its arguments; kept alive
+        until it has finished.
         """
         ...
 
     def executor(self, operation: Operation) -> Callable[[tuple[Value, ...]], Sequence[Array] | None] | None:
-        """What runs an operation natively, which ran once: it takes the operation's values, makes arrays, launches in
-        the stream that is chosen, and returns the arrays; or None, and then it has launched nothing. None instead of
-        it: launch by launch, always."""
+        """A native executor for an operation that has run once: it takes the operation's values, allocates arrays,
+        launches in the chosen stream, and returns the arrays, or None if it has launched nothing. No executor (None):
+        always launch by launch."""
         ...
 
     def synchronize(self) -> None:
@@ -201,12 +201,12 @@ class Backend(Protocol):
         ...
 
     def raise_fault(self) -> None:
-        """Raise what ``fault_word`` announces, if it does, without waiting for kernels that still run."""
+        """Raise the fault that ``fault_word`` announces, if any, without waiting for running kernels."""
         ...
 
     def watch_faults(self, hook: Callable[[EpError], None]) -> Callable[[], None]:
-        """``hook(error)`` is called once for each fault from now on, whether anybody waits for kernels or not; what is
-        returned ends that."""
+        """Calls ``hook(error)`` once for each later fault, even if no call waits for kernels; call the result to end
+        that."""
         ...
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
@@ -217,7 +217,7 @@ class Backend(Protocol):
         ...
 
     def network_bytes(self) -> tuple[int, int]:
-        """Sent and received over TCP between hosts so far. Raises ArgumentError where that is not known."""
+        """Bytes sent and received over TCP between hosts so far. Raises ArgumentError if unknown."""
         ...
 
     def barrier(self) -> None:
@@ -225,23 +225,23 @@ class Backend(Protocol):
         ...
 
     def invitation(self) -> str:
-        """For a process that is to take the place of a rank. Raises BackendUnavailable where that cannot be."""
+        """The invitation for a process that replaces a rank. Raises BackendUnavailable if that is impossible."""
         ...
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """Told that this rank goes on without these: that their processes end is no error from now on."""
+        """Continues without these ranks: the end of their processes is no error from now on."""
         ...
 
     def take_back(self, ranks: Collection[int]) -> None:
-        """Reach these ranks again, which were left out: also where new processes have taken their place. With this
-        rank itself: it comes back. Raises PeerTimeout if there is no such process."""
+        """Reaches these left-out ranks again, also in new processes. With this rank itself among them: it returns.
+        Raises PeerTimeout if there is no such process."""
         ...
 
     def abandon(self, error: BaseException) -> None:
-        """This rank is about to close because of ``error``, which may be its own: where the others can be told, none
-        waits for it."""
+        """Called before closing because of ``error``, which may be this rank's own: notifies the others, if possible,
+        so that none waits for it."""
         ...
 
     def close(self) -> None:
-        """Give everything back. Calling it twice does no harm."""
+        """Free everything. Calling it twice does no harm."""
         ...

@@ -62,14 +62,14 @@ DEFAULT_KERNEL_TIMEOUT = 120.0  # seconds that synchronize() waits
 DEVICE_TIMEOUT = 30.0  # seconds of one wait inside a kernel; never more than half of the host's limit
 _BUSY_POLL = 0.0005  # seconds of polling without sleeping, for short kernels
 _POLL_SLEEP = 0.0002
-_STOPPED = 0.1  # seconds between two looks: this process was stopped, or the machine is very busy
+_STOPPED = 0.1  # seconds between two polls: this process was stopped, or the machine is very busy
 _FAREWELL = 0.5  # seconds to tell the other ranks that this one leaves
 
 # cudaDeviceAttr
 _CAPABILITY_MAJOR = 75
 _CAPABILITY_MINOR = 76
 _MULTIPROCESSORS = 16
-_MAX_SHARED_PER_BLOCK = 97  # what a kernel may ask for, in bytes
+_MAX_SHARED_PER_BLOCK = 97  # a kernel's limit, in bytes
 
 _EVENT_DISABLE_TIMING = 2
 _STREAM_NON_BLOCKING = 1
@@ -84,15 +84,15 @@ class CudaBackend:
     ``heap_bytes`` is the size of the symmetric heap in bytes, ``kernel_timeout`` the number of seconds that
     :meth:`synchronize` waits; a wait inside a kernel gives up after half of it, at most 30 s, so that a kernel ends by
     itself before the host gives up. ``transport``: how ranks reach each other (:mod:`ep_lib.transports.choose`);
-    ``self.transport`` says what "auto" became. ``gpus``: the ranks of this host share so many GPUs, by MPS, each with
-    its own SMs (:mod:`ep_lib.cuda.partition`); what the caller runs by CuPy or torch uses all SMs. Kernels run on
-    torch's current stream where torch uses this GPU, else on CuPy's, or where ``self.streams.on(stream)`` says. Raises
+    ``self.transport`` is the one chosen for "auto". ``gpus``: the ranks of this host share so many GPUs, by MPS, each
+    with its own SMs (:mod:`ep_lib.cuda.partition`); the caller's own CuPy or torch kernels use all SMs. Kernels run on
+    torch's current stream if torch uses this GPU, else on CuPy's, or on the one of ``self.streams.on(stream)``. Raises
     BackendUnavailable, OutOfSymmetricMemory and RankMismatchError, the same on every rank.
     """
 
     name = "cuda"
     host_waits = sees_values = costly_threads = False
-    gave_up = False  # host collectives say nothing of it; what kernels found is in fault_word
+    gave_up = False  # host collectives do not set it; faults of kernels are in fault_word
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class CudaBackend:
         self.heap_spread = self.heap_generations = 1
         self.checks = False
         self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
-        # Where a world may span hosts, each counts its own ranks.
+        # If a world may span hosts, each host counts its own ranks.
         here = bootstrap.local_rank + 1 if registry.spans_hosts(transport) else bootstrap.world_size
         self.device = device_for(bootstrap.local_rank, here, gpus) if device is None else device
         self._meeting_timeout = max(DEFAULT_TIMEOUT, self.kernel_timeout)  # seconds of a host collective
@@ -140,7 +140,7 @@ class CudaBackend:
         self._staging = self._runtime.hostAlloc(4096, 0)
         self._shown = ShownFault(self.host_array((device_state.FAULT_BYTES,), np.uint8))
         self.fault_word: Array = self._shown.word
-        self._raised_at: int | None = None  # launches before a fault was raised that is not cleared yet
+        self._raised_at: int | None = None  # number of launches when a fault was raised that is not cleared yet
         self._device_timeout = min(DEVICE_TIMEOUT, self.kernel_timeout / 2)
         self._closing_timeout = self.kernel_timeout  # seconds that close() waits for the other ranks
         self._heap = open_transport(transport, bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
@@ -161,11 +161,12 @@ class CudaBackend:
         self._launches = launches(self.device)  # None: every launch goes through Python
 
     def reaches(self, peer: int) -> bool:
-        """As the transport has mapped the heaps."""
+        """Whether the transport has mapped the peer's heap."""
         return self._heap.addresses[peer] != 0
 
     def heap_address(self, peer: int) -> int:
-        """Where kernels of this rank reach ``peer``'s heap. Raises ArgumentError if loads and stores do not."""
+        """The address at which kernels of this rank reach ``peer``'s heap. Raises ArgumentError if loads and stores do
+        not."""
         self._check_open()
         address = self._heap.addresses[peer]
         if not address:
@@ -208,22 +209,22 @@ class CudaBackend:
         """Nothing to do: the whole heap was allocated at the start."""
 
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
-        """Nothing to do: a GPU checks addresses by its own pages only."""
+        """Nothing to do: a GPU checks addresses only by its pages."""
 
     def accessed_by_host(self, array: Array, ends: str = "") -> None:
-        """Not checked."""
+        """Nothing to do: not checked on GPUs."""
 
     def watched(self, array: Array) -> Array:
-        """As it is."""
+        """The array unchanged."""
         return array
 
     def was_freed(self, array: Array) -> bool:
-        """Not known: arrays of CuPy keep nothing of where they came from."""
+        """Always False: CuPy arrays do not record their origin."""
         return False
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised array of the caller's kind. bfloat16 and FP8 are uint16 and uint8 in CuPy. torch's come from
-        torch's own allocator, which knows about its streams and graphs."""
+        torch's allocator, which handles its streams and graphs."""
         if kind == "torch":
             make = self._torch_empty.get(dtype)
             if make is None:
@@ -234,11 +235,11 @@ class CudaBackend:
         return self.xp.empty(shape, bits)
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Of CuPy's, in its own pool."""
+        """A CuPy array from its own pool."""
         return self._made(shape, dtype, lambda: self.xp.empty(shape, dtype))
 
     def copy_of(self, array: Array) -> Array:
-        """CuPy's own."""
+        """A copy by CuPy."""
         return self._made(array.shape, array.dtype, lambda: self.xp.array(array))
 
     @staticmethod
@@ -248,7 +249,7 @@ class CudaBackend:
         except MemoryError as error:
             raise no_memory(shape, error) from error
         except ValueError as error:
-            if dtype.isbuiltin != 2:  # of those that ml_dtypes registers CuPy has bfloat16 alone
+            if dtype.isbuiltin != 2:  # of ml_dtypes' types, CuPy has only bfloat16
                 raise
             bits = f"uint{8 * dtype.itemsize}"
             raise ArgumentError(
@@ -293,14 +294,14 @@ class CudaBackend:
             self._enqueue(loaded, grid3, block3, values, shared_bytes, self._own_streams.chosen)
         else:
             stream, cupys = self._current_streams()
-            self._order(cupys, stream)  # what CuPy is writing, the kernel may read
+            self._order(cupys, stream)  # the kernel may read data that CuPy is writing
             self._enqueue(loaded, grid3, block3, values, shared_bytes, stream)
             self._order(stream, cupys)
         self._pending[kernel.name] = self._pending.get(kernel.name, 0) + 1
         self._prepare(loaded, grid3, block3, shared_bytes, values)
 
     def executor(self, operation: Operation) -> Callable[[tuple[Value, ...]], Sequence[Array] | None] | None:
-        """By native code; not on a part of a GPU, and where arrays made are torch's only."""
+        """By native code; not on a part of a GPU, and only if the made arrays are torch's."""
         launches, makes = operation.launches, operation.makes
         if self._launches is None or self._part is not None or any(kind != "torch" for kind, _, _ in makes):
             return None
@@ -340,12 +341,12 @@ class CudaBackend:
     def synchronize(self) -> None:
         """Wait for this rank's kernels.
 
-        Raises KernelTimeout after ``kernel_timeout`` seconds, KernelFault for a crash, and what a kernel's own checks
-        wrote into the fault record: PeerTimeout for a wait that ran into its limit.
+        Raises KernelTimeout after ``kernel_timeout`` seconds, KernelFault for a crash, and the error in the fault
+        record of a kernel's own checks: PeerTimeout for a wait that reached its limit.
         """
         self._check_open()
         self._runtime.setDevice(self.device)
-        self._current_streams()  # adds them to those that are waited for
+        self._current_streams()  # adds them to the streams to wait for
         try:
             self._wait_for_kernels()
             for stream in self._events:
@@ -373,8 +374,8 @@ class CudaBackend:
             self._wait_for(event, deadline)
 
     def raise_fault(self) -> None:
-        """Also while a kernel of somebody else never ends, or a CUDA graph is being captured. The fault stays, so that
-        kernels do no work, until the next synchronize(), which does not raise it again if nothing was launched since.
+        """Works even if another program's kernel never ends, or a CUDA graph is being captured. The fault stays, so
+        that kernels do no work, until the next synchronize(), which raises it again only after further launches.
         """
         error = self._shown.error()
         if error is not None:
@@ -389,7 +390,7 @@ class CudaBackend:
         return meet(self._bootstrap, what, obj, self._meeting_timeout, self._bootstrap.look(what))
 
     def network_bytes(self) -> tuple[int, int]:
-        """The GPUs' NICs do not say."""
+        """Raises ArgumentError: not available on GPUs."""
         raise ArgumentError("network_bytes(): NICs of GPUs do not tell their traffic here; read their own counters")
 
     def barrier(self) -> None:
@@ -403,20 +404,20 @@ class CudaBackend:
         )
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """Kernels do not touch their memory."""
+        """Nothing to do: kernels do not touch their memory."""
 
     def take_back(self, ranks: Collection[int]) -> None:
-        """Their memory is where it was."""
+        """Nothing to do: their memory has not moved."""
 
     def abandon(self, error: BaseException) -> None:
-        """Kernels of the others may be writing to this rank's memory, so it closes as if nothing were wrong."""
+        """Nothing to do: other ranks' kernels may be writing to this rank's memory, so it closes normally."""
 
     def close(self) -> None:
-        """Collective: a barrier before memory is freed that others have mapped. It waits for ``kernel_timeout`` seconds
-        at most, and after a wait for another rank failed only as long as kernels of the others may still wait for this
-        one. After a lost context it does not wait, and nothing is freed.
+        """Collective: a barrier, then frees memory that others have mapped. It waits at most ``kernel_timeout``
+        seconds; after a failed wait for another rank only as long as others' kernels may still wait for this one. After
+        a lost context it neither waits nor frees memory.
 
-        Waits for this rank's kernels first, and raises what synchronize() raises.
+        Waits for this rank's kernels first, and raises the errors of synchronize().
         """
         if self._closed:
             return
@@ -436,11 +437,11 @@ class CudaBackend:
                     self._runtime.streamDestroy(self._side_stream)
                     for address in (self._staging, *self._host_memory):
                         self._runtime.freeHost(address)
-            # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever.
+            # Otherwise memory is not freed: cudaFree would wait for ever for a spinning kernel.
             left = max(0.0, deadline - time.monotonic())
             within(left + _FAREWELL, lambda: self._bootstrap.close(left))
 
-    # How it is done
+    # Implementation
 
     def _device_state(self) -> bytes:
         bases = np.zeros(device_state.MAX_RANKS, np.uint64)
@@ -490,8 +491,8 @@ class CudaBackend:
             raise self._launch_error(loaded, grid, block, shared_bytes, error) from error
 
     def _launch_error(self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int, error: Any) -> EpError:
-        """What to raise for a CUDADriverError."""
-        if cuda_errors.is_fault(error.status):  # of an earlier kernel: they are reported when something looks
+        """The exception for a CUDADriverError."""
+        if cuda_errors.is_fault(error.status):  # of an earlier kernel: reported by a later call
             return self._lose(error.status, str(error))
         shape = f"<<<{grid}, {block}, {shared_bytes} B>>>"
         return cuda_errors.launch_error(error.status, str(error), self.rank, loaded.name, shape, loaded.registers)
@@ -499,12 +500,12 @@ class CudaBackend:
     def _launch_again(
         self, loaded: LoadedKernel, again: Any, shape: tuple[int, int, int], args: Sequence[Any], uses: Sequence[Any]
     ) -> bool:
-        """A launch that was prepared, natively. False: something is not as usual, and nothing was launched."""
+        """Repeats a prepared launch natively. False: an unusual case, nothing was launched."""
         chosen = self._own_streams.chosen
         if chosen is None:
             self._runtime.setDevice(self.device)
             stream, cupys = self._current_streams()
-            self._order(cupys, stream)  # what CuPy is writing, the kernel may read
+            self._order(cupys, stream)  # the kernel may read data that CuPy is writing
         else:
             stream = cupys = chosen
         status = again.run(stream, args, uses)
@@ -524,7 +525,7 @@ class CudaBackend:
     def _prepare(
         self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Marshalled]
     ) -> None:
-        """The same launch with other addresses is to cost little."""
+        """Prepares a launch, so that it is quick with other addresses."""
         if self._launches is None or self._part is not None or loaded.syncs_grid:
             return
         if grid[1:] != (1, 1) or block[1:] != (1, 1):
@@ -542,7 +543,7 @@ class CudaBackend:
                 again.learn(position, array.dtype)
 
     def _check_resident(self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int) -> None:
-        """On a part of a GPU, refuse a grid that cannot run as a whole at once, if its source knows other ranks."""
+        """On a part of a GPU, refuse a grid that cannot run as a whole at once, if its source uses other ranks."""
         if self.sm_count is None or not loaded.knows_ranks:
             return
         threads, blocks = math.prod(block), math.prod(grid)
@@ -553,11 +554,11 @@ class CudaBackend:
                 f"{loaded.name}: {blocks} blocks of {threads} threads and {shared_bytes} bytes of shared memory, but "
                 f"rank {self.rank}'s part of the GPU runs {room} at once ({self.sm_count} SMs, {each} on each): "
                 "blocks that wait for other ranks must all run at once. Take a smaller grid with a loop, fewer ranks, "
-                "or larger gpus=; a kernel that waits for nobody can have any grid in a source without <ep/...>"
+                "or larger gpus=; a kernel that waits for no rank can have any grid in a source without <ep/...>"
             )
 
     def _current_streams(self) -> tuple[int, int]:
-        """The stream for kernels and CuPy's stream, most often the same; both are remembered for synchronize()."""
+        """The stream for kernels and CuPy's stream, usually the same; both are kept for synchronize()."""
         cupys = stream = self._own_streams.current()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
@@ -567,12 +568,12 @@ class CudaBackend:
         return stream, cupys
 
     def _remember(self, stream: int) -> None:
-        """For synchronize()."""
+        """Notes a stream for synchronize()."""
         if stream not in self._events:
             self._events[stream] = self._runtime.eventCreateWithFlags(_EVENT_DISABLE_TIMING)
 
     def _order(self, first: int, second: int) -> None:
-        """What is put into stream ``second`` from now on runs after what is in ``first``."""
+        """Makes later work of stream ``second`` run after the current work of ``first``."""
         if first != second:
             self._runtime.eventRecord(self._events[first], first)
             self._runtime.streamWaitEvent(second, self._events[first])
@@ -589,7 +590,7 @@ class CudaBackend:
         start = before = time.monotonic()
         while self._query(event) == cuda_errors.NOT_READY:
             now = time.monotonic()
-            if now - before > _STOPPED:  # the answer is old, and the limit is for kernels, not for this process
+            if now - before > _STOPPED:  # the answer is outdated, and the limit is for kernels, not for this process
                 deadline += now - before
             before = now
             if now > deadline:
@@ -604,7 +605,7 @@ class CudaBackend:
                 time.sleep(_POLL_SLEEP)
 
     def _query(self, event: int) -> int:
-        """0 when the event has passed, NOT_READY before; raises CUDARuntimeError for everything else."""
+        """0 after the event has completed, NOT_READY before; raises CUDARuntimeError for everything else."""
         try:
             status = int(self._runtime.eventQuery(event))
         except self._runtime.CUDARuntimeError as error:
@@ -622,7 +623,7 @@ class CudaBackend:
         return error
 
     def _noted(self, error: EpError) -> EpError:
-        """A rank that did not come will hardly come to close(). And the transport may know why it did not."""
+        """Adds the transport's reason to an error, and shortens close(): an absent rank will hardly come to it."""
         if isinstance(error, PeerTimeout):
             self._closing_timeout = self._device_timeout
         if isinstance(self._heap, CanFail) and (reason := self._heap.failure()):
@@ -630,12 +631,12 @@ class CudaBackend:
         return error
 
     def _hint_from_record(self) -> str:
-        """What the fault record says while a kernel still runs."""
+        """A hint from the fault record while a kernel still runs."""
         error = self._shown.error()
         return "" if error is None else f" One of its waits failed: {error}."
 
     def _copy_to_device(self, address: int, data: bytes) -> None:
-        """Small copies go over a stream of their own, past kernels that still run."""
+        """Copies small data in a separate stream, past running kernels."""
         ctypes.memmove(self._staging, data, len(data))
         self._runtime.memcpyAsync(address, self._staging, len(data), _HOST_TO_DEVICE, self._side_stream)
         self._runtime.streamSynchronize(self._side_stream)
@@ -648,7 +649,7 @@ class CudaBackend:
 
 
 def _part(device: int, bootstrap: Bootstrap, gpus: int) -> Partition:
-    """Rank r of a host is on GPU r % gpus. Raises BackendUnavailable."""
+    """The part of a GPU for this rank: rank r of a host is on GPU r % gpus. Raises BackendUnavailable."""
     if not mps.is_active(device):
         raise BackendUnavailable(
             f"rank {bootstrap.rank} shares GPU {device} with others, and NVIDIA's MPS does not run: without it they "

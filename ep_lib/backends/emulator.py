@@ -1,4 +1,4 @@
-"""The emulator as a rank sees it."""
+"""The emulator backend: one rank of an emulated world."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 _NOTHING = contextlib.nullcontext()
-_MARKED_BYTES = 1 << 20  # of an array that nobody has written yet
-_ALIGNMENT, _SMALLEST_GAP, _LARGEST_GAP = 64, 4096, 1 << 20  # bytes, of an array of a rank's own
+_MARKED_BYTES = 1 << 20  # of an uninitialised array
+_ALIGNMENT, _SMALLEST_GAP, _LARGEST_GAP = 64, 4096, 1 << 20  # bytes, for a rank's own arrays
 
 
 class NoStreams:
-    """One stream, 0, in which everything runs in the order of the calls. The event 0 has always passed: what
-    follows it in the one stream runs after it, and the host looks at results behind ``synchronize()``."""
+    """One stream, 0, which runs all work in the order of calls. The event 0 is always complete: later work of the one
+    stream runs after it, and the host reads results after ``synchronize()``."""
 
     def current(self, kind: str = "") -> int:
         return 0
@@ -87,7 +87,7 @@ class NoStreams:
 
 
 class _Allocation:
-    """What symmetric() has given, and what every view of that array looks at in the end: whether it was freed."""
+    """A symmetric array's allocation, which every view of the array refers to, with whether it was freed."""
 
     def __init__(self, heap: np.ndarray[Any, Any], offset: int, nbytes: int) -> None:
         self.freed = False
@@ -97,7 +97,7 @@ class _Allocation:
 
     @staticmethod
     def of(array: np.ndarray[Any, Any]) -> _Allocation | None:
-        """That of an array, or of the array that it is a view of."""
+        """The allocation that ``array`` is in, also through views."""
         base: Any = array
         while isinstance(base, np.ndarray):
             base = base.base
@@ -105,12 +105,11 @@ class _Allocation:
 
 
 class _Memory:
-    """The memory of an array of a rank's own, between two gaps as large as itself (4 KiB to 1 MiB), in which nothing
-    else lies: a kernel that runs over the array's end is found, wherever the C library puts its neighbours. The array
-    and all views of it keep it alive.
+    """The memory of a rank's own array, between two empty gaps of its own size (4 KiB to 1 MiB), so that a kernel that
+    runs over the array's end is found, independent of the C library's placement. The array and its views keep it alive.
 
-    What must happen before memory is given back waits for this object and not for the array: NumPy, from 2.5 on, frees
-    an array's data before it tells those who wait for the array's end.
+    Cleanup before freeing waits for this object and not for the array: from 2.5 on, NumPy frees an array's data before
+    it runs the array's finalizers.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -120,7 +119,7 @@ class _Memory:
 
 
 class EmulatedModule:
-    """A compiled kernel's library, loaded when it is first asked for something."""
+    """A compiled kernel's library, loaded on first use."""
 
     def __init__(self, machine: Machine, rank: int, image: EmulatorImage) -> None:
         self._machine, self._rank, self._image = machine, rank, image
@@ -131,12 +130,12 @@ class EmulatedModule:
         return self._machine.load(self._image, self._rank)
 
     def symbol(self, name: str) -> int | None:
-        """The address of a variable that the library exports; None if it has none of that name."""
+        """The address of a variable that the library exports; None if there is none of that name."""
         return self._machine.symbol(self.handle, name)
 
 
 class EmulatorBackend:
-    """One rank of an emulated world. Arrays are NumPy arrays (torch CPU tensors are welcome as arguments)."""
+    """One rank of an emulated world. Arrays are NumPy arrays (torch CPU tensors also work as arguments)."""
 
     name = "emulator"
     host_waits = sees_values = costly_threads = True
@@ -165,14 +164,14 @@ class EmulatorBackend:
         self._heap_begin = world.machine.heap_address(rank)
         self._heaps = world.machine.heap_address(0), world.machine.heap_address(world.size - 1) + len(self._heap)
         self._allocations: weakref.WeakValueDictionary[int, _Allocation] = weakref.WeakValueDictionary()  # by offset
-        self._loaded: dict[Kernel, tuple[EmulatorImage, str]] = {}  # and the names of its parameters
+        self._loaded: dict[Kernel, tuple[EmulatorImage, str]] = {}  # with the names of its parameters
         self._last_ticket = 0
-        self._in_use: list[list[ArrayInfo]] = []  # arrays of launches under way
+        self._in_use: list[list[ArrayInfo]] = []  # arrays of running launches
         self._closed = False
 
     @property
     def gave_up(self) -> bool:
-        """As the world says."""
+        """The world's value."""
         return self._world.gave_up
 
     def heap_address(self, peer: int) -> int:
@@ -180,7 +179,7 @@ class EmulatorBackend:
         return self._transport.addresses[peer]
 
     def reaches(self, peer: int) -> bool:
-        """As the fabric says."""
+        """Whether the fabric's loads and stores reach the peer."""
         return self._machine.fabric.reaches(self.rank, peer)
 
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
@@ -191,7 +190,7 @@ class EmulatorBackend:
         return np.ndarray(shape, dtype, np.asarray(allocation))
 
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """In the host's memory, as all is: kernels run there."""
+        """An array in host memory, where kernels run too."""
         array, _ = self._array(shape, np.dtype(dtype))
         array.fill(0)
         if self._watch is not None:
@@ -199,8 +198,8 @@ class EmulatorBackend:
         return array
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An uninitialised array that kernels may reach by address. Under checks, those that read of its first MiB what
-        nobody has written there are told."""
+        """An uninitialised array that kernels may access by address. Under checks, reads of unwritten elements in its
+        first MiB are findings."""
         array, memory = self._array(shape, dtype)
         self.left_unwritten(array)
         if self._machine.checks:  # the next array at this place would be marked as well
@@ -208,30 +207,30 @@ class EmulatorBackend:
         return array
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels may reach it by address."""
+        """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels may access it by address."""
         array, memory = self._array(shape, dtype)
-        if self._machine.checks:  # what lay here before may look like memory that is marked
+        if self._machine.checks:  # earlier data here may look like marked memory
             memory.bytes[:_MARKED_BYTES].fill(0)
         return array if kind == "numpy" else as_kind(kind, array, dtype)
 
     def heap_reserve(self, offset: int, nbytes: int) -> None:
-        """Takes memory for an array, where it must be taken ahead."""
+        """Reserves memory for an array, if it must be reserved in advance."""
         self._world.reserve(offset, nbytes)
 
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
-        """Kernels launched from now on that touch a heap outside of these arrays are faulty."""
+        """Sets the arrays of the heap: a later kernel that touches other parts faults."""
         begins = {begin for begin, _ in arrays}
         for offset in [offset for offset in self._allocations if offset not in begins]:
             self._allocations.pop(offset).freed = True
         self._machine.set_arrays(self.rank, arrays)
 
     def was_freed(self, array: Array) -> bool:
-        """Whether free() has given this symmetric array back, or the one that it is a view of."""
+        """Whether free() has freed this symmetric array, or the one that it is a view of."""
         allocation = _Allocation.of(array)
         return allocation is not None and allocation.freed
 
     def copy_of(self, array: Array) -> np.ndarray[Any, Any]:
-        """With strides as NumPy's own copy would have them."""
+        """A copy with the strides of NumPy's own copy."""
         copy, _ = self._array(array.shape, array.dtype, np.empty_like(array, subok=False).strides)
         copy[...] = array
         return copy
@@ -239,7 +238,7 @@ class EmulatorBackend:
     def _array(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
     ) -> tuple[np.ndarray[Any, Any], _Memory]:
-        """An uninitialised array. Kernels of this rank may reach it by its address alone while it or a view lives."""
+        """An uninitialised array. Kernels of this rank may access it by address while it or a view lives."""
         try:
             memory = _Memory(math.prod(shape) * dtype.itemsize)
         except MemoryError as error:
@@ -252,27 +251,27 @@ class EmulatorBackend:
         return array, memory
 
     def watched(self, array: Array) -> Array:
-        """An array for the program: under checks one that tells when the host reads it."""
-        if self._watch is None or is_ours(sys._getframe(2)):  # that called a method of Rank
+        """An array for the program: under checks one that reports reads by the host."""
+        if self._watch is None or is_ours(sys._getframe(2)):  # the caller of a method of Rank
             return array
         watched = array.view(Watched)
         watched.watch = self._watch.number
         return watched
 
     def accessed_by_host(self, array: Array, ends: str = "") -> None:
-        """Under checks: the program reads all of it by a method of Rank, or ends its life by the one of this name."""
+        """Under checks: notes that a method of Rank reads the whole array, or that the method ``ends`` frees it."""
         frame = sys._getframe(2)
         if self._watch is not None and isinstance(array, np.ndarray) and array.size and not is_ours(frame):
             self._watch.accessed(array.view(np.ndarray), bool(ends), frame, ends)
 
     def left_unwritten(self, array: np.ndarray[Any, Any]) -> None:
-        """Under checks, kernels that read what nobody has written there are told (of the first MiB)."""
+        """Under checks: marks the first MiB as uninitialised, so that kernels' reads before a write are findings."""
         if self._machine.checks:
             address = array.__array_interface__["data"][0]
             self._machine.left_unwritten(address, min(array.nbytes, _MARKED_BYTES))
 
     def variable(self, kernel: Kernel, symbol: str) -> Array | None:
-        """A view of a variable of the kernel's library, of which each kernel of each rank has a copy."""
+        """A view of a variable of the kernel's library; each kernel of each rank has its own copy."""
         self._check_open()
         image, _ = self._loaded.get(kernel) or self._load(kernel)
         return self._machine.variable(image, self.rank, symbol)
@@ -309,7 +308,7 @@ class EmulatorBackend:
         shared_bytes: int = 0,
         uses: Sequence[Any] = (),
     ) -> None:
-        """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
+        """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch is invalid."""
         self._check_open()
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image, _ = self._loaded.get(kernel) or self._load(kernel)
@@ -384,7 +383,7 @@ class EmulatorBackend:
         return self._loaded[kernel]
 
     def synchronize(self) -> None:
-        """Waits until this rank's launches have finished; meanwhile the other ranks run."""
+        """Waits until this rank's launches have finished; other ranks run meanwhile."""
         self._check_open()
         if self._watch is not None:
             self._watch.look()
@@ -405,11 +404,11 @@ class EmulatorBackend:
             raise error
 
     def raise_fault(self) -> None:
-        """A rank's host runs when no kernel does: to wait for them takes no time."""
+        """Synchronises: a rank's host runs only when no kernel does, so this takes no time."""
         self.synchronize()
 
     def watch_faults(self, hook: Callable[[EpError], None]) -> Callable[[], None]:
-        """Called where a fault is raised: kernels run while a rank waits for them."""
+        """Registers a hook, which is called where a fault is raised: kernels run only while a rank waits for them."""
         self._hooks.append(hook)
         return lambda: self._hooks.remove(hook)
 
@@ -423,28 +422,28 @@ class EmulatorBackend:
         return gathered
 
     def network_bytes(self) -> tuple[int, int]:
-        """Zeros in a world of one host."""
+        """Bytes over TCP; zeros in a world of one host."""
         return self._machine.forwarded_bytes()
 
     def barrier(self) -> None:
-        """Returns when every rank has come here with its kernels finished."""
+        """Returns when every rank is here and its kernels have finished."""
         self.synchronize()
         self.all_gather(None, "barrier()")
 
     def invitation(self) -> str:
-        """Raises BackendUnavailable where the ranks are threads."""
+        """The invitation for a new process. Raises BackendUnavailable if ranks are threads."""
         return self._world.invitation()
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """That these ranks end is no error from now on."""
+        """The end of these ranks is no error from now on."""
         self._world.leave_out(ranks)
 
     def take_back(self, ranks: Collection[int]) -> None:
-        """Reach them again."""
+        """Reaches these ranks again."""
         self._world.take_back(ranks)
 
     def abandon(self, error: BaseException) -> None:
-        """Other processes learn of it. Where ranks are threads, ``spawn`` tells them."""
+        """Notifies other processes. If ranks are threads, ``spawn`` does it."""
         self._world.abandon(error)
 
     def close(self) -> None:
@@ -462,7 +461,7 @@ class EmulatorBackend:
 
 @functools.lru_cache(maxsize=256)
 def _names(source: str, kernel: str, params: tuple[Param, ...]) -> str:
-    """A kernel's parameters for reports: a line each, as ``Launch`` of the runtime says."""
+    """A kernel's parameters for reports: a line each, in the format of the runtime's ``Launch``."""
     names = parameter_names(source, kernel)
     if len(names) != len(params):
         return ""
@@ -473,7 +472,7 @@ def _names(source: str, kernel: str, params: tuple[Param, ...]) -> str:
 
 
 def _require_allocated(kernel: str, info: ArrayInfo) -> None:
-    """Raises BufferClosedError for a symmetric array that was freed, also where another has its place by now."""
+    """Raises BufferClosedError for a symmetric array that was freed, even if another array now has its place."""
     allocation = _Allocation.of(info.owner)
     if allocation is not None and allocation.freed:
         raise BufferClosedError(
@@ -483,7 +482,7 @@ def _require_allocated(kernel: str, info: ArrayInfo) -> None:
 
 
 def _check_shared_bytes(kernel: str, static: int, dynamic: int) -> None:
-    """Raises KernelLaunchError if a block would need more shared memory than a GPU has."""
+    """Raises KernelLaunchError if a block needs more shared memory than a GPU has."""
     if static + dynamic > MAX_SHARED_BYTES:
         raise KernelLaunchError(
             f"kernel '{kernel}': {static} bytes of static and {dynamic} of dynamic shared memory are more than the "

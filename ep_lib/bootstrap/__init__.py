@@ -1,7 +1,7 @@
-"""How the processes of a world find each other, and exchange small objects on the host.
+"""Connects the processes of a world, and exchanges small objects on the host.
 
 Begin at ``base``, a short Protocol. Four modules implement it: ``hub`` (ranks that ``ep_lib.spawn`` started), ``mpi``,
-``torchrun`` and ``srun``. ``stopped`` and ``siblings`` look at the processes of ranks that others wait for.
+``torchrun`` and ``srun``. ``stopped`` and ``siblings`` check the processes of ranks that others wait for.
 """
 
 from ep_lib.bootstrap.base import Bootstrap, SingleBootstrap

@@ -1,4 +1,4 @@
-"""The Protocol of all bootstraps, a world of one, and what they share."""
+"""The Protocol of all bootstraps, a world of one, and shared code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Bootstrap(Protocol):
     """One object per rank; every method but ``close`` is collective and called in the same order by every rank.
 
     Attributes: ``kind`` ("local", "mpi", "torchrun", "srun", "group" or "single"), ``rank``, ``world_size`` and
-    ``local_rank`` (this rank's number among the ranks of its host, which picks the GPU; of a group the GPU's number).
+    ``local_rank`` (this rank's number among the ranks of its host, which selects the GPU; for a group the GPU's
+    number).
     """
 
     kind: str
@@ -36,9 +37,8 @@ class Bootstrap(Protocol):
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         """Every rank's ``obj``, in rank order.
 
-        ``timeout`` is in seconds (None: 120). ``look`` is called now and then while others are missing, and what it
-        raises ends the wait. Raises PeerTimeout that names the missing ranks when it runs out and
-        RankFailed when a rank has ended.
+        ``timeout`` is in seconds (None: 120). ``look`` is called now and then while others are missing; its exceptions
+        end the wait. Raises PeerTimeout with the missing ranks at the limit, and RankFailed when a rank has ended.
         """
         ...
 
@@ -47,8 +47,8 @@ class Bootstrap(Protocol):
         ...
 
     def close(self, timeout: float | None = None) -> None:
-        """Leave the world in good order; the other ranks may go on. A rank that they need for their collectives waits
-        for them, up to ``timeout`` seconds (None: 120). Calling it twice does no harm."""
+        """Leave the world in order; the other ranks may continue. A rank that they need for their collectives waits for
+        them, up to ``timeout`` seconds (None: 120). Calling it twice does no harm."""
         ...
 
 
@@ -61,30 +61,29 @@ def _code(make: Callable[..., CodeType], arguments: tuple[Any, ...], file: str) 
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle's, with the file of each function: since 3.1.3 it sends "<dynamic-code>" in its place, and tracebacks
-    of other processes would not show the user's line."""
+    """cloudpickle's, with the file of each function: since 3.1.3 cloudpickle replaces it by "<dynamic-code>", and
+    tracebacks of other processes would not show the user's line."""
 
     dispatch_table: ClassVar = ChainMap({CodeType: _reduced}, cloudpickle.Pickler.dispatch_table)
 
 
 def dumps(obj: object) -> bytes:
-    """Pickle by value what a notebook defined, so that it can be read in a process that lacks the notebook. Functions
-    keep the names of their files."""
+    """Pickle a notebook's definitions by value, so that a process without the notebook can load them. Functions keep
+    the names of their files."""
     with io.BytesIO() as file:
         _Pickler(file).dump(obj)
         return file.getvalue()
 
 
 def loads(data: bytes) -> Any:
-    """The inverse of :func:`dumps`. Only for what comes through a pair of sockets that a process has inherited, or from
-    a peer that knows the secret of the run: see :mod:`ep_lib.bootstrap.wire` for everything else."""
+    """The inverse of :func:`dumps`. Only for data from an inherited socket pair, or from a peer that knows the run's
+    secret: see :mod:`ep_lib.bootstrap.wire` for other data."""
     return pickle.loads(data)
 
 
 def within(timeout: float, step: Callable[[], T]) -> T | None:
-    """What ``step`` returns or raises; None after ``timeout`` seconds. For conversations with a process that may be
-    stopped, or is no program of ours, and then neither answers nor ends the connection: what waits for it is left
-    behind."""
+    """Runs ``step`` in a thread; None after ``timeout`` seconds. For talking to a process that may be stopped or
+    foreign, and so may neither answer nor close the connection: the waiting thread is then abandoned."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -127,9 +126,10 @@ def missing_error(rank: int, world_size: int, missing: Iterable[int], operation:
 def meet(
     bootstrap: Bootstrap, what: str, obj: object, timeout: float | None = None, look: Look | None = None
 ) -> list[Any]:
-    """Every rank's ``obj``, in rank order, where all are in the operation ``what``.
+    """Every rank's ``obj``, in rank order, if all are in the operation ``what``.
 
-    Raises RankFailed if one is closing, RankMismatchError if one is in another operation, and what all_gather() does.
+    Raises RankFailed if one is closing, RankMismatchError if one is in another operation, and the errors of
+    all_gather().
     """
     gathered = bootstrap.all_gather((what, obj), timeout, look)
     if any(other != what for other, _ in gathered):
@@ -145,7 +145,7 @@ def meet(
 
 
 def read_int(environ: Mapping[str, str], *names: str) -> int | None:
-    """The first of the variables that is set, as a number; None where none is. Raises ArgumentError."""
+    """The first variable that is set, as a number; None if none is. Raises ArgumentError."""
     for name in names:
         if value := environ.get(name, "").strip():
             try:
@@ -158,7 +158,7 @@ def read_int(environ: Mapping[str, str], *names: str) -> int | None:
 
 
 def check_rank(launcher: str, rank: int, world_size: int | None, local_rank: int | None) -> None:
-    """Raises ArgumentError for numbers from the environment that no launcher gives."""
+    """Raises ArgumentError for impossible numbers from the environment."""
     if world_size is not None and world_size < 1:
         raise ArgumentError(f"the environment says that {launcher} started {world_size} ranks; there is at least one")
     if rank < 0 or (world_size is not None and rank >= world_size):
@@ -169,8 +169,9 @@ def check_rank(launcher: str, rank: int, world_size: int | None, local_rank: int
 
 
 class LateBootstrap:
-    """Of a process that takes the place of a rank: until it :meth:`has_joined`, every rank says what it says itself, so
-    that it can repeat what the others have set up together; then it has no part in host collectives."""
+    """The bootstrap of a process that replaces a rank. Until it :meth:`has_joined`, it answers collectives alone (each
+    rank's object is its own), so that it can repeat the others' setup; after that it takes no part in host
+    collectives."""
 
     kind = "late"
 
@@ -180,7 +181,7 @@ class LateBootstrap:
         self._joined = False
 
     def has_joined(self) -> None:
-        """The other ranks go on together with this one."""
+        """The other ranks continue together with this one."""
         self._joined = True
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:

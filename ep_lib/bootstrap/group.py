@@ -1,4 +1,4 @@
-"""Ranks that a program has grouped itself: a process group of torch.distributed, or a communicator of mpi4py."""
+"""Ranks in a group of the program's own: a process group of torch.distributed, or a communicator of mpi4py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ep_lib.require import show
 
 
 class StoreGroup:
-    """Ranks that share a store of torch.distributed and no process group. No other such ranks may use its keys.
+    """Ranks that share a store of torch.distributed without a process group. No other ranks may use its keys.
 
     ``timeout``: seconds that their kernels wait for each other."""
 
@@ -35,8 +35,8 @@ class StoreGroup:
 def make_group_bootstrap(group: Any, patience: float | None = None) -> Bootstrap:
     """Collective among the members of ``group``, which may be fewer than all processes. Raises ArgumentError.
 
-    A process group may be one that torch's world does not know. Messages go through its store and through no backend of
-    torch, so that any of them will do (gloo, nccl, several at once), and nothing waits for a GPU.
+    A process group may be unknown to torch's world. Messages go through its store, not through a backend of torch, so
+    that any backend will do (gloo, nccl, several at once), and no GPU is needed.
     """
     if type(group).__module__.partition(".")[0] == "mpi4py":
         from ep_lib.bootstrap.mpi import MpiBootstrap
@@ -53,15 +53,15 @@ def make_group_bootstrap(group: Any, patience: float | None = None) -> Bootstrap
 
     rank, size = int(group.rank()), int(group.size())
     store = (group.get_group_store() if hasattr(group, "get_group_store") else None) or _make_store(dist, group)
-    # A world of a group must not read another one's keys: each rank counts those that it has made where the keys are,
-    # so that a process that joined later, in a group of its own, counts as the others do.
+    # A group's world must not read another one's keys: each rank counts its worlds in the store itself, so that a
+    # process that joined later, in a group of its own, counts like the others.
     number = store.add(f"ep_lib/group/made/{rank}", 1)
     device = torch.cuda.current_device() if torch.cuda.is_available() else rank
     return StoreBootstrap(store, f"ep_lib/group/{number}", rank, size, device, kind="group")
 
 
 def _make_store(dist: Any, group: Any) -> Any:
-    """A store that the group's first rank keeps, for a group that has none or (in an older torch) does not name it."""
+    """A store hosted by the group's first rank, for a group that has none or (in an older torch) does not expose it."""
     me, store = Identity.of(os.getpid()).place, None
     address = Config.from_environment().address or socket.gethostname()
     if group.rank() == 0:

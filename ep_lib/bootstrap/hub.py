@@ -1,4 +1,4 @@
-"""A hub that all ranks of one host talk to: a thread that gathers what they send and tells them who is missing.
+"""A hub that all ranks of one host talk to: a thread that gathers their objects and reports missing ranks.
 
 ``ep_lib.spawn`` runs it in the parent process over socket pairs; ``srun`` runs it in rank 0 behind a Unix socket.
 """
@@ -24,11 +24,11 @@ REPLY_GRACE = 5.0  # seconds past a collective's limit in which the hub's own an
 
 @dataclass
 class _Gather:
-    """One collective under way: what has come in, and until when each waiting rank waits."""
+    """A running collective: the objects received, and the limit of each waiting rank."""
 
     parts: dict[int, bytes] = field(default_factory=dict)
     deadlines: dict[int, float] = field(default_factory=dict)
-    stopped: dict[int, int] = field(default_factory=dict)  # of those that are missing: their processes
+    stopped: dict[int, int] = field(default_factory=dict)  # by missing rank: its stopped process
     looks: dict[int, Look] = field(default_factory=dict)  # of each waiting rank, at those
 
 
@@ -53,12 +53,13 @@ class Hub:
         self._thread.start()
 
     def rank_ended(self, rank: int, reason: str) -> None:
-        """Tell all who wait for ``rank``, now or later, that it will not come."""
+        """Tell all ranks that wait for ``rank``, now or later, that it has ended."""
         with self._lock:
             self._mark_gone(rank, reason)
 
     def watch(self, rank: int, process: Identity, seconds: float) -> None:
-        """Who waits for ``rank`` is told when its process has been stopped for ``seconds``, the same for all ranks."""
+        """Report to ranks that wait for ``rank`` when its process has been stopped for ``seconds`` (equal for all
+        ranks)."""
         with self._lock:
             self._watched[rank], self._patience = process, seconds
 
@@ -116,7 +117,7 @@ class Hub:
         self._refuse_hopeless()
 
     def _refuse_hopeless(self) -> None:
-        """Answer those who wait in a collective that a gone rank can no longer join."""
+        """Answer ranks that wait in a collective which an ended rank can no longer join."""
         for operation, gather in list(self._gathers.items()):
             lost = [rank for rank in sorted(self._gone) if rank not in gather.parts]
             if lost:
@@ -156,7 +157,7 @@ class Hub:
             try:
                 connection.send(message)
             except OSError:
-                return  # it died meanwhile: its end of file follows and is handled there
+                return  # it died meanwhile: its end of file is handled later
 
 
 class HubBootstrap:
@@ -173,7 +174,7 @@ class HubBootstrap:
         self._closed = False
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
-        """The hub sees by itself when a rank's process ends; ``look`` is called all the same."""
+        """The hub itself detects the end of a rank's process; ``look`` is called as well."""
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
         with self._lock:
             operation, self._operation = self._operation, self._operation + 1
@@ -186,7 +187,7 @@ class HubBootstrap:
                     if time.monotonic() >= deadline:
                         raise EOFError
                 kind, *rest = self._connection.recv()
-            except EpError:  # what look() has found: some are an OSError, too
+            except EpError:  # from look(): some are an OSError, too
                 raise
             except (EOFError, OSError) as error:
                 message = f"rank {self.rank} lost its connection to the process that started the ranks"

@@ -1,8 +1,8 @@
-"""How two DeviceHosts that know the run's secret hand each other a few bytes: over TCP, or through a file.
+"""Exchange of a few bytes between two DeviceHosts that know the run's secret: over TCP, or through a file.
 
 Both sides of a connection send a greeting with a random number, prove by an HMAC over both numbers that they know the
-secret, and seal every message with a key made from all three. A file is sealed with the secret. What arrives is bytes;
-nothing here reads them.
+secret, and seal every message with a key made from all three. A file is sealed with the secret. Payloads are plain
+bytes, which this module does not interpret.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _MAGIC = b"EP_MEET\n"
 _GREETING = struct.Struct("<8sI32s")  # magic, version, random number
 _LENGTH = struct.Struct("<Q")
 _SEAL_BYTES = 32
-_GREETING_SECONDS = 2.0  # for a stranger that connects and says nothing
-_MOST_GREETED = 64  # strangers at a time: for one more the oldest goes
-_BACKLOG = 128  # connections that wait for accept(): one that finds no room tries again after a second
+_GREETING_SECONDS = 2.0  # for a silent connection of another program
+_MOST_GREETED = 64  # concurrent greetings: one more ends the oldest
+_BACKLOG = 128  # connections that wait for accept(): one without room retries after a second
 _RETRY_SECONDS = 0.05
 _YES, _NO = b"Y", b"N"
 
 
 class Stranger(RankFailed):
-    """Who answers there is no DeviceHost of this run; the message says why."""
+    """The other end is no DeviceHost of this run; the message says why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, rank=-1)
 
 
 def run_secret(given: str | bytes | None = None) -> bytes:
-    """``given``, else EP_LIB_SECRET, else this user's own on this machine, made when it is first needed."""
+    """``given``, else EP_LIB_SECRET, else this user's own on this machine, created on first use."""
     found = given if given is not None else Config.from_environment().secret
     if found is not None:
         if not isinstance(found, (str, bytes)) or len(found) < 8:
@@ -67,7 +67,7 @@ def run_secret(given: str | bytes | None = None) -> bytes:
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(secrets.token_bytes(32))
-    with contextlib.suppress(FileExistsError):  # another process was quicker
+    with contextlib.suppress(FileExistsError):  # another process was faster
         os.link(fresh, place)
     fresh.unlink()
     return place.read_bytes()
@@ -96,7 +96,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def accept(listener: socket.socket, secret: bytes, mine: bytes, timeout: float, who: str) -> bytes:
-    """What the next peer hands over, which gets ``mine``. Strangers are turned away, and named if nobody else comes."""
+    """Accepts the next peer: returns its bytes and sends ``mine``. Refuses other programs, and names them if no peer
+    comes."""
     theirs, connection = accept_and_keep(listener, secret, mine, timeout, who)
     connection.close()
     return theirs
@@ -105,7 +106,7 @@ def accept(listener: socket.socket, secret: bytes, mine: bytes, timeout: float, 
 def accept_and_keep(
     listener: socket.socket, secret: bytes, mine: bytes, timeout: float, who: str
 ) -> tuple[bytes, socket.socket]:
-    """The same, and the connection, which ends when the peer does."""
+    """The same, with the connection, which ends with the peer."""
     deadline = time.monotonic() + timeout
     with Door(listener, secret) as door:
         while (met := door.next(_left(deadline))) is not None:
@@ -125,7 +126,7 @@ def accept_and_keep(
 
 
 class Met(NamedTuple):
-    """Who has proved that it knows the secret: the connection, its key and where it comes from."""
+    """A peer that has proved that it knows the secret: the connection, its key and its address."""
 
     connection: socket.socket
     key: bytes
@@ -133,16 +134,17 @@ class Met(NamedTuple):
 
 
 class Door:
-    """Greets all that connect to ``listener`` at a time, a thread each, so that those that say nothing keep none out.
+    """Greets all connections to ``listener`` concurrently, a thread each, so that silent ones do not block others.
 
-    ``turned_away``: who was of late, and why. Leaving the block ends the connections that :meth:`next` did not return.
+    ``turned_away``: recently refused addresses, and why. Leaving the block ends the connections that :meth:`next` did
+    not return.
     """
 
     def __init__(self, listener: socket.socket, secret: bytes) -> None:
         self.turned_away: deque[str] = deque(maxlen=3)
         self._listener, self._secret = listener, secret
         self._met: queue.SimpleQueue[Met] = queue.SimpleQueue()
-        self._greeted: dict[socket.socket, threading.Thread] = {}  # those of now, the oldest first
+        self._greeted: dict[socket.socket, threading.Thread] = {}  # the current ones, oldest first
         self._lock = threading.Lock()  # of self._greeted and self._met
         self._wakes, self._waker = socket.socketpair()
 
@@ -157,7 +159,7 @@ class Door:
         self._waker.close()
 
     def next(self, seconds: float) -> Met | None:
-        """Who has proved it next; None if none has for so many seconds."""
+        """The next peer that has proved it; None after so many seconds."""
         until = time.monotonic() + seconds
         while True:
             with contextlib.suppress(queue.Empty):
@@ -169,7 +171,7 @@ class Door:
                 self._wakes.recv(1)
             if self._listener in ready:
                 self._listener.settimeout(0)
-                with contextlib.suppress(OSError):  # it has gone meanwhile
+                with contextlib.suppress(OSError):  # it has disconnected meanwhile
                     self._greet(*self._listener.accept())
 
     def _greet(self, connection: socket.socket, address: Any) -> None:
@@ -183,7 +185,7 @@ class Door:
             except (Stranger, OSError) as error:
                 connection.close()
                 self.turned_away.append(f"{address[0]}: {error}")
-            with self._lock:  # at once: who has been met is hung up on by none
+            with self._lock:  # atomically: a greeted peer is not hung up on
                 del self._greeted[connection]
                 if met is not None:
                     self._met.put(met)
@@ -194,7 +196,7 @@ class Door:
         thread.start()
 
     def _hang_up(self, count: int) -> None:
-        """Ends so many connections that are being greeted, the oldest first, and their threads."""
+        """Ends so many connections in greeting, the oldest first, and their threads."""
         with self._lock:
             ended = list(self._greeted.items())[: max(0, count)]
             for connection, _ in ended:
@@ -205,7 +207,7 @@ class Door:
 
 
 def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float, who: str) -> bytes:
-    """What the DeviceHost at that place hands over, which gets ``mine``. Tries until it listens."""
+    """Connects to the DeviceHost at that address: returns its bytes and sends ``mine``. Retries until it listens."""
     theirs, connection = connect_and_keep(address, port, secret, mine, timeout, who)
     connection.close()
     return theirs
@@ -214,7 +216,7 @@ def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float,
 def connect_and_keep(
     address: str, port: int, secret: bytes, mine: bytes, timeout: float, who: str
 ) -> tuple[bytes, socket.socket]:
-    """The same, and the connection, which ends when the peer does."""
+    """The same, with the connection, which ends with the peer."""
     whole_number("port", port, 1, 65535)
     family, deadline = _family(address), time.monotonic() + timeout
     while True:
@@ -230,11 +232,11 @@ def connect_and_keep(
                     continue
                 reason = error.strerror or str(error)
                 raise _nobody(
-                    f"{who!r} reached nobody at {address}, port {port}, within {timeout:g} s ({reason}): is the "
+                    f"{who!r} found no peer at {address}, port {port}, within {timeout:g} s ({reason}): is the "
                     "peer started, are address and port its own, and does it listen on that address (host=)?"
                 ) from error
             try:
-                # Until the deadline: the peer may listen already and accept later.
+                # Until the deadline: the peer may already listen but accept later.
                 connection.settimeout(_left(deadline))
                 key = greet(connection, secret, is_server=False)
                 send(connection, key, mine)
@@ -251,7 +253,7 @@ def connect_and_keep(
 
 
 def write_file(path: Path, secret: bytes, mine: bytes) -> None:
-    """``mine`` at ``path``, all at once, readable by this user only."""
+    """Writes ``mine`` to ``path`` atomically, readable by this user only."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -263,7 +265,7 @@ def write_file(path: Path, secret: bytes, mine: bytes) -> None:
 
 
 def read_file(path: Path, secret: bytes, timeout: float, who: str) -> bytes:
-    """What another DeviceHost has written there, once it has."""
+    """Waits for the file of another DeviceHost; returns its bytes."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -287,9 +289,10 @@ def read_file(path: Path, secret: bytes, timeout: float, who: str) -> bytes:
 
 
 def greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes:
-    """The key of this connection, whose ends have proved to each other that they know the secret. Raises Stranger.
+    """The key of this connection, after both ends have proved that they know the secret. Raises Stranger.
 
-    The connection's timeout is that of the whole greeting, however slowly its bytes come; so it is with receive().
+    The connection's timeout applies to the whole greeting, even if its bytes arrive slowly; the same holds for
+    receive().
     """
     until = _deadline(connection)
     mine = secrets.token_bytes(32)
@@ -304,7 +307,7 @@ def greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes
     connection.sendall(_seal(secret, ours + numbers))
     knows = hmac.compare_digest(_exactly(connection, _SEAL_BYTES, until), _seal(secret, others + numbers))
     connection.sendall(_YES if knows else _NO)
-    # Read in any case: closing with unread bytes would reset the peer's connection.
+    # Always read: closing with unread bytes would reset the peer's connection.
     answer = _exactly(connection, 1, until)
     if not knows or answer != _YES:
         raise Stranger("it does not know this run's secret; set EP_LIB_SECRET (or secret=) to the same on both sides")
@@ -312,12 +315,12 @@ def greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes
 
 
 def send(connection: socket.socket, key: bytes, message: bytes) -> None:
-    """A message, sealed with the key of the connection."""
+    """Sends a message, sealed with the connection's key."""
     connection.sendall(_LENGTH.pack(len(message)) + _seal(key, message) + message)
 
 
 def receive(connection: socket.socket, key: bytes) -> bytes:
-    """What the peer has sent. Raises Stranger if that was changed."""
+    """Receives a message. Raises Stranger if it was changed."""
     until = _deadline(connection)
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, until))
     if length > MAX_BYTES:
@@ -330,7 +333,7 @@ def receive(connection: socket.socket, key: bytes) -> bytes:
 
 
 def _left(deadline: float) -> float:
-    """Seconds, as sockets take them."""
+    """The seconds left, as a timeout for sockets."""
     return min(max(deadline - time.monotonic(), 0.001), 3600.0)
 
 

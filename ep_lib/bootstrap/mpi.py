@@ -1,7 +1,7 @@
 """Ranks started by mpirun or mpiexec (Open MPI, MPICH, ...), through mpi4py.
 
-Point-to-point messages instead of MPI_Allgather: a collective that never ends cannot be given up, and cannot say who
-is missing. Worlds here have at most 64 ranks, so the number of messages does not matter.
+Point-to-point messages instead of MPI_Allgather: an MPI collective that never ends cannot be cancelled, and cannot name
+the missing ranks. Worlds here have at most 64 ranks, so the number of messages does not matter.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _POLL_SECONDS = 0.0005
 _LOOK_SECONDS = 0.2
 _EXIT_POLL_SECONDS = 0.01
 _SHARED_NAMES = rf"{SHARED_MEMORY}/mpich_shm_\S+"
-_SHARED_BYTES = 1_064_000  # of MPICH 5.0, for each rank of the host
+_SHARED_BYTES = 1_064_000  # of MPICH 5.0, per rank of the host
 _ends_mpi = False  # whether ep_lib calls MPI_Finalize, not mpi4py
-# Ends its parent unless that says in time that it has started; if the parent dies meanwhile, removes the shared memory
-# that it had. It is a process: MPI_Init lets no other thread of Python run.
+# Ends its parent unless the parent reports its start in time; if the parent dies meanwhile, removes its shared memory.
+# It is a process because MPI_Init blocks all other Python threads.
 _WATCH = """
 import os, re, runpy, select, sys, time
 seconds, text, of_absent, siblings, pattern, *signals = sys.argv[1:]
@@ -85,7 +85,7 @@ class MpiBootstrap:
         communicator: Any = None,
         patience: float | None = None,
     ) -> None:
-        """``patience``: seconds that this process, when it ends without ``close``, waits for one that is stopped."""
+        """``patience``: seconds that this process waits for a stopped one, if it ends without ``close``."""
         if "mpi4py.MPI" not in sys.modules:
             _require_shared_memory()
         with limited_start(DEFAULT_TIMEOUT):
@@ -119,7 +119,7 @@ class MpiBootstrap:
         self._patience = DEFAULT_TIMEOUT if patience is None else patience
         self._processes = [Identity(*each) for each in self.all_gather(tuple(Identity.of(os.getpid())))]
         atexit.register(self._prepare_finalize)
-        atexit.register(self.close)  # first: the others learn that this rank has no part in collectives any more
+        atexit.register(self.close)  # first: tells the others that this rank has left the collectives
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
@@ -153,7 +153,7 @@ class MpiBootstrap:
         return [loads(parts[rank], rank) for rank in range(self.world_size)]
 
     def _receive(self, rank: int, tag: int) -> bytes:
-        """A message that has arrived, as bytes: mpi4py's own receive would unpickle it."""
+        """An arrived message, as bytes: mpi4py's own receive would unpickle it."""
         status = self._mpi.Status()
         self._comm.Probe(source=rank, tag=tag, status=status)
         data = bytearray(status.Get_count(self._mpi.BYTE))
@@ -184,15 +184,16 @@ class MpiBootstrap:
         return os.getpid() != self._processes[self.rank].pid
 
     def _tell_others(self, tag: int) -> None:
-        """By eager, empty messages, which are not waited for, since those ranks may never read them."""
+        """Notifies the other ranks by eager, empty messages, without waiting, since those ranks may never read them."""
         for rank in range(self.world_size):
             if rank != self.rank:
                 self._comm.Isend([b"", self._mpi.BYTE], dest=rank, tag=tag)
 
     def _prepare_finalize(self) -> None:
-        """When this process ends. MPI_Finalize comes next, and would wait for ever for a rank that never calls it.
+        """Runs at the end of this process, before MPI_Finalize, which would wait for ever for a rank that never calls
+        it.
 
-        Waits until every other rank is here, too, or has ended. If one has ended, MPI_Finalize is to do without the
+        Waits until every other rank is here, too, or has ended. If one has ended, MPI_Finalize must not wait for the
         others. If one is stopped, this ends all ranks (MPI_Abort): mpiexec would wait for it.
         """
         if self._is_forked():
@@ -237,8 +238,8 @@ class MpiBootstrap:
 
 
 def _import_mpi() -> Any:
-    """mpi4py's MPI, which starts MPI. Where this is the first import, ep_lib ends MPI as well: mpi4py would do so in
-    forked children, too, after all that Python can do there."""
+    """mpi4py's MPI, which starts MPI. If this is the first import, ep_lib also ends MPI: mpi4py would do so even in
+    forked children, after all Python code there."""
     global _ends_mpi
     if "mpi4py.MPI" not in sys.modules:
         import mpi4py
@@ -258,14 +259,14 @@ def _finalize(process: int) -> None:
 
 
 def _aborts() -> bool:
-    """Whether mpi4py is about to end all ranks at once, because of what was raised here."""
+    """Whether mpi4py is about to end all ranks at once, because of an exception here."""
     return getattr(sys, "last_value", None) is not None and "mpi4py.run" in sys.modules
 
 
 @contextlib.contextmanager
 def limited_start(seconds: float) -> Iterator[None]:
-    """Inside, MPI starts: ``MPI_Init`` waits for ever for a rank that never calls it, and cannot be interrupted. After
-    ``seconds`` this process ends with a sentence, and mpiexec ends the others."""
+    """A context for starting MPI: ``MPI_Init`` waits for ever for a rank that never calls it, and cannot be
+    interrupted. After ``seconds`` this process ends with a message, and mpiexec ends the others."""
     text = (
         f"ep_lib: process {os.getpid()} has waited {seconds:g} s in MPI_Init for the other ranks. Has one raised, or "
         "returned, before ep_lib.init()? Its output says why. A script that begins with `from mpi4py import MPI`, "
@@ -301,16 +302,16 @@ def limited_start(seconds: float) -> Iterator[None]:
 
 
 def _require_shared_memory() -> None:
-    """Raises BackendUnavailable where MPICH would end all ranks by a bus error, for want of room in shared memory."""
-    ranks = read_int(os.environ, "MPI_LOCALNRANKS")  # MPICH's mpiexec says so
+    """Raises BackendUnavailable if MPICH would end all ranks by a bus error, for lack of shared memory."""
+    ranks = read_int(os.environ, "MPI_LOCALNRANKS")  # set by MPICH's mpiexec
     if ranks is None or ranks < 2:
         return
     needed = ranks * _SHARED_BYTES
     try:
-        # A rank that was quicker has made the memory of all.
+        # The first rank allocates the memory of all.
         available = free_bytes() + sum(path.stat().st_blocks * 512 for path in SHARED_MEMORY.glob("mpich_shm_*"))
     except OSError:
-        return  # none, or a name that has gone meanwhile: all ranks have started, or another program has
+        return  # a file disappeared: all ranks have started, or another program has
     if available < needed:
         raise everywhere(
             BackendUnavailable(
@@ -324,11 +325,11 @@ def _survive_deaths() -> None:
     """MPICH's ``mpiexec -disable-auto-cleanup`` sends SIGUSR1 to all others when a rank dies, which would end them."""
     with contextlib.suppress(ValueError):  # outside of the main thread
         if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
-            signal.signal(signal.SIGUSR1, lambda *_: None)  # not SIG_IGN: programs that this one starts would have it
+            signal.signal(signal.SIGUSR1, lambda *_: None)  # not SIG_IGN, which child programs would inherit
 
 
 def _finalize_alone() -> bool:
-    """Lets MPI_Finalize do without the other ranks, by a variable of MPICH's (MPI_T). False with another MPI."""
+    """Makes MPI_Finalize ignore the other ranks, by a variable of MPICH's (MPI_T). False with another MPI."""
     libraries = set(re.findall(r"\S+/libmpi\S*\.so\S*", Path("/proc/self/maps").read_text()))
     for library in map(ctypes.CDLL, libraries):
         number, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
@@ -344,8 +345,8 @@ def _finalize_alone() -> bool:
 
 
 def _unname_shared_memory() -> None:
-    """MPICH's shared memory keeps its name until the end, so that a rank that is killed leaves it behind, 3 MB a run.
-    All ranks have mapped it by now: the duplicate of the world was made by all."""
+    """Unlinks MPICH's shared memory, which keeps its name until the end, so that a killed rank leaves 3 MB per run
+    behind. All ranks have mapped it by now, since all have duplicated the world."""
     with contextlib.suppress(OSError):  # no /proc, or not ours
         for name in set(re.findall(_SHARED_NAMES, Path("/proc/self/maps").read_text())):
             Path(name).unlink(missing_ok=True)

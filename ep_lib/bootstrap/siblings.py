@@ -1,7 +1,8 @@
-"""Which ranks of this host have ended before the ranks could meet: the launcher's children show it.
+"""Finds ranks of this host that have ended before the ranks could meet, among the launcher's children.
 
-A launcher starts its ranks of a host together, each with its number in the environment. One whose process is not among
-the launcher's children any more will never come. Only the standard library is used: mpi.py runs this file by itself.
+A launcher starts its ranks of a host together, each with its number in the environment. A rank whose process is no
+longer among the launcher's children will never come. This file uses only the standard library: mpi.py runs it by
+itself.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
-PATIENCE_S = 10.0  # a rank that was absent for so long does not start late: launchers start all of a host at a time
-LOOK_S = 0.5  # between two looks
+PATIENCE_S = 10.0  # a rank absent for so long is not just late: launchers start all ranks of a host at once
+LOOK_S = 0.5  # between two checks
 
-# What a launcher sets: a rank's number among those of its host, how many they are, and what no person sets by hand.
+# A launcher's variables: a rank's number among those of its host, their number, and a variable that users do not set by
+# hand.
 _VARIABLES = (
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -31,15 +33,13 @@ class Siblings(NamedTuple):
 
 
 def siblings_of(pid: int) -> Siblings | None:
-    """Of a rank's process; None where /proc does not say it, or where no launcher has started it."""
+    """The siblings of a rank's process; None if /proc does not show them, or no launcher has started it."""
     own = _environment(pid)
     for variable, size, proof in _VARIABLES:
         if proof in own and own.get(variable, "").isdigit() and own.get(size, "").isdigit():
             launcher = _parent(pid)
             with contextlib.suppress(PermissionError):  # it is root's
-                while variable in _environment(
-                    launcher
-                ):  # a script that the launcher started, and that started the rank
+                while variable in _environment(launcher):  # a script of the launcher's that started the rank
                     launcher = _parent(launcher)
             found = Siblings(launcher, variable, int(own[size]))
             return found if int(own[variable]) not in absent(found) else None
@@ -47,19 +47,19 @@ def siblings_of(pid: int) -> Siblings | None:
 
 
 def absent(siblings: Siblings) -> list[int]:
-    """The ranks of this host, by their numbers among those, that have no process now; none if that cannot be known."""
+    """The ranks of this host, by local number, that have no process now; empty if unknown."""
     present = set()
     try:
         for task in Path(f"/proc/{siblings.launcher}/task").iterdir():
             for child in (task / "children").read_text().split():
                 present.add(_environment(int(child)).get(siblings.variable, ""))
-    except OSError:  # the launcher has ended; what it has started is another user's
+    except OSError:  # the launcher has ended; or its children belong to another user
         return []
     return [number for number in range(siblings.size) if str(number) not in present]
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """What a process was started with; nothing of one that has ended. Raises PermissionError."""
+    """The environment of a process at its start; empty if it has ended. Raises PermissionError."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except (FileNotFoundError, ProcessLookupError):

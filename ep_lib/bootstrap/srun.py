@@ -1,7 +1,7 @@
 """Ranks started by Slurm's srun on one node: rank 0 hosts a hub behind a Unix socket in the user's own directory.
 
-The directory is private (0700, and refused if it belongs to another user) and the socket asks for a random key that
-only this user can read, since what arrives there is unpickled.
+The directory is private (0700, and refused if it belongs to another user) and the socket requires a random key that
+only this user can read, since its messages are unpickled.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SrunBootstrap(HubBootstrap):
 
         key = secrets.token_bytes(32)
         socket_path, key_path = place.with_suffix(".sock"), place.with_suffix(".key")
-        socket_path.unlink(missing_ok=True)  # of a step that was killed
+        socket_path.unlink(missing_ok=True)  # of a killed step
         _sweep(place.parent)
         ours, hubs = Pipe()
         peers: dict[int, Connection] = {0: hubs}
@@ -100,7 +100,7 @@ class SrunBootstrap(HubBootstrap):
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what steps that were killed at their start have left."""
+    """Removes leftovers of steps that were killed at their start."""
     for path in folder.glob("srun-*.sock"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime < _STALE_SECONDS:
@@ -121,7 +121,7 @@ def _accept(listener: Listener, peers: dict[int, Connection], size: int, gave_up
 
 
 def _connect(place: Path, rank: int, size: int, timeout: float, look: Look) -> Connection:
-    """Try until rank 0 is there: it may start later, and a key left by a killed step may be stale."""
+    """Retry until rank 0 answers: it may start later, and a killed step's key may be stale."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with contextlib.suppress(AuthenticationError, EOFError, OSError):

@@ -1,5 +1,5 @@
-"""Ranks of this host whose processes are stopped: host collectives wait two minutes for a rank that compiles, but for a
-stopped one only as long as the time limit says."""
+"""Finds ranks of this host whose processes are stopped: host collectives wait two minutes for a compiling rank, but for
+a stopped one only until the time limit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ep_lib.bootstrap.base import Bootstrap, Look
 from ep_lib.errors import PeerTimeout, RankFailed
 from ep_lib.processes import Identity, is_stopped
 
-_LONGEST_STEP = 1.0  # seconds that count between two looks: this process may have been stopped itself
+_LONGEST_STEP = 1.0  # seconds that count between two checks: this process may have been stopped itself
 
 
 def give_up_on_stopped(rank: int, what: str, seconds: float, stopped: Callable[[], Mapping[int, int]]) -> Look:
-    """To be called now and then while ``rank`` waits in the collective ``what``.
+    """Call now and then while ``rank`` waits in the collective ``what``.
 
-    ``stopped`` tells which ranks' processes are stopped now, with the process's id. Raises PeerTimeout when one of them
-    has been for ``seconds``.
+    ``stopped`` returns the ranks whose processes are stopped now, with the process ids. Raises PeerTimeout when one has
+    been stopped for ``seconds``.
     """
     waited: dict[int, float] = {}
     last = time.monotonic()
@@ -39,11 +39,11 @@ def give_up_on_stopped(rank: int, what: str, seconds: float, stopped: Callable[[
 
 
 def give_up_on_ended(rank: int, local_rank: int) -> Look:
-    """The same while ``rank`` waits for the ranks to meet for the first time. Raises RankFailed when one that the
+    """The same while ``rank`` waits for the ranks to meet for the first time. Raises RankFailed when a rank that the
     launcher has started on this host has had no process for some seconds."""
     found = siblings.siblings_of(os.getpid())
     since = next_look = time.monotonic()
-    first: int | None = None  # of those that are absent: others end because of it
+    first: int | None = None  # the first absent one: others end because of it
 
     def look() -> None:
         nonlocal since, next_look, first
@@ -66,7 +66,7 @@ def give_up_on_ended(rank: int, local_rank: int) -> Look:
 
 
 def waited_for_stopped(rank: int, what: str, seconds: float, peer: int, process: int) -> PeerTimeout:
-    """The error of a rank that waited so long in ``what`` for ``peer``, whose process is stopped."""
+    """The error of a rank that waited too long in ``what`` for ``peer``, whose process is stopped."""
     return stopped_error(
         rank,
         peer,
@@ -81,7 +81,7 @@ def stopped_error(rank: int, peer: int, text: str) -> PeerTimeout:
 
 
 def processes_stopped(processes: Mapping[int, Identity]) -> dict[int, int]:
-    """Of the processes of ranks those that are stopped now: their ids."""
+    """The ids of those ranks' processes that are stopped now."""
     return {rank: process.pid for rank, process in processes.items() if is_stopped(process)}
 
 
@@ -101,7 +101,7 @@ class Watched:
         self._seen = {rank: it for rank, it in enumerate(said) if it.place == place and rank != self.rank}
 
     def look(self, what: str) -> Look:
-        """Raises PeerTimeout, as :func:`give_up_on_stopped` has it."""
+        """Raises PeerTimeout, like :func:`give_up_on_stopped`."""
         return give_up_on_stopped(self.rank, what, self._seconds, lambda: processes_stopped(self._seen))
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:

@@ -1,7 +1,7 @@
 """Ranks started by torchrun, through its key-value store at MASTER_ADDR:MASTER_PORT.
 
-Keys carry their own prefix and no process group is made: the program's own torch.distributed stays as it was. The store
-asks nobody who they are, so what comes from there is plain data (:mod:`ep_lib.bootstrap.wire`), and never unpickled.
+Keys carry their own prefix and no process group is made: the program's own torch.distributed is not affected. The store
+does not authenticate its clients, so its values are plain data (:mod:`ep_lib.bootstrap.wire`), and never unpickled.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFa
 
 T = TypeVar("T")
 
-_SLICE = 0.5  # seconds between two looks at all that may end a wait
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between two questions whether a key is there
+_SLICE = 0.5  # seconds between two checks of all reasons to end a wait
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between two queries for a key
 _GRACE = 1.0  # seconds beyond its own limit that the store gets to connect
 _PIECE_BYTES = 4 << 20
-_ABSENT = "-"  # which no rank sets
+_ABSENT = "-"  # a value that no rank sets
 _worlds_made = 0  # a second init() in the same processes must not read the first one's keys
 
 
 class _Found(NamedTuple):
-    """Of the keys of a collective: all values, or the ranks whose keys are missing, and those that have left."""
+    """The result of a search for a collective's keys: all values, or the ranks whose keys are missing, and those that
+    have left."""
 
     values: list[bytes]
     missing: list[int]
@@ -39,11 +40,11 @@ class _Found(NamedTuple):
 
 
 class StoreBootstrap:
-    """Ranks that share a key-value store of torch.distributed, in which nobody else uses keys of that prefix. Every
-    rank sets its key, waits for all keys, and removes its key of the previous collective. One that gives up takes its
-    key back, so that the ranks can meet there later.
+    """Ranks that share a key-value store of torch.distributed, with exclusive use of keys with this prefix. In a
+    collective every rank sets its key, waits for all keys, and removes its key of the previous collective. A rank that
+    gives up removes its key, so that the ranks can meet there later.
 
-    Beside collectives a rank can :meth:`tell` what happened to it, and look at what others have said.
+    Besides collectives, a rank can :meth:`tell` its state, and read the others'.
     """
 
     def __init__(
@@ -83,21 +84,21 @@ class StoreBootstrap:
         return parts
 
     def tell(self, word: object) -> None:
-        """What others can :meth:`hear` from now on, in place of what this rank told before. Local."""
+        """Publishes a message for :meth:`hear`, in place of this rank's earlier one. Local."""
         self._answered(partial(self._store.set, f"word/{self.rank}", dumps(word)))
 
     def hear(self, rank: int) -> Any:
-        """What ``rank`` has told last; None if nothing. Local."""
+        """The last message of ``rank``; None if there is none. Local."""
         said = self._answered(lambda: self._value(f"word/{rank}"))
         return None if said is None else loads(said, rank)
 
     def peek(self, rank: int) -> Any:
-        """What ``rank`` has said in the collective that this rank would join next; None if it is not there. Local."""
+        """The object of ``rank`` in this rank's next collective; None if it is not there yet. Local."""
         said = self._answered(lambda: self._get(f"{self._operation}/{rank}"))
         return None if said is None else loads(said, rank)
 
     def _await(self, keys: list[str], operation: int, limit: float, look: Look | None) -> list[bytes]:
-        """What stands at all ``keys``, once it does."""
+        """Waits for all ``keys``; returns their values."""
         deadline = time.monotonic() + limit
         while True:
             left = deadline - time.monotonic()
@@ -115,14 +116,14 @@ class StoreBootstrap:
                 look()
 
     def _look_at(self, keys: list[str], seconds: float) -> _Found:
-        """What stands at all ``keys``, or, after so many seconds, where nothing does."""
+        """The values of all ``keys``, or, after so many seconds, the missing ones."""
         if missing := self._missing(keys):
             self._wait(keys[missing[0]], seconds)
             missing = self._missing(keys)
         values = [] if missing else [self._get(key) for key in keys]
-        missing = missing or [rank for rank, value in enumerate(values) if value is None]  # that one took it back
+        missing = missing or [rank for rank, value in enumerate(values) if value is None]  # that one was removed again
         lost = [rank for rank in missing if self._store.check([f"bye/{rank}"])]
-        # It may have set its key between our two looks, so look again.
+        # It may have set its key between our two checks, so check again.
         lost = [rank for rank in lost if not self._store.check([keys[rank]])]
         return _Found([] if missing else [value for value in values if value is not None], missing, lost)
 
@@ -130,7 +131,8 @@ class StoreBootstrap:
         return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
 
     def _answered(self, step: Callable[[], T], limit: float | None = None) -> T:
-        """What ``step`` returns, which asks the store. Torch waits without end for a store whose process is stopped."""
+        """The result of ``step``, which queries the store, within a limit: torch waits for ever for a store whose
+        process is stopped."""
         seconds = limit or Config.from_environment().timeout_s or DEFAULT_TIMEOUT
         answer = within(seconds, lambda: (step(),))
         if answer is None:
@@ -147,7 +149,8 @@ class StoreBootstrap:
         return answer[0]
 
     def _set(self, key: str, data: bytes) -> list[str]:
-        """Sets a value in pieces, since the store takes 8 MiB at once; the key itself, which says how many, is last."""
+        """Sets a value in pieces, since the store takes at most 8 MiB at once; the key itself, with the number of
+        pieces, is last."""
         pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]
         keys = [f"{key}/{number}" for number in range(len(pieces))]
         for name, piece in zip(keys, pieces, strict=True):
@@ -156,27 +159,27 @@ class StoreBootstrap:
         return [key, *keys]
 
     def _get(self, key: str) -> bytes | None:
-        """What :meth:`_set` has put there; None if nothing, also where it is being taken back at this moment."""
+        """The value of :meth:`_set`; None if there is none, or if it is just being removed."""
         count = self._value(key)
         if count is None or not (count.isdigit() and len(count) < 8):
-            return count  # if not ours, loads() says so
+            return count  # if it is not ours, loads() reports it
         pieces = [self._value(f"{key}/{number}") for number in range(int(count))]
         return None if None in pieces else b"".join(piece for piece in pieces if piece is not None)
 
     def _value(self, key: str) -> bytes | None:
-        """The store's own get() waits for a key that is not there, for minutes; this is its one question that does not:
-        a key that is absent is answered by what was expected there."""
+        """The value of a key without waiting. The store's own get() waits minutes for a missing key; this operation
+        (compare and set) returns the expected value for a missing one."""
         value = bytes(self._store.compare_set(key, _ABSENT, _ABSENT))
         return None if value == _ABSENT.encode() else value
 
     def _delete(self, keys: list[str]) -> None:
-        with contextlib.suppress(self._store_error):  # the store has ended: nobody reads there any more
+        with contextlib.suppress(self._store_error):  # the store has ended: no rank reads there any more
             for key in keys:
                 self._store.delete_key(key)
 
     def _wait(self, key: str, seconds: float) -> None:
-        """Until the key is there, or so long. The store's own wait prints two lines each time that its limit ends it,
-        and lets no Ctrl-C through."""
+        """Waits until the key is set, at most so long. The store's own wait prints two lines at each timeout, and
+        blocks Ctrl-C."""
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE
         while not self._store.check([key]) and time.monotonic() < until:
             time.sleep(pause)
@@ -192,7 +195,7 @@ class StoreBootstrap:
         try:
             self._answered(partial(self._store.set, f"bye/{self.rank}", b""), timeout)
         except (RuntimeError, PeerTimeout):
-            return  # the store's host has left before us, or is stopped
+            return  # the store's host has ended before us, or is stopped
 
 
 class TorchrunBootstrap(StoreBootstrap):
@@ -214,8 +217,8 @@ class TorchrunBootstrap(StoreBootstrap):
         assert rank is not None and size is not None
         check_rank("torchrun", rank, size, local)
         port = check_port(env)
-        # torchrun's agent usually hosts the store already; without an agent rank 0 does, and shares the server with
-        # a process group that the program may make at the same address.
+        # torchrun's agent usually hosts the store; without an agent rank 0 does, and shares the server with a process
+        # group that the program may make at the same address.
         agent_hosts = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         is_master = rank == 0 and not agent_hosts
 
@@ -232,7 +235,7 @@ class TorchrunBootstrap(StoreBootstrap):
 
         try:
             store = within(timeout + _GRACE, connect)
-            if store is None:  # it waits for ever for another program that says nothing
+            if store is None:  # it waits for ever for a silent other program
                 raise TimeoutError("what listens there says nothing; it may be another program")
         except (RuntimeError, ValueError, OSError) as error:
             first = str(error).partition("\n")[0]
@@ -249,7 +252,7 @@ class TorchrunBootstrap(StoreBootstrap):
 
 
 def check_port(environ: Mapping[str, str]) -> int:
-    """MASTER_PORT. Raises ArgumentError."""
+    """The validated MASTER_PORT. Raises ArgumentError."""
     port = read_int(environ, "MASTER_PORT")
     if port is None or not 0 < port < 65536:
         raise ArgumentError(f"the environment variable MASTER_PORT is {port}; it must be a port, 1 to 65535")

@@ -1,8 +1,8 @@
-"""Objects as JSON, for ranks that meet over a network: what strangers may have sent is never unpickled.
+"""Objects as JSON, for ranks that meet over a network: data from untrusted peers is never unpickled.
 
 None, truth values, numbers, strings, bytes, NumPy arrays and scalars, and lists, tuples, sets and dictionaries of
-these. What else there is, the caller's ``other`` turns into one of these, and back: it is asked first about everything
-but the simplest.
+these. The caller's ``other`` converts further types to these and back; it is called first for everything but the
+simplest types.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def _no_other(_: Any) -> None:
 
 
 def dumps(obj: object, other: Other = _no_other) -> bytes:
-    """``obj`` for :func:`loads` on another rank. Raises ArgumentError for what is not plain data. ``other`` returns
-    plain data for an object that is none, and None for all else."""
+    """``obj`` for :func:`loads` on another rank. Raises ArgumentError for unsupported objects. ``other`` returns plain
+    data for objects that it converts, and None for others."""
     return json.dumps(_plain(obj, _DEPTH, other)).encode()
 
 
 def loads(data: bytes, rank: int, other: Other = _no_other) -> Any:
-    """What ``rank`` has passed to :func:`dumps`. Raises RankFailed if these bytes never came from there. ``other`` gets
-    what that of ``dumps`` has returned, and returns the object."""
+    """The object that ``rank`` has passed to :func:`dumps`. Raises RankFailed for bytes of another origin. ``other`` is
+    the inverse of that of ``dumps``."""
     try:
         return _object(json.loads(data), other)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -12,9 +12,9 @@
     lab       open the notebooks in JupyterLab
     cache     show, prune or clear the cache of compiled kernels
 
-A command offers ``add_arguments(parser)`` and ``run(args) -> int``, and ep_lib/cli.py lists it. The folders' own
-``__init__.py`` hold the command itself. Begin with lab.py, the shortest. efa_environment.py, the table of NVSHMEM's
-variables on EFA, is shared by doctor and migrate.
+A command has ``add_arguments(parser)`` and ``run(args) -> int``, and ep_lib/cli.py lists it. A folder's ``__init__.py``
+is the command itself. Begin with lab.py, the shortest. efa_environment.py, the table of NVSHMEM's variables on EFA, is
+shared by doctor and migrate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Command(Protocol):
-    """What the module of a command, or of a benchmark, offers."""
+    """The interface of a command's or benchmark's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, args: argparse.Namespace) -> int: ...

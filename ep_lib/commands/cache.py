@@ -1,6 +1,6 @@
-"""``ep-lib cache``: what the compile cache holds; ``prune`` and ``clear`` make room.
+"""``ep-lib cache``: shows the compile cache; ``prune`` and ``clear`` free space.
 
-Entries that nobody has used for two months go by themselves.
+Entries unused for two months are removed automatically.
 """
 
 from __future__ import annotations

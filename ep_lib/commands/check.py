@@ -1,11 +1,11 @@
 """``ep-lib check script.py``: the script's ``main(rank)`` under many schedules, with every access watched.
 
-The script runs in a process of its own. At the time limit that process ends, with everything that it started, and so
-it does if this one is killed.
+The script runs in a process of its own. At the time limit, or if this process is killed, that process ends with all its
+children.
 
 Exit codes: 0 if nothing was found (with --exhaustive: and every schedule was covered); 1 for findings, and for a script
-that cannot be checked; 2 for wrong usage; 3 if an exhaustive check found nothing and has not covered every schedule: it
-was stopped, runs were cut off, or a bound (preemptions, turns, kernels) was met.
+that cannot be checked; 2 for wrong usage; 3 if an exhaustive check found nothing but did not cover every schedule: it
+was stopped, runs were cut, or it met a bound (preemptions, turns, kernels).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MODULE = "ep_lib.commands.check"
 _STDERR = 2  # the descriptor: a notebook's sys.stderr has none
 _SEEDS = 20
 _NOT_PROVED = 3  # exit code
-_OF_A_RUN = 0.5  # of --timeout: then a run is a finding, which names the kernels that still ran
+_OF_A_RUN = 0.5  # of --timeout: a longer run is a finding, which names the running kernels
 _OF_TIMEOUT = 0.9  # after this much of --timeout an exhaustive check reports what it has covered
-_AN_INTERRUPT_IS_ANSWERED = b"\n"  # of a child, as the first byte of its answer: JSON passes over it
-_LOOK_S = 0.2  # between two looks at the script's time
+_AN_INTERRUPT_IS_ANSWERED = b"\n"  # first byte of a child's answer, which JSON ignores
+_LOOK_S = 0.2  # between two checks of the script's time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """What determines a run, but for its seed: the same for ``ep-lib replay``."""
+    """Adds the options that determine a run, except its seed; shared with ``ep-lib replay``."""
     parser.add_argument("script", type=Path, help="a Python file that defines main(rank)")
     parser.add_argument("--main", default="main", help="another function of the script (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, help="how many ranks (default: %(default)s)")
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _again(args: argparse.Namespace) -> str:
-    """The command that shows a run, which is to be filled in."""
+    """A template of the command that shows a run."""
     defaults = argparse.ArgumentParser()
     add_run_arguments(defaults)
     words = ["ep-lib replay", shlex.quote(str(args.script))]
@@ -167,9 +167,9 @@ def _again(args: argparse.Namespace) -> str:
 
 
 def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
-    """What :func:`_answer` returns in a child process; its process group ends with it, and with this process.
+    """Calls :func:`_answer` in a child process, whose process group ends with it, and with this process.
 
-    Raises ArgumentError for arguments that no run has, before anything starts, and CheckFailed.
+    Raises ArgumentError for invalid arguments, before anything starts, and CheckFailed.
     """
     request = _request(args, task)
     ours, theirs = os.pipe()
@@ -220,7 +220,7 @@ def _require_report(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _request(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
-    """What determines a run, and what is to be done with it. Raises ArgumentError."""
+    """The parameters of a run, and the task for it. Raises ArgumentError."""
     if not args.script.is_file():
         raise ArgumentError(f"there is no file {args.script}; name a Python file that defines main(rank)")
     if not args.timeout > 0:
@@ -242,7 +242,7 @@ def _request(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(answers: io.FileIO, answer: bytearray, own: processes.OwnTime, limit_s: float, cores: int) -> None:
-    """Adds to ``answer`` what the child writes until it ends. Raises TookTooLong."""
+    """Appends the child's output to ``answer`` until the child ends. Raises TookTooLong."""
     while True:
         if select.select([answers], [], [], _LOOK_S)[0]:
             chunk = answers.read(1 << 16)
@@ -284,7 +284,7 @@ def _run_named(finding: Finding) -> str:
 
 
 def _replayed(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Of ``ep-lib replay``: records the run of one seed and writes its page."""
+    """For ``ep-lib replay``: records the run of one seed and writes its page."""
     from ep_lib.viz.time_travel import page_of
 
     recording = record(**request["replay"], **_run_of(main, request))
@@ -308,7 +308,7 @@ def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]
 
 def _child_main() -> None:
     request = json.loads(sys.argv[1])
-    os.set_inheritable(request["answer_to"], False)  # what the script starts does not hold it open
+    os.set_inheritable(request["answer_to"], False)  # children of the script must not keep it open
     with os.fdopen(request["answer_to"], "wb") as file:
         try:
             file.write(_AN_INTERRUPT_IS_ANSWERED)

@@ -1,7 +1,7 @@
 """``ep-lib dispatch-combine``, or ``python -m ep_lib.dispatch_combine``: the example of the standalone API.
 
-Every rank sends random tokens to random experts, which return them as they came. What arrives and what comes back is
-compared with the NumPy oracle, bit for bit; rank 0 prints times and bytes.
+Every rank sends random tokens to random experts, which return them unchanged. Arriving and returning rows are compared
+with the NumPy oracle, bit for bit; rank 0 prints times and bytes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(text: str) -> int | str:
-    """What is no number is refused later, together with the other ranks, so that one of them says it."""
+    """A number, or the text of an invalid one, which is refused later together with the other ranks, so that only one
+    reports it."""
     try:
         return int(text)
     except ValueError:
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     if args.processes is not None:
         return _start_processes(config.world_size, args)
     if args.ranks is None:
-        with warnings.catch_warnings():  # the table says so as well
+        with warnings.catch_warnings():  # the table says so, too
             warnings.filterwarnings("ignore", "the ranks run on the emulator", RuntimeWarning)
             lines = program(None)
     else:
@@ -112,7 +113,7 @@ def _require_no_problem(world: launcher.Placement, problem: ArgumentError | None
         return
     try:
         bootstrap = launcher.make_bootstrap(world)
-    except EpError as error:  # the ranks cannot meet, so each says what it knows
+    except EpError as error:  # the ranks cannot meet, so each reports its own error
         raise problem or error from None
     try:
         said = bootstrap.all_gather(None if problem is None else str(problem))
@@ -126,7 +127,7 @@ def _require_no_problem(world: launcher.Placement, problem: ArgumentError | None
 
 
 def _config(args: argparse.Namespace, world: launcher.Placement, started: int | None) -> Config:
-    """What the command line asks for. Raises ArgumentError."""
+    """The configuration of the command line. Raises ArgumentError."""
     size = world.world_size if started is None else whole_number("the number of ranks", started, 1, MAX_RANKS)
     if size is None:
         raise ArgumentError("PMIx does not say how many ranks there are: start them with mpiexec or torchrun")
@@ -141,7 +142,7 @@ def _config(args: argparse.Namespace, world: launcher.Placement, started: int | 
 
 
 def _start_processes(size: int, args: argparse.Namespace) -> int:
-    """This program again, as so many processes; its exit code."""
+    """Starts this program again as so many processes; returns its exit code."""
     mpiexec = find_program("mpiexec")
     if mpiexec is None:
         raise BackendUnavailable(
@@ -192,7 +193,7 @@ def measure(context: DispatchCombineContext, rounds: int, seed: int) -> list[str
 
 
 def _batch(config: Config, seed: int, rank: int) -> tuple[Any, Any, Any]:
-    """A rank's tokens, experts and weights: the same on every rank that asks."""
+    """A rank's tokens, experts and weights: the same on every rank that computes them."""
     rng = np.random.default_rng((seed, rank))
     shape = config.max_tokens_per_rank, config.num_experts_per_token
     tokens = rng.standard_normal((shape[0], config.hidden_dim), np.float32).astype(config.dtype)
@@ -206,7 +207,7 @@ def _digest(array: Any) -> str:
 
 
 def _check(config: Config, seed: int, rank: Rank, digests: list[str]) -> None:
-    """Collective: raises EpError on every rank if one has other bits than the oracle, which rank 0 asks."""
+    """Collective: raises EpError on every rank if one's bits differ from the oracle's, which rank 0 computes."""
     gathered = rank.all_gather(digests)
     wrong = ""
     if rank.rank == 0:

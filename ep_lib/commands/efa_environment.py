@@ -1,8 +1,8 @@
-"""The environment variables that NVSHMEM over EFA needs, what each one does, and whether they are set.
+"""The environment variables for NVSHMEM over EFA: their effects, and whether they are set.
 
 The emulator and P2P between GPUs need none of them. ``ep-lib doctor`` shows the table, ``ep-lib migrate`` checks it.
 
-Sources: the guide (which are needed, and their values); libfabric's man page fi_efa(7); NVSHMEM's documentation, page
+Sources: the guide (the needed ones, and their values); libfabric's man page fi_efa(7); NVSHMEM's documentation, page
 "Environment Variables". NVSHMEM_DISABLE_IB and NVSHMEM_DEBUG=1 are the guide's: NVSHMEM's page does not name them.
 """
 
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?[kmgtKMGT]?")
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable of the guide. ``values`` are those that it names, the recommended one first."""
+    """One variable of the guide. ``values``: those in the guide, the recommended one first."""
 
     name: str
     role: Role
@@ -29,7 +29,7 @@ class Variable:
     meaning: str
 
     def state(self, environment: Mapping[str, str]) -> State:
-        """What ``environment`` says; "differs" if the value cannot work."""
+        """The state in ``environment``; "differs" if the value cannot work."""
         value = environment.get(self.name, "").strip()
         if not value:
             return "not set"
@@ -39,7 +39,7 @@ class Variable:
         return "set" if allowed else "differs"
 
     def export(self) -> str:
-        """What to type in a shell."""
+        """The shell command that sets it."""
         return f"{self.name}={self.values[0]}"
 
 
@@ -78,7 +78,7 @@ VARIABLES = (
         "makes NVSHMEM log what it does: 1 in the guide, WARN or INFO in NVSHMEM's own documentation; add "
         "NVSHMEM_DEBUG_SUBSYS=ALL and FI_LOG_LEVEL=info when it hangs",
     ),
-    # Beyond the guide: what ep_lib's transport="nvshmem" needs if ranks are connected by NICs.
+    # Beyond the guide: needed by ep_lib's transport="nvshmem" if NICs connect the ranks.
     Variable(
         "NVSHMEM_REMOTE_TRANSPORT",
         "optional",
@@ -123,7 +123,8 @@ VARIABLES = (
 
 
 def faulty(environment: Mapping[str, str]) -> tuple[Variable, ...]:
-    """Those with which NVSHMEM over EFA would fail or crawl: required but not set, or set to what cannot work."""
+    """The variables that make NVSHMEM over EFA fail or very slow: required but not set, or set to an impossible
+    value."""
     return tuple(
         variable
         for variable in VARIABLES
@@ -132,7 +133,7 @@ def faulty(environment: Mapping[str, str]) -> tuple[Variable, ...]:
 
 
 def explain(variable: Variable, environment: Mapping[str, str]) -> str:
-    """One line: the variable, what it is here, what it should be, and what it does."""
+    """One line: the variable, its current value, the right one, and its effect."""
     state = variable.state(environment)
     now = state if state == "not set" else f"is {environment[variable.name].strip()!r}"
     return f"{variable.name} ({variable.role}: {' or '.join(variable.values)}; {now}): {variable.meaning}"

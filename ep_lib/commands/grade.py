@@ -1,4 +1,4 @@
-"""``ep-lib grade``: points for an exercise, and what behaviour failed.
+"""``ep-lib grade``: points for an exercise, and the failed behaviour.
 
 Exit codes: 0 for full marks, 1 for fewer, 2 if the grader itself could not work; with several submissions, the highest.
 ``--json`` prints one object for one submission, a list for several:
@@ -14,28 +14,29 @@ Exit codes: 0 for full marks, 1 for fewer, 2 if the grader itself could not work
 
 The files run in a process with limits on time, memory, processes and output, and behind walls that Linux enforces: it
 reads the system, the library without answers and hidden tests, and its own files; it writes into its own folder; it
-makes no connection and signals nobody. What this machine cannot enforce is said before the first submission.
+makes no connection and signals no other process. Walls that this machine cannot enforce are named before the first
+submission.
 
 **A class** (``--all SUBMISSIONS``, or several ``--mine``): SUBMISSIONS is a folder or an archive that holds a folder,
 an archive or files for each learner; exports of Moodle and Canvas and the clones of a git classroom are understood
 (:mod:`ep_lib.workshop.handed_in`). Without an exercise all of them are graded, and the puzzles in notebooks; "puzzles"
-in its place grades only these. Where two files may be meant, both are named, and that submission is not graded.
+in its place grades only these. If two files are candidates, both are named, and that submission is not graded.
 
 ``--book FILE`` is the gradebook, to which every attempt is appended (:mod:`ep_lib.workshop.gradebook`). The same
-command goes on where it was interrupted: what this version has graded is not graded again, unless ``--regrade`` names
-the learner. Two graders may use one book at the same time. Without ``--all``, the other options work on the book alone.
+command continues after an interrupt: this version does not grade a submission again, unless ``--regrade`` names the
+learner. Two graders may use one book at the same time. Without ``--all``, the other options work on the book alone.
 ``--executor`` grades on other machines, too (:mod:`ep_lib.workshop.executors`).
 
 A submission that cannot be graded has "error" in the place of points. Of a class, each object of ``--json`` has more:
-"learner", "id" and "email" (by the platform; "" if unknown), "same_as" (learners with a similar submission: look),
-"note" (of points given by hand), "late", "taken_off", "share" (what it gives to the total), "most" (what it may give),
-"counts" (whether it is among the best ones), "submitted", "graded_at", "attempts", "digest" and "library" (the version
-that graded it); its tasks have "note" in the place of "timed_out" and "used_cpu".
+"learner", "id" and "email" (by the platform; "" if unknown), "same_as" (learners with a similar submission, to look
+at), "note" (of points given by hand), "late", "taken_off", "share" (its contribution to the total), "most" (its largest
+possible contribution), "counts" (whether it is among the best ones), "submitted", "graded_at", "attempts", "digest" and
+"library" (the version that graded it); its tasks have "note" in the place of "timed_out" and "used_cpu".
 
-What lies in SUBMISSIONS now is what counts (``--count best``: or what had more points), also where it was graded
-before something else. ``--times FILE`` counts at once for what is graded already: with ``--all`` for what is there,
-else for all that the book has. ``--deadline`` without ``--late`` keeps the rule, and the
-other way round. Deadlines, extensions, free days, weights and how many exercises count stay in the book.
+The current files in SUBMISSIONS count (with ``--count best`` the attempt with the most points), even if they were
+graded before others. ``--times FILE`` applies at once to graded submissions: with ``--all`` to those in SUBMISSIONS,
+else to all of the book. ``--deadline`` without ``--late`` keeps the rule, and vice versa. The book keeps deadlines,
+extensions, free days, weights and the number of exercises that count.
 
     ep-lib grade --all handed_in.zip --book class.db --out feedback --deadline 2026-11-30 --late 10/day
     ep-lib grade --book class.db --give ada 10_plan.2 2 --note "right, but for another signature" --out feedback
@@ -73,10 +74,10 @@ from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.walls import missing
 from ep_lib.workshop.watched import unwatched
 
-_PUZZLES = "puzzles"  # in the place of an exercise
+_PUZZLES = "puzzles"  # in place of an exercise
 _STDOUT = "-"
 _MOST = 1000  # days, exercises
-_SAID_EVERY_S = 30.0  # how far it is, where there is no terminal for a bar
+_SAID_EVERY_S = 30.0  # interval of progress lines, without a terminal for a bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,7 +175,7 @@ def run(options: argparse.Namespace) -> int:
         if is_class:
             return _class(options)
         return _one(find(options.exercise), Path(options.mine[0]) if options.mine else None, options)
-    except EpError as error:  # no compiler, for instance; not the learner's fault
+    except EpError as error:  # for instance, no compiler; not the learner's fault
         _say(f"ep-lib grade: {error}")
         return 2
 
@@ -191,7 +192,7 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
 
 
 def _lead_to_the_run(result: Grade, options: argparse.Namespace) -> None:
-    """Writes the page of what failed, or says how to get it."""
+    """Writes the page of the failed run, or says how to get it."""
     failed = replaying.to_watch(result)
     if failed is None:
         return
@@ -206,7 +207,7 @@ def _lead_to_the_run(result: Grade, options: argparse.Namespace) -> None:
 
 # ---- a class ---------------------------------------------------------------------------------------------------------
 def _class(options: argparse.Namespace) -> int:
-    """Grades what is new, and writes the views that were asked for, also after an interrupt."""
+    """Grades new submissions, and writes the requested views, also after an interrupt."""
     if options.tests:
         raise GradingError("--tests is for one submission; a class is graded in a checkout, which has the hidden tests")
     if not options.all and not options.mine:
@@ -242,7 +243,7 @@ def _code(standing: Standing) -> int:
 
 
 def _change(book: Book, options: argparse.Namespace) -> None:
-    """Deadlines, rules and points by hand."""
+    """Applies deadlines, rules and points by hand."""
     if options.deadline or options.late:
         _set_deadline(book, options)
     for option, kind, count in (("--late-days", LATE_DAYS, options.late_days), ("--best", BEST, options.best)):
@@ -289,7 +290,7 @@ def _one_or_any(options: argparse.Namespace) -> str:
 
 
 def _set_deadline(book: Book, options: argparse.Namespace) -> None:
-    """What is not named, the deadline or the rule, stays as it is in the book."""
+    """Sets the deadline, the rule or both; the other one stays as in the book."""
     exercise = _one_or_any(options)
     known = book.rules().deadline(exercise)
     if options.deadline is None and known is None:
@@ -303,7 +304,7 @@ def _set_deadline(book: Book, options: argparse.Namespace) -> None:
 
 
 def _times(options: argparse.Namespace, learners: Collection[str]) -> dict[str, str]:
-    """Those of --times; names that none of the learners has are said."""
+    """The times of --times; prints names that no learner has."""
     times = class_grading.times_from(options.times) if options.times else {}
     if unknown := sorted(set(times) - set(learners)):
         _say(f"ep-lib grade: {options.times} has {', '.join(unknown)}, of whom nothing was handed in")
@@ -311,7 +312,8 @@ def _times(options: argparse.Namespace, learners: Collection[str]) -> dict[str, 
 
 
 def _require_graded(book: Book, learner: str, exercise: str, task: int | None) -> None:
-    """Raises GradingError for a task of what was not graded: there are no points of the others that it could join."""
+    """Raises GradingError for points for a task of an exercise that was not graded: there are no points of other tasks
+    to add them to."""
     for each in book.standings():
         if task is not None and (each.learner, each.exercise) == (learner, exercise) and not each.tasks:
             raise GradingError(
@@ -321,9 +323,9 @@ def _require_graded(book: Book, learner: str, exercise: str, task: int | None) -
 
 
 def _require_no_more(name: str, task: int | None, points: float) -> None:
-    """Raises GradingError for more points than there are: a slip of the key, unless --bonus says that it is none."""
+    """Raises GradingError for more points than possible, probably a typing error, unless --bonus is given."""
     if graded.is_of_puzzles(name):
-        return  # their number is the notebook's
+        return  # the notebook determines their number
     exercise = find(name)
     tasks = [each.points for each in exercise.tasks if task in (None, each.number)]
     if not tasks:
@@ -388,13 +390,13 @@ def _grade_what_is_new(
 
 
 def _so_far(done: int, of: int, seconds: float) -> str:
-    """ "45 of 300, 12 min left", if the rest takes as long."""
+    """ "45 of 300, 12 min left", if the speed stays the same."""
     left = math.ceil((of - done) * seconds / done / 60)
     return f"{done} of {of}, " + ("less than a minute left" if left <= 1 else f"{left} min left")
 
 
 def _ready(exercise: str) -> None:
-    """Compiles what is the same for all submissions, here where an interrupt ends it."""
+    """Compiles the shared parts of all submissions here, where an interrupt can end it."""
     if not graded.is_of_puzzles(exercise):
         prepare(find(exercise))
 
@@ -408,16 +410,16 @@ def _in_a_line(result: Result) -> str:
 
 
 def _write(book: Book, options: argparse.Namespace) -> list[Standing]:
-    """Writes the views that were asked for; returns what counts."""
+    """Writes the requested views; returns the standings."""
     standings, best = gradebook_views.standings_of(book, options.count), book.best
     failed: GradingError | None = None
     if options.out:
         try:
             gradebook_views.write_all(standings, options.out, best)
             _say(f"overview and feedback: {options.out / 'overview.html'}")
-        except GradingError as error:  # the table and the JSON are written all the same
+        except GradingError as error:  # the table and the JSON are still written
             failed = error
-    if options.exercise is not None:  # alone it counts, whatever the others give
+    if options.exercise is not None:  # a single exercise counts, independent of the others
         asked, best = [replace(each, counts=True) for each in standings if _is_asked(options, each.exercise)], 0
     else:
         asked = standings

@@ -1,7 +1,7 @@
 """``ep-lib lab``: JupyterLab on the learner's copies of the notebooks, for this machine only (localhost, token on).
 
-It compiles the emulator first, if the cache has none of this version, with a bar.
-An ep_lib that was installed as a wheel carries the notebooks, and copies them to the current folder first.
+It first compiles the emulator, with a progress bar, if the cache lacks this version. An ep_lib installed as a wheel
+contains the notebooks, and first copies them to the current folder.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def run(args: argparse.Namespace) -> int:
     notebook = own_copy(find_notebook(root, args.notebook), root)
     command = server_command(notebook, root, port=args.port, browser=not args.no_browser, ip=args.ip)
     try:
-        build_runtime()  # here, where a bar shows how far it is, and not in the first cell
-    except EpError as error:  # the notebooks can be read all the same
+        build_runtime()  # here, with a progress bar, rather than in the first cell
+    except EpError as error:  # the notebooks are still readable
         print(
             f"ep-lib lab: warning: the emulator cannot be compiled, so no cell will run on it: {error}", file=sys.stderr
         )
     sys.stdout.flush()
-    os.execve(command[0], command, server_environment())  # replaces this process: Ctrl-C reaches the server alone
+    os.execve(command[0], command, server_environment())  # replaces this process: Ctrl-C reaches only the server
 
 
 def find_notebook(root: Path, name: str) -> Path:
@@ -75,7 +75,7 @@ def find_notebook(root: Path, name: str) -> Path:
 
 
 def own_copy(notebook: Path, root: Path) -> Path:
-    """The learner's copy of a notebook, up to date. Where none can be written, the course's own, and it says so."""
+    """The learner's copy of a notebook, up to date. If it cannot be written, the course's own, with a message."""
     try:
         copies = update(root)
     except GradingError as error:
@@ -92,7 +92,7 @@ def server_command(notebook: Path, root: Path, *, port: int, browser: bool, ip: 
     # A login shell, which JupyterLab's terminals are without a terminal of its own, would forget the PATH
     shell = os.environ.get("SHELL") or "/bin/sh"
     command.append(f"--ServerApp.terminado_settings={{'shell_command': [{shell!r}]}}")
-    # As the default address the notebook is also in the address that --no-browser prints.
+    # As the default address, the notebook is also part of the address that --no-browser prints.
     address = quote(notebook.relative_to(root).as_posix())
     command += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{address}"]
     command.append(f"--LabApp.extra_labextensions_path={SETTINGS / 'labextensions'}")  # .cuh files have colours
@@ -105,8 +105,8 @@ def server_command(notebook: Path, root: Path, *, port: int, browser: bool, ip: 
 
 def server_environment() -> dict[str, str]:
     """The server's environment: ``ep-lib`` of this Python comes first on the PATH of its terminals and notebooks, and
-    Jupyter reads the course's settings besides the user's own. A kernel that has run no cell yet says so, unless the
-    user has a startup file of their own."""
+    Jupyter reads the course's settings besides the user's. A kernel without an executed cell says so, unless the user
+    has a startup file."""
     scripts = sysconfig.get_path("scripts")
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     settings = [str(SETTINGS), *os.environ.get("JUPYTER_CONFIG_PATH", "").split(os.pathsep)]

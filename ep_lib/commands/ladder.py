@@ -1,9 +1,8 @@
 """``ep-lib ladder 06``: every rung of a tutorial file, compiled, checked against the reference and timed.
 
-Prints a table: the rung, its kernel, whether its result is right, its time, how that compares with the first rung
-that does the same work, and what is new in it. The kernels are those of tutorial_kernels/ as they are now: change
-one and run this again. On the emulator the time is virtual, that of the hardware it models; with --backend cuda it
-is measured.
+Prints a table: the rung, its kernel, whether its result is right, its time, the ratio to the first rung with the same
+work, and its new idea. It uses the current kernels of tutorial_kernels/: change one and run this again. On the emulator
+the time is virtual, for the modelled hardware; with --backend cuda it is measured.
 
 Exit codes: 0 if every rung is right, 1 if one is wrong, 2 for wrong usage. ``--json`` prints one object:
 

@@ -1,7 +1,7 @@
 """``ep-lib release``: the learner's tree of a graded course, without solutions, hidden tests and answers.
 
-It goes into a new folder, or into an archive (.zip, .tar.gz). docs/instructor.md has the whole way from handing out to
-giving back, and docs/release.md says what a release cannot hide.
+It writes a new folder, or an archive (.zip, .tar.gz). docs/instructor.md describes the whole process from handing out
+to feedback, and docs/release.md says what a release cannot hide.
 """
 
 from __future__ import annotations

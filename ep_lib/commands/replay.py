@@ -1,7 +1,7 @@
 """``ep-lib replay script.py --seed N --html out.html``: the run of a finding, as a page to go through step by step.
 
-The arguments are those of ``ep-lib check``, whose findings end with the command that leads here. The script runs in a
-process of its own, as there.
+The arguments are those of ``ep-lib check``, whose findings end with this command. As there, the script runs in a
+process of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A script's ``main``: loaded from its file, here or in other processes that make runs of it."""
+"""A script's ``main``: loaded from its file, in this process or in others that run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _loading = threading.Lock()
 
 
 class CheckFailed(EpError):
-    """The script could not be checked: it cannot be imported, has no main, or does not end."""
+    """The script could not be checked: it has an import error, no main, or does not end."""
 
 
 class ScriptMain:

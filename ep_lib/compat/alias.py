@@ -1,4 +1,5 @@
-"""A face under the name of what it stands for, so that programs whose imports cannot be touched find it."""
+"""Installs an interface under the name of the library that it replaces, for programs whose imports cannot be
+changed."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ from ep_lib.errors import BackendUnavailable
 
 
 def install(name: str, face: ModuleType, submodules: dict[str, ModuleType], *, replace: bool) -> None:
-    """``import name`` gives ``face`` from now on, in this process, and ``name.key`` each of ``submodules``. Calling it
-    twice does no harm.
+    """Makes ``import name`` return ``face`` in this process, and ``name.key`` each of ``submodules``. Calling it twice
+    does no harm.
 
     Raises BackendUnavailable if another ``name`` was imported already, or is installed: two libraries of one name would
-    be taken for each other. ``replace``: prefer the face to an installed one.
+    be confused. ``replace``: prefer the face to an installed one.
     """
     there = sys.modules.get(name)
     if there is face:
         return
-    # A distribution whose only content is this call is being imported when it makes it (extras/deep_ep).
+    # A distribution that contains only this call (extras/deep_ep) is itself being imported now.
     if there is not None and not getattr(there, "is_alias_of_ep_lib", False):
         raise BackendUnavailable(
             f"{name} was imported before install_alias(), and is not ep_lib's: call install_alias() first"

@@ -18,7 +18,7 @@ _MAX_QUEUE_PAIRS = 2**31 - 1  # kernels multiply the two numbers as int
 
 
 def init_efa_device_state(rank: Rank, num_channels: int = 16, num_devices: int = 1) -> None:
-    """Collective: from now on ``ibgda_get_state()`` in this rank's kernels has these numbers, and the shim works.
+    """Collective: sets the numbers in ``ibgda_get_state()`` for this rank's kernels, and enables the shim.
 
     ``num_channels`` (at least 1) becomes ``num_rc_per_pe``, ``num_devices`` (at least 1) becomes
     ``num_devices_initialized``; DeepEP's kernels spread their messages over the product of the two. Calling it again
@@ -33,7 +33,7 @@ def init_efa_device_state(rank: Rank, num_channels: int = 16, num_devices: int =
             f"num_channels x num_devices is {channels} x {devices}; kernels count queue pairs in an int, at most "
             f"{_MAX_QUEUE_PAIRS}"
         )
-    rank.synchronize()  # launches under way keep the old numbers
+    rank.synchronize()  # running launches keep the old numbers
     passed = rank.all_gather((channels, devices))
     if len(set(passed)) > 1:
         given = "; ".join(f"rank {r}: {c} and {d}" for r, (c, d) in enumerate(passed))

@@ -1,4 +1,4 @@
-"""NIXL on the host: registered memory, peers, transfers that the host posts, and handles that kernels post to.
+"""NIXL on the host: registered memory, peers, transfers posted by the host, and handles for kernels' posts.
 
 ``DeviceHost`` follows the set-up flow of the NIXL Device API Kernel Guide, over one of two things. With a name it is a
 NIXL agent of this process, and its peers are other processes, on this host or on others::
@@ -11,7 +11,7 @@ NIXL agent of this process, and its peers are other processes, on this host or o
 
 With a :class:`ep_lib.Rank` its peers are the other ranks, on the emulator or on GPUs, and kernels written for NIXL's
 device API (``<ep/nixl_device.cuh>``) post by themselves. The guide's flow is the same, and there is a shorter one:
-memory is symmetric, so a peer's copy of an array lies at the same offset and nothing needs to be exchanged::
+memory is symmetric, so a peer's copy of an array is at the same offset and no exchange is needed::
 
     host = DeviceHost(rank)
     host.register(data), host.register(signal)
@@ -50,14 +50,13 @@ from ep_lib.transports.nixl.host import HostAgent, Memory, Telemetry, Transfer, 
 
 __all__ = ["DeviceHost", "Peer", "Region", "Request", "Signal", "Telemetry", "Transfer"]
 
-_DEFAULT_SECONDS = 30.0  # that a wait lasts
+_DEFAULT_SECONDS = 30.0  # default limit of waits
 _WORD = 8  # bytes of a signal
 
 
 @dataclass(frozen=True)
 class Region:
-    """Memory of ``rank``: ``bytes`` bytes from ``address``, as this process's kernels reach it. A named peer's rank
-    is -1."""
+    """Memory of ``rank``: ``bytes`` bytes at this process's ``address`` for them. A named peer's rank is -1."""
 
     address: int
     bytes: int
@@ -66,7 +65,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Request:
-    """What ``create_gpu_req`` makes a handle of. A write request's first region is its local side."""
+    """A request for ``create_gpu_req``. A write request's first region is its local side."""
 
     kind: str  # of ep::nixl::Kind
     regions: tuple[Region, ...]
@@ -74,7 +73,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another DeviceHost: its name for requests, and the descriptors that it has published, by their names."""
+    """Another DeviceHost: its name for requests, and its published descriptors by name."""
 
     name: str
     descs: Mapping[str, bytes]
@@ -83,7 +82,7 @@ class Peer:
 @dataclass(eq=False)
 class Signal:
     """64-bit counters of a peer that this DeviceHost adds to. The host adds by writing its own count, so each counter
-    needs to have one sender."""
+    must have only one sender."""
 
     remote: Memory
     peer: str
@@ -169,18 +168,19 @@ class _RankSide:
 class DeviceHost:
     """Registered memory, peers and requests of one rank, or of one process that has a name.
 
-    ``name`` is a :class:`Rank` (the other arguments then keep their defaults), or 1 to 64 characters that no peer has.
-    ``backend`` is one of NIXL's. ``port`` makes it listen for :meth:`connect` of peers on ``host`` (0: any free port;
-    :attr:`port` says which; None: it does not listen). UCX and this listen on the loopback interface alone unless
-    ``host`` is another address. ``secret`` is what both sides must know (default: EP_LIB_SECRET, else this user's own
-    on this machine). ``timeout`` is the default of all waits, in seconds (else EP_LIB_TIMEOUT_S, else 30).
+    ``name`` is a :class:`Rank` (the other arguments then keep their defaults), or a name of 1 to 64 characters, unique
+    among peers. ``backend`` is one of NIXL's. ``port`` makes it listen for :meth:`connect` of peers on ``host`` (0: any
+    free port; :attr:`port` says which; None: it does not listen). UCX and this object listen only on the loopback
+    interface unless ``host`` is another address. ``secret``: must be equal on both sides (default: EP_LIB_SECRET, else
+    this user's own on this machine). ``timeout`` is the default of all waits, in seconds (else EP_LIB_TIMEOUT_S, else
+    30).
 
     Use it from one thread at a time; nothing here is collective. Raises :class:`ArgumentError` for memory that is not
-    registered, not contiguous, empty or not there, for peers that do not exist and for signals that are not 64-bit
-    words; :class:`BackendUnavailable` where NIXL, a backend or a port cannot be had; :class:`PeerTimeout` and
-    :class:`RankFailed` for peers that do not answer; :class:`BufferClosedError` after :meth:`close`. What only a
-    kernel knows (offsets, sizes, indices) is checked on the device: a transfer out of range moves nothing and is raised
-    as a KernelFault by the next ``rank.synchronize()``.
+    registered, not contiguous, empty or unmapped, for unknown peers and for signals that are not 64-bit words;
+    :class:`BackendUnavailable` if NIXL, a backend or a port is unavailable; :class:`PeerTimeout` and
+    :class:`RankFailed` for peers that do not answer; :class:`BufferClosedError` after :meth:`close`. A kernel's values
+    (offsets, sizes, indices) are checked on the device: a transfer out of range moves nothing and is raised as a
+    KernelFault by the next ``rank.synchronize()``.
     """
 
     def __init__(
@@ -225,12 +225,12 @@ class DeviceHost:
 
     @property
     def name(self) -> str:
-        """What peers call it."""
+        """Its name for peers."""
         return str(self._side.name)
 
     @property
     def port(self) -> int | None:
-        """Where it listens, None if it does not."""
+        """The port that it listens on, None if it does not."""
         return None if self._listener is None else int(self._listener.getsockname()[1])
 
     # ---- registration ------------------------------------------------------------------------------------------
@@ -238,13 +238,13 @@ class DeviceHost:
         """Allow transfers from and to an array of NumPy, CuPy or torch, which is kept alive meanwhile.
 
         A rank registers arrays from ``rank.symmetric``, or, as a local side only, from ``rank.to_device`` or
-        ``rank.empty``. Returns the registration's number: the same region is registered once, and again is free.
+        ``rank.empty``. Returns the registration's number: registering the same region again returns the same number.
         """
         self._require_open()
         return self._side.register(self._memory_of(array, "a registered array"), array)
 
     def register_dram(self, ptr: int, size: int) -> int:
-        """The same for ``size`` bytes of the CPU's memory at the address ``ptr``, which the caller keeps alive."""
+        """The same for ``size`` bytes of the CPU's memory at the address ``ptr``; the caller keeps them alive."""
         self._require_open()
         return self._side.register(self._checked(Memory("DRAM", ptr, size, 0)))
 
@@ -255,7 +255,7 @@ class DeviceHost:
 
     def deregister(self, what: Any) -> None:
         """End a registration, given its number or array. A named host's requests have to be released before; a rank's
-        existing handles stay valid: release those you no longer want."""
+        existing handles stay valid: release unneeded ones."""
         self._require_open()
         number = index(what)
         if number is None:
@@ -267,24 +267,24 @@ class DeviceHost:
 
     # ---- peers: metadata and descriptors -------------------------------------------------------------------------
     def get_metadata(self) -> bytes:
-        """What peers need to know of this host and of what is registered now. Pass it to their add_remote_agent()."""
+        """The description of this host and its current registrations, for peers' add_remote_agent()."""
         self._require_open()
         return self._side.metadata()
 
     def add_remote_agent(self, remote_meta: bytes) -> str:
-        """Know the peer whose get_metadata() this is; its name, for requests. Metadata that are cut short, garbled or
-        of another version are an ArgumentError, and so is a peer with this host's own name."""
+        """Add a peer by its get_metadata(); returns its name, for requests. Raises ArgumentError for truncated or
+        corrupt metadata, for those of another version, and for a peer with this host's own name."""
         self._require_open()
         return self._side.add_peer(remote_meta)
 
     def serialize_xfer_descs(self, ptr: int, size: int, device_id: int = 0) -> bytes:
-        """Descriptors of registered memory for a peer's requests. (A named host knows from the registration whether it
-        is DRAM or VRAM.)"""
+        """Descriptors of registered memory for a peer's requests. (A named host has the kind, DRAM or VRAM, from the
+        registration.)"""
         self._require_open()
         return self._side.descriptors(self._side.find(ptr, size, device_id))
 
     def publish(self, name: str, descs: bytes) -> None:
-        """Have descriptors handed to every peer that this host meets from now on, as ``peer.descs[name]``."""
+        """Pass descriptors to every peer that this host meets later, as ``peer.descs[name]``."""
         self._require_open()
         unpack("descriptors", descs)
         self._published[text("name", name)] = bytes(descs)
@@ -293,7 +293,7 @@ class DeviceHost:
     def accept(self, timeout: float | None = None) -> Peer:
         """Exchange metadata and published descriptors with the next peer that connects to this host's port.
 
-        Peers prove that they know the secret; who does not is turned away. Raises PeerTimeout."""
+        Peers prove that they know the secret; others are refused. Raises PeerTimeout."""
         self._require_open()
         if self._listener is None:
             raise ArgumentError("this DeviceHost does not listen; make it with port=0 (any free port) or a port number")
@@ -301,9 +301,10 @@ class DeviceHost:
         return self._add(meeting.accept(self._listener, secret, self._mine(), self._limit(timeout), self.name))
 
     def connect(self, address: str, port: int, timeout: float | None = None) -> Peer:
-        """Exchange metadata and published descriptors with the DeviceHost that listens there; tries until it does.
+        """Exchange metadata and published descriptors with the DeviceHost that listens there; retries until it listens.
 
-        Raises PeerTimeout if nobody listens there, RankFailed if something else does, or without the secret."""
+        Raises PeerTimeout if no process listens there, RankFailed if another program does, or one without the
+        secret."""
         self._require_open()
         secret = meeting.run_secret(self._given_secret)
         return self._add(meeting.connect(address, port, secret, self._mine(), self._limit(timeout), self.name))
@@ -314,13 +315,14 @@ class DeviceHost:
         meeting.write_file(a_path("path", path), meeting.run_secret(self._given_secret), self._mine())
 
     def read_metadata(self, path: str | Path, timeout: float | None = None) -> Peer:
-        """What a peer's write_metadata() has left at ``path``; waits for it."""
+        """The metadata that a peer's write_metadata() has written to ``path``; waits for it."""
         self._require_open()
         secret = meeting.run_secret(self._given_secret)
         return self._add(meeting.read_file(a_path("path", path), secret, self._limit(timeout), self.name))
 
     def exchange(self, world: Rank | Bootstrap) -> dict[int, Peer]:
-        """Collective: the same with all ranks of a world, over MPI or whatever has started them; peers by rank."""
+        """Collective: the same with all ranks of a world, over MPI or their launcher's bootstrap; returns peers by
+        rank."""
         self._require_open()
         gathered = world.all_gather((self.get_metadata(), dict(self._published)))
         peers = {}
@@ -370,7 +372,7 @@ class DeviceHost:
         return self._request("kWriteRequest", (source, *self._remote_regions(target, peers)))
 
     def create_read_req(self, ptr: int, size: int, device_id: int, remote_descs: bytes, peer_name: str) -> Transfer:
-        """Reads of a peer's memory into this process's own, which the host posts (kernels have no reads)."""
+        """Reads a peer's memory into this process's own; posted by the host (kernels have no reads)."""
         agent = self._agent("create_read_req()")
         return self._prepare("READ", agent.find(ptr, size, device_id), remote_descs, peer_name)
 
@@ -384,7 +386,7 @@ class DeviceHost:
             memory = self._side.remote(signals, peers)
             _words(Region(memory.address, memory.nbytes, -1))
             counts = np.zeros(memory.nbytes // _WORD, np.uint64)
-            if memory.kind == "DRAM":  # kernels add by themselves
+            if memory.kind == "DRAM":  # kernels add on their own
                 self._side.register(Memory("DRAM", counts.ctypes.data, counts.nbytes, 0), counts)
             signal = Signal(memory, peers, counts)
             self._requests.add(signal)
@@ -394,26 +396,26 @@ class DeviceHost:
             raise ArgumentError(f"signals are 64-bit integers, the array has dtype {dtype}")
         return self._request("kSignalRequest", self._remote_regions(signals, peers))
 
-    # ---- what the host posts -----------------------------------------------------------------------------------
+    # ---- transfers by the host ---------------------------------------------------------------------------------
     def transfer(self, request: Transfer, notification: bytes = b"", timeout: float | None = None) -> None:
-        """Post a request and wait until it is done. The notification reaches the peer after the bytes."""
+        """Post a request and wait until it is complete. The notification reaches the peer after the bytes."""
         if type(request) is not Transfer or not request.agent.post(request, notification):
             self._checked_agent(request).wait(request, self._limit(timeout))
 
     def post(self, request: Transfer, notification: bytes = b"") -> bool:
-        """Post a request, and do not wait; True if it is done already."""
+        """Post a request without waiting; True if it is already complete."""
         return self._checked_agent(request).post(request, notification)
 
     def is_done(self, request: Transfer) -> bool:
-        """Whether a posted request is done. Asking lets it go on."""
+        """Whether a posted request is complete. Polling also drives it."""
         return self._checked_agent(request).is_done(request)
 
     def wait(self, request: Transfer, timeout: float | None = None) -> None:
-        """Return when a posted request is done. Raises PeerTimeout, or RankFailed if the peer is gone."""
+        """Return when a posted request is complete. Raises PeerTimeout, or RankFailed if the peer is gone."""
         self._checked_agent(request).wait(request, self._limit(timeout))
 
     def signal(self, request: Signal, value: int = 1, offset: int = 0, timeout: float | None = None) -> None:
-        """Add ``value`` to the peer's counter at ``offset`` bytes, after all transfers that are done here."""
+        """Add ``value`` to the peer's counter at ``offset`` bytes, after all completed transfers of this host."""
         agent = self._agent("signal()")
         instance("request", request, Signal, "what create_signal_req(remote_descs, peer_name) returned")
         word = whole_number("offset", offset, 0, request.remote.nbytes - _WORD) // _WORD
@@ -445,26 +447,26 @@ class DeviceHost:
         return agent.until(look, self._limit(timeout), peer_name, lambda: f"signal {expected} (sees {seen})")
 
     def telemetry(self, request: Transfer) -> Telemetry:
-        """What NIXL measured of the request's last run. Needs DeviceHost(..., telemetry=True)."""
+        """NIXL's measurements of the request's last run. Needs DeviceHost(..., telemetry=True)."""
         return self._checked_agent(request).telemetry(request)
 
     def notify(self, peer_name: str, message: bytes) -> None:
-        """Send a notification by itself, 1 to 4096 bytes."""
+        """Send only a notification, 1 to 4096 bytes."""
         self._agent("notify()").notify(peer_name, message)
 
     def notifications(self) -> dict[str, list[bytes]]:
-        """All that came since the last call, by peer. Asking also lets UCX answer them."""
+        """All notifications since the last call, by peer. The call also lets UCX answer peers."""
         return self._agent("notifications()").heard()
 
     def wait_notification(self, peer_name: str, message: bytes | None = None, timeout: float | None = None) -> bytes:
-        """The oldest notification of a peer, or ``message`` once it has come. Raises PeerTimeout."""
+        """Waits for a peer's oldest notification, or for ``message``. Raises PeerTimeout."""
         return self._agent("wait_notification()").wait_for(peer_name, message, self._limit(timeout))
 
     # ---- handles for kernels -----------------------------------------------------------------------------------
     def create_gpu_req(self, request: Request | Transfer | Signal) -> int:
         """The handle of a request, for a kernel's ``uintptr_t`` or ``nixlGpuXferReqH`` parameter.
 
-        A named host makes handles of requests whose both sides are VRAM, and whose remote side UCX has mapped."""
+        A named host makes handles for requests with both sides in VRAM, whose remote side UCX has mapped."""
         self._require_open()
         if not isinstance(request, (Request, Transfer, Signal)):
             raise ArgumentError(f"expected what create_write_req() returned, got {show(request)}")
@@ -506,8 +508,7 @@ class DeviceHost:
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     def release(self, what: int | Transfer) -> None:
-        """Give back one handle, view or handle array, once no kernel uses it any more (this waits for them), or one
-        request that the host posts."""
+        """Release one handle, view or handle array, after waiting for its kernels, or one request of the host."""
         self._require_open()
         if isinstance(what, Transfer):
             return self._checked_agent(what).release(what)
@@ -517,7 +518,7 @@ class DeviceHost:
         return None
 
     def close(self) -> None:
-        """Give back everything, once kernels are done. Calling it twice does no harm."""
+        """Release everything after the kernels have finished. Calling it twice does no harm."""
         if self._closed:
             return
         self._closed = True
@@ -535,7 +536,7 @@ class DeviceHost:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- inside -----------------------------------------------------------------------------------------------------
+    # ---- implementation ----------------------------------------------------------------------------------------
     def _agent(self, what: str) -> HostAgent:
         self._require_open()
         if not isinstance(self._side, HostAgent):
@@ -576,7 +577,7 @@ class DeviceHost:
         return self._timeout if timeout is None else seconds("timeout", timeout)
 
     def _checked(self, memory: Memory) -> Memory:
-        """A rank's memory is of one kind: what its kernels reach."""
+        """Checks the kind of a rank's memory: its kernels must reach it."""
         check_range(memory)
         return Memory("DRAM", memory.address, memory.nbytes, 0) if isinstance(self._side, _RankSide) else memory
 
@@ -615,7 +616,7 @@ class DeviceHost:
         return tuple(Region(rank.peer_address(array, p), memory.nbytes, operator.index(p)) for p in numbers)
 
     def _mapped(self, local: Memory, remote: Memory, peer: str) -> Region:
-        """A peer's VRAM as this process's kernels reach it."""
+        """The address of a peer's VRAM for this process's kernels."""
         agent = self._agent("create_gpu_req()")
         if (local.kind, remote.kind) != ("VRAM", "VRAM"):
             raise ArgumentError(
@@ -681,7 +682,7 @@ def _words(region: Region) -> Region:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether ``host`` names the loopback interface alone."""
+    """Whether ``host`` names only the loopback interface."""
     instance("host", host, str, "an address, such as '127.0.0.1' or a host's name")
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}

@@ -1,4 +1,4 @@
-"""CUDA for a process that holds one GPU: which device, which stream, how modules are loaded, what its errors mean.
+"""CUDA for a process that holds one GPU: devices, streams, loading of modules, and errors.
 
-Importing this loads no CUDA library; CuPy is imported when something is asked for.
+Importing this loads no CUDA library; CuPy is imported on demand.
 """

@@ -1,4 +1,4 @@
-"""Which GPUs there are, and which one a rank takes. Importing this imports no CUDA library."""
+"""Finds GPUs, and chooses the one of a rank. Importing this imports no CUDA library."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable
 from ep_lib.require import installs
 
-RANKS_PER_GPU = 8  # that share it, if the program may choose
+RANKS_PER_GPU = 8  # that share it by default
 
 
 class DeviceIdentity(NamedTuple):
-    """What the other ranks must know about a rank's GPU."""
+    """A rank's GPU, as the other ranks need to know it."""
 
     host: str  # the host's boot id: host names may repeat inside containers
     host_name: str
@@ -27,7 +27,7 @@ class DeviceIdentity(NamedTuple):
 
 
 def import_cupy() -> Any:
-    """CuPy, or BackendUnavailable with what to install."""
+    """CuPy. Raises BackendUnavailable with the package to install."""
     try:
         import cupy
     except ImportError as error:
@@ -39,7 +39,7 @@ def import_cupy() -> Any:
 
 
 def gpu_count() -> int:
-    """GPUs that this process sees (CUDA_VISIBLE_DEVICES counts). Raises BackendUnavailable where CUDA does not work."""
+    """GPUs that this process sees (CUDA_VISIBLE_DEVICES counts). Raises BackendUnavailable if CUDA does not work."""
     cupy = import_cupy()
     runtime = cupy.cuda.runtime
     try:
@@ -58,7 +58,7 @@ def gpu_count() -> int:
 
 
 def architecture(device: int) -> str:
-    """What to compile for on a GPU of this process: "sm_90". Raises BackendUnavailable where CUDA does not work."""
+    """The architecture of a GPU of this process: "sm_90". Raises BackendUnavailable if CUDA does not work."""
     gpu_count()
     return f"sm_{import_cupy().cuda.Device(device).compute_capability}"
 
@@ -68,7 +68,7 @@ def _cuda_version(number: int) -> str:
 
 
 def unusable_reason(wanted: int = 1) -> str | None:
-    """None where ``wanted`` ranks can run on GPUs here, one each unless they share; else why not, in a sentence."""
+    """None if ``wanted`` ranks can run on GPUs here, one each unless they share; else the reason in a sentence."""
     try:
         count = gpu_count()
     except BackendUnavailable as error:
@@ -85,7 +85,7 @@ def unusable_reason(wanted: int = 1) -> str | None:
 
 
 def room_for_ranks() -> int:
-    """How many ranks the GPUs here have room for: one on each, or more if EP_LIB_GPUS lets them share."""
+    """The number of ranks that the GPUs here have room for: one on each, or more if EP_LIB_GPUS lets them share."""
     shared = Config.from_environment().gpus
     return gpu_count() if shared is None else RANKS_PER_GPU * shared
 
@@ -96,7 +96,7 @@ def gpus_are_shared() -> bool:
 
 
 def device_for(local_rank: int, ranks_here: int, gpus: int | None = None) -> int:
-    """The index of the GPU for the rank that is number ``local_rank`` of ``ranks_here`` on this host.
+    """The index of the GPU for rank number ``local_rank`` of ``ranks_here`` on this host.
 
     ``gpus``: the ranks share so many of them.
     """
@@ -137,7 +137,7 @@ def peer_problems(
 ) -> list[str]:
     """Why ``rank``'s GPU cannot write to another rank's: one sentence per pair, none if all can.
 
-    ``can_access(mine, theirs)`` is asked about two GPUs of this process; by default CUDA is.
+    ``can_access(mine, theirs)``: whether one GPU of this process reaches another; by default CUDA's answer.
     """
     runtime = import_cupy().cuda.runtime
     can_access = can_access or runtime.deviceCanAccessPeer

@@ -37,7 +37,7 @@ _ADVICE = (
 
 
 def is_fault(status: int) -> bool:
-    """Whether this code means that a kernel crashed and took the context with it."""
+    """Whether this code means that a kernel crashed and destroyed the context."""
     return status in _FAULTS
 
 
@@ -48,7 +48,7 @@ def launch_summary(pending: Mapping[str, int]) -> str:
 
 
 def to_error(status: int, text: str, rank: int, pending: Mapping[str, int]) -> EpError:
-    """The exception for a CUDA error ``status`` (its ``text`` is CUDA's own) seen by ``rank``."""
+    """The exception for a CUDA error ``status`` (with CUDA's ``text``) on ``rank``."""
     if is_fault(status):
         kernel = next(iter(pending)) if len(pending) == 1 else ""
         return KernelFault(

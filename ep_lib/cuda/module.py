@@ -1,4 +1,4 @@
-"""Compiled kernels on the GPU: modules are loaded once and given their DeviceState, and their limits are looked up."""
+"""Compiled kernels on the GPU: modules are loaded once and given their DeviceState, and their limits are queried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ep_lib.jit.nvrtc import NvrtcImage
 
 STATE_SYMBOL = "ep_device_state"  # <ep/device_state.cuh>
-# Of CUDA's <cooperative_groups.h>, inlined: the lines of a cubin, which NVRTC is always asked for, name it
+# An inlined function of CUDA's <cooperative_groups.h>: the line table, which NVRTC always writes, names it
 _GRID_BARRIER = b"get_grid_workspace"
 
 # CUfunction_attribute
@@ -33,7 +33,7 @@ _SHARED_WITHOUT_ASKING = 48 * 1024  # bytes per block; more must be asked for
 
 @dataclass
 class LoadedKernel:
-    """A function in a loaded module, and what it needs."""
+    """A function in a loaded module, and its requirements."""
 
     name: str
     function: int
@@ -45,14 +45,14 @@ class LoadedKernel:
     knows_ranks: bool  # its source includes <ep/...>: it may wait for other ranks
     module: CudaModule
     cubin: bytes
-    dynamic_shared: int = _SHARED_WITHOUT_ASKING  # what the function may take at present, static part included
+    dynamic_shared: int = _SHARED_WITHOUT_ASKING  # the function's current limit, static part included
     # Launches of (blocks, threads, bytes of shared memory) that can be repeated with other arguments: native_host.py
     again: dict[tuple[int, int, int], Any] = field(default_factory=dict)
     _blocks: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @functools.cached_property
     def offsets(self) -> tuple[tuple[int, ...], int]:
-        """Where each argument lies in a buffer for all of them, and the buffer's size, in bytes."""
+        """The offset of each argument in a buffer for all of them, and the buffer's size, in bytes."""
         offsets, end = [], 0
         for param in self.params:
             offsets.append(-(-end // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT)
@@ -71,7 +71,8 @@ class LoadedKernel:
         return None if address is None or nbytes is None else (address, nbytes)
 
     def check(self, block: tuple[int, int, int], shared_bytes: int, max_shared: int) -> None:
-        """Refuse what the GPU cannot run, and ask for large shared memory. Sizes in bytes; raises KernelLaunchError."""
+        """Refuse a launch that the GPU cannot run, and request large shared memory. Sizes in bytes; raises
+        KernelLaunchError."""
         require_threads(self.name, block, self.max_threads)
         total = self.static_shared + shared_bytes
         if shared_bytes < 0 or total > max_shared:
@@ -84,7 +85,7 @@ class LoadedKernel:
             self.dynamic_shared = total
 
     def blocks_on_an_sm(self, threads: int, shared_bytes: int) -> int:
-        """How many blocks of ``threads`` threads are resident on an SM at the same time."""
+        """The number of blocks of ``threads`` threads that an SM can hold."""
         shape = threads, shared_bytes
         if shape not in self._blocks:
             ask = self.driver.occupancyMaxActiveBlocksPerMultiprocessor
@@ -133,7 +134,7 @@ class ModuleCache:
         if module is None:
             module = self._modules[digest] = CudaModule(self._driver.moduleLoadData(image.cubin), self._driver)
             state = module.symbol(STATE_SYMBOL)
-            if state is not None:  # a kernel that asks nothing about ranks has no such symbol
+            if state is not None:  # a kernel that does not use ranks has no such symbol
                 self._copy_to_device(state, self._state)
             self._register(module, image)
         function = self._driver.moduleGetFunction(module.handle, image.lowered_name)

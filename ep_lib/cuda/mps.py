@@ -1,8 +1,8 @@
 """NVIDIA's Multi-Process Service (MPS): with it, kernels of several processes run on one GPU at the same time.
 
 Ranks that share a GPU are processes, not threads: CUDA loads no module and frees no memory while another kernel of the
-same process runs, so a rank that loads a kernel for which another one's kernel waits would wait for ever. MPS is part
-of the driver. Its daemon runs as this user, changes no setting of the GPU, and ends with the ranks.
+same process runs, so a rank that loads a kernel could wait for ever for another rank's kernel that waits for it. MPS is
+part of the driver. Its daemon runs as this user, changes no setting of the GPU, and ends with the ranks.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def _compute_mode(device: int = 0) -> int:
 
 @contextlib.contextmanager
 def service() -> Iterator[dict[str, str]]:
-    """The environment of processes that share GPUs, by a daemon of their own: the GPU takes turns between the daemons
-    of several programs, while under one of them kernels of two programs could wait for each other's SMs for ever. Only
-    a GPU in exclusive mode has room for no other daemon than the one that runs already.
+    """The environment of processes that share GPUs, with a daemon of their own: the GPU alternates between daemons of
+    several programs, while under a single one kernels of two programs could wait for each other's SMs for ever. A GPU
+    in exclusive mode allows only the daemon that already runs.
 
-    Raises BackendUnavailable where MPS does not work.
+    Raises BackendUnavailable if MPS does not work.
     """
     if is_active() and _compute_mode() == _EXCLUSIVE:
         yield dict(os.environ)
@@ -86,7 +86,7 @@ def _folder() -> Path:
 
 
 def _for_clients(environment: dict[str, str]) -> dict[str, str]:
-    """The daemon was told which GPUs are visible, and numbers these from 0 for the ranks."""
+    """The environment of clients: the daemon has the list of visible GPUs, and numbers them from 0 for the ranks."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if not visible:
         return environment
@@ -94,7 +94,7 @@ def _for_clients(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _wait_until_ready(daemon: subprocess.Popen[bytes], folder: Path, environment: dict[str, str]) -> None:
-    """A process that starts before the daemon answers would use the GPU without it."""
+    """Waits for the daemon: a process that starts earlier would use the GPU without it."""
     deadline = time.monotonic() + _START_SECONDS
     while daemon.poll() is None and time.monotonic() < deadline:
         asked = subprocess.run(
@@ -110,7 +110,7 @@ def _wait_until_ready(daemon: subprocess.Popen[bytes], folder: Path, environment
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:
-    """The daemon and the servers that it has started, which are in its process group."""
+    """Ends the daemon and its servers, which are in its process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(daemon.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,8 @@
-"""native/host.cpp, which looks at tensors and launches kernels without Python in between, and what it takes to have it.
+"""Loads native/host.cpp, which inspects tensors and launches kernels without Python in between.
 
-It is compiled at first use, by a C++ compiler and with Python's headers, and cached. Where one of these is missing, the
-Python code that calls it does the same, and takes longer. It takes only what is as usual, so every refusal is Python's.
+It is compiled at first use, by a C++ compiler and with Python's headers, and cached. If one of these is missing, the
+calling Python code does the same, more slowly. The native code handles only usual cases, so every error is raised in
+Python.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _DTYPES: list[tuple[int, int, np.dtype[Any]]] = [
     (_BOOL, 8, np.dtype(bool)),
     (_E4M3FN, 8, np.dtype(ml_dtypes.float8_e4m3fn)),
 ]
-_KINDS = {"pointer": "p", "struct": "s", "int": "i"}  # of parameters that the native code takes
+_KINDS = {"pointer": "p", "struct": "s", "int": "i"}  # kinds of parameters that the native code supports
 
 
 @functools.cache
 def load() -> Any:
-    """The extension module; None where it cannot be built."""
+    """The extension module; None if it cannot be built."""
     include = Path(sysconfig.get_paths()["include"])
     if not (include / "Python.h").exists():
         return None
@@ -59,8 +60,8 @@ def load() -> Any:
 
 
 def look_at_tensors() -> bool:
-    """Have :func:`ep_lib.memory.arrays.describe` look at torch's tensors natively, from now on. False if it cannot:
-    torch is not loaded, or older than 2.10."""
+    """Makes :func:`ep_lib.memory.arrays.describe` read torch's tensors natively. False if impossible: torch is not
+    loaded, or older than 2.10."""
     native, torch = load(), sys.modules.get("torch")
     if native is None or torch is None:
         return False
@@ -77,18 +78,19 @@ def _use_torch(native: Any, torch: Any) -> bool:
 
 
 class Launches:
-    """Launches of one context's kernels by the driver itself."""
+    """Launches of one context's kernels, directly by the driver."""
 
     def __init__(self, launch: int, get_context: int, device: str) -> None:
-        """Addresses of cuLaunchKernel and cuCtxGetCurrent; the context that is current now. ``device``: "cuda:N"."""
+        """Takes the addresses of cuLaunchKernel and cuCtxGetCurrent, and uses the current context. ``device``:
+        "cuda:N"."""
         self._functions = launch, get_context
         context = ctypes.c_void_p()
         ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))(get_context)(ctypes.byref(context))
         self._context, self._device = context.value or 0, device
 
     def prepare(self, loaded: LoadedKernel, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Any:
-        """What launches ``loaded``: ``run(stream, args, uses)`` gives 0, the driver's error, or -1 if it did nothing
-        because an argument is not as usual; ``learn(position, dtype)``: this one is. None where it cannot be."""
+        """A launcher of ``loaded``: ``run(stream, args, uses)`` gives 0, the driver's error, or -1 if it did nothing
+        because of an unusual argument; ``learn(position, dtype)`` marks a type as usual. None if impossible."""
         offsets, size = loaded.offsets
         native = load()
         if native is None or len(loaded.params) > 32 or size > 4096:
@@ -103,9 +105,9 @@ class Launches:
 
 
 def operation(declared: Operation, prepared: Sequence[Any], makers: Sequence[tuple[Any, Any]]) -> Any:
-    """What runs ``declared``: ``run(stream, values)`` gives a list of arrays made, (launch, the driver's error), or
-    None if it did nothing. ``prepared``: its launches by :meth:`Launches.prepare`; ``makers``: torch's function and
-    dtype for each array it makes. None where it is too large for the native code."""
+    """An executor of ``declared``: ``run(stream, values)`` gives a list of arrays made, (launch, the driver's error),
+    or None if it did nothing. ``prepared``: its launches by :meth:`Launches.prepare`; ``makers``: torch's function and
+    dtype for each array it makes. None if it is too large for the native code."""
     steps = tuple(
         (launch, tuple((argument.data, *argument.patches) for argument in arguments))
         for launch, arguments in zip(prepared, declared.arguments, strict=True)
@@ -120,7 +122,7 @@ def operation(declared: Operation, prepared: Sequence[Any], makers: Sequence[tup
 
 
 def launches(device: int) -> Launches | None:
-    """For the context that is current in this thread; None without the driver or the extension."""
+    """The launches of this thread's current context; None without the driver or the extension."""
     if load() is None:
         return None
     try:

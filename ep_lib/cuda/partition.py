@@ -1,7 +1,7 @@
 """One rank's part of a GPU that several ranks share: CUDA's green contexts (driver 550 or later).
 
-What runs in a stream of a part runs on that part's SMs only, so kernels of several ranks that wait for each other are
-resident side by side. The ranks are processes under MPS (:mod:`ep_lib.cuda.mps`); each makes its own part. CUDA C++
+Kernels in a stream of a part run only on that part's SMs, so kernels of several ranks that wait for each other are
+resident at the same time. The ranks are processes under MPS (:mod:`ep_lib.cuda.mps`); each makes its own part. CUDA C++
 Programming Guide, "Green Contexts".
 """
 
@@ -19,13 +19,13 @@ _SM = 1  # CU_DEV_RESOURCE_TYPE_SM
 _DEFAULT_STREAM = 1  # CU_GREEN_CTX_DEFAULT_STREAM
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _MULTIPROCESSORS = 16  # cudaDevAttrMultiProcessorCount
-_SPARE = 2  # SMs that belong to no rank: there other programs' kernels find room while every rank waits
+_SPARE = 2  # SMs of no rank: room for other programs' kernels while every rank waits
 
 _Resource = ctypes.c_ubyte * _RESOURCE_BYTES
 
 
 class Partition:
-    """Part number ``part`` of ``parts`` equal ones of a GPU, for as long as the process. ``sm_count``: its SMs.
+    """Part number ``part`` of ``parts`` equal ones of a GPU, for the process's lifetime. ``sm_count``: its SMs.
 
     Raises BackendUnavailable if the GPU cannot be divided so.
     """
@@ -53,7 +53,7 @@ class Partition:
         return made
 
     def beside(self, stream: int) -> int:
-        """This part's stream for what belongs into ``stream``: itself if it is of this part."""
+        """This part's stream for work of ``stream``: ``stream`` itself if it belongs to this part."""
         if stream not in self._beside:
             self._beside[stream] = self.stream()
         return self._beside[stream]
@@ -83,7 +83,7 @@ def _count(group: ctypes.Array[ctypes.c_ubyte]) -> int:
 
 
 def _split(whole: ctypes.Array[ctypes.c_ubyte], parts: int, most: int) -> list[ctypes.Array[ctypes.c_ubyte]] | None:
-    """The driver rounds the size of a part up, so look for the largest size that leaves enough parts."""
+    """The driver rounds the size of a part up, so search the largest size that leaves enough parts."""
     for wanted in range(most, 0, -1):
         groups = (_Resource * parts)()
         found, rest = ctypes.c_uint(parts), _Resource()

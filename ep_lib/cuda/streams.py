@@ -1,4 +1,4 @@
-"""CUDA streams and events of one rank: where kernels run, and who waits for whom."""
+"""CUDA streams and events of one rank: the stream of each kernel, and the order between streams."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class CudaStreams:
     """The :class:`ep_lib.backends.base.Streams` of a GPU. Streams and events are CUDA's own handles, as integers."""
 
     def __init__(self, cupy: Any, device: int, make: Callable[[], int] | None = None) -> None:
-        """``make``: makes streams; None: of the whole GPU."""
+        """``make``: makes streams; None: on the whole GPU."""
         self._cupy, self._device = cupy, device
         self._runtime = cupy.cuda.runtime
         self._make = make or (lambda: int(self._runtime.streamCreateWithFlags(_NON_BLOCKING)))
-        self._spare: list[int] = []  # events that are free for use again
+        self._spare: list[int] = []  # events for reuse
         self._own: list[int] = []  # streams made here
-        self._held: dict[int, Any] = {}  # CuPy's, which would destroy them while kernels still run there
-        self.chosen: int | None = None  # by on()
+        self._held: dict[int, Any] = {}  # CuPy's streams, kept alive while kernels still run there
+        self.chosen: int | None = None  # set by on()
         self._of_torch: Callable[[int], int] | None = None
 
     def current(self, kind: str = "") -> int:
         """torch's current stream for arrays of the kind "torch", CuPy's for all others."""
         if kind == "torch":
-            if self._of_torch is None:  # what torch's own code asks
+            if self._of_torch is None:  # the function that torch's own code uses
                 self._of_torch = sys.modules["torch"]._C._cuda_getCurrentRawStream
             return self._of_torch(self._device)
         stream = self._cupy.cuda.get_current_stream()
@@ -37,33 +37,33 @@ class CudaStreams:
         return int(stream.ptr)
 
     def new(self) -> int:
-        """A stream that waits for no other one; lives as long as the rank."""
+        """A non-blocking stream; lives as long as the rank."""
         self._own.append(self._make())
         return self._own[-1]
 
     def on(self, stream: int) -> Choice:
-        """Kernels launched inside go to ``stream``, whatever is current."""
+        """Kernels launched inside go to ``stream``, independent of the current one."""
         return Choice(self, stream)
 
     def record(self, stream: int) -> int:
-        """An event that has passed when everything in ``stream`` so far is done. Give it back by :meth:`release`."""
+        """An event that completes after all current work of ``stream``. Return it by :meth:`release`."""
         event = self._spare.pop() if self._spare else int(self._runtime.eventCreateWithFlags(_DISABLE_TIMING))
         self._runtime.eventRecord(event, stream)
         return event
 
     def wait(self, stream: int, event: int) -> None:
-        """What is put into ``stream`` from now on runs after ``event``."""
+        """Makes later work of ``stream`` run after ``event``."""
         self._runtime.streamWaitEvent(stream, event)
 
     def order(self, first: int, second: int) -> None:
-        """What is put into stream ``second`` from now on runs after what is in ``first``."""
+        """Makes later work of stream ``second`` run after the current work of ``first``."""
         if first != second:
             event = self.record(first)
             self.wait(second, event)
-            self.release(event)  # a wait refers to the record that was made before it
+            self.release(event)  # a wait refers to the last record before it
 
     def is_done(self, event: int) -> bool:
-        """Whether the event has passed. Raises CUDARuntimeError if a kernel failed."""
+        """Whether the event has completed. Raises CUDARuntimeError if a kernel failed."""
         try:
             return int(self._runtime.eventQuery(event)) == 0
         except self._runtime.CUDARuntimeError as error:
@@ -72,7 +72,7 @@ class CudaStreams:
             return False
 
     def release(self, event: int) -> None:
-        """The event is not needed any more."""
+        """Returns an event for reuse."""
         self._spare.append(event)
 
     def settle(self) -> None:
@@ -84,11 +84,11 @@ class CudaStreams:
         return CudaOperationStreams(self)
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a CUDA graph is being captured from ``stream``: then nothing may wait for the GPU."""
+        """Whether a CUDA graph is being captured from ``stream``: then no call may wait for the GPU."""
         return int(self._runtime.streamIsCapturing(stream)) != 0
 
     def close(self) -> None:
-        """Give all streams and spare events back."""
+        """Destroy all streams and spare events."""
         with contextlib.suppress(self._runtime.CUDARuntimeError):
             for stream in self._own:
                 self._runtime.streamDestroy(stream)
@@ -113,19 +113,19 @@ class Choice:
 
 
 class CudaOperationStreams:
-    """Which stream each operation of one Buffer runs in: the caller's, or one beside it. All of them in turn."""
+    """The stream of each operation of one Buffer: the caller's, or one beside it. Operations run one after another."""
 
     def __init__(self, streams: CudaStreams) -> None:
         self._streams = streams
         self._beside: int | None = None
-        self._choice = Choice(streams, 0)  # one for all operations, of which none is inside another
-        self.last: int | None = None  # in which the last operation ran
+        self._choice = Choice(streams, 0)  # one for all operations, which never nest
+        self.last: int | None = None  # the last operation's stream
 
     def begin(self, kind: str, async_finish: bool) -> contextlib.AbstractContextManager[None]:
-        """What is launched inside runs behind what the caller's stream and the last operation do.
+        """Launches inside run after the caller's stream and the last operation.
 
-        ``kind``: of the caller's arrays. In a CUDA graph that is being captured, operations before it are not waited
-        for: a graph cannot.
+        ``kind``: the kind of the caller's arrays. During the capture of a CUDA graph, it does not wait for earlier
+        operations, which a graph cannot.
         """
         streams = self._streams
         stream = streams.current(kind)

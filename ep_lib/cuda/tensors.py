@@ -1,4 +1,4 @@
-"""torch's tensors on a GPU, made with as little between as can be."""
+"""Makes torch tensors on a GPU with minimal overhead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @functools.lru_cache(maxsize=1024)
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """In elements, of a contiguous array, as torch counts them."""
+    """The strides of a contiguous array in elements, as in torch."""
     strides, step = [], 1
     for length in reversed(shape):
         strides.append(step)
@@ -23,16 +23,15 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def torch_empty(dtype: np.dtype[Any], device: int) -> Callable[[tuple[int, ...]], Any]:
     """``make(shape)``: an uninitialised tensor on the GPU ``device``, from torch's own allocator.
 
-    Made by the function that torch's own compiled code calls, where torch has it (2.2 and later): no mode of torch and
-    no parsing of options comes in between, which is half of torch.empty's time, and more after
-    ``torch.set_default_device``.
+    Uses the function that torch's own compiled code calls, if torch has it (2.2 and later): it skips torch's modes and
+    the parsing of options, which take half of torch.empty's time, and more after ``torch.set_default_device``.
     """
     torch = sys.modules["torch"]
     kind, place = getattr(torch, dtype.name), torch.device("cuda", device)
     quick, current = _quick(), torch._C._cuda_getDevice
 
     def make(shape: tuple[int, ...]) -> Any:
-        if quick is not None and current() == device:  # it takes no device
+        if quick is not None and current() == device:  # it has no device argument
             return quick(shape, _strides(shape), kind)
         return torch.empty(shape, dtype=kind, device=place)
 
@@ -46,7 +45,7 @@ def _quick() -> Any:
 
 
 def maker(dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
-    """torch's function of (sizes, strides, dtype) that makes tensors on the GPU that is current, and its dtype; None
-    where torch has no such function."""
+    """torch's function of (sizes, strides, dtype) that makes tensors on the current GPU, and its dtype; None if torch
+    lacks it."""
     quick = _quick()
     return None if quick is None else (quick, getattr(sys.modules["torch"], dtype.name))

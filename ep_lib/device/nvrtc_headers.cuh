@@ -64,6 +64,11 @@ using ::memcpy;
 using ::memset;
 }  // namespace std
 
+// ==== cuda_runtime.h
+#include_next <cuda_runtime.h>
+#include <limits.h>  // as for nvcc
+#include <math.h>
+
 // ==== float.h
 #include <cuda/std/cfloat>
 #ifndef FLT_MAX  // that of CUDA 13.0 includes <float.h> itself

@@ -1,7 +1,7 @@
-"""Dispatch and combine as an API of three names, as the Standalone Dispatch-Combine Implementation has it.
+"""Dispatch and combine as an API of three names, as in the Standalone Dispatch-Combine Implementation.
 
-``python -m ep_lib.dispatch_combine 4096 128 8 2`` runs it, under mpiexec, torchrun or alone; docs/dispatch_combine.md
-says more. The engine is :class:`ep_lib.Buffer`, which has more to offer (FP8, handles, low latency).
+``python -m ep_lib.dispatch_combine 4096 128 8 2`` runs it, under mpiexec, torchrun or alone; see
+docs/dispatch_combine.md. The engine is :class:`ep_lib.Buffer`, which has more features (FP8, handles, low latency).
 """
 
 from ep_lib.dispatch_combine.config import Config

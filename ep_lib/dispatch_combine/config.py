@@ -1,4 +1,4 @@
-"""What a dispatch-combine is made for."""
+"""The configuration of a dispatch-combine."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from ep_lib.moe.config import MAX_EXPERTS_PER_RANK, VECTOR_BYTES, most_sms, pars
 from ep_lib.moe.pcie.memory import packet_bytes
 from ep_lib.require import at_least_one, whole_number
 
-# Blocks that a kernel runs on, if nothing else is said: each costs the emulator time.
+# Default number of a kernel's blocks: each costs the emulator time.
 _EMULATED_SMS = 4
 
 
 @dataclass(frozen=True)
 class Config:
-    """The numbers of a dispatch-combine, checked when it is made; equal on all ranks but for ``rank``.
+    """The numbers of a dispatch-combine, checked at construction; equal on all ranks except ``rank``.
 
-    ``world_size``: how many ranks there are, and ``rank`` which one this is, from 0. ``hidden_dim``: elements of a
-    token. ``max_tokens_per_rank``: the most tokens that a rank sends at once. ``num_experts_per_rank``: experts that
-    live on each rank; expert e is on rank ``e // num_experts_per_rank``. ``num_experts_per_token``: experts that each
-    token chooses. ``gpu_per_node``: ranks of a host, which on the emulator are those that reach each other by P2P (on
-    GPUs what reaches what is found out).
+    ``world_size``: the number of ranks; ``rank``: this one's number, from 0. ``hidden_dim``: elements of a token.
+    ``max_tokens_per_rank``: the most tokens that a rank sends at once. ``num_experts_per_rank``: experts on each rank;
+    expert e is on rank ``e // num_experts_per_rank``. ``num_experts_per_token``: experts that each token chooses.
+    ``gpu_per_node``: ranks of a host, which on the emulator reach each other by P2P (on GPUs the reach is detected).
 
     Not in the source document: ``dtype`` of the tokens, "bfloat16" or "float32"; ``window_bytes``: flow control for all
-    pairs of ranks, the most bytes that may be under way from one rank to another (None: where all ranks reach each
-    other, tokens are stored straight where they stay, which needs no flow control; else bounce buffers of the default
-    size); ``num_sms``: blocks of a kernel, an even number (None: 24 on GPUs, or all SMs that a rank has if there are
-    fewer, and 4 on the emulator).
+    pairs of ranks, the most bytes in flight from one rank to another (None: if all ranks reach each other, tokens are
+    stored directly to their places, without flow control; else bounce buffers of the default size); ``num_sms``: blocks
+    of a kernel, an even number (None: 24 on GPUs, or all SMs that a rank has if there are fewer, and 4 on the
+    emulator).
 
     Raises ArgumentError.
     """
@@ -103,13 +102,13 @@ class Config:
         return self.hidden_dim * int(np.dtype(self.dtype).itemsize)
 
     def shared(self) -> dict[str, Any]:
-        """What all ranks must have alike."""
+        """The fields that must be equal on all ranks."""
         return {name: value for name, value in asdict(self).items() if name != "rank"}
 
     def buffer_arguments(self, backend: str, *, direct: bool, sm_count: int | None = None) -> dict[str, Any]:
         """The arguments of the :class:`ep_lib.Buffer` that does the work: ``direct`` stores, or rings of bounce buffers
-        with credits. ``sm_count``: of the rank, where they are known. Raises ArgumentError if the window is too
-        small for a token."""
+        with credits. ``sm_count``: the rank's SMs, if known. Raises ArgumentError if the window is too small for a
+        token."""
         num_sms = self.num_sms
         if num_sms is None:
             num_sms = _EMULATED_SMS if backend == "emulator" else most_sms(sm_count)

@@ -1,4 +1,4 @@
-"""The context: this process's place among the ranks, the ways between them, and the memory that they share."""
+"""The context: this process's place among the ranks, the paths between them, and their registered memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ep_lib.require import instance, one_of
 from ep_lib.runtime import launcher
 from ep_lib.runtime.rank import Rank
 
-WAYS = ("own", "p2p", "network")  # from one rank to another; "own": to itself
+WAYS = ("own", "p2p", "network")  # paths from one rank to another; "own": to itself
 NETWORKS = ("rc", "srd")
 _HEAP_BYTES = 1 << 30  # of the symmetric heap, if the Buffer does not need more
 _LOOK = """
@@ -33,14 +33,14 @@ extern "C" __global__ void find_ways(int* reaches) {
 
 
 class DispatchCombineContext:
-    """What the ranks set up once: they find each other, and register the memory that all operations use.
+    """The one-time setup of the ranks: connects them, and registers the memory of all operations.
 
     ``with DispatchCombineContext(config) as context:`` initializes and finalizes it.
     """
 
     def __init__(self, config: Config, rank: Rank | None = None, *, network: str = "rc") -> None:
         """``rank``: of a world that exists (from ``spawn`` or ``init``), which :meth:`finalize` leaves open; None:
-        :meth:`initialize` finds this process's place among those that mpiexec, torchrun or srun started, or is alone.
+        :meth:`initialize` finds this process's place among the processes of mpiexec, torchrun or srun, or runs alone.
         ``network``: the emulated NICs between nodes, "rc" (InfiniBand) or "srd" (EFA). Raises ArgumentError."""
         self.config = instance("config", config, Config, "an ep_lib.dispatch_combine.Config")
         self._given = None if rank is None else instance("rank", rank, Rank, "a Rank, or None")
@@ -50,11 +50,11 @@ class DispatchCombineContext:
         self._ways: tuple[str, ...] = ()
 
     def initialize(self) -> None:
-        """Collective: find the other ranks, compare configs, find out which ranks P2P reaches, register memory.
+        """Collective: find the other ranks, compare configs, detect which ranks P2P reaches, register memory.
 
-        Where every rank reaches every other, tokens are stored straight to their places. Otherwise they pass through
-        bounce buffers with credits, each pair of ranks by its own way: stores inside a node, the NIC between nodes.
-        Calling it twice does no harm. After :meth:`finalize` it begins anew, also after an error such as PeerTimeout.
+        If every rank reaches every other, tokens are stored directly to their places. Otherwise they pass through
+        bounce buffers with credits, on the path of each pair of ranks: stores inside a node, the NIC between nodes.
+        Calling it twice does no harm. After :meth:`finalize` it starts again, also after an error such as PeerTimeout.
 
         Raises RankMismatchError (configs differ), ArgumentError (world_size or rank is not what the launcher says),
         OutOfSymmetricMemory, BackendUnavailable, PeerTimeout and RankFailed; all ranks raise.
@@ -77,7 +77,7 @@ class DispatchCombineContext:
                 rank.close()
 
     def finalize(self) -> None:
-        """Give the memory back and leave the other ranks. All ranks call it; twice does no harm."""
+        """Free the memory and leave the other ranks. All ranks call it; twice does no harm."""
         if self._buffer is not None and self._rank is not None:
             self._buffer.close()
             if self._given is None:
@@ -96,7 +96,8 @@ class DispatchCombineContext:
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """How this rank reaches each: "own" (itself), "p2p", "network". Raises BufferClosedError unless initialized."""
+        """This rank's path to each rank: "own" (itself), "p2p", "network". Raises BufferClosedError before
+        :meth:`initialize`."""
         return self._refuse() if self._buffer is None else self._ways
 
     def __enter__(self) -> DispatchCombineContext:
@@ -110,7 +111,7 @@ class DispatchCombineContext:
             self._buffer.__exit__(kind, error, trace)
         self.finalize()
 
-    # How it is done
+    # Implementation
 
     def _refuse(self) -> NoReturn:
         raise BufferClosedError(
@@ -154,13 +155,13 @@ class DispatchCombineContext:
 
 
 def expected_arguments(config: Config, backend: str) -> dict[str, Any]:
-    """Of the Buffer, as far as they are known before the ranks have met. Raises ArgumentError."""
+    """The Buffer's arguments that are known before the ranks have met. Raises ArgumentError."""
     direct = config.window_bytes is None and config.world_size <= config.gpu_per_node
     return config.buffer_arguments(backend, direct=direct)
 
 
 def _find_ways(rank: Rank) -> tuple[str, ...]:
-    """How this rank reaches each rank: what its kernels say, not what a table says."""
+    """The path to each rank, detected by a kernel, not taken from a table."""
     reaches = rank.to_device(np.zeros(rank.world_size, np.int32))
     Kernel.from_source(_LOOK, "find_ways").launch(rank, 1, 32, reaches)
     found = rank.to_host(reaches)
@@ -168,8 +169,8 @@ def _find_ways(rank: Rank) -> tuple[str, ...]:
 
 
 def _require_memory(rank: Rank, each: int) -> None:
-    """Collective: raises OutOfSymmetricMemory on every rank if a host has no memory for all of its ranks, for memory
-    that turns out to be missing ends processes without a word."""
+    """Collective: raises OutOfSymmetricMemory on every rank if a host has no memory for all of its ranks, since lack of
+    memory later would silently kill processes."""
     hosts: dict[str, list[int]] = {}
     for host, has in rank.all_gather((host_name(), _available_bytes())):
         hosts.setdefault(host, []).append(has)
@@ -188,7 +189,7 @@ def _require_memory(rank: Rank, each: int) -> None:
 
 
 def _available_bytes() -> int:
-    """Memory that this host, or this container, has left."""
+    """The free memory of this host or container."""
     found = []
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -197,6 +198,6 @@ def _available_bytes() -> int:
         group = Path("/sys/fs/cgroup")
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         used = int((group / "memory.current").read_text())
-        files = int(stat["active_file"]) + int(stat["inactive_file"])  # cached: given up when memory is wanted
+        files = int(stat["active_file"]) + int(stat["inactive_file"])  # cached: freed when memory is needed
         found.append(int((group / "memory.max").read_text()) - used + files)
     return max(0, min(found, default=1 << 62))

@@ -30,12 +30,12 @@ class DispatchCombineHandle:
         self._output: Any = None
 
     def prepare_inference(self, tokens: Any, expert_ids: Array, weights: Array, num_tokens: int | None = None) -> None:
-        """The next batch of this rank. Nothing is copied or sent: leave the arrays alone until the combine.
+        """Sets the next batch of this rank. Nothing is copied or sent: do not change the arrays until the combine.
 
         ``tokens``: ``[>= num_tokens, hidden_dim]`` in the config's dtype; ``expert_ids``: ``[>= num_tokens,
         num_experts_per_token]`` int64 or int32, numbers of experts among all ranks', -1: none; ``weights``: the same
-        shape, float32. ``num_tokens``: how many rows count, from 0 to max_tokens_per_rank, any number on each rank;
-        None: as many as tokens has. Arrays of NumPy, torch or CuPy, where this rank's kernels run, contiguous.
+        shape, float32. ``num_tokens``: the number of rows, from 0 to max_tokens_per_rank, different on each rank; None:
+        all rows of tokens. Contiguous NumPy, torch or CuPy arrays, on this rank's device.
 
         Raises ArgumentError. Not collective: a refused batch is forgotten, and another may be prepared.
         """
@@ -62,11 +62,11 @@ class DispatchCombineHandle:
         """Collective: send each token to the ranks of its experts, once to each; then :attr:`received` is there.
 
         Kernels run in the caller's current stream (torch's where tokens are a torch tensor, else CuPy's). The host
-        waits until it knows how many rows come, not for the rows; in rings (see the context) it waits for these too.
+        waits for the number of arriving rows, not for the rows; with rings (see the context) it waits for the rows too.
 
-        Raises HandleError if no batch was prepared, ArgumentError for what is wrong with its values (the Buffer's
-        messages call the arrays x, topk_idx and topk_weights), before anything is sent: prepare another one, the other
-        ranks wait. PeerTimeout or RankFailed if a rank does not come: finalize the context.
+        Raises HandleError if no batch was prepared, ArgumentError for invalid values (the Buffer's messages name the
+        arrays x, topk_idx and topk_weights), before sending: prepare another batch, since the other ranks wait.
+        PeerTimeout or RankFailed if a rank does not come: finalize the context.
         """
         if self._input is None:
             raise HandleError("there is no batch to dispatch: call prepare_inference() first")
@@ -75,10 +75,10 @@ class DispatchCombineHandle:
 
     @property
     def received(self) -> Received:
-        """What the dispatch brought to this rank's experts (:class:`ep_lib.moe.Received`): rows ``x``
-        ``[N, hidden_dim]``, sorted by source rank and token, ``topk_idx`` and ``topk_weights``
-        ``[N, num_experts_per_token]`` of this rank's experts (numbered from 0; -1 and 0 for those elsewhere), and more.
-        Raises HandleError before the dispatch."""
+        """The rows that the dispatch brought to this rank's experts (:class:`ep_lib.moe.Received`): rows ``x`` ``[N,
+        hidden_dim]``, sorted by source rank and token, ``topk_idx`` and ``topk_weights`` ``[N, num_experts_per_token]``
+        of this rank's experts (numbered from 0; -1 and 0 for those elsewhere), and more. Raises HandleError before the
+        dispatch."""
         if self._received is None:
             raise HandleError("nothing was received yet: call launch_dispatch() first")
         return self._received
@@ -86,12 +86,12 @@ class DispatchCombineHandle:
     def launch_combine(self, expert_outputs: Any = None) -> None:
         """Collective: bring the experts' outputs back to their tokens' ranks and add them up, weighted.
 
-        Without ``expert_outputs`` each expert returns its token as it came, and a token's result is that token times
-        its weights: each rank's row times the token's weight there (the float32 sum of the weights of its experts
-        there), added in ascending order of ranks in float32, rounded once. With it, ``[N, hidden_dim]`` in the order of
+        Without ``expert_outputs`` each expert returns its token unchanged, and a token's result is that token times its
+        weights: each rank's row times the token's weight there (the float32 sum of the weights of its experts there),
+        added in ascending order of ranks in float32, rounded once. With it, ``[N, hidden_dim]`` in the order of
         ``received.x``: for each row the sum of ``received.topk_weights[:, k]`` times the output of expert
-        ``received.topk_idx[:, k]``, and these are added up as they are. Either is
-        :func:`ep_lib.reference.combine`, bit for bit.
+        ``received.topk_idx[:, k]``, and these are summed unweighted. Both equal :func:`ep_lib.reference.combine`, bit
+        for bit.
 
         Raises HandleError before the dispatch, ArgumentError, PeerTimeout and RankFailed.
         """
@@ -103,17 +103,17 @@ class DispatchCombineHandle:
             self._output = self._buffer.combine(expert_outputs, received.handle)
 
     def get_output_buffer(self) -> Any:
-        """``[num_tokens, hidden_dim]`` in the config's dtype, an array of the kind of tokens and the caller's own: this
-        rank's tokens after the combine, good in stream order (``context.rank.synchronize()`` waits for it). Raises
-        HandleError before the combine."""
+        """``[num_tokens, hidden_dim]`` in the config's dtype, an array of the same kind as tokens, owned by the caller:
+        this rank's tokens after the combine, valid in stream order (``context.rank.synchronize()`` waits for it).
+        Raises HandleError before the combine."""
         if self._output is None:
             raise HandleError("there is no output yet: call launch_combine() first")
         return self._output
 
     @property
     def rows_received(self) -> dict[str, int]:
-        """How many rows of the dispatch came by which way: "own" (this rank's own tokens), "p2p" and "network". The
-        combine sends as many back. Raises HandleError before the dispatch."""
+        """The number of the dispatch's rows by path: "own" (this rank's own tokens), "p2p" and "network". The combine
+        sends as many back. Raises HandleError before the dispatch."""
         rows = dict.fromkeys(WAYS, 0)
         for way, count in zip(self._ways, self.received.handle.recv_tokens_per_rank, strict=True):
             rows[way] += int(count)
@@ -121,7 +121,7 @@ class DispatchCombineHandle:
 
 
 def _table(name: str, array: Any, columns: int, meaning: str) -> ArrayInfo:
-    """What an array ``[rows, columns]`` is. Raises ArgumentError."""
+    """The checked description of an array ``[rows, columns]``. Raises ArgumentError."""
     if not is_array(array):
         raise ArgumentError(f"{name} is {show(array)}; it must be a NumPy, torch or CuPy array")
     info = describe(array)

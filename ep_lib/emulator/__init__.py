@@ -5,6 +5,6 @@
 - ``include/`` is what kernels see: CUDA's built-in functions, which call the runtime (``ep_emulator/abi.h``).
 - :mod:`.library` loads the runtime; :mod:`.machine` is one machine of ranks in Python's terms; :mod:`.world` runs a
   main per rank, and the kernels when all of them wait.
-- :mod:`.fabric` says how ranks are connected and which faults to inject; :mod:`.hardware` and :mod:`.timeline` belong
-  to virtual time (:mod:`.virtual_time`); :mod:`.findings` and :mod:`.outcomes` put what went wrong into words.
+- :mod:`.fabric` describes the network between ranks and injected faults; :mod:`.hardware` and :mod:`.timeline` belong
+  to virtual time (:mod:`.virtual_time`); :mod:`.findings` and :mod:`.outcomes` describe failures.
 """

@@ -1,4 +1,4 @@
-"""Which thread read and wrote which bytes, in a run under the checker."""
+"""The recorded memory accesses of a run under the checker: which thread read and wrote which bytes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _RECORD = np.dtype(
 )
 _WRITES, _ATOMIC, _VOLATILE = 1, 2, 64
 _READS_TOO, _OF_PAIR, _FAILED = 1, 4, 8
-# The axes of what Accesses.kinds counts, after the ranks.
-LOADS, STORES, UPDATES = range(3)  # an update is an atomic that reads and may write, also one that changes nothing
+# The axes of Accesses.kinds, after the ranks.
+LOADS, STORES, UPDATES = range(3)  # an update is an atomic that reads and may write, including one that changes nothing
 PLAIN, VOLATILE, ATOMIC, OF_PAIR, NIC = range(5)  # of a pair: two words in one access of 16 bytes, each counted
-WIDTHS = (1, 2, 4, 8, 16)  # bytes; a last column has all others
+WIDTHS = (1, 2, 4, 8, 16)  # bytes; a last column holds all other sizes
 COUNT, BYTES = range(2)
 KINDS = (3, 5, len(WIDTHS) + 1, 2)
 
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """One load, store or atomic of a thread, or what a NIC did (``thread`` is -1, ``rank`` the one that posted it).
+    """One load, store or atomic of a thread, or an access of a NIC (``thread`` is -1, ``rank`` the poster's).
 
     ``block`` is blockIdx.x, ``thread`` the thread's number in its block. An atomic both reads and writes.
     """
@@ -56,7 +56,7 @@ class MemoryAccess:
 
 
 class Accesses(Sequence[MemoryAccess]):
-    """What the runtime has kept; an object of one is made when it is asked for. ``steps``: Machine.steps of the run."""
+    """The accesses that the runtime has kept; indexing makes a MemoryAccess. ``steps``: Machine.steps of the run."""
 
     def __init__(self, rows: np.ndarray[Any, Any], steps: int) -> None:
         self._rows = rows
@@ -90,7 +90,7 @@ class Accesses(Sequence[MemoryAccess]):
         return np.stack([rows["address"], rows["size"]], axis=1).astype(np.int64)
 
     def kinds(self, address: int, size: int, ranks: int) -> NDArray[np.int64]:
-        """[ranks, *KINDS]: how often, and with how many bytes in all, each rank accessed these bytes in which way."""
+        """[ranks, *KINDS]: the number of accesses to these bytes, and their total size, by rank and kind."""
         begins = self._rows["address"].astype(np.int64)
         rows = self._rows[(begins < address + size) & (begins + self._rows["size"] > address)]
         flags, details = rows["flags"], rows["details"]
@@ -106,12 +106,12 @@ class Accesses(Sequence[MemoryAccess]):
 
 
 def keep(machine: Machine, most: int) -> None:
-    """From now on the machine, whose checks have begun, keeps each access (the first ``most``)."""
+    """Makes a machine under checks keep its accesses from now on (the first ``most``)."""
     library.load().epemu_check_keep_accesses(machine.handle, most)
 
 
 def collect(machine: Machine) -> Accesses:
-    """What was kept, in the order in which it happened, without what loops repeat; call it before the checks end."""
+    """The kept accesses in order, without repetitions by loops; call it before the checks end."""
     count = c_uint64()
     address = library.load().epemu_check_accesses(machine.handle, ctypes.byref(count))
     size = count.value * _RECORD.itemsize

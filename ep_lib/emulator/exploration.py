@@ -1,4 +1,4 @@
-"""Every schedule of a small program, one run after the other: what runtime/exhaustive.hpp knows, in Python's terms."""
+"""Every schedule of a small program, one run after the other: Python's interface to runtime/exhaustive.hpp."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Status:
 
 
 class Exploration:
-    """Which runs of a program are still to be made. One machine after the other makes them.
+    """The runs of a program that are left, made by one machine after another.
 
-    ``preemptions``: the most of a run; None for any number. ``events``: of a run, at most. ``turns``: how often a loop
-    that waits and counts may go round. ``reduction``: NONE makes every order of events, equivalent or not; SLEEPING as
-    few as possible, but with a bound on preemptions perhaps not all that are within it; WITHIN_BOUND does. ``kernels``:
-    those whose schedules are explored while others run in the calm order; none: all.
+    ``preemptions``: the most in a run; None for any number. ``events``: the most in a run. ``turns``: the most
+    iterations of a loop that waits and counts. ``reduction``: NONE makes every order of events, equivalent or not;
+    SLEEPING as few as possible, which may miss some within a bound on preemptions; WITHIN_BOUND misses none.
+    ``kernels``: those whose schedules are explored, while others run in the calm order; none: all.
     """
 
     def __init__(
@@ -62,28 +62,28 @@ class Exploration:
         self._lib.epemu_explore_only(self._handle, "\n".join(kernels).encode())
 
     def begin(self, machine: Machine) -> None:
-        """The machine makes the next run; to be called before its first launch."""
+        """Starts the next run on this machine; call before its first launch."""
         self._lib.epemu_explore_begin(self._handle, machine.handle)
 
     def next(self) -> bool:
-        """To be called after each run. Returns whether there is another one."""
+        """Call after each run. Returns whether another one is left."""
         return bool(self._lib.epemu_explore_next(self._handle))
 
     def load(self, part: str) -> None:
-        """Explores this part, and nothing else: see ep_lib/runtime/exhaustion.py."""
+        """Explores only this part: see ep_lib/runtime/exhaustion.py."""
         self._lib.epemu_explore_load(self._handle, part.encode())
 
     def save(self) -> str:
-        """What is left of the part, and what others have to know."""
+        """The rest of the part, and its requests to others, as text."""
         return str(self._lib.epemu_explore_save(self._handle).decode())
 
     def follow(self, schedule: str) -> None:
-        """Each run from here on is this one."""
+        """Makes every run from here on follow this schedule."""
         self._lib.epemu_explore_follow(self._handle, schedule.encode())
 
     def draw(self, seed: int) -> None:
-        """The next run is a random one: ``status.whole`` is then an estimate of how many there are that are not
-        equivalent to each other, right on average; -1 where that is too hard to tell."""
+        """Makes the next run a random one. ``status.whole`` is then an unbiased estimate of the number of runs that are
+        not equivalent; -1 if there is none."""
         self._lib.epemu_explore_draw(self._handle, seed)
 
     @property
@@ -93,22 +93,22 @@ class Exploration:
 
     @property
     def status(self) -> Status:
-        """What is known now."""
+        """The current counts."""
         status = library.ExplorationStatus()
         self._lib.epemu_explore_status(self._handle, ctypes.byref(status))
         return Status(*(getattr(status, name) for name, *_ in library.ExplorationStatus._fields_))
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run that was just made went to its end."""
+        """Whether the last run reached its end."""
         return self.status.outcome == WHOLE
 
     @property
     def schedule(self) -> str:
-        """The last run: its decisions that were not the calm ones, as "number:option" words."""
+        """The schedule of the last run: its decisions that differ from the calm ones, as "number:option" words."""
         return str(self._lib.epemu_explore_schedule(self._handle).decode())
 
     @property
     def strayed(self) -> str:
-        """How a run differed from the one that it had to repeat; empty if none did."""
+        """How a run differed from the one that it should repeat; empty if none did."""
         return str(self._lib.epemu_explore_strayed(self._handle).decode())

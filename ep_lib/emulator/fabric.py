@@ -1,4 +1,4 @@
-"""What connects the emulated ranks: NVLink alone, or nodes of ranks with NICs between them."""
+"""The network of the emulated ranks: NVLink alone, or nodes of ranks with NICs between them."""
 
 from __future__ import annotations
 
@@ -28,26 +28,25 @@ class Fabric:
     reliable connections, as InfiniBand: a queue pair keeps its order, as it does without adaptive routing and without
     PCIe's relaxed ordering) or "srd" (EFA's scalable reliable datagrams: everything arrives, in any order).
 
-    An atomic of a NIC is staged: it reads, adds and writes back. Atomics of one NIC respect each other; what a GPU or a
-    CPU adds in between is lost. ``global_atomics`` is for "rc" only: the NIC says that its atomics respect theirs, too.
-    (libibverbs calls these IBV_ATOMIC_HCA, the usual one, and IBV_ATOMIC_GLOB.)
+    An atomic of a NIC is staged: it reads, adds and writes back. Atomics of one NIC are atomic to each other; an
+    addition by a GPU or a CPU in between is lost. ``global_atomics``, for "rc" only: the NIC's atomics are atomic to
+    those of GPUs and CPUs, too. (libibverbs calls these IBV_ATOMIC_HCA, the usual one, and IBV_ATOMIC_GLOB.)
 
-    ``ranks_per_node`` consecutive ranks form a node, inside which ``p2p`` says whether loads and stores reach the
-    others (False: a box without NVLink). ``queue_pairs`` lead from each rank to each other; up to ``queue_depth``
-    operations may be under way on one.
+    ``ranks_per_node`` consecutive ranks form a node; ``p2p``: whether loads and stores reach the other ranks of a node
+    (False: a box without NVLink). Each rank has ``queue_pairs`` to each other rank, with up to ``queue_depth``
+    operations in flight on each.
 
-    Fault injection, to see how kernels and programs react; ``seconds`` are the emulator's, as for time limits
-    of waits (30 s, if nothing else is said), and those of virtual time under :func:`ep_lib.simulate`; ``math.inf``
-    means forever:
+    Fault injection, to test the reaction of kernels and programs. ``seconds`` are on the emulator's clock, as are time
+    limits of waits (30 s by default), or in virtual time under :func:`ep_lib.simulate`; ``math.inf`` means forever:
 
     * ``broken_links``: (from, to) pairs of ranks over which nothing ever arrives.
-    * ``stalled_links``: ``{(from, to, after): seconds}``. ``after`` operations are posted to a link as if nothing were
-      wrong; when the next one is posted, all that is still under way there stands still for so long.
+    * ``stalled_links``: ``{(from, to, after): seconds}``. The first ``after`` operations on a link are normal; posting
+      the next one stalls everything in flight there for so long.
     * ``delayed_messages``: ``{(from, to, number): seconds}``. One operation, numbered from 0 on its link, leaves so
-      much later than it was posted. On rc, what follows it on its queue pair waits behind it.
+      much later than it was posted. On rc, later operations of its queue pair wait behind it.
     * ``stopped_ranks``: ``{rank: after}``. The rank sends ``after`` times (operations of its NIC, and signals stored in
-      other ranks' memory); when it is about to send once more, its kernels and its NIC stop for good. Its main
-      never returns: spawn gives None for it once the others are through.
+      other ranks' memory); before it sends again, its kernels and its NIC stop for good. Its main never returns: spawn
+      returns None for it once the others have finished.
     """
 
     kind: str = "p2p"
@@ -141,7 +140,7 @@ def _are_seconds(value: Any) -> bool:
 
 
 def make_fabric(fabric: Fabric | str | None, ranks: int) -> Fabric:
-    """The Fabric that an argument means: a kind's name, a Fabric, or None for P2P. Raises ArgumentError."""
+    """The Fabric for an argument: a kind's name, a Fabric, or None for P2P. Raises ArgumentError."""
     if fabric is None or isinstance(fabric, str):
         fabric = Fabric("p2p" if fabric is None else fabric)
     if not isinstance(fabric, Fabric):

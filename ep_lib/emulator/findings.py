@@ -1,4 +1,4 @@
-"""What the checker found, in a person's words: the mistake, both places, an operation's way over the network."""
+"""The checker's findings in plain words: the mistake, both places, and the life of a network operation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ep_lib.errors import ThreadId
 
 @dataclass(frozen=True)
 class Operation:
-    """What a NIC does: a put, put_signal, signal, get or atomic. Times count the scheduler's turns; 0: not yet."""
+    """An operation of a NIC: a put, put_signal, signal, get or atomic. Times count the scheduler's turns; 0: not
+    yet."""
 
     kind: str
     number: int
@@ -39,7 +40,7 @@ class Operation:
 
     @property
     def engine(self) -> str:
-        """What does it: a NIC, or what copies for the threads of a block."""
+        """Its engine: a NIC, or the copy engine of a block (TMA, cp.async)."""
         return {"bulk": "TMA", "async": "cp.async"}.get(self.kind.partition(" ")[0], "the NIC")
 
     @property
@@ -61,7 +62,7 @@ def _span(what: str, first: int, last: int) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """One side of a finding. For an operation of a NIC, thread and line are those that posted it."""
+    """One side of a finding. For an operation of a NIC, ``thread`` and the line are the poster's."""
 
     what: str  # "reads", "writes", "reads atomically", "writes (volatile)", ...
     thread: ThreadId
@@ -83,26 +84,26 @@ class Access:
         return f"{operation.engine} {self.what}: {operation}\n      posted by {who}\n      {at}\n      {operation.life}"
 
 
-DEFAULT_SCHEDULE = "default"  # the name of the schedule that takes the first option everywhere, whose line is empty
+DEFAULT_SCHEDULE = "default"  # the schedule that takes the first option everywhere, whose line is empty
 
 
 def schedule_name(schedule: str) -> str:
-    """A schedule's line as it is told: never empty."""
+    """A schedule's line as reported: never empty."""
     return schedule or DEFAULT_SCHEDULE
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake. ``seed`` replays it, and so does ``schedule``, with few switches, where one is known; ``count`` is
-    how often it was seen, over all seeds in ``seeds``.
+    """One mistake. ``seed`` replays it, and so does ``schedule`` with few switches, if one is known; ``count``:
+    occurrences over all of ``seeds``.
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
     data", "read before arrival", "staged atomic", "deadlock", "livelock", "out of bounds", "misaligned", "fault",
     "timeout", "assertion", "exception", "weak memory", "values differ", "mask", "shift amount" or "cast range".
-    ``remedy`` names what is missing, ``place`` where to put it, as far as that is known. ``first`` and ``second`` are
-    the two accesses, where there are two.
-    ``ranks``: on which it was seen.
-    ``certainty``: of several occurrences of one mistake, the one with the highest is reported.
+    ``remedy`` names what is missing, ``place`` where to put it, if known. ``first`` and ``second`` are the two
+    accesses, where there are two.
+    ``ranks``: those that it was seen on.
+    ``certainty``: the occurrence with the highest value is reported.
     """
 
     kind: str
@@ -124,12 +125,12 @@ class Finding:
 
     @property
     def run(self) -> int | str:
-        """What replays it: its schedule, or its seed."""
+        """The run that replays it: its schedule, or its seed."""
         return self.seed if self.schedule is None else self.schedule
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Findings with equal keys are one: the same lines, whichever ranks, blocks and threads they ran on.
+        """Findings with equal keys are one: the same lines, on any ranks, blocks and threads.
 
         Two accesses are one mistake by their lines alone (in either order); anything else by its kind too.
         """
@@ -156,7 +157,7 @@ class Finding:
         if others := self._elsewhere():
             lines.append(f"    also    {others}")
         seeds = self.seeds or (self.seed,)
-        # Several runs may be of one schedule, and only what its loads read differs.
+        # Several runs may have one schedule and differ only in the values of loads.
         seen, name = (
             ("with {} seeds", f"seed={self.seed}")
             if self.schedule is None
@@ -183,7 +184,7 @@ class Finding:
 
 _SENTENCES = {
     "weak memory": "the GPU's memory model allows an older value here, and the run goes wrong by it",
-    "volatile": "volatile accesses carry data here, as nobody polls it, and nothing orders the two: either may be late",
+    "volatile": "volatile accesses carry data here (no thread polls it), and nothing orders them: either may be late",
     "read-only path": "memory is read through the read-only path (ld_nc, __ldg, or what the compiler makes of const T* "
     "__restrict__) that the same kernel writes",
     "shuffle": "a shuffle reads a lane that takes no part in it: it gets anything, and results depend on it",
@@ -191,7 +192,7 @@ _SENTENCES = {
     "cast range": "the integer cannot hold the value: a GPU gives the nearest one, or 0 for NaN, and a CPU any",
     "mask": "an operation of a warp waits for lanes that its mask names and that do not come to it: what it gives, and "
     "whether it ends, is undefined on a GPU",
-    "activemask": "results depend on which lanes __activemask happens to find together",
+    "activemask": "what a kernel gets depends on which lanes __activemask happens to find together",
     "proxy fence": "a bulk copy meets what a thread has written, and may see the old bytes: no tma_fence lies between",
     "width": "two atomics of different widths meet at one location: neither is atomic for the other",
     "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",
@@ -300,18 +301,18 @@ def _place(spot: Mapping[str, Any] | None) -> Place:
 
 
 def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
-    """The findings in a checker's report, with the checker's own numbers for them."""
+    """The findings in a checker's report, each with the checker's number for it."""
     findings = []
     for entry in json.loads(report):
         (first, one), (second, other) = (_access(entry[side]) for side in ("first", "second"))
         if entry["kind"] == "divergent barrier" and first.location == second.location and not entry["detail"]:
-            continue  # the compiler made two of one
+            continue  # the compiler split one access
         if entry["kind"] == "uninitialised" and entry["place"]["what"] == "a byte" and "__shared__" in first.source:
             continue  # the compiler's own: has the variable been constructed?
         if entry["kind"] in OTHER_VALUES and symbols.is_of_a_library(entry["first"]["image"], entry["first"]["offset"]):
-            continue  # which knows what it does
+            continue  # a library's own code is correct
         if entry["kind"] == "mask" and not _passes_by(one, other):
-            continue  # an early return: a mask may name who has ended
+            continue  # an early return: a mask may name ended lanes
         if entry["kind"] == "mask" and not second.location:
             second = first
         how, what, remedy = entry["place"]["how"], entry["place"]["what"], entry["remedy"]
@@ -323,6 +324,11 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
             how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"
         detail = entry["detail"]
         credit, wait = _place(entry["signal"]), _place(entry["wait"])
+        if how == "credit_or_data":
+            if credit.file == places[0].file and credit.line > places[0].line:
+                how = "credit_old"
+            else:
+                how, detail, credit, wait = "credit", "", Place(), Place()
         if entry["kind"] == "weak memory":
             detail = _flag_or_store(credit, wait)
         elif ways := _by_way_of(credit, wait, detail):
@@ -366,7 +372,7 @@ def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
 
 
 def _flag_or_store(stored: Place, loaded: Place) -> str:
-    """Of an older value: by which lines the two threads were to synchronise."""
+    """For an older value: the lines by which the two threads should synchronise."""
     return f"stored before it: {stored}; loaded: {loaded}" if stored and loaded else ""
 
 
@@ -377,7 +383,7 @@ def _write_in_one_line(first: Access, second: Access) -> bool:
 
 
 def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
-    """The lines by which two threads were to synchronise."""
+    """The lines by which two threads should synchronise."""
     thing = "credit" if "credit" in detail else "lock" if re.search(r"\block\b", detail) else "signal"
     if signal and wait and thing == "lock":
         return f"taken in line {wait.line}, given back in line {signal.line} of {signal.name}"
@@ -436,12 +442,12 @@ def _posts(finding: Finding) -> set[str]:
 
 
 def advice(how: str, what: str, first: Place, last: Place) -> str:
-    """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if nothing can be said.
+    """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if there is no advice.
 
     ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "at", "both", "swap",
     "own", "own_wait", "take", "wait", "wait_for", "wait_round", "wait_post", "named", "named_again", "credit",
-    "credit_late", "credit_put", "written" or "outside". ``what`` is put there.
-    ``first``, ``last``: in the order of one thread's program (not of "..._two").
+    "credit_late", "credit_put", "written" or "outside". ``what``: what to put there. ``first``, ``last``: in the order
+    of one thread's program (not of "..._two").
     """
     if how == "before_credit" and first and last and first.file == last.file and last.line < first.line:
         return f"give the credit ({last}) after the read ({first}), with {what} between them"

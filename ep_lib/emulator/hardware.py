@@ -1,12 +1,12 @@
 """The machines that :func:`ep_lib.simulate` knows: constants of GPUs and links, each with its public source.
 
 Links are described as in LogGP (Alexandrov et al., "LogGP: Incorporating Long Messages into the LogP Model", 1995):
-latency L, overhead o of the poster, gap g between messages, gap per byte G (here its inverse, a bandwidth), to which
-come packets with headers. Nothing here was fitted to a measurement of ours or to a published table of expert-parallel
+latency L, overhead o of the poster, gap g between messages, gap per byte G (here its inverse, a bandwidth), plus
+packets with headers. Nothing here was fitted to a measurement of ours or to a published table of expert-parallel
 bandwidths; where no number is published, the source says how it is derived from some that are.
 
-Each source says how sure its numbers are. "Read": the text was looked up (2026-11-21). "Not read": quoted from memory,
-the place could not be opened. "Estimate": no number is published. Estimates and what is not read hardly matter for the
+Each source states its certainty. "Read": the text was looked up (2026-11-21). "Not read": quoted from memory, since the
+source could not be opened. "Estimate": no number is published. Estimates and numbers not read hardly matter for the
 published table of PCIe mode: at EP8, doubling or halving one of them moves a row by 1.2 % at most. The line rate does
 matter, and the MTU: with 1024 instead of 4096, rows lose 5 to 6 % (benchmarks/pcie_sensitivity.py,
 benchmarks/results/h20-cx7-sensitivity-2026-11-21.json).
@@ -22,7 +22,7 @@ from ep_lib.require import brief, instance, number, show, text
 
 
 def _check(part: Link | Gpu, whose: str, above_zero: tuple[str, ...]) -> None:
-    """Raises ArgumentError unless names are texts, and the rest are numbers, from zero or above it."""
+    """Raises ArgumentError unless names are strings and the other values are numbers that are not negative."""
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if field.name in ("name", "source"):
@@ -57,7 +57,7 @@ class Link:
         return nbytes + max(1, -(-nbytes // self.mtu_bytes)) * self.header_bytes
 
     def scaled(self, k: float) -> Link:
-        """The same link, on which each byte counts ``k`` times."""
+        """The same link, with each byte counted ``k`` times."""
         return dataclasses.replace(
             self,
             gbytes_per_s=self.gbytes_per_s / k,
@@ -88,7 +88,7 @@ class Gpu:
         _check(self, "a GPU's", above_zero=("sms", "sm_gbytes_per_s", "memory_gbytes_per_s", "clock_ghz", "poll_ns"))
 
     def scaled(self, k: float) -> Gpu:
-        """The same GPU, for which each byte counts ``k`` times."""
+        """The same GPU, with each byte counted ``k`` times."""
         return dataclasses.replace(
             self, sm_gbytes_per_s=self.sm_gbytes_per_s / k, memory_gbytes_per_s=self.memory_gbytes_per_s / k
         )
@@ -111,10 +111,10 @@ class Hardware:
             instance(f"a hardware's {name}", getattr(self, name), Link, "an ep_lib.Link")
 
     def scaled(self, k: float) -> Hardware:
-        """Hardware on which each byte counts ``k`` times: bandwidths, MTUs and headers are divided by ``k``.
+        """The same hardware, with each byte counted ``k`` times: bandwidths, MTUs and headers are divided by ``k``.
 
         A program with rows ``k`` times shorter takes the time of the full rows, and is simulated ``k`` times as fast.
-        What does not shrink with the rows (flags, counts, indices) then counts ``k`` times as well.
+        Flags, counts and indices do not shrink with the rows, and count ``k`` times as well.
         """
         try:
             k = number("k", k)
@@ -269,7 +269,7 @@ HARDWARE = {
 
 
 def find_hardware(hardware: Hardware | str) -> Hardware:
-    """The Hardware that an argument means: itself, or one of HARDWARE by name. Raises ArgumentError."""
+    """The Hardware for an argument: a Hardware, or the name of one in HARDWARE. Raises ArgumentError."""
     if isinstance(hardware, Hardware):
         return hardware
     if isinstance(hardware, str) and hardware in HARDWARE:

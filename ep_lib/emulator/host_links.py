@@ -1,4 +1,4 @@
-"""Ranks on the emulator that are processes of several hosts: who is where, and the TCP connections between them.
+"""Emulated ranks that are processes of several hosts: which host each rank is on, and the TCP connections between them.
 
 Inside a host, heaps are shared memory (``shared_heaps.py``). Between hosts the emulated NICs' operations travel over
 TCP (``runtime/forwarder.hpp``). Sockets listen on EP_LIB_ADDRESS, else on loopback, and only for the time in which
@@ -25,15 +25,15 @@ from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
 
 _LOOPBACK = "127.0.0.1"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_GREETING_SECONDS = 5.0  # for a rank that has connected to say its number
+_GREETING_SECONDS = 5.0  # for a connected rank to send its number
 _LOOK_SECONDS = 0.2
 _RANK = struct.Struct("<I")
 _PROBE_SECONDS = 5  # without traffic
-_LOST_AFTER_MS = 20_000  # without an answer of the other host: the connection has ended
+_LOST_AFTER_MS = 20_000  # after this long without an answer of the other host, the connection has ended
 
 
 def host_name() -> str:
-    """Of this rank's host, which all ranks there call the same; its first word is for people."""
+    """The name of this host, equal for all of its ranks; its first word is readable."""
     return Config.from_environment().host or f"{socket.gethostname()} {_boot_id()}"
 
 
@@ -43,8 +43,8 @@ def gather_hosts(bootstrap: Bootstrap, timeout: float) -> list[str]:
 
 
 def fabric_of_hosts(fabric: Fabric | str | None, hosts: Sequence[str]) -> Fabric:
-    """The fabric that an argument means for ranks on these hosts: with several, and nothing said, "rc" with a node for
-    each host. Raises ArgumentError, and BackendUnavailable for hosts that are no nodes."""
+    """The fabric for ranks on these hosts. The default for several hosts is "rc" with a node for each. Raises
+    ArgumentError, and BackendUnavailable if hosts and nodes differ."""
     names = list(dict.fromkeys(hosts))
     if len(names) == 1:
         return make_fabric(fabric, len(hosts))
@@ -91,11 +91,11 @@ class HostLinks:
             machine.forward(rank, self._ours[rank].detach(), self._theirs[rank].detach())
 
     def ended(self) -> list[int]:
-        """The ranks of other hosts whose processes have ended, or that are not reached any more."""
+        """The ranks of other hosts whose processes have ended, or that are unreachable."""
         return [rank for rank in self.far if rank not in self._left_out and self._machine.link_ended(rank)]
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """That these ranks' processes end is no error from now on."""
+        """The end of these ranks' processes is no error from now on."""
         self._left_out |= set(ranks)
 
     def refuse_rejoin(self) -> None:
@@ -136,7 +136,7 @@ class HostLinks:
         self._together(failure, None)
 
     def _together(self, failure: str | None, value: object) -> list[Any]:
-        """What every rank says, unless one has failed."""
+        """Exchanges an object among all ranks. Raises if one has failed."""
         said = self._bootstrap.all_gather((failure, value), self._timeout)
         for rank, (text, _) in enumerate(said):
             if text is not None:
@@ -156,13 +156,13 @@ class HostLinks:
                 )
 
     def _call(self, rank: int, address: str, port: int, secret: bytes, deadline: float) -> socket.socket:
-        """A connection for this rank's operations on ``rank``. Raises EpError, OSError."""
+        """Connects to ``rank``, for this rank's operations there. Raises EpError, OSError."""
         try:
             connection = socket.create_connection((address, port), max(0.1, deadline - time.monotonic()))
         except OSError as error:
             raise BackendUnavailable(f"rank {rank} is not reached at {address}, port {port}: {error}") from error
         try:
-            # Until the deadline: the peer may be busy with a stranger.
+            # Until the deadline: the peer may be busy with another program's connection.
             key = meeting.greet(connection, secret, is_server=False)
             meeting.send(connection, key, _RANK.pack(self.rank))
         except BaseException:
@@ -171,7 +171,7 @@ class HostLinks:
         return _ready(connection)
 
     def _accept(self, listener: socket.socket, secret: bytes, deadline: float, gave_up: threading.Event) -> None:
-        """Connections of all ranks of other hosts; strangers are turned away."""
+        """Accepts connections from all ranks of other hosts; refuses those of other programs."""
         with meeting.Door(listener, secret) as door:
             while len(self._theirs) < len(self.far) and not gave_up.is_set() and time.monotonic() < deadline:
                 if (met := door.next(_LOOK_SECONDS)) is not None:
@@ -190,7 +190,7 @@ class HostLinks:
 
 
 def _ready(connection: socket.socket) -> socket.socket:
-    """For the native threads: it blocks, sends at once, and ends when the other host is gone."""
+    """Prepares a socket for the native threads: blocking, without delay, and closed when the other host is gone."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_AFTER_MS)

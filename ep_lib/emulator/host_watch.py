@@ -1,12 +1,12 @@
-"""Under checks: whether a rank's host reads or writes an array while a kernel, or a NIC, may use it.
+"""Under checks: finds reads and writes of an array by a rank's host while a kernel or a NIC may use it.
 
-The arrays that ranks make for a program are :class:`Watched`, which tell of reads and writes by indexing, by NumPy's
-functions and by the methods below; what other C code reads by itself (``torch.from_numpy``) is not seen. The runtime
-is told of each, as of the accesses of a thread, and knows what orders them (``Checker::host_access``).
+The arrays that ranks create for a program are :class:`Watched`: they report reads and writes by indexing, by NumPy's
+functions and by the methods below. Reads by other C code (``torch.from_numpy``) are not seen. The runtime treats each
+report as an access of a thread and knows what orders it (``Checker::host_access``).
 
-Of what arrays do not tell, only writes are seen: what an array of a launch holds is kept at the launch, and compared
-when the host launches again or waits, for on the emulator kernels run only while every host waits. Left out are memory
-that hosts and kernels share on purpose (``rank.host_array``), what the library's own kernels have, and writes that
+Unreported accesses are seen only if they write: the content of a launch's array is kept at the launch, and compared
+when the host next launches or waits, since kernels on the emulator run only while every host waits. Left out are memory
+that hosts and kernels share on purpose (``rank.host_array``), arrays of the library's own kernels, and writes that
 change nothing.
 """
 
@@ -33,12 +33,12 @@ from ep_lib.memory.arrays import ArrayInfo
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _NUMPY = f"{os.sep}numpy{os.sep}"
-_MOST_BYTES = 1 << 20  # of an array: the first
-_MOST_RUNS = 4096  # of bytes, of a view with gaps
+_MOST_BYTES = 1 << 20  # of an array: only the first bytes are compared
+_MOST_RUNS = 4096  # contiguous pieces of a view with gaps
 
 
 class HostAccess(NamedTuple):
-    """The host of ``rank`` wrote ``nbytes`` of an array, from byte ``first`` on, after it had launched ``kernel``."""
+    """The host of ``rank`` wrote ``nbytes`` of an array, from byte ``first`` on, after launching ``kernel``."""
 
     rank: int
     kernel: str
@@ -46,7 +46,7 @@ class HostAccess(NamedTuple):
     first: int
     nbytes: int
     launched: str  # file:line
-    seen: str  # likewise: the next launch or wait
+    seen: str  # file:line of the next launch or wait
 
 
 class _Kept(NamedTuple):
@@ -71,7 +71,7 @@ def _content(info: ArrayInfo) -> bytes:
 
 
 class HostWatch:
-    """The arrays of one rank's launches under way."""
+    """The arrays of one rank's running launches."""
 
     def __init__(self, rank: int, found: list[HostAccess], tell: Callable[[int, int, int, bool, str], None]) -> None:
         self._rank, self._found, self._tell_runtime = rank, found, tell
@@ -81,11 +81,11 @@ class HostWatch:
         self._shared: list[tuple[int, int]] = []  # of host arrays: begin, end
 
     def share(self, address: int, nbytes: int) -> None:
-        """Hosts may touch this memory at any time."""
+        """Allows hosts to touch this memory at any time."""
         self._shared.append((address, address + nbytes))
 
     def look(self) -> None:
-        """Before this rank's next launch or wait: what has its host written since the last one?"""
+        """Finds what the host has written since the last launch or wait; called before the rank's next one."""
         for number, (info, data, kernel, launched) in enumerate(self._kept):
             now = _content(info)
             if now == data:
@@ -97,14 +97,14 @@ class HostWatch:
             self._kept[number] = _Kept(info, now, kernel, launched)
 
     def accessed(self, array: np.ndarray[Any, Any], writes: bool, frame: FrameType, ends: str = "") -> None:
-        """The program's host reads or writes all of this array. ``ends``: what makes it no array any more."""
+        """The host program reads or writes this whole array. ``ends``: the operation that frees it."""
         where = _where(frame) + (f", by {ends}" if ends else "")
         begin, end = byte_bounds(array)
         if not ends and any(first < end and begin < last for first, last in self._shared):
             return
         for first, nbytes in _runs(array):
             self._tell_runtime(self._rank, first, nbytes, writes, where)
-            if writes:  # look() need not find it
+            if writes:  # look() need not find this write
                 self._kept = [_with_bytes(kept, first, nbytes) for kept in self._kept]
 
     def launched(self, kernel: str, path: Path | None, arrays: Sequence[ArrayInfo]) -> None:
@@ -116,14 +116,14 @@ class HostWatch:
                 self._kept.append(_Kept(info, _content(info), kernel, _where()))
 
     def waited(self, *, all_ended: bool) -> None:
-        """The rank goes on; kernels have run."""
+        """Ends the wait of a rank, after kernels have run."""
         if all_ended:
             self._kept.clear()
         self._kept = [kept._replace(data=_content(kept.info)) for kept in self._kept]
 
 
 def _with_bytes(kept: _Kept, first: int, nbytes: int) -> _Kept:
-    """With what is at this address now, as far as it is of this array."""
+    """The array with its current content."""
     at = kept.info.address
     begin, end = max(first - at, 0), min(first + nbytes - at, len(kept.data))
     if begin >= end:
@@ -132,7 +132,7 @@ def _with_bytes(kept: _Kept, first: int, nbytes: int) -> _Kept:
 
 
 def _runs(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
-    """Address and size of its bytes, without the gaps between them; of none that has too many."""
+    """Address and size of each contiguous piece of the array; none if there are too many."""
     if array.flags.forc:
         yield array.__array_interface__["data"][0], array.nbytes
     elif array.size <= _MOST_RUNS:
@@ -140,7 +140,7 @@ def _runs(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
             yield from _runs(part)
 
 
-# ---- arrays that tell -----------------------------------------------------------------------------------------------
+# ---- arrays that report accesses ------------------------------------------------------------------------------------
 # Functions of NumPy that read, and hand no array to a ufunc or to an index in a way that shows
 # fmt: off
 _READERS = (
@@ -161,26 +161,26 @@ _METHODS = (
 
 
 class Watched(np.ndarray[Any, Any]):
-    """An array of a rank. Its views are watched too; what is computed from it is an ordinary array."""
+    """An array of a rank. Its views are watched too; arrays computed from it are ordinary ones."""
 
-    watch: int = 0  # the watch's number: nobody gets hold of the watch by an array, and the watch keeps arrays, too
+    watch: int = 0  # the watch's number, not a reference: an array must not keep the watch alive, which keeps arrays
 
     def __array_finalize__(self, other: Any) -> None:
         if isinstance(other, Watched):
             self.watch = other.watch
 
     def read(self, writes: bool = False) -> np.ndarray[Any, Any]:
-        """The same as an ordinary array, for somebody who reads it all, or has written it all."""
+        """The same as an ordinary array, after a read or write of the whole array was reported."""
         plain = self.view(np.ndarray)
         watch = _watches.get(self.watch)
         if watch is not None and self.size:
             reader = _reader()
-            if not is_ours(reader):  # the library knows when it may
+            if not is_ours(reader):  # the library's own reads are safe
                 watch.accessed(plain, writes, reader)
         return plain
 
     def _part(self, key: Any) -> Any:
-        """The view that an index takes; the whole array, if it takes a copy."""
+        """The view that an index gives; the whole array, if the index makes a copy."""
         one_each = tuple(slice(i, i + 1 or None) if isinstance(i, (int, np.integer)) else i for i in _as_tuple(key))
         part = super().__getitem__(one_each)
         return part if isinstance(part, Watched) and np.may_share_memory(part, self) else self
@@ -188,14 +188,14 @@ class Watched(np.ndarray[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
         if isinstance(found, Watched) and np.may_share_memory(found, self):
-            return found  # a view, of which nothing has been read yet
+            return found  # a view: nothing has been read yet
         self._part(key).read()
         return found.view(np.ndarray) if isinstance(found, Watched) else found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, _read(value))
         part = self._part(key)
-        if part is not self:  # places of a list are not told of
+        if part is not self:  # a list's positions are not reported
             part.read(writes=True)
 
     def fill(self, value: Any) -> None:
@@ -239,7 +239,7 @@ def _read(value: Any) -> Any:
 
 
 def _reader() -> FrameType:
-    """The frame that reads, perhaps by way of NumPy."""
+    """The frame that reads, perhaps through NumPy."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (_NUMPY in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
         frame = frame.f_back
@@ -257,7 +257,7 @@ for _name in _METHODS:
     setattr(Watched, _name, _reading(_name))
 
 
-# ---- functions of NumPy that take an array without a word to its type: they are replaced while a check runs ----------
+# ---- functions of NumPy that bypass an array's type: replaced while a check runs -------------------------------------
 _TAKERS = ("array", "asarray", "ascontiguousarray", "asfortranarray")
 _ORDINARY = {name: getattr(np, name) for name in _TAKERS}
 _lock = threading.Lock()
@@ -280,7 +280,7 @@ def _is_as_it_is(array: Watched, dtype: Any = None, **options: Any) -> bool:
 
 @contextmanager
 def told_of_copies() -> Iterator[None]:
-    """``np.array(x)`` and its kin tell of reads too, meanwhile."""
+    """Within this context, ``np.array(x)`` and similar functions report reads, too."""
     global _checks
     with _lock:
         _checks += 1

@@ -1,4 +1,4 @@
-"""The C++ runtime (emulator/runtime) as ctypes sees it: loading, types and signatures, nothing else."""
+"""The ctypes binding of the C++ runtime (emulator/runtime): loading, types and signatures, nothing else."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ _SIGNATURES = {
 
 
 def require_memory(library: ctypes.CDLL) -> None:
-    """Raises BackendUnavailable if a call since the last look found no memory."""
+    """Raises BackendUnavailable if a call since the last check ran out of memory."""
     if library.epemu_take_no_memory():
         raise BackendUnavailable(
             "the emulator found no memory for its own data: use fewer ranks, threads or seeds, end other programs, or "
@@ -208,7 +208,8 @@ _NEED_NO_MEMORY = (
     "epemu_num_other_values",
     "epemu_take_output",
 )
-_OFTEN = ("epemu_launch", "epemu_register", "epemu_unregister")  # told by Machine.launch, or the next call of another
+# Machine.launch, or the next call of another function, reports lack of memory
+_OFTEN = ("epemu_launch", "epemu_register", "epemu_unregister")
 
 
 @functools.cache

@@ -34,8 +34,8 @@ from ep_lib.jit.elf import SHN_UNDEF, STT_OBJECT, Elf
 if TYPE_CHECKING:
     from ep_lib.jit.gxx import EmulatorImage
 
-HEAP_SPREAD = 2  # bytes of address space for each byte of a symmetric heap: what follows an array stays unused
-_POLL_SECONDS = 0.02  # how often a run's output is shown and its limit is checked
+HEAP_SPREAD = 2  # bytes of address space per byte of a symmetric heap: the space behind an array stays unused
+_POLL_SECONDS = 0.02  # interval of showing a run's output and checking its limit
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Run:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Starts it. Raises BackendUnavailable if this process may have no more threads."""
+    """Starts it. Raises BackendUnavailable if this process cannot have more threads."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -58,7 +58,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 class _Runner:
-    """The one thread that runs kernels; the caller stays free to take an interrupt or a time limit."""
+    """The one thread that runs kernels; the caller stays free to handle an interrupt or a time limit."""
 
     def __init__(self) -> None:
         self._runs: queue.SimpleQueue[_Run] = queue.SimpleQueue()
@@ -67,11 +67,11 @@ class _Runner:
         self._clock = time.pthread_getcpuclockid(self._thread.ident or 0)
 
     def cpu_seconds(self) -> float:
-        """CPU time of the thread so far: what counts for limits, since the machine may be busy with other things."""
+        """CPU time of the thread so far. Limits use it, since the machine may be busy with other work."""
         return time.clock_gettime(self._clock)
 
     def seconds(self) -> tuple[float, float]:
-        """CPU time of the thread so far, and the time in which it wanted a CPU and had none."""
+        """CPU time of the thread so far, and the time for which it was ready but had no CPU."""
         try:
             used, delayed, _ = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text().split()
         except OSError:  # a kernel without CONFIG_SCHED_INFO
@@ -100,9 +100,9 @@ def _runner() -> _Runner:
 
 os.register_at_fork(after_in_child=_runner.cache_clear)  # threads do not survive a fork
 
-# Held while kernels run: the runtime has one scheduler, whichever threads call spawn().
+# Held while kernels run: the runtime has one scheduler for all threads that call spawn().
 _running = threading.Lock()
-# Machines that are no longer used. They are destroyed between runs, never by a finaliser in the middle of one.
+# Unused machines. They are destroyed between runs, never by a finaliser during one.
 _graveyard: list[int] = []
 
 
@@ -122,7 +122,7 @@ def pct_depth(seed: int) -> int:
 
 @contextlib.contextmanager
 def _copy_in_memory(library: Path) -> Iterator[str]:
-    """The path of a copy that is no file, for as long as this lasts. A loaded library needs it no longer."""
+    """The path of an in-memory copy of a file, valid within this context. A loaded library no longer needs it."""
     try:
         handle = _unnamed_file(library.name)
     except OSError as error:
@@ -133,7 +133,7 @@ def _copy_in_memory(library: Path) -> Iterator[str]:
                 file.write(library.read_bytes())
         except OSError as error:
             raise _no_copy(library, error) from error
-        # The loader knows libraries by how their paths are spelled, and descriptors are used again.
+        # The loader identifies libraries by the spelling of their paths, and descriptors are reused.
         spelling = "".join("/." if bit == "1" else "/" for bit in f"{next(_copies):b}")
         yield f"/proc/self/fd{spelling}/{handle}"
     finally:
@@ -143,7 +143,7 @@ def _copy_in_memory(library: Path) -> Iterator[str]:
 def _unnamed_file(name: str) -> int:
     try:
         return os.memfd_create(name)
-    except PermissionError:  # behind the grader's walls, where memory must be a process's own
+    except PermissionError:  # behind the grader's walls, where files in memory are forbidden
         with tempfile.TemporaryFile() as file:
             return os.dup(file.fileno())
 
@@ -159,8 +159,8 @@ def _no_copy(library: Path, error: OSError) -> BackendUnavailable:
 
 
 class _Memory:
-    """The C++ machine. Arrays that a rank's main returns look at its heaps, so it lives as long as one of them does,
-    but no longer: in particular not as long as an error, whose traceback refers to the :class:`Machine`."""
+    """The C++ machine. Arrays that a rank's main returns are views of its heaps, so it lives as long as one of them
+    does. It does not live as long as an error, whose traceback refers to the :class:`Machine`."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -172,7 +172,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 class Launched(NamedTuple):
-    """What a host has launched."""
+    """A launch by a host."""
 
     rank: int
     kernel: str
@@ -183,7 +183,7 @@ class Launched(NamedTuple):
 
 
 class Machine:
-    """Owns a C++ machine. Not thread safe: the world's driver or the one rank that holds the baton calls it."""
+    """Owns a C++ machine. Not thread safe: only the world's driver or the rank that holds the baton calls it."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Machine:
         program_steps: int = 0,
         home: int = -1,
     ) -> None:
-        """``home``: the rank of this process where each rank is one, whose heaps then come by :meth:`map_heap`."""
+        """``home``: this process's rank, if each rank is a process; heaps then come from :meth:`map_heap`."""
         _bury()
         self._fabric = fabric
         self.ranks = ranks
@@ -206,7 +206,7 @@ class Machine:
         self.heap_bytes = heap_bytes
         self.fabric = fabric
         self.has_other_processes = home >= 0
-        # Heaps that processes share take their memory ahead, and have it once.
+        # Heaps that processes share reserve their memory in advance, once.
         self.heap_generations = 1 if self.has_other_processes else 2
         self.heap_span = heap_bytes * HEAP_SPREAD * self.heap_generations
         self._lib = library.load()
@@ -251,15 +251,15 @@ class Machine:
         self.notes: recording.Notes | None = None  # while the run is recorded
         self.runs_in_virtual_time = False
         self._has_services = self._has_failed = False
-        self.launches: list[Launched] | None = None  # a list where they are to be kept
+        self.launches: list[Launched] | None = None  # a list if they are to be kept
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the runtime looks at them
         self._kept: list[object] = []
         self._other_values, self._warned = 0, set[Place]()
 
     def begin_checks(self, plain_volatile: bool = False, weak_memory: bool = False) -> None:
-        """Switches the checker on; to be called before the first launch. Raises BackendUnavailable.
+        """Switches the checker on; call before the first launch. Raises BackendUnavailable.
 
-        ``plain_volatile``: whether two volatile accesses to what nobody polls are a race, if nothing orders them.
+        ``plain_volatile``: whether two unordered volatile accesses to memory that no thread polls are a race.
         ``weak_memory``: whether loads may return older values, as far as the memory model of PTX allows it.
         """
         if not self._lib.epemu_check_begin(self.handle, plain_volatile, weak_memory):
@@ -270,12 +270,13 @@ class Machine:
         self.checks = True
 
     def begin_recording(self) -> None:
-        """Keeps what happens from here on, as far as there is room; to be called after :meth:`begin_checks`."""
+        """Records events from here on, up to ``limit``; call after :meth:`begin_checks`."""
         self._lib.epemu_record_begin(self.handle, recording.LIMIT)
         self.notes = recording.Notes()
 
     def recorded(self) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
-        """The events so far (as ``recording.EVENT``), and what the runtime knows of them; before :meth:`end_checks`."""
+        """The events so far (as ``recording.EVENT``), and the runtime's data about them; call before
+        :meth:`end_checks`."""
         count = ctypes.c_uint64()
         first = self._lib.epemu_record_events(self.handle, ctypes.byref(count))
         size = count.value * recording.EVENT.itemsize
@@ -283,32 +284,33 @@ class Machine:
         return events, json.loads(self._lib.epemu_record_info(self.handle).decode())
 
     def left_unwritten(self, address: int, nbytes: int) -> None:
-        """Under checks: what kernels read there is a finding until somebody has written it."""
+        """Under checks: marks memory as uninitialised, so that reads before the first write are findings."""
         self._lib.epemu_check_unwritten(self.handle, address, address + nbytes)
 
     def end_checks(self) -> str:
-        """The findings as JSON (see :mod:`ep_lib.emulator.findings`); gives the checker's memory back."""
+        """The findings as JSON (see :mod:`ep_lib.emulator.findings`); frees the checker's memory."""
         report = str(self._lib.epemu_findings(self.handle).decode())
         self._lib.epemu_check_end(self.handle)
         self.checks = False
         return report
 
     def host_waited(self, rank: int, ticket: int) -> None:
-        """Tells checker and clock that the rank's host knows its launches up to this ticket to have ended."""
+        """Records, for checker and clock, that the rank's host has waited for its launches up to this ticket."""
         if self.runs_in_virtual_time:
             self._lib.epemu_time_host(self.handle, rank, ticket)
         if self.checks:
             self._lib.epemu_host_sync(self.handle, rank, ticket)
 
     def hosts_met(self) -> None:
-        """Tells checker and clock that the hosts of all ranks have met in a collective operation."""
+        """Records, for checker and clock, that the hosts of all ranks have met in a collective operation."""
         if self.runs_in_virtual_time:
             self._lib.epemu_time_host(self.handle, -1, 0)
         if self.checks:
             self._lib.epemu_host_sync(self.handle, -1, 0)
 
     def host_access(self, rank: int, address: int, nbytes: int, writes: bool, where: str) -> None:
-        """Tells the checker that the rank's host reads or writes memory, at a line of its program (``file:line``)."""
+        """Records, for the checker, that the rank's host reads or writes memory at a line of its program
+        (``file:line``)."""
         if self.checks and nbytes:
             self._lib.epemu_host_access(self.handle, rank, address, nbytes, writes, where.encode())
 
@@ -316,17 +318,17 @@ class Machine:
         return int(self._lib.epemu_machine_heap(self.handle, rank))
 
     def map_heap(self, rank: int, descriptor: int) -> None:
-        """A rank's heap is this file from now on. Raises OSError."""
+        """Maps this file as a rank's heap. Raises OSError."""
         if number := self._lib.epemu_map_heap(self.handle, rank, descriptor):
             raise OSError(number, os.strerror(number))
 
     def forward(self, rank: int, ours: int, theirs: int) -> None:
-        """From now on NICs reach ``rank``, on another host, over these TCP connections, which the machine closes: for
-        operations of this process's rank, and for its own."""
+        """Connects NICs to ``rank`` on another host by two TCP connections, which the machine closes: one for this
+        rank's operations, one for the other's."""
         self._lib.epemu_forward(self.handle, rank, ours, theirs)
 
     def forwarded_bytes(self) -> tuple[int, int]:
-        """Sent to other hosts and received from them over TCP, so far."""
+        """Bytes sent to other hosts and received from them over TCP."""
         sent, received = ctypes.c_uint64(), ctypes.c_uint64()
         self._lib.epemu_forwarded_bytes(self.handle, ctypes.byref(sent), ctypes.byref(received))
         return sent.value, received.value
@@ -346,7 +348,8 @@ class Machine:
         return np.ctypeslib.as_array(buffer)
 
     def set_arrays(self, rank: int, arrays: Sequence[tuple[int, int]]) -> None:
-        """What the rank's launches from now on may touch in symmetric heaps, as sorted (begin, end) offsets."""
+        """Sets the parts of symmetric heaps that later launches of the rank may touch, as sorted (begin, end)
+        offsets."""
         if self.notes is not None:
             self.notes.symmetric.update(arrays)
         flat = [offset for array in arrays for offset in array]
@@ -356,11 +359,11 @@ class Machine:
         self._lib.epemu_register(self.handle, rank, address, address + nbytes, writable)
 
     def keep(self, *memory: object) -> None:
-        """Memory of a rank's that services use: they run on when the rank has closed."""
+        """Keeps memory of a rank alive for services, which run on after the rank has closed."""
         self._kept += memory
 
     def unregister_later(self, rank: int, address: int, nbytes: int) -> None:
-        """Safe from a finaliser, which may run in any thread at any time."""
+        """Unregisters memory later; safe in a finaliser, which may run in any thread at any time."""
         self._stale.append((rank, address, address + nbytes))
 
     def _forget_stale(self) -> None:
@@ -368,7 +371,8 @@ class Machine:
             self._lib.epemu_unregister(self.handle, *self._stale.pop())
 
     def load(self, image: EmulatorImage, rank: int) -> int:
-        """A handle of a compiled kernel's library, in a copy of the rank's own if the kernel has variables."""
+        """Loads a compiled kernel's library; returns its handle. Each rank gets its own copy if the kernel has
+        variables."""
         owner = rank if image.writable_globals else -1
         key = (str(image.path), owner, image.entry_symbol if owner >= 0 else "")
         if key in self._images:
@@ -383,15 +387,16 @@ class Machine:
 
     @property
     def kernels(self) -> frozenset[str]:
-        """Of each library of kernels that was loaded, the digest of all that it was compiled from, and by."""
+        """The digests of the sources and compilers of all loaded libraries of kernels."""
         return frozenset(Path(path).parent.name for path, _, _ in self._images)
 
     def symbol(self, loaded: int, name: str) -> int | None:
-        """The address of what a loaded library exports under this name; None if it does not."""
+        """The address of a loaded library's symbol; None if there is none of this name."""
         return self._lib.epemu_symbol(loaded, name.encode()) or None
 
     def variable(self, image: EmulatorImage, rank: int, symbol: str) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-        """The bytes of a variable of a compiled kernel's library, without a copy; None if it has none of that name."""
+        """The bytes of a variable of a compiled kernel's library, without a copy; None if there is none of that
+        name."""
         symbols = {each.name: each for each in Elf(image.path.read_bytes()).symbols if each.section != SHN_UNDEF}
         found, entry = symbols.get(symbol), symbols[image.entry_symbol]
         if found is None or found.type != STT_OBJECT:
@@ -416,10 +421,10 @@ class Machine:
         read_only: Sequence[tuple[int, int, bool]] = (),
         is_service: bool = False,
     ) -> int:
-        """Queues a kernel behind the rank's others; returns its ticket. ``ranges``: (begin, end, writable) of what its
-        arguments point to. ``parameters``: their names for reports (``Launch`` of the runtime). ``read_only``: ranges
-        that the compiler may read by the read-only path. ``is_service``: it starts beside them and never ends, like a
-        thread of the host."""
+        """Queues a kernel behind the rank's others; returns its ticket. ``ranges``: (begin, end, writable) of the
+        memory behind its arguments. ``parameters``: their names for reports (``Launch`` of the runtime). ``read_only``:
+        ranges that the compiler may load through the read-only path. ``is_service``: the kernel starts beside the
+        others and never ends, like a thread of the host."""
         self.raise_if_broken()
         self._forget_stale()
         loaded = self.load(image, rank)
@@ -460,36 +465,36 @@ class Machine:
 
     @property
     def steps(self) -> int:
-        """How long the program was so far: its synchronising operations, and events of the network."""
+        """The length of the program so far: its synchronising operations and network events."""
         return int(self._lib.epemu_steps(self.handle))
 
     @property
     def quiescence(self) -> str:
-        """The threads that waited when nothing but their limits could end it, as JSON; or empty."""
+        """The waiting threads at the time when only their limits could end the run, as JSON; or empty."""
         return str(self._lib.epemu_quiescence(self.handle).decode())
 
     @property
     def polls(self) -> str:
-        """While the checker is on with ``plain_volatile``: the places that polled, as JSON."""
+        """The places that polled, as JSON, under checks with ``plain_volatile``."""
         return str(self._lib.epemu_polls(self.handle).decode())
 
     @property
     def clocks(self) -> str:
-        """While the checker is on: the places that read a clock, but for the limit of a wait, as JSON."""
+        """The places that read a clock, except for the limit of a wait, as JSON, under checks."""
         return str(self._lib.epemu_clocks(self.handle).decode())
 
     @property
     def most_resident_blocks(self) -> int:
-        """The most blocks that were resident at one time, over all ranks: how much of a grid took memory."""
+        """The most blocks resident at one time, over all ranks."""
         return int(self._lib.epemu_most_resident_blocks(self.handle))
 
     def has_stopped(self, rank: int) -> bool:
-        """Whether the rank has stopped, as ``Fabric(stopped_ranks=...)`` asked for."""
+        """Whether ``Fabric(stopped_ranks=...)`` has stopped the rank."""
         return bool(self._lib.epemu_rank_stopped(self.handle, rank))
 
     def raise_if_broken(self) -> None:
         if self._error is not None:
-            raise copy.copy(self._error)  # a traceback on the one that stays would keep this machine
+            raise copy.copy(self._error)  # a traceback on the kept error would keep this machine alive
 
     def run(self, awaited: Sequence[int], *, timeout: float, host_waits: list[str]) -> None:
         """Runs kernels until one of the awaited tickets (by rank, 0 for none) is done, for at most ``timeout`` seconds
@@ -513,7 +518,7 @@ class Machine:
                     if runner.cpu_seconds() > deadline:
                         self._stop(run)
             finally:
-                self._stop(run)  # an interrupt ends the kernels before it goes on
+                self._stop(run)  # an interrupt ends the kernels before it propagates
                 self._show_output()
         self._warn_of_other_values()
         self._has_failed = run.error is not None or run.outcome != library.DONE
@@ -526,7 +531,7 @@ class Machine:
             self.raise_if_broken()
 
     def _warn_of_other_values(self) -> None:
-        """Says once of a line that a GPU may compute another value there. The checker has findings instead."""
+        """Warns once per line where a GPU may compute another value. Under the checker these are findings."""
         count = self._lib.epemu_num_other_values(self.handle)
         if count == self._other_values:
             return
@@ -548,11 +553,11 @@ class Machine:
 
     @staticmethod
     def seconds() -> tuple[float, float]:
-        """CPU time of all kernels of this process so far, and the time in which they wanted a CPU and had none."""
+        """CPU time of all kernels of this process so far, and the time for which they were ready but had no CPU."""
         return _runner().seconds()
 
     def stop(self) -> None:
-        """Asks kernels that run to end; any thread may."""
+        """Asks running kernels to end; any thread may call it."""
         self._lib.epemu_stop(self.handle)
 
     def _stop(self, run: _Run) -> None:

@@ -1,4 +1,4 @@
-"""How a run that failed is reported: as an exception with the threads and lines, and under the checker as a finding."""
+"""Reports of a failed run: an exception with the threads and lines, and under the checker a finding."""
 
 from __future__ import annotations
 
@@ -47,14 +47,30 @@ def _waiter(entry: dict[str, Any]) -> Waiter:
 
 
 def _list(waiters: tuple[Waiter, ...], host_waits: list[str]) -> str:
-    lines = [f"  {w}" for w in waiters[:_MAX_LISTED]]
-    if len(waiters) > _MAX_LISTED:
-        lines.append(f"  ... and {len(waiters) - _MAX_LISTED} more groups of threads (see .waiters)")
+    # Threads that wait at a line for one of their block that polls there: in ep::wait_until_ge_warp, say.
+    behind: dict[tuple[Any, ...], int] = {_line_of(w): 0 for w in waiters if w.address is not None}
+    shown = []
+    for waiter in waiters:
+        if waiter.address is None and _line_of(waiter) in behind:
+            behind[_line_of(waiter)] += waiter.count
+        else:
+            shown.append(waiter)
+    lines = [f"  {w}{_and_behind(behind.pop(_line_of(w), 0))}" for w in shown[:_MAX_LISTED]]
+    if len(shown) > _MAX_LISTED:
+        lines.append(f"  ... and {len(shown) - _MAX_LISTED} more groups of threads (see .waiters)")
     return "\n".join(lines + [f"  {text}" for text in host_waits])
 
 
+def _line_of(waiter: Waiter) -> tuple[Any, ...]:
+    return waiter.thread.rank, waiter.thread.block, waiter.location.partition(" (in ")[0]
+
+
+def _and_behind(threads: int) -> str:
+    return f" ({threads} more of its block wait there for it)" if threads else ""
+
+
 def _not_started(grid: dict[str, Any]) -> str:
-    """Of a grid with more blocks than fit: which of them wait for those that are there to end."""
+    """The blocks of a grid that cannot start until resident ones end."""
     first, last = grid["first"], grid["blocks"] - 1
     which = f"block {first} has" if first == last else f"blocks {first} to {last} have"
     return (
@@ -64,7 +80,7 @@ def _not_started(grid: dict[str, Any]) -> str:
 
 
 def _as_named(match: re.Match[str]) -> str:
-    """The place of a failed assertion, with the file as its user calls it: a source string has a copy in the cache."""
+    """The place of a failed assertion, with the user's name for the file: a source string has a copy in the cache."""
     return f"({filename_of(match[1]) or match[1]}:{match[2]})"
 
 
@@ -101,7 +117,7 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
         message = "\n".join([message, *(f"  {line}" for line in why.lines)])
         return DeadlockError(message, waiters=waiters, remedy=why.remedy, place=why.place)
     message = f"kernels still ran after {timeout:g} s of CPU time, the time limit (spawn's timeout=). Unfinished:\n"
-    if "fault" in data:  # the loop that had to be interrupted
+    if "fault" in data:  # the loop that was interrupted
         fault = data["fault"]
         place = symbols.find(fault["image"], fault["offset"])
         message += f"  {_thread(fault)} loops without any access to memory at {place.location}: {place.source}\n"
@@ -113,7 +129,7 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
 
 
 def _livelock(lap: dict[str, Any]) -> LivelockError:
-    """Of threads that have come back to a state, with the lines of their steps since then, each once."""
+    """Threads that have returned to an earlier state, with the lines of their steps since then, each once."""
     waiters, who = [], []
     for entry in lap["threads"]:
         spots = [symbols.find(step["image"], step["offset"]) for step in entry["steps"]]
@@ -154,9 +170,9 @@ _TOGETHER = "every thread that a barrier or a mask names must reach it or return
 
 
 def from_error(error: BaseException, seed: int, quiescence: str = "") -> Finding:
-    """The finding that an exception of a run is. Deadlocks carry the lines where threads wait, faults their access.
+    """The finding for an exception of a run. A deadlock has the lines where threads wait, a fault its access.
 
-    ``quiescence``: of the machine (:attr:`ep_lib.emulator.machine.Machine.quiescence`).
+    ``quiescence``: the machine's (:attr:`ep_lib.emulator.machine.Machine.quiescence`).
     """
     text = str(error)
     if isinstance(error, (DeadlockError, KernelTimeout)):
@@ -181,7 +197,7 @@ def from_error(error: BaseException, seed: int, quiescence: str = "") -> Finding
 
 
 def _from_timeout(error: PeerTimeout, text: str, seed: int, waiting: list[dict[str, Any]]) -> Finding:
-    """A wait with a limit ends what would have been a deadlock: so it is told like one."""
+    """The finding for a timeout. A wait's limit has ended a deadlock, so the report is a deadlock's."""
     waiters = tuple(_waiter(entry) for entry in waiting)
     lines = tuple(sorted({w.location for w in waiters if w.location})) or (error.phase,)
     why = explain(waiting)
@@ -194,8 +210,8 @@ def _from_timeout(error: PeerTimeout, text: str, seed: int, waiting: list[dict[s
 
 
 def say_who_waited(error: PeerTimeout, quiescence: str) -> None:
-    """Adds to a timeout which threads polled where, if more of them did than the one that it names, instead of the
-    advice to look for that. ``quiescence``: as for :func:`from_error`."""
+    """Adds the polling threads and their places to a timeout, if it names only one of several, in place of the advice
+    to look for them. ``quiescence``: as for :func:`from_error`."""
     polling = [_waiter(entry) for entry in json.loads(quiescence or "[]") if entry["address"] is not None]
     if len(polling) < 2:
         return

@@ -1,7 +1,7 @@
-"""The world of a rank that is a process: its kernels run here, in the background, and the others are elsewhere.
+"""The world of a rank that is a process of its own: its kernels run here, in the background.
 
-Launches run as on a GPU: they go on while the host does something else, also while it waits for other ranks. Nothing is
-deterministic; ``spawn`` is.
+Launches run as on a GPU: they continue while the host does other work or waits for other ranks. Runs are not
+deterministic; those of ``spawn`` are.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ep_lib.errors import EpError, KernelTimeout, PeerTimeout, RankFailed
 from ep_lib.jit import device_state
 from ep_lib.processes import TookTooLong
 
-_GRACE_SECONDS = 0.4  # in which kernels end by themselves once another process has ended
-_LOOK_SECONDS = 0.1  # between two looks at the other processes, and at the limit
-_FAILED_CLOSE_SECONDS = 0.5  # of closing after an error: those who wait for this rank are told, and not waited for
+_GRACE_SECONDS = 0.4  # for kernels to end by themselves once another process has ended
+_LOOK_SECONDS = 0.1  # between checks of the other processes and of the limit
+_FAILED_CLOSE_SECONDS = 0.5  # of closing after an error: ranks that wait for this one are notified, but not waited for
 
 
 class _Limit:
-    """Of the time that kernels take: computing, or waiting for other ranks. A busy machine's time counts nowhere."""
+    """The limit on kernels' time: computing, or waiting for other ranks. Time lost to a busy machine does not count."""
 
     def __init__(self, machine: Machine, seconds: float) -> None:
         self._machine, self._limit = machine, seconds
@@ -51,16 +51,16 @@ class _Limit:
 
 
 def _waited_for(error: PeerTimeout, lost: int) -> str:
-    """What a kernel waited for, where rank ``lost`` is known to be the cause: whether its peer launched the kernel and
-    which limit is over matters no more."""
+    """What a kernel waited for, if the loss of rank ``lost`` is the cause; without hints about missing launches and
+    limits."""
     if error.phase in ("proxy", "bootstrap") or error.peer < 0:
         return str(error)
     return device_state.said_of(error, "waited", "it" if error.peer == lost else "")
 
 
 class ProcessWorld:
-    """What one rank's backend asks about the others. ``timeout``: seconds that its kernels may take, of CPU time, or of
-    waiting for other ranks."""
+    """A rank's view of the other ranks, for its backend. ``timeout``: seconds that its kernels may take, of CPU time,
+    or of waiting for other ranks."""
 
     runs_in_background: Literal[True] = True
 
@@ -73,7 +73,7 @@ class ProcessWorld:
         *,
         timeout: float,
     ) -> None:
-        """``links``: to ranks of other hosts; None: there are none."""
+        """``links``: connections to other hosts; None for a single host."""
         self.machine = machine
         self.timeout = timeout
         self.size = machine.ranks
@@ -88,8 +88,8 @@ class ProcessWorld:
         self._wanted = 0  # the last launch's ticket
         self._done = 0
         self._failure: EpError | None = None
-        self.gave_up = False  # on another rank, because of which a call has raised
-        self._has_changed = isinstance(bootstrap, LateBootstrap)  # other processes than the bootstrap knows
+        self.gave_up = False  # a call has raised because of another rank
+        self._has_changed = isinstance(bootstrap, LateBootstrap)  # processes have been replaced since the bootstrap
         self._closed = False
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run_kernels, name="ep_lib kernels", daemon=True)
@@ -126,8 +126,8 @@ class ProcessWorld:
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Returns when the rank's launch has finished.
 
-        Raises RankFailed if it cannot because another process has ended, KernelTimeout after the limit, and what went
-        wrong in a kernel.
+        Raises RankFailed if it cannot because another process has ended, KernelTimeout after the limit, and the error
+        of a kernel.
         """
         if self._done >= ticket and self._failure is None:
             return
@@ -137,8 +137,8 @@ class ProcessWorld:
                 if ended := self._ended():
                     now = time.monotonic()
                     lost_at = lost_at or now
-                    # First waits for those ranks end, then those for ranks that waited for them: in good order, so that
-                    # what remains can go on (Buffer.mask_ranks). Loops that no <ep/wait.cuh> knows of end by force.
+                    # Waits for the ended ranks fail first, then waits for ranks that waited for them, so that the
+                    # remaining ranks can continue (Buffer.mask_ranks). Loops without <ep/wait.cuh> are ended by force.
                     self._tell_kernels(ended, now - lost_at > _GRACE_SECONDS)
                     if now - lost_at < 2 * _GRACE_SECONDS:
                         continue
@@ -163,11 +163,12 @@ class ProcessWorld:
                 self._tell_kernels([], False)
 
     def _tell_kernels(self, gone: Collection[int], give_up: bool) -> None:
-        """What waits of this rank's kernels look at: which ranks are gone, and whether no wait can succeed any more."""
+        """Updates the state that waits in this rank's kernels check: the ranks that are gone, and whether no wait can
+        succeed any more."""
         self._words[:] = sum(1 << rank for rank in gone), give_up
 
     def explained(self, error: EpError) -> EpError:
-        """What a kernel or a collective found, with the name of the rank that is to blame."""
+        """The error of a kernel or a collective, with the rank that caused it."""
         if not isinstance(error, PeerTimeout | RankFailed):
             return error
         ended = self._ended()
@@ -179,7 +180,7 @@ class ProcessWorld:
         rank, what = lost
         self.heaps.blame(rank)
         text = _waited_for(error, rank) if isinstance(error, PeerTimeout) else str(error)
-        # What this rank saw may be another one that gave up before it.
+        # The peer of this rank's error may have failed because of yet another rank.
         because = ":" if rank == (error.peer if isinstance(error, PeerTimeout) else error.rank) else "; because of that"
         text = f"rank {rank} {what}{because} {text}"
         if isinstance(error, RankFailed) or rank in ended:
@@ -198,11 +199,11 @@ class ProcessWorld:
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._done >= ticket, _LOOK_SECONDS)
             if self._failure is not None:
-                raise copy.copy(self._failure)  # a traceback on the one that stays would keep all this alive
+                raise copy.copy(self._failure)  # a traceback on the kept error would keep everything alive
             return self._done >= ticket
 
     def _stop(self) -> None:
-        """Ends the kernels that run, for good."""
+        """Ends the running kernels for good."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -211,12 +212,12 @@ class ProcessWorld:
             self._thread.join(0.01)
 
     def _waiters(self) -> str:
-        """Who of this rank waits where, once the kernels were stopped."""
+        """This rank's waiting threads and their places, after the kernels were stopped."""
         return str(self._failure).partition("Unfinished:\n")[2]
 
     # ---- the others --------------------------------------------------------------------------------------------
     def require_own(self, rank: int) -> None:
-        """There is no other in this process."""
+        """Checks that ``rank`` is this process's own."""
 
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """Every rank's object, in rank order. Raises RankFailed, PeerTimeout, RankMismatchError."""
@@ -255,35 +256,35 @@ class ProcessWorld:
         self.heaps.reserve(begin, nbytes)
 
     def invitation(self) -> str:
-        """For a process that is to take the place of a rank."""
+        """The invitation for a process that replaces a rank."""
         if self._links is not None:
             self._links.refuse_rejoin()
         return self.heaps.invitation
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """That these ranks' processes end is no error from now on."""
+        """The end of these ranks' processes is no error from now on."""
         self.gave_up, self._has_changed = False, True
         self.heaps.leave_out(ranks)
         if self._links is not None:
             self._links.leave_out(ranks)
 
     def take_back(self, ranks: Collection[int]) -> None:
-        """Reach these ranks again, also in new processes. With this rank itself: it has joined the others. Raises
+        """Reaches these ranks again, also in new processes. With this rank among them: it has joined the others. Raises
         PeerTimeout."""
         if self._links is not None:
             self._links.refuse_rejoin()
         late = self._bootstrap if self._rank in ranks and isinstance(self._bootstrap, LateBootstrap) else None
-        if late is not None:  # before it waits for others that come: they wait for it
+        if late is not None:  # before waiting for other new ranks, which wait for this one
             self.heaps.take_seat()
         self.heaps.take_back(ranks, self._meeting_timeout)
         if late is not None:
             late.has_joined()
 
     def leave(self, rank: int) -> None:
-        """Waits until all ranks leave, so that none misses another, and gives everything back; at most ``timeout``.
+        """Waits until all ranks leave, at most ``timeout`` seconds, then releases everything.
 
-        After an error because of another rank it waits for none: the error is to be told now. Raises PeerTimeout at its
-        end if it waited for a rank whose process is stopped; others that do not come keep nobody from closing.
+        After an error caused by another rank it does not wait, so that the error is raised now. Raises PeerTimeout at
+        the end if it waited for a rank whose process is stopped; other ranks that do not come are no error.
         """
         begin, late = time.monotonic(), None
         deadline = begin + (_FAILED_CLOSE_SECONDS if self.gave_up else self.timeout)
@@ -307,13 +308,13 @@ class ProcessWorld:
             raise late
 
     def abandon(self, error: BaseException | None) -> None:
-        """This rank ends by an error that may be its own. The others find it gone, and hear of the error."""
+        """Ends this rank by an error that may be its own. The others see it gone, and receive the error."""
         self._end()
         self.gave_up = True
         self.heaps.abandon(error)
 
     def _abandon(self) -> None:
-        """When Python ends without :meth:`leave`."""
+        """Runs when Python exits without :meth:`leave`."""
         if os.getpid() == self._process:  # not in a forked child
             self.abandon(getattr(sys, "last_value", None))
 

@@ -1,4 +1,4 @@
-"""Why nothing goes on any more: who waits for whom, who holds a lock, and which value came and went."""
+"""Explains a deadlock: which threads wait for which, which hold a lock, and which value came and went."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXACTLY = re.compile(r"!=\s*(\d+|\w+)|wait_until_eq")
 
 @dataclass(frozen=True)
 class Quiescence:
-    """``lines`` explain it, ``remedy`` and ``place`` say what to change; all empty where nothing more is known."""
+    """``lines`` explain the deadlock, ``remedy`` and ``place`` say what to change; empty if unknown."""
 
     lines: tuple[str, ...] = ()
     remedy: str = ""
@@ -28,7 +28,7 @@ class Quiescence:
 
 
 def explain(entries: Sequence[Mapping[str, Any]]) -> Quiescence:
-    """What the groups of waiting threads of a report (runtime/report.cpp) are waiting for."""
+    """Explains the waits of a report's groups of threads (runtime/report.cpp)."""
     groups = [_Group(entry) for entry in entries]
     if circle := _circle(groups):
         return _of_circle([groups[i] for i in circle])
@@ -71,7 +71,7 @@ class _Group:
 
     @property
     def sends_later(self) -> Place:
-        """A line behind the wait, in the same function, that stores to what is waited for under the same name."""
+        """A line behind the wait, in the same function, that stores to the awaited variable by the same name."""
         text = self.place.source
         found = (_WAITED_ON.search(text) or _PLAIN_WAIT.search(text)) if self.polls else None
         name = found[1] if found else ""
@@ -157,12 +157,12 @@ def _passed(group: _Group) -> Quiescence | None:
 
 
 def _before_the_barrier(group: _Group, groups: Sequence[_Group]) -> Quiescence | None:
-    """One thread of a block polls, the others wait for it at a barrier, and nobody else has stored."""
+    """One thread of a block polls, the others wait for it at a barrier, and no other thread has stored."""
     for polling in (groups[i] for i in group.waits_for if i < len(groups)):
         if polling.polls and polling.nobody and group.what.startswith("__sync"):
             line = (
                 f"{group.who} are at the barrier in {group.place}, and it waits for {polling.thread}, which waits in "
-                f"{polling.place} for a value that nobody has stored: no line behind that barrier can store it"
+                f"{polling.place} for a value that no thread has stored: no line behind that barrier can store it"
             )
             remedy = "store it before that barrier, or wait for it behind: no thread passes while one is missing"
             return Quiescence((line,), remedy, f"signal before {group.place}, or wait after it")
@@ -170,21 +170,26 @@ def _before_the_barrier(group: _Group, groups: Sequence[_Group]) -> Quiescence |
 
 
 def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
-    lines = ["a circle: each waits for a signal before it sends its own, so nobody sends the first one"]
+    lines = ["a circle: each waits for a signal before it sends its own, so none is ever sent"]
     lines += [f"  {g.who} waits in {g.place}, and would signal in line {g.sends_later.line} only then" for g in groups]
     first = groups[0]
+    less = "; or wait for less, for the first rounds of a loop may need no signal"
     return Quiescence(
         tuple(lines),
-        "signal first, then wait",
+        f"signal first, then wait{less * bool(surroundings.in_a_loop(first.place.file, first.place.line))}",
         f"put the signal (line {first.sends_later.line}) before the wait ({first.place})",
     )
 
 
 def _missing(groups: Sequence[_Group]) -> Quiescence:
+    untouched: dict[str, list[str]] = {}
+    for g in groups:
+        if g.nobody and g.place:
+            untouched.setdefault(str(g.place), []).append(g.who)
     lines = [
-        f"nobody has stored to what {g.who} waits for in {g.place}: it holds what it began with"
-        for g in groups
-        if g.nobody and g.place
+        f"nobody has stored to what {' and '.join(who)} wait{'s' * (len(who) == 1)} for in {place}: it holds what it "
+        "began with"
+        for place, who in untouched.items()
     ]
     for g in groups:
         if g.polls and not g.nobody and g.last and g.last.place and g.last.place.line != g.place.line:

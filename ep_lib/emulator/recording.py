@@ -1,6 +1,6 @@
-"""A recorded run: what the runtime's recorder (runtime/recorder.hpp) has kept, with names for memory and lines.
+"""A recorded run: the events of the runtime's recorder (runtime/recorder.hpp), with names for memory and lines.
 
-``Machine.begin_recording`` switches it on and ``Machine.recording`` gives what was kept; ``ep_lib.runtime.replay``
+``Machine.begin_recording`` switches it on and ``Machine.recording`` returns the recording; ``ep_lib.runtime.replay``
 does both for the run of a seed, and ``ep_lib.viz.time_travel`` draws it.
 """
 
@@ -70,7 +70,7 @@ POST, NIC_READ, NIC_WRITE, NIC_SIGNAL, COMPLETE, QUIET, HOST_WAITED, HOST_MET, O
 
 WRITES, ATOMIC = 1, 2  # of an access's flags
 HAS_VALUE, UPDATES = 1, 2  # of an event's detail
-REPORTED = 1  # of a finding's flags: of all its occurrences, the one that its text tells
+REPORTED = 1  # of a finding's flags: the occurrence that its text describes
 NOBODY = 2**64 - 1
 NO_BLOCK = 2**32 - 1
 
@@ -78,7 +78,7 @@ LIMIT = 400_000  # events of 48 bytes
 
 
 class NamedArray(NamedTuple):
-    """An array that a kernel was launched with. ``name``: what the kernel calls it, empty if that is not known."""
+    """An array that a kernel was launched with. ``name``: the kernel's name for it, empty if unknown."""
 
     begin: int
     end: int
@@ -89,7 +89,7 @@ class NamedArray(NamedTuple):
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch, and the arrays it was given."""
+    """A launch and its arrays."""
 
     rank: int
     ticket: int
@@ -99,7 +99,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class RecordedBlock:
-    """``shared``: where its shared memory was."""
+    """``shared``: the address of its shared memory."""
 
     rank: int
     index: tuple[int, int, int]
@@ -110,13 +110,13 @@ class RecordedBlock:
 
     @property
     def threads(self) -> int:
-        """How many it has."""
+        """The number of its threads."""
         return self.dim[0] * self.dim[1] * self.dim[2]
 
 
 @dataclass(frozen=True)
 class RecordedMessage:
-    """An operation of a NIC, or a bulk copy. ``signal``: the address that it signals, 0 for none."""
+    """An operation of a NIC, or a bulk copy. ``signal``: the address of its signal, 0 for none."""
 
     kind: str
     source: int
@@ -128,7 +128,7 @@ class RecordedMessage:
 
 
 class Found(NamedTuple):
-    """A finding, the event at which it was seen, and that of the first of the two accesses, where that is known."""
+    """A finding, the event at which it was seen, and the event of the first of its two accesses, if known."""
 
     finding: Finding
     event: int
@@ -138,7 +138,8 @@ class Found(NamedTuple):
 @dataclass(frozen=True)
 class Recording:
     """One run. ``events`` has the fields of :data:`EVENT`; a block's number is its place in ``blocks``, a pc's line is
-    in ``places``. Offsets of ``symmetric`` arrays hold for all ranks. ``dropped``: events for which there was no room.
+    in ``places``. Offsets of ``symmetric`` arrays are equal on all ranks. ``dropped``: the number of events beyond the
+    limit.
     """
 
     program: str
@@ -160,12 +161,12 @@ class Recording:
 
     @property
     def steps(self) -> int:
-        """How many events there are, without those that belong to another."""
+        """The number of events, without those that belong to another one."""
         return int(np.count_nonzero(self.events["kind"] < ORDERED))
 
 
 class Notes:
-    """What Python adds while a run is recorded: the launches with their arrays, and where symmetric arrays were."""
+    """Python's part of a recording: the launches with their arrays, and the places of symmetric arrays."""
 
     def __init__(self) -> None:
         self.launches: list[Launched] = []
@@ -185,12 +186,12 @@ class Notes:
 
 
 def parameter_names(source: str, kernel: str) -> list[str]:
-    """What a kernel's source calls its parameters; [] if that cannot be seen."""
+    """The names of a kernel's parameters in its source; [] if unknown."""
     return [re.findall(r"[A-Za-z_]\w*", text)[-1] for text in _parameters(source, kernel)]
 
 
 def read_only_parameters(source: str, kernel: str) -> list[bool]:
-    """Which of a kernel's parameters are ``const T* __restrict__``, of what nothing else changes while it runs."""
+    """The parameters of a kernel that are ``const T* __restrict__``: memory that must not change while it runs."""
     return [_READ_ONLY.search(text) is not None for text in _parameters(source, kernel)]
 
 
@@ -238,11 +239,11 @@ def read(
     numbered: Sequence[tuple[int, Finding]],
     ends: Sequence[Finding],
 ) -> Recording:
-    """Puts together what the runtime and Python have kept. ``numbered``: findings by the checker's numbers, those
-    to tell first at the top, and of equal ones the first counts; ``ends``: those without one, seen at the end."""
+    """Combines the records of the runtime and of Python. ``numbered``: findings by the checker's numbers, the most
+    important first; the first of equal ones counts. ``ends``: findings at the end of the run, without a number."""
     steps = np.flatnonzero(events["kind"] < ORDERED)
     last = int(steps[-1]) if steps.size else 0
-    seen: dict[int, tuple[int, int | None]] = {}  # of each finding, the occurrence that it reports
+    seen: dict[int, tuple[int, int | None]] = {}  # the reported occurrence of each finding
     for number in np.flatnonzero(events["kind"] == FINDING):
         event = events[number]
         step = int(steps[max(0, int(np.searchsorted(steps, number)) - 1)])

@@ -1,6 +1,6 @@
 """The symmetric heaps of ranks that are processes of one host: POSIX shared memory, each rank's a file in /dev/shm.
 
-A file has a name only until every rank has mapped it, so that nothing stays behind however the ranks end. Its owner
+A file has a name only until every rank has mapped it, so that no file stays behind, even if ranks are killed. Its owner
 locks it and never unlocks it: a rank that can take the lock knows that the owner's process has ended.
 """
 
@@ -29,15 +29,15 @@ from ep_lib.version import __version__
 ENDED = "was a process that has ended"
 _PREFIX = f"ep_lib-{os.getuid()}-"
 _TAIL_BYTES = 4096  # behind the heap: the secret, then the seats
-_NOTE = 32  # there: whom this rank blames
+_NOTE = 32  # there: the rank that this rank blames
 _LEAVES = 40  # there: whether this rank is leaving
 _ERROR, _ERROR_BYTES = 2048, 512  # there: what this rank has raised, as text
 _SEATS, _SEAT = 64, struct.Struct("<QQQ")  # a seat: process id, descriptor there, when it was taken
-_SEAT_SECONDS = 0.01  # between two looks at a seat
+_SEAT_SECONDS = 0.01  # between two checks of a seat
 
 
 class Invitation(NamedTuple):
-    """What :attr:`SharedHeaps.invitation` says."""
+    """The content of :attr:`SharedHeaps.invitation`."""
 
     heap_bytes: int
     secret: bytes
@@ -45,7 +45,8 @@ class Invitation(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Invitation:
-        """Raises ArgumentError for a text that is none, RankMismatchError for one of another version."""
+        """Parses an invitation. Raises ArgumentError for an invalid text, RankMismatchError for one of another
+        version."""
         try:
             said = json.loads(text)
             processes = [(int(pid), int(descriptor)) for pid, descriptor in said["processes"]]
@@ -61,8 +62,8 @@ class Invitation(NamedTuple):
 class SharedHeaps:
     """The heaps of a host's ranks, mapped into this process's machine: :meth:`share` them, or :meth:`join` a world.
 
-    Behind its heap each file has a page with the run's secret, and a seat for each rank: where the process that took
-    the rank's place has its own file.
+    Behind its heap each file has a page with the run's secret, and a seat for each rank: the place of the file of the
+    process that replaced the rank.
     """
 
     def __init__(self, rank: int, machine: Machine) -> None:
@@ -77,8 +78,8 @@ class SharedHeaps:
 
     @classmethod
     def share(cls, bootstrap: Bootstrap, machine: Machine, hosts: Sequence[str], timeout: float) -> SharedHeaps:
-        """Collective, for the ranks of all ``hosts`` (the name of each rank's). Raises BackendUnavailable or
-        RankMismatchError, on every rank alike."""
+        """Makes and maps the heaps. Collective, over all ranks; ``hosts``: the name of each rank's host. Raises
+        BackendUnavailable or RankMismatchError, on every rank alike."""
         heaps = cls(bootstrap.rank, machine)
         secret = secrets.token_hex(8)
         said = bootstrap.all_gather((__version__, machine.heap_bytes, secret), timeout)
@@ -103,7 +104,7 @@ class SharedHeaps:
 
     @property
     def invitation(self) -> str:
-        """What a process must know to take the place of a rank: see :meth:`join`."""
+        """The data that a process needs to replace a rank: see :meth:`join`."""
         return json.dumps(
             {
                 "version": __version__,
@@ -115,9 +116,9 @@ class SharedHeaps:
 
     @classmethod
     def join(cls, invitation: Invitation, rank: int, machine: Machine) -> SharedHeaps:
-        """In the place of ``rank``, whose process has ended. The others see it in :meth:`take_back`.
+        """Replaces ``rank``, whose process has ended. The others notice it in :meth:`take_back`.
 
-        Raises BackendUnavailable, RankFailed if none of the others lives.
+        Raises BackendUnavailable, RankFailed if all other ranks have ended.
         """
         heaps = cls(rank, machine)
         heaps._secret, heaps._processes = invitation.secret, list(invitation.processes)
@@ -152,12 +153,12 @@ class SharedHeaps:
         return heaps
 
     def take_seat(self) -> None:
-        """Tell the others where this process's file is. They write to it from now on."""
+        """Publishes the place of this process's file. The others write to it from now on."""
         seat = self._span + _SEATS + self.rank * _SEAT.size
         for other, file in self._files.items():
             if other != self.rank:
                 os.pwrite(file, _SEAT.pack(*self._processes[self.rank], 0), seat)
-                os.pwrite(file, struct.pack("<Q", time.time_ns()), seat + _SEAT.size - 8)  # it is complete now
+                os.pwrite(file, struct.pack("<Q", time.time_ns()), seat + _SEAT.size - 8)  # the seat is complete now
 
     def take_back(self, ranks: Collection[int], timeout: float) -> None:
         """Map the heaps of ranks that were left out, once new processes have taken their places, and of the same
@@ -190,35 +191,35 @@ class SharedHeaps:
         return rank in self._files and self._lives(rank)
 
     def _seats(self, rank: int) -> set[tuple[int, int]]:
-        """Who has taken the rank's place at any of the ranks: two that come at a time do not know each other yet."""
+        """The seats of this rank at all ranks: two processes that join at the same time do not know each other yet."""
         place = self._span + _SEATS + rank * _SEAT.size
         seats = [_SEAT.unpack(os.pread(file, _SEAT.size, place)) for file in self._files.values()]
         return {(pid, descriptor) for pid, descriptor, stamp in seats if stamp}
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """That these ranks' processes end is no error from now on."""
+        """The end of these ranks' processes is no error from now on."""
         self._left_out |= set(ranks)
-        os.pwrite(self._files[self.rank], bytes(8), self._span + _NOTE)  # what was wrong is over
+        os.pwrite(self._files[self.rank], bytes(8), self._span + _NOTE)  # clears the old error
 
     def _open(self, process: tuple[int, int]) -> int | None:
-        """The file of a heap, which has no name, through the process that has it; None if it is not there."""
+        """Opens the unnamed file of a heap through the process that has it; None if it does not exist."""
         pid, descriptor = process
         try:
             file = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return None
         if os.pread(file, len(self._secret), self._span) != self._secret:
-            os.close(file)  # of another program, which has that number now
+            os.close(file)  # another program has reused that process id
             return None
         return file
 
     def _make(self, path: Path | None) -> None:
-        """This rank's file; ``path``: the name under which the others find it."""
+        """Makes this rank's file; ``path``: the name by which the others find it."""
         descriptor = os.open(SHARED_MEMORY, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
         self._files[self.rank] = descriptor
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, self._span + _TAIL_BYTES)
-        os.posix_fallocate(descriptor, 0, os.sysconf("SC_PAGESIZE"))  # the heap's first bytes are in use from now on
+        os.posix_fallocate(descriptor, 0, os.sysconf("SC_PAGESIZE"))  # the heap's first bytes are always in use
         os.posix_fallocate(descriptor, self._span, _TAIL_BYTES)
         os.pwrite(descriptor, self._secret, self._span)
         if path is None:
@@ -228,14 +229,14 @@ class SharedHeaps:
 
     def _map_all(self, paths: dict[int, Path]) -> None:
         for rank, path in paths.items():
-            if rank != self.rank:  # never our own again: closing any descriptor of a file gives up its lock
+            if rank != self.rank:  # never reopen our own: closing any descriptor of a file releases its lock
                 self._files[rank] = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 if os.fstat(self._files[rank]).st_uid != os.getuid():
                     raise OSError(errno.EPERM, "it belongs to another user", str(path))
             self._machine.map_heap(rank, self._files[rank])
 
     def reserve(self, begin: int, nbytes: int) -> None:
-        """Takes memory for these bytes of this rank's heap: later, without any left, a store would end the process.
+        """Reserves memory for these bytes of this rank's heap: if memory ran out later, a store would kill the process.
 
         Raises OutOfSymmetricMemory.
         """
@@ -263,7 +264,8 @@ class SharedHeaps:
         return [rank for rank in sorted(self._left_out & set(self._files)) if not self._lives(rank)]
 
     def leave_together(self, seconds: float) -> None:
-        """Waits until every rank leaves that is neither left out, nor ended, nor stopped; so many seconds at most."""
+        """Waits, at most ``timeout`` seconds, until every rank leaves, except ranks that are left out, ended or
+        stopped."""
         os.pwrite(self._files[self.rank], struct.pack("<Q", 1), self._span + _LEAVES)
         deadline = time.monotonic() + seconds
         others = [rank for rank in self._files if rank not in (self.rank, *self._left_out)]
@@ -278,10 +280,10 @@ class SharedHeaps:
         return {rank: self._processes[rank][0] for rank in others if self._is_stopped(self._processes[rank])}
 
     def lost(self) -> tuple[int, str] | None:
-        """The rank because of which the others fail, and what is the matter with it; None if all seem to be well.
+        """The rank that makes others fail, and its problem; None if all seem well.
 
-        A rank that gives up because of another one notes this before it ends (:meth:`blame`), or the ranks that come
-        after it would take it for the cause.
+        A rank that fails because of another one notes this before it ends (:meth:`blame`), so that later ranks do not
+        blame it.
         """
         for rank, pid in self.stopped().items():
             return rank, f"is process {pid}, which is stopped (SIGSTOP, or a debugger)"
@@ -300,8 +302,8 @@ class SharedHeaps:
         return f"has ended with {raised.decode(errors='replace')}" if raised else ENDED
 
     def abandon(self, error: BaseException | None) -> None:
-        """This process ends, with this error: for the others its rank has ended, though what it still has to do
-        (MPI_Finalize) waits for them."""
+        """Ends this process's rank with this error. For the others it has ended, although the process may still wait
+        for them (MPI_Finalize)."""
         if (file := self._files.get(self.rank)) is not None:
             if error is not None:
                 text = "".join(traceback.format_exception_only(error)).strip().encode()
@@ -309,7 +311,7 @@ class SharedHeaps:
             fcntl.lockf(file, fcntl.LOCK_UN)
 
     def blame(self, rank: int) -> None:
-        """This rank gives up because of that one."""
+        """Notes that this rank fails because of ``rank``."""
         if not self._note(self.rank):
             os.pwrite(self._files[self.rank], struct.pack("<Q", rank + 1), self._span + _NOTE)
 
@@ -334,20 +336,20 @@ class SharedHeaps:
         if rank == self.rank and self._processes[rank][0] == os.getpid():
             return True
         try:
-            fcntl.lockf(self._files[rank], fcntl.LOCK_SH | fcntl.LOCK_NB)  # which others may have at the same time
+            fcntl.lockf(self._files[rank], fcntl.LOCK_SH | fcntl.LOCK_NB)  # a shared lock, which others may hold too
         except OSError:
             return True
         fcntl.lockf(self._files[rank], fcntl.LOCK_UN)
         return False
 
     def close(self) -> None:
-        """What is mapped stays until the machine goes."""
+        """Closes the files. Mappings stay as long as the machine."""
         while self._files:
             os.close(self._files.popitem()[1])
 
 
 def _together(bootstrap: Bootstrap, timeout: float, step: Callable[[], None]) -> None:
-    """One step on every rank; if it fails on one, it fails on all."""
+    """Runs a step on every rank; if it fails on one, it fails on all."""
     failure = None
     try:
         step()

@@ -1,8 +1,8 @@
-"""How two lines of a kernel stand to each other in its source: loops around both, branches that part them.
+"""The relation of two lines of a kernel in its source: loops around both, branches that separate them.
 
-What to mend is a matter of where a line stands: a barrier between the two branches of an ``if`` hangs, and a line "runs
-again" only in a loop. The source is read as text (:mod:`ep_lib.jit.cuda_source`), so macros and calls hide what they
-do; where nothing is known, nothing is said.
+Advice depends on a line's place: a barrier between the two branches of an ``if`` hangs, and a line "runs again" only in
+a loop. The source is read as text (:mod:`ep_lib.jit.cuda_source`), so macros and calls hide their content; in doubt
+there is no advice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ep_lib.jit.cuda_source import Node, blank, bodies
 
-# In a condition: threads of one block may differ about it
+# In a condition: its value may differ between threads of a block
 _OF_A_THREAD = re.compile(r"threadIdx|\b\w*(?:lane|warp|tid|thread|leader|elect)\w*", re.IGNORECASE)
 _MADE_OF_IT = re.compile(r"\b(\w+) = [^;,=]*\bthreadIdx\b")
 
@@ -25,12 +25,12 @@ _BARRIER = re.compile(r"\b__syncthreads\w*\s*\(|\b__syncwarp\s*\(|\.sync\(|\bsyn
 
 @dataclass(frozen=True)
 class Between:
-    """Two lines of one function. All are lines, and 0 where there is no such thing.
+    """The surroundings of two lines of one function. All fields are line numbers, 0 if there is none.
 
-    ``loop``: of the innermost loop around both. ``parted``: of an ``if`` with each line in another branch.
-    ``inside``: of a branch or loop around both that threads of one block may take differently. ``after``, ``before``:
-    where the statement with the first line ends and that with the second begins, at the level that both share.
-    ``deeper``: of a branch or loop around one of the two only. ``meets``: of a barrier on the way from one to the next.
+    ``loop``: the innermost loop around both. ``parted``: an ``if`` with the two lines in different branches.
+    ``inside``: a branch or loop around both that threads of one block may take differently. ``after``, ``before``: the
+    end of the statement with the first line and the beginning of that with the second, at their common level.
+    ``deeper``: a branch or loop around only one of the two. ``meets``: a barrier on the way from one to the other.
     ``left``: of a ``return`` before both.
     """
 
@@ -45,7 +45,7 @@ class Between:
 
 
 def between(file: Path, first: int, second: int) -> Between | None:
-    """How these two lines of ``file`` stand to each other; None unless they are in one function."""
+    """The surroundings of these two lines of ``file``; None unless they are in one function."""
     try:
         status = file.stat()
         code = _read(str(file), status.st_mtime_ns, status.st_size)
@@ -57,7 +57,7 @@ def between(file: Path, first: int, second: int) -> Between | None:
     shared = [a for a, b in zip(one, other, strict=False) if a is b]
     common = shared[-1]
     loops = [code.first_line(node) for node in shared if node.kind == "loop"]
-    # A line in the condition of a branch comes before all that is in it
+    # A line in the condition of a branch comes before the branch's content
     taken = [node for node, below in pairwise([*shared, *one[len(shared) : len(shared) + 1]]) if below in node.parts]
     uneven = [code.first_line(node) for node in taken if code.may_be_skipped(node)]
     a, b = (path[len(shared)] if len(path) > len(shared) else None for path in (one, other))
@@ -74,7 +74,7 @@ def between(file: Path, first: int, second: int) -> Between | None:
 
 
 def in_a_loop(file: Path, line: int) -> bool | None:
-    """Whether a loop of its own function is around this line; None if that is not known."""
+    """Whether a loop of its own function is around this line; None if unknown."""
     found = between(file, line, line)
     return None if found is None else bool(found.loop)
 
@@ -85,7 +85,8 @@ _STORES = (
 
 
 def stored_behind(file: Path, line: int, name: str) -> int:
-    """The first line behind this one, in its function, that stores to ``name`` or signals by it; 0 if there is none."""
+    """The first line behind this one, in its function, that stores to ``name`` or signals through it; 0 if there is
+    none."""
     try:
         status = file.stat()
         code = _read(str(file), status.st_mtime_ns, status.st_size)
@@ -95,7 +96,7 @@ def stored_behind(file: Path, line: int, name: str) -> int:
 
 
 class _Code:
-    """A file's functions, and the way from each of them to a line."""
+    """A file's functions, and the path from each of them to a line."""
 
     def __init__(self, text: str) -> None:
         self._text = blank(text)
@@ -118,7 +119,7 @@ class _Code:
         return bisect.bisect_left(self._line_ends, at) + 1
 
     def match_behind(self, line: int, pattern: re.Pattern[str]) -> int:
-        """The first line behind this one, in its function, with what is looked for; 0 if there is none."""
+        """The first match behind this line, in its function; 0 if there is none."""
         path = self.path_to(line)
         lines = self._text.splitlines()
         last = self.last_line(path[0]) if path else 0
@@ -130,7 +131,7 @@ class _Code:
         return next((n for n in range(first + 1, last) if pattern.search(lines[n - 1])), 0)
 
     def path_to(self, line: int) -> list[Node]:
-        """The body of the function that has this line, and what leads from there to the statement on it."""
+        """The body of the function with this line, and the path from there to the line's statement."""
         path: list[Node] = []
         parts = self._bodies
         while found := next((node for node in parts if self.first_line(node) <= line <= self.last_line(node)), None):

@@ -1,4 +1,4 @@
-"""From a place in a compiled kernel to the line of source that a person wrote."""
+"""Maps a place in a compiled kernel to the user's line of source."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _STRUCT = re.compile(r"(?:template\b.*>\s*|typedef\s+)?(?:struct|class|union)\b"
 class Place:
     """``location`` is ``file:line`` (empty if unknown), ``source`` the text of that line without indentation.
 
-    ``name`` is what its user calls the file, ``file`` where its text is. ``caller``: ``file:line: text`` of the call,
-    if the line is of a function that the compiler has put into another one of the user's.
+    ``name``: the user's name for the file. ``file``: the path of its text. ``caller``: ``file:line: text`` of the call,
+    if the compiler has inlined the line's function into another one of the user's.
     """
 
     location: str = ""
@@ -61,7 +61,7 @@ def _inside(file: Path, directory: Path) -> bool:
 
 
 def _header_of_ours(file: Path) -> str:
-    """What kernels include it as: "ep/wait.cuh"; empty for other files."""
+    """The name by which kernels include ep_lib's header: "ep/wait.cuh"; empty for other files."""
     path = file.resolve()
     inside = path.relative_to(_PACKAGE).as_posix() if path.is_relative_to(_PACKAGE) else ""
     match = _HEADER.search(inside)
@@ -69,7 +69,7 @@ def _header_of_ours(file: Path) -> str:
 
 
 def _is_installed(file: Path) -> bool:
-    """Headers of CUDA (<cuda/atomic>, cuda_fp16.h, ...) and of the C++ library."""
+    """Whether it is a header of CUDA (<cuda/atomic>, cuda_fp16.h, ...) or of the C++ library."""
     return "/include/c++/" in file.resolve().as_posix() or any(_inside(file, folder) for folder in _cuda_headers())
 
 
@@ -79,18 +79,18 @@ def _cuda_headers() -> tuple[Path, ...]:
 
 
 def _short(file: Path) -> str:
-    """As messages name it; a string by the name its user gave it."""
+    """The name in messages; for a source string the user's name."""
     return filename_of(file) or short_path(file)
 
 
 @functools.lru_cache(maxsize=4096)
 def find(image: str, offset: int) -> Place:
-    """The line of the kernel that led to this place; ep_lib's own headers are named as the way there."""
+    """The kernel's line that led to this place, through ep_lib's own headers if there are any."""
     if not offset:
         return Place()
     frames = [f for f in _frames(image, offset) if not _inside(f[0], _BUILTINS)]
     while len(frames) > 1 and _STRUCT.match(_text_of(str(frames[0][0]), frames[0][1])):
-        del frames[0]  # a copy by a constructor that nobody has written
+        del frames[0]  # a copy by an implicit constructor
     if not frames:
         return Place()
     users = [f for f in frames if not _header_of_ours(f[0]) and not _is_installed(f[0])]
@@ -107,7 +107,7 @@ def find(image: str, offset: int) -> Place:
 
 @functools.lru_cache(maxsize=4096)
 def is_of_a_library(image: str, offset: int) -> bool:
-    """Whether the place is in a header of CUDA, of the C++ library or of the emulator, put into whatever function."""
+    """Whether the place is in a header of CUDA, of the C++ library or of the emulator, perhaps inlined."""
     frames = _frames(image, offset)
     return bool(frames) and (_is_installed(frames[0][0]) or _inside(frames[0][0], _BUILTINS))
 

@@ -1,4 +1,4 @@
-"""What happened when in a simulated run: work and waits of blocks and warps, messages of NICs, samples of kernels."""
+"""The timeline of a simulated run: work and waits of blocks and warps, messages of NICs, samples of kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ep_lib.require import a_path
 
 @dataclass(frozen=True)
 class Span:
-    """What a block or warp did from ``begin_ns`` to ``end_ns``.
+    """An activity of a block or warp from ``begin_ns`` to ``end_ns``.
 
     ``kind``: "kernel" (a block, from its first to its last thread; ``warp`` is None and ``name`` the kernel's), "wait"
     (a poll, a quiet or a full queue pair), "copy" (loads and stores of global memory without a pause between them) or
@@ -38,9 +38,8 @@ class Message:
     """An operation of a NIC: ``number`` counts all of them in the order of posting.
 
     ``kind``: "put", "get", "put_signal" or "add". ``bytes``: payload; ``wire_bytes``: with headers, signal and request.
-    Posted by a thread, its first byte on the wire (``departed_ns``), all of it and its signal written
-    (``delivered_ns``), known to the poster's NIC and visible to a quiet (``completed_ns``); infinite if the link was
-    broken.
+    Times: posted by a thread (``posted_ns``), first byte on the wire (``departed_ns``), data and signal written
+    (``delivered_ns``), visible to the poster's quiet (``completed_ns``); infinite if the link was broken.
     """
 
     number: int
@@ -70,8 +69,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What :func:`ep_lib.simulate` returns. ``results``: main's, in rank order. Spans, messages and samples are in the
-    order of their beginnings. ``end_ns``: when the last of them ended; all times count from the start of the run."""
+    """The result of :func:`ep_lib.simulate`. ``results``: main's, in rank order. Spans, messages and samples are in the
+    order of their beginnings. ``end_ns``: the end of the last one; times count from the start of the run."""
 
     results: list[Any]
     hardware: Hardware

@@ -1,4 +1,4 @@
-"""Virtual time of a machine: switching it on, and reading what it wrote down (runtime/virtual_time.hpp)."""
+"""Virtual time of a machine: switching it on, and reading its records (runtime/virtual_time.hpp)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _link(link: Link) -> _LinkModel:
 
 
 def begin(machine: Machine, hardware: Hardware) -> None:
-    """Switches virtual time on; to be called before the machine's first launch."""
+    """Switches virtual time on; call before the machine's first launch."""
     gpu = hardware.gpu
     model = _HardwareModel(
         gpu.sm_gbytes_per_s,

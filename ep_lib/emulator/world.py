@@ -1,8 +1,7 @@
-"""The ranks of one ``spawn``: one Python thread each. One runs at a time, and kernels run when all of them wait.
+"""The ranks of one ``spawn``: one Python thread each. One thread runs at a time, and kernels run when all wait.
 
-A rank gives up its turn only where it waits (synchronize, barrier, all-gather), and turns go in rank order. So what a
-program does depends on its seed alone, never on how the operating system schedules threads, and what ranks print comes
-out in order.
+A rank ends its turn only where it waits (synchronize, barrier, all-gather), and turns go in rank order. So a program's
+behaviour depends on its seed alone, never on the operating system's scheduling, and the output of ranks is in order.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from ep_lib.errors import (
 )
 
 _NOT_REPLACED = "a process can take the place of a rank on the emulator that was one too (mpiexec, torchrun, srun)"
-_LOOK_SECONDS = 0.1  # how long the driver waits for a rank before it looks at signals again
-_LONG_SECONDS = 120  # of a rank's own Python, in which no other one goes on
-_UNWIND_SECONDS = 2.0  # how long an abandoned rank may take to leave Python code that does not wait
+_LOOK_SECONDS = 0.1  # the driver's wait for a rank, before it checks signals again
+_LONG_SECONDS = 120  # of a rank's own Python, while no other rank runs
+_UNWIND_SECONDS = 2.0  # for an abandoned rank to leave Python code that does not wait
 
 
 class _Abandoned(BaseException):
@@ -43,7 +42,7 @@ class _Abandoned(BaseException):
 
 @dataclass
 class _Collective:
-    """A rank's side of an all-gather: what it brings, and where its program called it."""
+    """A rank's part of an all-gather: its object, and the calling line."""
 
     what: str
     payload: bytes
@@ -57,7 +56,7 @@ class _Collective:
 
 
 class _Member:
-    """One rank: its thread, whether it can take a turn, and what it waits for."""
+    """One rank: its thread, whether it can take a turn, and the launch or collective it waits for."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -65,7 +64,7 @@ class _Member:
         self.thread: threading.Thread | None = None
         self.ident = 0  # of the thread, while main runs
         self.has_turn = False  # its main runs; no other's does
-        self.ticket = 0  # waits for this launch
+        self.ticket = 0  # of the launch that it waits for
         self.collective: _Collective | None = None
         self.gathered: list[bytes] = []
         self.error: BaseException | None = None  # to raise where the rank waits
@@ -83,7 +82,7 @@ class _Member:
         return f"rank {self.number} waits for its kernels"
 
     def place(self) -> str:
-        """`` at file:line`` of the user's program, as it is now; "" where there is none."""
+        """The user's current line as `` at file:line``; "" if there is none."""
         frame = frame_of(self.ident)
         return "" if frame is None else f" at {place(frame.f_code.co_filename, frame.f_lineno)}"
 
@@ -105,9 +104,9 @@ def _caller() -> tuple[str, int]:
 
 
 class _Threads:
-    """What a world whose ranks are threads says where processes come and go."""
+    """The answers of a world whose ranks are threads to questions about processes."""
 
-    gave_up = False  # no rank is lost alone
+    gave_up = False  # no rank can be lost alone
 
     def invitation(self) -> str:
         """Threads of one process are not replaced."""
@@ -120,10 +119,10 @@ class _Threads:
         """Their memory is where it was."""
 
     def abandon(self, error: BaseException) -> None:
-        """Their spawn sees the error; a rank that is alone has nobody to tell."""
+        """Nothing to do: spawn sees the error, and a solo rank has no others."""
 
     def explained(self, error: EpError) -> EpError:
-        """There is nothing more to say of what a kernel found."""
+        """Adds nothing to a kernel's error."""
         return error
 
 
@@ -141,14 +140,14 @@ class World(_Threads):
         self._ended = False
 
     def explained(self, error: EpError) -> EpError:
-        """A timeout with all who waited then."""
+        """A timeout's error with all waiting threads."""
         if isinstance(error, PeerTimeout):
             say_who_waited(error, self.machine.quiescence)
         return error
 
     # ---- called by ranks, on their own threads ---------------------------------------------------------------
     def reserve(self, begin: int, nbytes: int) -> None:
-        """A heap of this process's own takes memory as it is touched."""
+        """Nothing to do: this process's own heap gets memory as it is touched."""
 
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Returns when the rank's launch has finished; raises what ended the run otherwise."""
@@ -169,11 +168,11 @@ class World(_Threads):
         return [pickle.loads(payload) for payload in member.gathered]
 
     def leave(self, rank: int) -> None:
-        """The rank is closed; the world goes on until its spawn ends."""
+        """Nothing to do: the world lasts until its spawn ends."""
 
     def require_own(self, rank: int) -> None:
-        """Raises ArgumentError where one rank's main uses the Rank of another, which would wait for itself for ever,
-        and BufferClosedError where a Rank is used after its spawn."""
+        """Raises ArgumentError where one rank's main uses the Rank of another, which would wait for ever, and
+        BufferClosedError where a Rank is used after its spawn."""
         caller, member = threading.get_ident(), self._members[rank]
         if caller == member.ident:
             return
@@ -242,8 +241,8 @@ class World(_Threads):
                 _raise(member, "failure")
 
     def _await(self, member: _Member) -> None:
-        """Returns when the rank waits or has ended. How long its own Python takes is the program's business: that it
-        takes long is said once, and whoever interrupts it learns where it was."""
+        """Returns when the rank waits or has ended. Its own Python has no limit: a warning says once that it takes
+        long, and an interrupt reports its line."""
         began, is_said = time.monotonic(), False
         try:
             # With a limit: an interrupt that comes just before the wait, or in another thread, does not end it.
@@ -302,23 +301,24 @@ class World(_Threads):
                 member.ticket = 0
 
     def _end(self) -> None:
-        """Unwinds ranks that are still there, one at a time, and closes the machine."""
+        """Unwinds the remaining ranks, one at a time, and closes the machine."""
         self._ended = True
         for member in self._members:
             thread = member.thread
             if member.done:
                 if thread is not None:
-                    thread.join(_UNWIND_SECONDS)  # it has a few instructions to go
+                    thread.join(_UNWIND_SECONDS)  # it has a few instructions left
                 continue
             member.error = _Abandoned()
             if member.has_turn and thread is not None and thread.ident is not None:
-                # It runs Python code (an interrupt came in the middle of its turn): raise there. Who waits for a turn
-                # looks at _ended: CPython 3.11 under a debugger runs nothing here while an exception waits over there.
+                # It runs Python code (an interrupt came during its turn): raise there. A rank that waits for a turn
+                # checks _ended: under a debugger, CPython 3.11 does not run this thread while an exception is pending
+                # in the other.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Abandoned))
             member.turn.release()
             if thread is not None:
                 thread.join(_UNWIND_SECONDS)
-        for member in self._members:  # what ranks left behind must not outlive this
+        for member in self._members:  # data of ranks must not outlive this world
             member.error = member.failure = member.result = None
         self.machine.close()
 
@@ -334,7 +334,7 @@ class SoloWorld(_Threads):
         self.size = 1
 
     def reserve(self, begin: int, nbytes: int) -> None:
-        """A heap of this process's own takes memory as it is touched."""
+        """Nothing to do: this process's own heap gets memory as it is touched."""
 
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Runs the rank's kernels up to this launch."""
@@ -343,12 +343,12 @@ class SoloWorld(_Threads):
         self.machine.host_waited(rank, ticket)
 
     def require_own(self, rank: int) -> None:
-        """There is no other."""
+        """Nothing to do: there is no other rank."""
 
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """The one rank's object, copied as between processes."""
         return [pickle.loads(pickle.dumps(obj))]
 
     def leave(self, rank: int) -> None:
-        """The rank is closed, so the world ends."""
+        """Ends the world with its only rank."""
         self.machine.close()

@@ -1,8 +1,8 @@
-"""The cache directory: compiled things that are never seen half-made, and never used when they are damaged.
+"""The cache directory: compiled results that are never visible half-written, and never used if damaged.
 
-An entry is a folder, filled under another name, written through to the disk and then renamed. A list of its files with
-their digests lies in it, and is compared before a process uses the entry for the first time: what a full disk, a crash
-or a stray program has damaged is built again, once, with a word about it. A note is a single file of the same kind.
+An entry is a folder, filled under another name, written through to the disk and then renamed. It contains a list of its
+files with their digests, which a process compares before it first uses the entry: an entry damaged by a full disk, a
+crash or another program is rebuilt once, with a message. A note is a single file of the same kind.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable
 
 MANIFEST = "manifest.json"  # of an entry: its files' sizes and digests
-KEPT_DAYS = 60  # entries that nobody has used for so long go by themselves
+KEPT_DAYS = 60  # entries unused for so long are removed
 _DAY = 86400.0
-_STALE_S = 1 * _DAY  # what a killed process left half-made may go after this
+_STALE_S = 1 * _DAY  # half-written files of a killed process are removed after this
 _NOTE_MAGIC = b"ep_lib note "
 
 _Stamp = tuple[int, int, int]  # a file's size, time of change and inode
-_sound: dict[Path, tuple[_Stamp, ...]] = {}  # entries that this process has compared, and how their files looked then
+_sound: dict[Path, tuple[_Stamp, ...]] = {}  # entries that this process has verified, with their files' stamps then
 
 
 def say(text: str) -> None:
-    """One line for people, on stderr: something takes long, or was mended."""
-    with contextlib.suppress(OSError, ValueError):  # there may be nobody to read it
+    """Prints one line for the user on stderr: a step takes long, or an entry was repaired."""
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         sys.stderr.write(f"ep_lib: {text}\n")
         sys.stderr.flush()
 
@@ -47,9 +47,9 @@ def say(text: str) -> None:
 # ---- where ---------------------------------------------------------------------------------------------------------
 def cache_dir(config: Config | None = None) -> Path:
     """``$EP_LIB_CACHE_DIR``, else ``$XDG_CACHE_HOME/ep_lib``, else ``~/.cache/ep_lib``; a temporary folder of this user
-    where that cannot be written, or there is no home. Created when missing, for this user alone.
+    if that cannot be written, or there is no home. Created if missing, for this user alone.
 
-    Raises BackendUnavailable for a folder that cannot be made, or that others could put code into.
+    Raises BackendUnavailable for a folder that cannot be created, or that other users could write code into.
     """
     if path := (config or Config.from_environment()).cache_dir:
         with _typed("made", path):
@@ -63,10 +63,9 @@ def cache_dir(config: Config | None = None) -> Path:
 
 
 def places() -> list[Path]:
-    """Where entries are looked for: ``$EP_LIB_SHARED_CACHE``, if there is such a directory, which is only read, and
-    :func:`cache_dir`.
+    """The directories searched for entries: ``$EP_LIB_SHARED_CACHE`` (read only), if it exists, and :func:`cache_dir`.
 
-    Raises BackendUnavailable for a directory that others could put code into.
+    Raises BackendUnavailable for a directory that other users could write code into.
     """
     config = Config.from_environment()
     shared = config.shared_cache
@@ -76,7 +75,7 @@ def places() -> list[Path]:
 def _trusted(path: Path) -> Path:
     """``path``, if only its user (or root) can put files into it: code is loaded from there."""
     with _typed("read", path):
-        status = path.stat()  # of what a link leads to: people move their caches to larger disks
+        status = path.stat()  # follows links: users move their caches to larger disks
         strangers = [each.st_uid for each in (status, path.lstat()) if _is_strangers(each)]
     if strangers:
         raise BackendUnavailable(
@@ -96,8 +95,8 @@ def _is_strangers(status: os.stat_result) -> bool:
 
 
 def _is_open(status: os.stat_result) -> bool:
-    """Whether others than its user can write there."""
-    own_group = status.st_gid in (os.getuid(), 0)  # where each user has a group, files are open to it
+    """Whether other users can write there."""
+    own_group = status.st_gid in (os.getuid(), 0)  # with one group per user, files are writable for it
     return bool(status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWOTH | stat.S_IWGRP))
 
 
@@ -117,7 +116,7 @@ def _is_writable(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _typed(what: str, path: Path) -> Iterator[None]:
-    """Says which place of the cache the system refused, and what to do."""
+    """Turns an OSError into an error that names the cache's path and a remedy."""
     try:
         yield
     except OSError as error:
@@ -129,12 +128,12 @@ def _typed(what: str, path: Path) -> Iterator[None]:
 
 # ---- entries -------------------------------------------------------------------------------------------------------
 def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None]) -> Path:
-    """The folder of one cache entry, built when it is missing or damaged.
+    """The folder of one cache entry, built if it is missing or damaged.
 
     ``build(folder, final)`` fills the empty temporary ``folder``, which is then renamed to ``final``; ``marker`` is a
     file that every entry of this kind has. Several processes may call this at once: one builds, the others wait for
-    it. What ``build`` raises goes to the caller, and leaves nothing behind; BackendUnavailable says that the directory
-    cannot be written, or that others could put code into the folder of that kind.
+    it. Exceptions of ``build`` reach the caller, and no files stay behind. Raises BackendUnavailable if the directory
+    cannot be written, or other users could write code into the folder of that kind.
     """
     for place in places():
         if (place / kind).is_dir():
@@ -164,7 +163,7 @@ def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None])
 
 
 def _make_folder(path: Path) -> None:
-    """Makes a folder; what has taken its name in the cache goes. Raises OSError."""
+    """Makes a folder; removes a file of the same name in the cache. Raises OSError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -175,7 +174,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _seal(folder: Path) -> None:
-    """Writes the list of the entry's files, and all of it through to the disk."""
+    """Writes the list of the entry's files, and flushes the entry to the disk."""
     files = {path.relative_to(folder).as_posix(): _digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     text = json.dumps({"files": files, "digest": _digest_of(files)})
     (folder / MANIFEST).write_text(text, encoding="utf-8")
@@ -184,7 +183,8 @@ def _seal(folder: Path) -> None:
 
 
 def _replace(folder: Path, final: Path) -> None:
-    """Gives ``folder`` its final name; what was there goes aside first, since a folder with files is not replaced."""
+    """Gives ``folder`` its final name; the old folder is moved away first, since a folder with files cannot be
+    replaced."""
     aside = folder.with_name(f"{folder.name}-old")
     with contextlib.suppress(FileNotFoundError):
         final.rename(aside)
@@ -210,15 +210,15 @@ def _flush(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support it
             raise
     finally:
         os.close(descriptor)
 
 
 def _is_sound(final: Path, marker: str) -> bool:
-    """Whether all files of an entry are there, as they were written, and none could be from another user. Digests are
-    compared once in a process, and again when a file looks otherwise than it did then."""
+    """Whether all files of an entry exist as written, and none could be from another user. Digests are compared once
+    per process, and again if a file's stamp has changed."""
     try:
         with _open(final / MANIFEST) as file:
             manifest = file.read()
@@ -230,7 +230,7 @@ def _is_sound(final: Path, marker: str) -> bool:
         folders = {final / parent for name in files for parent in PurePath(name).parents}
         for folder in folders:
             _require_own(folder, folder.stat())
-        is_shut = not final.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)  # then none gets at what is in it
+        is_shut = not final.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)  # then other users cannot reach its files
         if not is_shut and any(_is_open(path.stat()) for path in (*folders, *map(final.joinpath, (MANIFEST, *files)))):
             return False
         if _sound.get(final) == stamps:
@@ -240,7 +240,7 @@ def _is_sound(final: Path, marker: str) -> bool:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
     _sound[final] = stamps
-    with contextlib.suppress(OSError):  # a read-only place: nothing ages there
+    with contextlib.suppress(OSError):  # a read-only place: entries do not age there
         os.utime(final / MANIFEST)
     return True
 
@@ -252,8 +252,8 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _open(path: Path) -> BufferedReader:
-    """An ordinary file that is no other user's, to be read. Raises OSError for all else: to open a pipe
-    would wait for somebody who writes."""
+    """Opens an ordinary file of this user for reading. Raises OSError for anything else: opening a pipe would wait for
+    a writer."""
     with contextlib.ExitStack() as closing:
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
         closing.push(file)
@@ -276,13 +276,13 @@ def _digest_of(files: dict[str, str]) -> str:
 
 # ---- single files --------------------------------------------------------------------------------------------------
 def write_note(path: Path, data: bytes) -> None:
-    """Writes a file for :func:`read_note`. It only saves time, so a place that cannot be written does no harm."""
+    """Writes a file for :func:`read_note`. Notes only save time, so an unwritable place is no error."""
     with contextlib.suppress(OSError):
         write_atomically(path, _NOTE_MAGIC + hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
 
 
 def read_note(path: Path) -> bytes | None:
-    """What :func:`write_note` has written; None if it is missing or damaged."""
+    """The content of a note of :func:`write_note`; None if it is missing or damaged."""
     try:
         with _open(path) as file:
             head, _, data = file.read().partition(b"\n")
@@ -298,7 +298,7 @@ def write_file(path: Path, data: bytes) -> None:
             if file.read() == data:
                 return
     except OSError:
-        pass  # missing, or not to be read
+        pass  # missing or unreadable
     with _typed("written", path):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -306,7 +306,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file so that other processes see the old content or the new one, nothing between. Raises OSError."""
+    """Writes a file so that other processes see either the old content or the new one. Raises OSError."""
     _make_folder(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:32]}-")
     try:
@@ -323,7 +323,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def _kept(operation: int) -> Iterator[None]:
     """Holds the lock of the whole cache, where the file system has locks: LOCK_SH while entries are made, LOCK_EX while
-    they go."""
+    they are removed."""
     descriptor = os.open(cache_dir(), os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -351,10 +351,10 @@ def _locked(kind: str, key: str) -> Iterator[None]:
         yield  # closing the file unlocks it
 
 
-# ---- what is in it, and what goes ----------------------------------------------------------------------------------
+# ---- contents and removal ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Kind:
-    """One kind of what lies in the cache: how many, and how many bytes."""
+    """One kind of cache entries: their number and total bytes."""
 
     name: str
     count: int
@@ -362,7 +362,7 @@ class Kind:
 
 
 def contents() -> list[Kind]:
-    """What the cache directory has, by kind, the largest first."""
+    """The contents of the cache directory by kind, the largest first."""
     kinds = []
     with _typed("read", cache_dir()):
         for folder in sorted(path for path in cache_dir().iterdir() if path.is_dir()):
@@ -372,7 +372,7 @@ def contents() -> list[Kind]:
 
 
 def prune(days: float) -> int:
-    """Removes what nobody has used for ``days`` days, and what killed processes left half-made; returns the bytes."""
+    """Removes entries unused for ``days`` days, and half-written ones of killed processes; returns the bytes freed."""
     freed = 0
     now = time.time()
     for folder in [path for path in cache_dir().iterdir() if path.is_dir()]:
@@ -385,21 +385,21 @@ def prune(days: float) -> int:
 
 
 def clear() -> int:
-    """Removes everything, once what is being compiled is done; returns the bytes. Processes that run go on: what they
-    have loaded stays until they end, and what they need next is made again."""
+    """Removes everything, after running compilations have finished; returns the bytes freed. Running processes are not
+    harmed: loaded libraries stay until they end, and other entries are built again."""
     with _kept(fcntl.LOCK_EX):
         return sum(map(_free, list(cache_dir().iterdir())))
 
 
 def _free(item: Path) -> int:
-    """Removes a file or a folder; returns its bytes, 0 if it would not go."""
+    """Removes a file or a folder; returns its bytes, 0 if it could not be removed."""
     nbytes = _nbytes(item)
     _discard(item)
     return 0 if item.exists() else nbytes
 
 
 def _tidy() -> None:
-    """Prunes once a day, after something was built."""
+    """Prunes once a day, after a build."""
     mark = cache_dir() / "pruned"
     with contextlib.suppress(OSError):
         if mark.exists() and time.time() - mark.stat().st_mtime < _DAY:
@@ -416,7 +416,7 @@ def _last_use(item: Path) -> float:
 
 
 def _nbytes(item: Path) -> int:
-    """Of a file, or of all files in a folder; 0 for what goes meanwhile."""
+    """The bytes of a file, or of all files in a folder; 0 for files removed meanwhile."""
     total = 0
     with contextlib.suppress(OSError):
         if item.is_symlink() or item.is_file():

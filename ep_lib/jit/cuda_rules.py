@@ -1,12 +1,11 @@
-"""What is not CUDA is refused on the emulator too: NVRTC is asked beside g++, which compiles C++.
+"""Refuses sources on the emulator that are not CUDA: NVRTC checks them beside g++, which compiles C++.
 
-The answer is a part of what the cache keeps of a kernel, so it is asked once. ep_lib's own kernels are not asked about,
-as long as they include nothing of a learner's: its tests compile them for GPUs.
+The cache keeps the answer with the kernel, so each source is checked once. ep_lib's own kernels are not checked unless
+they include a learner's file: its tests compile them for GPUs.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,19 +18,16 @@ from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
 from ep_lib.jit import names, nvrtc, toolkit
 from ep_lib.jit.cache import say
 from ep_lib.jit.elf import Elf
-from ep_lib.jit.source import KernelSource
+from ep_lib.jit.source import NO_FILE, KernelSource
 
-_NO_FILE = re.compile("No such file|file not found")
 _UNCHECKED = "CUDA's own rules are not checked"
 
-# Of a cubin's attributes: a byte for how the value is stored, a byte for what it is, then its size, or the value itself
-_SIZED = 4
-_MAX_THREADS, _REGISTERS = 0x05, 0x2F
+_MAX_THREADS, _REGISTERS = 0x05, 0x2F  # attributes of a cubin
 _FILE_REGISTERS, _REGISTER_STEP, _WARP, _WARP_STEP, _MOST_THREADS = 65536, 8, 32, 4, 1024
 
 
 class Answer:
-    """What NVRTC said of a kernel's source; ``most_threads`` of a block, for each of its kernels."""
+    """NVRTC's answer for a kernel's source; ``most_threads``: the most threads of a block, for each kernel."""
 
     def __init__(self) -> None:
         self.refusal: EpError | None = None
@@ -40,14 +36,14 @@ class Answer:
 
 
 def identity(kernel: KernelSource, config: Config) -> str:
-    """Whom a compilation of ``kernel`` asks, for its key in the cache; "" if nothing is asked."""
+    """The NVRTC that checks ``kernel``, for the cache key; "" if it is not checked."""
     if not config.cuda_rules or _is_the_librarys(kernel):
         return ""
     return f"{_arch()} {nvrtc.identity() if nvrtc.available() else 'unchecked'}"
 
 
 def _arch() -> str:
-    """Which GPU is asked about. Not sm_90a, for which NVRTC takes more static shared memory than there may be."""
+    """The GPU to check for. Not sm_90a, for which NVRTC accepts too much static shared memory."""
     return f"sm_{Config.from_environment().cuda_arch}"
 
 
@@ -61,8 +57,8 @@ def _is_the_librarys(kernel: KernelSource) -> bool:
 def asked(
     kernel: KernelSource, kernels: Sequence[str], unit: str, found: names.GlobalFunctions, *, asks: str
 ) -> Iterator[Answer]:
-    """Asks NVRTC about a translation unit with ``kernels`` while the body compiles it. In the end raises
-    KernelCompileError for what no GPU takes; what g++ refuses and a GPU takes is told so."""
+    """Checks a translation unit with ``kernels`` by NVRTC while the body compiles it. At the end raises
+    KernelCompileError for code that no GPU accepts; an error of g++ for code that a GPU accepts says so."""
     answer = Answer()
     if not asks:
         yield answer
@@ -71,7 +67,7 @@ def asked(
         say_if_unchecked()
         yield answer
         return
-    from concurrent.futures import ThreadPoolExecutor  # here: what is in the cache needs none
+    from concurrent.futures import ThreadPoolExecutor  # imported here: cached kernels need none
 
     refused = threading.Event()
 
@@ -81,7 +77,7 @@ def asked(
             answer.takes = True
         except KernelCompileError as error:
             answer.refusal = error
-            if error.remedy:  # a rule of CUDA's, of which g++ knows nothing: it need not go on
+            if error.remedy:  # a rule of CUDA's that g++ does not know: it can stop
                 refused.set()
         except BackendUnavailable as error:
             _say_once(f"{_UNCHECKED}: {error}")
@@ -96,7 +92,7 @@ def asked(
                 raise
         except KernelCompileError as error:
             question.result()
-            if answer.takes and not _NO_FILE.search(str(error)):  # for NVRTC, headers of the host are empty
+            if answer.takes and not NO_FILE.search(str(error)):  # for NVRTC, headers of the host are empty
                 from ep_lib.jit import diagnostics  # its tables are for what goes wrong
 
                 raise diagnostics.of_the_emulator(error) from None
@@ -108,7 +104,7 @@ def asked(
 
 
 def say_if_unchecked() -> None:
-    """Says, once in a process, that NVRTC is missing, if it is to be asked."""
+    """Warns, once per process, that NVRTC is missing, if it is needed."""
     if Config.from_environment().cuda_rules and toolkit.find_nvrtc() is None:
         _say_once(f"{_UNCHECKED}: that takes NVRTC, though no GPU (pip install nvidia-cuda-nvrtc)")
 
@@ -119,28 +115,18 @@ def _say_once(text: str) -> None:
 
 
 def _most_threads(cubin: bytes, symbols: Sequence[str]) -> list[int]:
-    """The threads that a block of each kernel may have, by its ``__launch_bounds__`` and by its registers."""
+    """The most threads of a block for each kernel, from its ``__launch_bounds__`` and its registers."""
     elf = Elf(cubin)
     sections = {section.name: elf.data[section.offset : section.offset + section.size] for section in elf.sections}
     registers = {
         elf.symbols[symbol].name: count
-        for symbol, count in (struct.unpack("<II", value) for value in _attributes(sections[".nv.info"], _REGISTERS))
+        for symbol, count in (struct.unpack("<II", v) for v in nvrtc.attributes(sections[".nv.info"], _REGISTERS))
     }
     most = []
     for symbol in symbols:
         step = -(-registers.get(symbol, 0) // _REGISTER_STEP) * _REGISTER_STEP or _REGISTER_STEP
         warps = _FILE_REGISTERS // (step * _WARP) // _WARP_STEP * _WARP_STEP
-        bounds = [struct.unpack("<III", value) for value in _attributes(sections[f".nv.info.{symbol}"], _MAX_THREADS)]
+        of_kernel = sections[f".nv.info.{symbol}"]
+        bounds = [struct.unpack("<III", value) for value in nvrtc.attributes(of_kernel, _MAX_THREADS)]
         most.append(min(_MOST_THREADS, warps * _WARP, *(x * y * z for x, y, z in bounds)))
     return most
-
-
-def _attributes(section: bytes, wanted: int) -> Iterator[bytes]:
-    at = 0
-    while at < len(section):
-        form, what, size = struct.unpack_from("<BBH", section, at)
-        at += 4
-        if form == _SIZED:
-            if what == wanted:
-                yield section[at : at + size]
-            at += size

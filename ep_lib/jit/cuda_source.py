@@ -1,4 +1,4 @@
-"""Parses just enough of CUDA C++ to see in which order a kernel makes its calls: no compiler, no types.
+"""Parses just enough of CUDA C++ to find the order of a kernel's calls: no compiler, no types.
 
 :func:`blank` replaces comments, strings and preprocessor lines by spaces, :func:`functions` finds the device functions,
 :func:`bodies` all functions. Each has its body as a tree of :class:`Node`: calls in the order in which they run,
@@ -35,11 +35,11 @@ class Call:
 
 @dataclass
 class Node:
-    """A statement. "calls": those of one expression; "block": its parts in sequence; "branch": one of ``parts`` runs
-    (or none, if ``may_skip``); "loop": its parts run repeatedly; "jump": return, break, continue, goto."""
+    """A statement. "calls": the calls of one expression; "block": its parts in sequence; "branch": one of ``parts``
+    runs (or none, if ``may_skip``); "loop": its parts run repeatedly; "jump": return, break, continue, goto."""
 
     kind: Literal["calls", "block", "branch", "loop", "jump"]
-    calls: tuple[Call, ...] = ()  # of a branch or a loop: those of its condition
+    calls: tuple[Call, ...] = ()  # for a branch or a loop: the calls in its condition
     parts: list[Node] = field(default_factory=list)
     may_skip: bool = False
     begin: int = field(default=0, compare=False)  # offsets in the text
@@ -78,7 +78,7 @@ def functions(text: str) -> list[Function]:
     found = []
     end = 0
     for marker in _DEVICE.finditer(text):
-        if marker.start() < end:  # inside a function that is done, or a second marker on it
+        if marker.start() < end:  # inside a finished function, or a second marker on it
             continue
         at = marker.end()
         while (match := _NAME_AND_PAREN.search(text, at)) is not None:
@@ -99,7 +99,7 @@ def functions(text: str) -> list[Function]:
 
 
 def bodies(text: str) -> list[Node]:
-    """The bodies of all functions of a blanked text, those that macros begin included."""
+    """The bodies of all functions of a blanked text, also of those that begin with a macro."""
     found = []
     at = 0
     while (opening := text.find("{", at)) >= 0:

@@ -1,8 +1,8 @@
-"""What kernels and host tell each other about a rank: the structs of ``ep/device_state.cuh``, read from that header.
+"""The shared state of a rank's kernels and host: the structs of ``ep/device_state.cuh``, read from that header.
 
 A wait that reaches its limit, or a refused transfer, leaves a :class:`FaultRecord` in the first bytes of the rank's
-symmetric heap and lets the kernel return. After the next synchronisation the host decodes the record and raises what
-:func:`to_error` makes of it.
+symmetric heap and lets the kernel return. After the next synchronisation the host decodes the record and raises the
+exception of :func:`to_error`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAULT_BYTES = FAULT_DTYPE.itemsize  # at offset 0 of the header
 HEADER_BYTES = HEADER.size
 IBGDA_STATE_OFFSET = HEADER.offsets["ibgda"]  # all zero until ep_lib.ibgda.init_efa_device_state
 
-PIECE_COUNTS_OFFSET = HEADER.offsets["piece_counts"]  # what <ep/pieces.cuh> counted
+PIECE_COUNTS_OFFSET = HEADER.offsets["piece_counts"]  # the counts of <ep/pieces.cuh>
 MAX_PIECE_COUNTS = header_constant("ep/device_state.cuh", "kMaxPieceCounts")
 
 PHASE_NAMES = tuple(
@@ -44,17 +44,17 @@ INPUT_FAULTS = enumerators("ep/device_state.cuh", "InputFault")
 
 @dataclass(frozen=True)
 class FaultRecord:
-    """What a kernel recorded when it gave up.
+    """A kernel's record of its failure.
 
-    ``code`` is one of ``FAULT_TIMEOUT`` (``seen`` and ``expected`` are values of the flag waited for),
-    ``FAULT_RANGE`` (a transfer of bytes ``slot`` to ``seen`` where ``expected`` are registered), ``FAULT_HANDLE``
-    (entry ``slot`` of a handle at address ``seen`` that has ``expected`` entries; 0: not a handle of that kind),
-    ``FAULT_IBGDA_STATE`` (the IBGDA/EFA shim was used without its host side) and ``FAULT_TRANSPORT`` (``peer`` is out
-    of reach of loads and stores, and there is no network transport), and of a Buffer's calls ``FAULT_INPUT``
-    (element ``slot`` of topk_idx or topk_weights is wrong; ``expected`` is one of ``INPUT_FAULTS``), ``FAULT_OPTIONS``
-    (``peer`` passed other options: ``seen``, not ``expected``) and ``FAULT_ROOM`` (``seen`` rows came, ``expected``
-    were asked for). ``FAULT_PROXY``: the native proxy has given up (of no kernel, and nothing else is set).
-    ``peer`` and ``slot`` are -1 where no particular one is meant.
+    ``code`` is one of ``FAULT_TIMEOUT`` (``seen`` and ``expected``: values of the awaited flag), ``FAULT_RANGE`` (a
+    transfer of bytes ``slot`` to ``seen`` where ``expected`` are registered), ``FAULT_HANDLE`` (entry ``slot`` of a
+    handle at address ``seen`` that has ``expected`` entries; 0: not a handle of that kind), ``FAULT_IBGDA_STATE`` (the
+    IBGDA/EFA shim was used without its host side) and ``FAULT_TRANSPORT`` (``peer`` is out of reach of loads and
+    stores, and there is no network transport), and of a Buffer's calls ``FAULT_INPUT`` (element ``slot`` of topk_idx or
+    topk_weights is wrong; ``expected`` is one of ``INPUT_FAULTS``), ``FAULT_OPTIONS`` (``peer`` passed other options:
+    ``seen``, not ``expected``) and ``FAULT_ROOM`` (``seen`` rows arrived, ``expected`` were requested).
+    ``FAULT_PROXY``: the native proxy has failed (not a kernel's record, no other field is set). ``peer`` and ``slot``
+    are -1 if none applies.
     """
 
     code: int
@@ -85,7 +85,7 @@ def decode_fault(data: bytes) -> FaultRecord | None:
 
 def to_error(record: FaultRecord, transport: str = "") -> EpError:
     """The exception for a record: :class:`PeerTimeout` for a wait, :class:`KernelFault` for a refused transfer,
-    ArgumentError or RankMismatchError for what a dispatch was given. ``transport``: why it has failed, if it has."""
+    ArgumentError or RankMismatchError for a dispatch's arguments. ``transport``: the transport's failure, if any."""
     if record.code == FAULT_PROXY:
         why = transport or f"rank {record.rank}: the thread that carries out this rank's commands has given up"
         return KernelFault(f"{why}; nothing behind that was carried out: correct it, and start the ranks again")
@@ -139,7 +139,7 @@ def _error_of_kernel(record: FaultRecord) -> EpError:
 
 
 def _dispatch_error(record: FaultRecord) -> EpError:
-    """What the device finds where the host does not wait for it: ``num_worst_tokens``, low latency."""
+    """The error for a dispatch's arguments that only the device has checked: ``num_worst_tokens``, low latency."""
     if record.code == FAULT_OPTIONS:
         return RankMismatchError(
             f"rank {record.rank} and rank {record.peer} called dispatch differently: topk_weights and FP8 must be "
@@ -165,7 +165,9 @@ def _dispatch_error(record: FaultRecord) -> EpError:
 def _timeout(record: FaultRecord) -> PeerTimeout:
     whom = f"rank {record.peer}" if record.peer >= 0 else "its peers"
     text = f"{said_of(record)}; check whether {whom} launched the kernel, and which wait failed there"
-    if record.phase == "proxy":
+    if record.expected >= 1 << 63:
+        text = said_of(record, whom="its proxy" if record.phase == "proxy" else "")
+    elif record.phase == "proxy":
         text = (
             f"rank {record.rank} waited too long for its proxy, which has dealt with {record.seen} commands of a ring, "
             f"and {record.expected} were expected: has its thread ended, or is the link to a peer broken? On a GPU: do "
@@ -183,14 +185,15 @@ def _timeout(record: FaultRecord) -> PeerTimeout:
     )
 
 
-_BELOW_ZERO = " (a number below 0 that wrapped around? Counts are unsigned)"
+BELOW_ZERO = " (a number below 0 that wrapped around? Counts are unsigned)"
 
 
 def said_of(wait: FaultRecord | PeerTimeout, waited: str = "waited too long", whom: str = "") -> str:
-    """Who waited for whom, what was seen and what was expected, without any advice."""
+    """A sentence with the waiting rank, the awaited rank, the seen and the expected value, without advice."""
     whom = whom or (f"rank {wait.peer}" if wait.peer >= 0 else "its peers")
     where = f", slot {wait.slot}" if wait.slot >= 0 else ""
+    least = "at least " * (wait.seen < wait.expected)  # a tag is to be one value
     return (
-        f"rank {wait.rank} {waited} for {whom} ({wait.phase}{where}): the signal is {wait.seen}, at least "
-        f"{wait.expected} was expected{_BELOW_ZERO if wait.expected >= 1 << 63 else ''}"
+        f"rank {wait.rank} {waited} for {whom} ({wait.phase}{where}): the signal is {wait.seen}, {least}"
+        f"{wait.expected} was expected{BELOW_ZERO if wait.expected >= 1 << 63 else ''}"
     )

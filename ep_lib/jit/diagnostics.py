@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from ep_lib.errors import EpError, KernelCompileError
 from ep_lib.jit import digest, headers, names, pieces, toolkit, unseen
+from ep_lib.jit.cuda_source import matching
 from ep_lib.jit.elf import AtLoad
 from ep_lib.jit.lexer import without_comments
-from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
+from ep_lib.jit.source import ENTRY_FILE, NO_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.unseen import Unseen
 
 _ERRORS = (
@@ -25,7 +26,7 @@ _ERRORS = (
     re.compile(
         r"^(?P<file>[^\n]+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.+)$", re.MULTILINE
     ),
-    # {standard input}:77: Error: ... (the assembler, whose line number is of no use)
+    # {standard input}:77: Error: ... (the assembler, whose line number is useless)
     re.compile(r"^[^\n:]+:\d+: Error: (?P<text>.+)$", re.MULTILINE),
     # k.cu:3: undefined reference to ... (the linker; binutils 2.44 says "k.cu:3:(.text+0x19): ...")
     re.compile(
@@ -45,7 +46,7 @@ _INCLUSION = re.compile(r"^(?:In file included| {10,})\s*from (?P<file>[^\n:]+):
 _AMBIGUOUS = re.compile(r"overloaded|which instance of")
 _UNDECLARED = re.compile(r"declared|undefined|no member|not a member|identifier|name followed by")
 _SYNTAX = re.compile(r"expected|unterminated|not allowed|cannot appear")
-_NAMES_LINES = re.compile(r"^[ \t]*#[ \t]*line\b", re.MULTILINE)  # then they are those of a file
+_NAMES_LINES = re.compile(r"^[ \t]*#[ \t]*line\b", re.MULTILINE)  # then line numbers are another file's
 _BRANCHES = re.compile(r"^[ \t]*#[ \t]*el(?:se|if)", re.MULTILINE)  # their braces need not be balanced
 _ASM_PROBLEM = re.compile(r"\basm\b|asm operand|constraint|no such instruction|mnemonic|junk|Assembler|bad register")
 _INSTRUCTION = re.compile(r"no such instruction: `([\w.]+)")
@@ -53,13 +54,13 @@ _ASM = re.compile(r"\b(?:asm|__asm__)\b(?:\s+(?:volatile|__volatile__))?\s*\(")
 _INCLUDE_LINE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 
 _PTX_HINT = (
-    "the emulator runs on the CPU and knows no PTX: use the names of <ep/memory.cuh> (such as ep::fence_sys, "
+    "it runs on the CPU: use the names of <ep/memory.cuh> (such as ep::fence_sys, "
     "ep::ld_acquire_sys_u64), which are the same instruction on a GPU, or keep it for GPUs by `#ifndef EP_EMULATOR`"
 )
 
 
-# What NVRTC says of rules that C++ does not have, by the beginning or a part of its sentence; what we say in its place,
-# or "" for its own words; and what to write instead.
+# NVRTC's messages about rules that C++ does not have: the beginning or a part of its sentence; our wording, or "" to
+# keep its own; and the remedy.
 _RULES = (
     (
         re.compile(r"\n\s*#\s*include\s*[<\"](?:thrust|cub/device)/"),
@@ -99,6 +100,11 @@ _RULES = (
         "static __shared__ memory is 48 KiB at most: declare `extern __shared__` memory, and pass shared_bytes to the "
         "launch",
     ),
+    (
+        re.compile(r"uses too much local memory"),
+        "",
+        "the arrays of a thread have 512 KiB at most, and are slow long before: pass one in global memory",
+    ),
     (re.compile(r"too much global constant data"), "", "__constant__ memory is 64 KiB at most: write __device__"),
     (
         re.compile(r"expression must be a modifiable lvalue|a store to __constant__ memory"),
@@ -133,7 +139,7 @@ _RULES = (
         "kernels call nothing of CUDA's runtime: do this in Python, before the launch or behind it",
     ),
 )
-# What it says of C++ that nvcc takes, most of it extensions of g++'s, and what to write instead.
+# Its messages about C++ that nvcc accepts, mostly g++ extensions, and the remedy.
 _NVCC_TAKES = (
     (re.compile(r"\"auto\" is not allowed here"), "write a template, or a lambda"),
     (re.compile(r"\"(?:__)?typeof(?:__)?\" is undefined"), "write decltype(x), or auto"),
@@ -142,6 +148,16 @@ _NVCC_TAKES = (
     (
         re.compile(r"incomplete type \"[^\"]+\[\]\" is not allowed\n(?!.*__shared__)"),
         "give the array a size; what lies behind a struct is reached by a pointer, as (int*)(p + 1)",
+    ),
+    (re.compile(r"\"strlen\" is undefined\n.*\bstrlen\s*\(\s*\""), 'write sizeof("...") - 1'),
+    (re.compile(r"\"__(?:real|imag)__\" is undefined|\b_Complex\b"), "<cuda/std/complex> and <cuComplex.h> have them"),
+    (
+        re.compile(r"\"CUDART_\w+_B?FP16\" is undefined"),
+        "write __float2half(x) or __float2bfloat16(x), or the bits: __ushort_as_half(0x7c00)",
+    ),
+    (
+        re.compile("device-side kernel launch"),
+        "kernels are launched from Python, by Kernel.launch: there is no dynamic parallelism, neither here nor on GPUs",
     ),
     (
         re.compile(r"\"cuda(?:GridDependencySynchronize|TriggerProgrammaticLaunchCompletion)\" is undefined"),
@@ -155,7 +171,7 @@ _NAMES_ENTRY = re.compile(r"Entry function '(\w+)'")
 _OWN_WORDS = re.compile(r"^static.assert.*?(?=the emulator has no )")
 
 _MORE_ERRORS = 3  # beside the first one, in a message
-_MOST_OFFSETS = 4096  # of a function whose lines are looked for
+_MOST_OFFSETS = 4096  # of a function whose lines are searched
 _LONGEST_TEXT = 400  # of a compiler's sentence: some spell out hundreds of template arguments
 
 
@@ -189,7 +205,10 @@ def compile_error(
                 text = "it takes a reference, which the emulator does not have: pass that by value, or by a pointer"
             message = f"the kernel name {kernel.name!r} does not fit {kernel.filename}: {text}"
             return KernelCompileError(message, file=kernel.filename, line=None, log=report.log)
+    asm = None if is_gpu else report.inline_asm()
     place, via = report.locate()
+    if asm and _ASM_PROBLEM.search(text):
+        place, via, text = asm, None, "inline PTX"
     if is_gpu and place is None:
         place = report.of_the_kernel()
     source = report.source_line(place) if place else ""
@@ -199,12 +218,15 @@ def compile_error(
         lines.append(f"    {source}")
     if via and text == report.text:
         lines.append(f"  (the compiler stopped at {report.show(via)}: {report.source_line(via)})")
-    if target == "emulator" and (asm := report.inline_asm()):
-        lines.append(f"  hint: {report.show(asm)} has inline assembly; {_PTX_HINT}")
+    if asm:
+        lines.append(f"  hint: the emulator has no inline PTX ({report.show(asm)}), for {_PTX_HINT}")
     if remedy:
         lines.append(f"  remedy: {remedy}")
-    elif hint := headers.missing_include(kernel.source, text, source, is_gpu):
+    elif hint := headers.missing_include(kernel.source, text, source):
         lines.append(f"  hint: {hint}")
+    if kernel.left_out and headers.UNKNOWN.search(text):
+        left_out = ", ".join(kernel.left_out)
+        lines.append(f"  hint: not here, and left out: {left_out}; pass include=[the folder] if a kernel needs it")
     lines += report.more_errors()
     file = report.display(place.file) if place else None
     line = place.line if place else None
@@ -212,7 +234,7 @@ def compile_error(
 
 
 def _refused_for_gpus(text: str, kernel: KernelSource) -> tuple[str, str]:
-    """What to say of NVRTC's sentence and the line below it, and a remedy, or ""."""
+    """The message for NVRTC's sentence and the line below it, and a remedy, or ""."""
     told = text.partition("\n")[0]
     for pattern, remedy in _NVCC_TAKES:
         if pattern.search(text):
@@ -229,7 +251,8 @@ def _refused_for_gpus(text: str, kernel: KernelSource) -> tuple[str, str]:
 
 
 def of_the_emulator(error: KernelCompileError) -> KernelCompileError:
-    """The same error of a source that NVRTC takes, so that it is a matter of the emulator's: without what followed."""
+    """The error of a source that NVRTC accepts, reported as a limit of the emulator, without the errors that
+    followed."""
     text = str(error)
     if "error: the emulator has no " not in text:
         text = text.replace("error: ", "error: the emulator does not have this, which a GPU takes: ", 1)
@@ -238,8 +261,8 @@ def of_the_emulator(error: KernelCompileError) -> KernelCompileError:
 
 
 def initialiser_error(kernel: KernelSource, obj: Path, functions: Sequence[AtLoad]) -> KernelCompileError:
-    """The error for code that would run when the kernel is loaded: no GPU has that, and here a fault in it would end
-    the process."""
+    """The error for code that would run when the kernel is loaded: GPUs do not run such code, and on the emulator a
+    fault in it would end the process."""
     report = _Report(kernel, "", ())
     place = next((p for function in functions for p in _lines(obj, function) if report.is_own(p.file)), None)
     message = (
@@ -255,8 +278,8 @@ def initialiser_error(kernel: KernelSource, obj: Path, functions: Sequence[AtLoa
 def unseen_note(
     kernel: KernelSource, silent: Sequence[Unseen], with_lines: Sequence[Unseen], *, roots: Sequence[Path]
 ) -> str:
-    """What to say of accesses that the race checker does not see: ``silent``, and all that the same compilation
-    ``with_lines`` tells, where paths with brackets can be taken for accesses."""
+    """The message about accesses that the race checker does not see: ``silent``, with the lines that the same
+    compilation ``with_lines`` gives. (There, paths with brackets can look like accesses.)"""
     report, first = _Report(kernel, "", roots), silent[0]
     same = [each for each in with_lines if each[2:] == first[2:]]
     places = [_Place(each.file, each.line) for each in same if each.file and each.line]
@@ -296,7 +319,7 @@ def unseen_note(
 
 
 def _lines(obj: Path, function: AtLoad) -> list[_Place]:
-    """The lines of a function of an object file, those that call first; none where binutils is missing."""
+    """The lines of a function of an object file, lines with calls first; none without binutils."""
     offsets = [hex(offset) for offset in range(function.begin, min(function.end, function.begin + _MOST_OFFSETS))]
     try:
         command = ["addr2line", "-i", "-j", function.section, "-e", str(obj), *offsets]
@@ -320,7 +343,7 @@ def _ambiguous(kernel: KernelSource, found: names.GlobalFunctions) -> str:
 
 
 class _Report:
-    """A compiler's messages, with the questions that we ask of them."""
+    """A compiler's messages, and the facts that we need from them."""
 
     def __init__(self, kernel: KernelSource, log: str, roots: Sequence[Path]) -> None:
         self.kernel = kernel
@@ -341,7 +364,8 @@ class _Report:
         for pattern in _ERRORS:
             if found := list(pattern.finditer(self.raw)):
                 told = [self._place_and_text(match) for match in found]
-                # An unknown type makes a variable of a function's head, of which NVRTC says more before it names it.
+                # An unknown type turns a function's head into a variable's; NVRTC reports other errors of it before it
+                # names the type.
                 place, text = told[0]
                 named = [i for i, (at, says) in enumerate(told) if at == place and headers.UNDEFINED.search(says)]
                 first = named[0] if named and not headers.UNKNOWN.search(text) else 0
@@ -357,12 +381,12 @@ class _Report:
         if not groups.get("line"):
             return None, text
         file = groups["file"].strip()
-        if Path(file).name == UNIT_FILE:  # the linker takes the unit for the source; the line is right
+        if Path(file).name == UNIT_FILE:  # the linker names the unit instead of the source; the line is right
             file = self.source_path
         return _Place(file, int(groups["line"])), text
 
     def more_errors(self) -> list[str]:
-        """The errors that follow, a line each; often they come from the first one."""
+        """The later errors, a line each; the first one often causes them."""
         if self.count < 2:
             return []
         more = self.following[:_MORE_ERRORS]
@@ -374,16 +398,17 @@ class _Report:
 
     @property
     def is_in_our_lines(self) -> bool:
-        """Whether the compiler stopped in the lines that describe the kernel, and no line of a person led there."""
+        """Whether the compiler stopped in ep_lib's own lines about the kernel, without a user's line that led there."""
         if self.error is None or self._own_frame():
             return False
         return self.error.file == ENTRY_FILE or self.error.file.endswith("ep/detail/entry.cuh")
 
     def unfinished(self) -> tuple[_Place, str] | None:
-        """A brace that a file of the learner's leaves open, or a header's last line, if the compiler may have stumbled
-        over it: that shows lines later, or in the next file."""
+        """An unclosed brace in a learner's file, or the unfinished last line of a header, as a possible cause:
+        compilers report it lines later, or in the next file."""
         error = self.error
-        if error is not None and self.is_own(error.file) and not _SYNTAX.search(self.text):
+        may_be = _SYNTAX.search(self.text) or NO_FILE.search(self.text)  # where a brace lacks, no header is left out
+        if error is not None and self.is_own(error.file) and not may_be:
             return None
         for file in (self.source_path, *self._own_headers()):
             text = self._text_of(file)
@@ -401,19 +426,19 @@ class _Report:
         return (file for file in found if file != self.source_path and self.is_own(file))
 
     def locate(self) -> tuple[_Place | None, _Place | None]:
-        """The learner's line, and the line in a header where the compiler stopped when that is another one."""
+        """The learner's line, and the line in a header where the compiler stopped, if that is another one."""
         error = self.error
         if error is None:
             return self.inline_asm(), None
         if self.is_own(error.file):
             return error, None
-        if self.is_in_our_lines:  # a parenthesis that is never closed shows up after the end of the source
+        if self.is_in_our_lines:  # a parenthesis that is never closed is reported after the end of the source
             return _Place(self.source_path, max(1, len(self.kernel.source.splitlines()))), None
         frame = self._own_frame() or self._including_line(error.file)
         return (frame, error) if frame else (error, None)
 
     def _own_frame(self) -> _Place | None:
-        # g++ tells how it got there before the error, clang++ and NVRTC after it
+        # g++ prints the way to an error before it, clang++ and NVRTC after it
         around = self.raw[: self.end]
         frames = [_Place(m["file"].strip(), int(m["line"])) for m in _INSTANTIATION.finditer(around)]
         error_file = self.error.file if self.error else ""
@@ -423,7 +448,7 @@ class _Report:
         return next((frame for frame in frames if self.is_own(frame.file)), None)
 
     def _including_line(self, header: str) -> _Place | None:
-        """The learner's #include that leads to a header, for NVRTC, which does not tell."""
+        """The learner's #include that leads to a header, for NVRTC, which does not report it."""
         for match in _INCLUDE_LINE.finditer(self.kernel.source):
             files = digest.scan(match.group() + "\n", self.roots, toolkit.cuda_include_dirs()).files
             if header in files:
@@ -442,15 +467,16 @@ class _Report:
         return any(map(path.is_relative_to, self.own_roots)) and not any(map(path.is_relative_to, self.not_own))
 
     def inline_asm(self) -> _Place | None:
-        """The inline assembly of the learner's that the messages are about, if they are about assembly."""
+        """The learner's inline assembly that the messages are about, if any."""
         if not _ASM_PROBLEM.search(self.raw):
             return None
         unknown = _INSTRUCTION.search(self.raw)
         for file in (self.source_path, *self._own_headers()):
-            code = without_comments(self._text_of(file), keep_strings=True)
-            match = re.search(re.escape(unknown[1]) if unknown else _ASM, code)
-            if match:
-                return _Place(file, code.count("\n", 0, match.start()) + 1)
+            text = self._text_of(file)
+            code = without_comments(text)
+            for match in _ASM.finditer(code):
+                if not unknown or unknown[1] in text[match.end() : matching(code, match.end() - 1)]:
+                    return _Place(file, code.count("\n", 0, match.start()) + 1)
         return None
 
     def of_the_kernel(self) -> _Place | None:
@@ -463,7 +489,7 @@ class _Report:
         return _Place(self.source_path, code.count("\n", 0, match.start()) + 1) if match else None
 
     def display(self, file: str) -> str:
-        """The source under the name that its owner gave it; other files by their path."""
+        """The source by the name that its owner gave it; other files by their path."""
         return self.kernel.filename if file == self.source_path else file
 
     def show(self, place: _Place) -> str:

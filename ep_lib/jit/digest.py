@@ -1,7 +1,7 @@
-"""Cache keys: a digest of everything that can change what a compiler makes of a kernel.
+"""Cache keys: a digest of everything that can change the result of compiling a kernel.
 
-That is the translation unit (source, kernel name, defines), the options, the include roots in order, the compiler, the
-version of ep_lib, and the content of every header that the source includes, directly or through others. Headers are
+It covers the translation unit (source, kernel name, defines), the options, the include roots in order, the compiler,
+the version of ep_lib, and the content of every header that the source includes, directly or through others. Headers are
 found as a compiler finds them, so a header that newly appears in an earlier root changes the key. Conditions are not
 evaluated: a header behind ``#if 0`` counts too, which at worst costs an unnecessary recompilation.
 
@@ -24,7 +24,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from ep_lib.jit import cache
 
-_SCHEMA = "ep_lib jit 2"  # changes when old cache entries must not be used any more
+_SCHEMA = "ep_lib jit 2"  # changed to invalidate old cache entries
 
 # #include <a> and "a", __has_include(<a>), and #define X <a>, which may be included as X
 _INCLUDE = re.compile(
@@ -39,7 +39,7 @@ Stamp = tuple[int, int, int, int]  # modified and changed (ns), size, inode
 
 
 class _File(NamedTuple):
-    """What was in a file when it had this stamp."""
+    """The content of a file with this stamp."""
 
     stamp: Stamp
     digest: str
@@ -47,8 +47,8 @@ class _File(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """The headers that a source reaches, as absolute paths, sorted; ``others`` are names that no root has, ``settled``
-    those by which headers in no settled root, or the source, include one in a settled root."""
+    """The headers that a source reaches, as absolute paths, sorted; ``others``: names found in no root. ``settled``:
+    names by which the source, or headers outside the settled roots, include headers of a settled root."""
 
     digest: str
     files: tuple[str, ...]
@@ -56,13 +56,13 @@ class Headers(NamedTuple):
     settled: frozenset[str] = frozenset()
 
     def outside(self, folders: Sequence[Path]) -> list[Path]:
-        """Those that lie in none of some folders."""
+        """The headers outside of these folders."""
         inside = tuple(f"{folder}{os.sep}" for folder in folders)
         return [Path(file) for file in self.files if not file.startswith(inside)]
 
 
 class Recent(Generic[Key, Value]):
-    """The ``limit`` entries that were used last: a process may compile any number of sources."""
+    """A cache of the ``limit`` most recently used entries: a process may compile any number of sources."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -92,7 +92,7 @@ _SETTLED_NS = 50_000_000  # a file changed more recently than this may change ag
 
 
 def key(headers: Headers, parts: Iterable[str]) -> str:
-    """The cache key (64 hex digits) of a compilation: ``parts`` are texts, each of which matters, in order."""
+    """The cache key (64 hex digits) of a compilation. ``parts``: texts that all matter, in order."""
     hasher = hashlib.sha256()
     for part in (_SCHEMA, headers.digest, *parts):
         data = part.encode("utf-8", "surrogateescape")
@@ -106,9 +106,9 @@ def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = (), *
 
     The digest is of the headers' paths and contents; a path below ``home`` counts from there, so that two copies of a
     tree give the same.
-    ``settled_roots`` are large trees that hardly change (CUDA's headers): what was read there is remembered in the
-    cache directory and only checked by time and size, once in a process. Includes that no root has are left to the
-    compiler's own folders, which its version covers.
+    ``settled_roots`` are large trees that hardly change (CUDA's headers): their content is remembered in the cache
+    directory and only checked by time and size, once per process. Includes that no root has are left to the compiler's
+    own folders, which its version covers.
     """
     what = (text, tuple(map(str, roots)), tuple(map(str, settled_roots)), str(home))
     before = _walks.get(what)
@@ -123,10 +123,10 @@ def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = (), *
 
 
 class _Walk(NamedTuple):
-    """A scan that need not be made again as long as what it saw outside the settled roots is the same."""
+    """A scan that stays valid as long as the files that it saw outside the settled roots are unchanged."""
 
     headers: Headers
-    paths: tuple[tuple[str, Stamp], ...]  # headers, and folders in which one was looked for that is not there
+    paths: tuple[tuple[str, Stamp], ...]  # headers, and folders searched without success
 
     def holds(self) -> bool:
         return all(stamp_of(path) == stamp for path, stamp in self.paths)
@@ -143,7 +143,7 @@ class _Scan:
         self.resolved: dict[str, str] = {}
         self.own_roots = len(roots)
         self.own: dict[str, Stamp] = {}  # files and folders outside the settled roots
-        self.is_settled = True  # whether no file is so fresh that it may change unseen
+        self.is_settled = True  # False if a file is so fresh that it may change unseen
         self.store = _Store(settled) if settled else None
 
     def run(self, text: str) -> Headers:
@@ -203,7 +203,8 @@ class _Scan:
         return found
 
     def look_into(self, folder: str) -> None:
-        """A header that appears there changes the folder; where there is none, the folder above that has it."""
+        """Records a searched folder: a header that appears there changes its stamp. For a missing folder, records its
+        nearest existing parent."""
         while folder not in self.own:
             stamp = self.own[folder] = stamp_of(folder)
             if time.time_ns() - max(stamp[:2]) < _SETTLED_NS:
@@ -239,7 +240,7 @@ class _Scan:
 
 
 class _Store:
-    """What is known of the files under the settled roots, kept in the cache directory from process to process."""
+    """Known files under the settled roots, kept in the cache directory between processes."""
 
     _loaded: dict[Path, dict[str, _File]] = {}  # noqa: RUF012 - shared on purpose
 
@@ -256,7 +257,7 @@ class _Store:
         self.is_changed = True
 
     def save(self) -> None:
-        """Other processes may save at the same time: the last one wins, and the others' files are read once more."""
+        """Other processes may save at the same time: the last one wins, and files of the others are read again."""
         if self.is_changed:
             rows = {path: [list(file.stamp), file.digest, list(file.includes)] for path, file in self.files.items()}
             cache.write_note(self.path, json.dumps(rows).encode())
@@ -271,7 +272,7 @@ class _Store:
 
 
 def stamp_of(path: str) -> Stamp:
-    """Of a file; zeros if there is none. A text that a macro is defined as is asked for as well, however long it is."""
+    """The stamp of a file; zeros if there is none. The path may be any macro's text, of any length."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError as error:

@@ -74,8 +74,8 @@ class Elf:
         return next((memory_size for kind, memory_size in self.segments if kind == PT_TLS), 0)
 
     def symbol_bytes(self, name: str) -> bytes:
-        """Content of an initialised variable, before all of one that others see. Raises ``KeyError`` when it does not
-        exist or has no content."""
+        """Content of an initialised variable, preferably a global one. Raises ``KeyError`` if it does not exist or has
+        no content."""
         for symbol in sorted(self.symbols, key=lambda each: each.is_local):
             if symbol.name == name and 0 < symbol.section < SHN_LORESERVE:
                 section = self.sections[symbol.section]
@@ -86,11 +86,12 @@ class Elf:
         raise KeyError(name)
 
     def undefined_names(self) -> set[str]:
-        """What an object file uses and does not define."""
+        """Symbols that an object file uses and does not define."""
         return {s.name for s in self.symbols if s.section == SHN_UNDEF and s.name}
 
     def defined_names(self, *, local: bool = False, strong: bool = False) -> set[str]:
-        """What it defines for others; ``local``: also for itself; ``strong``: what no other definition replaces."""
+        """Symbols that it defines for others; ``local``: also for itself; ``strong``: only those that no other
+        definition replaces."""
         return {
             s.name
             for s in self.symbols
@@ -108,7 +109,7 @@ class Elf:
             while at < end:
                 (length,) = struct.unpack_from("<I", self.data, at)
                 (version,) = struct.unpack_from("<H", self.data, at + 4)
-                codes = at + 10 + (6 if version >= 4 else 5)  # behind the lengths and what says how lines are told
+                codes = at + 10 + (6 if version >= 4 else 5)  # behind the lengths and the description of the line table
                 names = codes - 1 + self.data[codes - 1]  # behind the lengths of the codes
                 if not 2 <= version <= 4:
                     raise ValueError(f"a table of lines of DWARF {version}; -gdwarf-4 asks for another")
@@ -127,7 +128,7 @@ class Elf:
         return found
 
     def _uleb128(self, at: int) -> tuple[int, int]:
-        """A number in as few bytes as it takes, and where it ends."""
+        """A number of variable length (LEB128), and where it ends."""
         value = shift = 0
         while True:
             byte = self.data[at]
@@ -136,13 +137,13 @@ class Elf:
                 return value, at
 
     def relocations(self, section: int) -> list[tuple[int, Symbol, int]]:
-        """(offset, symbol, addend) of what the linker writes into a section of an object file."""
+        """(offset, symbol, addend) of the relocations in a section of an object file."""
         tables = (table for table in self.sections if table.type == _SHT_RELA and table.info == section)
         return [(offset, symbol, addend) for table in tables for offset, symbol, _, addend in self._relocations(table)]
 
     def addresses_of_others(self) -> list[str]:
-        """What a library has the address of that another one defines. Functions that it only calls are not among them:
-        those have an entry in the table that calls go through."""
+        """Symbols of other libraries whose address this library takes. Functions that it only calls are not among them:
+        calls go through the procedure linkage table."""
         loaders = [s for s in self.sections if s.type == _SHT_RELA and self.sections[s.link].type == _SHT_DYNSYM]
         return sorted(
             {
@@ -204,13 +205,13 @@ def defined_tls_symbols(obj: Elf) -> list[str]:
 
 
 def variable_sizes(obj: Elf) -> dict[str, int]:
-    """Bytes of each variable that an object file defines, but for the thread-local ones."""
+    """Bytes of each variable that an object file defines, except thread-local ones."""
     return {s.name: s.size for s in obj.symbols if s.section != SHN_UNDEF and s.type in (STT_OBJECT, STT_COMMON)}
 
 
 @dataclass(frozen=True)
 class AtLoad:
-    """A function that the loader runs: the initialisers of an object file, or one that is marked as a constructor."""
+    """A function that the loader runs: an object file's initialisers, or a function marked as a constructor."""
 
     section: str
     begin: int
@@ -218,7 +219,7 @@ class AtLoad:
 
 
 def functions_at_load(obj: Elf) -> list[AtLoad]:
-    """What an object file has run when it is loaded or unloaded, without what the compiler does."""
+    """Functions that run when an object file is loaded or unloaded, without the compiler's own."""
     resolvers = [s for s in obj.symbols if s.type == STT_GNU_IFUNC and s.section != SHN_UNDEF]
     found = [AtLoad(obj.sections[s.section].name, s.value, s.value + s.size) for s in resolvers]
     found += [AtLoad(s.name, 0, s.size) for s in obj.sections if s.name in (".init", ".fini") and s.size]
@@ -237,16 +238,16 @@ def functions_at_load(obj: Elf) -> list[AtLoad]:
 
 
 def names_of_the_linker(obj: Elf, inputs: Sequence[Elf], linked: Elf) -> list[str]:
-    """What an object file uses and none of the linker's ``inputs`` defines, but what is ``linked`` has: ``_DYNAMIC``,
-    ``__ehdr_start``, ``end``. Without the two that compilers themselves use."""
+    """Symbols that an object file uses and only the linker defines (in ``linked``, not in its ``inputs``):
+    ``_DYNAMIC``, ``__ehdr_start``, ``end``. Without the two that compilers themselves use."""
     used = {s.name for s in obj.symbols if s.section == SHN_UNDEF} - {"_GLOBAL_OFFSET_TABLE_", "__dso_handle", ""}
     defined = {s.name for each in inputs for s in each.symbols if s.section != SHN_UNDEF}
     return sorted((used - defined) & {s.name for s in linked.symbols if s.section != SHN_UNDEF})
 
 
 def virtual_thunks(obj: Elf) -> list[str]:
-    """Code that compilers write for virtual functions of virtual bases, behind all passes: it reads how far an object
-    lies from its base."""
+    """Code that compilers write for virtual functions of virtual bases, after all passes: it reads the offset of an
+    object from its base."""
     return sorted({s.name for s in obj.symbols if s.name.startswith(("_ZTv", "_ZTc")) and s.section != SHN_UNDEF})
 
 

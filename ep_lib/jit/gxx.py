@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, cuda_rules, digest, names, sealed, toolkit, unseen
+from ep_lib.jit import cache, cuda_rules, digest, names, nvrtc, sealed, toolkit, unseen
 from ep_lib.jit.closed import (
     MERGE,
     called_by,
@@ -46,18 +46,18 @@ from ep_lib.jit.toolkit import Compiler
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-HALF = "half"  # the kind of the cache's entries that are a kernel's own object: see closed.py
+HALF = "half"  # kind of cache entries: a kernel's own object, see closed.py
 _NO_KERNELS = names.GlobalFunctions((), frozenset(), True)
 _UNWATCHED = "unwatched.json"  # beside an object: accesses that the race checker does not see, a line each
 _OBJECT, _LIBRARY = "kernel.o", "kernel.so"
 _ENTRY_SYMBOL = "epemu_entry_{}"
 _TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/device/ep/detail/entry.cuh
-_LIMITS = "gpu.json"  # how many threads a block of each kernel may have on a GPU, if that was asked
+_LIMITS = "gpu.json"  # the most threads of a block of each kernel on a GPU, if known
 MAX_THREADS = 1024  # of any block
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
-_CPU_S, _IDLE_S = 1200.0, 300.0  # that a compiler may take: of CPU time, and doing nothing
+_CPU_S, _IDLE_S = 1200.0, 300.0  # a compiler's limits: CPU time, and idle time
 
-# What a compiler says when the machine, not the source, is at fault
+# Compiler messages that blame the machine, not the source
 _MACHINE = re.compile(
     r"no space left on device|disk quota exceeded|read-only file system|cannot create temporary file|"
     r"input/output error|killed signal|terminated program|virtual memory exhausted|out of memory|"
@@ -66,9 +66,9 @@ _MACHINE = re.compile(
     re.IGNORECASE,
 )
 
-_TOO_LARGE = "File size limit exceeded"  # of a program that is ended by SIGXFSZ
+_TOO_LARGE = "File size limit exceeded"  # message of a program that SIGXFSZ has ended
 
-# Lines and inlined functions, no variables: almost half the time of a compilation would go into where those are.
+# Lines and inlined functions, but no places of variables: those would take almost half of a compilation.
 _LINES = ["-g1", "-fno-var-tracking"]
 
 # -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; libtsan is never linked.
@@ -76,54 +76,54 @@ _KERNEL_FLAGS = [
     "-std=c++17",
     "-O1",
     *_LINES,
-    "-gdwarf-4",  # binutils' addr2line takes file 0 of DWARF 5, the unit, for a file that it does not find
+    "-gdwarf-4",  # binutils' addr2line reports file 0 of DWARF 5, the unit, for files that it does not find
     "-fPIC",
     "-fno-exceptions",
-    "-fno-rtti",  # as on GPUs; a table of virtual functions then names nothing of the C++ library's
+    "-fno-rtti",  # as on GPUs; virtual tables then do not refer to the C++ library
     "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
-    "-fwrapv",  # as an integer of a GPU does
+    "-fwrapv",  # integers wrap around, as on a GPU
     "-fsanitize=thread",
-    "-fstack-protector-strong",  # past a local array through a pointer that g++ lost, seen when the function returns
-    "-fsanitize=alignment",  # what g++ would take apart, such as an int4 at an odd address, a GPU does not forgive
-    # What a GPU defines and C++ does not, and division by 0, which both leave open.
+    "-fstack-protector-strong",  # finds writes past a local array, when the function returns
+    "-fsanitize=alignment",  # a GPU faults on misaligned accesses, such as an int4 at an odd address
+    # Operations that a GPU defines and C++ does not, and division by 0, undefined on both.
     "-fsanitize=shift-exponent,float-cast-overflow,integer-divide-by-zero",
     "-fvisibility=hidden",
     "-DEP_EMULATOR=1",
     "-U_FORTIFY_SOURCE",  # Ubuntu defines it: its longjmp refuses to change fibers, its memcpy escapes the checks
-    # As in ep_emulator/prelude.h: calls, which the runtime sees.
+    # As in ep_emulator/prelude.h: the runtime sees these as calls.
     *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
     "-w",
     "-fdiagnostics-color=never",
 ]
-# What g++ does after it has told the sanitizer of all accesses. None of it changes what the emulator sees; kernels
-# spend their time in the runtime, and a compilation takes a quarter less without it.
+# Optimisations after the sanitizer's pass, switched off. They do not change what the emulator sees; kernels spend their
+# time in the runtime, and a compilation takes a quarter less without them.
 _GCC_LATE = (
     *("tree-loop-optimize", "forward-propagate", "dse", "if-conversion", "if-conversion2", "move-loop-invariants"),
     *("cprop-registers", "shrink-wrap", "reorder-blocks", "split-wide-types"),
 )
 _GCC_FLAGS = [
-    # An index past a local array or a constant, which g++ does not tell the sanitizer of: at a struct's end, too, and
-    # by what it knows of the variable where the type has no bound.
+    # Find an index past a local array or a constant, which the sanitizer does not see: also at a struct's end, and by
+    # the variable's size if the type has no bound.
     *("-fsanitize=bounds-strict", "-fsanitize=object-size"),
     *("--param", "tsan-distinguish-volatile=1", "-fno-extern-tls-init", "-fmax-errors=20", "-pipe"),
     *(f"-fno-{step}" for step in _GCC_LATE),
-    # Of a cast of one it makes lfloor or lceil, before the sanitizer looks at casts.
+    # g++ turns a cast of these into lfloor or lceil, before the sanitizer checks casts.
     *(f"-fno-builtin-{name}" for name in ("floor", "floorf", "ceil", "ceilf")),
-    # Of a __shared__ struct that no kernel writes it takes the initial values for what is read; GPUs have none there.
+    # g++ replaces reads of a __shared__ struct that no kernel writes by its initial values; GPUs have none.
     "-fno-ipa-reference-addressable",
-    # A struct that is passed by value is copied by its constructor, in loads that the sanitizer sees; else by the call,
-    # in loads that it does not see.
+    # Constructors then copy a struct passed by value, in loads that the sanitizer sees; otherwise the call copies it
+    # unseen.
     "-fno-elide-constructors",
 ]
-_READ = "read.d"  # which files were read, as compilers tell make
-# g++ refuses functions that are to be inlined and call themselves, or each other; GPUs and clang++ take them. Such a
-# source is compiled once more, and what is inlined is g++'s choice.
+_READ = "read.d"  # the files that were read, in make's format
+# g++ refuses recursive functions that must be inlined; GPUs and clang++ accept them. Such a source is compiled again
+# with inlining left to g++.
 _CANNOT_INLINE = "inlining failed in call to 'always_inline'"
 _UNFORCED = "#undef __forceinline__\n#define __forceinline__ inline\n"
 _CLANG_FLAGS = [
     *("-fsanitize=bounds", "-mllvm", "-tsan-distinguish-volatile=1", "-ferror-limit=20", "-Wno-everything"),
-    # Those below, and not the processor's instructions, for which 0 is as small as -0.
+    # The functions below replace the processor's instructions, which treat 0 as equal to -0.
     *(f"-fno-builtin-{name}" for name in ("fmin", "fminf", "fmax", "fmaxf")),
 ]
 _RUNTIME_FLAGS = [
@@ -141,9 +141,9 @@ _RUNTIME_FLAGS = [
 # -z relro, -z now: the addresses of the runtime's functions are read-only from the start.
 _KERNEL_LINK_FLAGS = ["-shared", "-Wl,-z,defs,-z,relro,-z,now,--as-needed"]
 _RUNTIME_LINK_FLAGS = ["-shared", "-pthread"]
-# The heap only: fibers leave their stacks without a word to the sanitizer.
+# The heap only: the sanitizer does not know about fibers' stack switches.
 _SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--param=asan-stack=0", "-O1"]
-# What the prelude includes in any case. Another header of the C++ library, or a name of it, brings the rest.
+# Headers that the prelude always includes. Another header of the C++ library, or a name of it, adds the rest.
 # fmt: off
 _ALWAYS_INCLUDED = frozenset((
     "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "limits", "new",
@@ -153,10 +153,10 @@ _ALWAYS_INCLUDED = frozenset((
 _CPP_HEADER = re.compile(r"[a-z]\w+|bits/stdc\+\+\.h")
 _CPP_NAME = re.compile(r"\bstd\b")
 _RUNTIME_HEADERS = "precompiled.hpp"
-_HEADERS_PAY = 8  # files to compile; parsing the headers takes what six of them save
+_HEADERS_PAY = 8  # files to compile; parsing the headers costs as much as six files save
 _RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
 
-# What of the C library would end the process, or change it. A GPU has none of that.
+# Functions of the C library that would end or change the process. A GPU has none of them.
 # fmt: off
 _ENDS = (
     "exit", "_exit", "_Exit", "quick_exit", "raise", "kill", "killpg", "tgkill", "sigqueue", "pthread_exit",
@@ -176,11 +176,10 @@ _HOST_ONLY = (
 # fmt: on
 _MANGLED = {"std::thread": "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"}
 
-# Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
-# with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and
-# so do `new` and `delete` (under their mangled names), what would end or change the process, and what a function finds
-# wrong with its own stack at its end. The C library's fmin and fmax may take -0 for 0, and a signaling NaN for no
-# number; a GPU's do not.
+# Linked into every kernel. `__shared__` is thread_local, so compilers get its addresses from __tls_get_addr: this one
+# returns the running block's area. Also sent to the runtime: compilers' plain copies of large structs, `new` and
+# `delete` (under their mangled names), functions that would end or change the process, and a function's report of a
+# damaged stack. The C library's fmin and fmax may treat -0 as 0, and propagate a signaling NaN; a GPU's do not.
 _SUPPORT_SOURCE = """
 #include <stddef.h>
 extern "C" {
@@ -223,12 +222,12 @@ _SUPPORT_FLAGS = ["-x", "c++", "-O2", "-fPIC", "-fno-builtin", "-foptimize-sibli
 class EmulatorImage:
     """A kernel compiled for the emulator.
 
-    ``path`` is the shared library (linked against :func:`build_runtime`'s), which several kernels of one source share,
-    ``entry_symbol`` the function ``void(void** args)`` in it that calls the kernel. ``writable_globals`` says that the
-    kernel has variables of its own (``__device__`` and the like), so each kernel of each rank needs its own copy of the
-    library. ``static_shared_bytes`` is the size of ``__shared__`` variables, and the offset at which
-    ``extern __shared__`` memory begins. ``unwatched`` says, a line each, which accesses the race checker does not see.
-    ``most_threads``: of a block, as far as NVRTC was asked.
+    ``path``: the shared library (linked against :func:`build_runtime`'s), which several kernels of one source share.
+    ``entry_symbol``: its function ``void(void** args)`` that calls the kernel. ``writable_globals``: the kernel has
+    variables of its own (``__device__`` and the like), so each kernel of each rank needs its own copy of the library.
+    ``static_shared_bytes`` is the size of ``__shared__`` variables, and the offset at which ``extern __shared__``
+    memory begins. ``unwatched``: the accesses that the race checker does not see, a line each. ``most_threads``: of a
+    block, if NVRTC was asked.
     """
 
     path: Path
@@ -242,7 +241,7 @@ class EmulatorImage:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What goes into the compilation of a kernel, and the cache key that follows from it."""
+    """The inputs of a kernel's compilation, and their cache key."""
 
     compiler: Compiler
     prelude: Path
@@ -258,19 +257,19 @@ class _Plan:
 
     @property
     def flags(self) -> list[str]:
-        """The compiler's. CUB uses a name before it gives it a new meaning, which g++ takes with -fpermissive only."""
+        """The compiler's flags. CUB uses a name before it redefines it, which g++ accepts only with -fpermissive."""
         cub = not self.compiler.is_clang and any("/cub/" in file for file in self.headers.files)
         return [*_kernel_flags(self.compiler, self.uses_cpp_library), *(["-fpermissive"] if cub else [])]
 
     @property
     def own_headers(self) -> list[Path]:
-        """Without CUDA's and the emulator's."""
+        """The headers, without CUDA's and the emulator's."""
         return self.headers.outside([*self.system_roots, toolkit.EMULATOR_INCLUDE])
 
     @property
     def looked_through(self) -> list[str]:
-        """What is asked of the compiler, so that no access is left out. clang++'s sanitizer leaves out reads of structs
-        of more than 16 bytes that a call copies, and says it nowhere."""
+        """Options for finding unseen accesses. clang++'s sanitizer silently omits reads of structs of more than 16
+        bytes that a call copies."""
         return [] if self.compiler.is_clang else [unseen.DUMP, unseen.CLASSES]
 
     @property
@@ -278,7 +277,7 @@ class _Plan:
         return self._key("emulator", *_KERNEL_LINK_FLAGS, _SUPPORT_SOURCE, str(self.prelude), str(self.runtime))
 
     def object_key(self, *more: str) -> str:
-        """Of the object alone, which knows no place of the cache."""
+        """The key of the object alone, which does not depend on the cache's place."""
         return self._key("object", self.prelude.name, self.runtime.name, *more)
 
     def _key(self, *more: str) -> str:
@@ -306,9 +305,9 @@ def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path, *, is
     return _Plan(compiler, prelude, runtime, kernels, unit, headers, roots, system, library, arch, asks)
 
 
-@functools.lru_cache(256)  # the headers' digest says what is in them
+@functools.lru_cache(256)  # the headers' digest stands for their content
 def _uses_cpp_library(unit: str, headers: digest.Headers, system: tuple[Path, ...]) -> bool:
-    """Whether a kernel may need more of the C++ library than :data:`_ALWAYS_INCLUDED`: too often does no harm."""
+    """Whether a kernel may need more of the C++ library than :data:`_ALWAYS_INCLUDED`: a false yes does no harm."""
     if any(_CPP_HEADER.fullmatch(name) and name not in _ALWAYS_INCLUDED for name in headers.others):
         return True
     texts = (path.read_text(encoding="utf-8", errors="replace") for path in headers.outside([*system, toolkit.PACKAGE]))
@@ -316,15 +315,15 @@ def _uses_cpp_library(unit: str, headers: digest.Headers, system: tuple[Path, ..
 
 
 def cache_key(kernel: KernelSource) -> str:
-    """The key of a kernel's cache entry: another one whenever anything changed that the compiler would see."""
+    """The key of a kernel's cache entry: it changes with every input of the compiler."""
     return _plan(kernel, names.compiled_together(kernel), toolkit.EMULATED_TRANSPORT).key
 
 
 def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULATED_TRANSPORT) -> EmulatorImage:
-    """Compiles a kernel to a shared library, or finds it in the cache. ``transport``: whose folder to search.
+    """Compiles a kernel to a shared library, or finds it in the cache. ``transport``: the folder of its headers.
 
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
-    :class:`BackendUnavailable` when there is no compiler.
+    :class:`BackendUnavailable` if there is no compiler.
     """
     together = names.compiled_together(kernel)
     try:
@@ -332,7 +331,7 @@ def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULAT
     except KernelCompileError as error:
         if len(together) == 1 or ENTRY_FILE not in error.log:
             raise
-        return _build(kernel, (kernel.name,), transport)  # another kernel is not what its text looks like
+        return _build(kernel, (kernel.name,), transport)  # another kernel differs from what its text suggests
 
 
 def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> EmulatorImage:
@@ -342,24 +341,20 @@ def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> E
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, plan.own_headers)
-        try:
-            _compile_object(kernel, plan, folder, found)
-            _link(kernel, plan, folder, [folder / _OBJECT], found)
-        except KernelCompileError:
-            from ep_lib.jit import host_code  # few sources have any
 
-            if (unit := host_code.set_aside(plan.unit)) == plan.unit:
-                raise
-            without = replace(plan, unit=unit)
-            _compile_object(kernel, without, folder, found)
-            _link(kernel, without, folder, [folder / _OBJECT], found)
+        def make(each: KernelSource) -> None:
+            of_it = plan if each is kernel else replace(plan, unit=each.translation_unit(kernels))
+            _compile_object(each, of_it, folder, found)
+            _link(each, of_it, folder, [folder / _OBJECT], found)
+
+        nvrtc.without_the_host(kernel, transport, make)
 
     return _load_image(cache.entry("emulator", plan.key, "image.json", build), kernels.index(kernel.name))
 
 
-# ---- a kernel beside which somebody else's code is linked: ep_lib/jit/closed.py ----
+# ---- a kernel linked with foreign code: ep_lib/jit/closed.py ----
 def compile_half(kernel: KernelSource, transport: Path = toolkit.EMULATED_TRANSPORT) -> Path:
-    """The object of a kernel's own source, which does not depend on ``kernel.closed``; or what is in the cache."""
+    """The object of a kernel's own source, which does not depend on ``kernel.closed``; compiled or from the cache."""
     return _half(kernel, _plan(kernel, names.compiled_together(kernel), transport, is_half=True))
 
 
@@ -388,9 +383,9 @@ def _build_of_two(kernel: KernelSource, closed: KernelSource, plan: _Plan, trans
 
 
 def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[str]) -> None:
-    """Compiles ``source`` to an object that shows others only ``exported``."""
+    """Compiles ``source`` to an object that exports only ``exported``."""
     whole, read = folder / _OBJECT, folder / _READ
-    # g++ makes static members of templates one for the whole process, whatever objcopy says
+    # g++ makes static members of templates unique in the process, in spite of objcopy
     own_names = [] if plan.compiler.is_clang else ["-fno-gnu-unique"]
     parts = _compile_object(source, plan, folder, _NO_KERNELS, ["-MD", "-MF", str(read), "-gz=none", *own_names])
     runtime, support = (Elf(file.read_bytes()) for file in (plan.runtime, _support(plan.compiler)))
@@ -425,8 +420,8 @@ def _beside(compiler: Compiler, name: str) -> str:
 def build_runtime() -> Path:
     """The emulator's C++ runtime as a shared library, compiled at first use and cached.
 
-    That takes most of a minute of CPU time, once: checkouts of the same source share it, and each file of it is kept
-    by itself: after an interruption it goes on where it stopped, and a change of one file compiles that file only.
+    The first build takes most of a minute of CPU time; checkouts of the same source share it. Each file is cached by
+    itself: a build continues after an interruption, and a changed file is compiled alone.
     """
     compiler = toolkit.find_compiler()
     sources = sorted(name for name in os.listdir(toolkit.RUNTIME_SOURCES) if name.endswith(".cpp"))  # noqa: PTH208
@@ -434,7 +429,7 @@ def build_runtime() -> Path:
     name = f"libepemu-{key[:12]}.so"
 
     def build(folder: Path, _: Path) -> None:
-        # Here: most processes find the runtime in the cache.
+        # Imported here: most processes find the runtime in the cache.
         from concurrent.futures import FIRST_COMPLETED, wait
 
         from tqdm import tqdm
@@ -444,7 +439,7 @@ def build_runtime() -> Path:
             processes.stoppable_threads(os.cpu_count() or 2) as pool,
         ):
             headers = pool.submit(_runtime_headers, compiler, place) if _headers_pay(compiler, sources) else None
-            # The longest first: they start beside the headers, and gain least by them.
+            # The longest first: they start while the headers are compiled, and gain least from them.
             by_length = sorted(sources, key=lambda source: -(toolkit.RUNTIME_SOURCES / source).stat().st_size)
             running = {source: pool.submit(_runtime_object, compiler, source, headers) for source in by_length}
             what, stream = "compiling the emulator, once for this version", _watched_stream()
@@ -457,7 +452,7 @@ def build_runtime() -> Path:
                     for future in done:
                         future.result()
                     bar.update(len(done))
-                    bar.refresh()  # the time goes on while no file is done
+                    bar.refresh()  # updates the time while no file is finished
         objects = [str(running[source].result()) for source in sources]
         command = [compiler.path, *_RUNTIME_LINK_FLAGS, *_sanitizer(), *objects, "-ldl", "-o", str(folder / name)]
         _tool(command, "the emulator", folder / name)
@@ -469,7 +464,7 @@ def build_host_library(
     name: str, folder: Path, *, includes: Sequence[Path] = (), libraries: Sequence[str] = ()
 ) -> Path:
     """All C++ files of ``folder`` as one shared library of this process, compiled at first use and cached. They may
-    include the structs that host and kernels share, as ``<ep/...>``, and what is in ``includes``."""
+    include the structs that host and kernels share, as ``<ep/...>``, and headers in ``includes``."""
     compiler, sources = toolkit.find_compiler(), sorted(folder.glob("*.cpp"))
     roots = [folder, toolkit.DEVICE_INCLUDE, *includes]
     headers = digest.scan("".join(f"#include <{s.name}>\n" for s in sources), roots, home=toolkit.PACKAGE)
@@ -489,7 +484,7 @@ def build_host_library(
 def _sanitizer() -> list[str]:
     if not Config.from_environment().sanitize:
         return []
-    if "libasan" not in Path("/proc/self/maps").read_text():  # it would end the process
+    if "libasan" not in Path("/proc/self/maps").read_text():  # without libasan, loading it would end the process
         raise BackendUnavailable(
             "EP_LIB_SANITIZE is set, and the sanitizers' libraries are not loaded: run `make sanitize`, or unset it"
         )
@@ -504,7 +499,7 @@ def _runtime_key(compiler: Compiler, sources: Sequence[str]) -> str:
 
 
 def _headers_pay(compiler: Compiler, sources: Sequence[str]) -> bool:
-    """Whether so many files are to be compiled that it pays to parse their headers beforehand. Never with clang++."""
+    """Whether enough files need compiling to parse their headers first. Never with clang++."""
     places = cache.places()
     keys = (_runtime_key(compiler, [source]) for source in sources)
     missing = sum(not any((place / "object" / key).is_dir() for place in places) for key in keys)
@@ -512,9 +507,9 @@ def _headers_pay(compiler: Compiler, sources: Sequence[str]) -> bool:
 
 
 def _runtime_headers(compiler: Compiler, place: Path) -> Path:
-    """Parses what most files of the runtime include; returns the header that g++ then finds parsed by -include."""
+    """Precompiles the headers of most runtime files; returns the header for -include."""
     header = place / _RUNTIME_HEADERS
-    # For a g++ that does not take what it has parsed because it was given other options, as benchmarks/covered.py does.
+    # For a g++ that rejects the precompiled header because of other options, as in benchmarks/covered.py.
     header.write_text(f"#include <{_RUNTIME_HEADERS}>\n", encoding="utf-8")
     target = place / f"{_RUNTIME_HEADERS}.gch"
     source = toolkit.RUNTIME_SOURCES / _RUNTIME_HEADERS
@@ -523,14 +518,14 @@ def _runtime_headers(compiler: Compiler, place: Path) -> Path:
 
 
 def _runtime_command(compiler: Compiler) -> list[str]:
-    """The sources' folder does not show in what it compiles, so that checkouts can share it."""
+    """The command for the runtime. Its output does not contain the sources' folder, so that checkouts can share it."""
     same_everywhere = f"-ffile-prefix-map={toolkit.PACKAGE}=ep_lib"
     includes = (f"-I{root}" for root in _RUNTIME_ROOTS)
     return [compiler.path, *_RUNTIME_FLAGS, *_sanitizer(), same_everywhere, *includes]
 
 
 def _runtime_object(compiler: Compiler, source: str, headers: Future[Path] | None = None) -> Path:
-    """One file of the runtime, compiled: quicker where the ``headers`` are parsed, and to the same code."""
+    """One file of the runtime, compiled: quicker with precompiled ``headers``, to the same code."""
 
     def build(folder: Path, _: Path) -> None:
         target = folder / "runtime.o"
@@ -542,7 +537,7 @@ def _runtime_object(compiler: Compiler, source: str, headers: Future[Path] | Non
 
 
 def _watched_stream() -> TextIO | None:
-    """Where somebody sees a bar: a terminal, or a notebook's stdout (what goes to stderr is on red there)."""
+    """The stream for a progress bar: a terminal, or a notebook's stdout (its stderr has a red background)."""
     if sys.stderr is not None and sys.stderr.isatty():
         return sys.stderr
     return sys.stdout if type(sys.stdout).__module__.startswith("ipykernel.") else None
@@ -550,12 +545,12 @@ def _watched_stream() -> TextIO | None:
 
 @functools.cache
 def _contraction(is_clang: bool) -> tuple[str, ...]:
-    """A product and a sum are one operation, rounded once, where nothing keeps them apart, as nvcc and NVRTC have it by
-    default; two where the processor has no such instruction."""
+    """Options that fuse a product and a sum into one operation with one rounding, nvcc's and NVRTC's default; none if
+    the processor has no such instruction."""
     is_x86 = platform.machine() in ("x86_64", "AMD64", "i686")
     if is_x86 and " fma " not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"):
         return ("-ffp-contract=off",)
-    # g++ has the pass that joins them behind its own loops' only.
+    # g++ runs the pass that fuses them only behind its loop passes.
     expensive = () if is_clang else ("-fexpensive-optimizations",)
     return ("-ffp-contract=fast", *expensive, *(["-mfma"] if is_x86 else []))
 
@@ -577,8 +572,8 @@ def _prelude_flags(compiler: Compiler, cpp_library: bool) -> list[str]:
 
 
 def _prelude(compiler: Compiler, cpp_library: bool) -> Path:
-    """The cache folder of the precompiled prelude; its name is a digest of all that the prelude consists of. It is a
-    part of a kernel's key: where the shared cache has it, all users of that have the same keys."""
+    """The cache folder of the precompiled prelude; its name is a digest of the prelude's content. It is part of a
+    kernel's key: if the shared cache has it, all its users have the same keys."""
     flags = _prelude_flags(compiler, cpp_library)
     text = "#include <ep_emulator/prelude.h>\n"
     headers = digest.scan(text, [toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs())
@@ -591,8 +586,8 @@ def _precompiled(compiler: Compiler, prelude: Path, cpp_library: bool) -> list[s
     """Compiles the prelude if it is not in the cache; returns the options that include it."""
     source = toolkit.EMULATOR_INCLUDE / "ep_emulator" / "prelude.h"
     name = "prelude.h.pch" if compiler.is_clang else "prelude.h.gch"
-    # gcc looks for <file>.gch next to the file that -include names; clang is told the file itself, and must not mind
-    # that the header's time changes, since the key covers its content.
+    # gcc looks for <file>.gch next to the file that -include names; clang gets the file itself, and must ignore the
+    # header's time, since the key covers its content.
     extra = ["-Xclang", "-fno-pch-timestamp"] if compiler.is_clang else []
 
     def build(folder: Path, _: Path) -> None:
@@ -640,17 +635,17 @@ def _compile_by_gxx(
     kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions, more: Sequence[str]
 ) -> Elf:
     compiler = plan.compiler
-    source, obj = folder / UNIT_FILE, folder / _OBJECT
-    source.write_text(plan.unit, encoding="utf-8")
+    unit, obj = folder / UNIT_FILE, folder / _OBJECT
+    unit.write_text(plan.unit, encoding="utf-8")
     views = folder / "views"
     includes = [f"-I{root}" for root in (views, *plan.roots)]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
     options = [*plan.flags, *more, *_precompiled(compiler, plan.prelude, plan.uses_cpp_library)]
     options += ["-include", str(_write_views(plan, views))]
-    with sealed.open_includes(plan.unit, plan.roots) as first:
-        opened = [f"-I{root}" for root in first]
-        command = [compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)]
+    with sealed.open_includes(plan.unit, plan.roots, kernel.texts) as opened:
+        first = [f"-I{root}" for root in opened.roots(plan.roots)]
+        command = [compiler.path, *options, *first, *includes, "-c", str(unit), "-o", str(obj)]
         dump, classes = folder / "kernel.tsan", folder / "kernel.class"
         looked_through = [f"{unseen.DUMP}={dump}", f"{unseen.CLASSES}={classes}"] if plan.looked_through else []
         try:
@@ -669,7 +664,7 @@ def _compile_by_gxx(
 
             _step(kernel, plan, [*command, f"{unseen.DUMP}-lineno={dump}", f"{unseen.CLASSES}={classes}"], obj, found)
             notes.append(diagnostics.unseen_note(kernel, silent, _unseen(dump, classes, parts), roots=plan.roots))
-            if found is _NO_KERNELS and silent[0].kind == unseen.MACHINE:  # GPUs do not have it
+            if found is _NO_KERNELS and silent[0].kind == unseen.MACHINE:  # GPUs do not have such instructions
                 raise KernelCompileError(notes[0])
     if thunks := virtual_thunks(parts):
         function = "::".join(unseen.names_in(thunks[0]))
@@ -686,12 +681,12 @@ def _compile_by_gxx(
 def _link(
     kernel: KernelSource, plan: _Plan, folder: Path, objects: Sequence[Path], found: names.GlobalFunctions
 ) -> None:
-    """Makes the library of the kernel's own object, the first one, and of others; and ``image.json``."""
+    """Links the kernel's own object (the first) and others to the library; writes ``image.json``."""
     compiler, library = plan.compiler, folder / _LIBRARY
     parts = [Elf(file.read_bytes()) for file in objects]
     dynamic = sorted({name for each in parts for name in undefined_tls_symbols(each)})
     inputs = [*map(str, objects), str(_support(compiler)), *_dynamic_shared(compiler, folder, dynamic)]
-    # Of another's object the library names what the kernel calls only.
+    # Of a foreign object, the library keeps only the names that the kernel calls.
     flags = [*_KERNEL_LINK_FLAGS, *(["-Wl,--discard-all"] if kernel.closed is not None else [])]
     command = [compiler.path, *inputs, str(plan.runtime), *flags, "-o", str(library)]
     _step(kernel, plan, command, library, found)
@@ -727,12 +722,12 @@ _OF_CUDA = """#ifdef __CUDACC__
 
 
 def _write_views(plan: _Plan, folder: Path) -> Path:
-    """What makes a kernel's own code see the macros of a compiler for GPUs, and the headers of CUDA and of the emulator
-    those of one for hosts: before all include folders one for each of these that the kernel includes, and one to begin
-    with, whose path is returned."""
+    """Writes headers that switch macros: a kernel's own code sees those of a GPU compiler, CUDA's and the emulator's
+    headers those of a host compiler. They are wrappers of these headers, searched before all include folders, and a
+    first file, whose path is returned."""
     for name in plan.headers.settled:
         target = (folder / name).resolve()
-        if target.is_relative_to(folder):  # not by ..
+        if target.is_relative_to(folder):  # not through ..
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(_OF_CUDA.format(name=name), encoding="utf-8")
     begin = folder / "ep_emulator" / "begin.h"
@@ -754,14 +749,14 @@ def _step(kernel: KernelSource, plan: _Plan, command: list[str], target: Path, f
     elif _says_the_machine(log):
         raise _failed(command, f"the kernel '{kernel.name}'", log)
     else:
-        from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+        from ep_lib.jit import diagnostics  # imported here: its tables are for errors only
 
         raise diagnostics.compile_error(kernel, log, target="emulator", roots=plan.roots, found=found)
 
 
 def _unseen(dump: Path, classes: Path, obj: Elf) -> list[unseen.Unseen]:
-    """What the sanitizer was not told of, by the compiler's dumps, which are deleted. A g++ that has written none says
-    nothing."""
+    """Accesses that the sanitizer does not see, from the compiler's dumps, which are then deleted. None if g++ has
+    written no dump."""
     if not (dump.is_file() and classes.is_file()):
         return []
     text, sizes = (file.read_text(encoding="utf-8", errors="replace") for file in (dump, classes))
@@ -800,8 +795,8 @@ def _load_image(folder: Path, number: int) -> EmulatorImage:
 
 
 def unwatched(libraries: Iterable[str]) -> tuple[str, ...]:
-    """Which accesses of kernels the race checker does not see, a line each. ``libraries``: the keys of their entries in
-    the cache."""
+    """The accesses of kernels that the race checker does not see, a line each. ``libraries``: the keys of their cache
+    entries."""
     files = (place / "emulator" / key / "image.json" for key in libraries for place in cache.places())
     found = (json.loads(file.read_text(encoding="utf-8"))["unwatched"] for file in files if file.is_file())
     return tuple(sorted({note for notes in found for note in notes}))
@@ -828,7 +823,7 @@ _ANOTHER = "EP_LIB_CXX names another compiler"
 
 
 def _tool(command: Sequence[str], what: str, target: Path) -> None:
-    """Compiles something of ours to ``target``; a failure is a matter of the installation, not of a kernel."""
+    """Compiles something of ours to ``target``; a failure is the installation's fault, not a kernel's."""
     status, log = _run(command)
     if status == 0:
         return _require(target, command)
@@ -841,7 +836,7 @@ def _tool(command: Sequence[str], what: str, target: Path) -> None:
 
 
 def _require(target: Path, command: Sequence[str]) -> None:
-    """A compiler that is done must have written something, and what it was asked for."""
+    """Checks that a compiler has written its output, and that it is not empty."""
     try:
         with target.open("rb") as file:
             begin = file.read(len(_ELF_MAGIC))
@@ -853,7 +848,7 @@ def _require(target: Path, command: Sequence[str]) -> None:
 
 
 def _says_the_machine(log: str) -> str:
-    """The line of a compiler's messages that puts the blame on the machine or on the compiler; "" if none does."""
+    """The line of a compiler's messages that blames the machine or the compiler; "" if none does."""
     for line in log.splitlines():
         about_source = line.startswith(" ") or re.match(r".+?:\d+:(\d+:)? (?!internal compiler error)", line)
         if not about_source and _MACHINE.search(line):
@@ -862,7 +857,7 @@ def _says_the_machine(log: str) -> str:
 
 
 def _failed(command: Sequence[str], what: str, log: str) -> BackendUnavailable:
-    """The machine or the installation is at fault: no matter of anybody's source."""
+    """The error for a fault of the machine or the installation, not of a source."""
     with tempfile.NamedTemporaryFile("w", prefix="ep_lib-", suffix=".log", delete=False) as file:
         file.write(" ".join(command) + "\n" + log)
     first = _says_the_machine(log) or next((line for line in log.splitlines() if "error" in line), log.strip()[:500])

@@ -1,4 +1,4 @@
-"""Which header has a name that a kernel uses but did not include."""
+"""Finds the header of a name that a kernel uses but did not include."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 
 from ep_lib.jit import toolkit
 from ep_lib.jit.lexer import without_comments
+from ep_lib.jit.source import NO_FILE
 
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 _QUALIFIED = re.compile(r"\b((?:[A-Za-z_]\w*::)+)([A-Za-z_]\w*)")
@@ -19,10 +20,12 @@ _MISSING_FILE = re.compile(
     r"((?:ep|moe)/[\w./]+)['\"]?(?:: No such file| file not found)|cannot open .*?\"((?:ep|moe)/[\w./]+)\""
 )
 
-UNDEFINED = re.compile(r"identifier \"(\w+)\" is undefined|namespace \"std\" has no member \"(?:class )?(\w+)\"")
-_NO_FILE = re.compile("No such file|file not found|cannot open source file")
+UNDEFINED = re.compile(
+    r"identifier \"(\w+)\" is undefined|namespace \"std\" has no member \"(?:class )?(\w+)\""
+    r"|'(\w+)' is not a member of 'std'$|no member named '(\w+)' in namespace 'std'$"
+)
 
-# Of the headers in ep_lib/device/ep: functions, structs and enumerations, constants.
+# Definitions in the headers of ep_lib/device/ep: functions, structs and enumerations, constants.
 _DEFINITION = re.compile(
     r"^(?:template <[^\n]*>\s*)?(?:\[\[[^\n]*\]\] )?(?:EP_DEVICE|EP_HOST_DEVICE) [\w:<>*& ]*?\b(\w+)\(|"
     r"^(?:struct|class|enum class|enum) (\w+)[^;\n]*\{|^constexpr [\w:]+ (\w+)\b",
@@ -30,7 +33,7 @@ _DEFINITION = re.compile(
 )
 _MEMORY = re.compile(r"(?:ld|st|red_add|atom_add|atom_exch|atom_cas)_[a-z_]+_u(?:32|64)(?:x2)?|(?:ld|st)_(?:nc|na)_v4")
 
-# What is not for this place at all: a sentence, and what to use
+# Names that kernels cannot use: a sentence, and the replacement
 _OUT = (
     (
         re.compile(r"\bnvshmemx?\.h\b|nvshmem/"),
@@ -48,7 +51,7 @@ _OUT = (
 )
 _LAUNCH = re.compile(r"<<<[^;]*>>>|\bcudaLaunch\w+\s*\(")
 
-# Of CUDA, by namespace and by the beginning of a name.
+# Headers of CUDA, by namespace and by the beginning of a name.
 _CUDA_NAMES = (
     (re.compile(r"(?:cooperative_groups|cg)::(?:memcpy_async|wait|wait_prior)\b"), "cooperative_groups/memcpy_async.h"),
     (re.compile(r"(?:cooperative_groups|cg)::(?:inclusive_scan|exclusive_scan)"), "cooperative_groups/scan.h"),
@@ -70,7 +73,7 @@ _CUDA_NAMES = (
     (re.compile(r"\b(?:__nv_bfloat16|nv_bfloat16|__nv_bfloat162|__float2bfloat16|__bfloat162float)\b"), "cuda_bf16.h"),
     (re.compile(r"\b(?:__half|half|half2|__half2|__float2half|__half2float)\b"), "cuda_fp16.h"),
     (re.compile(r"\b__nv_fp8\w*"), "cuda_fp8.h"),
-    # of C, which g++ has in any case
+    # of C, which g++ always has
     (re.compile(r"u?int\w*_t\b|U?INT(?:8|16|32|64|PTR)_(?:MAX|MIN)\b|SIZE_MAX\b"), "stdint.h"),
     (re.compile(r"(?:U?(?:CHAR|SHRT|INT|LONG|LLONG)|SCHAR)_(?:MAX|MIN)\b|CHAR_BIT\b"), "limits.h"),
     (re.compile(r"(?:FLT|DBL)_[A-Z]\w*"), "float.h"),
@@ -78,10 +81,9 @@ _CUDA_NAMES = (
 )
 
 
-def missing_include(source: str, error: str, line: str, is_gpu: bool = False) -> str:
-    """What to include, for a compiler's sentence about an unknown name in ``line`` of ``source``; empty if unclear.
-    ``is_gpu``: the compiler is NVRTC, which knows less of C's and C++'s libraries."""
-    if _NO_FILE.search(error):
+def missing_include(source: str, error: str, line: str) -> str:
+    """What to include, for a compiler's sentence about an unknown name in ``line`` of ``source``; empty if unclear."""
+    if NO_FILE.search(error):
         for pattern, sentence in _OUT:
             if pattern.search(error):
                 return sentence
@@ -90,11 +92,9 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
             "kernels are launched from Python, by Kernel.launch: leave out a function of the host that launches one, "
             "and what a kernel launches itself (dynamic parallelism)"
         )
-    if line.startswith("\ufeff"):
-        return "the file begins with a byte order mark, which NVRTC takes in no header: save it as UTF-8 without one"
     if file := _MISSING_FILE.search(error):
         return _nearest(file[1] or file[2])
-    if _NO_FILE.search(error):
+    if NO_FILE.search(error):
         return (
             "it is neither CUDA's nor in a folder of `include`: leave it out if only the host needs it, or pass "
             "include=[its folder] to Kernel"
@@ -103,24 +103,24 @@ def missing_include(source: str, error: str, line: str, is_gpu: bool = False) ->
         return ""
     included = set(_INCLUDED.findall(without_comments(source, keep_strings=True)))
     error, _, meant = error.partition("did you mean")
-    known = set(_QUOTED.findall(meant))  # what the compiler proposes, it has seen, by whatever header
+    known = set(_QUOTED.findall(meant))  # the compiler has already seen names that it proposes
     for header, name in _candidates(error, without_comments(line)):
         if header not in included and name not in known:
             return f"{name} is in <{header}>: add #include <{header}>"
         if name.startswith("ep::") and f"{name}" not in line:
             return f"it is in the namespace ep: write {name}"
-    return _of_the_host(error) if is_gpu else ""
+    return _of_the_host(error)
 
 
 def _of_the_host(error: str) -> str:
-    """For what g++ has and a GPU does not."""
+    """The advice for names that g++ has and a GPU does not."""
     if name := UNDEFINED.search(error):
-        return f"kernels have no {name[1] or name[2]}: is it the host's, or is an #include missing?"
+        return f"kernels have no {name[name.lastindex or 0]}: is it the host's, or is an #include missing?"
     return ""
 
 
 def _candidates(error: str, line: str) -> list[tuple[str, str]]:
-    """(header, qualified name) of what the compiler may miss: first what it names, then what the line has."""
+    """(header, qualified name) of candidates: first names in the message, then names in the line."""
     named = _QUOTED.findall(error)
     found = []
     qualified = [(space + name, space, name) for space, name in _QUALIFIED.findall(line)]
@@ -147,13 +147,13 @@ def _of_ep(name: str) -> str:
 
 @functools.cache
 def _definitions() -> dict[str, str]:
-    """What the headers of <ep/...> define, each name with its header."""
+    """The names that the headers of <ep/...> define, each with its header."""
     found: dict[str, str] = {}
     for file in sorted((toolkit.DEVICE_INCLUDE / "ep").glob("*.cuh")):
         try:
             text = file.read_text(encoding="utf-8")
         except PermissionError:
-            continue  # behind the grader's walls: the library's own copy of what the learner writes
+            continue  # behind the grader's walls: the library's own copy of the learner's file
         for words in _DEFINITION.findall(text):
             found.setdefault(next(filter(None, words)), f"ep/{file.name}")
         for name in re.findall(r"^// +(tma_\w+)", text, re.MULTILINE):

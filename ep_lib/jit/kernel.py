@@ -1,5 +1,5 @@
-"""`Kernel`: one ``__global__`` function of a CUDA source, compiled for the emulator or a GPU when it is needed; and how
-its arguments become bytes."""
+"""`Kernel`: one ``__global__`` function of a CUDA source, compiled for the emulator or a GPU on demand; and the
+conversion of its arguments to bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class Launcher(Protocol):
-    """An :class:`ep_lib.Rank`, as far as a launch needs it: its backend starts the kernel."""
+    """The part of an :class:`ep_lib.Rank` that a launch needs: its backend starts the kernel."""
 
     _backend: Any
 
@@ -41,8 +41,8 @@ class Kernel(KernelSource):
     """One kernel: a source, the name of a ``__global__`` function in it, and how to compile it.
 
     Make one with :meth:`from_file` or :meth:`from_source`; the source is C++17, as nvcc takes it by default. It is
-    compiled at its first launch, or by :meth:`compile`, and the result is cached on disk. A ``Kernel`` keeps what the
-    source and its headers were when it was compiled; make a new one after editing them.
+    compiled at its first launch, or by :meth:`compile`, and the result is cached on disk. A ``Kernel`` keeps the source
+    and headers of its compilation; make a new one after editing them.
 
     Attributes: ``name`` (a C++ name expression such as ``copy`` or ``copy<float, 4>``), ``path`` (of the source, None
     for a string), ``source`` (its text), ``include`` (the learner's own folders, searched before ep_lib's headers),
@@ -87,9 +87,9 @@ class Kernel(KernelSource):
 
         ``grid`` and ``block`` are numbers or up to three of them, ``shared_bytes`` the size of ``extern __shared__``
         memory. ``args`` are numbers, arrays (NumPy, CuPy, torch; zero copy), addresses or None for pointers, and bytes,
-        ctypes structures or NumPy scalars for structs by value. ``uses`` names the arrays whose addresses lie inside
-        such structs: they are kept alive, and the emulator lets the kernel touch them. Raises
-        :class:`KernelLaunchError`, :class:`KernelCompileError` and :class:`KernelNotFoundError`.
+        ctypes structures or NumPy scalars for structs by value. ``uses``: the arrays whose addresses such structs
+        contain; they are kept alive, and the emulator lets the kernel access them. Raises :class:`KernelLaunchError`,
+        :class:`KernelCompileError` and :class:`KernelNotFoundError`.
         """
         backend = getattr(rank, "_backend", None) or _backend_of(rank, "launch(rank, grid, block, ...)")
         if pieces.in_use:
@@ -101,10 +101,10 @@ class Kernel(KernelSource):
         ``rank``, as a one-dimensional array of ``dtype`` without a copy: NumPy on the emulator, CuPy on GPUs.
 
         Each kernel on each rank has its own, as a CuPy RawModule of one kernel would; it lives as long as the rank.
-        ``array[...] = values`` sets it for launches that follow, and ``rank.to_host(array)`` reads it; on the emulator
-        ``rank.synchronize()`` comes first, if a kernel that uses it was launched before. Raises
+        ``array[...] = values`` sets it for later launches, and ``rank.to_host(array)`` reads it; on the emulator
+        call ``rank.synchronize()`` first, if a kernel that uses it was launched before. Raises
         :class:`KernelNotFoundError` if there is no such variable, and :class:`ArgumentError` if its size is no multiple
-        of that of ``dtype``.
+        of ``dtype``'s.
         """
         *spaces, last = text("the name of a variable", name).strip().split("::")
         mangled = "".join(f"{len(part)}{part}" for part in (*spaces, last))
@@ -130,7 +130,7 @@ class Kernel(KernelSource):
         compiler is missing.
         """
         key = text("target", target)
-        if pieces.in_use:  # the learner edits them while the library's kernels live on
+        if pieces.in_use:  # the learner may edit them while the library's kernels stay loaded
             key += self.reaches(toolkit.EMULATED_TRANSPORT).digest
         image = self._images.get(key)
         if image is not None and (image.__class__ is not EmulatorImage or os.access(image.path, os.F_OK)):
@@ -159,7 +159,7 @@ class Kernel(KernelSource):
 
 
 def _is_there(image: EmulatorImage | NvrtcImage) -> bool:
-    """Whether its file is: the cache may have been emptied since."""
+    """Whether the image's file exists: the cache may have been emptied since."""
     return not isinstance(image, EmulatorImage) or os.access(image.path, os.F_OK)
 
 
@@ -176,7 +176,7 @@ def library_kernel(path: str, name: str) -> Kernel:
     return Kernel.from_file(_PACKAGE / path, name)
 
 
-# ---- what a launch is given ------------------------------------------------------------------------------------------
+# ---- arguments of a launch -------------------------------------------------------------------------------------------
 # The limits of a launch, the same on every backend (CUDA C++ Programming Guide, Compute Capabilities, 8.0 to 10.0).
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
@@ -187,7 +187,7 @@ def launch_dimensions(
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Grid and block as three numbers each. Raises KernelLaunchError if a GPU would refuse them."""
     if type(grid) is int and type(block) is int and 1 <= grid <= _MAX_GRID[0] and 1 <= block <= gxx.MAX_THREADS:
-        return (grid, 1, 1), (block, 1, 1)  # as most launches have them
+        return (grid, 1, 1), (block, 1, 1)  # the usual case
     grid3 = _dimensions(kernel, "grid", grid, _MAX_GRID)
     block3 = _dimensions(kernel, "block", block, _MAX_BLOCK)
     threads = block3[0] * block3[1] * block3[2]
@@ -227,7 +227,7 @@ def require_threads(kernel: str, block: tuple[int, int, int], most: int) -> None
 
 
 def dynamic_shared(kernel: str, value: Any) -> int:
-    """The size of ``extern __shared__`` memory. Raises KernelLaunchError if it is none."""
+    """The size of ``extern __shared__`` memory. Raises KernelLaunchError if it is invalid."""
     number = value if type(value) is int else index(value)
     if number is None or number < 0:
         raise KernelLaunchError(f"kernel '{kernel}': shared_bytes is {show(value)}; it must be a whole number from 0")
@@ -235,7 +235,7 @@ def dynamic_shared(kernel: str, value: Any) -> int:
 
 
 def used_arrays(kernel: str, uses: Any) -> list[ArrayInfo]:
-    """What a launch's ``uses`` names. Raises ArgumentError."""
+    """The arrays of a launch's ``uses``. Raises ArgumentError."""
     if type(uses) is not tuple and (is_array(uses) or not isinstance(uses, Iterable) or isinstance(uses, (str, bytes))):
         refuse(f"kernel '{kernel}': uses", uses, "a list of arrays")
     arrays = []
@@ -244,19 +244,19 @@ def used_arrays(kernel: str, uses: Any) -> list[ArrayInfo]:
     return arrays
 
 
-# One argument: its bytes, the array that was passed for a pointer, and those that a struct's ``ep_kernel_arrays()``
-# names. Keep them until the kernel has ended.
+# One argument: its bytes, the array passed for a pointer, and the arrays of a struct's ``ep_kernel_arrays()``. Keep
+# them until the kernel has ended.
 Marshalled = tuple[bytes, ArrayInfo | None, tuple[ArrayInfo, ...]]
 
 
 def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[Any]) -> list[Marshalled]:
     """Converts the arguments of a launch, one for each parameter.
 
-    Pointers take contiguous arrays (NumPy, CuPy, torch), what ``describe`` says of one, addresses as int, or None.
+    Pointers take contiguous arrays (NumPy, CuPy, torch), an ArrayInfo of ``describe``, addresses as int, or None.
     Integers take anything with ``__index__`` that fits; floats take numbers. Structs take ctypes structures, NumPy
     scalars, ``bytes`` of the exact size, or objects with ``ep_kernel_arg() -> bytes`` (and, optionally,
-    ``ep_kernel_arrays()`` that lists the arrays behind their pointers). Raises :class:`KernelLaunchError` for all
-    else, naming the argument (counted from 1).
+    ``ep_kernel_arrays()`` that lists the arrays behind their pointers). Raises :class:`KernelLaunchError` otherwise,
+    naming the argument (counted from 1).
     """
     if len(params) != len(args):
         wanted = ", ".join(map(str, params))
@@ -272,7 +272,7 @@ def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[Any]) -> l
 
 
 class _Refused(Exception):
-    """An argument that does not fit; the text continues the sentence 'argument 3 of <kernel> ...'."""
+    """An unsuitable argument; the text continues the sentence 'argument 3 of <kernel> ...'."""
 
 
 _UINT = {size: struct.Struct("<" + code) for size, code in ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))}
@@ -312,8 +312,8 @@ def _pointer(param: Param, arg: Any) -> Marshalled:
 
 @functools.lru_cache(maxsize=1024)
 def _is_element(param: Param, dtype: np.dtype[Any]) -> bool:
-    """Whether a pointer like this reads the elements of such an array as what they are. Integers serve for either sign,
-    and as the bits of what C or CuPy have no type for."""
+    """Whether this pointer's type fits the elements of the array. Integers fit either sign, and also the bits of types
+    that C or CuPy lack."""
     if dtype.itemsize != param.element_size:
         return False
     kind, element = dtype.kind, param.element

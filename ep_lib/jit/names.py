@@ -1,6 +1,6 @@
-"""Finds the ``__global__`` functions of a source by reading it, for messages about a name that is wrong.
+"""Finds the ``__global__`` functions of a source by reading it, for messages about wrong names.
 
-The compiler has the last word: whenever the text leaves room for doubt (kernels made by macros), it is asked.
+The compiler decides whenever the text is unclear (kernels made by macros).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPACE = re.compile(r"\s*(?:(?:inline\s+)?namespace\b|extern\s*\"[^\"]*\"\s*$)")
 
 
 class GlobalFunctions(NamedTuple):
-    """``names`` in order of appearance, those of them that are ``templates``, and whether that is all there are."""
+    """``names`` in order of appearance, the ``templates`` among them, and whether the list is complete."""
 
     names: tuple[str, ...]
     templates: frozenset[str]
@@ -46,11 +46,11 @@ def base_name(expression: str) -> str:
 
 
 def unclosed_brace(source: str) -> int | None:
-    """The line of a ``{`` that nothing closes, or None when all are closed.
+    """The line of an unclosed ``{``, or None if all are closed.
 
-    Which of several it is, only the author knows. Indentation tells best: a ``}`` further left than the first line of
-    what the innermost open ``{`` belongs to was meant for another one, and so was the end of a function that another
-    one follows at the same indentation.
+    Which of several it is, only the author knows. Indentation is the best hint: a ``}`` further left than the statement
+    of the innermost open ``{`` was meant for another one, and so was the end of a function that another function
+    follows at the same indentation.
     """
     open_braces: list[tuple[int, int, bool]] = []  # line, indentation, whether functions may be inside
     suspect = None
@@ -78,13 +78,13 @@ def unclosed_brace(source: str) -> int | None:
 
 
 def _indentation(code: str, at: int) -> tuple[int, bool]:
-    """Of the line in which a word is, and whether that is its first one."""
+    """The indentation of a word's line, and whether it is the line's first word."""
     before = code[code.rfind("\n", 0, at) + 1 : at]
     return len(before) - len(before.lstrip()), not before.strip()
 
 
 def unfinished_end(source: str) -> int | None:
-    """The last line of code, if it does not end as a declaration does; macros that need no semicolon are unknown."""
+    """The last line of code, if it does not end like a declaration; macros that need no semicolon are not known."""
     code = without_comments(source)
     lines = [(number, line.strip()) for number, line in enumerate(code.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
@@ -116,8 +116,8 @@ def find_global_functions(texts: Iterable[str]) -> GlobalFunctions:
 
 
 def compiled_together(kernel: KernelSource) -> tuple[str, ...]:
-    """The kernels that one compilation serves: all that are extern "C" in ``kernel``'s source, if it is one of them,
-    written out or by a macro that takes the name and nothing else.
+    """The kernels that are compiled together: all extern "C" kernels of ``kernel``'s source, if it is one of them,
+    written out or by a macro that takes only the name.
 
     It is alone if it is a template, or if the preprocessor may leave some of them out.
     """
@@ -127,7 +127,7 @@ def compiled_together(kernel: KernelSource) -> tuple[str, ...]:
 
 @functools.lru_cache(256)
 def _plain_kernels(source: str) -> tuple[str, ...]:
-    """Those that are extern "C"; none where there are conditions of the preprocessor."""
+    """The extern "C" kernels; none if there are preprocessor conditions."""
     code = without_comments(source)
     if _CONDITION.search(code):
         return ()
@@ -137,7 +137,7 @@ def _plain_kernels(source: str) -> tuple[str, ...]:
 
 
 def _name_after(code: str, position: int) -> str | None:
-    """The function's name: the first word that a parameter list follows."""
+    """The function's name: the first word before a parameter list."""
     while word := _WORD.match(code, position):
         position = word.end()
         follows = code[position : position + 1]
@@ -170,7 +170,7 @@ def check(kernel: KernelSource, headers: Iterable[Path]) -> GlobalFunctions:
 
 
 def not_found(kernel: KernelSource, found: GlobalFunctions) -> KernelNotFoundError:
-    """The error for a wrong name: what there is instead, and what was perhaps meant."""
+    """The error for a wrong name: the existing kernels, and the one that was perhaps meant."""
     name = base_name(kernel.name)
     own = find_global_functions([kernel.source]).names
     listed = [*own, *(other for other in found.names if other not in own)]

@@ -14,7 +14,7 @@ from ep_lib.jit.source import KernelSource
 
 
 def require(what: str) -> toolkit.Compiler:
-    """nvcc; where there is none, BackendUnavailable says that ``what`` needs it."""
+    """The path of nvcc. Raises BackendUnavailable, which says that ``what`` needs it."""
     found = toolkit.find_nvcc()
     if found is None:
         raise BackendUnavailable(f"{what} needs nvcc, which is neither on the PATH nor in $CUDA_HOME")
@@ -31,11 +31,11 @@ def compile_unit(
     compiler: toolkit.Compiler,
     library: Path | None = None,
 ) -> NvrtcImage:
-    """What nvcc makes of a translation unit for ``arch`` ("sm_90"), in ``folder``; linked with ``library`` (a .a file).
+    """Compiles a translation unit for ``arch`` ("sm_90") in ``folder``, linked with ``library`` (a .a file).
 
-    nvcc has the C++ library and CUDA's headers of its own; the address makes a template's instance. Only NVRTC can say
-    what the instance is called in the module, and its parameters: it is asked with what every GPU has behind
-    ``ep::net_*``. Raises :class:`ep_lib.jit.nvrtc.CompilerRefused`.
+    nvcc has its own C++ library and CUDA headers; taking the kernel's address instantiates a template. Only NVRTC gives
+    the instance's symbol in the module, and its parameters: it compiles with the P2P transport. Raises
+    :class:`ep_lib.jit.nvrtc.CompilerRefused`.
     """
     plain = nvrtc.compile_cubin(kernel, arch)
     source, cubin = folder / "unit.cu", folder / "kernel.cubin"
@@ -44,8 +44,8 @@ def compile_unit(
     for_nvrtc = toolkit.nvrtc_include()
     own = [root for root in roots if root != for_nvrtc]
     relocatable = cubin if library is None else folder / "unit.cubin"
-    with sealed.open_includes(unit, own) as first:
-        include = [f"-I{root}" for root in (*first, *own)]
+    with sealed.open_includes(unit, own, kernel.texts) as opened:
+        include = [f"-I{root}" for root in (*opened.roots(own), *own)]
         command = [compiler.path, "-std=c++17", f"-arch={arch}", "-lineinfo", "-w", "-cubin", *kernel.options, *include]
         run([*command, *(["-rdc=true"] if library else []), str(source), "-o", str(relocatable)])
     if library is not None:

@@ -6,12 +6,13 @@ import functools
 import hashlib
 import json
 import re
+import struct
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ep_lib import processes
 from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
@@ -23,15 +24,17 @@ from ep_lib.jit.source import KernelSource
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc_process import Answer, Question
 
+Image = TypeVar("Image")
+
 _PROCESS = str(Path(__file__).with_name("nvrtc_process.py"))
 _TABLE_SYMBOL = "ep_kernel_params_0"  # ep_lib/device/ep/detail/entry.cuh
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _INSTALL = "pip install 'nvidia-cuda-nvrtc>=13.0,<14', or nvidia-cuda-nvrtc-cu12 beside CuPy for CUDA 12"
-_CPU_S, _IDLE_S = 1200.0, 300.0  # that a compilation may take: of CPU time, and doing nothing
+_CPU_S, _IDLE_S = 1200.0, 300.0  # a compilation's limits: CPU time, and idle time
 _CPP_HEADER = re.compile(r"[a-z_]+")
 
-# NVRTC refuses any function for the host, and takes a lambda with `auto` for one. nvcc has both, as long as no kernel
-# calls what is the host's.
+# NVRTC refuses any host function, and treats a lambda with `auto` as one. nvcc accepts both, as long as no kernel calls
+# host functions.
 _OF_HOST = re.compile(
     r"^(?P<file>[^\n]+)\((?P<line>\d+)\): error: "
     r"A function (?:without execution space annotations|explicitly marked as a __host__)[^\n]*\n"
@@ -44,15 +47,18 @@ _CONSTANT_STORE = re.compile(
 _WARNINGS = re.compile(
     r"^(?:[^\n]*: warning |warning: |Remark: )[^\n]*\n?(?:(?![^\n]*: (?:error|warning)|\n)[^\n]*\n)*\n?", re.M
 )
+# Of a cubin's attributes: a byte for how the value is stored, a byte for what it is, then its size, or the value itself
+_SIZED, _STACK = 4, 0x12
+_MOST_LOCAL = 512 << 10  # bytes of a thread; CUDA C++ Programming Guide, Compute Capabilities
 # Types of glibc that all of nvcc's sources have.
 _OF_NVCC = "typedef unsigned short ushort; typedef unsigned int uint; typedef unsigned long ulong;\n"
-_TAKES_ALL = "-default-device"  # a function without a word about it is the GPU's
-_WITH_ALL_CALLS = [_TAKES_ALL, "-G", "-rdc=true"]  # nothing is inlined, and what is called from elsewhere stays
+_TAKES_ALL = "-default-device"  # a function without a specifier is for the GPU
+_WITH_ALL_CALLS = [_TAKES_ALL, "-G", "-rdc=true"]  # no inlining, and externally called functions stay
 _NO_HOST = "#undef __host__\n#define __host__\n"
 _UNFORCED = "#undef __forceinline__\n#define __forceinline__\n"
 _PTX_FILE = re.compile(r'^\s*\.file\s+(\d+) "([^"]*)"', re.MULTILINE)
 _PTX_LINE = re.compile(r"^\s*\.loc\s+(\d+) (\d+)", re.MULTILINE)
-_PTX_WORDS = re.compile(r'//[^\n]*|"[^"\n]*"')  # comments, and files, whose folders may be called as a function is
+_PTX_WORDS = re.compile(r'//[^\n]*|"[^"\n]*"')  # comments, and file names, which may contain a function's name
 _PTX_BODY = re.compile(r"^(?:\.\w+ )*\.(?:func|entry)[^{;]*?([\w$]+)\([^{;]*\{(.*?)^\}", re.MULTILINE | re.DOTALL)
 _PTX_PROTOTYPE = re.compile(r"^(?:\.\w+ )*\.func[^;{]*;", re.MULTILINE)
 
@@ -71,13 +77,13 @@ class NvrtcImage:
 
 
 def available() -> bool:
-    """Whether :func:`compile_cubin` can work here: NVRTC is installed."""
+    """Whether NVRTC is installed, so that :func:`compile_cubin` works."""
     return toolkit.find_nvrtc() is not None
 
 
 def version() -> str:
-    """NVRTC's version, with that of its wheel where it comes from one. Raises :class:`BackendUnavailable`."""
-    from importlib import metadata  # here: it takes a tenth of the time of `import ep_lib`
+    """NVRTC's version, with its wheel's version if it comes from one. Raises :class:`BackendUnavailable`."""
+    from importlib import metadata  # imported here: it takes a tenth of the time of `import ep_lib`
 
     found = _found()
     for wheel in _WHEELS:
@@ -91,12 +97,13 @@ def version() -> str:
 
 @functools.cache
 def identity() -> str:
-    """Which NVRTC answers, and by which rules of this file. Raises :class:`BackendUnavailable`."""
-    return f"{_found().identity} {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}"
+    """Which NVRTC answers, and by which rules of ours. Raises :class:`BackendUnavailable`."""
+    rules = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("nvrtc.py", "host_code.py"))
+    return f"{_found().identity} {hashlib.sha256(rules).hexdigest()[:12]}"
 
 
 def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P_TRANSPORT) -> NvrtcImage:
-    """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache. ``transport``: whose folder to search.
+    """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache. ``transport``: the folder of its headers.
 
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when NVRTC is missing or does not know ``arch``.
@@ -109,13 +116,22 @@ def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, headers.outside(system))
-        _compile(kernel, arch, folder, unit, flags, found)
+
+        def make(each: KernelSource) -> NvrtcImage:
+            try:
+                return compile_unit(each.translation_unit(), each, flags, folder)
+            except CompilerRefused as refused:
+                raise _refusal(each, arch, refused, found) from None
+
+        image = without_the_host(kernel, transport, make)
+        store(folder, image)
+        (folder / "kernel.cu").write_text(unit, encoding="utf-8")
 
     return load(cache.entry("cubin", digest.key(headers, parts), "image.json", build))
 
 
 def store(folder: Path, image: NvrtcImage, **facts: str) -> None:
-    """Writes an image, and what else should be known of it, into a folder of the cache."""
+    """Writes an image, and further facts about it, into a folder of the cache."""
     (folder / "kernel.cubin").write_bytes(image.cubin)
     described = {"lowered_name": image.lowered_name, "params": [list(param) for param in image.params], **facts}
     (folder / "image.json").write_text(json.dumps(described), encoding="utf-8")
@@ -133,6 +149,18 @@ def include_roots(kernel: KernelSource, transport: Path = toolkit.P2P_TRANSPORT)
     return [*kernel.include_roots(transport), toolkit.nvrtc_include()]
 
 
+def without_the_host(kernel: KernelSource, transport: Path, compiled: Callable[[KernelSource], Image]) -> Image:
+    """What ``compiled`` makes of a kernel, or if it refuses, of its source without what only the host has."""
+    try:
+        return compiled(kernel)
+    except KernelCompileError:
+        from ep_lib.jit import host_code  # few sources have any
+
+        if (bare := host_code.set_aside(kernel, transport)) is None:
+            raise
+    return compiled(bare)
+
+
 class CompilerRefused(Exception):
     """A compiler's own words; ``status`` is the name of its error, where it has one."""
 
@@ -143,11 +171,11 @@ class CompilerRefused(Exception):
 
 
 def compile_unit(unit: str, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
-    """What NVRTC makes of a translation unit, for an entry of the cache in ``folder``. Raises CompilerRefused."""
+    """Compiles a translation unit by NVRTC, for a cache entry in ``folder``. Raises CompilerRefused."""
     roots = [Path(flag.removeprefix("-I")) for flag in flags if flag.startswith("-I")]
-    with sealed.open_includes(unit, roots) as first:
-        path = first[0] / kernel.source_path.name if first else kernel.source_path  # NVRTC looks beside it
-        return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in first), *flags], folder)
+    with sealed.open_includes(unit, roots, kernel.texts) as opened:
+        path = opened.place(kernel.source_path)  # NVRTC looks beside it
+        return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in opened.roots(roots)), *flags], folder)
 
 
 def compile_kernels(
@@ -155,9 +183,10 @@ def compile_kernels(
 ) -> tuple[bytes, list[str]]:
     """The cubin of a translation unit for several kernels, and their symbols in it. Raises as :func:`compile_cubin`."""
     own = include_roots(kernel)
-    with sealed.open_includes(unit, own) as first:
-        path = first[0] / kernel.source_path.name if first else kernel.source_path  # NVRTC looks beside it
-        answer, cubin = _ask(unit, path, kernels, [*(f"-I{root}" for root in first), *_flags(kernel, arch, own)])
+    with sealed.open_includes(unit, own, kernel.texts) as opened:
+        path = opened.place(kernel.source_path)  # NVRTC looks beside it
+        first = [f"-I{root}" for root in opened.roots(own)]
+        answer, cubin = _ask(unit, path, kernels, [*first, *_flags(kernel, arch, own)])
     if answer["status"]:
         raise _refusal(kernel, arch, CompilerRefused(answer["log"], answer["status"]), found)
     return cubin, answer["lowered"]
@@ -172,7 +201,7 @@ def _compile_unit(unit: str, path: Path, kernel: KernelSource, flags: Sequence[s
 
 
 def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> tuple[Answer, bytes]:
-    """What NVRTC says of a translation unit, and the cubin. ``named``: the kernels whose symbols are asked for."""
+    """NVRTC's answer for a translation unit, and the cubin. ``named``: the kernels whose symbols are needed."""
     answer, cubin = _ask_once(unit, path, named, flags)
     log = answer["log"]
     if not answer["status"] or not (of_host := list(_OF_HOST.finditer(log))) or len(of_host) < log.count("): error: "):
@@ -186,7 +215,7 @@ def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> t
 
 
 def _calls_one_of(functions: Collection[tuple[str, str]], ptx: str) -> bool:
-    """Whether others call one of the functions at these files and lines, or have its address."""
+    """Whether other functions call one of the functions at these files and lines, or take its address."""
     files = dict(_PTX_FILE.findall(ptx))
     names = set()
 
@@ -233,13 +262,41 @@ def _ask_once(
                 "status": "NVRTC_ERROR_COMPILATION",
                 "log": f"{store[1]}: error: a store to __constant__ memory\n",
             }
+        if not answer["status"] and code == "CUBIN" and (too_much := _too_much_local_memory(file.read_bytes())):
+            answer |= {"status": "NVRTC_ERROR_COMPILATION", "log": too_much}  # no launch would succeed
         answer["log"] = _WARNINGS.sub("", answer["log"])
         return answer, b"" if answer["status"] else file.read_bytes()
 
 
+def _too_much_local_memory(cubin: bytes) -> str:
+    elf = Elf(cubin)
+    for section in elf.sections:
+        if section.name == ".nv.info":
+            for value in attributes(elf.data[section.offset : section.offset + section.size], _STACK):
+                symbol, size = struct.unpack("<II", value)
+                if size > _MOST_LOCAL:
+                    return (
+                        f"error: Entry function '{elf.symbols[symbol].name}' uses too much local memory "
+                        f"({size:#x} bytes, {_MOST_LOCAL:#x} max)\n"
+                    )
+    return ""
+
+
+def attributes(section: bytes, wanted: int) -> Iterator[bytes]:
+    """The values of one kind in a section of a cubin's attributes."""
+    at = 0
+    while at < len(section):
+        form, what, size = struct.unpack_from("<BBH", section, at)
+        at += 4
+        if form == _SIZED:
+            if what == wanted:
+                yield section[at : at + size]
+            at += size
+
+
 def _of_the_host(unit: str, roots: Sequence[Path]) -> list[str]:
-    """Headers of the C and C++ libraries that a learner's own files include and NVRTC does not have. There is nothing
-    in them for kernels, and what a kernel uses of them all the same, NVRTC does not know."""
+    """Headers of the C and C++ libraries that a learner's own files include and NVRTC does not have. They contain
+    nothing for kernels; if a kernel uses a name of theirs, NVRTC reports it as unknown."""
     system = toolkit.cuda_include_dirs()
     headers = digest.scan(unit, [root for root in roots if root not in system], system)
     files = headers.outside([*system, toolkit.PACKAGE]) if headers.others else []
@@ -260,24 +317,6 @@ def _flags(kernel: KernelSource, arch: str, own: Sequence[Path]) -> list[str]:
     ]
 
 
-def _compile(
-    kernel: KernelSource, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
-) -> None:
-    try:
-        try:
-            image = compile_unit(unit, kernel, flags, folder)
-        except CompilerRefused:
-            from ep_lib.jit import host_code  # few sources have any
-
-            if (without := host_code.set_aside(unit)) == unit:
-                raise
-            image = compile_unit(without, kernel, flags, folder)
-    except CompilerRefused as refused:
-        raise _refusal(kernel, arch, refused, found) from None
-    store(folder, image)
-    (folder / "kernel.cu").write_text(unit, encoding="utf-8")
-
-
 def _refusal(kernel: KernelSource, arch: str, refused: CompilerRefused, found: names.GlobalFunctions) -> EpError:
     log = refused.log
     if "--gpu-architecture" in log:
@@ -288,13 +327,13 @@ def _refusal(kernel: KernelSource, arch: str, refused: CompilerRefused, found: n
         return BackendUnavailable(
             f"NVRTC {version()} refused the options {list(kernel.options)}: {log} ({refused.status})"
         )
-    from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+    from ep_lib.jit import diagnostics  # imported here: its tables are for errors only
 
     return diagnostics.compile_error(kernel, log, target=arch, roots=include_roots(kernel), found=found)
 
 
 def _found() -> toolkit.Nvrtc:
-    """Raises BackendUnavailable where there is none."""
+    """The installed NVRTC. Raises BackendUnavailable if there is none."""
     if (found := toolkit.find_nvrtc()) is None:
         raise BackendUnavailable(f"compiling for GPUs needs NVRTC, though no GPU: {_INSTALL}")
     return found

@@ -1,4 +1,4 @@
-"""One compilation by NVRTC, in a process of its own: it can be ended, and what it breaks is not ours.
+"""One compilation by NVRTC in a separate process, which can be killed and cannot damage ours.
 
 Started as a script, it imports nothing of ep_lib: a question costs little more than NVRTC's own time. It reads the
 question from stdin and writes the answer to stdout, both as JSON, and the code to a file.
@@ -30,7 +30,7 @@ class Question(TypedDict):
 
 
 class Answer(TypedDict):
-    """``status``: the name of NVRTC's error, "" for none; ``lowered``: the symbols of the names that were asked for."""
+    """``status``: the name of NVRTC's error, "" for none; ``lowered``: the symbols of the requested names."""
 
     status: str
     log: str
@@ -70,7 +70,7 @@ class _Nvrtc:
         log = self.read("ProgramLog", program).decode(errors="replace").strip("\0\n ")
         lowered = []
         if result == 0:
-            with open(question["file"], "wb") as file:  # noqa: PTH123 - pathlib takes as long to import as all else here
+            with open(question["file"], "wb") as file:  # noqa: PTH123 - importing pathlib is slow
                 file.write(self.read(question["code"], program))
             for name in names:
                 symbol = ctypes.c_char_p()

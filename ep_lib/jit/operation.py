@@ -1,9 +1,8 @@
-"""`Operation`: what a call launches, declared once, with a name for everything that changes from call to call.
+"""`Operation`: the launches of a call, declared once, with a name for everything that changes from call to call.
 
-A mode makes one for each kind of call it has. Running it makes the call's arrays, writes the values of this call into
-argument blocks that are kept, and launches: natively where the backend can, else one launch after the other, each as
-any :meth:`Kernel.launch`, which checks its arguments. Sizes are values as well: another number of tokens is no other
-operation.
+A mode makes one for each kind of call it has. Running it allocates the call's arrays, writes this call's values into
+kept argument blocks, and launches: natively if the backend can, else by one :meth:`Kernel.launch` after another, which
+checks its arguments. Sizes are values as well: the number of tokens is not part of the operation.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ADDRESS_BYTES = 8
 
 
 class Part(NamedTuple):
-    """The address ``offset`` bytes behind the begin of an array, and ``factor`` bytes more for each of ``number``."""
+    """An address in an array: ``offset`` plus ``factor`` times ``number`` bytes behind its beginning."""
 
     array: str
     offset: int = 0
@@ -32,7 +31,7 @@ class Part(NamedTuple):
 
 
 class Word(NamedTuple):
-    """Of a struct: the ``size`` bytes at ``at`` are a number, or the address of an array or of a part of one."""
+    """A word of a struct: its ``size`` bytes at ``at`` are a number, or the address of an array or of a part of one."""
 
     at: int
     size: int
@@ -40,13 +39,13 @@ class Word(NamedTuple):
 
 
 class Struct(NamedTuple):
-    """A struct by value: bytes that stay, and the words that change."""
+    """A struct by value: constant bytes, and the words that change."""
 
     data: bytes
     words: tuple[Word, ...]
 
 
-# A parameter of a kernel: the name of an array, a part of an array, a struct, or an address that stays (None: null).
+# A parameter of a kernel: the name of an array, a part of an array, a struct, or a constant address (None: null).
 Slot = str | Part | Struct | int | None
 
 
@@ -54,7 +53,7 @@ class Made(NamedTuple):
     """An uninitialised array that the call makes; lengths are numbers or names of numbers."""
 
     name: str
-    kind: str  # of array, as describe() has it
+    kind: str  # of array, as in describe()
     shape: tuple[int | str, ...]
     dtype: np.dtype[Any]
 
@@ -67,12 +66,12 @@ class Launch(NamedTuple):
     block: int
     slots: tuple[Slot, ...]
     shared_bytes: int = 0
-    uses: tuple[ArrayInfo, ...] = ()  # further arrays that it reaches, always the same
+    uses: tuple[ArrayInfo, ...] = ()  # further arrays that it accesses, equal in every call
 
 
 def struct(header: str, name: str, /, **members: Any) -> Struct:
-    """The struct ``name`` of a header. Every member must be named: a number, bytes or None (null) stay; a name, a Part
-    or a Struct changes as it says, and so do those in a tuple, the elements of an array."""
+    """The struct ``name`` of a header. Every member must be named: numbers, bytes and None (null) are constant; names,
+    Parts and Structs change from call to call, also in a tuple (the elements of an array)."""
     layout, fixed = header_struct(header, name), dict[str, Any]()
     changing: list[Word] = []
     for field in layout.fields:
@@ -102,9 +101,9 @@ class Patch(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """One parameter of a launch, by the numbers of values: those given, and behind them the arrays made."""
+    """One parameter of a launch. Values are numbered: the given ones first, then the allocated arrays."""
 
-    array: int  # the value that is passed as it is, so that a launch checks it; -1: none
+    array: int  # a value passed as an array, which the launch checks; -1: none
     is_struct: bool
     data: bytes
     patches: tuple[Patch, ...]
@@ -124,7 +123,8 @@ class Operation:
         self._has_run = False
 
     def run(self, *values: Value) -> Sequence[Array]:
-        """Launch, in the stream that the backend has chosen; returns the arrays made. Raises what a launch raises."""
+        """Launch, in the stream that the backend has chosen; returns the allocated arrays. Raises the errors of a
+        launch."""
         if self._natively is not None and not pieces.in_use:
             made = self._natively(values)
             if made is not None:
@@ -136,7 +136,7 @@ class Operation:
         return made
 
     def make(self, values: Sequence[Any]) -> tuple[list[Array], list[Any]]:
-        """The arrays that a call makes, and all of its values: those given, and behind them what the arrays are."""
+        """Allocates a call's arrays; returns them and all values: the given ones, then the arrays' ArrayInfos."""
         known, made = [*values], []
         for kind, lengths, dtype in self.makes:
             shape: list[int] = []
@@ -147,7 +147,7 @@ class Operation:
         return made, known
 
     def filled(self, known: Sequence[Any]) -> list[tuple[Launch, list[Any], list[ArrayInfo]]]:
-        """Each launch, its arguments, and the arrays that it reaches by other addresses than those."""
+        """Each launch, its arguments, and the arrays that it accesses by other addresses."""
         filled = []
         for launch, arguments in zip(self.launches, self.arguments, strict=True):
             args: list[Any] = []

@@ -1,9 +1,9 @@
-"""A learner's own pieces: headers that come before the library's of the same name, and what went through them.
+"""A learner's own pieces: headers that replace the library's of the same name, and counts of their use.
 
 A piece is a folder, an include root: ``mine/05_ring`` with ``ep/ring.cuh`` in it. Kernels that include that header get
-the learner's, on every backend, and count what goes through it (<ep/pieces.cuh>); all others are compiled and run as if
-there were no pieces. Which folders count is in EP_LIB_MINE, so that the processes of a run know it too; every rank
-writes what it counted to the file EP_LIB_MINE_COUNTS when it is closed. :mod:`ep_lib.workshop.mine` sets both.
+the learner's, on every backend, and count its use (<ep/pieces.cuh>); other kernels are not affected. EP_LIB_MINE lists
+the folders, for all processes of a run; at its close every rank writes its counts to the file EP_LIB_MINE_COUNTS.
+:mod:`ep_lib.workshop.mine` sets both.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ROOTS, _COUNTS = "EP_LIB_MINE", "EP_LIB_MINE_COUNTS"
 _lock = threading.Lock()
 _launches: Counter[str] = Counter()  # of this process, since they were last written
 _active: tuple[Path, ...] | None = None  # None: not read from the environment yet
-in_use = bool(os.environ.get(_ROOTS))  # are there any? A word that each launch can look at
+in_use = bool(os.environ.get(_ROOTS))  # whether there are any; cheap for each launch to read
 
 
 def active() -> tuple[Path, ...]:
-    """The folders of the pieces in use, in order; empty for nearly everybody."""
+    """The folders of the pieces in use, in order; usually empty."""
     global _active
     if _active is None:
         _active = Config.from_environment().mine
@@ -36,12 +36,13 @@ def active() -> tuple[Path, ...]:
 
 
 def counts_file() -> Path | None:
-    """Where ranks write what they counted; None: nowhere."""
+    """The file for the counts of ranks; None: none."""
     return Config.from_environment().mine_counts
 
 
 def use(roots: Sequence[Path], counts: Path | None) -> None:
-    """From now on these are the pieces, in this process and in those that it starts. ``counts``: where ranks write."""
+    """Sets the pieces of this process and of its later child processes. ``counts``: the file for the counts of
+    ranks."""
     global _active, in_use
     for name, value in ((_ROOTS, os.pathsep.join(map(str, roots))), (_COUNTS, "" if counts is None else str(counts))):
         if value:
@@ -66,7 +67,7 @@ def unused() -> Iterator[None]:
 
 
 def suspicion() -> str:
-    """What to say of a run that went wrong while pieces were in use: it may be the learner's mistake. Or ""."""
+    """A sentence for a failed run with pieces in use: it may be the learner's mistake. Else ""."""
     roots = active()
     if not roots:
         return ""
@@ -79,26 +80,26 @@ def suspicion() -> str:
 
 
 def note(error: BaseException) -> None:
-    """Adds it to an error."""
+    """Adds the suspicion to an error."""
     if text := suspicion():
         error.add_note(text)
 
 
 def among(files: Iterable[str]) -> tuple[Path, ...]:
-    """The pieces that some of ``files`` belong to, by the piece's name or by where it lies."""
+    """The pieces that some of ``files`` belong to, by the piece's name or its path."""
     paths = [Path(file) for file in files]
     places = {root: (root, root.resolve()) for root in active()}
     return tuple(root for root, two in places.items() if any(p.is_relative_to(place) for p in paths for place in two))
 
 
 def launched(roots: Iterable[Path]) -> None:
-    """A kernel with these pieces in it is launched."""
+    """Counts a launch of a kernel with these pieces."""
     with _lock:
         _launches.update(map(str, roots))
 
 
 def tell(rank: int, counts: Sequence[int]) -> None:
-    """At a rank's end: adds what its kernels counted, by PieceCount of <ep/pieces.cuh>, to the file of the run."""
+    """At a rank's end: adds its kernels' counts (PieceCount of <ep/pieces.cuh>) to the run's file."""
     path = counts_file()
     if path is None:
         return
@@ -110,7 +111,7 @@ def tell(rank: int, counts: Sequence[int]) -> None:
 
 
 def told(path: Path) -> tuple[list[int], Counter[str]]:
-    """What all ranks have written: the sums of the counts, and launches by the piece's folder."""
+    """The counts of all ranks: their sums, and launches by the piece's folder."""
     counts: list[int] = []
     launches: Counter[str] = Counter()
     for line in path.read_text(encoding="utf-8").splitlines():

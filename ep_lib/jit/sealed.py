@@ -1,9 +1,9 @@
-"""Files of a release that are sealed: the library runs what is in them, and nobody reads it by accident.
+"""Sealed files of a release: the library runs their content, and readers do not see it by accident.
 
 `ep-lib release` (ep_lib/workshop/release.py) makes a learner's tree in which the library's own copy of a piece shows
-the holes. Below them, in one line, stands the seal: the whole text, compressed. Compilers get the opened
-text, from a folder that goes when they are done, and Python executes it. A seal is no secret: somebody who can run the
-library can open it. In a checkout nothing is sealed, and nothing here costs time.
+the holes. Below them, one line is the seal: the whole text, compressed. Compilers get the opened text from a temporary
+folder, and Python executes it. A seal is no secret: any user of the library can open it. A checkout has no sealed
+files, and this module then costs no time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import contextlib
 import functools
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType
+from typing import NamedTuple
 
 from ep_lib import processes
 from ep_lib.jit import digest, toolkit
@@ -38,12 +39,13 @@ HOW_TO_HAND_IN = (
 
 
 def tested_by(exercise: str) -> str:
-    """What a learner runs for the most thorough tests of an exercise that are here."""
+    """The command for the most thorough available tests of an exercise."""
     return f'workshop.check("{exercise}")' if in_use() else f"ep-lib grade {exercise}"
 
 
 def seal(text: str, shown: str, *, python: bool, whole: bool = False) -> str:
-    """A file that shows ``shown`` and is ``text``. ``whole``: its lines are those of ``text``, and not of ``shown``."""
+    """A file that shows ``shown`` and contains ``text``. ``whole``: line numbers are those of ``text``, not of
+    ``shown``."""
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
     opens = ""
     if python:
@@ -52,13 +54,13 @@ def seal(text: str, shown: str, *, python: bool, whole: bool = False) -> str:
 
 
 def opened(text: str) -> str:
-    """What a compiler or Python gets for the text of a file: its seal opened, if it has one."""
+    """The text for a compiler or Python: the opened seal, if the file has one."""
     found = _SEAL.search(text) if in_use() else None
     return zlib.decompress(base64.b64decode(found[2])).decode() if found else text
 
 
 def shown(text: str) -> str:
-    """What a learner sees of the text of a file: all but the seal."""
+    """The text that a learner sees: without the seal."""
     return _SEAL.sub("", text).rstrip("\n") + "\n" if in_use() else text
 
 
@@ -74,7 +76,7 @@ def code(file: str) -> CodeType:
 
 @functools.lru_cache(maxsize=64)
 def whole_lines(file: str) -> tuple[str, ...] | None:
-    """The lines of a file that is sealed as a whole, whose numbers are those of the opened text; None for others."""
+    """The opened lines of a file that is sealed as a whole; None for others."""
     if not in_use() or Path(file).suffix not in _SOURCES:
         return None
     text = Path(file).read_text(encoding="utf-8", errors="replace")
@@ -82,22 +84,37 @@ def whole_lines(file: str) -> tuple[str, ...] | None:
     return tuple(opened(text).splitlines()) if found and found[1] else None
 
 
+class Opened(NamedTuple):
+    """A folder with other texts of some files, each below its whole path; None if there are none."""
+
+    folder: Path | None
+
+    def place(self, file: Path) -> Path:
+        """Where a file's other text is, or would be."""
+        return file if self.folder is None else self.folder / file.relative_to(file.anchor)
+
+    def roots(self, roots: Sequence[Path]) -> list[Path]:
+        """The folders to search before ``roots``."""
+        return [] if self.folder is None else [self.place(root) for root in roots]
+
+
 @contextlib.contextmanager
-def open_includes(unit: str, roots: Sequence[Path]) -> Iterator[list[Path]]:
-    """Folders to search before ``roots``: until the context ends, they have what ``unit`` includes and is sealed."""
-    headers = list(among(digest.scan(unit, roots).files)) if in_use() else []
-    with processes.temporary_folder("ep_sealed_") if headers else contextlib.nullcontext(Path()) as folder:
-        for header in headers:
-            root = next((root for root in roots if header.is_relative_to(root)), header.parent)
-            target = folder / header.relative_to(root)
+def open_includes(unit: str, roots: Sequence[Path], texts: Mapping[str, str]) -> Iterator[Opened]:
+    """What compilers get in place of files, until the context ends: what ``unit`` includes and is sealed, and
+    ``texts``, by the files' paths."""
+    headers = among(digest.scan(unit, roots).files) if in_use() else ()
+    texts = {**{str(file): opened(file.read_text(encoding="utf-8", errors="replace")) for file in headers}, **texts}
+    with processes.temporary_folder("ep_opened_") if texts else contextlib.nullcontext() as folder:
+        found = Opened(folder)
+        for file, text in texts.items():
+            target = found.place(Path(file))
             target.parent.mkdir(parents=True, exist_ok=True)
-            text = opened(header.read_text(encoding="utf-8", errors="replace"))
-            target.write_text(f'#line 1 "{header}"\n{text}', encoding="utf-8")
-        yield [folder] if headers else []
+            target.write_text(f'#line 1 "{file}"\n{text}', encoding="utf-8")
+        yield found
 
 
 def among(files: Iterable[str]) -> Iterator[Path]:
-    """Those of some files that are sealed and in C++."""
+    """The sealed C++ files among these."""
     for file in map(Path, files) if in_use() else ():
         if file.suffix in _SOURCES and is_sealed(file.read_text(encoding="utf-8", errors="replace")):
             yield file

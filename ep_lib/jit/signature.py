@@ -1,4 +1,4 @@
-"""The parameters of a kernel: what kinds there are, and the table in which a compiled kernel lists its own."""
+"""The parameters of a kernel: their kinds, and the table of them in a compiled kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NAMES = {"half": "float16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "po
 class Param(NamedTuple):
     """One parameter of a kernel: its kind, ``size`` and ``align`` in bytes.
 
-    The rest is meant for pointers. ``is_const``: the kernel only reads through it. ``element``: what it points to, ""
-    for bytes, void and classes, which may be anything; ``element_size`` in bytes.
+    For pointers also ``is_const``: the kernel only reads through it; ``element``: the type that it points to, "" for
+    bytes, void and classes, which fit any type; ``element_size`` in bytes.
     """
 
     kind: Kind
@@ -38,7 +38,7 @@ class Param(NamedTuple):
 
     @property
     def element_name(self) -> str:
-        """The type that a pointer points to, as NumPy and ml_dtypes call it."""
+        """The type that a pointer points to, by its name in NumPy and ml_dtypes."""
         if self.element in ("int", "uint", "float"):
             return f"{self.element}{8 * self.element_size}"
         return _NAMES.get(self.element, self.element)

@@ -1,4 +1,4 @@
-"""A kernel's source, and everything else that a compiler must know of it."""
+"""A kernel's source, and everything else that a compiler needs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from ep_lib.require import a_path, instance, refuse, several, text
 
 Define = str | int | float | None
 
-ENTRY_FILE = "<ep_lib kernel entry>"  # what compilers call the lines that ep_lib adds at the end of a source
+ENTRY_FILE = "<ep_lib kernel entry>"  # the file name of the lines that ep_lib appends to a source
 UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
 
-_BYTE_ORDER_MARK = "\ufeff"  # with which editors on Windows begin a file
+BYTE_ORDER_MARK = "\ufeff"  # with which editors on Windows begin a file
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+NO_FILE = re.compile("No such file|file not found|cannot open source file")  # of compilers' messages
 
-_filenames: dict[str, str] = {}  # of sources that were strings: copy in the cache -> what the user calls it
+_filenames: dict[str, str] = {}  # of source strings: copy in the cache -> the user's name
 
 
 def filename_of(path: str | os.PathLike[str]) -> str | None:
-    """What the user calls a source string whose copy lies at ``path``; None for ordinary files."""
+    """The user's name for the source string whose copy is at ``path``; None for ordinary files."""
     return _filenames.get(os.fspath(path))
 
 
 class KernelSource:
-    """What compilers need to know of a kernel; :class:`ep_lib.Kernel` says what the attributes mean."""
+    """The compiler's input for a kernel; :class:`ep_lib.Kernel` documents the attributes."""
 
     def __init__(
         self,
@@ -47,14 +48,16 @@ class KernelSource:
         options: Sequence[str] = (),
         closed: KernelSource | None = None,
     ) -> None:
-        """``closed``: on the emulator, a source of somebody else's that is compiled to an object of its own, and has
-        functions with C linkage which this one declares and calls (:mod:`ep_lib.jit.closed`)."""
+        """``closed``: on the emulator, a foreign source, compiled to an object of its own, with C functions that this
+        source declares and calls (:mod:`ep_lib.jit.closed`)."""
         self.closed = closed
+        self.texts: Mapping[str, str] = {}  # what compilers get in place of what is in files, by their paths
+        self.left_out: Sequence[str] = ()  # headers that are nowhere, in these texts
         self.name = text("a kernel's name", name).strip()
         if not self.name or "\n" in self.name:
             raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
         self.path = path
-        self.source = sealed.opened(source.removeprefix(_BYTE_ORDER_MARK))  # of text that was copied
+        self.source = sealed.opened(source.removeprefix(BYTE_ORDER_MARK))  # of text that was copied
         self.filename = filename
         folders = _several("include", include, "folders")
         self.defines: dict[str, str] = {}
@@ -91,7 +94,7 @@ class KernelSource:
             raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
         text(f"the source {str(path)!r}", source)
         filename = short_path(file) if Path(path).parts[:1] == (os.pardir,) else str(path)
-        # One name for a file, however a notebook gets there ("../tutorial_kernels/"): the cache's key has it.
+        # One name for a file, even through "../tutorial_kernels/" in a notebook: it is part of the cache key.
         one = file.parent.resolve() / file.name
         return cls(source, name, path=one, filename=filename, include=include, defines=defines, options=options)
 
@@ -106,7 +109,7 @@ class KernelSource:
         defines: Mapping[str, Define] | None = None,
         options: Sequence[str] = (),
     ) -> Self:
-        """The kernel ``name`` in a string of CUDA C++. ``filename`` is what errors call the string; the rest is as in
+        """The kernel ``name`` in a string of CUDA C++. ``filename``: its name in errors; the rest is as in
         :meth:`from_file`."""
         text("source", source)
         if "\n" in text("filename", filename):
@@ -121,12 +124,12 @@ class KernelSource:
         return [*self.include, *pieces_first, *self._library_roots(transport)]
 
     def pieces(self, transport: Path) -> tuple[Path, ...]:
-        """The folders of the learner's pieces (:mod:`ep_lib.jit.pieces`) that this source includes something of, or
-        is itself."""
+        """The folders of the learner's pieces (:mod:`ep_lib.jit.pieces`) that this source includes a header of, or is
+        part of."""
         return pieces.among([*self.reaches(transport).files, str(self.path)]) if pieces.in_use else ()
 
     def reaches(self, transport: Path) -> digest.Headers:
-        """The headers that this source includes, with the learner's pieces."""
+        """The headers that this source includes, with the learner's pieces among them."""
         return digest.scan(self.source, [*self.include, *pieces.active(), *self._library_roots(transport)])
 
     def _library_roots(self, transport: Path) -> list[Path]:
@@ -150,7 +153,8 @@ class KernelSource:
         default this one only."""
         defines = "".join(f"#define {macro} {value}\n" for macro, value in self.defines.items())
         place = str(self.source_path).replace("\\", "\\\\").replace('"', '\\"')
-        text = f'{defines}#line 1 "{place}"\n{self.source}\n'
+        source = self.texts.get(str(self.source_path), self.source)
+        text = f'{defines}#line 1 "{place}"\n{source}\n'
         named = [self.name] if kernels is None else kernels
         if not named:
             return text

@@ -2,9 +2,9 @@
 
 A device header is the only owner of a struct's layout: the host asks :func:`header_struct` for it and packs bytes that
 a kernel takes by value, so there is no mirror in Python to keep in step. The parser knows the plain C++ that such
-headers are written in: integers, floats, pointers, enums, arrays and structs by value; anything else is an error that
-names the declaration. ``tests/jit/test_jit_structs.py`` compares sizes and offsets with the compiler's, for every
-struct in use.
+headers are written in: integers, floats, pointers, enums, arrays and structs by value; any other declaration is an
+error that names it. ``tests/jit/test_jit_structs.py`` compares sizes and offsets with the compiler's, for every struct
+in use.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class HeaderStruct:
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:
-        """For reading such structs from memory."""
+        """The NumPy dtype, for reading such structs from memory."""
         return np.dtype(
             {
                 "names": list(self.names),
@@ -134,7 +134,7 @@ class HeaderStruct:
 @functools.cache
 def header_struct(header: str | Path, name: str) -> HeaderStruct:
     """The struct ``name`` of ``header`` or of a header that it includes. ``header`` is as kernels include it
-    (``"moe/direct/dispatch.cuh"``), or an absolute path; what that file includes is read if it is the library's.
+    (``"moe/direct/dispatch.cuh"``), or an absolute path; of its includes, the library's headers are read too.
 
     Raises LookupError if there is none, and ValueError for a declaration that this parser does not know.
     """

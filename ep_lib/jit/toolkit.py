@@ -1,4 +1,4 @@
-"""Finds what compiles kernels on this machine: the C++ compiler, CUDA's headers and NVRTC."""
+"""Finds the tools that compile kernels on this machine: the C++ compiler, CUDA's headers and NVRTC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 DEVICE_INCLUDE = PACKAGE / "device"
 DEVICE_ROOTS = (DEVICE_INCLUDE, PACKAGE)  # <ep/...>, and <moe/...> of dispatch and combine
 COUNTING_INCLUDE = DEVICE_INCLUDE / "counting"  # before DEVICE_INCLUDE where a learner's pieces count
-# <ep/transport.cuh> where nothing else is asked for: of GPUs, and of the emulator
+# The default <ep/transport.cuh>: of GPUs, and of the emulator
 P2P_TRANSPORT, EMULATED_TRANSPORT = PACKAGE / "transports" / "p2p", PACKAGE / "transports" / "emulated"
 EMULATOR_INCLUDE = PACKAGE / "emulator" / "include"
 RUNTIME_SOURCES = PACKAGE / "emulator" / "runtime"
@@ -32,14 +32,14 @@ def library_version() -> str:
     return __version__
 
 
-# The oldest that compile the emulator; README.md, .ci/preflight.sh and environment.yml have them as well.
+# The oldest versions that compile the emulator; also named in README.md, .ci/preflight.sh and environment.yml.
 OLDEST_GCC, OLDEST_CLANG = 11, 14
-_QUESTION_CPU_S, _QUESTION_IDLE_S = 30.0, 30.0  # what a compiler may take to say what it is
+_QUESTION_CPU_S, _QUESTION_IDLE_S = 30.0, 30.0  # a compiler's limits for identifying itself
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler. ``identity`` is its version text and what its macros say, which goes into every cache key."""
+    """A C++ compiler. ``identity``: its version text and the values of its macros, part of every cache key."""
 
     path: str
     identity: str
@@ -72,7 +72,7 @@ def find_compiler() -> Compiler:
 
 
 def _checked(path: str) -> Compiler:
-    """A C++ compiler that is new enough, by its macros: what it calls itself may be somebody else's name."""
+    """A C++ compiler that is new enough by its macros: the name of its command may mislead."""
     status = Path(path).stat()
     found = _identify(path, status.st_mtime_ns, status.st_size, is_cpp=True)
     macros = _macros(found.identity)
@@ -101,7 +101,7 @@ def _macros(identity: str) -> tuple[str, int, str] | None:
 
 @functools.cache
 def is_of_the_host(header: str) -> bool:
-    """Whether the C++ compiler, if there is one, has such a header of its own."""
+    """Whether there is a C++ compiler with such a header of its own."""
     try:
         path = find_compiler().path
         done = processes.run(
@@ -141,7 +141,7 @@ def find_nvcc() -> Compiler | None:
 
 @functools.lru_cache(maxsize=8)
 def _identify(path: str, mtime_ns: int, size: int, *, is_cpp: bool) -> Compiler:
-    """Asks a compiler what it is; the answer is kept in the cache directory, as starting it takes milliseconds."""
+    """Identifies a compiler; the cache directory keeps the answer, since starting a compiler takes milliseconds."""
     real = str(Path(path).resolve())
     known_as = hashlib.sha256(f"{path}\n{real}\n{mtime_ns}\n{size}\n{is_cpp}\n{_QUESTION}".encode()).hexdigest()[:32]
     note = cache.cache_dir() / "compilers" / known_as
@@ -158,7 +158,7 @@ def _identify(path: str, mtime_ns: int, size: int, *, is_cpp: bool) -> Compiler:
 
 
 def _answer(command: list[str], stdin: str | None = None) -> str:
-    """What a compiler says. Raises BackendUnavailable if it says nothing."""
+    """A compiler's output. Raises BackendUnavailable if there is none."""
     try:
         done = processes.run(command, cpu_s=_QUESTION_CPU_S, idle_s=_QUESTION_IDLE_S, stdin=stdin)
     except (OSError, processes.TookTooLong) as error:
@@ -174,7 +174,7 @@ def _answer(command: list[str], stdin: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class Nvrtc:
-    """An NVRTC: what to load, in order, and its version, "13.0". ``identity`` goes into cache keys."""
+    """An NVRTC: the libraries to load, in order, and its version, "13.0". ``identity`` goes into cache keys."""
 
     libraries: tuple[str, ...]
     version: str
@@ -187,12 +187,12 @@ _BUILTINS = re.compile(r"libnvrtc-builtins\.so\.(\d+\.\d+)(?!\S)")
 
 @functools.lru_cache(maxsize=1)
 def find_nvrtc() -> Nvrtc | None:
-    """NVRTC of a wheel (nvidia-cuda-nvrtc, or its -cu12 form), else of a CUDA toolkit; None where there is none.
-    Nothing is loaded. Of two in wheels, that of CuPy's CUDA, whose driver will load the kernels."""
+    """NVRTC of a wheel (nvidia-cuda-nvrtc, or its -cu12 form), else of a CUDA toolkit; None if there is none. Does not
+    load it. Of two wheels, the one of CuPy's CUDA version, since CuPy will load the kernels."""
     wheels = [site / lib for site in _nvidia_sites() for lib in ("cu13/lib", "cuda_nvrtc/lib")]
     found = [nvrtc for folder in wheels if (nvrtc := _nvrtc_in(folder))]
     if len(found) > 1:
-        from importlib import metadata  # here: it takes a tenth of the time of `import ep_lib`
+        from importlib import metadata  # imported here: it takes a tenth of the time of `import ep_lib`
 
         if any(metadata.distributions(name="cupy-cuda12x")):
             found.reverse()
@@ -206,7 +206,7 @@ def _nvrtc_in(folder: Path) -> Nvrtc | None:
     text = " ".join(sorted(_top_level(folder)))
     if (name := _NVRTC.search(text)) is None:
         return None
-    builtins = _BUILTINS.search(text)  # NVRTC itself looks where the loader does
+    builtins = _BUILTINS.search(text)  # NVRTC itself uses the loader's search path
     version = builtins[1] if builtins else name[1]
     libraries = [str(folder / found[0]) for found in (builtins, name) if found]
     return Nvrtc(tuple(libraries), version, f"NVRTC {version} {(folder / name[0]).stat().st_size}")
@@ -214,7 +214,7 @@ def _nvrtc_in(folder: Path) -> Nvrtc | None:
 
 def _top_level(folder: Path) -> list[str]:
     try:
-        return os.listdir(folder)  # noqa: PTH208 - asked by every process that compiles
+        return os.listdir(folder)  # noqa: PTH208 - every process that compiles calls this
     except OSError:
         return []
 
@@ -245,7 +245,7 @@ def cuda_include_dirs() -> tuple[Path, ...]:
     if found and not _have(found, "crt/host_config.h"):  # <cuda_runtime.h> needs it: nvidia-cuda-crt, or a toolkit's
         found += [home for home in homes if _have([home], "crt/host_config.h")][:1]
     if found and not _have(found, "cuda/std/cstddef"):
-        # torch brings nvidia-cuda-runtime without nvidia-cuda-cccl: take CCCL from a toolkit, else CuPy's own copy.
+        # torch installs nvidia-cuda-runtime without nvidia-cuda-cccl: use a toolkit's CCCL, else CuPy's own copy.
         others = [folder for home in homes for folder in (home, home / "cccl")] + _cupy_cccl_dirs()
         found += [folder for folder in others if _have([folder], "cuda/std/cstddef")][:1]
     return tuple(folder for folder in found if folder.is_dir())

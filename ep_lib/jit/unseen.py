@@ -1,17 +1,16 @@
-"""Accesses of memory that g++'s ThreadSanitizer pass leaves out, found in the compiler's own dump behind that pass.
+"""Memory accesses that g++'s ThreadSanitizer pass leaves out, found in the compiler's own dump after that pass.
 
-What a statement loads or stores is one of these, or it is unseen:
+A load or store of a statement is unseen unless one of these holds:
 
-* the sanitizer is told of it, by a call right before the statement;
-* it lies in a variable of the function itself, or in a constant: no other thread writes there. Its offset is a constant
-  that is small, or an index that ``-fsanitize=bounds-strict`` looks at, or one that cannot be large (``i & 7``).
+* the sanitizer is called for it right before the statement;
+* it is in a variable of the function itself, or in a constant, where no other thread writes. Its offset is a small
+  constant, or an index that ``-fsanitize=bounds-strict`` checks, or one that cannot be large (``i & 7``).
 
-g++ tells the sanitizer of assignments, and not of what a call itself moves: a struct that a call passes on straight
-from memory (``f(__builtin_bit_cast(S, *p))``), or whose result it stores there (``new (p) S(make())``; in ``make`` the
-result is a variable of its own). It leaves out whatever index into a variable whose address stays in the function, and
-into a constant (``table[p - table]``). Reads of constants in shared memory are left out as well, and a kernel can write
-there all the same; and whatever instructions of this machine's own do, in assembly or by the compiler's functions for
-them, whichever header they came by.
+g++ instruments assignments, but not memory that a call itself moves: a struct that a call passes on straight from
+memory (``f(__builtin_bit_cast(S, *p))``), or a result that it stores there (``new (p) S(make())``; in ``make`` the
+result is a variable of its own). It leaves out any index into a variable whose address stays in the function, and into
+a constant (``table[p - table]``). It also leaves out reads of constants in shared memory, although a kernel can write
+there; and accesses of machine instructions, in assembly or through the compiler's functions for them, from any header.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-# Of the pass, each statement as a list of its operands, variables with a number of their own; and each class's size.
+# The dump of the pass (each statement as a list of operands, each variable with a number), and of each class's size.
 DUMP, CLASSES = "-fdump-tree-tsan1-raw-uid", "-fdump-lang-class"
 
 # Kinds of accesses
 CALL, INDEX, CONSTANT, MACHINE = "call", "index", "constant", "machine"
 
-# In bytes, and in elements: what lies within belongs to the variable, or to the frame around it. Fibers' stacks lie
-# beside each other and are larger.
+# Bytes or elements: accesses within this distance stay in the variable, or in the frame around it. Fibers' stacks are
+# adjacent and larger.
 _NEAR = 4096
 _HUGE_CLASS = 1 << 16  # bytes; a member of such a class may be far away without any index
 
 _VALUE = r"[\w.$<>#]*_\d+(?:\((?:D|ab)\))*"  # with a number of its own: _12, x_3(D)
-# An operand that is no memory: a value, a constant, an address. Statements of these alone are most, and those that the
-# sanitizers have added; the rest is looked at.
+# An operand that is no memory: a value, a constant, an address. Most statements have only these, as do those of the
+# sanitizers; the others are examined.
 _PLAIN = rf"(?:{_VALUE}|NULL|-?\d[^,\n]*|&[\w.$<>]+)"
-# With a line, in a dump that has them: g++ 13 and later number the calls of a line, "k.cu:3:5 discrim 1".
+# A statement with its line, in a dump with lines: g++ 13 and later number the calls of a line, "k.cu:3:5 discrim 1".
 _PLACED = r"\n  (?:\[(?P<file>[^\n]*):(?P<line>\d+):\d+(?: discrim \d+)?\] )?"
 _ASSIGNMENT = re.compile(
     rf"{_PLACED}gimple_assign <(?!addr_expr, {_VALUE},|\w*cond_expr)(?P<code>\w+)"
@@ -47,8 +46,8 @@ _CALL = re.compile(
     rf"{_PLACED}gimple_call <(?!\.UBSAN_|__builtin___tsan_)(?![^,\n]*(?:, {_PLAIN})*>(?: \[[^\n]*)?\n)"
     r"(?P<operands>[^\n]*)>(?: \[[^\n]*)?(?=\n)"
 )
-# Instructions of this machine's own; atomic functions whose order is none, which the sanitizer leaves as they are.
-# Assembly of nothing, which only keeps the compiler from moving code, does nothing.
+# Machine instructions; atomic functions with an invalid order, which the sanitizer leaves unchanged. Empty assembly,
+# which only keeps the compiler from moving code, is harmless.
 _MACHINES = re.compile(
     rf"{_PLACED}gimple_(?:call <(?P<called>__builtin_(?:ia32|aarch64|neon|sve|arm|altivec|vsx|riscv)_\w+?"
     r"|__(?:atomic|sync)_\w+?_(?:1|2|4|8|16))(?:D\.\d+)?,"
@@ -57,7 +56,7 @@ _MACHINES = re.compile(
 _FUNCTION = re.compile(r"\n;; Function (?P<name>[^\n]*) \([^\n]*\n")
 _CALLEE = re.compile(r"(?P<name>operator[^\n]*?|[^\s,(]*)D\.(?P<uid>\d+), ")
 _REGISTERS = {"__cxa_atexit", "__cxa_thread_atexit"}  # a destructor, which such a dump writes as if it were a struct
-_PLACE = re.compile(r"(?<!\n  )\[[^\n\[\]]*:\d+:\d+(?: discrim \d+)?\] ")  # before operands, where a dump is with lines
+_PLACE = re.compile(r"(?<!\n  )\[[^\n\[\]]*:\d+:\d+(?: discrim \d+)?\] ")  # before operands, in a dump with lines
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BRACKETED_COMMA = re.compile(r"[(\[{<][^)\]}>]*,")
 _NUMBER = re.compile(r"D\.(\d+)")
@@ -84,29 +83,29 @@ _DEFINITION = re.compile(
 _BOUND = re.compile(rf"gimple_call <\.UBSAN_BOUNDS, NULL, 0B, (?P<index>{_VALUE}), (?P<most>\d+)>")
 _SIGNED = {"char": 0x7F, "signed char": 0x7F, "short int": 0x7FFF}  # a larger value becomes negative in them
 _NARROW = {"bool": 1, "_Bool": 1, "unsigned char": 0xFF, "uint8_t": 0xFF, "short unsigned int": 0xFFFF}
-_DEEPEST = 8  # steps back to what an index is made of
+_DEEPEST = 8  # steps back through an index's definitions
 
 
 class Unseen(NamedTuple):
-    """An access that the sanitizer is not told of. ``file`` and ``line`` are there in a dump with lines."""
+    """An access that the sanitizer does not see. ``file`` and ``line`` are set from a dump with lines."""
 
     file: str | None
     line: int | None
     kind: str
-    name: str  # of what is called, or accessed; "" if a pointer says which, or it has none
+    name: str  # of the called function or accessed variable; "" for a pointer or if unnamed
     is_write: bool
     function: str  # that has the statement
 
 
 class Symbols(NamedTuple):
-    """What an object file says of variables, by their symbols."""
+    """Facts about variables from an object file's symbols."""
 
     shared: Sequence[str]  # those in shared memory
     sizes: Mapping[str, int]  # of the others, in bytes
 
 
 def accesses(dump: str, classes: str, symbols: Symbols) -> Iterator[Unseen]:
-    """What g++ did not tell the sanitizer of, in dumps that it has made with :data:`DUMP` and :data:`CLASSES`."""
+    """Accesses that g++ did not instrument, from dumps made with :data:`DUMP` and :data:`CLASSES`."""
     has_huge = any(int(size) > _HUGE_CLASS for size in _CLASS_SIZE.findall(classes))
     rules = _Rules(_PLACE.sub("", dump), symbols, has_huge_classes=has_huge)
     yield from rules.in_calls()
@@ -114,7 +113,7 @@ def accesses(dump: str, classes: str, symbols: Symbols) -> Iterator[Unseen]:
 
 
 def instructions(dump: str) -> Iterator[Unseen]:
-    """Instructions of this machine's own, of which the sanitizer is told nothing."""
+    """Machine instructions, which the sanitizer does not see."""
     for found in _MACHINES.finditer(dump):
         yield _unseen(dump, found, MACHINE, found["called"] or "asm", is_write=True)
 
@@ -122,7 +121,7 @@ def instructions(dump: str) -> Iterator[Unseen]:
 class _Place(NamedTuple):
     """Memory that a statement accesses."""
 
-    base: str  # a variable's number, or that of the value that points there, after a star
+    base: str  # a variable's number, or a star and the pointer value's number
     name: str  # the variable's
     offset: int  # bytes from there
     cast: str | None  # the type that is accessed there, if it is not the variable's own
@@ -131,7 +130,7 @@ class _Place(NamedTuple):
 
 
 class _Rules:
-    """What may stand in the dump of a translation unit."""
+    """Rules for the dump of a translation unit."""
 
     def __init__(self, dump: str, symbols: Symbols, *, has_huge_classes: bool) -> None:
         self._dump, self._has_huge_classes = dump, has_huge_classes
@@ -171,7 +170,7 @@ class _Rules:
                 yield _unseen(self._dump, found, CALL, name, is_write=False)
 
     def _is_harmless(self, place: _Place, at: int, *, is_of_call: bool = False) -> bool:
-        """Whether it lies in a variable of the function itself, or in a constant that is not in shared memory."""
+        """Whether it is in a variable of the function itself, or in a constant outside of shared memory."""
         if place.base.startswith("*"):
             return False
         begin = self._dump.rfind("\n;; Function ", 0, at)
@@ -192,7 +191,7 @@ class _Rules:
             return False
         if place.cast is not None:
             sizes = [int(size) for size in _SIZE.findall(place.cast)]
-            # What is far off in a class of that kind, or in an array of such, shows in no number.
+            # Far members of such a class, or of an array of them, appear without an offset.
             if has_far_members and place.steps and not _same_class(place.cast, declared):
                 return False
             if place.steps and place.steps[0] not in (None, "0") and not sizes:
@@ -212,7 +211,7 @@ class _Rules:
                 reach += most * math.prod(sizes[number + 1 :])
             if is_member and self._has_huge_classes and number + 1 < len(place.steps):
                 return False
-            # `char a[][8][8]` in a struct by value: how far one of its first index lies from the next one is not said.
+            # `char a[][8][8]` in a struct by value: the dump does not give the stride of the first index.
             is_outer = is_member and number + 1 < len(place.steps) and place.steps[number + 1] is not None
             if is_outer and step != "0" and not function.is_checked(step):
                 return False
@@ -220,7 +219,7 @@ class _Rules:
 
 
 class _Function:
-    """A function of a dump, which begins there."""
+    """A function of a dump that begins at this position."""
 
     def __init__(self, dump: str, begin: int) -> None:
         end = dump.find("\n;; Function ", begin + 1)
@@ -229,17 +228,17 @@ class _Function:
         self.own = {"<retval>", *_of_function(self._head)}
 
     def declared(self, uid: str) -> str:
-        """How a variable is declared, without its name: ``char[8]``."""
+        """A variable's declared type: ``char[8]``."""
         line = next((each for each in self._head.splitlines() if f"D.{uid}" in each), "")
         found = re.search(rf"(?P<type>[^(,]*?)[\w.$]*D\.{uid}(?P<sizes>(?:\[\d+\])*)(?:[;,) ]|$)", line)
         return found["type"].strip() + found["sizes"] if found else ""
 
     def is_checked(self, index: str) -> bool:
-        """Whether g++ compares an index with a bound: it has one for each array that is declared with its size."""
+        """Whether g++ checks an index against a bound, which every array with a declared size has."""
         return any(m["index"] == index for m in _BOUND.finditer(self._text))
 
     def at_most(self, index: str, at: int, deep: int = 0) -> int | None:
-        """How large an index can be in a statement; None if nothing says it, or if it can be negative."""
+        """The largest possible value of an index in a statement; None if unknown, or if it can be negative."""
         if index.isdigit():
             return int(index)
         if deep > _DEEPEST or not re.fullmatch(_VALUE, index):
@@ -268,7 +267,7 @@ class _Function:
         return {"plus_expr": first + second, "mult_expr": first * second}.get(code)
 
     def _last_of_loop(self, index: str) -> int | None:
-        """The last value of an index that g++'s own loops count up to, as those that clear an array of a struct."""
+        """The last value of an index in g++'s own loops, such as those that clear an array of a struct."""
         phi = index
         if (made := self._definitions.get(index)) and made[0] == "plus_expr" and made[1][1] == "1":
             phi = made[1][0]
@@ -310,7 +309,7 @@ class _Function:
         return {m["name"]: (m["code"], m["operands"].split(", ")) for m in _DEFINITION.finditer(self._text)}
 
     def _always_with(self, check: int, at: int) -> bool:
-        """Whether each way through the statement at ``at`` passes ``check``, too, before it or after it: g++ reads the
+        """Whether every path through the statement at ``at`` also passes ``check``, before or after it: g++ reads the
         old value of ``x[i] += y`` before it checks i."""
         first, last = (max(begin for begin in self._blocks if begin < place) for place in (check, at))
         if first == last or not self._come_to(min(self._blocks), {last}, past=first):
@@ -319,7 +318,7 @@ class _Function:
         return not self._come_to(last, ends, past=first)
 
     def _come_to(self, start: int, goals: set[int], *, past: int) -> bool:
-        """Whether one can come from a block to one of others without going through ``past``."""
+        """Whether a path leads from a block to one of the others without passing ``past``."""
         seen, ahead = {past}, [start]
         while ahead:
             block = ahead.pop()
@@ -332,7 +331,7 @@ class _Function:
 
     @functools.cached_property
     def _blocks(self) -> dict[int, list[int]]:
-        """Where each basic block begins, and where those that may follow it do."""
+        """The beginning of each basic block, and the beginnings of its successors."""
         found = [*_BLOCK.finditer(self._text)]
         begins = {block[1]: block.start() for block in found}
         ends = [*(block.start() for block in found[1:]), len(self._text)]
@@ -349,7 +348,7 @@ class _Function:
 
 
 def _place(operand: str) -> _Place | None:
-    """What memory an operand is; None if it is a value, a constant or an address."""
+    """The memory of an operand; None if it is a value, a constant or an address."""
     if operand in ("", "NULL", '""', "Inf", "Nan") or operand[0] in "&{-+0123456789":
         return None
     if re.fullmatch(_VALUE, operand):
@@ -395,7 +394,7 @@ def _place(operand: str) -> _Place | None:
 
 
 def _inside(operand: str, at: int) -> tuple[str, str]:
-    """What is in the bracket that is opened there, and what comes after it."""
+    """The content of the bracket that opens there, and the rest behind it."""
     close = {"(": ")", "[": "]", "<": ">"}[operand[at]]
     depth = 0
     for end in range(at, len(operand)):
@@ -421,7 +420,7 @@ def _unseen(dump: str, found: re.Match[str], kind: str, name: str, *, is_write: 
 
 
 def _told_before(dump: str, begin: int) -> set[tuple[str, bool]]:
-    """What the sanitizer is told right before the statement that begins there: bases of places, and whether written."""
+    """The sanitizer's calls right before the statement that begins there: bases of places, and whether written."""
     told: set[tuple[str, bool]] = set()
     while begin > 0:
         line = dump[dump.rfind("\n", 0, begin - 1) + 1 : begin - 1]
@@ -441,7 +440,7 @@ def _told_before(dump: str, begin: int) -> set[tuple[str, bool]]:
 
 
 def names_in(symbol: str) -> Iterator[str]:
-    """The names that a symbol is made of: ``_ZZ1hiE4tile`` of h and tile."""
+    """The names in a symbol: h and tile in ``_ZZ1hiE4tile``."""
     if not symbol.startswith("_Z"):
         yield symbol
     for number in re.finditer(r"\d+", symbol):
@@ -456,15 +455,14 @@ def _head(dump: str, begin: int) -> str:
 
 
 def _returns_by_address(dump: str, uid: str) -> bool:
-    """Whether a function writes its result to where a pointer says, in accesses of its own: so it is with types that
-    have a copy constructor of their own."""
+    """Whether a function writes its result through a pointer, in accesses of its own, as for types with a copy
+    constructor."""
     begin = dump.find(f"decl_uid={uid},")
     return begin >= 0 and _BY_REFERENCE.search(_head(dump, begin)) is not None
 
 
 def _is_function(dump: str, operand: str) -> bool:
-    """Whether an operand is a function of this dump: as an argument that is an address, which is written like a
-    variable."""
+    """Whether an operand is a function of this dump: as an argument it is an address, written like a variable."""
     base = _VARIABLE.fullmatch(operand)
     return base is not None and base["uid"] is not None and f"decl_uid={base['uid']}," in dump
 

@@ -1,4 +1,4 @@
-"""What arrays of NumPy, CuPy and torch have in common: an address, a shape, a dtype, strides, a device.
+"""The common properties of NumPy, CuPy and torch arrays: an address, a shape, a dtype, strides, a device.
 
 Nothing here imports torch or CuPy: an object can only come from a library that is already loaded.
 """
@@ -19,7 +19,7 @@ from ep_lib.require import refuse
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
-# An array of NumPy, CuPy or torch. CuPy has no types, and what the three share has no name.
+# An array of NumPy, CuPy or torch. CuPy has no type stubs, and the three share no named type.
 Array: TypeAlias = Any
 
 _NO_NUMBERS = "USMm"  # kinds of NumPy's types: texts, bytes, dates and times
@@ -36,11 +36,10 @@ _TORCH_EXTENSION_TYPES: dict[str, np.dtype[Any]] = {
 
 
 class ArrayInfo(NamedTuple):
-    """Where an array lies and how to read it.
+    """The address and layout of an array.
 
-    ``dtype`` is a NumPy dtype (bfloat16 and float8 are those of ml_dtypes). ``strides_bytes`` is None for a
-    C-contiguous array. ``device`` is "cpu" or "cuda:N"; ``kind`` is "numpy", "torch" or "cupy". ``owner`` keeps the
-    memory alive.
+    ``dtype`` is a NumPy dtype (ml_dtypes' for bfloat16 and float8). ``strides_bytes`` is None for a C-contiguous array.
+    ``device`` is "cpu" or "cuda:N"; ``kind`` is "numpy", "torch" or "cupy". ``owner`` keeps the memory alive.
     """
 
     address: int
@@ -61,8 +60,8 @@ def is_array(obj: object) -> bool:
 
 
 def describe(obj: Any) -> ArrayInfo:
-    """Address, shape, dtype, strides and device of a NumPy, CuPy or torch array; nothing is copied. What this function
-    returned for an array is returned as it is.
+    """Address, shape, dtype, strides and device of a NumPy, CuPy or torch array; nothing is copied. An ArrayInfo is
+    returned unchanged.
 
     Raises :class:`ArgumentError` for anything else, for elements that kernels cannot use (Python objects, bytes in the
     other order), and for torch tensors that are not dense or still need gradients computed lazily (sparse, meta,
@@ -95,7 +94,7 @@ _native: Any = None
 
 
 def look_natively(native: Any) -> None:
-    """From now on ``native`` (:mod:`ep_lib.cuda.native_host`) is asked first about torch's tensors."""
+    """Makes :func:`describe` use ``native`` (:mod:`ep_lib.cuda.native_host`) first for torch's tensors."""
     global _look, _native
     _look, _native = native.describe, native
 
@@ -106,8 +105,8 @@ def looks_natively() -> bool:
 
 
 def lend(address: int, shape: tuple[int, int], dtype: np.dtype[Any], device: int, owner: object) -> Any:
-    """A torch tensor at ``address`` that keeps ``owner`` alive, as all its views do. None where that takes more than
-    the native code: DLPack's way through CuPy or NumPy then. ``device``: of CUDA; -1: the CPU."""
+    """A torch tensor at ``address`` that keeps ``owner`` alive, as do all its views. None if the native code cannot;
+    then use DLPack through CuPy or NumPy. ``device``: a CUDA device; -1: the CPU."""
     return None if _native is None else _native.lend(address, *shape, dtype, device, owner)
 
 
@@ -115,8 +114,8 @@ def like(kind: str, array: Any) -> Any:
     """``array`` (NumPy or CuPy) as an array of ``kind`` ("numpy", "torch" or "cupy") on the same device, zero copy.
 
     torch has bfloat16 and float8 types that DLPack and NumPy lack; they pass through as integers and are viewed back.
-    A CuPy array of uint16 stays uint16: CuPy cannot say bfloat16, the caller views it.
-    Raises :class:`ArgumentError` when the memory would have to move between CPU and GPU.
+    A CuPy array of uint16 stays uint16: CuPy has no bfloat16, so the caller views it. Raises :class:`ArgumentError`
+    when the memory would have to move between CPU and GPU.
     """
     info = describe(array)
     if kind == info.kind:
@@ -130,7 +129,7 @@ def like(kind: str, array: Any) -> Any:
         elif info.kind == "numpy" and info.readonly:
             return torch.tensor(array)
         tensor = torch.from_dlpack(bits)
-        if not info.nbytes:  # NumPy's strides of an empty array are zeros, which torch views as no other type
+        if not info.nbytes:  # NumPy's strides of an empty array are zeros, which torch cannot view as another type
             tensor = tensor.as_strided(info.shape, [math.prod(info.shape[i + 1 :]) for i in range(tensor.dim())])
         return tensor if extension is None else tensor.view(getattr(torch, extension.partition(".")[2]))
     if kind == "numpy" and info.kind == "torch" and info.device == "cpu":
@@ -145,7 +144,7 @@ def like(kind: str, array: Any) -> Any:
 
 
 def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    """``array`` (NumPy or CuPy) as one of ``kind``, and of ``dtype`` where that kind has it; zero copy."""
+    """``array`` (NumPy or CuPy) as one of ``kind``, and of ``dtype`` if that kind has it; zero copy."""
     if kind == "numpy":
         return array.view(dtype)
     result = like(kind, array)
@@ -157,12 +156,12 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def no_memory(shape: tuple[int, ...], error: MemoryError) -> ArgumentError:
-    """What to raise where an array of this shape finds no memory."""
+    """The error if memory for an array of this shape runs out."""
     return ArgumentError(f"shape is {shape}, and there is no memory for it: {error}; ask for less")
 
 
 class _Holder:
-    """Memory as NumPy takes it over: an array made of this keeps it alive, and so do all views of that array."""
+    """Memory for NumPy: an array made from this object keeps it alive, as do all views of that array."""
 
     def __init__(self, owner: object, array: Any) -> None:
         self.owner, self.array, self.__array_interface__ = owner, array, array.__array_interface__
@@ -179,8 +178,8 @@ def holding(owner: object, array: Any, shape: tuple[int, ...], dtype: np.dtype[A
 
 
 def element_type(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype that ``dtype`` means: of NumPy, of torch, a type or a name. Raises ArgumentError for None, and
-    for what kernels cannot use."""
+    """The NumPy dtype for ``dtype``: NumPy's, torch's, a type or a name. Raises ArgumentError for None, and for types
+    that kernels cannot use."""
     found = None
     if type(dtype).__module__ == "torch" and type(dtype).__name__ == "dtype":
         found = _torch_dtype(dtype)
@@ -212,7 +211,7 @@ def _refuse_elements(array: np.ndarray[Any, Any]) -> NoReturn:
     )
 
 
-_kinds: dict[type, str] = {}  # what is known of the types met so far
+_kinds: dict[type, str] = {}  # the kinds of types seen so far
 
 
 def _kind_of(cls: type) -> str:
@@ -227,7 +226,7 @@ def _find_kind(cls: type) -> str:
         if base is np.ndarray:
             return "numpy"
         if base is np.ma.MaskedArray:
-            return ""  # a kernel would not see the mask
+            return ""  # a kernel would ignore the mask
         root = base.__module__.partition(".")[0]
         if root == "torch" and base.__name__ == "Tensor":
             return "torch"
@@ -257,7 +256,7 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
     name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
     nbytes = tensor.numel() * dtype.itemsize
     address = tensor.data_ptr()
-    if nbytes == 0:  # torch says 0 for an empty view, but it matters whose it is
+    if nbytes == 0:  # torch gives 0 for an empty view, but its owner matters
         address = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * dtype.itemsize
     return ArrayInfo(address, tuple(tensor.shape), dtype, strides, name, "torch", False, tensor, nbytes)
 
@@ -286,7 +285,7 @@ def _torch_to_numpy(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def _loaded(module: str, call: str) -> Any:
-    """torch or CuPy, which the caller must have imported: this library does not load them behind anybody's back."""
+    """torch or CuPy, which the caller must have imported: this library never imports them itself."""
     if module not in sys.modules:
         raise ArgumentError(f"{call} needs the module {module}, which is not imported")
     return sys.modules[module]

@@ -1,7 +1,7 @@
 """The symmetric heap's allocator: which part of the heap belongs to which array.
 
-Every rank runs the same allocations in the same order, so the same array lies at the same offset everywhere, and an
-address on a peer is known without asking (as in OpenSHMEM).
+Every rank runs the same allocations in the same order, so each array has the same offset everywhere, and a peer's
+address is known without communication (as in OpenSHMEM).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ RESERVED = 256  # the first bytes hold the fault record of <ep/wait.cuh>
 class _Freed(NamedTuple):
     begin: int
     end: int
-    number: int  # of the free
+    number: int  # of the call of free
 
 
 class SymmetricHeap:
     """First fit over a list of free extents; frees coalesce.
 
-    With ``spread`` 2 every offset is twice what it would be: behind each array as many bytes stay unused as it has, so
-    an index past its end hits no other array. The heap has room for the same arrays then, in twice the address space.
+    With ``spread`` 2 every offset is doubled: behind each array as many bytes stay unused as it has, so an index past
+    its end hits no other array. The heap holds the same arrays in twice the address space.
 
-    With ``generations`` 2 there is all that address space twice, and an array in the place of one that was freed lies
-    in the other one: a pointer to the freed array does not hit the new one.
+    With ``generations`` 2 that address space exists twice, and a new array in the place of a freed one is in the other
+    generation: a pointer to the freed array does not hit the new one.
     """
 
     def __init__(self, nbytes: int, spread: int = 1, generations: int = 1) -> None:
@@ -40,7 +40,7 @@ class SymmetricHeap:
         self._frees = 0
         self._free = [(RESERVED, nbytes)]  # (begin, end), sorted, without the spread
         self._used: dict[int, int] = {}  # offset -> bytes taken
-        self._arrays: dict[int, int] = {}  # offset -> end of what was asked for
+        self._arrays: dict[int, int] = {}  # offset -> end of the requested bytes
 
     def allocate(self, nbytes: int, *, hint: str) -> int:
         """Offset of ``nbytes`` fresh bytes. Raises OutOfSymmetricMemory, whose message ends with ``hint``."""
@@ -62,16 +62,16 @@ class SymmetricHeap:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest part that is free."""
+        """Bytes of the largest free part."""
         return max((end - begin for begin, end in self._free), default=0)
 
     def _generation(self, begin: int, end: int) -> int:
-        """The one in which these bytes were freed the longest ago, or never."""
+        """The generation in which these bytes were never used, or freed longest ago."""
         lasts = [max((f.number for f in past if f.begin < end and begin < f.end), default=0) for past in self._past]
         return lasts.index(min(lasts))
 
     def free(self, offset: int, *, unused: bool = False) -> None:
-        """Gives an allocation back. ``unused``: nobody was told of it. Raises ArgumentError if there is none at this
+        """Frees an allocation. ``unused``: it was never handed out. Raises ArgumentError if there is none at this
         offset."""
         size = self._used.pop(offset, None)
         if size is None:
@@ -93,11 +93,11 @@ class SymmetricHeap:
 
     @property
     def arrays(self) -> list[tuple[int, int]]:
-        """(begin, end) of what may be touched: the reserved bytes at the start, then each array without its padding."""
+        """(begin, end) of accessible parts: the reserved bytes at the start, then each array without its padding."""
         return [(0, RESERVED), *sorted(self._arrays.items())]
 
     def holds(self, begin: int, end: int) -> bool:
-        """Whether these bytes all lie in one array that is allocated."""
+        """Whether all these bytes are in one allocated array."""
         arrays = self.arrays
         first, last = arrays[max(0, bisect_right(arrays, begin, key=lambda array: array[0]) - 1)]
         return first <= begin <= end <= last

@@ -1,12 +1,12 @@
 """Expert parallelism: dispatch, combine, and what travels between them.
 
-Begin at :class:`ep_lib.moe.buffer.Buffer`, which checks what it is given (``checks.py``) and hands it to a mode
-(``mode.py`` says what a mode is): ``direct/``, ``pcie/``, ``hierarchical/`` or ``low_latency/``, each with its kernels
+Begin at :class:`ep_lib.moe.buffer.Buffer`, which checks its arguments (``checks.py``) and passes them to a mode
+(``mode.py`` has its interface): ``direct/``, ``pcie/``, ``hierarchical/`` or ``low_latency/``, each with its kernels
 beside their launches. ``common/`` has the device headers that the modes share (begin with ``layout.cuh``, how many
 tokens go where, and ``notify.cuh``, signals and counts between ranks, as notebook 06 does), ``memory.py`` allocates a
 mode's symmetric memory.
 
-``dispatch``, ``combine`` and ``ExpertParallel`` are for torch, with gradients; they load torch when first asked for.
+``dispatch``, ``combine`` and ``ExpertParallel`` are for torch, with gradients; they load torch on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What the ranks must agree about when they make a Buffer, and how errors name ranks."""
+"""Checks that ranks agree when they make a Buffer, and ranks' names in errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def name_ranks(numbers: list[int]) -> str:
 
 
 def require_same_everywhere(rank: Rank, config: BufferConfig) -> None:
-    """Raises RankMismatchError that says which ranks passed which values."""
+    """Raises RankMismatchError, which names the ranks and their values."""
     require_same_values(rank, asdict(config), "make different Buffers")
 
 
@@ -37,20 +37,21 @@ def require_same_values(rank: Rank, values: Mapping[str, Any], what: str) -> Non
         raise everywhere(RankMismatchError(f"the ranks {what}: {'; '.join(complaints)}; pass the same everywhere"))
 
 
-# The content of a dispatch, in bits that the ranks compare: whether topk_weights were given, and the code of x's form
+# The content of a dispatch, as bits that the ranks compare: whether there are topk_weights, and the code of x's form
 # (ep_lib/moe/formats.py).
 WITH_WEIGHTS = 1
 FORM_SHIFT, _FORMS = 1, 8
 _BITS = 4
-NO_ROOM = 16  # content of a rank that takes no part, since its tokens do not fit: Buffer.decline_dispatch()
+NO_ROOM = 16  # content of a rank that declines, since its tokens do not fit: Buffer.decline_dispatch()
 
 
 class NoRoomError(RankMismatchError):
-    """A rank has more tokens than the Buffer has room for, and declined a dispatch; the Buffer works on."""
+    """A rank has more tokens than the Buffer has room for, and declined a dispatch; the Buffer stays usable."""
 
 
 class Tag(NamedTuple):
-    """The collective tag of an operation: what all ranks must pass alike, in one number that they compare."""
+    """The collective tag of an operation: the arguments that must be equal on all ranks, in one number that they
+    compare."""
 
     epoch: int  # of the dispatch whose handle is used
     bits: int = 0  # the content of a dispatch, or the way in which a combine brings rows back
@@ -68,9 +69,9 @@ def content_of(tag_bits: int) -> int:
 
 
 def require_same_content(contents: Array, names: Sequence[str]) -> None:
-    """Raises RankMismatchError that says which ranks passed what, if ``contents`` ``[ranks]`` differ; NoRoomError if
-    one of them declined. ``names`` of the forms that rows have."""
-    contents = contents if isinstance(contents, list) else contents.tolist()  # NumPy's own numbers are slow to look at
+    """Raises RankMismatchError, which names the ranks and their contents, if ``contents`` ``[ranks]`` differ;
+    NoRoomError if one of them declined. ``names``: of the forms of rows."""
+    contents = contents if isinstance(contents, list) else contents.tolist()  # NumPy's scalars are slow
     if len(set(contents)) == 1 and not contents[0] & NO_ROOM:
         return
     declining = [r for r, bits in enumerate(contents) if bits & NO_ROOM]

@@ -2,13 +2,13 @@
 
 Dispatch copies a token's row to the ranks of its experts, and combine adds a token's rows up: each is the transpose of
 the other. So the backward of dispatch is a combine of the gradients, and the backward of combine a dispatch by the same
-handle. Weights of single choices travel back as columns of a combine (:func:`return_weights`).
+handle. Weights of single choices return as columns of a combine (:func:`return_weights`).
 
 A backward pass is collective as well: on every rank the same tensors must require gradients, and every rank must run
-backward, also one whose tokens or experts had nothing to do.
+backward, even one without tokens or work for its experts.
 
-Read it in this order: what callers use; the arithmetic of both directions, which records nothing; how eager code
-records it (``torch.autograd.Function``); how code under ``torch.compile`` does (operators, ``torch.ops.ep_lib``).
+Reading order: the functions for callers; the arithmetic of both directions, without recording; its recording in eager
+code (``torch.autograd.Function``); and under ``torch.compile`` (operators, ``torch.ops.ep_lib``).
 """
 
 # No `from __future__ import annotations`: torch reads an operator's schema from its annotations.
@@ -33,20 +33,20 @@ from ep_lib.moe.mode import ExpertRows
 from ep_lib.require import at_least_one, flag, refuse, show, whole_number
 
 Rows = Tensor | tuple[Tensor, Tensor]
-_ALIGNMENT_BYTES = 16  # of the rows that kernels read
+_ALIGNMENT_BYTES = 16  # alignment of rows for kernels
 
 
 class Ticket(NamedTuple):
-    """The way back of one dispatch, for :func:`combine` and for :func:`dispatch` by handle."""
+    """The handle of one dispatch, for :func:`combine` and for :func:`dispatch` by handle."""
 
-    handle: DispatchHandle | Tensor  # in compiled code the int64 tensor that stands for the handle
-    anchor: Tensor | None  # [0]: ties backward of dispatch to that of combine, also where experts use no row
+    handle: DispatchHandle | Tensor  # in compiled code the int64 tensor that represents the handle
+    anchor: Tensor | None  # [0]: connects the backward of dispatch to that of combine, even if experts use no row
     num_tokens: int  # that this rank sent
     num_worst_tokens: int  # 0: as many rows as arrived
 
 
 class Dispatched(NamedTuple):
-    """What :func:`dispatch` returns, N rows: see :class:`ep_lib.moe.Received`, whose fields these are."""
+    """The result of :func:`dispatch`, N rows: the fields of :class:`ep_lib.moe.Received`."""
 
     x: Rows  # [N, hidden]; (float8_e4m3fn [N, hidden], float32 scales [N, hidden / 128]) if x was such a pair
     topk_idx: Tensor  # [N, top_k], local expert ids, -1 for experts elsewhere; rows past the received ones: all -1
@@ -54,7 +54,7 @@ class Dispatched(NamedTuple):
     tokens_per_expert: Tensor  # int32 [experts_per_rank], in host memory; on the device with num_worst_tokens
     handle: Ticket
     by_expert: ExpertRows | None = None  # with sorted_by_expert; its x and weights have gradients as well
-    event: Event | None = None  # with async_finish: when all of this is there
+    event: Event | None = None  # with async_finish: completes when all results are ready
 
 
 def dispatch(
@@ -71,14 +71,14 @@ def dispatch(
 ) -> Dispatched:
     """:meth:`ep_lib.Buffer.dispatch` with gradients for ``x`` and ``topk_weights``; collective, like its backward.
 
-    ``x`` ``[T, hidden]`` in the Buffer's dtype, of any layout (a copy is made only where kernels cannot read it), or an
-    FP8 pair, which can have no gradient. ``topk_idx`` ``[T, top_k]`` int64 or int32, ``topk_weights`` float32.
-    ``num_worst_tokens`` gives results of so many rows; those past the received ones are zeros.
-    ``expert_alignment``, ``sorted_by_expert`` and ``async_finish`` as there: gradients flow through ``by_expert.x`` and
-    ``by_expert.weights`` too, and backward itself runs in the caller's stream. With async_finish rows past the received
-    ones are not cleared, so it excludes num_worst_tokens.
+    ``x`` ``[T, hidden]`` in the Buffer's dtype, of any layout (copied only if kernels cannot read it), or an FP8 pair,
+    which has no gradient. ``topk_idx`` ``[T, top_k]`` int64 or int32, ``topk_weights`` float32. ``num_worst_tokens``
+    gives results of so many rows; those past the received ones are zeros. ``expert_alignment``, ``sorted_by_expert``
+    and ``async_finish`` as in Buffer.dispatch: gradients flow through ``by_expert.x`` and ``by_expert.weights`` too,
+    and backward itself runs in the caller's stream. With async_finish rows past the received ones are not cleared, so
+    it excludes num_worst_tokens.
 
-    Raises what Buffer.dispatch raises; in backward also BufferClosedError after ``buffer.close()``. Differentiating
+    Raises the errors of Buffer.dispatch; in backward also BufferClosedError after ``buffer.close()``. Differentiating
     twice raises ArgumentError.
     """
     if not torch.compiler.is_compiling():
@@ -146,11 +146,11 @@ def combine(
 ) -> Tensor:
     """:meth:`ep_lib.Buffer.combine` with gradients for ``x`` and ``topk_weights``; collective, like its backward.
 
-    ``x`` ``[N, hidden]`` in the Buffer's dtype, the rows of the dispatch that gave ``handle``; returns
-    ``[T, hidden]``. ``topk_weights``, float32 ``[T, top_k]``: of this rank's own tokens, as in Buffer.combine.
-    ``sorted_by_expert``: x ``[M, hidden]`` is made of by_expert.x, in the same order; no topk_weights then.
+    ``x`` ``[N, hidden]`` in the Buffer's dtype, the rows of the dispatch of ``handle``; returns ``[T, hidden]``.
+    ``topk_weights``, float32 ``[T, top_k]``: of this rank's own tokens, as in Buffer.combine. ``sorted_by_expert``: x
+    ``[M, hidden]`` is made of by_expert.x, in the same order; no topk_weights then.
 
-    Raises what Buffer.combine raises. Differentiating twice raises ArgumentError.
+    Raises the errors of Buffer.combine. Differentiating twice raises ArgumentError.
     """
     if not isinstance(handle, Ticket):
         raise HandleError(
@@ -187,15 +187,15 @@ def run_experts(
     *,
     num_worst_tokens: int = 0,
 ) -> Tensor:
-    """Dispatch ``x``, let this rank's ``experts`` work, and combine: ``[T, hidden]`` in the Buffer's dtype.
+    """Dispatch ``x``, run this rank's ``experts``, and combine: ``[T, hidden]`` in the Buffer's dtype.
 
-    ``experts(x, topk_idx, topk_weights)`` gives for each received row the sum of what its local experts make of it,
-    times their weights: ``[N, hidden]``, such as :class:`ep_lib.moe.layer.Experts`.
+    ``experts(x, topk_idx, topk_weights)`` gives for each received row the sum of its local experts' results times their
+    weights: ``[N, hidden]``, such as :class:`ep_lib.moe.layer.Experts`.
     """
     came = dispatch(buffer, x, topk_idx, topk_weights, num_worst_tokens=num_worst_tokens)
     assert came.topk_weights is not None and isinstance(came.x, Tensor)
     partial = experts(came.x, came.topk_idx, came.topk_weights)
-    # The weights are already in the sum over this rank's experts; combine adds up what the ranks send back.
+    # The sum over this rank's experts already includes the weights; combine adds up the ranks' results.
     return combine(buffer, partial.to(came.x.dtype), _anchored(came.handle, experts))
 
 
@@ -217,14 +217,14 @@ def _require_choices(topk_idx: Any, topk_weights: Any) -> None:
 
 
 def _require_buffer(buffer: Any, operation: str) -> None:
-    """Anything with the operation will do."""
+    """Raises ArgumentError unless the object has the operation."""
     if not callable(getattr(buffer, operation, None)):
         refuse("buffer", buffer, "an ep_lib.Buffer")
 
 
 def _anchored(ticket: Ticket, experts: object) -> Ticket:
-    """With an anchor that requires a gradient if the experts' parameters do, so that backward reaches combine on every
-    rank, also where experts had no rows and their result depends on nothing."""
+    """The ticket with an anchor that requires a gradient if the experts' parameters do, so that backward reaches
+    combine on every rank, even if experts had no rows and their result has no inputs."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not isinstance(experts, torch.nn.Module):
         return ticket
     anchor = ticket.anchor
@@ -234,7 +234,7 @@ def _anchored(ticket: Ticket, experts: object) -> Ticket:
 
 
 def _eager_handle(ticket: Ticket) -> DispatchHandle:
-    if isinstance(ticket.handle, Tensor):  # a compiled function gave it to eager code
+    if isinstance(ticket.handle, Tensor):  # from a compiled function, in eager code
         return handle_of(ticket.handle)
     return ticket.handle
 
@@ -258,7 +258,7 @@ def send(
     more: dict[str, Any] | None = None,
 ) -> Received:
     """``buffer.dispatch`` of inputs in any layout, with ``more`` options. Rows past the received ones, if there are
-    any, become zeros: an expert may run on them, and the gradient of its weights stays what it is."""
+    any, become zeros: an expert may run on them without changing the gradient of its weights."""
     x = (dense(x[0]), x[1].contiguous()) if isinstance(x, tuple) else dense(x)
     topk_idx = None if topk_idx is None else topk_idx.contiguous()
     topk_weights = None if topk_weights is None else topk_weights.detach().contiguous()
@@ -277,7 +277,7 @@ def send(
 
 
 def _clear(x: Rows, weights: Tensor | None, empty: Tensor) -> None:
-    """Zeros in the rows that are ``empty``."""
+    """Zeroes the ``empty`` rows."""
     for rows in x if isinstance(x, tuple) else (x,):
         (rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows).masked_fill_(empty.unsqueeze(1), 0)
     if weights is not None:
@@ -285,9 +285,9 @@ def _clear(x: Rows, weights: Tensor | None, empty: Tensor) -> None:
 
 
 def from_experts(rows: Tensor, sorted_rows: Tensor, slot: Tensor) -> Tensor:
-    """``rows`` ``[N, ...]`` plus what stands in ``sorted_rows`` for each of a row's choices, in the order of k, in
-    float32, rounded once. ``slot``: that of :class:`ep_lib.moe.mode.ExpertRows`."""
-    behind = torch.cat([sorted_rows, sorted_rows.new_zeros(1, *sorted_rows.shape[1:])])  # where -1 points to
+    """``rows`` ``[N, ...]`` plus the rows of ``sorted_rows`` for each of a row's choices, in the order of k, in
+    float32, rounded once. ``slot``: as in :class:`ep_lib.moe.mode.ExpertRows`."""
+    behind = torch.cat([sorted_rows, sorted_rows.new_zeros(1, *sorted_rows.shape[1:])])  # the target of -1
     total = rows.float()
     for k in range(slot.shape[1]):
         total = total + behind[slot[:, k].long()].float()
@@ -309,7 +309,7 @@ def dispatch_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """From gradients of ``recv.x`` and ``recv.topk_weights`` to those of ``x`` and ``topk_weights``.
 
-    Each is a collective combine; None is passed, and returned, on all ranks or on none.
+    Each is a collective combine; a gradient is None on all ranks or on none.
     """
     x = None if grad_x is None else bring_back(buffer, grad_x, handle)
     if grad_weights is None:
@@ -333,7 +333,7 @@ def combine_backward(
         return grad_rows, None
     assert received.topk_weights is not None
     wide = grad_rows.float()
-    factor = received.topk_weights.sum(dim=1, keepdim=True)  # what combine multiplied the row by; 0 where not local
+    factor = received.topk_weights.sum(dim=1, keepdim=True)  # the row's factor in combine; 0 if not local
     grad_rows = (wide * factor).to(grad_rows.dtype)
     if rows is None:
         return grad_rows, None
@@ -347,7 +347,7 @@ def return_weights(buffer: Any, handle: DispatchHandle, values: Tensor) -> Tenso
     """Collective: bring ``values``, float32 ``[rows, top_k]``, 0 where a choice is not local, back to their tokens.
 
     Returns float32 ``[num_tokens, top_k]``, exact: each choice has one rank, so that combine adds one number to zeros,
-    and a bfloat16 Buffer carries a float32 as three numbers of 8 bits each. What is not finite stays not finite.
+    and a bfloat16 Buffer carries a float32 as three numbers of 8 bits each. Values that are not finite stay so.
     """
     rows, top_k = values.shape
     hidden, dtype = buffer.config.hidden, getattr(torch, buffer.config.dtype.name)
@@ -404,7 +404,7 @@ class _Dispatch(torch.autograd.Function):
             if slot is not None and grad_x is not None:
                 grad_x = from_experts(grad_x, grads[6], slot)
             if slot is not None and grad_weights is not None:
-                of_choices = torch.cat([grads[7], grads[7].new_zeros(1)])  # where -1 points to
+                of_choices = torch.cat([grads[7], grads[7].new_zeros(1)])  # the target of -1
                 grad_weights = grad_weights + of_choices[slot.long()]
             x, weights = dispatch_backward(ctx.buffer, ctx.handle, grad_x, grad_weights, idx)
         x, weights = _only_once((x, weights), grads)
@@ -425,8 +425,8 @@ class _Combine(torch.autograd.Function):
     ) -> Tensor:
         ctx.buffer, ctx.handle, ctx.num_worst_tokens = buffer, handle, num_worst_tokens
         ctx.sorted_by_expert = sorted_by_expert
-        # Something is always saved, so that checkpointing, which recomputes up to the last saved tensor, gets here on
-        # every rank, whatever that rank's experts saved.
+        # A tensor is always saved, so that checkpointing, which recomputes up to the last saved tensor, gets here on
+        # every rank, independent of the experts' saved tensors.
         wants_weights = topk_weights is not None and topk_weights.requires_grad
         ctx.save_for_backward(x if wants_weights else x.new_empty(0), topk_weights)
         return bring_back(buffer, x, handle, topk_weights, sorted_by_expert)
@@ -451,7 +451,7 @@ class _Combine(torch.autograd.Function):
 
 
 def _only_once(results: tuple[Tensor | None, ...], grads: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-    """The results of a backward; if it is recorded itself (``create_graph=True``), as results without a derivative."""
+    """The results of a backward; if it is itself recorded (``create_graph=True``), as results without a derivative."""
     if not torch.is_grad_enabled() or not any(isinstance(g, Tensor) and g.requires_grad for g in grads):
         return results
     return tuple(None if r is None else _RECORD_ONCE(r, *grads) for r in results)
@@ -472,35 +472,36 @@ class _Once(torch.autograd.Function):
         )
 
 
-# torch has no types for it.
+# torch has no type annotations for it.
 _RECORD_DISPATCH: Any = _Dispatch.apply
 _RECORD_COMBINE: Any = _Combine.apply
 _RECORD_ONCE: Any = _Once.apply
 
 
 # ---- Under torch.compile --------------------------------------------------------------------------------------------
-# Operators, which torch.compile puts into its graphs without looking inside. An operator sees tensors and numbers only.
-# A Buffer goes in as its number (Buffer.key); the handle of a dispatch comes out as an int64 tensor [1] in host memory,
-# which holds the handle's number and keeps it alive. The number of rows that arrive is known at run time only: an
+# Operators, which torch.compile puts into its graphs as opaque nodes. An operator takes only tensors and numbers. A
+# Buffer is passed as its number (Buffer.key); a dispatch returns its handle as an int64 tensor [1] in host memory,
+# which contains the handle's number and keeps it alive. The number of arriving rows is known only at run time: an
 # unbacked size, or num_worst_tokens, which makes shapes static.
 #
-# The operators of a graph run in the order of its data flow, which is the same on all ranks if their programs are.
+# The operators of a graph run in the order of its data flow, which is equal on all ranks if their programs are.
 
 
 def token_of(handle: DispatchHandle) -> Tensor:
-    """An int64 tensor ``[1]`` that stands for ``handle``, and keeps it for as long as its memory lives."""
+    """An int64 tensor ``[1]`` that represents ``handle``, and keeps it alive as long as its memory."""
     number = np.array([give_number(handle)], np.int64)
-    # The tensor holds `number`, whatever torch makes of the tensor object; the finalizer holds the handle.
+    # The tensor's memory keeps `number` alive, even if torch replaces the tensor object; the finalizer keeps the handle
+    # alive.
     weakref.finalize(number, _let_go, handle).atexit = False
     return torch.from_numpy(number)
 
 
 def _let_go(handle: DispatchHandle) -> None:
-    """The finalizer's reference was the last one that a graph had."""
+    """Drops the finalizer's reference, the graph's last one."""
 
 
 def handle_of(token: Tensor) -> DispatchHandle:
-    """The handle that :func:`token_of` made ``token`` of."""
+    """The handle that ``token`` of :func:`token_of` represents."""
     if token.shape != (1,) or token.dtype != torch.int64:
         raise HandleError(f"a handle in compiled code is an int64 tensor [1]; got {token.dtype} {list(token.shape)}")
     handle: DispatchHandle = find(int(token))
@@ -618,7 +619,7 @@ def _(
 
 
 def _or_empty(tensor: Tensor | None, beside: Tensor) -> Tensor:
-    """Operators return tensors only."""
+    """An empty tensor for None: operators return only tensors."""
     return beside.new_empty(0, dtype=torch.float32) if tensor is None else tensor
 
 

@@ -1,4 +1,4 @@
-"""`Buffer`: dispatch tokens to the ranks that hold their experts, and combine what the experts return."""
+"""`Buffer`: dispatch tokens to the ranks that hold their experts, and combine the experts' results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from ep_lib.require import flag, index, instance, names_its_arguments, refuse, s
 from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
 
-_HEAP_SPARE_BYTES = 1 << 20  # of a heap for one Buffer: what its parts are rounded up to
+_HEAP_SPARE_BYTES = 1 << 20  # spare bytes of a heap for one Buffer, for rounding up its parts
 
 
 @names_its_arguments
@@ -64,21 +64,21 @@ class Buffer:
     """Symmetric memory for expert parallelism, and the two operations on it: :meth:`dispatch` and :meth:`combine`;
     for decode batches :meth:`low_latency_dispatch` and :meth:`low_latency_combine`.
 
-    Expert ``e`` lives on rank ``e // (num_experts // world_size)``. Making a Buffer, its operations and :meth:`close`
-    are collective: all ranks call them in the same order. Input is checked before anything is sent; after a refused
-    call (ArgumentError, HandleError) the Buffer works on, and a rank may simply call again with better input while the
-    others wait for it. After any other error, such as PeerTimeout, the ranks are out of step: make a new Buffer.
+    Expert ``e`` is on rank ``e // (num_experts // world_size)``. Making a Buffer, its operations and :meth:`close` are
+    collective: all ranks call them in the same order. Input is checked before sending; after a refused call
+    (ArgumentError, HandleError) the Buffer stays usable, and the rank may call again with valid input while the others
+    wait for it. After any other error, such as PeerTimeout, the ranks are out of step: make a new Buffer.
 
-    A rank that dies costs an error, never a wrong result: the others give up after the time limit, what the operation
-    would have returned is NaN (counts are 0, ids -1), and their Buffer's next call raises PeerTimeout. So do kernels
-    that are queued behind it or replayed by a CUDA graph.
+    A rank's death causes an error, never a wrong result: the others give up after the time limit, the operation's
+    results are NaN (counts 0, ids -1), and the Buffer's next call raises PeerTimeout. The same holds for kernels that
+    are queued behind it or replayed by a CUDA graph.
 
-    The way a token takes is DeepEP's normal mode with direct writes instead of bounce buffers: ``ep_lib/moe/direct``,
-    files notify_dispatch, dispatch_bulk, copy_epilogue and combine_push. Kernels run in the caller's current stream
-    (torch's where x is a torch tensor, CuPy's otherwise), or beside it with ``async_finish``.
-    ``allow_nvlink_for_normal_mode=False`` is DeepEP's PCIe mode: everything that crosses ranks goes through the NIC and
-    bounce buffers, also inside a node. ``hierarchical=True`` is for several nodes.
-    :mod:`ep_lib.reference` computes the same in NumPy.
+    The algorithm is DeepEP's normal mode with direct writes instead of bounce buffers: ``ep_lib/moe/direct``, files
+    notify_dispatch, dispatch_bulk, copy_epilogue and combine_push. Kernels run in the caller's current stream (torch's
+    if x is a torch tensor, CuPy's otherwise), or beside it with ``async_finish``.
+    ``allow_nvlink_for_normal_mode=False`` is DeepEP's PCIe mode: all data between ranks goes through the NIC and bounce
+    buffers, even inside a node. ``hierarchical=True`` is for several nodes. :mod:`ep_lib.reference` computes the same
+    in NumPy.
     """
 
     def __init__(
@@ -103,35 +103,35 @@ class Buffer:
         receive_areas: int = 1,
     ) -> None:
         """Collective. ``hidden``: elements a token; a row must be a multiple of 16 bytes. ``max_tokens``: the most that
-        any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: blocks that a
-        kernel runs on, at most the GPU's SMs, or the rank's part of them (None: 24, or all if there are fewer).
+        any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: the blocks of
+        a kernel, at most the GPU's SMs, or the rank's part of them (None: 24, or all if there are fewer).
 
         ``allow_nvlink_for_normal_mode=False``: PCIe mode, for up to 32 ranks. ``bounce_bytes``: of one ring (to one
         peer, in one channel), at least one token's packet; None: eight messages of about 64 KiB. A channel takes two of
         the ``num_sms`` blocks, one that sends and one that receives, or one that does both with
         ``merge_sender_receiver``.
 
-        ``hierarchical=True``: for several nodes. A token crosses to another node once and is handed on there by loads
-        and stores; its rows are added up there, and their sum crosses back once, in the Buffer's dtype
+        ``hierarchical=True``: for several nodes. A token crosses to another node once and is distributed there by loads
+        and stores; its rows are summed there, and the sum crosses back once, in the Buffer's dtype
         (:func:`ep_lib.reference.combine` with ``ranks_per_node``). A node is ``ranks_per_node`` consecutive ranks;
         None: those that reach each other's memory, as the ranks of a host do. On a single node it changes nothing.
 
-        ``receive_areas``: places where the rows of a dispatch arrive (direct writes only). With more than one,
-        ``recv.x`` (and its scales) stays where it arrived, in symmetric memory, which saves a copy within the GPU: a
-        quarter to a third of the time. It is the caller's own until the last tensor that lies there is gone, or the
-        Buffer is closed; then another dispatch may receive there. So ``receive_areas=3`` is for two results at the same
-        time; further ones are copied, as all are with 1. torch does not hear of uses in other streams by
-        ``record_stream`` here: let the stream that dispatches wait for them before the tensor is dropped. With 0
-        rows arrive where those of a combine come back, which takes half of the memory. Combines, and dispatches by a
-        handle, begin with a barrier between the ranks then (a few microseconds), and there is no ``copy=False``.
+        ``receive_areas``: number of areas for arriving rows of dispatches (direct writes only). With more than one,
+        ``recv.x`` (and its scales) stays in its receive area, in symmetric memory, which saves a copy within the GPU: a
+        quarter to a third of the time. The caller owns it until the last tensor in that area is gone, or the Buffer is
+        closed; then another dispatch may use the area. So ``receive_areas=3`` is for two results at the same time;
+        further ones are copied, as all are with 1. torch's ``record_stream`` does not work here: make the dispatching
+        stream wait for uses in other streams before the tensor is dropped. With 0, dispatches share the area for
+        returning rows of a combine, which halves the memory. Combines, and dispatches by a handle, then begin with a
+        barrier between the ranks (a few microseconds), and ``copy=False`` is not available.
 
         ``num_max_dispatch_tokens_per_rank``: low-latency mode, for so many tokens per rank (at most 1024); 0: none.
         Its kernels run on ``num_low_latency_sms`` blocks (None: on all SMs). If a rank does not respond, the next
-        ``rank.synchronize()`` raises PeerTimeout; with ``low_latency_mask_on_timeout`` that rank is left out instead.
+        ``rank.synchronize()`` raises PeerTimeout; with ``low_latency_mask_on_timeout`` that rank is excluded instead.
 
-        ``on_fault(error)`` is called once when a kernel of this rank gives up, also if the program only waits by
-        ``torch.cuda.synchronize()``, which knows nothing of it: on GPUs from a thread, within a moment, or by the call
-        of this rank that finds it first. It may set a flag or end the process; the next call raises the error as well.
+        ``on_fault(error)`` is called once when a kernel of this rank gives up, even if the program only waits by
+        ``torch.cuda.synchronize()``, which does not see it: on GPUs soon from a thread, or by the first call of this
+        rank that finds it. It may set a flag or end the process; the next call raises the error as well.
 
         Raises ArgumentError; RankMismatchError when ranks pass different values; OutOfSymmetricMemory when the heap is
         too small for :meth:`symmetric_bytes`.
@@ -168,18 +168,18 @@ class Buffer:
         self._rank = rank
         self._mode: NormalMode = _mode_of(self._config)(rank, self._config)
         self._checks = InputChecks(self._config, self._mode.device)
-        # Weakly, or a Buffer would be in a circle with it, and its heaps' address space wait for the collector.
+        # A weak reference: a cycle would keep the heaps' address space until garbage collection.
         usable = weakref.WeakMethod(self._require_usable)
         self._low_latency = LowLatencyMode(rank, self._config, usable) if low_latency else None
         self._owner = object()  # in every handle
         self._closes_rank = False
         self._fault_word = rank._backend.fault_word
         self._modes: list[Mode] = [self._mode, *([] if self._low_latency is None else [self._low_latency])]
-        self._broken = [mode.broken for mode in self._modes]  # set by kernels that gave up half-way
+        self._broken = [mode.broken for mode in self._modes]  # set by kernels that failed during an operation
         self._stop_watching = None if on_fault is None else rank._backend.watch_faults(on_fault)
         self._arrived = Arrived() if rank._backend.sees_values else None
         self._unusable = ""  # why, if it is
-        self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
+        self._last: tuple[str, int | None] = ("", None)  # the last operation's name, and its options
         self._masked: frozenset[int] = frozenset()
         self._meetings: Meetings | None = None  # of ranks that leave others out
         rank.buffers.add(self)
@@ -189,15 +189,16 @@ class Buffer:
     def symmetric_bytes(
         world_size: int, *, dtype: Any = "bfloat16", num_sms: int = DEFAULT_SMS, **arguments: Any
     ) -> int:
-        """Bytes of symmetric heap that ``Buffer(**arguments)`` takes on every rank. Raises ArgumentError like it does.
+        """Bytes of symmetric heap that ``Buffer(**arguments)`` allocates on every rank. Raises ArgumentError like
+        Buffer.
 
         With direct writes, it is little more than ``receive_areas + 1`` areas of ``world_size * max_tokens`` rows each:
-        those in which dispatched tokens arrive, and one to which a combine brings them back. For 2 ranks with 4096
-        tokens of 7168 in bfloat16 an area is 112 MiB.
+        those for arriving tokens of dispatches, and one for returning rows of combines. For 2 ranks with 4096 tokens of
+        7168 in bfloat16 an area is 112 MiB.
 
-        In PCIe mode it does not depend on ``max_tokens``; what arrives is written to memory of its own. With
-        ``P = world_size - 1`` peers, ``C = num_sms / 2`` channels (``num_sms`` if merged) and rings of ``S`` slots of
-        ``B`` bytes, ``S * B <= bounce_bytes``, it is, each summand rounded up to a multiple of 128::
+        In PCIe mode it does not depend on ``max_tokens``; arriving rows are written to other memory. With ``P =
+        world_size - 1`` peers, ``C = num_sms / 2`` channels (``num_sms`` if merged) and rings of ``S`` slots of ``B``
+        bytes, ``S * B <= bounce_bytes``, it is, each summand rounded up to a multiple of 128::
 
             2 * C * P * S * B                       bounce buffers: the sender's staging, the receiver's slots
             8 * C * P * S + 8 * C * P               a signal a slot, a count of credits a ring
@@ -212,15 +213,15 @@ class Buffer:
         """
         try:
             config = make_config(world_size, dtype=dtype, num_sms=num_sms, **arguments)
-        except TypeError as error:  # a name that is missing, or none of them
+        except TypeError as error:  # a missing or unknown name
             raise ArgumentError(f"symmetric_bytes() takes the arguments of Buffer: {error}") from error
         more = LowLatencyMode.memory_map(config)[1] if has_low_latency(config) else 0
         return _mode_of(config).memory_map(config)[1] + more
 
     @staticmethod
     def heap_bytes(world_size: int, **arguments: Any) -> int:
-        """A symmetric heap with room for ``Buffer(**arguments)`` and nothing else: ``heap_bytes`` of
-        :func:`ep_lib.init` and :func:`ep_lib.spawn`. Raises what :meth:`symmetric_bytes` raises."""
+        """The size of a symmetric heap for exactly one ``Buffer(**arguments)``: ``heap_bytes`` of :func:`ep_lib.init`
+        and :func:`ep_lib.spawn`. Raises the errors of :meth:`symmetric_bytes`."""
         return HEADER_BYTES + Buffer.symmetric_bytes(world_size, **arguments) + _HEAP_SPARE_BYTES
 
     @classmethod
@@ -233,11 +234,11 @@ class Buffer:
         transport: str | None = None,
         **arguments: Any,
     ) -> Buffer:
-        """Collective: a Buffer with a rank and a symmetric heap of its own, just as large as it needs, so that no
-        heap_bytes are to be worked out. ``group``, ``backend``, ``timeout`` and ``transport`` are those of
-        :func:`ep_lib.init`, ``arguments`` those of Buffer. :attr:`rank` is its rank; :meth:`close` ends that too.
+        """Collective: a Buffer with its own rank and a symmetric heap of the right size, so that no heap_bytes are
+        needed. ``group``, ``backend``, ``timeout`` and ``transport`` are those of :func:`ep_lib.init`, ``arguments``
+        those of Buffer. :attr:`rank` is its rank; :meth:`close` closes it too.
 
-        Raises what init and Buffer raise.
+        Raises the errors of init and Buffer.
         """
         sizes = {name: value for name, value in arguments.items() if name != "on_fault"}
         rank = init(
@@ -257,7 +258,7 @@ class Buffer:
 
     @property
     def rank(self) -> Rank:
-        """The rank that it was made for."""
+        """The rank of this Buffer."""
         return self._rank
 
     def dispatch(
@@ -275,10 +276,10 @@ class Buffer:
         column_major_scales: bool = False,
         quantize: str | None = None,
     ) -> Received:
-        """Collective: send every token to the ranks that hold its experts; returns what arrived here.
+        """Collective: send every token to the ranks of its experts; returns the rows that arrived here.
 
         ``x``: ``[T, hidden]`` in the Buffer's dtype, T from 0 to max_tokens, any number on each rank. NaN and infinity
-        pass through. Rows of few bits are a pair or a triple, of one form on all ranks, and recv.x is such a one:
+        pass through. Rows of few bits are a pair or a triple, of one form on all ranks, and recv.x has the same form:
 
         - FP8: ``(float8_e4m3fn [T, hidden], scales float32 [T, hidden / 128])``;
         - with direct writes, FP8 with UE8M0 scales, which are powers of two: uint8 (or float8_e8m0fnu) ``[T, hidden /
@@ -286,44 +287,43 @@ class Buffer:
         - MXFP8: the same with ``[T, hidden / 32]`` scales, or ``[T, hidden / 128, rounded up]`` of four;
         - NVFP4: ``(uint8 [T, hidden / 2], float8_e4m3fn [T, hidden / 16])``, two numbers in a byte (torch's
           float4_e2m1fn_x2 viewed as uint8); and with a scale for each row, float32 ``[T]``, as third. A scale for the
-          whole tensor does not travel.
+          whole tensor is not sent.
 
-        :func:`ep_lib.reference.quantize` says what they mean and makes them. ``column_major_scales``: recv.x[1] (and
-        that of recv.by_expert) is ``[N, columns]`` with columns that lie together, N rounded up to whole 16 bytes: what
-        DeepGEMM's FP8 kernels read. Not for NVFP4.
+        :func:`ep_lib.reference.quantize` defines and computes them. ``column_major_scales``: recv.x[1] (and that of
+        recv.by_expert) is ``[N, columns]`` with contiguous columns, N rounded up to whole 16 bytes: the layout for
+        DeepGEMM's FP8 kernels. Not for NVFP4.
 
-        ``quantize``: x is bfloat16 (in a Buffer that carries it, with direct writes), and the sender casts each row on
-        its way: "fp8" (float32 scales for 128 elements), "ue8m0" (uint8 ones for 128), "mxfp8" or "nvfp4" (with a scale
-        for each row). recv.x is as if x had been what :func:`ep_lib.reference.quantize` makes of it, bit for bit, and
-        ranks may mix the two.
+        ``quantize``: x is bfloat16 (in a Buffer that carries it, with direct writes), and the sender casts each row:
+        "fp8" (float32 scales for 128 elements), "ue8m0" (uint8 ones for 128), "mxfp8" or "nvfp4" (with a scale for each
+        row). recv.x equals, bit for bit, the result for an x cast by :func:`ep_lib.reference.quantize`, and ranks may
+        mix the two.
 
         ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. An expert that a
         token names twice counts as two choices (in tokens_per_expert, and with both weights), but as one row.
         ``topk_weights``: ``[T, top_k]`` float32, all finite, or None; given on all ranks or on none. Arrays must be
-        contiguous and lie where this rank's kernels run.
+        contiguous and on this rank's device.
 
-        ``handle`` of an earlier dispatch sends other data the same way, which saves the counting and all waiting of the
-        host: pass ``x`` with as many rows as then, and ``topk_weights`` if new ones are to travel; topk_idx may be left
-        out and must not differ.
+        ``handle`` of an earlier dispatch sends other data with the same routing, which saves the counting and all
+        waiting of the host: pass ``x`` with the same number of rows, and ``topk_weights`` to send new ones; topk_idx
+        may be omitted and must not differ.
 
-        Without a handle the host waits until it knows how many rows come, which are on their way meanwhile.
+        Without a handle the host waits for the number of arriving rows, while these are being sent.
 
-        ``num_worst_tokens``: results have this many rows, whatever comes: at least what all ranks together send, at
-        most world_size * max_tokens; with a handle, which knows how many come, it is not used. The host waits for
-        nothing, so the call can be captured in a CUDA graph; what is wrong with the input is raised by the next
-        :meth:`ep_lib.Rank.synchronize`. ``expert_alignment``: tokens_per_expert are rounded up to multiples of it.
-        ``async_finish``: runs beside the caller's stream; recv.event says when the results are there.
-        ``copy=False``: recv.x (and its scales) is a view of the receive
-        area, good for what is put into the stream before the Buffer's next operation; it saves a copy within the GPU.
-        ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.mode.ExpertRows`) has the rows grouped by
-        expert as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. They come
-        straight from the receive area, so with ``copy=False`` recv.x itself costs nothing. With a handle, that of such
-        a dispatch.
+        ``num_worst_tokens``: results always have this many rows: at least as many as all ranks send, at most world_size
+        * max_tokens; not used with a handle, which has the number. The host does not wait, so the call can be captured
+        in a CUDA graph; errors in the input are raised by the next :meth:`ep_lib.Rank.synchronize`.
+        ``expert_alignment``: tokens_per_expert are rounded up to multiples of it. ``async_finish``: runs beside the
+        caller's stream; recv.event completes when the results are ready. ``copy=False``: recv.x (and its scales) is a
+        view of the receive area, valid for work in the stream before the Buffer's next operation; it saves a copy
+        within the GPU. ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.mode.ExpertRows`) has the rows grouped
+        by expert as well, each group padded to expert_alignment, for a grouped GEMM; combine accepts rows in this
+        order. They are copied directly from the receive area, so with ``copy=False`` recv.x itself costs nothing. A
+        handle must be from such a dispatch.
 
-        Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights
-        or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches; PeerTimeout
-        if a rank does not come. With a handle the host does not wait for a GPU, and what goes wrong there is raised by
-        :meth:`synchronize`; also by the Buffer's next call, but that may find the ranks out of step.
+        Raises ArgumentError and HandleError before sending; RankMismatchError if only some ranks gave weights or FP8,
+        with and without a handle; HandleError also when ranks use handles of different dispatches; PeerTimeout if a
+        rank does not come. With a handle the host does not wait for the GPU, and :meth:`synchronize` raises errors
+        found there; so does the Buffer's next call, but then the ranks may be out of step.
         """
         self._require_usable()
         checks = self._checks
@@ -377,7 +377,7 @@ class Buffer:
     def decline_dispatch(self) -> None:
         """Collective with the other ranks' :meth:`dispatch` (without handle and num_worst_tokens), for a rank whose
         tokens do not fit in max_tokens. Raises NoRoomError (a RankMismatchError) on all ranks, which may then make a
-        larger Buffer together, or go on with this one."""
+        larger Buffer together, or continue with this one."""
         self._require_usable()
         config, kind = self._config, describe(self._rank.empty(0, np.int32)).kind
         empty = functools.partial(self._rank._backend.empty, kind)
@@ -400,32 +400,32 @@ class Buffer:
     ) -> Any:
         """Collective: bring rows back and add up; returns ``[handle.num_tokens, hidden]`` in the Buffer's dtype.
 
-        ``x``: ``[handle.num_recv_tokens, hidden]``, what this rank's experts made of the rows of that dispatch, in the
+        ``x``: ``[handle.num_recv_tokens, hidden]``, this rank's experts' results for the rows of that dispatch, in the
         same order; or fewer columns (whole vectors of 16 bytes, as many on all ranks), and the result is as narrow. A
-        token's result is the sum of its rows over its ranks, in ascending order of ranks, in float32,
-        rounded once; zeros if it went nowhere. ``topk_weights``, ``[num_tokens, top_k]`` float32, all finite, of this
-        rank's own tokens: each row is first multiplied by the token's weight on that rank, which is the float32 sum of
-        the weights of its experts there, in the order of k. Without them (the default) rows are added as they are:
-        right when the experts have multiplied by ``recv.topk_weights`` already. ``bias``: ``[num_tokens, hidden]`` of
-        this rank's own tokens, or a pair of such: the sum begins with them. Bitwise equal from run to run.
+        token's result is the sum of its rows over its ranks, in ascending order of ranks, in float32, rounded once;
+        zeros if it went nowhere. ``topk_weights``, ``[num_tokens, top_k]`` float32, all finite, of this rank's own
+        tokens: each row is first multiplied by the token's weight on that rank, which is the float32 sum of the weights
+        of its experts there, in the order of k. Without them (the default) rows are added unweighted: right if the
+        experts have already multiplied by ``recv.topk_weights``. ``bias``: ``[num_tokens, hidden]`` of this rank's own
+        tokens, or a pair of such: the sum begins with them. Bitwise equal in every run.
 
-        ``sorted_by_expert``: x ``[M, hidden]`` is what experts made of recv.by_expert.x, in the same order; a received
-        row's choices are added up first, in the order of k, in float32, rounded once. Multiply by
-        recv.by_expert.weights yourself, in the GEMM's epilogue for example: topk_weights cannot be given here. On all
+        ``sorted_by_expert``: x ``[M, hidden]`` are the experts' results for recv.by_expert.x, in the same order; a
+        received row's choices are summed first, in the order of k, in float32, rounded once. Multiply by
+        recv.by_expert.weights yourself, for example in the GEMM's epilogue: topk_weights cannot be given here. On all
         ranks or on none.
-        :meth:`combine_input` is memory from which rows need no copying on their way.
+        :meth:`combine_input` is memory from which rows need no copy.
 
-        ``quantize="ue8m0"``: rows of other ranks are FP8 on their way, with a power of two as the scale of each 128
-        elements: about half the bytes. They are added up in float32 as ever. It changes an element ``y`` of such a row
-        by at most ``max(|y| / 16, a / 2**17)``, ``a`` being the largest magnitude of its 128; rows that stay on their
-        rank do not change (:func:`ep_lib.reference.combine`, bit for bit). For direct writes, bfloat16 and widths that
-        are a multiple of 128; on all ranks or on none; not with sorted_by_expert or combine_input.
+        ``quantize="ue8m0"``: rows between ranks are sent as FP8, with a power of two as the scale of each 128 elements:
+        about half the bytes. They are still summed in float32. It changes an element ``y`` of such a row by at most
+        ``max(|y| / 16, a / 2**17)``, ``a`` being the largest magnitude of its 128; rows that stay on their rank do not
+        change (:func:`ep_lib.reference.combine`, bit for bit). For direct writes, bfloat16 and widths that are a
+        multiple of 128; on all ranks or on none; not with sorted_by_expert or combine_input.
 
         ``sum_order="choices"``: a token's rows are added in the order in which its ranks' last choices stand in its
         topk_idx, as DeepEP V2 adds them, and not in ascending order of ranks. Of this rank's own tokens alone, so ranks
         may differ. For direct writes, and where a token goes to 32 ranks at most.
 
-        ``async_finish``: runs beside the caller's stream, and an :class:`ep_lib.moe.event.Event` is returned too:
+        ``async_finish``: runs beside the caller's stream, and an :class:`ep_lib.moe.event.Event` is also returned:
         ``(out, event)``.
 
         Raises ArgumentError and HandleError before anything is sent; HandleError also when ranks use handles of
@@ -473,14 +473,13 @@ class Buffer:
         return (out, self._mode.finished(x, (x, topk_weights, bias, out))) if async_finish else out
 
     def combine_input(self, handle: DispatchHandle, like: Array) -> Array:
-        """Where experts may write what :meth:`combine` brings back: ``[handle.num_recv_tokens, hidden]`` in the
+        """An array for experts' results that :meth:`combine` sends back: ``[handle.num_recv_tokens, hidden]`` in the
         Buffer's dtype, as an array of the kind of ``like``, in symmetric memory.
 
-        Passing it to combine (all ranks must, or none) has rows read from there by their tokens' ranks, which few
-        SMs can do at full speed. From other memory rows are sent, which takes 16 SMs or more;
-        with fewer they are copied here on the way, by all SMs. It may be written after the Buffer's last
-        operation, in stream order, until that combine; its contents are undefined afterwards. A rank that has written
-        there must pass it: a combine of other rows brings them to the same memory.
+        If it is passed to combine (by all ranks or none), the tokens' ranks read rows from there, which few SMs can do
+        at full speed. Rows in other memory are sent, which takes 16 SMs or more; with fewer, all SMs first copy them
+        here. It may be written after the Buffer's last operation, in stream order, until that combine; its contents are
+        undefined afterwards. A rank that has written there must pass it: a combine of other rows uses the same memory.
         """
         self._require_usable()
         self._require_own(handle)
@@ -499,35 +498,34 @@ class Buffer:
         column_major_scales: bool = False,
         recv_totals: Array | None = None,
     ) -> LowLatencyDispatched:
-        """Collective: send a decode batch to its experts, in one kernel and without waiting on the host.
+        """Collective: send a decode batch to its experts, in one kernel and without waiting of the host.
 
         ``x``: ``[T, hidden]`` bfloat16, T from 0 to ``num_max_dispatch_tokens_per_rank``, any number on each rank.
         ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. On GPUs the kernels check the
-        values: an id that does not exist is raised as ArgumentError by the next call or ``rank.synchronize()``, the
-        results are NaN, and a new Buffer is needed.
+        values: for an invalid id the next call or ``rank.synchronize()`` raises ArgumentError, the results are NaN, and
+        a new Buffer is needed.
 
         ``recv_x``: for each of this rank's experts, its rows packed from the front, sorted by source rank, then token,
-        the same on every run; ``recv_count`` says how many, and the rows behind them are undefined. C, the room for
-        each expert, is ``world_size * num_max_dispatch_tokens_per_rank``. With ``use_fp8`` the rows are cast on their
-        way, and recv_x is ``(float8_e4m3fn [E, C, hidden], float32 scales [E, C, hidden / 128])``
-        (:func:`ep_lib.reference.quantize_fp8`). An expert that a token names twice gets it once. The arrays are the
-        caller's own; an operation later does not change them. ``use_fp8`` must be the same on all ranks: nothing
-        compares it, and rows of the other form are read as they are.
+        equal on every run; ``recv_count``: their number; rows behind them are undefined. C, the capacity of each
+        expert, is ``world_size * num_max_dispatch_tokens_per_rank``. With ``use_fp8`` the sender casts the rows, and
+        recv_x is ``(float8_e4m3fn [E, C, hidden], float32 scales [E, C, hidden / 128])``
+        (:func:`ep_lib.reference.quantize_fp8`). An expert that a token names twice gets it once. The caller owns the
+        arrays; later operations do not change them. ``use_fp8`` must be equal on all ranks: it is not compared, and
+        rows of the other form would be misread.
 
-        ``topk_weights``, ``[T, top_k]`` float32: they travel with the ids, and the combine needs none (None there),
-        which saves it a trip between ranks. On all ranks or on none.
+        ``topk_weights``, ``[T, top_k]`` float32: they are sent with the ids, and the combine then needs none (None
+        there), which saves an exchange between ranks. On all ranks or on none.
 
-        ``column_major_scales``: the scales' last two dimensions lie column by column in memory, as
-        DeepGEMM reads them; the shape is the same. ``recv_totals``, int32 ``[E]``: the kernel adds recv_count to it.
+        ``column_major_scales``: the scales' last two dimensions are column-major in memory, for DeepGEMM; the shape is
+        the same. ``recv_totals``, int32 ``[E]``: the kernel adds recv_count to it.
 
-        ``return_recv_hook``: launch only what sends. The arrays are filled by what ``hook()`` launches; until then the
-        caller's stream is free for other work, with no kernel of ours on the GPU. Up to two dispatches may wait for
-        their hooks, which are called in order. ``async_finish``: run on a stream of the Buffer's own; the caller's
-        waits by ``event.current_stream_wait()``. Not both. Hook and event are None if they were not asked for.
+        ``return_recv_hook``: launch only the sending kernel. ``hook()`` launches the one that fills the arrays; until
+        then the caller's stream is free for other work, without a kernel of ours on the GPU. Up to two dispatches may
+        wait for their hooks, which are called in order. ``async_finish``: run in the Buffer's own stream; the caller's
+        waits by ``event.current_stream_wait()``. Not both. Hook and event are None if not requested.
 
         Can be captured in a CUDA graph (warm up once before: the first call compiles). Raises ArgumentError and
-        HandleError before anything is sent; what goes wrong on the device (PeerTimeout) is raised by the next
-        ``rank.synchronize()``.
+        HandleError before sending; the next ``rank.synchronize()`` raises errors of the device (PeerTimeout).
         """
         mode = self._low_latency_mode()
         require_flags(
@@ -551,23 +549,23 @@ class Buffer:
         return_recv_hook: bool = False,
         out: Array | None = None,
     ) -> LowLatencyCombined:
-        """Collective: bring back what the experts made of a dispatch's rows, weighted and added up.
+        """Collective: send the experts' results for a dispatch's rows back, and sum them with their weights.
 
-        ``x``: ``[experts_per_rank, C, hidden]`` bfloat16, rows where recv_x has them; the others are never read.
-        ``topk_idx``: what this rank passed to the dispatch. A token's choices may be in another order; others than the
-        dispatch's are refused, also -1 for one of them: give it the weight 0. ``topk_weights``: ``[T, top_k]`` float32,
-        each beside its expert in this topk_idx; None: those that the dispatch got, by the dispatch's topk_idx. On all
-        ranks or on none. On GPUs, where the host does not look at values, the kernel compares the ids, and raises
-        ArgumentError at the next call or ``rank.synchronize()``, as of the dispatch's.
-        ``out``: ``[T, hidden]`` bfloat16 to write to, or None: a new array.
+        ``x``: ``[experts_per_rank, C, hidden]`` bfloat16, rows at the places of recv_x; other rows are never read.
+        ``topk_idx``: this rank's argument of the dispatch. A token's choices may be in another order; other choices are
+        refused, also -1 for one of them: use the weight 0 instead. ``topk_weights``: ``[T, top_k]`` float32, in the
+        order of this topk_idx; None: the dispatch's weights, in the order of its topk_idx. On all ranks or on none. On
+        GPUs, where the host does not check values, the kernel compares the ids, and the next call or
+        ``rank.synchronize()`` raises ArgumentError, as for the dispatch. ``out``: ``[T, hidden]`` bfloat16 to write to,
+        or None: a new array.
 
         The rank of the experts adds weight times row over a token's choices there, in the dispatch's order of k, in
         float32, and sends that sum rounded to bfloat16, one row for a token and rank. The token's rank adds these in
         ascending order of ranks in float32 and rounds once more: :func:`ep_lib.reference.low_latency_combine`. Equal
         bits on every run.
 
-        ``zero_copy``: the rows are those that the experts wrote to :meth:`get_next_low_latency_combine_buffer` of this
-        handle, and x only has the shape, as in DeepEP. (x is never copied without it either.) The rest is as in
+        ``zero_copy``: the experts have written the rows to :meth:`get_next_low_latency_combine_buffer` of this handle,
+        and x only gives the shape, as in DeepEP. (x is never copied without it either.) The rest is as in
         :meth:`low_latency_dispatch`.
         """
         mode = self._low_latency_mode()
@@ -575,23 +573,23 @@ class Buffer:
         return mode.combine(x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Array:
-        """An array ``[experts_per_rank, C, hidden]`` bfloat16 for the experts to write to, on this rank: the same one
-        for every call with this handle, and what a combine with ``zero_copy=True`` reads. It is here because DeepEP has
-        it: combine reads x where it is, so any other array of that shape is as fast."""
+        """An array ``[experts_per_rank, C, hidden]`` bfloat16 for the experts' results on this rank: the same one for
+        every call with this handle; a combine with ``zero_copy=True`` reads it. It exists for DeepEP's sake: combine
+        reads x in place, so any other array of that shape is as fast."""
         return self._low_latency_mode().empty_expert_rows(handle)
 
     def low_latency_update_mask_buffer(self, rank: int, mask: bool = False) -> None:
-        """``mask=True``: leave another rank out of low-latency operations from now on. Nothing is sent to it or
-        expected from it, it counts as having no tokens, and its experts add nothing. For a rank that is dead.
-        ``mask=False``, the default as in DeepEP: take it in again; it must have called as many operations as this rank.
-        Waits for this rank's kernels."""
+        """``mask=True``: exclude another rank from later low-latency operations. No data is sent to it or expected from
+        it, it counts as having no tokens, and its experts add nothing. For a dead rank. ``mask=False``, the default as
+        in DeepEP: include it again; it must have called as many operations as this rank. Waits for this rank's
+        kernels."""
         self._low_latency_mode().update_mask(rank, mask)
 
     def low_latency_query_mask_buffer(self, out: Array | None = None) -> Array:
-        """Which ranks are left out, by :meth:`low_latency_update_mask_buffer` or because they did not respond (with
+        """The excluded ranks, by :meth:`low_latency_update_mask_buffer` or because they did not respond (with
         ``low_latency_mask_on_timeout``): NumPy int32 ``[world_size]``, 1 or 0. Waits for this rank's kernels.
 
-        ``out``, an int32 array of that shape on this rank's device, is filled and returned instead, and nothing waits.
+        ``out``, an int32 array of that shape on this rank's device, is filled and returned instead, without waiting.
         """
         mask = self._low_latency_mode().mask
         if out is None:
@@ -603,23 +601,23 @@ class Buffer:
         return out
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Take all ranks in again, as :meth:`low_latency_update_mask_buffer` does for one."""
+        """Include all ranks again, as :meth:`low_latency_update_mask_buffer` does for one."""
         for rank in np.flatnonzero(self.low_latency_query_mask_buffer()):
             self.low_latency_update_mask_buffer(int(rank))
 
     # ---- Both modes ------------------------------------------------------------------------------------------------
 
     def mask_ranks(self, ranks: Iterable[int]) -> None:
-        """Go on without ``ranks``, which are dead or do something else: nothing is sent to them or expected from them.
+        """Continue without ``ranks``, which are dead or do other work: no data is sent to them or expected from them.
 
-        Collective among those that go on: each passes the same ranks, also after an operation failed because of them
-        (PeerTimeout, RankFailed), and this Buffer works again then. A masked rank counts as having no tokens. Choices
-        of its experts are dropped, as with expert id -1, and :meth:`dropped` says which; the weights of a token's other
-        choices stay as they are. Handles of before are not good any more. The host's collectives (``rank.barrier()``,
+        Collective among the remaining ranks: each passes the same ranks, also after an operation failed because of them
+        (PeerTimeout, RankFailed), and this Buffer works again after that. A masked rank counts as having no tokens.
+        Choices of its experts are dropped, as with expert id -1, and :meth:`dropped` lists them; the weights of a
+        token's other choices are unchanged. Earlier handles become invalid. The host's collectives (``rank.barrier()``,
         ``rank.all_gather()``, a new Buffer) still need every rank.
 
-        A masked rank must not be in an operation of this Buffer: one that was only slow and goes on still writes to
-        the others' memory. End such a process first.
+        A masked rank must not be in an operation of this Buffer: one that was only slow would still write to the
+        others' memory. End such a process first.
 
         Raises PeerTimeout if one of the others does not come (mask it, too), or passes other ranks; ArgumentError in
         PCIe and hierarchical mode, which have no masks.
@@ -631,10 +629,10 @@ class Buffer:
         self._regroup(self._masked | gone)
 
     def connect_ranks(self, ranks: Iterable[int], *, masked: Iterable[int] = ()) -> None:
-        """Take ``ranks`` back in that were masked, or new processes in their place (:func:`ep_lib.rejoin`).
+        """Include masked ``ranks`` again, or new processes in their place (:func:`ep_lib.rejoin`).
 
         Collective among all that take part afterwards: those that have masked ``ranks``, and ``ranks`` themselves,
-        which name which others stay ``masked``. All begin anew: handles of before are not good any more.
+        which name the others that stay ``masked``. All start again: earlier handles become invalid.
 
         Raises PeerTimeout if a rank does not come, or names others; RankMismatchError if a new process has made other
         Buffers; ArgumentError in PCIe and hierarchical mode.
@@ -657,12 +655,12 @@ class Buffer:
 
     @property
     def masked_ranks(self) -> tuple[int, ...]:
-        """The ranks that :meth:`mask_ranks` has left out, in ascending order."""
+        """The ranks that :meth:`mask_ranks` has excluded, in ascending order."""
         return tuple(sorted(self._masked))
 
     def dropped(self, topk_idx: Array) -> Array:
-        """Which choices a dispatch does not send, because their experts are on masked ranks: bool, the shape and kind
-        of array of ``topk_idx``."""
+        """The choices that a dispatch does not send, because their experts are on masked ranks: bool, the shape and
+        kind of array of ``topk_idx``."""
         home = topk_idx // self._config.experts_per_rank
         lost = home != home
         for rank in self._masked:
@@ -670,8 +668,8 @@ class Buffer:
         return lost
 
     def synchronize(self) -> None:
-        """Wait on the host for all operations of this Buffer, and raise what they found: PeerTimeout,
-        RankMismatchError, HandleError. After the latter two the Buffer works on, if all ranks call this."""
+        """Wait on the host for all operations of this Buffer, and raise their errors: PeerTimeout, RankMismatchError,
+        HandleError. After the latter two the Buffer stays usable, if all ranks call this."""
         self._require_usable()
         self._rank.synchronize()
         self._require_agreement()
@@ -682,8 +680,8 @@ class Buffer:
         return self._config
 
     def close(self) -> None:
-        """Give the symmetric memory back. All ranks must; calling it twice does no harm. After a fault it waits for no
-        other rank; what was not raised yet is raised by ``rank.synchronize()`` or ``rank.close()``."""
+        """Free the symmetric memory. All ranks must call it; calling it twice does no harm. After a fault it does not
+        wait for other ranks; ``rank.synchronize()`` or ``rank.close()`` raises pending errors."""
         if not self._unusable.startswith("it was closed"):
             is_whole = not self._rank.is_closed and not self._rank._backend.gave_up
             orderly = not self._unusable and is_whole and not self._has_fault()
@@ -713,7 +711,7 @@ class Buffer:
             f"hidden={c.hidden}, max_tokens={c.max_tokens}, dtype={c.dtype.name}{state})"
         )
 
-    # How it is done
+    # Implementation
 
     def _make_meetings(self) -> Meetings:
         """Raises ArgumentError in modes that have none."""
@@ -723,9 +721,9 @@ class Buffer:
         return Meetings(self._rank, places[0], int.from_bytes(hashlib.sha256(said).digest()[:8], "little"))
 
     def _regroup(self, masked: frozenset[int]) -> None:
-        """Collective among the ranks that are not ``masked``: all begin anew, whatever failed before."""
+        """Collective among the ranks that are not ``masked``: all start again after any failure."""
         assert self._meetings is not None
-        with contextlib.suppress(PeerTimeout, RankFailed):  # what ended the operation before is known by now
+        with contextlib.suppress(PeerTimeout, RankFailed):  # the earlier operation's error was already reported
             self._rank.synchronize()
         self._unusable = "mask_ranks or connect_ranks did not finish; call it again"
 
@@ -737,7 +735,7 @@ class Buffer:
         self._masked, self._owner, self._last, self._unusable = masked, object(), ("", None), ""
 
     def _rank_numbers(self, what: str, ranks: Iterable[int]) -> frozenset[int]:
-        """Checked. Raises ArgumentError and BufferClosedError."""
+        """The checked rank numbers. Raises ArgumentError and BufferClosedError."""
         if self._rank.is_closed or self._unusable.startswith("it was closed"):
             self._require_usable()
         self._meetings = self._meetings or self._make_meetings()
@@ -754,7 +752,7 @@ class Buffer:
         content: int,
         options: DispatchOptions,
     ) -> tuple[DispatchHandle, Arrivals]:
-        """Count, tell all ranks, send; then build the handle from what all ranks told."""
+        """Count, exchange counts with all ranks, send; then build the handle from the counts."""
         routing, plan, arrivals = self._mode.dispatch(payload, experts, weights, content, options)
         if plan.contents is not None:
             require_same_content(plan.contents, self._checks.form_names)
@@ -779,7 +777,7 @@ class Buffer:
     def _received(
         self, handle: DispatchHandle, arrivals: Arrivals, options: DispatchOptions, keep: tuple[Any, ...]
     ) -> Received:
-        """The caller's view of what arrived."""
+        """The result of a dispatch for the caller."""
         tokens, alignment = handle.tokens_per_expert, options.expert_alignment
         if not handle._counts_on_device:
             tokens = tokens.copy() if alignment == 1 else -(-tokens // alignment) * alignment
@@ -812,7 +810,7 @@ class Buffer:
             raise BufferClosedError(f"this Buffer cannot be used: {self._unusable}; make a new one")
 
     def _others(self) -> int:
-        """How many more Buffers this rank could use."""
+        """The number of further Buffers that this rank could use."""
         return sum(not other._unusable for other in self._rank.buffers if other is not self)
 
     def _has_fault(self) -> bool:
@@ -841,13 +839,13 @@ class Buffer:
                 refuse_other_rows("dispatch")
 
     def _expect_agreement(self, what: str, content: int | None, async_finish: bool) -> None:
-        """Look at once where the operation is done."""
+        """Notes what the ranks must agree on, and checks it now if the call waits for the operation."""
         self._last = (what, content)
         if self._mode.waits(async_finish):
             self._require_agreement()
 
     def _require_agreement(self) -> None:
-        """Raises RankMismatchError for different content, HandleError for other tags, as far as is known now."""
+        """Raises RankMismatchError for different content, HandleError for other tags, as far as known."""
         what, content = self._last
         others = self._mode.mismatched_ranks()
         if not others:
@@ -867,7 +865,7 @@ def _mode_of(config: BufferConfig) -> type[DirectMode] | type[PcieMode] | type[H
 
 
 class _Operation:
-    """One collective operation of a Buffer, around what it does. A class: a generator takes three times as long."""
+    """The context of one collective operation of a Buffer. A class, since a generator takes three times as long."""
 
     __slots__ = ("_buffer",)
 
@@ -875,7 +873,7 @@ class _Operation:
         self._buffer = buffer
 
     def __enter__(self) -> None:
-        """What raises here is of an earlier operation."""
+        """Errors raised here are from an earlier operation."""
         buffer = self._buffer
         if not buffer._mode.waits(async_finish=True):
             try:

@@ -1,4 +1,4 @@
-"""Bad input is refused here, before any kernel runs and before any rank is told about it."""
+"""Checks that refuse bad input before any kernel runs, and before any data is sent."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class InputChecks:
         self.form_names = ["" if form is None else form.name for form in self.forms]
 
     def payload(self, x: Any, quantize: Any = None) -> Payload:
-        """Rows of the Buffer's dtype, or rows of few bits and their scales; up to max_tokens. ``quantize``: how they
-        are cast on their way, if at all."""
+        """Rows of the Buffer's dtype, or rows of few bits and their scales; up to max_tokens. ``quantize``: the cast
+        before sending, if any."""
         if quantize is not None:
             return self._cast_payload(x, quantize)
         if isinstance(x, tuple):
@@ -132,7 +132,7 @@ class InputChecks:
         return Payload(info, scales, form, row_scale)
 
     def _form_of(self, info: ArrayInfo, scales: ArrayInfo, is_fp4: bool, *, has_row_scale: bool) -> RowFormat:
-        """The form that the types and shapes of numbers and scales mean. Raises ArgumentError."""
+        """The form of rows with these types and shapes of numbers and scales. Raises ArgumentError."""
         hidden, tokens = self._config.hidden, info.shape[0]
         for form in self.forms[FP8_FLOAT32:]:
             if (
@@ -167,7 +167,7 @@ class InputChecks:
         )
 
     def topk_idx(self, array: Array, num_tokens: int, *, values: bool) -> ArrayInfo:
-        """``[T, top_k]`` expert ids; with ``values`` also that they go from -1 to num_experts - 1."""
+        """``[T, top_k]`` expert ids; with ``values`` also their range, -1 to num_experts - 1."""
         info = describe_here("topk_idx", array, self._device)
         if info.dtype not in INDEX_TYPES:
             raise ArgumentError(f"topk_idx has dtype {info.dtype.name}; expert ids must be int64 or int32")
@@ -177,7 +177,7 @@ class InputChecks:
         return info
 
     def topk_weights(self, array: Array, num_tokens: int, *, values: bool) -> ArrayInfo:
-        """``[T, top_k]`` float32; with ``values`` also that every one is finite, also where topk_idx is -1."""
+        """``[T, top_k]`` float32; with ``values`` also that all are finite, even where topk_idx is -1."""
         info = describe_here("topk_weights", array, self._device)
         if info.dtype != FLOAT32:
             raise ArgumentError(f"topk_weights has dtype {info.dtype.name}; weights must be float32")
@@ -187,7 +187,7 @@ class InputChecks:
         return info
 
     def view(self, array: Array) -> Array:
-        """As an array of NumPy or CuPy, where this rank's kernels run."""
+        """A NumPy or CuPy array on this rank's device."""
         return like("numpy" if self._device == "cpu" else "cupy", array)
 
     def _require_topk_shape(self, name: str, info: ArrayInfo, num_tokens: int) -> None:
@@ -201,7 +201,7 @@ class InputChecks:
 
     @staticmethod
     def expert_rows(handle: DispatchHandle, topk_weights: Any) -> ExpertRows:
-        """What a combine of rows by expert needs of the handle. Raises HandleError and ArgumentError."""
+        """The part of the handle for a combine of rows by expert. Raises HandleError and ArgumentError."""
         if handle._by_expert is None:
             raise HandleError("sorted_by_expert takes the handle of a dispatch that had it as well")
         if topk_weights is not None:
@@ -221,7 +221,7 @@ class InputChecks:
         column_major_scales: bool,
         form: RowFormat | None,
     ) -> tuple[int, int]:
-        """What else a dispatch may be asked for; returns the first two as whole numbers."""
+        """Checks the other options of a dispatch; returns the first two as whole numbers."""
         require_flags(
             sorted_by_expert=sorted_by_expert,
             async_finish=async_finish,
@@ -275,7 +275,7 @@ class InputChecks:
         return True
 
     def sum_order(self, order: Any) -> bool:
-        """Whether it is that of choices, which a warp sorts a token's ranks by."""
+        """Whether combine sums in the order of choices, in which a warp sorts a token's ranks."""
         if order not in ("ranks", "choices"):
             refuse("sum_order", order, "'ranks' or 'choices'")
         most = min(self._config.top_k, self._config.world_size)
@@ -302,7 +302,7 @@ class InputChecks:
 
 
 def require_flags(**flags: Any) -> None:
-    """Raises ArgumentError for one that is no bool: a text such as "False" would be true."""
+    """Raises ArgumentError for an option that is no bool: a text such as "False" would be true."""
     for name, value in flags.items():
         if type(value) is not bool:
             flag(name, value)
@@ -325,7 +325,8 @@ def _refuse_vectors(name: str, info: ArrayInfo) -> NoReturn:
 
 
 def refuse_choices(ids: Array, num_experts: int) -> None:
-    """Raises ArgumentError that names the first id that is no expert's and not -1. NumPy or CuPy; waits for it."""
+    """Raises ArgumentError with the first id that is neither an expert's nor -1. For NumPy or CuPy, which it waits
+    for."""
     bad = (ids < -1) | (ids >= num_experts)
     if bool(bad.any()):
         token, k, value = _first(bad, ids)
@@ -335,7 +336,7 @@ def refuse_choices(ids: Array, num_experts: int) -> None:
 
 
 def refuse_weights(weights: Array) -> None:
-    """Raises ArgumentError that names the first weight that is not finite. NumPy or CuPy; waits for it."""
+    """Raises ArgumentError with the first weight that is not finite. For NumPy or CuPy, which it waits for."""
     bad = ~np.isfinite(weights)
     if bool(bad.any()):
         token, k, value = _first(bad, weights)
@@ -352,7 +353,8 @@ def _first(bad: Array, values: Array) -> tuple[int, int, Any]:
 
 
 def describe_here(name: str, array: Array, device: str) -> ArrayInfo:
-    """What ``array`` is. Raises ArgumentError if it is no array, or not where kernels run ("cpu" or "cuda:N")."""
+    """The ArrayInfo of ``array``. Raises ArgumentError if it is no array, or not on the kernels' device ("cpu" or
+    "cuda:N")."""
     try:
         info = describe(array)
     except ArgumentError as error:

@@ -1,4 +1,4 @@
-"""What a Buffer is made for, and where its parts lie in symmetric memory."""
+"""The configuration of a Buffer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BufferConfig:
     num_low_latency_sms: int | None = None  # None: all
     low_latency_mask_on_timeout: bool = False
     ranks_per_node: int | None = None  # of hierarchical mode; None: another mode
-    receive_areas: int = 1  # of direct mode: in how many dispatched rows may stay, and one more; 0: combine's
+    receive_areas: int = 1  # of direct mode: areas in which dispatched rows may stay, plus one; 0: combine's
 
     @property
     def is_direct(self) -> bool:
@@ -49,7 +49,7 @@ class BufferConfig:
 
     @property
     def mode_name(self) -> str:
-        """The mode for messages, and how one asks for it."""
+        """The mode's name for messages, and its option."""
         if self.is_direct:
             return "direct mode"
         return (
@@ -60,12 +60,12 @@ class BufferConfig:
 
     @property
     def nodes(self) -> int:
-        """Of hierarchical mode."""
+        """The number of nodes in hierarchical mode."""
         return self.world_size // (self.ranks_per_node or self.world_size)
 
     @cached_property
     def experts_per_rank(self) -> int:
-        """Experts that live on each rank."""
+        """Experts on each rank."""
         return self.num_experts // self.world_size
 
     @cached_property
@@ -80,7 +80,7 @@ class BufferConfig:
 
     @cached_property
     def max_rows(self) -> int:
-        """Rows of the receive area: every token of every rank may come here."""
+        """Rows of the receive area: all tokens of all ranks may arrive here."""
         return self.world_size * self.max_tokens
 
 
@@ -110,9 +110,9 @@ def make_config(
     ranks_per_node: int | None = None,
     receive_areas: int = 1,
 ) -> BufferConfig:
-    """Check the arguments of a Buffer. Raises ArgumentError. What only PCIe mode limits: ep_lib/moe/pcie/memory.py, and
-    low-latency mode: ep_lib/moe/low_latency/memory.py. With ``hierarchical`` the ``ranks_per_node`` are known; if all
-    ranks are one node, direct writes do the same."""
+    """Check the arguments of a Buffer. Raises ArgumentError. Limits of single modes are in ep_lib/moe/pcie/memory.py
+    and ep_lib/moe/low_latency/memory.py. With ``hierarchical`` the ``ranks_per_node`` are known; if all ranks are one
+    node, direct writes do the same."""
     config = BufferConfig(
         world_size=whole_number("world_size", world_size, 1, MAX_RANKS),
         num_experts=at_least_one("num_experts", num_experts),
@@ -173,7 +173,7 @@ def make_config(
 
 
 def _node_size(hierarchical: Any, ranks_per_node: Any, world_size: int) -> int | None:
-    """None for a single node."""
+    """The ranks per node; None for a single node."""
     if not flag("hierarchical", hierarchical):
         if ranks_per_node is not None:
             raise ArgumentError(f"ranks_per_node is {brief(ranks_per_node)}, which only hierarchical=True uses")
@@ -187,7 +187,7 @@ def _node_size(hierarchical: Any, ranks_per_node: Any, world_size: int) -> int |
 
 
 def _whole(name: str, value: Any) -> int:
-    """Its limits are those of low-latency mode."""
+    """A whole number within low-latency mode's limits."""
     number = index(value)
     return refuse(name, value, "a whole number") if number is None else number
 

@@ -1,4 +1,4 @@
-"""When an asynchronous operation is done: DeepEP's ``EventOverlap``."""
+"""The end of an asynchronous operation: DeepEP's ``EventOverlap``."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ class Event:
 
     Its results may be used in a stream that waits (:meth:`current_stream_wait`) or on the host after
     :meth:`synchronize`. The event keeps the operation's arrays alive; it is also a context manager that waits at its
-    end, so that what stands inside overlaps with the operation::
+    end, so that the code inside overlaps with the operation::
 
         recv = buffer.dispatch(x, handle=handle, async_finish=True)
         with recv.event:
             shared = shared_expert(x)       # runs beside the dispatch
         out = experts(recv.x)               # runs after it
 
-    The emulator has no streams, and the host reads what kernels have written: there each way to wait, and the question
-    whether it is done, is :meth:`ep_lib.Rank.synchronize`.
+    The emulator has no streams, and the host reads kernels' results directly: there each way to wait, also
+    :attr:`is_done`, is :meth:`ep_lib.Rank.synchronize`.
     """
 
     def __init__(self, rank: Rank, stream: int, kind: str, keep: tuple[Any, ...] = ()) -> None:
-        """Marks what is in ``stream`` now. ``kind`` of the caller's arrays: whose current stream is to wait."""
+        """Marks the current end of ``stream``. ``kind`` of the caller's arrays: selects the library whose current
+        stream waits."""
         self._rank, self._kind, self._keep = rank, kind, keep
         self._is_for_hosts = rank._backend.host_waits
         self._event: int = rank.streams.record(stream)
 
     def current_stream_wait(self) -> None:
-        """What the caller puts into its current stream (torch's for torch tensors, else CuPy's) runs after this. On the
-        emulator raises what :meth:`synchronize` raises."""
+        """Makes later work of the caller's current stream (torch's for torch tensors, else CuPy's) run after this
+        event. On the emulator raises the errors of :meth:`synchronize`."""
         if self._is_for_hosts:
             self.synchronize()
             return
@@ -39,14 +40,14 @@ class Event:
         streams.wait(streams.current(self._kind), self._event)
 
     def is_done(self) -> bool:
-        """Whether the operation is done, without waiting. The emulator waits, so that a loop that asks ends."""
+        """Whether the operation is complete, without waiting. The emulator waits, so that a polling loop ends."""
         if self._is_for_hosts:
             self.synchronize()
         return self._rank.streams.is_done(self._event)
 
     def synchronize(self) -> None:
-        """Wait on the host, for everything that this rank has launched: :meth:`ep_lib.Rank.synchronize`, which also
-        raises what went wrong, PeerTimeout for example."""
+        """Wait on the host for all launches of this rank: :meth:`ep_lib.Rank.synchronize`, which also raises errors
+        such as PeerTimeout."""
         self._rank.synchronize()
 
     def __enter__(self) -> Event:

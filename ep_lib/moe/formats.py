@@ -1,4 +1,4 @@
-"""In what form rows travel: of the Buffer's dtype, or of few bits with scales beside them.
+"""The forms of transferred rows: the Buffer's dtype, or few bits with scales.
 
 :mod:`ep_lib.reference` says what numbers and scales mean, and names the documents they come from; it has constants of
 its own, so that a wrong one here is found. Kernels only move them (<moe/direct/side_rows.cuh>); this file says how many
@@ -26,7 +26,7 @@ PLAIN, FP8_FLOAT32, FP8_UE8M0, FP8_UE8M0_PACKED, MXFP8, MXFP8_PACKED, NVFP4, NVF
 
 
 class RowFormat(NamedTuple):
-    """One form; ``code`` is what the ranks compare."""
+    """One form; the ranks compare ``code``."""
 
     code: int
     name: str  # for messages
@@ -34,11 +34,11 @@ class RowFormat(NamedTuple):
     dtype: np.dtype[Any]
     row_bytes: int  # of one row, without its scales
     scale_columns: int
-    scale_dtypes: tuple[np.dtype[Any], ...]  # that a caller may pass; the first one is what casts make
+    scale_dtypes: tuple[np.dtype[Any], ...]  # that a caller may pass; casts make the first one
     scale_bytes: int  # of a row's scales, without the row scale
     side_bytes: int  # of the side row
     has_row_scale: bool  # float32, beside the other scales
-    is_apart: bool  # side rows lie in memory of their own; else they stand behind the rows of a receive area
+    is_apart: bool  # side rows are in memory of their own; else behind the rows of a receive area
     padding: int  # scales of rows of zeros, as a word
 
 
@@ -72,7 +72,7 @@ def _form(
     )
 
 
-# What quantize= of a dispatch may be: the form that results, and its name in <ep/block_scales.cuh>.
+# The values of quantize= of a dispatch: the resulting form, and its name in <ep/block_scales.cuh>.
 CASTS = {
     "fp8": (FP8_FLOAT32, "kFp8"),
     "ue8m0": (FP8_UE8M0, "kUe8m0"),
@@ -82,7 +82,7 @@ CASTS = {
 
 
 def row_formats(config: BufferConfig) -> list[RowFormat | None]:
-    """All forms by their codes, for rows as long as the Buffer's; None where the length does not fit."""
+    """All forms by code, for the Buffer's row length; None if the length does not fit."""
     hidden, e8m0, packed, e4m3 = config.hidden, (UINT8, E8M0), (INT32,), (FP8, UINT8)
     found: list[RowFormat | None] = [_form(PLAIN, f"{config.dtype.name} rows", hidden, config.dtype)]
     found += [None] * NVFP4_ROWS

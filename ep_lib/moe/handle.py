@@ -1,4 +1,4 @@
-"""What a dispatch returns: the rows that arrived, and the handle that knows where each came from."""
+"""The results of a dispatch: the received rows, and the handle with their origins."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def find(number: int) -> Any:
 
 
 def make_record(kind: type[Record], **fields: Any) -> Record:
-    """``kind(**fields)`` of a frozen dataclass with all of its fields, in a third of the time: it would set them one by
-    one, and each call makes one."""
+    """``kind(**fields)`` of a frozen dataclass with all fields, in a third of the time of its constructor, which sets
+    fields one by one; each call makes one."""
     made = object.__new__(kind)
     made.__dict__.update(fields)
     return made
@@ -50,7 +50,7 @@ def make_record(kind: type[Record], **fields: Any) -> Record:
 
 @dataclass(frozen=True, eq=False)
 class DispatchHandle:
-    """The routing of one dispatch: needed to combine, and to dispatch other data the same way again.
+    """The routing of one dispatch: needed to combine, and to dispatch other data with the same routing.
 
     Belongs to the Buffer that made it and may be used any number of times, in any order, until the Buffer is closed.
     All ranks must use the handles of the same dispatch together.
@@ -63,7 +63,7 @@ class DispatchHandle:
     _owner: object = field(repr=False)  # the Buffer's token
     _epoch: int = field(repr=False)  # of the dispatch: names the handle on every rank
     _routing: DispatchRouting = field(repr=False)
-    _recv_topk_idx: Array = field(repr=False)  # as Received has them
+    _recv_topk_idx: Array = field(repr=False)  # as in Received
     _recv_src_rank: Array = field(repr=False)
     _recv_src_token: Array = field(repr=False)
     _counts_on_device: bool = field(repr=False, default=False)
@@ -72,16 +72,16 @@ class DispatchHandle:
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """What one rank holds after a dispatch: a row for each token that chose at least one of this rank's experts.
+    """A rank's result of a dispatch: a row for each token that chose at least one of this rank's experts.
 
-    Rows are sorted by source rank, then by token. N rows; arrays are of the same kind (NumPy, torch, CuPy) as the input
-    that they answer, and the caller's own: later operations never change them, unless ``copy=False`` was asked for.
-    With ``num_worst_tokens`` N is that number, and the rows behind those that came have topk_idx, src_rank and
-    src_token -1, weights 0 and any x. Dispatches by a handle share topk_idx, src_rank and src_token with the first one.
+    Rows are sorted by source rank, then by token. N rows; arrays are of the same kind (NumPy, torch, CuPy) as the
+    corresponding input. The caller owns them: later operations never change them, except with ``copy=False``. With
+    ``num_worst_tokens`` N is that number, and the rows behind the received ones have topk_idx, src_rank and src_token
+    -1, weights 0 and any x. Dispatches by a handle share topk_idx, src_rank and src_token with the first one.
     """
 
     x: Any  # [N, hidden], dtype of the Buffer; numbers and their scales if x was such a pair or triple
-    topk_idx: Array  # [N, top_k], dtype as given: experts as this rank numbers its own, from 0; -1: elsewhere
+    topk_idx: Array  # [N, top_k], dtype as given: this rank's local expert numbers, from 0; -1: elsewhere
     topk_weights: Array | None  # float32 [N, top_k], 0 where topk_idx is -1; None if no weights were given
     tokens_per_expert: (
         Array  # int32 [experts_per_rank]: choices of each of this rank's experts, rounded up to a multiple
@@ -91,29 +91,30 @@ class Received:
     src_token: Array  # int32 [N]: index of the token on src_rank
     handle: DispatchHandle
     by_expert: ExpertRows | None = None  # with sorted_by_expert: the rows grouped for a grouped GEMM
-    event: Event | None = None  # with async_finish: when all of this is there
+    event: Event | None = None  # with async_finish: completes when all results are ready
 
 
 class Arrived:
-    """The arrays of rows that dispatches gave to a Buffer's user, and the handle of each, while they live."""
+    """The arrays of rows that dispatches returned, and the handle of each, while the arrays live."""
 
     def __init__(self) -> None:
         self._by_address: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
     def remember(self, rows: Array, handle: Any) -> None:
-        """``rows`` came with the dispatch of ``handle``. Only where hosts may look at values at any time (CPU)."""
+        """Notes that ``rows`` are from the dispatch of ``handle``. Only if the host can read values at any time
+        (CPU)."""
         if (info := describe(rows)).nbytes:
             self._by_address[info.address] = (weakref.ref(rows, functools.partial(self._forget, info.address)), handle)
 
     def _forget(self, address: int, gone: weakref.ref[Any]) -> None:
-        """The array is gone, so nobody needs to know its handle; its place may have another one by now."""
+        """Forgets an array that is gone; another one may have its address now."""
         if address in self._by_address and self._by_address[address][0] is gone:
             del self._by_address[address]
 
     def handle_of(self, rows: ArrayInfo, handle: Any) -> Any:
-        """The handle of the dispatch that brought these rows, or of which they are a copy: ``handle``, if that is one
-        of them. None if it is not known: two dispatches may bring equal rows, so that a copy of the one tells nothing
-        once the other, that of ``handle``, is gone."""
+        """The handle of the dispatch of these rows, or of the rows that they copy: ``handle``, if it is one of several.
+        None if unknown: two dispatches may bring equal rows, so the origin of a copy is ambiguous after the rows of
+        ``handle`` are gone."""
         known = self._by_address.get(rows.address)
         if known is not None and known[0]() is not None:
             return known[1]
@@ -131,7 +132,7 @@ class Arrived:
 
 
 def _is_copy(rows: ArrayInfo, other: ArrayInfo) -> bool:
-    """Whether two arrays have the same bytes. Rows that are all alike say nothing of where they came from."""
+    """Whether two arrays have the same bytes. All-equal rows do not identify their origin."""
     if rows.nbytes != other.nbytes or rows.shape != other.shape or rows.strides_bytes or other.strides_bytes:
         return False
     mine, theirs = _content(rows), _content(other)
@@ -147,7 +148,7 @@ def _content(rows: ArrayInfo) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def refuse_other_rows(dispatch: str) -> NoReturn:
-    """Raises HandleError: the rows are as many as the handle's dispatch brought, and came from other tokens."""
+    """Raises HandleError: the rows have the right number, but are from other tokens than the handle's."""
     raise HandleError(
         f"x is what another {dispatch} than this handle's brought, or a copy of it, and its rows came from other "
         "tokens: pass the handle that came with x"
@@ -155,7 +156,7 @@ def refuse_other_rows(dispatch: str) -> NoReturn:
 
 
 def require_owner(handle: Any, owner: object) -> None:
-    """Raises HandleError unless the Buffer whose token is ``owner`` made the handle."""
+    """Raises HandleError unless the Buffer with token ``owner`` made the handle."""
     if handle._owner is not owner:
         raise HandleError(
             "this handle belongs to another Buffer (or to another rank's), or to a dispatch before mask_ranks or "

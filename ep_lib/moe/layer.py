@@ -2,12 +2,12 @@
 
 The same :class:`MoELayer` runs in two ways. Without a buffer all experts are on this rank; this is how the demo trains.
 With one (:class:`ep_lib.Buffer`, or anything that fits :class:`ExpertBuffer`) every token goes to the ranks that hold
-its experts and comes back summed. ``MoELayer.shard`` gives the layer of one rank, which holds its own experts only.
+its experts and comes back summed. ``MoELayer.shard`` gives the layer of one rank, which has only its own experts.
 
 The router is in :mod:`ep_lib.moe.routing`; a model may bring another one that fits :class:`ep_lib.moe.routing.Router`.
 
-Both ways train. Spread out, every rank must run backward, and the gradients of what all ranks hold (the router) are of
-a rank's own tokens: :class:`ExpertParallel`, which puts experts of any kind behind a Buffer, says what to do with them.
+Both ways train. Spread out, every rank must run backward, and gradients of replicated parameters (the router) cover
+only a rank's own tokens: see :class:`ExpertParallel`, which puts experts of any kind behind a Buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ep_lib.moe.routing import Router, Routing, load_per_expert, require_ids, ro
 from ep_lib.require import index, instance, refuse, show, whole_number
 from ep_lib.runtime.rank import Rank
 
-_OUTPUT_GAIN = 0.3  # fresh experts begin by adding little to the stream: it trains faster
+_OUTPUT_GAIN = 0.3  # new experts initially add little to the stream, which trains faster
 
 
 class ExpertBuffer(Protocol):
@@ -48,7 +48,7 @@ class ExpertRange:
 
     @classmethod
     def of_rank(cls, num_experts: int, rank: int, world_size: int) -> ExpertRange:
-        """The block of ``rank``; raises :class:`ArgumentError` where experts do not divide evenly."""
+        """The block of ``rank``; raises :class:`ArgumentError` if experts do not divide evenly."""
         num_experts = whole_number("num_experts", num_experts, 1, 2**31 - 1)
         world_size = whole_number("world_size", world_size, 1, 2**31 - 1)
         number = index(rank)
@@ -106,7 +106,7 @@ class Experts(nn.Module):
             raise ArgumentError(f"topk_idx has {len(load) - 1}; these experts go from 0 to {self.num_experts - 1}")
         order = order[order.numel() - sum(load) :]
         inputs = x.to(self.w_in.dtype).index_select(0, order // top_k)
-        # Where no expert has work, one runs on nothing: all weights have a gradient then, of zeros.
+        # If no expert has work, one runs on zero rows, so that all weights have a gradient (zeros).
         busy = [e for e, count in enumerate(load) if count] or [0]
         parts, w_in, w_out = torch.split(inputs, load), self.w_in.unbind(), self.w_out.unbind()
         outputs = torch.cat([functional.gelu(parts[e] @ w_in[e]) @ w_out[e] for e in busy])
@@ -115,7 +115,7 @@ class Experts(nn.Module):
         return (pairs.view(rows, top_k, hidden) * weights.unsqueeze(-1)).sum(dim=1)
 
     def _check(self, x: Any, topk_idx: Any, topk_weights: Any) -> None:
-        """Raises ArgumentError for what these experts cannot work on."""
+        """Raises ArgumentError for input that these experts cannot process."""
         if require_tensor("x", x).dim() != 2 or x.shape[1] != self.w_in.shape[1] or not x.is_floating_point():
             refuse("x", x, f"floating-point rows [rows, hidden={self.w_in.shape[1]}]")
         require_ids(topk_idx)
@@ -193,15 +193,15 @@ class MoELayer(nn.Module):
 
 
 class ExpertParallel(nn.Module):
-    """Route tokens, send them to the ranks of their experts, run the experts there, and add up what comes back.
+    """Route tokens, send them to the ranks of their experts, run the experts there, and sum the results.
 
     Every rank makes one with its own ``experts``, and every rank calls it, and its backward, the same number of times,
-    with any number of tokens, also none. The state_dict is this rank's: its gate and its own experts.
+    with any number of tokens, even none. The state_dict is this rank's: its gate and its own experts.
 
-    A rank's loss is of its own tokens. What all ranks hold (the gate, the rest of the model) gets gradients of these
-    only: sum or average them over ranks, as data parallelism does. An expert has seen the tokens of all ranks: its
-    gradient is the sum over ranks already. So where the others are *averaged*, divide those of
-    :meth:`expert_parameters` by the number of ranks; and keep them out of DistributedDataParallel.
+    A rank's loss covers its own tokens. Replicated parameters (the gate, the rest of the model) get gradients of these
+    only: sum or average them over ranks, as in data parallelism. An expert has seen the tokens of all ranks: its
+    gradient is already the sum over ranks. So if the others are *averaged*, divide those of :meth:`expert_parameters`
+    by the number of ranks; and keep them out of DistributedDataParallel.
     """
 
     def __init__(
@@ -213,17 +213,17 @@ class ExpertParallel(nn.Module):
         num_worst_tokens: int = 0,
         **buffer_arguments: Any,
     ) -> None:
-        """Collective where it makes its Buffer: ``where`` is a Rank, and ``buffer_arguments`` are those of
+        """Collective if it makes its Buffer: ``where`` is a Rank, and ``buffer_arguments`` are those of
         :class:`ep_lib.Buffer` (num_experts, top_k, hidden, max_tokens, dtype, ...); or ``where`` is a Buffer, which
         several layers may share.
 
         ``experts(x, topk_idx, topk_weights)``: this rank's experts. ``x`` ``[N, hidden]`` received rows, ``topk_idx``
-        ``[N, top_k]`` which of them to run (from 0; -1: one elsewhere), ``topk_weights`` float32 ``[N, top_k]``;
-        returns ``[N, hidden]``, the sum of the experts' outputs times their weights, whatever N is, 0 too
-        (:class:`Experts` is one). ``gate(x)``: logits ``[T, num_experts]``, routed as in
-        :func:`route`. ``num_worst_tokens``: as many rows N always; then nothing waits for the host.
+        ``[N, top_k]`` the ones to run (from 0; -1: an expert elsewhere), ``topk_weights`` float32 ``[N, top_k]``;
+        returns ``[N, hidden]``, the sum of the experts' outputs times their weights, for any N, even 0 (such as
+        :class:`Experts`). ``gate(x)``: logits ``[T, num_experts]``, routed as in :func:`route`. ``num_worst_tokens``:
+        always that many rows N; then the host does not wait.
 
-        Raises what Buffer raises; ArgumentError if Buffer arguments come with a Buffer.
+        Raises the errors of Buffer; ArgumentError if Buffer arguments come with a Buffer.
         """
         super().__init__()
         if not isinstance(where, (Buffer, Rank)):
@@ -249,8 +249,8 @@ class ExpertParallel(nn.Module):
         self._dtype: torch.dtype = getattr(torch, self.buffer.config.dtype.name)
 
     def route(self, x: Tensor) -> Routing:
-        """Where the own gate sends tokens ``x`` ``[..., hidden]``, for a load-balancing loss or to look at; pass its
-        ``topk_idx`` and ``topk_weights`` on to :meth:`forward`. Raises ArgumentError without a gate."""
+        """The own gate's routing of tokens ``x`` ``[..., hidden]``, for a load-balancing loss or for inspection; pass
+        its ``topk_idx`` and ``topk_weights`` on to :meth:`forward`. Raises ArgumentError without a gate."""
         if self.gate is None:
             raise ArgumentError("without a gate=, pass topk_idx and topk_weights")
         self._require_rows(x)
@@ -259,9 +259,9 @@ class ExpertParallel(nn.Module):
     def forward(self, x: Tensor, topk_idx: Tensor | None = None, topk_weights: Tensor | None = None) -> Tensor:
         """``x`` ``[..., hidden]``, T tokens of any floating type -> the same shape and type. Collective.
 
-        ``topk_idx`` int64 or int32 ``[T, top_k]``, -1: not routed; ``topk_weights`` float32 ``[T, top_k]``; both, or
-        none of them: then the own gate routes. Rows travel in the Buffer's dtype. Raises ArgumentError, and what
-        :func:`ep_lib.moe.dispatch` and :func:`ep_lib.moe.combine` raise.
+        ``topk_idx`` int64 or int32 ``[T, top_k]``, -1: not routed; ``topk_weights`` float32 ``[T, top_k]``; both or
+        neither: without them the own gate routes. Rows are sent in the Buffer's dtype. Raises ArgumentError, and the
+        errors of :func:`ep_lib.moe.dispatch` and :func:`ep_lib.moe.combine`.
         """
         self._require_rows(x)
         if (topk_idx is None) != (topk_weights is None):
@@ -284,7 +284,7 @@ class ExpertParallel(nn.Module):
             refuse("x", x, f"a floating-point tensor [..., hidden={hidden}]")
 
     def expert_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of this rank's own experts: other ranks have other ones."""
+        """Parameters of this rank's own experts, different on every rank."""
         return self.experts.parameters()
 
     def replicated_parameters(self) -> Iterator[nn.Parameter]:
@@ -297,7 +297,7 @@ class ExpertParallel(nn.Module):
             self.buffer.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExpertParallel:
-        """A copy with weights of its own, for averaging them, say; it shares the Buffer and does not own it."""
+        """A copy with its own weights, for example for averaging; it shares the Buffer but does not own it."""
         memo[id(self.buffer)] = self.buffer
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin

@@ -43,7 +43,7 @@ def lay_out(shapes: list[Shape]) -> tuple[dict[str, Part], int]:
 
 
 class ModeMemory:
-    """``at`` has the address of each part by name, ``parts`` its shape; ``array`` is all of it, as bytes."""
+    """``at`` has the address of each part by name, ``parts`` its shape; ``array`` is the whole memory, as bytes."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class ModeMemory:
         """Collective: allocate what :func:`lay_out` gave, and set the parts before ``unset`` to zero, before a peer
         writes there.
 
-        Raises OutOfSymmetricMemory: ``who`` needs the memory, and with ``lower`` lowered less would be enough (or what
-        ``lower`` says of the bytes that are free).
+        Raises OutOfSymmetricMemory: ``who`` needs the memory; ``lower`` names an argument to lower (or describes the
+        remedy, given the free bytes).
         """
         parts, nbytes = layout
         zeroed = parts[unset].offset
@@ -66,7 +66,7 @@ class ModeMemory:
         try:
             self.array: Array = rank.symmetric(nbytes, np.uint8, fill=None)
         except OutOfSymmetricMemory as error:
-            if nbytes <= rank._heap.largest_free:  # the heap has room: the host lacks memory, and the error says where
+            if nbytes <= rank._heap.largest_free:  # the heap has room: the host lacks memory, as the error says
                 raise
             what = lower if isinstance(lower, str) else lower(error.available)
             raise OutOfSymmetricMemory(
@@ -84,15 +84,15 @@ class ModeMemory:
         self.at = {name: info.address + part.offset for name, part in parts.items()}
 
     def clear(self, first: str) -> None:
-        """Set what was zero at the start to zero again, from the part ``first`` on, while no rank runs a kernel."""
+        """Zero the initially zeroed parts again, from the part ``first`` on, while no rank runs a kernel."""
         self.array[self.parts[first].offset : self._zeroed] = 0
         self._rank.streams.settle()
 
     def free(self) -> None:
-        """Peers may still read it: rank.symmetric() waits for them before it reuses it."""
+        """Free the memory. Peers may still read it: rank.symmetric() waits for them before reuse."""
         self._rank.free(self.array)
 
 
 def address_of(array: Array | None) -> int:
-    """0 for no array: a null pointer."""
+    """The address of an array; 0 (a null pointer) for none."""
     return 0 if array is None else describe(array).address

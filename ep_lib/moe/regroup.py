@@ -1,4 +1,4 @@
-"""Ranks that leave a Buffer's operations and come back: how those that remain agree, and begin anew."""
+"""Ranks that leave a Buffer's operations and return: the agreement of the remaining ranks, and their restart."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ep_lib.runtime.rank import Rank
 MEETINGS = 2
 _THREADS = 64
 _FILE = "moe/common/regroup.cu"
-_nonces = itertools.count(time.time_ns())  # so that a process in another's place has numbers of its own
+_nonces = itertools.count(time.time_ns())  # so that a process in another's place has other numbers
 
 
 class Meetings:
-    """``hellos``: address of the symmetric part for <moe/common/regroup.cu>; ``buffer``: a digest of what must be the
-    same on all ranks."""
+    """``hellos``: address of the symmetric part for <moe/common/regroup.cu>; ``buffer``: a digest of the values that
+    must be equal on all ranks."""
 
     def __init__(self, rank: Rank, hellos: int, buffer: int) -> None:
         self._rank, self._hellos, self._buffer = rank, hellos, buffer
         self._said = rank.host_array((rank.world_size, 2), np.uint64)
 
     def regroup(self, masked: Collection[int], clear: Callable[[], None]) -> None:
-        """Collective among the ranks that are not ``masked``: each calls ``clear()`` while none runs a kernel.
+        """Collective among the ranks that are not ``masked``: each calls ``clear()`` while no rank runs a kernel.
 
         Raises PeerTimeout if a rank does not come with the same members, RankMismatchError if one has another Buffer.
         """

@@ -24,11 +24,11 @@ def accesses_of(
     heap_bytes: int | None = None,
     most: int = 1 << 16,
 ) -> Accesses:
-    """Calls ``main(rank, *args)`` on emulated ranks under the checker, with the schedule of ``seed``; returns what
-    kernels and NICs did to memory, in the order in which it happened, the first ``most`` accesses.
+    """Calls ``main(rank, *args)`` on emulated ranks under the checker, with the schedule of ``seed``; returns the first
+    ``most`` memory accesses of kernels and NICs, in the order in which they happened.
 
-    If the program fails (a deadlock, a fault, an assertion in main), what it did until then is returned. The arguments
-    are those of :func:`ep_lib.check`.
+    If the program fails (a deadlock, a fault, an assertion in main), returns its accesses up to the failure. The
+    arguments are those of :func:`ep_lib.check`.
     """
     ranks, args = arguments.program(main, ranks, args)
     own_heap = Config.from_environment().heap_bytes if heap_bytes is None else heap_bytes
@@ -42,7 +42,7 @@ def accesses_of(
         run_program(main, machine, args, timeout)
         machine.drain_network()
     except (EpError, AssertionError):
-        pass  # ep_lib.check says what is wrong with it
+        pass  # ep_lib.check reports the error
     finally:
         found = accesses.collect(machine)
         machine.end_checks()

@@ -1,4 +1,4 @@
-"""What ``spawn``, ``check`` and their like ask of their arguments."""
+"""Checks of the arguments that ``spawn``, ``check`` and similar functions share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ep_lib.transports import registry
 
 
 def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple[Any, ...]]:
-    """How many ranks call ``main``, and what it gets besides the rank. Raises ArgumentError if ``main`` cannot be
-    called so, or not by so many."""
+    """The number of ranks and the arguments of ``main`` after the rank. Raises ArgumentError if ``main`` cannot be
+    called with them."""
     if not callable(main):
         refuse("main", main, "a function that takes a Rank")
     if _never_runs(main) or _never_runs(type(main).__call__):
@@ -23,7 +23,7 @@ def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple
     given = tuple(several("args", args, "a tuple or a list of what main takes after the rank"))
     try:
         signature = inspect.signature(main)
-    except (TypeError, ValueError):  # some built-in functions do not tell
+    except (TypeError, ValueError):  # some built-in functions have no signature
         signature = None
     if signature is not None:
         try:
@@ -37,9 +37,9 @@ def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple
 
 
 def run_main(main: Callable[..., Any], rank: Any, args: Iterable[Any]) -> Any:
-    """What ``main`` returns. Raises ArgumentError if it is a built-in function that cannot be called with a Rank: that
-    shows only now. Raises RankFailed where ``main`` calls ``sys.exit``: the program that started the ranks, and a check
-    of them, would end with that rank's code and without a word. (A child that ``main`` forked ends as it likes.)"""
+    """Calls ``main`` and returns its result. Raises ArgumentError if ``main`` is a built-in function that cannot be
+    called with a Rank, which shows only in the call. Raises RankFailed where ``main`` calls ``sys.exit``, which would
+    otherwise silently end the program that started the ranks. (A child that ``main`` forked ends as it likes.)"""
     process = os.getpid()
     try:
         return main(rank, *args)
@@ -59,13 +59,13 @@ def run_main(main: Callable[..., Any], rank: Any, args: Iterable[Any]) -> Any:
 
 
 def _never_runs(function: Any) -> bool:
-    """Whether a call of it only makes an object that somebody else must run."""
+    """Whether calling it only creates an object (a coroutine or generator) that its caller must run."""
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return any(is_kind(function) for is_kind in kinds)
 
 
 def a_seed(value: Any, name: str = "seed") -> int:
-    """The number that determines a schedule. Raises ArgumentError."""
+    """The validated seed of a schedule. Raises ArgumentError."""
     return whole_number(name, value, 0, 2**63 - 1)
 
 
@@ -88,7 +88,8 @@ def shared_gpus(gpus: Any, ranks: int, transport: str) -> int | None:
 
 
 def emulator_transport(value: Any) -> str:
-    """What is behind ``ep::net_*`` on the emulator; None is its NICs. Raises ArgumentError."""
+    """The transport that implements ``ep::net_*`` on the emulator; None means the emulated NICs. Raises
+    ArgumentError."""
     if value is None:
         return "emulated"
     if not isinstance(value, str):

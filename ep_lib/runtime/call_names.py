@@ -1,7 +1,4 @@
-"""What a program calls the result of a call: ``data`` in ``data = rank.symmetric(64, "i4")``.
-
-Ranks that allocate arrays of equal sizes in different orders are told apart by these names alone.
-"""
+"""The variable that a program assigns the result of a call to: ``data`` in ``data = rank.symmetric(64, "i4")``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``check``: run a program under many schedules, with every access watched, and say what is wrong with it."""
+"""``check``: run a program under many schedules, watch every access, and report what is wrong."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ _UNPROVEN_EXHAUSTIVELY = (
 )
 _WEAKER = ', nor about weak memory (memory="ptx")'
 _NO_LOAD_BUFFERING = ", nor about load buffering (loads that see what later stores of their own thread lead to)"
-# What makes two runs of main differ, by the names that a function uses.
+# Names in a function's code that make two runs of main differ.
 _DIFFERS_BY_ITSELF = re.compile(
     r"^(time|perf_counter|monotonic|now|random|default_rng|urandom|open|read_text|environ)$"
 )
 
 _VOLATILE = ("relaxed", "plain")
 _MEMORY = ("mixed", "sc", "ptx")
-_ONE_IN = 4  # schedules of "mixed" that also run under weak memory
-_WEAK = "weak memory"  # kind of findings: older values that a run has read; nothing is wrong unless the run goes wrong
-_LEFT_OPEN = ("shuffle", "activemask")  # kinds of findings: CUDA does not say what the program gets
+_ONE_IN = 4  # one in so many schedules of "mixed" also runs under weak memory
+_WEAK = "weak memory"  # kind of findings: a run read older values, which is no mistake unless the run fails
+_LEFT_OPEN = ("shuffle", "activemask")  # kinds of findings: CUDA leaves the value undefined
 
 _FINDINGS = (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError)
 
@@ -81,22 +81,24 @@ _MOST_KEPT = 32  # programs with findings, for time_travel
 _kept: dict[str, Callable[[int | str], Recording]] = {}  # by the names that findings call them; the oldest goes first
 _kept_so_far = itertools.count(1)
 
-# What wrong data can make of main: said together with what made the data wrong, and raised if nothing was found.
+# Exceptions in main that wrong data may cause: reported together with the cause of the wrong data, raised if there is
+# no finding.
 _MAY_FOLLOW = (EpError, ArithmeticError, LookupError, ValueError)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which schedules an exhaustive check has made.
+    """Which schedules an exhaustive check has run.
 
-    ``schedules``: runs that are not equivalent to each other, as far as the reduction sees it; ``redundant`` ones were
-    given up. ``cut``: of ``schedules``, those that went on for more than ``events`` events. ``counted``: those in which
-    a wait that counts went round more than ``turns`` times. ``preemptions``: of a run at most; None: any number.
-    ``skipped``: places from which only runs with more preemptions go on. ``calm``: choices that were not tried, as they
-    are between kernels that are not among ``kernels``. ``stopped``: why it ended early, or "".
-    ``share``: of all schedules, by an estimate; 0 if nothing can be said of that, and 1 only if there are no more.
-    ``most_events``: of a run. ``clocks``: where kernels read a clock, as file:line; what they do with it went one way
-    only. ``asked``: what main has asked that may answer otherwise in another run, "a clock (perf_counter at x.py:12)".
+    ``schedules``: runs that are not equivalent to each other, as far as the reduction can tell. ``redundant``: runs
+    that were abandoned as equivalent to others. ``cut``: those of ``schedules`` that exceeded ``events`` events.
+    ``counted``: those in which a counting wait exceeded ``turns`` iterations. ``preemptions``: the most in one run;
+    None: any number. ``skipped``: places from which only runs with more preemptions continue. ``calm``: choices that
+    were not tried because they are between kernels outside of ``kernels``. ``stopped``: why the check ended early, or
+    "". ``share``: the estimated share of all schedules that was covered; 0 if there is no estimate, and 1 only if none
+    is left. ``most_events``: the most events in one run. ``clocks``: lines (file:line) at which kernels read a clock;
+    only one outcome of each read was explored. ``asked``: calls in main whose result may differ between runs, such as
+    "a clock (perf_counter at x.py:12)".
     """
 
     schedules: int
@@ -117,12 +119,12 @@ class Coverage:
 
     @property
     def ended_by_finding(self) -> bool:
-        """Whether it was to end there."""
+        """Whether the check stopped at a finding, as requested."""
         return self.stopped == _FIRST_FINDING
 
     @property
     def complete(self) -> bool:
-        """Whether every schedule is equivalent to one that was made."""
+        """Whether every schedule is equivalent to one that was run."""
         return not (self.stopped or self.cut or self.counted or self.skipped or self.calm or self.clocks or self.asked)
 
     def __str__(self) -> str:
@@ -164,25 +166,25 @@ class Coverage:
         return text
 
     def _of_how_many(self) -> str:
-        """As far as is known."""
+        """The estimated total, as a phrase."""
         if not 0 < self.share < 1:
             return ""
-        whole = float(f"{self.schedules / self.share:.0e}")  # one digit: it is a guess
+        whole = float(f"{self.schedules / self.share:.0e}")  # one digit: it is an estimate
         return f" of perhaps {whole:,.0f}" if whole < 1e9 else f" of perhaps {whole:.0e}"
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What :func:`check` found. ``str()`` is for people; ``ok`` is True if nothing was found, which proves nothing;
-    ``proved`` is True if an exhaustive check was complete as well.
+    """What :func:`check` found. ``str()`` is a readable summary. ``ok``: there are no findings, which is no proof.
+    ``proved``: there are none, and an exhaustive check was complete.
 
-    ``findings``: one for each pair of lines, in the order found. ``seeds``: the schedules that were tried, of them
-    ``random_walks`` by the tempered random walk and ``pct[d]`` by PCT with a depth of d. ``values_differ``: whether
-    main's results depended on the schedule. ``memory``: of the runs in which something was found, or of the
-    last ones. ``seeds_again``: of memory="mixed", the schedules that were also run under weak memory. ``seconds``: how
-    long all took. ``record(seed)`` runs one of them again and keeps what happens, step by step
-    (``ep_lib.viz.findings`` does that at a click). ``suspicion``: which pieces of a learner's the program ran on.
-    ``unwatched``: accesses of its kernels that are not watched, a line each; nothing is known of those.
+    ``findings``: one for each pair of lines, in the order found. ``seeds``: the schedules that were tried:
+    ``random_walks`` of them by the tempered random walk, ``pct[d]`` by PCT with depth d. ``values_differ``: whether
+    main's results depended on the schedule. ``memory``: the memory model of the runs with findings, or of the last
+    runs. ``seeds_again``: of memory="mixed", the schedules that were also run under weak memory. ``seconds``: the
+    duration of the check. ``record(seed)`` repeats one of the runs and records it step by step (``ep_lib.viz.findings``
+    does that at a click). ``suspicion``: the learner's pieces that the program ran. ``unwatched``: accesses in its
+    kernels that the checker cannot see, a line each.
     """
 
     findings: tuple[Finding, ...]
@@ -208,8 +210,8 @@ class CheckReport:
 
     @property
     def proved(self) -> bool:
-        """No findings, all accesses watched, and an exhaustive check has left no schedule out: neither stopped nor cut,
-        and no bound met."""
+        """Whether there are no findings, all accesses were watched, and an exhaustive check left no schedule out: it
+        was neither stopped nor cut, and met no bound."""
         return self.ok and not self.unwatched and self.coverage is not None and self.coverage.complete
 
     def __str__(self) -> str:
@@ -282,49 +284,47 @@ def check(
     resume: str | Path | None = None,
     progress: bool | None = None,
 ) -> CheckReport:
-    """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and what else is wrong.
+    """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and other mistakes.
 
     ``seeds``: how many schedules to try, or which. Even seeds are random walks, rough or calm: where threads are
-    preempted, how long warps stall, how the network delays and reorders. Odd ones are made by PCT (Burckhardt et al.,
-    ASPLOS 2010) with depths 1 to 4: the warp or message of the highest random priority runs, and at d - 1 random steps
-    the one that runs falls behind. From seed 100 on, the lanes of a warp go on in any order, before that in a rotation,
-    which is quicker. The run of seed 0 tells how many steps there are, and with which results others are
-    compared; where it is not the first one asked for, it comes before them and is not reported. So ``seeds=[s]``
-    replays what any other call with the same arguments found with seed s.
+    preempted, how long warps stall, how the network delays and reorders. Odd seeds use PCT (Burckhardt et al., ASPLOS
+    2010) with depths 1 to 4: the warp or message of the highest random priority runs, and at d - 1 random steps the
+    running one drops to the lowest priority. From seed 100 on, the lanes of a warp continue in any order; below 100
+    they rotate, which is quicker. The run of seed 0 gives the number of steps and the results that others are compared
+    with; if ``seeds`` does not begin with it, it runs first and is not reported. So ``seeds=[s]`` replays the run of
+    seed s of any other call with the same arguments.
 
     ``compare_values``: main's results must not depend on the seed. ``stop_at_first``: the first seed with a finding is
     the last. ``stop_at_failure``: the first seed with which main does not return is the last. ``resident_blocks``: the
-    most blocks of a rank that run at a time, as a GPU holds only so many (SMs x blocks an SM; None: all that fit into
-    2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" is the letter
-    of PTX, by which two volatile accesses are no race; "plain" reports two that nothing orders if no thread polls what
-    they touch, as data behind a lock must not rely on it. ``fabric``, ``transport``, ``heap_bytes`` and ``timeout`` as
-    for :func:`ep_lib.spawn`; a run into the time limit ends the search.
+    most blocks of a rank that run at a time, since a GPU holds only so many (SMs x blocks an SM; None: all that fit
+    into 2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" follows
+    PTX, in which two volatile accesses are no race; "plain" also reports two unordered volatile accesses to memory that
+    no thread polls, since data behind a lock must not rely on volatile. ``fabric``, ``transport``, ``heap_bytes`` and
+    ``timeout`` as for :func:`ep_lib.spawn`; a run that reaches the time limit ends the search.
 
-    ``memory``: "sc" is one memory for all, whose last value each load returns. Under "ptx" loads may return older
-    values and stores come late, as far as the memory model of PTX allows it (a relaxed flag may come before its data);
-    seed 0 is first run with one memory, and results are compared with that. "mixed" is "sc" and, if nothing is found,
-    every fourth of these schedules once more under "ptx", until something is.
-    ``reduce``: of each finding, look for a run with few switches between threads that shows it too, in as many runs as
-    were tried at most, and leave out what it does not need, in little more; the finding's ``schedule`` is that run, and
-    replaying it is easier to follow than its seed.
-    ``exhaustive``: instead of seeds, every schedule of a small program, but for those that differ only in the order of
-    steps that have nothing to do with each other (dynamic partial-order reduction; runtime/exhaustive.hpp); with
-    ``memory="ptx"`` also every store that a load may read. The report's ``coverage`` says what was covered. Bounds:
-    ``preemptions`` of a run, ``events`` of a run, ``turns`` of a wait that counts, and ``seconds`` for all. ``kernels``
-    names those that are to be explored where a program launches several (without template arguments): what others do
-    changes places with what these do, and not among themselves, which makes sums of products. Without a
-    bound on preemptions, runs with at most two come first, as most mistakes need no more: if one is found there, the
-    others are not made. Ctrl-C and ``seconds`` keep what was covered, and ``report.resume()`` goes on there;
-    ``report.proved`` says whether nothing was found and nothing left out.
-    ``jobs`` processes of this machine make the runs, or the workers of an ``executor`` (of ``concurrent.futures``,
-    mpi4py or Dask), which need ep_lib and what main imports; the report is the same whatever their number.
-    ``resume``: a file that is written as the check goes on. If it is there, the check goes on from it: after an
-    interrupt, or in another process because the first one was killed.
-    ``progress``: whether to show a bar (None: on a terminal).
+    ``memory``: "sc" is sequential consistency: each load returns the last value stored. Under "ptx" loads may return
+    older values and stores come late, as far as the memory model of PTX allows it (a relaxed flag may come before its
+    data); seed 0 runs under "sc" first, and results are compared with that run. "mixed" is "sc"; if that finds nothing,
+    every fourth schedule runs again under "ptx", up to the first finding. ``reduce``: for each finding, search for a
+    run with few switches between threads that shows it too (in at most as many runs as were tried), then shorten that
+    run. It becomes the finding's ``schedule``, whose replay is easier to follow than the seed's.
+    ``exhaustive``: run every schedule of a small program instead of seeds, except those that differ only in the order
+    of independent steps (dynamic partial-order reduction; runtime/exhaustive.hpp); with ``memory="ptx"`` also every
+    store that each load may read. The report's ``coverage`` gives what was covered. Bounds: ``preemptions`` of a run,
+    ``events`` of a run, ``turns`` of a wait that counts its iterations, and ``seconds`` for the whole check.
+    ``kernels`` names the kernels to explore (without template arguments) in a program that launches several: the
+    others' steps are reordered with theirs but not among themselves, so costs add instead of multiply. Without a bound
+    on preemptions, runs with at most two come first, since most mistakes need no more; if they find one, the check
+    ends. Ctrl-C and ``seconds`` keep what was covered, and ``report.resume()`` continues from there; ``report.proved``
+    is True if nothing was found and nothing left out. The runs are made by ``jobs`` processes of this machine, or by
+    the workers of an ``executor`` (of ``concurrent.futures``, mpi4py or Dask), which need ep_lib and the modules that
+    main imports; the report does not depend on their number. ``resume``: a file to which the check saves its progress.
+    If the file exists, the check continues from it, for example after an interrupt or a kill. ``progress``: whether to
+    show a bar (None: on a terminal).
 
-    Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
-    wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
-    are raised.
+    Deadlocks, faults of kernels, time limits and failed assertions in main are findings. Exceptions that wrong data may
+    have caused are findings in runs that have another finding. Other exceptions, such as a compiler's error, are
+    raised.
     """
     program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport, memory)
     if flag("exhaustive", exhaustive):
@@ -395,9 +395,9 @@ def record(
     transport: str | None = None,
     memory: str = "sc",
 ) -> Recording:
-    """The run that :func:`check` makes of this seed with the same arguments, event by event, and what was found in it.
+    """Records the run that :func:`check` makes with this seed and the same arguments: its events and its findings.
 
-    ``schedule``: the one of a finding, instead of a seed.
+    ``schedule``: a finding's schedule, instead of a seed.
 
     Raises what ``check`` raises. ``ep_lib.viz.time_travel`` shows it.
     """
@@ -406,10 +406,10 @@ def record(
 
 
 def record_kept(name: str, run: int | str) -> Recording:
-    """The run of this seed, or schedule, of a program that :func:`check` has found something in, by the name that the
-    finding says.
+    """Records a run (by seed or schedule) of a program in which :func:`check` found a mistake. The finding gives the
+    program's name.
 
-    Raises ArgumentError for a name that is not, or no longer, known in this process.
+    Raises ArgumentError if this process does not keep a program of that name (any longer).
     """
     if name not in _kept:
         known = f"the last ones are {', '.join(map(repr, [*_kept][-5:]))}" if _kept else "nothing has been found yet"
@@ -421,7 +421,7 @@ def record_kept(name: str, run: int | str) -> Recording:
 
 
 def _is_interactive() -> bool:
-    """Whether somebody can paste a line into this process: in a notebook, or at Python's prompt."""
+    """Whether the user can paste a line into this process: a notebook, or Python's prompt."""
     return hasattr(sys, "ps1") or ("IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None)
 
 
@@ -435,7 +435,7 @@ def _keep(program: _Program) -> str:
 
 
 def _line_of(program: _Program, found: Sequence[Finding]) -> Callable[[int | str], str]:
-    """What makes the line of Python that shows a run: one that works where it is pasted."""
+    """A function that writes the line of Python that replays a run: one that works where the user pastes it."""
     if found and (_is_interactive() or not program.can_be_said):
         return _by_name(_keep(program))
     return program.replay
@@ -479,7 +479,7 @@ def _record(program: _Program, run: int | str) -> Recording:
         numbered=[
             (number, finding)
             for key, finding in told.items()
-            # the compiler makes several accesses of one line, each with a number: first the one that is told
+            # the compiler numbers the accesses of one line: the reported one comes first
             for number, one in sorted(numbered, key=lambda each: not _same_sides(each[1], finding))
             if one.key == key
         ],
@@ -499,7 +499,7 @@ def _program(
     transport: str | None,
     memory: str,
 ) -> _Program:
-    """What the arguments of :func:`check` ask for. Raises ArgumentError."""
+    """The program and options that the arguments of :func:`check` describe. Raises ArgumentError."""
     ranks, args = arguments.program(main, ranks, args)
     config = Config.from_environment()
     heap_bytes, timeout = arguments.limits(
@@ -515,10 +515,10 @@ def _program(
 
 
 def _seeds(seeds: int | Iterable[int]) -> Sequence[int]:
-    """The schedules to try: a number of them, or which; looked at before anything runs."""
+    """The schedules to try, from a number of them or a list; validated before anything runs."""
     if (number := index(seeds)) is not None:
         return range(whole_number("seeds", number, 1, 2**63 - 1))
-    if isinstance(seeds, range) and seeds:  # as it is: it may be longer than a list can be
+    if isinstance(seeds, range) and seeds:  # kept as a range: it may be longer than a list can be
         for end in (seeds[0], seeds[-1]):
             arguments.a_seed(end, "a seed")
         return seeds
@@ -534,7 +534,7 @@ def _count(number: int, what: str) -> str:
 
 @dataclass(frozen=True)
 class _Program:
-    """What is the same for all schedules."""
+    """The program and the options that all schedules share."""
 
     main: Callable[..., Any]
     ranks: int
@@ -553,12 +553,12 @@ class _Program:
 
     @property
     def name(self) -> str:
-        """What main is called; a lambda is "main"."""
+        """The name of main; "main" for a lambda."""
         name = getattr(self.main, "__name__", type(self.main).__name__)
         return name if name != "<lambda>" else "main"
 
     def described(self, bounds: dict[str, Any]) -> dict[str, Any]:
-        """What must be the same for a check to go on, for JSON."""
+        """What must be equal for a check to resume, for JSON."""
         code = getattr(self.main, "digest", None) or getattr(self.main, "__code__", None)
         return {
             "main": self.name,
@@ -577,7 +577,7 @@ class _Program:
 
     @property
     def can_be_said(self) -> bool:
-        """Whether a line of Python can say all of it, wherever main is known."""
+        """Whether one line of Python can repeat the check wherever main is defined."""
         if getattr(self.main, "__name__", "<lambda>") == "<lambda>" or self.network != Fabric(self.network.kind):
             return False
         try:
@@ -586,7 +586,7 @@ class _Program:
             return False
 
     def replay(self, run: int | str) -> str:
-        """The call that shows the run of a seed, or a schedule, to be written into the script. For what can be said."""
+        """The call that replays a seed or a schedule, for the user's script. Only if :meth:`can_be_said`."""
         words = [self.name, f"ranks={self.ranks}"]
         words += [f'fabric="{self.network.kind}"'] if self.network != Fabric() else []
         words.append(_in_words(run))
@@ -600,7 +600,7 @@ class _Program:
 
 
 def _all_of(code: CodeType) -> list[Any]:
-    """What a function does, with what it has inside of it, and not where it stands."""
+    """The code of a function and of the functions nested in it, without positions in the file."""
     constants = [
         _all_of(one)
         if isinstance(one, CodeType)
@@ -619,12 +619,12 @@ class _Run(NamedTuple):
     found: list[Finding]
     end: Finding | None
     out_of_time: bool
-    is_whole: bool = True  # it was not given up before its end
+    is_whole: bool = True  # the run was not abandoned early
     launches: Sequence[Launched] = ()  # of exhaustive checks
 
 
 class _Calm(NamedTuple):
-    """The first run of an exhaustive check that came to its end, with whose result others are compared."""
+    """The first finished run of an exhaustive check; the results of others are compared with it."""
 
     schedule: str
     digest: str
@@ -632,7 +632,7 @@ class _Calm(NamedTuple):
 
 @dataclass(frozen=True)
 class _PartAnswer:
-    """What some runs of a part have shown: of the schedules, and what a :class:`_Search` has found. ``stopped``: why
+    """The outcome of some runs of a part: schedules covered, and the findings of a :class:`_Search`. ``stopped``: why
     the check is to end there."""
 
     explored: Explored
@@ -649,7 +649,7 @@ class _PartAnswer:
 
 
 class _Search:
-    """What is known so far."""
+    """The findings and statistics so far."""
 
     def __init__(self, program: _Program, compare_values: bool) -> None:
         self.findings: dict[tuple[str, ...], Finding] = {}
@@ -658,25 +658,26 @@ class _Search:
         self.program = program
         self.compares_values = compare_values
         self._first: tuple[int, Any, str] | None = None  # seed, result and digest of the first run
-        self.calm: _Calm | None = None  # of exhaustive checks: the same
+        self.calm: _Calm | None = None  # the same for exhaustive checks
         self._steps = 0  # of the run of seed 0
-        self._polled: set[str] = set()  # lines
-        self._kernels: set[str] = set()  # that were launched: Machine.kernels
+        self._polled: set[str] = set()  # lines that poll
+        self._kernels: set[str] = set()  # that were launched, as in Machine.kernels
         self.clocks: set[str] = set()  # lines that read one
-        self.sources = Sources()  # what main asks
+        self.sources = Sources()  # nondeterministic calls of main
         self.failed = self._has_values = False
         self.recorded: tuple[Any, dict[str, Any], Notes, list[tuple[int, Finding]]] | None = None
 
     @property
     def unwatched(self) -> tuple[str, ...]:
-        """Accesses of the kernels that were launched and that are not watched, a line each."""
+        """Accesses, in the kernels that were launched, that the checker cannot see; a line each."""
         return gxx.unwatched(self._kernels)
 
     @property
     def told(self) -> list[Finding]:
-        """The findings, without those that other runs have shown to be none.
+        """The findings, without those that other runs have refuted.
 
-        What CUDA leaves open is a mistake only if results depend on it; volatile accesses to what is polled are none.
+        Use of a value that CUDA leaves undefined is a mistake only if results depend on it; volatile accesses to polled
+        memory are not.
         """
         harmless = self.compares_values and self._has_values and not (self.values_differ or self.failed)
         differs = self.findings.get(("values differ",))
@@ -696,19 +697,19 @@ class _Search:
         return any(side and side.location in self._polled for side in (finding.first, finding.second))
 
     def measure(self) -> None:
-        """Runs seed 0 with one memory for all, for what is known of a program from its first run only."""
+        """Runs seed 0 under "sc", for what only the first run of a program gives."""
         run = self._run(0, weak_memory=False)
         if run.end is None and self.compares_values:
             self._first = (0, run.result, digest(run.result))
 
     def try_schedule(self, seed: int, recorded: bool = False) -> bool:
-        """Runs main once. Returns whether it ran into the time limit."""
+        """Runs main once. Returns whether it reached the time limit."""
         run = self._run(seed, recorded, self.program.weak_memory)
         self._take(run, seed)
         return run.out_of_time
 
     def try_next(self, exploration: Exploration, recorded: bool = False) -> tuple[_Run, bool]:
-        """Runs main as it has not been run. Returns the run, and whether there is another one to make."""
+        """Runs main with the next schedule. Returns the run, and whether more are left."""
         number = len(self.tried)
         self.sources.begin()
         run = self._run(number, recorded, self.program.weak_memory, exploration)
@@ -734,7 +735,7 @@ class _Search:
         self.tried.append(seed)
 
     def take_over(self, part: _PartAnswer) -> None:
-        """What a worker has found. Its runs come after those that are known."""
+        """Adds a worker's answer. Its runs come after those already known."""
         if self.calm is None:
             self.calm = part.calm
         begin = len(self.tried)
@@ -751,7 +752,7 @@ class _Search:
         self.sources.asked |= part.asked
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: findings by the runs that have shown them."""
+        """For JSON: each finding as the run that shows it."""
         return {
             "findings": [[f.schedule, f.kind, f.seed, f.count, f.seeds, f.ranks] for f in self.findings.values()],
             "calm": self.calm,
@@ -765,10 +766,10 @@ class _Search:
         }
 
     def load(self, known: dict[str, Any]) -> None:
-        """The inverse of :meth:`to_dict`: the runs that have shown something are made again, and so is one other, which
-        tells whether the kernels are still the same."""
+        """The inverse of :meth:`to_dict`: repeats the runs that have findings, and one other, which tells whether the
+        kernels are unchanged."""
         if not known["runs"]:
-            return  # it was interrupted before it had made any
+            return  # interrupted before its first run
         self._kernels = set(known["kernels"])
         again = _Search(self.program, compare_values=True)
         again.try_next(_follower(known["calm"][0] if known["calm"] else ""))
@@ -801,7 +802,7 @@ class _Search:
         self.sources.seeded = None if known["seeded"] is None else frozenset(known["seeded"])
 
     def answer(self, explored: Explored, stopped: str) -> _PartAnswer:
-        """What :meth:`take_over` takes."""
+        """The answer for :meth:`take_over`."""
         return _PartAnswer(
             explored,
             tuple(self.findings.values()),
@@ -817,7 +818,7 @@ class _Search:
         )
 
     def forget(self) -> None:
-        """What was found so far: but for what results are compared with."""
+        """Drops the findings, but keeps the results that others are compared with."""
         self.findings.clear()
 
     def _run(
@@ -847,8 +848,8 @@ class _Search:
                     result = run_program(
                         program.main, machine, program.args, program.timeout, program.transport, around
                     )
-                machine.drain_network()  # what was still under way may have come too late
-            except BackendUnavailable:  # this machine lacks something, memory perhaps: that is no fault of main
+                machine.drain_network()  # messages still in flight may arrive too late
+            except BackendUnavailable:  # this machine lacks something, such as memory: not a fault of main
                 raise
             except (*_FINDINGS, *_MAY_FOLLOW) as caught:
                 error = caught
@@ -892,7 +893,7 @@ class _Search:
             self.findings[key] = dataclasses.replace(best, count=known.count + finding.count, seeds=seeds, ranks=ranks)
 
     def compare(self, result: Any, seed: int, schedule: str | None = None) -> bool:
-        """Whether main's results are not those of the first run."""
+        """Whether main's results differ from those of the first run."""
         found_digest = digest(result)
         if schedule is not None:
             if self.calm is None:
@@ -924,7 +925,7 @@ class _Search:
         return True
 
 
-_SCHEDULE = re.compile(r"(t\d+ ?)?(\d+:\d+( \d+:\d+)*)?")  # "t": turns of waits, if not 3
+_SCHEDULE = re.compile(r"(t\d+ ?)?(\d+:\d+( \d+:\d+)*)?")  # "t": iterations of waits, if not 3
 
 
 def a_schedule(schedule: Any) -> str:
@@ -941,7 +942,7 @@ def a_schedule(schedule: Any) -> str:
 
 
 def _require_fit(schedule: str, exploration: Exploration) -> None:
-    """Raises ArgumentError if the run that was just made could not take each decision of the line."""
+    """Raises ArgumentError if the last run could not follow each decision of the line."""
     made, decisions = exploration.schedule.split(), exploration.status.decisions
     for word in schedule.split():
         if ":" in word and word not in made and not word.endswith(":0"):
@@ -963,12 +964,12 @@ def _follower(schedule: str, events: int | None = None) -> Exploration:
 _MOST_EVENTS = 1_000_000
 _FEW = 2  # preemptions
 _EVENTS_OF_STORY, _TURNS_OF_STORY = 2000, 3  # bounds of runs with few switches
-_CALM_RUNS, _CALM_SECONDS = 6, 1.0  # of an exhaustive check, to see whether main does the same in each; at least two
+_CALM_RUNS, _CALM_SECONDS = 6, 1.0  # of an exhaustive check, to see whether main is deterministic; at least two
 _ALONE_SECONDS = 0.5  # of an exhaustive check, before the first random runs
 _DRAWN_SHARE = 0.1  # of its time, for random runs
-_MOST_SHARE = 0.95  # of all schedules: more is not said before the end
-_EVENTS_OF_CALM = 500_000  # of the calm run of a program that is too large for others: some seconds
-_LOST = 4  # runs that had been made before for each that had not: then runs with few preemptions come no more first
+_MOST_SHARE = 0.95  # of all schedules: the largest share reported before the end
+_EVENTS_OF_CALM = 500_000  # for the calm run of a program too large for others: some seconds
+_LOST = 4  # repeated runs per new one; beyond that, runs with few preemptions no longer come first
 _FIRST_FINDING = "stopped at the first finding"
 _INTERRUPT = "stopped by an interrupt"
 _TWO_RESULTS = "the calm schedule, run twice, gave two results"
@@ -995,7 +996,7 @@ def _bounds(preemptions: Any, events: Any, turns: Any, kernels: Any) -> dict[str
 
 @dataclass(frozen=True)
 class _PartJob:
-    """What a worker needs to explore a part. ``ends_s``: of its own time, after which no run begins."""
+    """What a worker needs to explore a part. ``ends_s``: seconds of its own after which it begins no run."""
 
     program: _Program
     compare_values: bool
@@ -1008,8 +1009,8 @@ class _PartJob:
 
 
 def _explore(job: _PartJob) -> _PartAnswer:
-    """Some runs of a part. Raises what main raises that is no finding, and ArgumentError if main is not the same each
-    time."""
+    """Makes some runs of a part. Raises main's exceptions that are not findings, and ArgumentError if main is not
+    deterministic."""
     begin, stopped, more, made = time.perf_counter(), "", True, 0
     search = _Search(job.program, job.compare_values)
     search.calm, search.sources.seeded = job.calm, job.seeded
@@ -1058,7 +1059,7 @@ def _require_launched(kernels: Sequence[str], launched: Sequence[str]) -> None:
 def _explore_elsewhere(job: bytes) -> bytes:
     try:
         return dumps(_explore(loads(job)))
-    except Exception as error:  # noqa: BLE001 - all that main can raise goes to the process that has asked
+    except Exception as error:  # noqa: BLE001 - any exception of main goes to the process that sent the job
         return dumps(encode(error))
 
 
@@ -1067,7 +1068,7 @@ def _exploration(bounds: dict[str, Any]) -> Exploration:
 
 
 class _Exhaustion:
-    """One round of parts after the other, until all runs have been made or a bound is met."""
+    """Rounds of parts, until all runs have been made or a bound is met."""
 
     def __init__(
         self,
@@ -1087,12 +1088,12 @@ class _Exhaustion:
         self._parts = Parts(self._stages[0]["preemptions"])
         self._seconds = 0.0
         self._estimate = Estimate()
-        self._drawn: list[Finding] = []  # what the first of its runs that was wrong has shown
+        self._drawn: list[Finding] = []  # the findings of the first wrong one among its random runs
         if file is not None and (known := file.read()) is not None:
             self._load(known)
 
     def _load(self, known: dict[str, Any]) -> None:
-        """Goes on where a file ends. Its findings are met again in the runs that have shown them."""
+        """Continues from a file. Repeating the runs that have findings recovers these."""
         search = self._search
         del self._stages[: -known["stages"]]
         self._parts = Parts.from_dict(known["parts"], self._stages[0]["preemptions"])
@@ -1113,15 +1114,15 @@ class _Exhaustion:
         jobs: int = 1,
         executor: Executor | None = None,
     ) -> CheckReport:
-        """What is known when all schedules have been made, after so many more seconds, or after Ctrl-C. ``jobs``
-        processes make them, or what ``executor`` runs."""
+        """Continues until all schedules have been run, ``seconds`` have passed, or Ctrl-C; returns the report. The runs
+        are made by ``jobs`` processes or by ``executor``."""
         limit = None if seconds is None else a_time("seconds", seconds)
         jobs = at_least_one("jobs", jobs)
         begin, before, stopped = time.perf_counter(), self._seconds, ""
         if not self._parts.totals.runs and len(self._search.tried) == 0:
             stopped = self._look_at_calm_runs()
         shown = progress if progress is not None else sys.stderr.isatty()
-        from tqdm import tqdm  # every start of ep_lib would wait for it
+        from tqdm import tqdm  # imported late: it would slow every start of ep_lib
 
         with contextlib.ExitStack() as stack:
             bar = stack.enter_context(tqdm(desc="schedules", unit="", disable=not shown, delay=1, leave=False))
@@ -1156,7 +1157,8 @@ class _Exhaustion:
         return self._report("" if self._parts.is_done and stopped != _FIRST_FINDING else stopped)
 
     def _look_at_calm_runs(self) -> str:
-        """Makes the calm run several times: main is to do the same in each. Why the check ends there, or ""."""
+        """Makes the calm run several times, since main must be deterministic. Returns why the check ends there, or
+        ""."""
         program, bounds = self._program, self._bounds
         made: list[tuple[_Run, Status, str, Sources]] = []
         begin, sources = time.perf_counter(), self._search.sources
@@ -1165,7 +1167,7 @@ class _Exhaustion:
                 search, exploration = _Search(program, self._search.compares_values), _follower("", bounds["events"])
                 run, _ = search.try_next(exploration)
                 if search.told or run.out_of_time:
-                    return ""  # the search tells it
+                    return ""  # the search reports it
                 made.append((run, exploration.status, digest(run.result), search.sources))
                 sources.learn([each[3] for each in made])
                 first, now = made[0], made[-1]
@@ -1182,8 +1184,8 @@ class _Exhaustion:
         return ""
 
     def _estimate_whole(self) -> None:
-        """Makes random runs, in a small part of the time so far, until they tell how many runs there are. Not of weak
-        memory, whose classes do not say which store a load has read, nor where a bound leaves some out."""
+        """Estimates the number of runs from random ones, in a small share of the time so far. Not under weak memory,
+        whose classes do not include the store that a load has read, nor where a bound leaves runs out."""
         program, bounds, estimate = self._program, self._bounds, self._estimate
         has_bound = bounds["preemptions"] is not None or bounds["kernels"]
         if has_bound or program.weak_memory or self._seconds < _ALONE_SECONDS:
@@ -1201,14 +1203,14 @@ class _Exhaustion:
             estimate.seconds += time.perf_counter() - begin
 
     def _share(self) -> float:
-        """Of all schedules, that was explored; 0: not known."""
+        """The explored share of all schedules; 0: not known."""
         if self._parts.is_done:
             return 1.0
         whole = self._estimate.whole
         return 0.0 if not whole else min(self._parts.explored / whole, _MOST_SHARE)
 
     def _answers(self, seconds: float | None, executor: Executor | None) -> Iterator[tuple[int, _PartAnswer]]:
-        """Of the parts of this round, in their order."""
+        """The workers' answers for the parts of this round, in order."""
         numbers = self._parts.round()
         program, search = self._program, self._search
         asked = [
@@ -1239,7 +1241,7 @@ class _Exhaustion:
                 future.cancel()
 
     def _goes_on_without_bound(self) -> bool:
-        """Whether runs with few preemptions have shown nothing, and others are to come now."""
+        """Whether the runs with few preemptions found nothing, so that the others begin."""
         if len(self._stages) < 2 or self._search.told:
             return False
         parts = self._parts
@@ -1252,7 +1254,7 @@ class _Exhaustion:
 
     def _report(self, stopped: str) -> CheckReport:
         totals, program, bounds = self._parts.totals, self._program, self._stages[0]
-        told = self._search.told or (self._drawn if stopped else [])  # the search would come to it
+        told = self._search.told or (self._drawn if stopped else [])  # the search would find these as well
         found = [self._reduced(finding) for finding in merge_findings(told)]
         replay = _line_of(program, found)
         return CheckReport(
@@ -1299,8 +1301,8 @@ def _strays(program: _Program, how: str, asked: Iterable[str]) -> str:
 
 
 def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int) -> list[Finding]:
-    """The findings, with schedules of few switches for those that one of so many runs shows: the calm one, and then
-    those with one or two preemptions. Of programs that are too large for that, the calm run alone is tried."""
+    """The findings, each with a schedule of few switches if one of ``most`` runs shows it: the calm run first, then
+    runs with one or two preemptions. For programs too large for that, only the calm run is tried."""
     told = list(findings)
     if not told:
         return told
@@ -1328,7 +1330,7 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
             elif not more:
                 break
     except (*_MAY_FOLLOW, KeyboardInterrupt):
-        pass  # what main raises in another run is no reason to lose what was found
+        pass  # an exception in another run is no reason to lose the findings
     return told
 
 
@@ -1337,8 +1339,8 @@ def _is_the_same(finding: Finding, other: Finding) -> bool:
 
 
 def reduce_schedule(program: _Program, finding: Finding, most: int | None = None) -> Finding:
-    """The same finding in a run with the fewest switches that delta debugging finds (Zeller, Hildebrandt, 2002): in
-    ``most`` runs, and two for each time that the schedule can be halved, or in as many as it takes."""
+    """Shortens a finding's schedule to the fewest switches by delta debugging (Zeller, Hildebrandt, 2002), in at
+    most ``most`` runs, and two more for each halving of the schedule; None: no limit."""
     words = (finding.schedule or "").split()
     compares = finding.kind == "values differ"
     calm = _Search(program, compare_values=compares)
@@ -1361,7 +1363,7 @@ def reduce_schedule(program: _Program, finding: Finding, most: int | None = None
                 left -= 1
             found = shows(words[:begin] + words[begin + size :])
             if found is not None:
-                words = (found.schedule or "").split()  # those of the rest that still mean something
+                words = (found.schedule or "").split()  # the rest that still applies
                 finding = dataclasses.replace(finding, schedule=found.schedule)
                 size = min(size, len(words))
                 break
@@ -1382,7 +1384,8 @@ def _of_host(access: HostAccess, seed: int) -> Finding:
 
 
 def _how_exact(finding: Finding) -> tuple[int, bool]:
-    """Several pairs of threads can conflict at one pair of lines, in both orders: the best knows what to mend."""
+    """How exact a finding is. Several pairs of threads can conflict at one pair of lines, in both orders; the best
+    report names the repair."""
     return finding.certainty, bool(finding.place)
 
 
@@ -1391,7 +1394,7 @@ def _same_sides(one: Finding, other: Finding) -> bool:
 
 
 def _same_place(known: Finding, finding: Finding) -> bool:
-    """The same deadlock may hold more threads in one run than in another: a common line is enough."""
+    """Whether two deadlocks are the same. One run may hold more threads than another: a common line is enough."""
     if known.kind == finding.kind and known.kind in ("deadlock", "livelock", "timeout"):
         return bool(set(known.lines) & set(finding.lines)) or known.lines == finding.lines
     return known.key == finding.key

@@ -1,4 +1,4 @@
-"""Whether two runs of a program returned the same, and if not, where and by how much."""
+"""Compares the results of two runs of a program: where they differ, and by how much."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ep_lib.emulator.machine import Launched
 
-_ROUNDING = 1e-2  # of the largest value: more than this is no other order of additions, not even in bfloat16
+_ROUNDING = 1e-2  # of the largest value: no other order of additions explains more, not even in bfloat16
 
 _WORD = 8
 _LEAST_ADDRESS, _LEAST_ADDRESS_IN_A_STRUCT, _MOST_ADDRESS = 1 << 40, 1 << 22, 1 << 48
@@ -25,19 +25,19 @@ _SUMS = "add in a fixed order (floating-point atomics do not), or compare within
 
 @dataclass(frozen=True)
 class Difference:
-    """``where`` is the end of a sentence, ``remedy`` what to look for."""
+    """``where``: the end of a sentence. ``remedy``: what to look for."""
 
     where: str = ""
     remedy: str = _ORDER
 
 
 def digest(value: Any) -> str:
-    """Equal for equal results."""
+    """A digest that is equal for equal results."""
     return hashlib.sha256(b"".join(_canonical(value))).hexdigest()
 
 
 def describe_difference(first: list[Any], second: list[Any]) -> Difference:
-    """The first place where two results of main by rank differ; says so if it is a matter of rounding only."""
+    """The first place where two results of main by rank differ; says so if only rounding differs."""
     for rank, (one, other) in enumerate(zip(first, second, strict=True)):
         if digest(one) != digest(other):
             found = _of_value(one, other)
@@ -46,7 +46,7 @@ def describe_difference(first: list[Any], second: list[Any]) -> Difference:
 
 
 def describe_launches(first: Sequence[Launched], second: Sequence[Launched]) -> str:
-    """What two runs of one schedule launched differently, or "" if it is nothing but where arrays are."""
+    """How the launches of two runs of one schedule differ, or "" if only in the addresses of arrays."""
     for one, other in zip_longest(first, second):
         if one is None or other is None:
             there = one or other
@@ -69,8 +69,8 @@ def describe_launches(first: Sequence[Launched], second: Sequence[Launched]) -> 
 
 
 def _is_alike(one: bytes, other: bytes, is_pointer: bool) -> bool:
-    """Whether two arguments differ in nothing but where memory is. An array may be anywhere, also just behind the
-    program, where its first memory is; a word of a struct, or an integer, is an address if it looks like one."""
+    """Whether two arguments differ only in addresses. An array may be anywhere, even right behind the program's image;
+    a struct's word or an integer counts as an address if it looks like one."""
     if one == other:
         return True
     if is_pointer:
@@ -128,7 +128,7 @@ def _canonical(value: Any) -> Iterable[bytes]:
         for key, item in value.items():
             yield from _canonical(key)
             yield from _canonical(item)
-    elif isinstance(value, (set, frozenset)):  # two processes have two orders of the same strings
+    elif isinstance(value, (set, frozenset)):  # two processes iterate over the same strings in different orders
         yield f"{type(value).__name__} {len(value)}".encode()
         yield from sorted(digest(item).encode() for item in value)
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -137,5 +137,5 @@ def _canonical(value: Any) -> Iterable[bytes]:
     else:
         try:
             yield pickle.dumps(value)
-        except (pickle.PicklingError, TypeError, AttributeError):  # an object that cannot be compared says nothing
+        except (pickle.PicklingError, TypeError, AttributeError):  # an object that cannot be pickled is not compared
             yield type(value).__name__.encode()

@@ -69,7 +69,7 @@ def run_program(
     """Calls ``main(rank, *args)`` on every rank of the machine, a thread each, and returns the results in rank order.
 
     ``timeout``: seconds that kernels may run while every rank waits for them. ``transport``: one that is registered for
-    the emulator. ``around``: what main runs in, on each rank's thread.
+    the emulator. ``around``: the context in which main runs on each rank's thread.
 
     Raises what the first rank raised. The machine takes no further program.
     """
@@ -113,11 +113,11 @@ def process_rank(
     transport: str = "emulated",
     invitation: Invitation | None = None,
 ) -> Rank:
-    """A rank that is a process, beside others of the same host, whose heaps are shared memory, and of other hosts, to
-    which TCP connections lead. Collective, but with an ``invitation``, by which it takes the place of one that has
-    ended, where all are on one host.
+    """The rank of this process. Processes of one host share the heaps as shared memory; TCP connections lead to other
+    hosts. Collective, except with an ``invitation``, by which this process replaces a rank that has ended (all ranks on
+    one host).
 
-    Real concurrency decides what happens in which order; ``seed`` is for the delays of the emulated NICs.
+    Real concurrency decides the order of events; ``seed`` is for the delays of the emulated NICs.
     """
     from ep_lib.backends.emulator import EmulatorBackend
     from ep_lib.bootstrap.stopped import Watched

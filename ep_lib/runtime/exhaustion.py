@@ -1,12 +1,11 @@
-"""What is left of an exhaustive check, in parts that several processes explore, whatever their number.
+"""The remaining work of an exhaustive check, in parts that any number of processes explore.
 
-A part is a path of choices, from which a worker goes on for some runs (``epemu::Exploration``, whose text
-emulator/runtime/exhaustive_parts.cpp writes). If there are few parts, one is split: the places of its path at which
-something else is still to be tried become shared, and each of the alternatives is a part. What the runs of one part ask
-for at a place that is shared is told here, and becomes a part of its own unless another one does as well.
+A part is a path of choices, from which a worker continues for some runs (``epemu::Exploration``, whose text
+emulator/runtime/exhaustive_parts.cpp writes). If there are few parts, one is split: the places of its path with untried
+choices become shared, and each alternative is a part. When the runs of one part request a choice at a shared place, the
+request comes here and becomes a part of its own, unless another part covers it.
 
-Parts are explored in rounds, which are the same whatever the number of workers, and taken in their order: so the report
-is the same, too.
+Parts are explored in rounds and taken in order, independent of the number of workers: so the report is the same, too.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from typing import Any
 
 from ep_lib.errors import ArgumentError
 
-RUNS = 16  # of a part in a round
-PARTS = 32  # in a round, at most
-_FORMAT = 7  # of files
+RUNS = 16  # runs of a part per round
+PARTS = 32  # the most parts per round
+_FORMAT = 7  # version of the file format
 
 _FEWEST_DRAWN, _MOST_ERROR, _GOOD_ERROR = 20, 0.35, 0.1
 
@@ -37,8 +36,8 @@ _TOUCHED_WORDS = 3
 
 @dataclass
 class _Node:
-    """One choice of a path: ``epemu::Exploration::Node``, with the processes of the whole check. What a process touches
-    stays text."""
+    """One choice of a path: ``epemu::Exploration::Node``, with the check's global process numbers. A process's accesses
+    stay text."""
 
     shared: int
     is_given: int
@@ -51,16 +50,16 @@ class _Node:
     done: list[tuple[int, list[int]]]
     touched: list[int]
     looks: list[int]
-    launched: int  # what this event had before it, and what it read: the same in all runs that come by
+    launched: int  # what preceded this event, and what it read: equal in all runs that pass here
     read: int
     data: list[int]  # options, value, options, value, ...
 
 
 @dataclass
 class _Place:
-    """A choice that several parts share: what is tried there, in this order, and what each of them touches if it goes
-    first (None: not known yet). ``parent``: the place before it, where ``chosen`` and ``data`` lead here,
-    and ``read`` what is known of it."""
+    """A choice that several parts share: the processes tried there, in order, and the accesses of each if it goes first
+    (None: not known yet). ``parent``: the place before it, from which ``chosen`` and ``data`` lead here; ``read``: its
+    known reads."""
 
     parent: int
     chosen: int
@@ -72,23 +71,23 @@ class _Place:
     enabled: list[int]
     sleep: list[tuple[int, list[int]]]
     order: list[tuple[int, list[int] | None]]
-    refused: list[int] = field(default_factory=list)  # would be one preemption too many
-    parts: int = 0  # that have it in their path
+    refused: list[int] = field(default_factory=list)  # processes that would exceed the preemptions
+    parts: int = 0  # how many have it in their path
 
 
 @dataclass
 class _Part:
-    """``text``: None before its first run, in which ``process`` goes on from ``place``."""
+    """``text``: None before its first run, in which ``process`` continues from ``place``."""
 
     place: int
     process: int
     text: str | None
-    places: list[int] = field(default_factory=list)  # in which it has been
+    places: list[int] = field(default_factory=list)  # that it has visited
 
 
 @dataclass(frozen=True)
 class Explored:
-    """What a worker tells after some runs of a part: see ``epemu::Exploration::Status`` and ``save``."""
+    """A worker's report after some runs of a part: see ``epemu::Exploration::Status`` and ``save``."""
 
     text: str
     is_done: bool
@@ -103,7 +102,7 @@ class Explored:
 
 @dataclass
 class Totals:
-    """Of all runs so far."""
+    """Totals of all runs so far."""
 
     runs: int = 0
     redundant: int = 0
@@ -116,23 +115,23 @@ class Totals:
 
 @dataclass
 class Estimate:
-    """How many schedules there are that are not equivalent to each other, by random runs: each tells a number, which is
-    right on average (runtime/exhaustive.hpp)."""
+    """The estimated number of schedules that are not equivalent. Each random run gives an unbiased estimate
+    (runtime/exhaustive.hpp)."""
 
     runs: int = 0
     total: float = 0.0
     squares: float = 0.0
-    seconds: float = 0.0  # that they took
+    seconds: float = 0.0  # that the random runs took
     is_hopeless: bool = False
 
     def add(self, told: float) -> None:
-        """What a run has told."""
+        """Adds the estimate of one run."""
         self.is_hopeless |= told < 0
         self.runs, self.total, self.squares = self.runs + 1, self.total + told, self.squares + told * told
 
     @property
     def error(self) -> float:
-        """The standard error, as a part of the estimate."""
+        """The relative standard error."""
         if self.runs < _FEWEST_DRAWN or not self.total:
             return math.inf
         mean = self.total / self.runs
@@ -140,12 +139,12 @@ class Estimate:
 
     @property
     def whole(self) -> float | None:
-        """None while nothing can be said."""
+        """The estimated total; None without an estimate."""
         return None if self.is_hopeless or self.error > _MOST_ERROR else self.total / self.runs
 
     @property
     def is_good(self) -> bool:
-        """Whether it would not get much better."""
+        """Whether more runs would hardly improve it."""
         return self.error < _GOOD_ERROR
 
 
@@ -158,14 +157,14 @@ class Parts:
         self._numbers: dict[Key, int] = {}
         self._places: dict[int, _Place] = {}
         self._parts: dict[int, _Part] = {0: _Part(-1, -1, "0 0")}
-        self._next = 1  # number of a place or part
+        self._next = 1  # of the next place or part
         self._classes: set[int] = set()
         self._round: list[int] = []
         self.totals = Totals()
 
     @property
     def explored(self) -> int:
-        """Runs of which no two are equivalent."""
+        """The number of runs, no two of them equivalent."""
         return len(self._classes)
 
     @property
@@ -174,16 +173,16 @@ class Parts:
         return not self._parts
 
     def round(self) -> list[int]:
-        """The parts that are to be explored now, all of them before the next round; to be taken in this order."""
+        """The parts to explore now, in the order in which to take them; all of them before the next round."""
         if not self._round:
             places: set[int] = set()
             for number, part in reversed(self._parts.items()):
                 if part.text is None:
                     if part.place in places:
-                        continue  # what its sibling touches is not known yet
+                        continue  # its sibling's accesses are not known yet
                     places.add(part.place)
                 self._round.append(number)
-            # Of several at one place the first goes first: it is the last that the loop met.
+            # Of several parts at one place, the first goes first: the loop met it last.
             self._round = [self._first_of(number) for number in self._round[:PARTS]]
         return list(self._round)
 
@@ -194,7 +193,7 @@ class Parts:
         return next(n for n, other in self._parts.items() if other.place == part.place and other.text is None)
 
     def text(self, number: int) -> str:
-        """What a worker loads."""
+        """The part as text, for a worker to load."""
         part = self._parts[number]
         if part.text is not None:
             return part.text
@@ -230,7 +229,7 @@ class Parts:
         return self._written(nodes)
 
     def take(self, number: int, told: Explored) -> None:
-        """What a worker has explored of a part of this round."""
+        """Adds a worker's report about a part of this round."""
         part = self._parts[number]
         self._round.remove(number)
         totals = self.totals
@@ -263,7 +262,7 @@ class Parts:
         part.text = self._written(nodes)
 
     def _ask(self, place_number: int, processes: list[int]) -> None:
-        """The first of these is to go on from a place, unless one of them does so anyway."""
+        """Makes the first of these processes a part of a place, unless one of them is a part there already."""
         place = self._places[place_number]
         tried = {*place.refused, *(process for process, _ in place.order)}
         if not tried.isdisjoint(processes):
@@ -302,10 +301,10 @@ class Parts:
         return place.preemptions + is_preemption <= self._preemptions
 
     def _split(self, part: _Part, nodes: list[_Node]) -> None:
-        """Shares the places of a part down to the one by which there are enough parts, or to the last."""
+        """Shares the places of a part from the top, until there are enough parts."""
         path = [node.shared for node in nodes if node.shared >= 0]
         last_open = next((at for at in reversed(range(len(nodes))) if _open(nodes[at])), -1)
-        for at in range(len(path), min(len(nodes) - 1, last_open + 1)):  # what is chosen at the last is yet to run
+        for at in range(len(path), min(len(nodes) - 1, last_open + 1)):  # the choice at the last place is yet to run
             if len(self._parts) >= PARTS:
                 break
             node, before = nodes[at], nodes[at - 1] if at else None
@@ -357,7 +356,8 @@ class Parts:
         return " ".join(map(str, words))
 
     def _read(self, words: Iterator[int]) -> tuple[list[_Node], list[int], list[tuple[int, list[int]]], list[int]]:
-        """The nodes, what the part's first event touches, what was asked for at shared places, classes of runs."""
+        """Reads the nodes, the accesses of the part's first event, the requests at shared places, and the classes of
+        runs."""
 
         def several(size: int = 1) -> list[int]:
             return [next(words) for _ in range(next(words) * size)]
@@ -409,7 +409,7 @@ class Parts:
 
     @classmethod
     def from_dict(cls, known: dict[str, Any], preemptions: int | None) -> Parts:
-        """The inverse of :meth:`to_dict`, of what JSON makes of it."""
+        """The inverse of :meth:`to_dict`, after JSON."""
         parts = cls(preemptions)
         parts._keys = [tuple(key) for key in known["keys"]]
         parts._numbers = {key: number for number, key in enumerate(parts._keys)}
@@ -422,7 +422,7 @@ class Parts:
 
 
 def _open(node: _Node) -> list[int]:
-    """What is still to be tried at a place."""
+    """The untried choices of a place."""
     closed = {node.chosen, *(process for process, _ in node.done), *(process for process, _ in node.sleep)}
     return [process for process in node.todo if process not in closed]
 
@@ -431,7 +431,7 @@ _HEAD = re.compile(rb"ep_lib exhaustive check, format (\d+), sha256 ([0-9a-f]{64
 
 
 class ExplorationFile:
-    """What is known of a check, in a file: of a check with the same ``program``."""
+    """The progress of a check in a file, valid for the same ``program``."""
 
     def __init__(self, path: Path, program: dict[str, Any]) -> None:
         self._path = path
@@ -440,7 +440,7 @@ class ExplorationFile:
             raise ArgumentError(f"resume is {path}, and there is no folder {path.parent}; make it first")
 
     def read(self) -> dict[str, Any] | None:
-        """None if there is no file. Raises ArgumentError if it is of something else."""
+        """The progress; None if there is no file. Raises ArgumentError if it belongs to another check."""
         if not self._path.exists():
             return None
         try:
@@ -476,7 +476,7 @@ class ExplorationFile:
         return state
 
     def write(self, state: dict[str, Any]) -> None:
-        """In the place of what it had: whole, or not at all."""
+        """Replaces the file atomically."""
         new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         body = json.dumps({"program": self._program, "state": state}).encode()
         head = f"ep_lib exhaustive check, format {_FORMAT}, sha256 {hashlib.sha256(body).hexdigest()}\n"
@@ -485,7 +485,7 @@ class ExplorationFile:
             with new.open("wb") as file:
                 file.write(head.encode() + body)
                 file.flush()
-                os.fsync(file.fileno())  # before the other one goes: the power may go, too
+                os.fsync(file.fileno())  # before the old file goes: the power may fail
             new.replace(self._path)
         except OSError as error:
             raise ArgumentError(f"resume is {self._path}, which cannot be written: {error.strerror}") from error

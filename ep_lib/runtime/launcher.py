@@ -30,7 +30,8 @@ Launcher = Literal["torchrun", "mpi", "srun", "single"]
 
 
 class Placement(NamedTuple):
-    """What the environment says. ``world_size`` is None where only MPI knows (Slurm's PMIx); so is ``local_rank``."""
+    """A rank's place, from the environment. ``world_size`` and ``local_rank`` are None where only MPI knows them
+    (Slurm's PMIx)."""
 
     launcher: Launcher
     rank: int
@@ -44,7 +45,7 @@ def detect(environ: Mapping[str, str] | None = None) -> Placement:
     In this order, since launchers run inside one another: torchrun inside a Slurm job sets both sets of variables, and
     mpirun does as well. Slurm counts only inside a step that srun made: a batch script has SLURM_PROCID too.
 
-    Raises ArgumentError, which names the variable, for values that no launcher gives, and for half of a launcher's.
+    Raises ArgumentError, which names the variable, for values that no launcher sets, and for an incomplete set.
     """
     env = os.environ if environ is None else environ
     world = _detect(env)
@@ -70,7 +71,8 @@ def _detect(env: Mapping[str, str]) -> Placement:
     if rank is not None and tasks is not None and env.get("SLURM_STEP_ID"):
         return Placement("srun", rank, tasks, read_int(env, "SLURM_LOCALID"))
     rank, size = read_int(env, "RANK"), read_int(env, "WORLD_SIZE")
-    if rank is not None and (rank != 0 or size not in (None, 1)):  # alone, this rank would wait for nobody
+    # a size other than 1: alone, this rank would wait for ever
+    if rank is not None and (rank != 0 or size not in (None, 1)):
         absent = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not env.get(name, "").strip()]
         raise ArgumentError(
             f"RANK is set to {rank}, as torchrun does, and {', '.join(absent)} not: start the ranks by torchrun, which "
@@ -85,8 +87,8 @@ def make_bootstrap(
     timeout: float = DEFAULT_TIMEOUT,
     patience: float | None = None,
 ) -> Bootstrap:
-    """Join the other ranks; waits up to ``timeout`` seconds for them. At its end a rank under mpiexec waits
-    ``patience`` seconds for one that is stopped (None: 120)."""
+    """Join the other ranks; waits up to ``timeout`` seconds for them. At the end a rank under mpiexec waits
+    ``patience`` seconds for a stopped one (None: 120)."""
     if world.world_size == 1:
         return SingleBootstrap()
     if world.launcher == "torchrun":
@@ -105,9 +107,9 @@ def make_bootstrap(
 def decline(world: Placement) -> None:
     """Tell the other ranks that this one will not take part, since it failed before :func:`init`.
 
-    They raise RankFailed. Without it they would wait until their time limit, and inside MPI for ever.
+    They raise RankFailed. Otherwise they would wait until their time limit, and inside MPI for ever.
     """
-    with contextlib.suppress(EpError):  # what else is wrong does not matter any more
+    with contextlib.suppress(EpError):  # other errors do not matter any more
         make_bootstrap(world).close()
 
 
@@ -123,22 +125,22 @@ def init(
 ) -> Rank:
     """This process's :class:`Rank`: one of many under mpirun, torchrun or srun, the only one otherwise. Collective.
 
-    ``backend`` is "cuda" or "emulator"; without it EP_LIB_BACKEND decides, then whether there are usable GPUs. On the
+    ``backend`` is "cuda" or "emulator"; the default is EP_LIB_BACKEND, else "cuda" if there are usable GPUs. On the
     emulator each process runs the kernels of its own rank, the symmetric heaps are memory that the processes of a host
     share, NICs between hosts are TCP connections (docs/multinode.md), and real concurrency decides the order
     (:func:`ep_lib.spawn` is the deterministic one).
 
-    ``group``: a process group of torch.distributed, also one of some of its processes, or a communicator of mpi4py, in
-    place of what the environment says. Its members alone call this, each on torch's current GPU; a process may be in
-    any number of worlds at once.
+    ``group``: a process group of torch.distributed, which may hold only some processes, or a communicator of mpi4py; it
+    replaces the environment's. Only its members call this, each on torch's current GPU; a process may be in any number
+    of worlds at once.
 
     ``heap_bytes`` is the size of the symmetric heap, or a function that gives it for a number of ranks
     (:meth:`ep_lib.Buffer.heap_bytes` knows what a Buffer takes; None: EP_LIB_HEAP_BYTES, else 256 MiB on GPUs and 1 GiB
     of address space on the emulator). ``timeout`` the seconds that kernels may take until a wait for them is an error,
-    ``seed`` the emulator's, ``fabric`` what connects emulated ranks, ``transport`` how ranks reach each other (both as
+    ``seed`` the emulator's, ``fabric`` the network of emulated ranks, ``transport`` how ranks reach each other (both as
     in :func:`ep_lib.spawn`). Call ``rank.close()`` at the end, or use ``with ep_lib.init() as rank:``.
 
-    Raises BackendUnavailable where it cannot work, PeerTimeout when other ranks do not come.
+    Raises BackendUnavailable where the backend cannot work, PeerTimeout when other ranks do not join.
     """
     config = Config.from_environment()
     if not callable(heap_bytes):
@@ -195,14 +197,15 @@ def rejoin(
     transport: str | None = None,
     fabric: Fabric | str | None = None,
 ) -> Rank:
-    """This process in the place of ``rank``, whose own has ended, among ranks on the emulator that are processes of
-    this host. ``invitation`` is what :meth:`ep_lib.Rank.invitation` returned on any of the others; the rest is as in
-    :func:`init` and must be as there.
+    """Replace ``rank``, whose process has ended, by this process, among ranks on the emulator that are processes of
+    this host. ``invitation`` is the result of :meth:`ep_lib.Rank.invitation` on any other rank; the other arguments
+    must be those of the ranks' :func:`init`.
 
     Make the same Buffers and symmetric arrays as the others, in the same order, then call
-    :meth:`ep_lib.Buffer.connect_ranks` where they do. It has no part in ``rank.all_gather()`` and ``rank.barrier()``.
+    :meth:`ep_lib.Buffer.connect_ranks` where they do. The new rank takes no part in ``rank.all_gather()`` and
+    ``rank.barrier()``.
 
-    Raises ArgumentError for what is no invitation, RankFailed if the others are gone, BackendUnavailable if ``rank``
+    Raises ArgumentError for an invalid invitation, RankFailed if the others are gone, BackendUnavailable if ``rank``
     lives.
     """
     from ep_lib.emulator.shared_heaps import Invitation
@@ -225,7 +228,7 @@ def rejoin(
 
 
 def choose_backend(backend: str | None, config: Config, world: Placement) -> str:
-    """The backend to use. Rank 0 of several warns (RuntimeWarning) where nobody asked for the emulator."""
+    """The backend to use. Rank 0 of several warns (RuntimeWarning) if the emulator is only the fallback."""
     from ep_lib.cuda.devices import unusable_reason
 
     if backend is not None:

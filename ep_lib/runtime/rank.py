@@ -38,7 +38,7 @@ class Rank:
     Launches are asynchronous and run in order; call :meth:`synchronize` before reading what a kernel wrote. Methods
     called *collective* must be called by every rank, in the same order.
 
-    A Rank equals its number, ``rank == 0``, and goes where a number goes: as an index, a kernel's argument, a key.
+    A Rank equals its number, ``rank == 0``, and works as a number: as an index, a kernel's argument, a key.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -58,7 +58,7 @@ class Rank:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has no part in its world any more; a child that was forked from the rank's process never had."""
+        """Whether this rank has left its world; always True in a child forked from the rank's process."""
         return self._is_closed or os.getpid() != self._process
 
     def __index__(self) -> int:
@@ -115,22 +115,22 @@ class Rank:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory that a block may have, in bytes."""
+        """The most shared memory of a block, in bytes."""
         return self._backend.shared_bytes
 
     # ---- waiting ---------------------------------------------------------------------------------------------
     def synchronize(self) -> None:
         """Wait until this rank's kernels are done.
 
-        Raises KernelFault, DeadlockError or KernelTimeout for what went wrong in kernels, and PeerTimeout when a
-        kernel waited too long for another rank.
+        Raises KernelFault, DeadlockError or KernelTimeout for errors in kernels, and PeerTimeout when a kernel waited
+        too long for another rank.
         """
         self._require_open()
         self._backend.synchronize()
 
     def barrier(self) -> None:
-        """Collective: returns when every rank is here and has finished its kernels. NICs may still be at work on what
-        kernels have posted and not waited for (a quiet)."""
+        """Collective: returns when every rank is here and has finished its kernels. NICs may still be working on
+        operations that kernels have posted without a quiet."""
         self.synchronize()
         self._backend.barrier()
 
@@ -147,16 +147,16 @@ class Rank:
         return self._backend.all_gather(obj)
 
     def invitation(self) -> str:
-        """What another process must know to take the place of a rank that has ended: see :func:`ep_lib.rejoin`. It
-        names the processes of now; ask again once one was replaced. Raises BackendUnavailable unless ranks on the
-        emulator are processes."""
+        """What another process needs to replace a rank that has ended: see :func:`ep_lib.rejoin`. It names the current
+        processes; get a new one after each replacement. Raises BackendUnavailable unless ranks on the emulator are
+        processes."""
         self._require_open()
         return self._backend.invitation()
 
     def network_bytes(self) -> tuple[int, int]:
-        """What this rank's emulated NIC has sent to other hosts and received from them over TCP so far, in bytes: data,
-        headers of 56 bytes an operation, and acknowledgements of 16. Zeros where all ranks are on one host. Raises
-        ArgumentError on GPUs."""
+        """Bytes that this rank's emulated NIC has sent to other hosts and received from them over TCP: data, headers of
+        56 bytes an operation, and acknowledgements of 16. Zeros where all ranks are on one host. Raises ArgumentError
+        on GPUs."""
         self._require_open()
         return self._backend.network_bytes()
 
@@ -165,7 +165,7 @@ class Rank:
         """Collective: an array at the same offset of every rank's symmetric heap, which peers' kernels can reach.
 
         ``fill`` is written to every element (None leaves them as they are). Returns an ``xp`` array. Raises
-        RankMismatchError if ranks ask for different sizes, OutOfSymmetricMemory if the heap is too small.
+        RankMismatchError if sizes differ between ranks, OutOfSymmetricMemory if the heap is too small.
         """
         dimensions, dtype = _shape(shape), element_type(dtype)
         if fill is not None:
@@ -182,7 +182,7 @@ class Rank:
             if offset is not None:
                 self._heap.free(offset, unused=True)
                 offset = None
-        # Every rank says what it wants, and what it got, before any rank goes on or gives up.
+        # Ranks exchange their request and its outcome before any of them continues or fails.
         name = name_of_result() if self._backend.checks else ("", "")
         said = self._backend.all_gather((dimensions, str(dtype), offset, name), "symmetric()")
         wanted = [each[:3] for each in said]
@@ -218,8 +218,8 @@ class Rank:
         return self._backend.watched(array)
 
     def _find_swapped(self, names: list[tuple[str, str]], kind: tuple[Any, ...]) -> RankMismatchError | None:
-        """Two arrays that another rank allocates in the other order: a and b here, b and a there. ``names``: what each
-        rank calls this array, and where; ``kind``: its shape and type."""
+        """Finds two arrays that another rank allocates in the other order: a and b here, b and a there. ``names``: the
+        name of this array on each rank, and where it is assigned; ``kind``: its shape and type."""
         earlier = self._named.setdefault(kind, [])
         for before in earlier:
             for other, (there, where) in enumerate(names):
@@ -235,8 +235,8 @@ class Rank:
         return None
 
     def free(self, array: Any) -> None:
-        """Give a symmetric array back. Every rank must free it, after its last use on any rank: kernels that are
-        launched after this, and touch it, are faulty."""
+        """Give a symmetric array back. Every rank must free it, after its last use on any rank: a kernel that is
+        launched later must not touch it."""
         self._require_open()
         offset = describe(array).address - self._backend.heap_address(self.rank)
         if not self._heap.owns(offset) or self._backend.was_freed(array):
@@ -276,7 +276,7 @@ class Rank:
         return self._backend.host_array(_shape(shape), element_type(dtype))
 
     def to_device(self, array: Any) -> Any:
-        """A copy of an array, or of nested lists of numbers, where this rank's kernels can use it."""
+        """A copy of an array, or of nested lists of numbers, in memory of this rank's kernels."""
         self._require_open()
         return self._backend.watched(self._backend.copy_of(_from_host(array)))
 
@@ -334,7 +334,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     dimensions = tuple(n for n in numbers if n is not None)
     if len(dimensions) < len(numbers) or any(n < 0 for n in dimensions):
         refuse("shape", shape, "whole numbers, none of them negative")
-    if math.prod(filter(None, dimensions)) >= 2**58 or len(dimensions) > 32:  # NumPy multiplies them without the zeros
+    if math.prod(filter(None, dimensions)) >= 2**58 or len(dimensions) > 32:  # NumPy multiplies the non-zero ones
         refuse("shape", shape, "at most 32 numbers, whose product fits into memory")
     return dimensions
 
@@ -359,7 +359,7 @@ def _check_fill(fill: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
 
 
 def _from_host(array: Any) -> Any:
-    """What NumPy and CuPy can copy: an array of theirs, or what they make an array of numbers of."""
+    """An array that NumPy and CuPy can copy, made from an array or nested lists of numbers."""
     if is_array(array):
         return like("numpy" if describe(array).device == "cpu" else "cupy", array)
     if isinstance(array, np.ma.MaskedArray):

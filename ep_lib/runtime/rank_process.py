@@ -1,4 +1,4 @@
-"""The inside of a process that ``ep_lib.spawn`` started: join the hub, make a rank, call main, send what came out."""
+"""The inside of a process that ``ep_lib.spawn`` started: join the hub, make a rank, call main, send the outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ep_lib.runtime.arguments import run_main
 
 @dataclass(frozen=True)
 class RemoteError:
-    """What a rank sends when it fails: the exception's pickle (None where it has none) and its words."""
+    """What a rank sends when it fails: the exception's pickle (None if it cannot be pickled) and its text."""
 
     pickled: bytes | None
     type_name: str
@@ -32,7 +32,7 @@ class RemoteError:
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank is told: plain values first, so that they can be read before anything of the user's is imported.
+    """The job of a rank: plain values first, readable before any of the user's modules are imported.
 
     ``call`` is the pickle of (make_rank, main, args); ``argv`` is sys.argv of the parent process.
     """
@@ -81,7 +81,7 @@ def run(control_fd: int, hub_fd: int) -> None:
     bootstrap = HubBootstrap(Connection(hub_fd), job.rank, job.ranks, "local", job.rank)
     process = os.getpid()
     outcome, is_healthy = _work(job, bootstrap)
-    if os.getpid() != process:  # a forked child that came out of main
+    if os.getpid() != process:  # a forked child that has returned from main
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -99,7 +99,7 @@ def run(control_fd: int, hub_fd: int) -> None:
 def _work(job: Job, bootstrap: HubBootstrap) -> tuple[Outcome, bool]:
     process = os.getpid()
     try:
-        make_rank, main, args = loads(job.call)  # imports what main needs, torch for example, before the backend starts
+        make_rank, main, args = loads(job.call)  # imports main's modules, such as torch, before the backend starts
         rank = make_rank(bootstrap, job.heap_bytes, job.timeout)
         result = run_main(main, rank, args)
         if not rank.is_closed:
@@ -117,7 +117,8 @@ def _work(job: Job, bootstrap: HubBootstrap) -> tuple[Outcome, bool]:
 
 
 def _end_with_parent(control: Connection) -> None:
-    """The parent never writes again; the end of file means that it has died or given us up."""
+    """Ends this process with its parent. The parent never writes again; end of file means that it has died or abandoned
+    this rank."""
     with contextlib.suppress(OSError, EOFError):
         control.recv_bytes()
     os._exit(1)
@@ -140,20 +141,20 @@ def encode(error: BaseException) -> RemoteError:
                 pickled = dumps(form)
                 _rebuild(loads(pickled))
                 break
-            except Exception:  # noqa: BLE001 - whatever a stranger's __reduce__ or __init__ raises: try the next form
+            except Exception:  # noqa: BLE001 - any error of a user's __reduce__ or __init__: try the next form
                 pickled = None
     return RemoteError(pickled, type(error).__name__, str(error), text)
 
 
 def decode(remote: RemoteError, rank: int) -> Exception:
-    """The exception that ``rank`` raised, with notes that say which rank and where; RankFailed where it was lost."""
+    """The exception that ``rank`` raised, with notes that say which rank and where; RankFailed if it was lost."""
     error = rebuilt(remote) or RankFailed(f"rank {rank} raised {remote.type_name}: {remote.message}", rank=rank)
     error.add_note(f"raised in rank {rank}; its traceback there:\n{remote.traceback.rstrip()}")
     return error
 
 
 def rebuilt(remote: RemoteError) -> Exception | None:
-    """The exception that was packed; None where it was lost."""
+    """The packed exception; None if it cannot be unpickled here."""
     if remote.pickled is None:
         return None
     try:
@@ -163,7 +164,8 @@ def rebuilt(remote: RemoteError) -> Exception | None:
 
 
 def _rebuild(form: object) -> Exception:
-    """Exceptions whose __init__ takes more than ``args`` do not unpickle: those come as (type, args, attributes)."""
+    """An exception from (type, args, attributes): those whose __init__ takes more than ``args`` do not unpickle
+    otherwise."""
     if isinstance(form, Exception):
         return form
     assert isinstance(form, tuple)

@@ -1,4 +1,4 @@
-"""``simulate``: run a program in virtual time, and say what happened when."""
+"""``simulate``: run a program in virtual time and return its timeline."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ def simulate(
 ) -> Timeline:
     """Call ``main(rank, *args)`` on emulated ranks in virtual time; the timeline has the results too.
 
-    Nothing is random: whatever is earliest happens next, so a program always takes the same time. ``hardware``: a name
-    in ``ep_lib.HARDWARE`` or an ``ep_lib.Hardware``. ``fabric``: as for :func:`ep_lib.spawn`, which kernels see no
-    difference to, except that time passes as it would on that hardware.
+    Nothing is random: the earliest event is next, so a program always takes the same time. ``hardware``: a name in
+    ``ep_lib.HARDWARE`` or an ``ep_lib.Hardware``. ``fabric``: as for :func:`ep_lib.spawn`.
 
     Modelled: the rate at which SMs load and store, memory bandwidth, NVLink ports, posting, PCIe, NICs packet by
     packet, launches. Free: arithmetic, shared memory, barriers (which join the times of their threads), the latency of
-    plain loads, and everything that hosts do. Switches have room for all packets.
+    plain loads, and all work of hosts. Switches have room for all packets.
 
     Injected faults happen here too; the seconds of a fabric's ``stalled_links`` and ``delayed_messages`` are seconds
-    of virtual time then. A packet that has left its NIC arrives, whatever stands still behind it.
+    of virtual time then. A packet that has left its NIC arrives even if the link behind it stalls.
 
     ``transport``, ``heap_bytes`` and ``timeout`` (seconds of real time) as for :func:`ep_lib.spawn`; raises what it
     raises, and ArgumentError for unknown hardware.
@@ -53,5 +52,5 @@ def simulate(
     machine = make_machine(ranks, seed=0, heap_bytes=heap_bytes, fabric=network)
     virtual_time.begin(machine, model)
     results = run_program(main, machine, args, timeout, transport)
-    machine.drain_network()  # what is still under way arrives
+    machine.drain_network()  # messages in flight arrive
     return virtual_time.collect(machine, results, model, network)

@@ -1,10 +1,9 @@
-"""What main asks that may answer otherwise in another run: clocks, random numbers, files, addresses, other threads.
+"""Calls of main whose result may differ between runs: clocks, random numbers, files, addresses, other threads.
 
-An exhaustive check has to make each run again up to some place. It compares what hosts launch and what kernels read
-(emulator/runtime/exhaustive.hpp), and that shows most differences; but a clock that main asks may say the same for as
-long as the check takes. So calls of such functions are watched, by the interpreter's profiler, in the threads of ranks
-while main runs. Those of ep_lib itself do not count, nor do imports. Seeded generators are as good as
-constants.
+An exhaustive check has to repeat each run up to some place. It compares what hosts launch and what kernels read
+(emulator/runtime/exhaustive.hpp), which shows most differences; but a clock may return equal values for the whole
+check. So the interpreter's profiler watches calls of such functions in the ranks' threads while main runs. Calls inside
+ep_lib and during imports do not count. Seeded generators are as good as constants.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _TIMES = (
     *("ctime", "strftime"),
 )
 
-# By the functions that the profiler sees. Of clocks and addresses those calls count that the user's program makes
-# itself: libraries measure time, and lock by it.
+# Functions that the profiler sees. For clocks and addresses only direct calls by the user's program count: libraries
+# use them for timing and locks.
 _DIRECT: dict[Any, str] = {
     **{getattr(time, name): _CLOCK for name in _TIMES if hasattr(time, name)},
     os.times: _CLOCK,
@@ -64,26 +63,28 @@ _HARMLESS = ("linecache.py", "tokenize.py", "traceback.py")  # they open sources
 _LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 _SEED = random.Random.seed.__code__
-_SHARED = random.random.__self__  # type: ignore[attr-defined]  # what random.random() and its kin draw from
+# The generator behind random.random() and similar functions
+_SHARED = random.random.__self__  # type: ignore[attr-defined]
 
 
 class Sources:
-    """What the mains of a check have asked so far. ``asked``: sentences' ends, "a clock (perf_counter at x.py:12)"."""
+    """Nondeterministic calls of main in a check so far. ``asked``: ends of sentences, such as "a clock (perf_counter at
+    x.py:12)"."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()
         # Generators whose numbers are the same in each run; None: not known yet.
         self.seeded: frozenset[str] | None = None
-        # Of the generators that all of a process share: the names of those that were used, and all of them after a run.
+        # The process-wide generators: the names of those used, and the states of all after a run.
         self.drawn: set[str] = set()
         self.states: dict[str, Any] = {}
-        self._lines: dict[str, str] = {}  # that use them, as far as the profiler sees it
+        self._lines: dict[str, str] = {}  # lines that use them, as far as the profiler sees
         self._before: dict[str, Any] = {}
 
     # ---- calls that are watched ---------------------------------------------------------------------------------
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """In this thread."""
+        """Watches this thread's calls."""
         other = sys.getprofile()
         sys.setprofile(self._called if other is None else _both(self._called, other))
         try:
@@ -127,11 +128,11 @@ class Sources:
 
     # ---- generators that all of a process share -------------------------------------------------------------------
     def begin(self) -> None:
-        """Before a run."""
+        """Call before a run."""
         self._before = _generators()
 
     def take(self) -> None:
-        """After it: nothing but calm runs say whether a generator from which it has drawn was seeded."""
+        """Call after a run. Only calm runs show whether a generator that was used is seeded."""
         self.states = _generators()
         drawn = {name for name, state in self.states.items() if state != self._before.get(name, state)}
         self.drawn |= drawn
@@ -165,7 +166,7 @@ def _both(one: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., A
 
 
 def _generators() -> dict[str, Any]:
-    """The states of those that are there."""
+    """The states of the generators of imported modules."""
     numpy_random = importlib.import_module("numpy.random")  # first, so that it is there before the first run
     _, keys, *rest = numpy_random.get_state()
     states: dict[str, Any] = {"random": random.getstate(), "numpy.random": (keys.tobytes(), rest)}

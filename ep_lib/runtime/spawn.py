@@ -22,7 +22,7 @@ from ep_lib.runtime.emulated import make_machine, run_program
 
 T = TypeVar("T")
 
-# A piece may be at fault
+# Errors that a learner's piece may have caused
 _OF_KERNELS = (KernelCompileError, KernelFault, KernelTimeout, DeadlockError, PeerTimeout, AssertionError)
 
 
@@ -43,11 +43,11 @@ def spawn(
 
     ``backend``: "emulator" (threads of this process, no GPU needed; the run is determined by ``seed``) or "cuda" (a
     process per rank, on a GPU each; ``main`` and its results travel through cloudpickle). ``heap_bytes``: size of each
-    rank's symmetric heap. ``timeout``: seconds that kernels may run while every rank waits for them (on the emulator of
-    CPU time, so that a busy machine is no error). What is not given comes from the EP_LIB_* environment variables (see
-    :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated ranks, an :class:`ep_lib.Fabric` or
-    its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each other: "p2p" (stores over NVLink or
-    PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE" names the build route of kernels, see
+    rank's symmetric heap. ``timeout``: seconds that kernels may run while every rank waits for them (CPU time on the
+    emulator, so that a busy machine is no error). Defaults come from the EP_LIB_* environment variables (see
+    :mod:`ep_lib.config`), then from the backend. ``fabric``: the network of emulated ranks, an :class:`ep_lib.Fabric`
+    or its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each other: "p2p" (stores over NVLink
+    or PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE" names the build route of kernels, see
     :mod:`ep_lib.transports.nvshmem.build`), "nixl", "proxy" (commands to threads of the host, which use the copy
     engine), "nccl" (stores to memory that NCCL has mapped), or "auto" (P2P where all GPUs have it). On the emulator
     ``ep::net_*`` are its NICs ("emulated"), with "by_pair" stores inside a node and NICs between nodes, or commands to

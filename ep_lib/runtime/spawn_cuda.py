@@ -154,7 +154,7 @@ class _Crew:
             return False
         if outcome.error is not None:
             error = decode(outcome.error, rank)
-            # These two may only say that another rank failed, whose own error is on its way.
+            # These two may only report another rank's failure, and that rank's own error is still to come.
             self._fail(rank, error, is_cause=not isinstance(error, RankFailed | PeerTimeout))
         else:
             assert outcome.result is not None
@@ -177,7 +177,7 @@ class _Crew:
         return RankFailed(f"rank {rank}'s process {how}", rank=rank)
 
     def end(self) -> None:
-        """End what still runs, at once, and leave no process behind, not even when Ctrl-C comes a second time."""
+        """End all running processes at once; none stays behind, even after a second Ctrl-C."""
         try:
             for rank, process in enumerate(self._processes):
                 if rank not in self._results:  # one with a result only has to exit, in its own time

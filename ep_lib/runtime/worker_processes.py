@@ -1,4 +1,4 @@
-"""Processes of this machine that call functions for this one: an executor for what threads cannot do at a time.
+"""An executor of processes on this machine, for work that threads cannot do in parallel.
 
 Fresh interpreters, for the reasons that spawn_cuda.py gives. They end with this process, however it ends.
 """
@@ -59,7 +59,7 @@ class _Workers(Executor):
 
 @contextlib.contextmanager
 def workers(jobs: int) -> Iterator[Executor]:
-    """An executor of so many processes. What it is given, and what comes back, travels through cloudpickle."""
+    """An executor of so many processes. Functions, arguments and results travel through cloudpickle."""
     with guarded() as guard:
         processes = [_start(guard) for _ in range(jobs)]
         executor = _Workers(processes)
@@ -89,7 +89,7 @@ def _start(guard: Guard) -> tuple[subprocess.Popen[bytes], Connection]:
 
 
 def serve(control_fd: int) -> None:
-    """Entry point of the process: calls what it is told, until its parent has gone."""
+    """Entry point of the process: runs the calls that its parent sends, until the parent ends."""
     faulthandler.enable()
     control = Connection(os.dup(control_fd))
     os.close(control_fd)

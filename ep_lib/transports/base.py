@@ -1,8 +1,8 @@
-"""What every transport offers, on GPUs and on the emulator, and two collective helpers for those that set one up.
+"""The interface of every transport, on GPUs and on the emulator, and two collective helpers for their setup.
 
 A transport owns the symmetric heap, compiles kernels so that ``ep::net_*`` are its operations (``ep/transport.cuh`` of
-its folder), and is told of every module that was loaded. Kernels' sources do not change: ``ep::peer_ptr`` works
-wherever loads and stores reach the peer.
+its folder), and registers every loaded module. Kernel sources are independent of it: ``ep::peer_ptr`` works wherever
+loads and stores reach the peer.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Image = TypeVar("Image")  # a compiled kernel: NvrtcImage or EmulatorImage
 
 @dataclass(frozen=True)
 class GpuSetup:
-    """What a transport of GPUs is made with. ``device``: the index of this rank's GPU. ``timeout``: seconds of a host
-    collective. ``variant``: what followed the transport's name and a colon. ``unreachable``: which pairs of GPUs do not
-    reach each other by loads and stores, one sentence each."""
+    """The arguments for a GPU transport. ``device``: the index of this rank's GPU. ``timeout``: seconds of a host
+    collective. ``variant``: the text behind the transport's name and a colon. ``unreachable``: the pairs of GPUs that
+    do not reach each other by loads and stores, one sentence each."""
 
     bootstrap: Bootstrap
     device: int
@@ -41,7 +41,7 @@ class GpuSetup:
 
 @dataclass(frozen=True)
 class EmulatorSetup:
-    """What a transport of the emulator is made with; the machine has the heaps of all ranks."""
+    """The arguments for an emulator transport; the machine has the heaps of all ranks."""
 
     machine: Machine
     rank: int
@@ -56,14 +56,14 @@ class Module(Protocol):
         ...
 
     def symbol(self, name: str) -> int | None:
-        """The address of a variable of the module; None if it has none of that name."""
+        """The address of a variable of the module; None if there is none."""
         ...
 
 
 class Transport(Protocol[Image]):
     """One object for each rank, made with a GpuSetup or an EmulatorSetup; making it is collective.
 
-    ``addresses``: each rank's heap as this rank addresses it, 0 where loads and stores do not reach it.
+    ``addresses``: this rank's address of each rank's heap, 0 if loads and stores do not reach it.
     """
 
     name: str
@@ -71,25 +71,25 @@ class Transport(Protocol[Image]):
     addresses: list[int]
 
     def compile(self, kernel: Kernel, arch: str) -> Image:
-        """The kernel for ``arch`` ("sm_90", "emulator"), made for this transport."""
+        """The kernel for ``arch`` ("sm_90", "emulator"), compiled for this transport."""
         ...
 
     def register_module(self, module: Module, image: Image) -> None:
-        """Told of a module that was just loaded, before its first launch."""
+        """Registers a newly loaded module, before its first launch."""
         ...
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Give the memory back. ``orderly``: all ranks call this, and memory is freed when no rank uses it any more;
+        """Free the memory. ``orderly``: all ranks call this, and memory is freed after no rank uses it any more;
         ``timeout``: seconds to wait for them (None: the setup's)."""
         ...
 
 
 @runtime_checkable
 class CanFail(Protocol):
-    """A transport with something that may end while kernels use it."""
+    """A transport with a part that may fail while kernels use it."""
 
     def failure(self) -> str:
-        """Why it carries nothing any more, one sentence; empty as long as it does."""
+        """Why it no longer works, one sentence; empty while it does."""
         ...
 
 
@@ -97,8 +97,8 @@ class CanFail(Protocol):
 class ServedByThreads(Protocol):
     """A transport whose threads call CUDA while kernels wait for them.
 
-    CUDA may wait for running kernels when it loads another one, and lets no other thread call it meanwhile: a kernel
-    that waits for these threads would hold up what it waits for. So none is loaded while kernels run.
+    CUDA may wait for running kernels when it loads another one, and blocks other threads' calls meanwhile: a kernel
+    that waits for these threads would deadlock. So no kernel is loaded while kernels run.
     """
 
     serves_kernels: bool
@@ -118,7 +118,7 @@ def closing_barrier(bootstrap: Bootstrap, timeout: float) -> bool:
 
 
 def agree(bootstrap: Bootstrap, step: Callable[[], T], timeout: float) -> list[T]:
-    """Run ``step`` on every rank and gather the results; where it fails on one rank, it fails on all, at once.
+    """Run ``step`` on every rank and gather the results; if it fails on one rank, it fails on all, at once.
 
     Without this, a rank that fails alone would leave the others waiting until their time limit.
     """

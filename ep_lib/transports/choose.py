@@ -1,4 +1,4 @@
-"""Which transport a rank on a GPU takes: the one that it asks for, or for ``auto`` what works here."""
+"""Chooses the transport of a rank on a GPU: the requested one, or for ``auto`` one that works here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ep_lib.transports.nvshmem import build
 def open_transport(
     wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: int, timeout: float
 ) -> Transport[NvrtcImage]:
-    """Collective. ``auto`` is ``p2p`` where all GPUs reach each other, else ``nvshmem`` where it is installed.
+    """Collective. ``auto`` is ``p2p`` if all GPUs reach each other, else ``nvshmem`` if it is installed.
 
-    Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or what the transport lacks),
+    Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or the transport's missing part),
     OutOfSymmetricMemory, RankMismatchError. Rank 0 warns (RuntimeWarning) where ``auto`` is not ``p2p``.
     """
     ranks: list[Any] = agree(bootstrap, lambda: (wanted, heap_bytes, tuple(identify(device))), timeout)

@@ -1,6 +1,6 @@
 """A symmetric heap on GPUs of one host: one cudaMalloc region per rank, which every other rank opens through CUDA IPC.
 
-The memory only, for transports that map it so.
+This module has only the memory, for transports that map it so.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ep_lib.transports.base import GRANULE, GpuSetup, agree, closing_barrier
 class IpcMemory:
     """Allocated, zeroed and exchanged by the constructor, which is collective.
 
-    Attributes: ``bytes`` and ``addresses``, the start of each rank's heap as this rank addresses it.
-    Raises OutOfSymmetricMemory and BackendUnavailable on every rank alike.
+    Attributes: ``bytes`` and ``addresses``, this rank's address of each rank's heap. Raises OutOfSymmetricMemory and
+    BackendUnavailable on every rank alike.
     """
 
     def __init__(self, setup: GpuSetup) -> None:
@@ -65,7 +65,7 @@ class IpcMemory:
             self.addresses.append(address)
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Give the memory back. ``orderly``: all ranks call this, and none frees what another still has open."""
+        """Free the memory. ``orderly``: all ranks call this, and none frees memory that another still has open."""
         if not self._own:
             return
         limit = self._timeout if timeout is None else timeout

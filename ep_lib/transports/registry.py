@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
-    """``cuda`` and ``emulator``: "module:class" of what fits :class:`ep_lib.transports.base.Transport` on that backend,
-    empty where it is not for it. ``variants``: what may follow its name and a colon. ``spans_hosts``: a world may have
+    """``cuda`` and ``emulator``: "module:class" of its :class:`ep_lib.transports.base.Transport` for that backend,
+    empty if there is none. ``variants``: allowed texts behind its name and a colon. ``spans_hosts``: a world may have
     GPUs of several hosts."""
 
     cuda: str = ""
@@ -31,7 +31,7 @@ TRANSPORTS = {
 
 
 def names(backend: str = "cuda") -> tuple[str, ...]:
-    """What ``transport=`` may be on a backend. On GPUs "auto" chooses."""
+    """The values of ``transport=`` for a backend. On GPUs "auto" chooses."""
     found = ["auto"] if backend == "cuda" else []
     for name, entry in TRANSPORTS.items():
         if getattr(entry, backend):

@@ -1,21 +1,20 @@
 """Pictures for the notebooks, the demo and ``ep-lib bench``.
 
-``time_travel`` gives a page of HTML that goes through a run step by step; ``networks_by_seed``, ``ring_step_by_step``,
+``time_travel`` makes an HTML page that shows a run step by step; ``networks_by_seed``, ``ring_step_by_step``,
 ``dispatch_flow`` and ``calculator`` are pages with sliders, too (page.py); ``findings`` gives a report buttons.
 
-Other functions take plain data, or what ``ep_lib.simulate`` returned, and give a matplotlib Figure; they show nothing
-by themselves. Three kinds:
+Other functions take plain data, or the result of ``ep_lib.simulate``, and return a matplotlib Figure, without
+displaying it. Three kinds:
 
-- what happened in a run: ``timeline`` of events that you made up, ``run_timeline``, ``timelines_compared``,
-  ``samples_over_time`` and ``fabrics_side_by_side`` of a run on the virtual clock,
-  ``interleavings`` and ``outcomes`` of many schedules;
-- where data lies and goes: ``slot_layout``, ``slots_over_time``, ``bytes_between_ranks``, ``load_per_expert``,
+- events of a run: ``timeline`` of events that you made up, ``run_timeline``, ``timelines_compared``,
+  ``samples_over_time`` and ``fabrics_side_by_side`` of a run on the virtual clock, ``interleavings`` and ``outcomes``
+  of many schedules;
+- places and paths of data: ``slot_layout``, ``slots_over_time``, ``bytes_between_ranks``, ``load_per_expert``,
   ``routed_text``;
-- how fast it is: ``roofline``, ``shares_of_ceiling``, ``bandwidth_by_sms``, ``transports_compared``,
-  ``published_and_model``.
+- speed: ``roofline``, ``shares_of_ceiling``, ``bandwidth_by_sms``, ``transports_compared``, ``published_and_model``.
 
-Begin with style.py, which says how pictures are made. Pages (``time_travel``, ``findings``) need nothing more; without
-matplotlib, a name of any other picture raises BackendUnavailable.
+Begin with style.py, the conventions for pictures. Pages (``time_travel``, ``findings``) need no further package;
+without matplotlib, any other picture's name raises BackendUnavailable.
 """
 
 import importlib.util

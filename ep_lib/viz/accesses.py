@@ -1,4 +1,4 @@
-"""What a few small arrays hold, and who wrote and who read each word: the instant picture of a puzzle."""
+"""The contents of a few small arrays, and the writers and readers of each word: the instant picture of a puzzle."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _CELL_INCHES, _MOST_INCHES, _BESIDE_INCHES = 0.36, 12.5, 4.2  # of a cell, of th
 _VALUE_LETTERS = 5  # of a value, in a cell
 _NIC = -1
 _MOST_SAID = 16  # values of an array in its description
-_MOST_GROUPS = 4  # of words that different threads touched, in the description of an array
+_MOST_GROUPS = 4  # of words with equal accessors, in the description of an array
 _READ, _WRITTEN = "read", "written"
 
 
 @dataclass(frozen=True)
 class NamedArray:
-    """An array of one rank, where it lies, and what its words held at the end of a run (empty: not known)."""
+    """An array of one rank, its address, and its words at the end of a run (empty: unknown)."""
 
     name: str
     rank: int
@@ -53,14 +53,14 @@ class Who:
 
 @dataclass
 class Word:
-    """One word of an array: who wrote it and who read it, in order, each once; and who did so atomically."""
+    """One word of an array: its writers and readers, in order, each once; and those that used atomics."""
 
     written: dict[Who, bool] = field(default_factory=dict)
     read: dict[Who, bool] = field(default_factory=dict)
 
 
 def words_of(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray]) -> list[list[Word]]:
-    """For each array its words, with the threads that touched any byte of them; what adds counts as a write."""
+    """For each array its words, with the threads that touched any byte of them; an addition counts as a write."""
     found = [[Word() for _ in range(array.words)] for array in arrays]
     for access in accesses:
         who = Who(access.rank, access.block, access.thread)
@@ -102,7 +102,7 @@ def _held(array: NamedArray) -> str:
 
 
 def _in_letters(value: float) -> str:
-    """A value, by as many digits as a cell has room for."""
+    """A value, with as many digits as fit into a cell."""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= _VALUE_LETTERS else f"{value:.0e}".replace("e+", "e")
 
@@ -122,10 +122,10 @@ def _numbers(numbers: list[int]) -> str:
 
 @draws
 def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *, title: str | None = None) -> Figure:
-    """A cell for each word of each array: at the top its value at the end, bold where a kernel or a NIC wrote it; then
-    who wrote it, and below who read it, in the colours of the ranks.
+    """A cell for each word of each array: at the top its final value, bold if a kernel or a NIC wrote it; then its
+    writers, and below its readers, in the colours of the ranks.
 
-    A thread is ``t3``, or ``block.thread`` if several blocks took part; ``+`` stands for an atomic.
+    A thread is ``t3``, or ``block.thread`` if several blocks took part; ``+`` means an atomic.
     """
     if not arrays:
         raise ArgumentError("access_map needs at least one array")
@@ -172,7 +172,7 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
 
 
 def _users(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> None:
-    """Who wrote and who read a word, below its value."""
+    """The writers and readers of a word, below its value."""
     for users, at in ((word.written, y + _ROW), (word.read, y + 2 * _ROW)):
         last = next(reversed(users), None)
         color = EMPTY if last is None else rank_color(last.rank)

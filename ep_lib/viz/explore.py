@@ -1,6 +1,6 @@
-"""Pages with sliders: networks by seed, a ring's credits, the way of tokens, and what a dispatch takes at least.
+"""Pages with sliders: networks by seed, a ring's credits, the path of tokens, and the least time of a dispatch.
 
-Everything is computed before the page is made, so a page answers at once, also on a static site and without a kernel.
+All data is computed in advance, so a page responds at once, also on a static site and without a kernel.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def networks_by_seed(
     target: int = 1,
     args: Sequence[Any] = (),
 ) -> Page:
-    """One program on RC and on SRD, with a slider for the seed: in which order messages leave and arrive.
+    """One program on RC and on SRD, with a slider for the seed: the order in which messages leave and arrive.
 
     ``main`` as for ``ep_lib.check``; by default rank 0 puts eight rows, each followed by a signal of its own. Messages
     are those from ``source`` to ``target``. Raises ArgumentError if there are none.
@@ -90,7 +90,7 @@ def networks_by_seed(
 
 
 def _order(run: Recording, source: int, target: int) -> dict[str, Any]:
-    """Messages in the order of posting: kind, queue pair, place in the order of arrival; and what the checker found."""
+    """Messages in the order of posting: kind, queue pair, place in the order of arrival; and the checker's findings."""
     arrived: dict[int, int] = {}
     done = np.isin(run.events["kind"], (rec.NIC_WRITE, rec.NIC_SIGNAL))
     for place, number in enumerate(run.events["thread"][done].tolist()):
@@ -132,15 +132,15 @@ def ring_step_by_step(written: Any, read: Any, num_slots: int, *, title: str | N
     return make_page("ring_step_by_step", title or f"A ring of {num_slots} slots, step by step", data, _HEIGHT)
 
 
-# ---- where tokens go -------------------------------------------------------------------------------------------------
+# ---- the path of tokens ----------------------------------------------------------------------------------------------
 
 
 @draws
 def dispatch_flow(topk_idx: Sequence[Any], num_experts: int, *, title: str | None = None) -> Page:
-    """The way of tokens to the ranks of their experts, with a slider over the tokens of all ranks.
+    """The path of tokens to the ranks of their experts, with a slider over the tokens of all ranks.
 
     ``topk_idx[rank]`` has a row for each token: the experts that it chose, -1 for none. Experts are spread evenly, in
-    order. A token goes to each rank once, to the slot that the counts of the ranks and tokens before it leave.
+    order. A token goes to each rank once, to the first slot behind the counts of earlier ranks and tokens.
     """
     tables = [np.asarray(table, dtype=np.int64) for table in topk_idx]
     ranks = len(tables)
@@ -166,7 +166,7 @@ def dispatch_flow(topk_idx: Sequence[Any], num_experts: int, *, title: str | Non
     return make_page("dispatch_flow", title or f"{len(tokens)} tokens and {num_experts} experts", data, 640)
 
 
-# ---- what it takes at least ------------------------------------------------------------------------------------------
+# ---- the least time --------------------------------------------------------------------------------------------------
 
 
 @draws
@@ -176,10 +176,10 @@ def calculator(
     *,
     title: str | None = None,
 ) -> Page:
-    """What a dispatch or combine takes at least, beside what was measured and published.
+    """The least time of a dispatch or combine, beside measured and published times.
 
-    ``reports``: of benchmarks/gpu.sh, by a name for each (``{"4 H200": "benchmarks/results/h200x4.json"}``); their
-    ceilings are links to choose, their rows points to compare with. ``published``: further points, mappings with
+    ``reports``: reports of benchmarks/gpu.sh, by name (``{"4 H200": "benchmarks/results/h200x4.json"}``); their
+    ceilings are selectable links, their rows points for comparison. ``published``: further points, mappings with
     ``what``, ``by``, ``wire_bytes`` and ``us``. The other links are those of ``ep_lib.HARDWARE``, less their headers.
     """
     links: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The same program on two networks: what left in which order, and what arrived in which."""
+"""The same program on two networks: the order of departures, and the order of arrivals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fabrics_side_by_side(
 
     One row per message, queue pair by queue pair in the order of posting: a line while the message waits to leave, a
     bar from the first byte on the wire to the last one written, and then its place in the order of arrival on its queue
-    pair. The dark line joins the arrivals of a queue pair; it never turns back where nothing overtakes. Messages that
+    pair. The dark line joins the arrivals of a queue pair; it turns back only where a message overtakes. Messages that
     overtook an earlier one are bold, and each panel counts them. Raises ArgumentError if a run has no such message.
     """
     if len(labels) != 2:
@@ -90,7 +90,7 @@ def _between(run: Timeline, source: int, target: int, label: str) -> list[Messag
 
 
 def overtakers(messages: Sequence[Message]) -> list[bool]:
-    """For each message, in the order of posting: did it arrive before an earlier one of its queue pair?"""
+    """For each message, in the order of posting: whether it arrived before an earlier one of its queue pair."""
     latest: dict[int, float] = {}
     early = []
     for message in messages:

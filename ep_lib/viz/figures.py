@@ -1,10 +1,10 @@
-"""How fast it is: measured on GPUs, modelled on the virtual clock, published by others.
+"""Pictures of speed: measured on GPUs, modelled on the virtual clock, published by others.
 
 ``roofline``, ``shares_of_ceiling`` and ``bandwidth_by_sms`` draw a report of benchmarks/gpu.sh, against the ceiling of
-the same run. They take the path of a JSON file in benchmarks/results, what ``json.load`` makes of one, or its rows;
-benchmarks/gpu_rows.py says what a row holds. ``transports_compared`` draws what ``ep-lib bench p2p`` measured on GPUs,
-``published_and_model`` what ``ep-lib bench pcie --model`` gives. All raise ArgumentError for rows that lack what the
-picture shows.
+the same run. They take the path of a JSON file in benchmarks/results, its loaded content, or its rows;
+benchmarks/gpu_rows.py documents a row. ``transports_compared`` draws measurements of ``ep-lib bench p2p`` on GPUs,
+``published_and_model`` the results of ``ep-lib bench pcie --model``. All raise ArgumentError for rows that lack the
+needed fields.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def rows_of(report: Report) -> list[Row]:
-    """The rows of a report, in whatever form it is given."""
+    """The rows of a report in any of its forms."""
     if isinstance(report, (str, os.PathLike)):
         report = json.loads(Path(report).read_text(encoding="utf-8"))
     rows = report.get("rows") if isinstance(report, Mapping) else report
@@ -93,8 +93,8 @@ def roofline(report: Report, *, latency_us: float | None = None, title: str | No
     """GB/s on the wire against the bytes that leave a GPU, below the two limits: bandwidth and latency.
 
     The flat part of the roof is the ceiling of bare kernels. The slope on its left is one latency: ``latency_us``, or
-    the shortest one-way time of the report's own transports; without either there is no slope. Each point is the best
-    that a library reached for an operation, a type and a number of tokens, with random routing.
+    the shortest one-way time of the report's own transports; without either there is no slope. Each point is a
+    library's best result for an operation, a type and a number of tokens, with random routing.
     """
     rows = rows_of(report)
     ceiling = ceiling_of(rows)
@@ -146,11 +146,11 @@ def roofline(report: Report, *, latency_us: float | None = None, title: str | No
 
 @draws
 def shares_of_ceiling(report: Report, *, tokens: int | None = None, title: str | None = None) -> Figure:
-    """One panel per operation, one bar per library and number of SMs: which share of the ceiling it reaches. Dispatches
-    whose rows are copied out, to tensors of the caller's own as NCCL's are, come before those that leave a view.
+    """One panel per operation, one bar per library and number of SMs: its share of the ceiling. Dispatches that copy
+    rows to the caller's tensors, as NCCL does, come before those that return a view.
 
-    A full bar means the time in which the ceiling carries what must cross: each token once to each rank. The light bar
-    behind it is what a library made the links carry beyond that. ``tokens`` is per rank; None: the most in the report.
+    A full bar means the time for the necessary bytes at the ceiling: each token once to each rank. The light bar behind
+    it shows further bytes that a library sent. ``tokens`` is per rank; None: the most in the report.
     """
     rows = [r for r in rows_of(report) if r["group"] in ("normal", "peer") and r.get("routing", "random") == "random"]
     ceiling = ceiling_of(report)
@@ -277,7 +277,7 @@ def _by_sms(rows: Iterable[Row]) -> dict[int, float]:
 
 
 def _bars(rows: Iterable[Row], what: str, dtype: str) -> list[Row]:
-    """One row per library, note of a peer, and number of SMs; ours first, then by time."""
+    """One row per library, note of a peer library, and number of SMs; ours first, then by time."""
     best: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         if (row["what"], row.get("dtype")) == (what, dtype) and "wire_bytes" in row:
@@ -288,7 +288,7 @@ def _bars(rows: Iterable[Row], what: str, dtype: str) -> list[Row]:
 
 
 def _outputs(row: Row) -> str:
-    """What the others' rows do not have in common with one of ours: results that are views, inputs in place."""
+    """Differences between the peers' rows and one of ours: results as views, inputs in place."""
     if row["by"] != _OURS:
         return ""
     if row["what"] == "combine":
@@ -385,12 +385,12 @@ def _power_of_two(size: int) -> str:
 
 @draws
 def published_and_model(rows: Sequence[Any], *, title: str | None = None) -> Figure:
-    """``rows``: dataclasses or mappings with the fields that ``ep-lib bench pcie --model`` gives.
+    """Draws ``rows``: dataclasses or mappings with the fields of ``ep-lib bench pcie --model``.
 
-    These are ``ranks``, ``what`` ("FP8 dispatch"; one panel each), ``published_gbps`` (None if nobody published it),
-    ``logical_gbps`` (what a rank receives, its own rows included), ``wire_gbps`` (what crosses its NIC),
-    ``line_gbps`` (what the NIC can carry) and ``us``; GB/s count 10**9 bytes per second. Raises ArgumentError for a
-    field that is missing or is no number >= 0, for two rows of the same (ranks, what), and if there are no rows.
+    These are ``ranks``, ``what`` ("FP8 dispatch"; one panel each), ``published_gbps`` (None if not published),
+    ``logical_gbps`` (received by a rank, its own rows included), ``wire_gbps`` (through its NIC), ``line_gbps`` (the
+    NIC's line rate) and ``us``; GB/s count 10**9 bytes per second. Raises ArgumentError for a missing field, or one
+    that is no number >= 0, for two rows of the same (ranks, what), and if there are no rows.
     """
     table = [_row(row) for row in rows]
     if not table:

@@ -17,11 +17,11 @@ _STYLE = "font-family:monospace; white-space:pre-wrap; line-height:1.35; margin:
 
 
 class Findings:
-    """What :func:`findings` returns. ``str()`` is that of the report."""
+    """The result of :func:`findings`. ``str()`` is the report's."""
 
     def __init__(self, report: CheckReport) -> None:
         self._report = report
-        self._pages: dict[int | str, Page] = {}  # by run: several findings may be of one run
+        self._pages: dict[int | str, Page] = {}  # by run: several findings may share one run
         if report.record is None:
             return
         for finding in report.findings:
@@ -57,7 +57,7 @@ def _run_of(finding: Finding) -> str:
 
 
 def findings(report: CheckReport) -> Findings:
-    """A report, as the last line of a cell: a click on a finding unfolds its run, as ``time_travel`` shows it.
+    """A report, as the last line of a cell: a click on a finding unfolds its run as a ``time_travel`` page.
 
     The first three runs are recorded now. Raises ArgumentError for anything but a report.
     """
@@ -67,7 +67,7 @@ def findings(report: CheckReport) -> Findings:
 
 
 def _in_short(finding: Finding) -> str:
-    """What is wrong, at which two lines, and what is missing."""
+    """The mistake, its two lines, and the remedy, in short."""
     lines = [f"{finding.kind}: {finding.message}"]
     for side in dict.fromkeys(side for side in (finding.first, finding.second) if side is not None):
         who = "" if side.operation is None else f"{side.operation.engine}, "

@@ -1,4 +1,4 @@
-"""Pages of HTML that answer to keys and sliders: what they share."""
+"""The common part of interactive HTML pages with keys and sliders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGES = Path(__file__).parent / "pages"
 
 
 class Page:
-    """A page of HTML that needs nothing else: no server, no network. A notebook shows it in place."""
+    """A self-contained HTML page: no server, no network. A notebook shows it in place."""
 
     def __init__(self, html_text: str, height: int) -> None:
         self.html = html_text
@@ -36,7 +36,7 @@ class Page:
         return path
 
     def _repr_html_(self) -> str:
-        # The border counts as width: 2 pixels more than there are give the cell's output a scroll bar.
+        # The border counts as width: 2 pixels too many would give the cell's output a scroll bar.
         look = f"display:block; box-sizing:border-box; width:100%; height:{self._height}px; border:1px solid #cccccc"
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" loading="lazy" title="a run, step by '
@@ -48,7 +48,7 @@ class Page:
 
 
 def make_page(name: str, title: str, data: Mapping[str, Any], height: int) -> Page:
-    """The page ``pages/NAME.html`` with its script and style, and with ``data``, which the script finds as JSON."""
+    """The page ``pages/NAME.html`` with its script and style, and with ``data``, which the script reads as JSON."""
     packed = json.dumps({**data, "colors": RANK_COLORS}, separators=(",", ":"), ensure_ascii=False)
     body = (_PAGES / f"{name}.html").read_text(encoding="utf-8")
     script = "\n".join((_PAGES / file).read_text(encoding="utf-8") for file in ("base.js", f"{name}.js"))

@@ -1,4 +1,4 @@
-"""A run on the virtual clock: what every block did when, and what was on its way over the network."""
+"""A run on the virtual clock: the activity of every block over time, and messages in flight."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-KERNEL_COLOR, REST_COLOR = "#E8E8E8", "#9FD8C6"  # the second where the rest of a kernel has a meaning
+KERNEL_COLOR, REST_COLOR = "#E8E8E8", "#9FD8C6"  # the second if the rest of a kernel has a meaning
 NAMES_HEIGHT = 0.4  # of the strip above a rank's lanes
-SPAN_COLORS = {"wait": "#D0D0D0", "copy": "#5A5A5A", "post": "#F0E442"}  # no rank's; the last one on top
+SPAN_COLORS = {"wait": "#D0D0D0", "copy": "#5A5A5A", "post": "#F0E442"}  # no rank's colours; the last one on top
 SPAN_WORDS = {"wait": "waits", "copy": "copies", "post": "posts to the NIC"}
 MESSAGE_COLORS = {"put": "#56B4E9", "put_signal": "#009E73", "get": "#CC79A7", "add": "#D55E00"}
 MESSAGE_WORDS = {"put": "put", "put_signal": "put with signal", "get": "get", "add": "atomic add (a signal)"}
@@ -49,7 +49,7 @@ _BINS = 400
 _WIDTH = 11.0
 _MOST_BLOCK_LANES = 16  # with more than these, every rank gets one lane
 _MOST_WARP_ROWS = 4  # if a block has more warps, they share a row
-_MOST_MESSAGE_ROWS = 8  # if more are on their way at once, they are counted
+_MOST_MESSAGE_ROWS = 8  # if more are in flight at once, they are counted
 _MOST_ARROWS = 40
 _BETWEEN_RANKS = 0.25
 
@@ -84,16 +84,15 @@ def run_timeline(
     title: str | None = None,
     axes: Axes | None = None,
 ) -> Figure:
-    """Draw what ``ep_lib.simulate`` returned: for each rank its blocks, and below them the messages it sent.
+    """Draw the result of ``ep_lib.simulate``: for each rank its blocks, and below them the messages it sent.
 
-    ``rest``: what kernels do that neither copy, post nor wait, if that is worth a colour: "the experts compute".
-    ``clock``: what the axis shows, for a run that is no simulation.
+    ``rest``: a name for kernels' other time (not copying, posting or waiting), to give it a colour: "the experts
+    compute". ``clock``: the axis label, for a run that is no simulation.
 
-    ``lanes``: "block" draws every block (and every message, if few are on their way at once); "rank" draws one lane per
-    rank, with the shares of its blocks that copy, post and wait; "auto" is "block" up to 16 blocks in all.
-    ``begin_us`` and ``end_us`` select a part of the run, in virtual microseconds; an end after the run leaves room, so
-    that two runs can have the same axis. Raises ArgumentError for a run in which nothing happened, and for a part that
-    does not lie in it.
+    ``lanes``: "block" draws every block (and every message, if few are in flight at once); "rank" draws one lane per
+    rank, with the shares of its blocks that copy, post and wait; "auto" is "block" up to 16 blocks in all. ``begin_us``
+    and ``end_us`` select a part of the run, in virtual microseconds; an end after the run leaves room, so that two runs
+    can have the same axis. Raises ArgumentError for a run without events, and for a part outside of it.
     """
     if lanes not in ("auto", "block", "rank"):
         raise ArgumentError(f"lanes is {lanes!r}; it must be 'auto', 'block' or 'rank'")
@@ -129,7 +128,7 @@ def run_timeline(
 def timelines_compared(runs: Mapping[str, Timeline], *, messages: int | None = None) -> Figure:
     """``runs`` by their titles, one below the other on one axis of virtual time that begins with the first message.
 
-    ``messages``: it ends when so many messages of the slowest run have arrived; None: with the last. Raises
+    ``messages``: the axis ends when so many messages of the slowest run have arrived; None: with the last. Raises
     ArgumentError where a run has no message.
     """
     if not runs or any(not run.messages for run in runs.values()) or (messages is not None and messages < 1):
@@ -148,7 +147,7 @@ def timelines_compared(runs: Mapping[str, Timeline], *, messages: int | None = N
 
 
 def _told(run: Timeline, rank: int, spans: Sequence[Span], messages: Sequence[Message]) -> str:
-    """A rank in words: the time in which at least one of its warps does something, and its messages."""
+    """A rank in words: the time with at least one active warp, and its messages."""
     parts = []
     for kind, words in SPAN_WORDS.items():
         busy = sum(
@@ -172,7 +171,7 @@ def _window(run: Timeline, begin_us: float | None, end_us: float | None) -> tupl
     return begin, end
 
 
-# ---- where everything goes -------------------------------------------------------------------------------------------
+# ---- layout ----------------------------------------------------------------------------------------------------------
 def _lay_out(
     run: Timeline, blocks: dict[int, list[int]], spans: Sequence[Span], messages: Sequence[Message], single: bool
 ) -> list[Lane]:
@@ -213,7 +212,7 @@ def _lay_out(
 
 
 def _warps(spans: Iterable[Span]) -> tuple[int, ...]:
-    """The warps that get a row of their own; (-1,), one row for all, if there is only one warp or too many."""
+    """The warps with a row each; (-1,), one row for all, if there is only one warp or too many."""
     warps = sorted({span.warp for span in spans if span.warp is not None})
     return tuple(warps) if 1 < len(warps) <= _MOST_WARP_ROWS else (-1,)
 
@@ -300,13 +299,13 @@ def _legend(axes: Axes, rows: Sequence[Lane], single: bool, ground: str, rest: s
 
 
 def span_patch(kind: str) -> Patch:
-    """What the legend shows for a kind of span."""
+    """The legend's entry for a kind of span."""
     hatch = "////" if kind == "wait" else ""
     return Patch(facecolor=SPAN_COLORS[kind], edgecolor="white", hatch=hatch, label=SPAN_WORDS[kind])
 
 
 def until(run: Timeline, time_ns: float) -> float:
-    """``time_ns`` of a message; if that is infinite (it never happened: links break), the end of the run."""
+    """``time_ns`` of a message; the end of the run if it is infinite (over a broken link)."""
     return time_ns if math.isfinite(time_ns) else run.end_ns
 
 
@@ -322,7 +321,7 @@ def _write(
     box: str | None = None,
     left: bool = False,
 ) -> bool:
-    """Writes ``text`` into a bar if it fits, and says if it did. ``box``: the colour of a patch below it."""
+    """Writes ``text`` into a bar if it fits; returns whether it does. ``box``: the colour of a patch below it."""
     first, last = axes.get_xlim()
     begin, end = max(begin, first), min(end, last)
     if text and (end - begin) / (last - first) * _LANE_INCHES * _LETTERS_AN_INCH * 8 / size >= len(text) + 1:
@@ -345,7 +344,7 @@ def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
 
 # ---- one lane per block ----------------------------------------------------------------------------------------------
 def draw_blocks(axes: Axes, row: Lane, ground: str = KERNEL_COLOR) -> None:
-    """The kernels of one block, with what its warps did."""
+    """The kernels of one block, with its warps' activities."""
     step = (row.height - 0.1) / len(row.warps)
     first, last = axes.get_xlim()
     shortest, centre = (last - first) * 0.0015, row.top + row.height / 2
@@ -403,7 +402,7 @@ def draw_messages(axes: Axes, run: Timeline, row: Lane) -> None:
 
 
 def draw_in_flight(axes: Axes, run: Timeline, row: Lane) -> None:
-    """How many of a rank's messages are between post and delivery, as a filled curve with its largest value."""
+    """The number of a rank's messages between post and delivery, as a filled curve with its largest value."""
     bottom = row.top + row.height - 0.08
     times, number = under_way((m.posted_ns / 1000, until(run, m.delivered_ns) / 1000) for m in row.messages)
     most = float(number.max()) if len(number) else 0.0
@@ -429,7 +428,7 @@ def draw_in_flight(axes: Axes, run: Timeline, row: Lane) -> None:
 
 # ---- one lane per rank -----------------------------------------------------------------------------------------------
 def draw_shares(axes: Axes, row: Lane, blocks: int, ground: str = KERNEL_COLOR) -> None:
-    """Over time, the share of a rank's blocks that are in a kernel, and of these how many wait, copy and post."""
+    """Over time, the share of a rank's blocks in a kernel, and the shares of these that wait, copy and post."""
     first, last = axes.get_xlim()
     edges = np.linspace(first, last, _BINS + 1)
     width, bottom = edges[1] - edges[0], row.top + row.height - 0.05
@@ -503,7 +502,7 @@ def pack(intervals: Sequence[tuple[float, float]], apart: float = 0.0) -> list[i
 
 
 def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same time as ordered intervals that do not overlap."""
+    """The union of intervals, as ordered intervals that do not overlap."""
     joined: list[tuple[float, float]] = []
     for begin, end in sorted(intervals):
         if joined and begin <= joined[-1][1]:
@@ -514,9 +513,9 @@ def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def covered(intervals: Iterable[tuple[float, float]], edges: Floats) -> Floats:
-    """For each bin between ``edges`` (ascending, equally wide), how much time the intervals spend in it in sum."""
+    """For each bin between ``edges`` (ascending, equally wide), the total time of the intervals in it."""
     pairs = np.asarray(list(intervals), dtype=np.float64).reshape(-1, 2)
-    # The number under way, integrated up to each edge; the differences are the bins.
+    # The number of active intervals, integrated up to each edge; the differences are the bins.
     spent: Floats = np.diff(_integral(pairs[:, 0], edges) - _integral(pairs[:, 1], edges))
     return np.maximum(spent, 0.0)  # rounding
 
@@ -533,7 +532,7 @@ def _integral(times: Floats, edges: Floats) -> Floats:
 def under_way(
     intervals: Iterable[tuple[float, float]], weights: Iterable[float] | None = None
 ) -> tuple[Floats, Floats]:
-    """(times, values): how much (the sum of ``weights``, by default 1 each) is under way from each time on."""
+    """(times, values): the sum of ``weights`` (by default 1 each) of the active intervals from each time on."""
     pairs = np.asarray(list(intervals), dtype=np.float64).reshape(-1, 2)
     each = np.ones(len(pairs)) if weights is None else np.asarray(list(weights), dtype=np.float64)
     times, index = np.unique(pairs.T.reshape(-1), return_inverse=True)

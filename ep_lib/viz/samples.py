@@ -1,4 +1,4 @@
-"""Values recorded by kernels on the virtual clock (``ep::trace_value``): credits, slots in use, bytes on their way."""
+"""Values recorded by kernels on the virtual clock (``ep::trace_value``): credits, slots in use, bytes in flight."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def samples_over_time(
     limits: Mapping[str, float] | None = None,
     title: str | None = None,
 ) -> Figure:
-    """One panel for each of ``names`` (by default all that kernels recorded), one stepped line per rank and block.
+    """One panel for each of ``names`` (by default all recorded ones), one stepped line per rank and block.
 
     ``limits[name]`` is drawn as a dashed line: the slots of a ring, the bytes of a buffer. If there are more than eight
     lines, each rank's mean is drawn instead, in a grey band from the smallest to the largest value. Raises

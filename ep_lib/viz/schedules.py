@@ -1,4 +1,4 @@
-"""What many schedules did: whose turn it was when, and what came of each run."""
+"""Pictures of many schedules: the order of turns, and the outcome of each run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def interleavings(
     title: str | None = None,
     axes: Axes | None = None,
 ) -> Figure:
-    """``runs[label][turn]`` is the rank that had this turn; one row per run, all of the same length.
+    """``runs[label][turn]`` is the rank with this turn; one row per run, all of the same length.
 
-    With ``names`` the numbers stand for something other than ranks, in shades of grey; ``unit`` says what a column is.
+    With ``names`` the numbers mean these instead of ranks, in shades of grey; ``unit``: the meaning of a column.
     """
     rows = [np.asarray(row, dtype=np.int64).reshape(-1) for row in runs.values()]
     if not rows or rows[0].size == 0 or len({row.size for row in rows}) > 1 or min(row.min() for row in rows) < 0:
@@ -69,7 +69,7 @@ def interleavings(
 
 @draws
 def outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | None = None, axes: Axes | None = None) -> Figure:
-    """``counts[program][what happened]`` is a number of runs, one bar per program; "right" is what should happen."""
+    """``counts[program][outcome]`` is a number of runs, one bar per program; "right" is the desired outcome."""
     if not counts or any(n < 0 for row in counts.values() for n in row.values()):
         raise ArgumentError("outcomes needs at least one program, and numbers of runs >= 0")
     kinds = list(dict.fromkeys([RIGHT, *(kind for row in counts.values() for kind in row)]))

@@ -1,4 +1,4 @@
-"""Slots of a receive buffer: who wrote which one, and a ring of them over time."""
+"""Slots of a receive buffer: the writer of each, and a ring of slots over time."""
 
 from __future__ import annotations
 
@@ -107,16 +107,18 @@ def slots_over_time(
     read: Any,
     num_slots: int,
     *,
+    reader: int = 1,
     unit: str = "order of events",
     title: str | None = None,
     axes: Axes | None = None,
 ) -> Figure:
     """``written[round]`` and ``read[round]`` are (begin, end) of a round; round r uses slot ``r % num_slots``.
 
-    A slot that is written again before its previous round has been read is outlined in red: that round is lost.
+    Rank 0 writes, and rank ``reader`` reads; if that is rank 0 as well (its proxy, say), reads are hollow. A slot that
+    is written again before its previous round has been read is outlined in red: that round is lost.
     """
     writes, reads = np.asarray(written, dtype=float), np.asarray(read, dtype=float)
-    num_slots = whole_number("num_slots", num_slots, 1, 1000)
+    num_slots, reader = whole_number("num_slots", num_slots, 1, 1000), whole_number("reader", reader, 0, 1000)
     if writes.ndim != 2 or writes.shape[1] != 2 or writes.shape != reads.shape or not len(writes):
         raise ArgumentError(
             f"slots_over_time needs (begin, end) of each round's write and read; got shapes {writes.shape} and "
@@ -130,7 +132,7 @@ def slots_over_time(
         if taken_from > end:
             axes.barh(slot, taken_from - end, left=end, height=0.12, color=_FULL, zorder=1)
         _bar(axes, slot - 0.18, begin, end, number, rank_color(0))
-        _bar(axes, slot + 0.18, taken_from, taken, number, rank_color(1))
+        _bar(axes, slot + 0.18, taken_from, taken, number, rank_color(reader), hollow=reader == 0)
         if number >= num_slots and begin < reads[number - num_slots][1]:
             clashes += 1
             length = max(end - begin, _SHORTEST)
@@ -146,7 +148,7 @@ def slots_over_time(
     handles = [
         Patch(facecolor=rank_color(0), label="being written"),
         Patch(facecolor=_FULL, label="full, not yet read"),
-        Patch(facecolor=rank_color(1), label="being read"),
+        Patch(facecolor=rank_color(reader) if reader else "white", edgecolor=rank_color(reader), label="being read"),
     ]
     if clashes:
         handles.append(Patch(facecolor="none", edgecolor=_CLASH, linewidth=1.8, label=f"too early ({clashes}x)"))
@@ -156,8 +158,11 @@ def slots_over_time(
     return figure
 
 
-def _bar(axes: Axes, height: float, begin: float, end: float, number: int, color: str) -> None:
+def _bar(axes: Axes, height: float, begin: float, end: float, number: int, color: str, *, hollow: bool = False) -> None:
     length = max(end - begin, _SHORTEST)
-    axes.barh(height, length, left=begin, height=0.34, color=color, edgecolor="white", linewidth=0.6, zorder=2)
-    ink = ink_on(color)
+    look: dict[str, Any] = {"color": color, "edgecolor": "white", "linewidth": 0.6}
+    if hollow:
+        look = {"color": "white", "edgecolor": color, "linewidth": 1.4}
+    axes.barh(height, length, left=begin, height=0.34, zorder=2, **look)
+    ink = ink_on("white" if hollow else color)
     axes.text(begin + length / 2, height, str(number), ha="center", va="center", fontsize=7, color=ink, zorder=4)

@@ -1,8 +1,8 @@
-"""A recorded run as steps: what each one says, and what it changes in the state of threads, messages and memory.
+"""A recorded run as steps: the text of each, and its changes to the state of threads, messages and memory.
 
 The state is a row of whole numbers, one for each slot: a thread (or a warp, where there are many), a message, or a few
-bytes of memory. A step is a list of slots that change; the state after any step is that of a keyframe before it and the
-changes in between. ``time_travel`` writes this into a page, whose JavaScript does the same.
+bytes of memory. A step is a list of slots that change; the state after a step is the last keyframe with the changes
+since. ``time_travel`` writes this into a page, whose JavaScript computes states in the same way.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 from ep_lib.emulator import recording as rec
 from ep_lib.emulator.recording import NamedArray, Recording
 
-ABSENT, CAN_RUN, WAITS, DONE = 0, 1, 2, 3  # a thread's state, in the lower bits; above them, why it waits: index + 1
+ABSENT, CAN_RUN, WAITS, DONE = 0, 1, 2, 3  # a thread's state, in the lower bits; above them, the index of its wait + 1
 STATE_BITS = 2
-ORDERED, RACE = 1, 2  # flags of a cell, in its lower bits; above them, who wrote it in which step
+ORDERED, RACE = 1, 2  # flags of a cell, in its lower bits; above them, its writer and the step
 FLAG_BITS = 2
 POSTED, READING, WRITING, COMPLETE = 1, 2, 3, 4  # a message's stage, in its lower bits; above them, the bytes written
 STAGE_BITS = 3
@@ -69,7 +69,7 @@ class CellArray(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A finding: its text, its step, and the step of the first access (-1: not among those that are kept)."""
+    """A finding: its text, its step, and the step of the first access (-1: not kept)."""
 
     text: str
     step: int
@@ -78,8 +78,8 @@ class Mark(NamedTuple):
 
 @dataclass
 class Steps:
-    """``begin``: how many steps of the run come before the first of these; ``total``: how many it has. ``base`` is the
-    state before the first step; step i changes the slots ``changes[offsets[i]:offsets[i + 1]]`` to the values there.
+    """``begin``: the number of the run's steps before these; ``total``: of all its steps. ``base`` is the state before
+    the first step; step i changes the slots ``changes[offsets[i]:offsets[i + 1]]`` to the values there.
 
     The other columns have an entry for each step: ``lane``, ``who``, ``what`` and ``place`` are places in the tables of
     that name, ``message`` and ``touched`` (slot and number of slots, what the step reads or writes) are -1 for none.
@@ -110,7 +110,7 @@ class Steps:
     message: list[int] = field(default_factory=list)
     write: list[int] = field(default_factory=list)  # 1: the step writes
     atomic: list[int] = field(default_factory=list)
-    threads: list[list[int]] = field(default_factory=list)  # the slots of those that do it
+    threads: list[list[int]] = field(default_factory=list)  # the slots of the acting threads
     touched: list[tuple[int, int]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ class Steps:
 
 
 class _Region(NamedTuple):
-    """Memory with a name. ``key`` tells it from others: one of a kind on each rank, in the order of the picture."""
+    """Memory with a name. ``key`` identifies it: one of a kind on each rank, in the order of the picture."""
 
     key: tuple[int, int, int]  # rank, sort (0 symmetric, 1 shared, 2 other arrays), which
     begin: int
@@ -139,12 +139,12 @@ class _Names(NamedTuple):
 
 
 class _Memory:
-    """From an address to the array that it is in."""
+    """Finds the array of an address."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._offsets = [begin for begin, _ in recording.symmetric]
-        self._shared: dict[int, int] = {}  # where it begins: block
+        self._shared: dict[int, int] = {}  # beginning -> block
         self._local: list[_Region] = []
         self._begins: list[int] = []
         self._named: dict[tuple[int, int, int], NamedArray] = {}
@@ -158,7 +158,7 @@ class _Memory:
                         self._named[(0, *region.key[1:])] = array
 
     def launched(self, rank: int, ticket: int) -> None:
-        """From here on, the arrays of this launch are where it was told."""
+        """Sets the addresses of this launch's arrays from here on."""
         launched = next((one for one in self._recording.launches if (one.rank, one.ticket) == (rank, ticket)), None)
         for array in launched.arrays if launched else ():
             if self._in_heaps(array.begin) is not None or array.begin == array.end:
@@ -205,7 +205,7 @@ class _Memory:
         return None
 
     def names(self, key: tuple[int, int, int]) -> _Names:
-        """What an array is called."""
+        """The name of an array."""
         rank, sort, which = key
         if sort == 1:
             return _Names(f"shared memory of block {which}", "", 4)
@@ -227,7 +227,7 @@ def _triple(index: tuple[int, int, int]) -> str:
 
 
 class _Layout:
-    """Which slots there are: found by a first walk over the events that are kept."""
+    """The slots, found by a first walk over the kept events."""
 
     def __init__(self, recording: Recording, window: Sequence[int]) -> None:
         self.recording = recording
@@ -290,7 +290,7 @@ class _Layout:
         for key, (begin, end, _) in sorted(extents.items()):
             names = memory.names(key)
             if key[1] == 0 and key[2] == 0 and recording.symmetric[0][0] == 0:
-                continue  # the fault record, which waits look at
+                continue  # the fault record, which waits poll
             cell = names.item_bytes
             begin = begin // cell * cell
             while -(-(end - begin) // cell) > _MOST_CELLS:
@@ -387,7 +387,7 @@ def make_steps(recording: Recording, limit: int) -> Steps:
 
 
 class _Walk:
-    """Goes over all events, keeps the state, and writes down what each step changes."""
+    """Walks over all events, keeps the state, and records the changes of each step."""
 
     def __init__(self, recording: Recording, layout: _Layout, window: Sequence[int], begin: int, total: int) -> None:
         self.recording, self.layout = recording, layout
@@ -565,7 +565,7 @@ class _Walk:
         for slot in cells:
             self._set(slot, self._state[slot] | RACE)
 
-    # ---- what is said of it ------------------------------------------------------------------------------------------
+    # ---- texts -------------------------------------------------------------------------------------------------------
 
     def _tell(self, event: _Event) -> None:
         steps = self.steps
@@ -619,7 +619,7 @@ class _Walk:
         return f"{where}, {len(threads)} threads of {threads[0]} to {threads[-1]}"
 
     def _memory_text(self, address: int, size: int) -> tuple[str, int]:
-        """Its name, and the bytes of an element."""
+        """The array's name, and the bytes of an element."""
         region = self._memory.find(address)
         if region is None:
             return "memory without a name", 0

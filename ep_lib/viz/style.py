@@ -1,11 +1,11 @@
 """Colours, figures and labels that all pictures share.
 
-Pictures are :class:`matplotlib.figure.Figure` objects made without pyplot: nothing is shown, no global state is
-touched, no backend is chosen. Save one with ``figure.savefig(path)``; a notebook shows the last expression of a cell.
+Pictures are :class:`matplotlib.figure.Figure` objects made without pyplot: they are not displayed, change no global
+state, and choose no backend. Save one with ``figure.savefig(path)``; a notebook shows the last expression of a cell.
 
 Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with any kind of colour blindness
-can tell apart; black is replaced by a grey that is dark enough for that, too, so that text stays readable on every
-colour. (A light grey and the pink are one colour to many: tests/viz/test_viz.py measures it.)
+can distinguish; a grey, dark enough for that too, replaces black, so that text stays readable on every colour. (Many
+cannot distinguish a light grey from the pink: tests/viz/test_viz.py measures it.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ep_lib.viz.page import RANK_COLORS
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What Python, NumPy and matplotlib make of data that is not what a picture shows
+# Errors of Python, NumPy and matplotlib for unsuitable data
 _NO_PICTURE = (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, OSError, RuntimeError)
 
 INK = "#222222"
@@ -43,12 +43,12 @@ EMPTY = "#F2F2F2"
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 _DPI = 110
 _PAD_INCHES = 0.1
-_LEAST_SHARE = 0.65  # of its width, to which a narrow page may shrink a picture: then it scrolls
+_LEAST_SHARE = 0.65  # of its width: a narrow page shrinks a picture to this at most, then scrolls
 
 
 class Picture(Figure):
-    """A Figure that a notebook shows although pyplot was never imported, and says in words what it shows: as the text
-    form, and to those who listen to a page."""
+    """A Figure that a notebook shows without pyplot, with a description in words: its text form, also for screen
+    readers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,11 +60,11 @@ class Picture(Figure):
 
     @property
     def description(self) -> str:
-        """What the picture shows, in words."""
+        """The picture in words."""
         return " ".join(self._sentences) or " ".join(axes.get_title(loc="left") for axes in self.axes).strip()
 
     def png(self) -> bytes:
-        """The picture as a file's content."""
+        """The picture as the content of a PNG file."""
         memory = io.BytesIO()
         self.savefig(memory, format="png", dpi=_DPI)
         return memory.getvalue()
@@ -101,14 +101,14 @@ def place(axes: Axes | None, width: float, height: float) -> tuple[Figure, Axes]
 
 
 def describe(figure: Figure, title: str | None, *parts: str) -> None:
-    """Adds a sentence to a picture's description: the title, then what its parts show."""
+    """Adds a sentence to a picture's description: the title, then its parts."""
     if isinstance(figure, Picture):
         head = f"{title.rstrip('.')}: " if title else ""
         figure.describe(f"{head}{'; '.join(parts)}.")
 
 
 def draws(function: Callable[P, T]) -> Callable[P, T]:
-    """A picture looks at its data while it draws them: what it cannot draw is an ArgumentError that shows all of it."""
+    """Decorates a drawing function: data that it cannot draw raises an ArgumentError that shows all of the data."""
 
     @functools.wraps(function)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -168,7 +168,7 @@ def tidy(axes: Axes, *, title: str | None = None, grid: str | None = None) -> No
 
 
 def legend_beside(axes: Axes, handles: Sequence[Artist] | None = None, *, top: float = 1.0, fontsize: int = 9) -> None:
-    """The legend on the right of ``axes``, with ``handles`` or with what was drawn with a label."""
+    """The legend on the right of ``axes``, with ``handles`` or the labelled artists."""
     look: dict[str, Any] = {} if handles is None else {"handles": handles}
     look |= {"bbox_to_anchor": (1.01, top), "fontsize": fontsize, "labelcolor": QUIET}
     axes.legend(loc="upper left", frameon=False, borderaxespad=0, **look)
@@ -188,7 +188,7 @@ def headline(picture: Figure, title: str | None) -> None:
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
-    """(divisor, unit) with which ``largest`` bytes read well; powers of two, as buffers and messages have them."""
+    """(divisor, unit) in which ``largest`` bytes are readable; powers of two, as for buffers and messages."""
     for divisor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if largest >= divisor:
             return divisor, unit

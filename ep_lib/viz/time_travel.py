@@ -1,4 +1,4 @@
-"""Time travel: one page that goes through a run step by step, back and forth."""
+"""Time travel: a page that shows a run step by step, forwards and backwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ep_lib.viz.steps import Steps, make_steps
 _MOST_STEPS = 20_000
 _HEIGHT = 640
 _MOST_LINES = 3000  # of a source file
-NO_NAMES: Mapping[str, Sequence[str]] = MappingProxyType({})  # lines have their numbers
+NO_NAMES: Mapping[str, Sequence[str]] = MappingProxyType({})  # lines are named by their numbers
 
 
 def time_travel(
@@ -42,15 +42,15 @@ def time_travel(
 ) -> Page:
     """The run that ``ep_lib.check`` makes of ``seed``, as a page to go through step by step.
 
-    ``schedule``: that of a finding, instead of a seed.
+    ``schedule``: a finding's schedule, instead of a seed.
 
-    It shows whose turn it was, which threads wait where, messages on their way, the memory of every rank coloured by
-    who wrote it (striped while no reader is ordered after the write), and the lines of a race. ``steps``: how many are
-    kept at most; those around the first finding, if there are more. The other arguments are those of ``ep_lib.check``,
-    whose errors it raises.
+    It shows the running thread, waiting threads and their places, messages in flight, the memory of every rank coloured
+    by writer (striped while no reader is ordered after the write), and the lines of a race. ``steps``: the most steps
+    kept; if there are more, those around the first finding. The other arguments are those of ``ep_lib.check``, whose
+    errors it raises.
 
     In a notebook, ``main`` may be the name that a printed finding gives its program: ``time_travel("ring #3", seed=7)``
-    is the run of that finding, with the arguments that it was checked with. Raises ArgumentError for an unknown name.
+    is the run of that finding, with the arguments of its check. Raises ArgumentError for an unknown name.
     """
     steps = whole_number("steps", steps, 1, 1_000_000)
     if isinstance(main, str):
@@ -80,8 +80,8 @@ def page_of(
 ) -> Page:
     """The page of a recorded run, of at most ``limit`` steps.
 
-    ``tell`` words what findings, steps and places say; a place that it words otherwise is not shown in its source, but
-    for files whose lines have names: ``line_names``, by the file's name.
+    ``tell`` rewrites the texts of findings, steps and places; a rewritten place is not shown in its source, except in
+    files whose lines have names: ``line_names``, by file name.
     """
     which = (
         f"seed {recording.seed}" if recording.schedule is None else f'schedule "{schedule_name(recording.schedule)}"'
@@ -90,7 +90,7 @@ def page_of(
 
 
 def page_from(title: str, data: Mapping[str, Any]) -> Page:
-    """The page of what :func:`data_of` gave, perhaps in another process."""
+    """The page for the data of :func:`data_of`, perhaps from another process."""
     return make_page("time_travel", title, data, _HEIGHT)
 
 
@@ -100,7 +100,7 @@ def data_of(
     tell: Callable[[str], str] = str,
     line_names: Mapping[str, Sequence[str]] = NO_NAMES,
 ) -> dict[str, Any]:
-    """What the page of a recorded run shows; arguments as for :func:`page_of`."""
+    """The data of a recorded run's page; arguments as for :func:`page_of`."""
     steps = make_steps(recording, limit)
     if not len(steps):
         raise ArgumentError(f"nothing happened in this run of {recording.program}: it launched no kernel")
@@ -169,7 +169,7 @@ def _data(
 
 
 class _Places:
-    """The lines of source that steps are at, and the files that they are in."""
+    """The source lines of steps, and their files."""
 
     def __init__(
         self, recording: Recording, steps: Steps, tell: Callable[[str], str], line_names: Mapping[str, Sequence[str]]

@@ -1,4 +1,4 @@
-"""Who did what when: one lane per rank, one bar per action, an arrow for what lands in another rank's memory."""
+"""Actions over time: one lane per rank, one bar per action, an arrow for each write to another rank's memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LETTERS_AN_INCH = 12.0
 
 @dataclass(frozen=True)
 class Event:
-    """``rank`` does something of ``kind`` ("write", "signal", "wait", ...) from ``start`` to ``end``.
+    """An action of ``rank`` of some ``kind`` ("write", "signal", "wait", ...) from ``start`` to ``end``.
 
     ``to`` is the rank whose memory it changes (an arrow points there), ``label`` is written on the bar.
     """

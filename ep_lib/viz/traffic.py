@@ -1,4 +1,4 @@
-"""Where tokens went: bytes between ranks, load per expert, and text in the colours of the ranks that computed it."""
+"""The paths of tokens: bytes between ranks, load per expert, and text in the colours of the ranks that computed it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _INCHES_A_LINE = 0.27
 def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | None = None) -> Figure:
     """A map of ``matrix[source][destination]`` bytes.
 
-    The diagonal, what a rank sends to itself, never crosses a wire and is drawn grey. The line below the picture gives
-    both sums, because published bandwidths differ in which of the two they count.
+    The diagonal (bytes that a rank sends to itself) never crosses a wire and is grey. The line below the picture gives
+    both sums, because published bandwidths count one or the other.
     """
     values = counts_of(matrix, 2, "the bytes between ranks")
     ranks = values.shape[0]
@@ -87,7 +87,7 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
 def load_per_expert(
     load: Any, *, ranks: int | None = None, title: str | None = None, axes: Axes | None = None
 ) -> Figure:
-    """Bars of how many tokens each expert computes; ``load`` is ``[num_experts]``.
+    """Bars of the number of tokens of each expert; ``load`` is ``[num_experts]``.
 
     With ``ranks`` the bars take the colour of the rank that holds the expert. The dashed line is an even share.
     """

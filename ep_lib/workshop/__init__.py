@@ -1,20 +1,20 @@
-"""The workshop around the library: exercises, the grader, and what the notebooks need.
+"""The workshop around the library: exercises, the grader, and support for the notebooks.
 
 >>> from ep_lib import workshop
 >>> workshop.start("01")     # doctest: +SKIP  copies the exercise to mine/01_write_signal, for you to edit
 >>> workshop.check("01")     # doctest: +SKIP  runs the public checks on it, and says what is not right yet
 
-Begin with exercises.py: what an exercise is. generate.py makes the learner's files from the solutions. grader.py grades
-a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
-the learner's code in a process of its own; feedback.py words what failed. mine.py lets the library run on a learner's
-pieces, and program.py shows what went through them. For the notebooks are notebook.py and notes.py, prediction.py with
-answers/, puzzles/ (lines to write in a cell), ladders/ (the rungs of a tutorial file, checked and timed),
-course_map.py, kernel_cell.py and pcie_model.py; replaying.py shows a failed test step by step; progress.py keeps what a
-learner has answered and solved, progress_page.py shows it; pages/ has the templates of pages. For a class:
+Begin with exercises.py: the definition of an exercise. generate.py makes the learner's files from the solutions.
+grader.py grades a submission: hidden/ holds the tests, scenario.py their requests; sandbox.py starts child.py and
+runner.py, which run the learner's code in a process of its own; feedback.py describes failures. mine.py lets the
+library run on a learner's pieces, and program.py shows their use. The notebooks use notebook.py and notes.py,
+prediction.py with answers/, puzzles/ (lines to write in a cell), ladders/ (the rungs of a tutorial file, checked and
+timed), course_map.py, kernel_cell.py and pcie_model.py; replaying.py shows a failed test step by step; progress.py
+keeps a learner's answers and solutions, progress_page.py shows them; pages/ has the templates of pages. For a class:
 handed_in.py, marking.py, class_grading.py, gradebook.py and its views, executors.py for other machines, and release.py,
-which makes the tree that learners of a graded course get. saving.py and new_kernel.py are for the server of ``ep-lib
-lab`` and its kernels. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this
-package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``,
+which makes the tree for learners of a graded course. saving.py and new_kernel.py are for the server of ``ep-lib lab``
+and its kernels. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package
+imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``,
 ``%%with_nixl``) and shows an interrupt in one line.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ep_lib.workshop.puzzles.cell import Shown
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_watch: Callable[[], Page] | None = None  # what watch() shows of an exercise; None: of a puzzle
+_watch: Callable[[], Page] | None = None  # watch()'s page for an exercise; None: for a puzzle
 
 
 def start(exercise: str | int) -> Path:
@@ -60,8 +60,8 @@ def start(exercise: str | int) -> Path:
 
 
 def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleType:
-    """An exercise's Python file as a module, imported anew: yours from ``mine/``, or the course's own as long as yours
-    has unfinished tasks (a line says which it is).
+    """An exercise's Python file as a module, freshly imported: yours from ``mine/``, or the course's own while yours
+    has unfinished tasks (a printed line says which).
 
     ``mine`` is the folder with your file. Raises GradingError for an exercise that has none, and for a file that cannot
     be imported, with its line.
@@ -90,12 +90,12 @@ def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleT
 
 
 def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
-    """Runs an exercise's public checks on your files and prints what works and what does not yet.
+    """Runs an exercise's public checks on your files and prints which tasks work and which do not yet.
 
     ``mine`` is the folder with your files; by default ``mine/<exercise>``, or ``exercises/<exercise>`` if that does not
     exist. Your code runs in a process of its own, so an endless loop or a crash cannot hurt the notebook. The public
-    checks begin small and go on with the beginning of each hidden test, with numbers of their own; ``ep-lib grade``
-    runs all of them. A line that goes says what it is at. Raises GradingError for an unknown exercise or folder.
+    checks begin small and continue with the beginning of each hidden test, with their own inputs; ``ep-lib grade`` runs
+    the complete tests. A temporary line shows the current task. Raises GradingError for an unknown exercise or folder.
     """
     from ep_lib.workshop import grader, notebook
 
@@ -110,7 +110,7 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
 def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
     """Runs all the tests of an exercise on your files and gives points, as ``ep-lib grade`` does; it takes a while.
 
-    Arguments as for :func:`check`. Shows each task as it is looked at.
+    Arguments as for :func:`check`. Shows each task as it is graded.
     """
     from ep_lib.workshop import grader
 
@@ -121,7 +121,7 @@ def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
 
 
 def _keep(result: Grade) -> None:
-    """For :func:`watch`, also where it has nothing to show, and :func:`my_progress`."""
+    """Keeps a grade for :func:`watch` (also if it has nothing to show) and :func:`my_progress`."""
     global _watch
     from ep_lib.workshop import progress_page, replaying
 
@@ -133,11 +133,11 @@ def _keep(result: Grade) -> None:
 
 
 def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None = None, *, public: bool = False) -> Page:
-    """The run in which a task failed, step by step, with your lines and without the test's.
+    """Shows the run in which a task failed, step by step, with your lines but not the test's.
 
-    ``seed`` is the number that :func:`check` (with ``public=True``) or :func:`grade` has told: the inputs are drawn as
-    they were then. A tree that an instructor has handed out has the public checks alone. Raises GradingError if the
-    task passes by now, and where there is no run to look at: a piece in Python, or one that does not compile.
+    ``seed``: the number that :func:`check` (with ``public=True``) or :func:`grade` has printed, for the same inputs. An
+    instructor's release has only the public checks. Raises GradingError if the task now passes, or if there is no run
+    to show: a piece in Python, or one that does not compile.
     """
     from ep_lib.workshop import replaying
 
@@ -145,7 +145,7 @@ def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None = 
 
 
 def map(notebook: str) -> CourseMap:
-    """The map at the head of a notebook ("01"): which part of ep_lib stands by now, and which piece you add."""
+    """The map at the head of a notebook ("01"): the finished parts of ep_lib, and the piece that you add."""
     from ep_lib.workshop.course_map import course_map
 
     return course_map(notebook)
@@ -154,7 +154,7 @@ def map(notebook: str) -> CourseMap:
 def my_progress() -> MyProgress:
     """How far you are: stages, puzzles, exercises, points, and what to do next; ``.save("progress.html")`` writes it.
 
-    It knows what was solved, checked and graded on this machine. Raises GradingError if there is no workshop here.
+    It covers work on this machine. Raises GradingError if there is no workshop here.
     """
     from ep_lib.workshop import progress_page
 
@@ -162,7 +162,7 @@ def my_progress() -> MyProgress:
 
 
 def puzzle(number: str) -> Shown:
-    """The micro-puzzle ``number`` ("00.1"): its task, with hints and a solution that unfold.
+    """The micro-puzzle ``number`` ("00.1"): its task, with folded hints and solution.
 
     The cell below it begins with ``%%puzzle 00.1`` and holds your lines; run it as often as you like. Raises
     ArgumentError for an unknown number.
@@ -173,8 +173,8 @@ def puzzle(number: str) -> Shown:
 
 
 def watch() -> Page:
-    """The run of your last puzzle, or of what failed in your last exercise, step by step: whose turn it was, and who
-    wrote what. Raises ArgumentError if there is none."""
+    """Shows the run of your last puzzle, or of your last exercise's failed task, step by step: each thread's turns and
+    writes. Raises ArgumentError if there is none."""
     from ep_lib.workshop.puzzles import cell
 
     return _watch() if _watch is not None else cell.watch()
@@ -190,7 +190,7 @@ def _run_puzzle(line: str, cell: str) -> None:
 
 
 def ladder(number: str | int, **options: Any) -> Table:
-    """Runs the rungs of a tutorial file, checks and times each, and returns the table, which shows itself.
+    """Runs the rungs of a tutorial file, checks and times each, and returns the table for display.
 
     ``ladder("06")`` is `ep-lib ladder 06` for a notebook; ``options`` are those of :func:`ep_lib.workshop.ladders.run`:
     backend, fabric, hardware, rungs.
@@ -201,12 +201,12 @@ def ladder(number: str | int, **options: Any) -> Table:
 
 
 def use_mine(mine: Path | str | None = None) -> Mine:
-    """From now on, kernels run on your own pieces where they are whole, and on the library's where they are not.
+    """Makes kernels run on your own pieces where these are complete, and on the library's elsewhere.
 
-    Returns what shows itself in a notebook: which pieces are yours, why the library's stand in for the others, and,
-    after a run, what went through yours. Call it again after you have finished another exercise; edits of a file that
-    is in use count from the next run on. ``mine``: the folder with your exercises, by default ``mine/``. Raises
-    GradingError if that is none. ``stop()``, or the end of a ``with``, brings the library's back.
+    Returns a display for a notebook: your pieces, why the library's replace the others, and, after a run, counts of the
+    use of yours. Call it again after you have finished another exercise; edits of a file in use apply from the next
+    run. ``mine``: the folder with your exercises, by default ``mine/``. Raises GradingError if it is invalid.
+    ``stop()``, or the end of a ``with``, restores the library's pieces.
     """
     from ep_lib.workshop import mine as own
 
@@ -214,30 +214,30 @@ def use_mine(mine: Path | str | None = None) -> Mine:
 
 
 def my_program(mine: Path | str | None = None) -> Program:
-    """Your program so far: tokens go to their experts and come back on your pieces. Shows which pieces of the main path
-    are yours, what went through each, whether every bit is right, and which of your pieces are not on this path.
-    ``mine`` as in :func:`use_mine`, and what it raises."""
+    """Your program so far: tokens go to their experts and back on your pieces. Shows your pieces on the main path with
+    counts of their use, whether every bit is right, and your pieces beside this path. ``mine`` and errors as in
+    :func:`use_mine`."""
     from ep_lib.workshop import program
 
     return program.my_program(mine)
 
 
 def _run_with_nixl(line: str, cell: str) -> None:
-    """``%%with_nixl``: runs the cell if NIXL is installed, and says what is missing otherwise."""
+    """``%%with_nixl``: runs the cell if NIXL is installed, otherwise prints what is missing."""
     from ep_lib.workshop.lessons import host_setup
 
     host_setup.run_cell(sys.modules["IPython"].get_ipython(), cell)
 
 
 def _with_a_body(lines: list[str]) -> list[str]:
-    """IPython refuses a cell magic whose cell holds nothing else; a puzzle says itself what is to be done then."""
+    """Gives an empty cell a body, which IPython requires for a cell magic; the puzzle then says what to do."""
     if lines and lines[0].startswith("%%puzzle") and not "".join(lines[1:]).strip():
         return [lines[0].rstrip("\n") + "\n", "\n"]
     return lines
 
 
 def _show_interrupt(shell: Any, kind: type, error: BaseException, trace: Any, tb_offset: int | None = None) -> None:
-    """One line for an interrupt while the library ran: what was interrupted. ``%tb`` shows where."""
+    """Shows an interrupt of the library as one line that names the interrupted call. ``%tb`` shows where."""
     from ep_lib.errors import last_own_line
 
     files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace)]

@@ -1,4 +1,4 @@
-"""A scenario under the checker: a few seeds or all schedules of it, and what of the findings the parent is told."""
+"""Runs a scenario under the checker, for a few seeds or all schedules, and selects the findings for the parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ep_lib.workshop.scenario import Array, Scenario
 
 WEAK = "ptx"  # memory of an exhaustive scenario
 _EXHAUSTED_S = 60.0  # for all schedules of a scenario; a right answer takes seconds
-_MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
+_MAX_FINDINGS = 12  # sent to the parent; each text has at most _MAX_TEXT characters
 _MAX_TEXT = 500
 
 
@@ -32,7 +32,7 @@ def checked(
         reduce=False,
         stop_at_failure=True,
         volatile="plain",
-        memory="sc",  # a grade does not depend on what a rare older value shows
+        memory="sc",  # grades must not depend on rare older values
         **scenario.world,
     )
     return arrays, report.findings
@@ -53,8 +53,8 @@ def exhausted(main: Callable[[ep_lib.Rank], Any], scenario: Scenario) -> ep_lib.
 
 
 def told_of(findings: tuple[Finding, ...]) -> tuple[dict[str, str] | None, list[dict[str, Any]]]:
-    """What ended the runs, if anything did, and the complaints about two accesses."""
-    # A finding has two accesses; what ended the run has one (a fault of a kernel) or none.
+    """The finding that ended the runs, if any, and the findings about two accesses."""
+    # A complaint has two accesses; a finding that ends the run has one (a kernel's fault) or none.
     complaints = [_as_json(finding) for finding in findings if finding.second is not None][:_MAX_FINDINGS]
     end = next((finding for finding in findings if finding.second is None), None)
     if end is None:

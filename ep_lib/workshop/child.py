@@ -1,11 +1,11 @@
 """The grader's child: a supervisor, and below it the process that runs a submission within limits and walls.
 
-A fresh fork of :mod:`ep_lib.workshop.zygote`, which has imported the library and run nothing. It holds no expected
-values: it compiles the learner's piece, runs scenarios on the emulator and sends the arrays back, all of it after the
-limits and walls are set.
+It is a fresh fork of :mod:`ep_lib.workshop.zygote`, which has imported the library and run nothing. It holds no
+expected values: after setting limits and walls it compiles the learner's piece, runs scenarios on the emulator and
+sends the arrays back.
 
-The supervisor runs nothing of the submission. Whatever the submission starts, in whatever session and with whatever
-environment, stays its descendant and ends with it; and it ends when the worker does, or when the grader is gone.
+The supervisor runs no code of the submission. All processes that the submission starts, in any session and environment,
+stay its descendants and end with it; it ends when the worker or the grader ends.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from ep_lib.workshop.scenario import answer_each
 
 
 def supervise(control: int, keep: Sequence[int]) -> None:
-    """Forks; returns in the worker. The supervisor stays here until the worker ends or nobody holds ``control``'s end.
+    """Forks; returns in the worker. The supervisor stays here until the worker ends, or the other end of ``control`` is
+    closed.
 
-    Then it kills all that the worker has left, and ends as the worker did. ``keep`` are the worker's own descriptors.
+    Then it kills the worker's remaining processes, and ends with the worker's status. ``keep`` are the worker's own
+    descriptors.
     """
     walls.become_subreaper()
     worker = os.fork()
@@ -50,7 +52,7 @@ def supervise(control: int, keep: Sequence[int]) -> None:
     _kill_the_rest()
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        faulthandler.disable()  # it was the worker's fault, and is told by this process's status
+        faulthandler.disable()  # this process's status reports the worker's fault
         if os.WTERMSIG(status) != signal.SIGKILL:
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
@@ -58,7 +60,7 @@ def supervise(control: int, keep: Sequence[int]) -> None:
 
 
 def _wait_for_others(worker: int) -> None:
-    """What has ended and whose parent has ended before it; until then it counts as a process."""
+    """Reaps ended orphans, which count as processes until then."""
     while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid != worker:
         os.waitpid(found.si_pid, 0)
 
@@ -76,7 +78,8 @@ def _kill_the_rest() -> None:
 
 
 def limit_self(*, cpu_s: int, data_bytes: int, file_bytes: int, processes: int) -> None:
-    """Sets hard limits for this process and all that it starts. Processes count per user, and not at all for root."""
+    """Sets hard limits for this process and its children. The limit on processes is per user, and does not apply to
+    root."""
     wanted = {
         resource.RLIMIT_CPU: cpu_s,
         resource.RLIMIT_DATA: data_bytes,
@@ -94,8 +97,8 @@ def limit_self(*, cpu_s: int, data_bytes: int, file_bytes: int, processes: int) 
 
 
 def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> Nursery | None:
-    """What comes before the submission: the supervisor above it, limits, walls. Returns where the processes of pieces
-    in Python come from, if there are any."""
+    """Sets up the process for a submission: the supervisor above it, limits, walls. Returns the nursery for processes
+    of Python pieces, if there are any."""
     supervise(control, [reply_fd])
     limit_self(**settings["limits"])
     nursery = Nursery() if settings["guests"] else None
@@ -111,8 +114,8 @@ def serve(
     nursery: Nursery | None = None,
     around: Walls | None = None,
 ) -> None:
-    """Answers requests until the parent closes the pipe. ``given``: as for a Runner, ``around``: this process's walls,
-    which come around a piece in Python once more."""
+    """Answers requests until the parent closes the pipe. ``given``: as for a Runner; ``around``: this process's walls,
+    which are set up again around a Python piece."""
     sys.unraisablehook = say_in_a_line
     if nursery is not None:
         nursery.start(mine, around, (requests.fileno(), reply_fd))

@@ -1,7 +1,7 @@
-"""Grades what a class has handed in, into a gradebook: what is in it already is not graded again.
+"""Grades a class's submissions into a gradebook; submissions already in it are not graded again.
 
-:func:`collect` reads all submissions once, before any of their code runs. :func:`grade_class` runs what is left to do
-on an executor (:mod:`ep_lib.workshop.marking`) and appends each result as it comes, so an interrupt loses nothing.
+:func:`collect` reads all submissions once, before any of their code runs. :func:`grade_class` runs the remaining ones
+on an executor (:mod:`ep_lib.workshop.marking`) and appends each result as it arrives, so an interrupt loses nothing.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from ep_lib.workshop.marking import Job, Result, Work
 from ep_lib.workshop.puzzles import graded, page
 from ep_lib.workshop.reading import Unreadable, read
 
-EVERYBODY = "all"  # of whom to grade again
+EVERYBODY = "all"  # as the learners to grade again
 _MOST_NAMED = 3  # notebooks
 _MOST_OF_AN_ANSWER = 16 << 10  # bytes; puzzles take one to five lines
-NOTHING = ""  # in place of an exercise: a learner of whom nothing was found
+NOTHING = ""  # in place of an exercise: a learner without any files
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A job, or why there is none; and what the instructor should know of these files."""
+    """A job, or the reason for none; and notes about these files for the instructor."""
 
     job: Job
     problem: str = ""
     flags: tuple[str, ...] = ()
     place: str = ""  # of the submission
-    is_told: bool = False  # when it was handed in is known from `--times`
-    id: str = ""  # of the learner, by the platform
+    is_told: bool = False  # the time of the submission is from `--times`
+    id: str = ""  # the platform's id of the learner
     email: str = ""
 
     @property
@@ -54,22 +54,22 @@ class Entry:
 def collect(
     place: Path, exercises: Sequence[Exercise], *, puzzles: bool, known: Mapping[str, str] | None = None
 ) -> list[Entry]:
-    """What is to be graded of all submissions in ``place``, a folder or an archive.
+    """The entries to grade from all submissions in ``place``, a folder or an archive.
 
-    ``puzzles``: those in notebooks, too. With one exercise, everybody has an entry for it. Raises GradingError if there
-    is no such place. ``known``: :meth:`Book.places`, so that who is in the book keeps their name.
+    ``puzzles``: include those in notebooks. With one exercise, every learner has an entry for it. ``known``:
+    :meth:`Book.places`, so that learners in the book keep their name. Raises GradingError if there is no such place.
     """
     return _collected(submissions(place, exercises, known), exercises, puzzles=puzzles)
 
 
 def collect_folders(folders: Iterable[Path], exercises: Sequence[Exercise], *, puzzles: bool) -> list[Entry]:
-    """The same of single folders, whose names are those of the learners. Raises GradingError if one is not there."""
+    """The same for single folders, named after the learners. Raises GradingError if one is missing."""
     found = [handed_in.folder(place, exercises) for place in folders]
     return _collected(found, exercises, puzzles=puzzles)
 
 
 def with_times(entries: Iterable[Entry], times: Mapping[str, str]) -> list[Entry]:
-    """The same, handed in when ``times`` says, by learner, in place of the files' dates."""
+    """The same entries, with the submission times from ``times``, by learner, in place of the files' dates."""
     return [
         dataclasses.replace(each, job=dataclasses.replace(each.job, submitted=time), is_told=True) if time else each
         for each in entries
@@ -94,9 +94,7 @@ def _collected(found: Iterable[Submission], exercises: Sequence[Exercise], *, pu
 
 
 def _entries(submission: Submission, exercises: Iterable[Exercise], *, puzzles: bool) -> Iterator[Entry]:
-    of_puzzles = (
-        list(_puzzles(submission)) if puzzles else []
-    )  # first: what is wrong with a notebook stands in all rows
+    of_puzzles = list(_puzzles(submission)) if puzzles else []  # first: a notebook's problem appears in all rows
     for exercise in exercises:
         found = pieces_in(submission, exercise)
         if not found.files and not found.problem:
@@ -111,8 +109,8 @@ def _entries(submission: Submission, exercises: Iterable[Exercise], *, puzzles: 
 
 
 def _read(function: Callable[..., Any], exercise: str, files: Mapping[str, bytes], otherwise: Any) -> Any:
-    """What a function of :mod:`ep_lib.workshop.similar` says of files; ``otherwise`` of those that cannot be read,
-    which get no points."""
+    """The result of a function of :mod:`ep_lib.workshop.similar` for files; ``otherwise`` for unreadable ones, which
+    get no points."""
     try:
         return read(function, exercise, dict(files))
     except Unreadable:
@@ -125,7 +123,7 @@ def _flags(submission: Submission) -> tuple[str, ...]:
 
 
 def _puzzles(submission: Submission) -> Iterator[Entry]:
-    """The notebooks' answers, if there are any beside what the cells say from the beginning."""
+    """The notebooks' answers, if any cell differs from its initial text."""
     answers: dict[str, dict[str, bytes]] = {}
     places: dict[str, list[str]] = {}
     problems: dict[str, str] = {}
@@ -153,7 +151,7 @@ def _puzzles(submission: Submission) -> Iterator[Entry]:
             if len(data) > _MOST_OF_AN_ANSWER:  # a compiler may need minutes for it
                 problems[name] = f"puzzle {number} has {len(data)} bytes; an answer has at most {_MOST_OF_AN_ANSWER}"
             if path.name == page.NAME and number in answers.get(name, {}):
-                continue  # the notebook that asks counts before the page of all puzzles, which is read last
+                continue  # the puzzle's own notebook counts before the page of all puzzles, which is read last
             if answers.setdefault(name, {}).setdefault(number, data) != data:
                 problems[name] = f"puzzle {number} is answered in {places[name][0]} and in {path}; hand in one of them"
             if str(path) not in places.setdefault(name, []):
@@ -166,8 +164,8 @@ def _puzzles(submission: Submission) -> Iterator[Entry]:
 
 
 def times_from(file: Path) -> dict[str, str]:
-    """When learners handed in, from a CSV file with columns "learner" and "time". Raises GradingError, also for a
-    learner with two times: which of them is meant?"""
+    """The submission times of learners, from a CSV file with columns "learner" and "time". Raises GradingError, also
+    for a learner with two times."""
     try:
         rows = list(csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -185,9 +183,9 @@ def times_from(file: Path) -> dict[str, str]:
 
 
 def left_to_do(book: Book, entries: Iterable[Entry], regrade: Collection[str] = ()) -> list[Entry]:
-    """The entries whose files this version of the library has not graded yet, or that are to be graded again.
+    """The entries whose files this version of the library has not graded yet, or that must be graded again.
 
-    Raises GradingError for a learner to be graded again of whom there is nothing.
+    Raises GradingError for a learner to be graded again who has no files.
     """
     entries = list(entries)
     if unknown := set(regrade) - {EVERYBODY} - {each.job.learner for each in entries}:
@@ -221,7 +219,7 @@ def grade_class(
     """Grades ``entries`` and appends each result to the book, then yields it.
 
     ``executor`` runs ``work`` at ``workers`` places. ``ready`` is called with an exercise's name before its first job
-    is handed out. Another grader with the same book may be at work: what it has done meanwhile is left out.
+    is handed out. Another grader may use the same book: its results are not computed again.
     """
     flags = {id(each.job): each.flags for each in entries}
     rounds = {
@@ -229,7 +227,7 @@ def grade_class(
         for each in entries
     }
 
-    slow: set[str] = set()  # learners of whom something never ended
+    slow: set[str] = set()  # learners with a run that never ended
 
     def keep(result: Result, job: Job) -> Result:
         told = [*result.record.get("flags", []), *flags[id(job)]]
@@ -262,9 +260,9 @@ def _supply(
     ready: Callable[[str], None],
     slow: Collection[str],
 ) -> Iterator[Job]:
-    """Jobs exercise by exercise, and within one in any order: two graders at once then share the work.
+    """Yields jobs exercise by exercise, each in random order, so that two concurrent graders share the work.
 
-    What is left of learners in ``slow``, who may join it meanwhile, comes when all others are done.
+    The remaining jobs of learners in ``slow``, which may grow meanwhile, come last.
     """
     waiting = [each for each in entries if not each.problem]
     random.shuffle(waiting)

@@ -1,7 +1,8 @@
-"""The learner's copies of the notebooks, in ``mine/notebooks/``: git stays clean, and a newer course loses no work.
+"""The learner's copies of the notebooks, in ``mine/notebooks/``: git stays clean, and an update of the course loses no
+work.
 
-A copy that the learner has not edited is replaced when the course's notebook changes. One that has been edited stays,
-and the new one is put beside it, as ``NN_topic.new.ipynb``. Outputs do not count as edits.
+A copy that the learner has not edited is replaced when the course's notebook changes. An edited copy stays, and the new
+one is put beside it as ``NN_topic.new.ipynb``. Outputs do not count as edits.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ LANGUAGE = {  # as ipykernel has it
     "pygments_lexer": "ipython3",
     "version": sys.version.split()[0],
 }
-_RECORD = ".course.json"  # by file: which version of the course's notebook was copied, and what the copy was then
+_RECORD = ".course.json"  # by file: the copied version of the course's notebook, and the digest of the copy then
 _NEW = ".new.ipynb"
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Where the copies are, and what is to be said about them."""
+    """The folder of the copies, and messages about them."""
 
     folder: Path
     messages: tuple[str, ...]
@@ -86,26 +87,25 @@ def _update(root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def _moved(text: str) -> str:
-    """The notebook with links that lead out of its folder as they must be one folder further down, and with the words
-    for this Python that its kernel will say: JupyterLab writes them down, and would call a notebook that has just been
-    opened changed."""
+    """The notebook with its relative links adjusted to one folder further down, and with this Python's kernel metadata:
+    JupyterLab would otherwise write the metadata, and show a freshly opened notebook as changed."""
     language = f'"language_info": {json.dumps(LANGUAGE)}'
     text = re.sub(r'"language_info":\s*\{\s*"name":\s*"python"\s*\}', lambda _: language, text)
     return re.sub(r"\]\(\.\./", "](../../", text)
 
 
 def _written(notebook: Path) -> str:
-    """A digest of what a notebook says, without outputs and other traces of a run."""
+    """A digest of a notebook's content, without outputs and other traces of a run."""
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         said = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-    except (ValueError, KeyError, TypeError):  # broken, or something else entirely: the learner's, whatever it is
+    except (ValueError, KeyError, TypeError):  # broken or no notebook: it counts as the learner's
         return hashlib.sha256(notebook.read_bytes()).hexdigest()
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def _free_name(copy: Path, text: str) -> Path:
-    """A file beside the copy that does not exist, or holds this already."""
+    """A path beside the copy that is free, or already has this content."""
     for number in range(1, 1000):
         beside = copy.with_name(copy.stem + (_NEW if number == 1 else f".new{number}.ipynb"))
         if not beside.exists() or beside.read_text(encoding="utf-8") == text:
@@ -114,7 +114,7 @@ def _free_name(copy: Path, text: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a reader never sees half of a file."""
+    """Writes a file atomically: a reader never sees half of it."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     if path.exists():

@@ -1,4 +1,4 @@
-"""The map at the head of each notebook: which part of ep_lib stands by now, which piece the learner adds here, and the
+"""The map at the head of each notebook: the finished parts of ep_lib, the piece that the learner adds here, and the
 paths through the course with their hours."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ep_lib.workshop.notes import CODE
 
 @dataclass(frozen=True)
 class Stage:
-    """What a notebook adds to the library: ``files`` are relative to ep_lib/, ``words`` say what they are for.
+    """A notebook's addition to the library: ``files`` are relative to ep_lib/, ``words`` describe their purpose.
 
     ``hours`` is an estimate for one person who reads, with the puzzles and one exercise (in 00 both, which are small).
-    ``side``: who goes there; "" on the main path. ``takes``: predictions, puzzles and exercises that bear another
+    ``side``: its audience; "" on the main path. ``takes``: predictions, puzzles and exercises that bear another
     notebook's number, so that mine/progress.json stays valid.
     """
 
@@ -40,7 +40,7 @@ class Stage:
 
     @property
     def line(self) -> str:
-        """Where the notebook stands in the course: a line of its first cell."""
+        """The notebook's place in the course: a line of its first cell."""
         if self.side:
             return f"*A side path, for {self.side}; {in_hours(self.hours)}. The main path: {MAIN_PATH}.*"
         number = MAIN.index(self) + 1
@@ -124,7 +124,7 @@ STAGES = (
     ),
 )
 MAIN = tuple(stage for stage in STAGES if not stage.side)
-DEMO_HOURS = 0.5  # the demo on one's own code, which ends the main path
+DEMO_HOURS = 0.5  # the demo on the learner's own code, which ends the main path
 MAIN_HOURS = sum(stage.hours for stage in MAIN) + DEMO_HOURS
 MAIN_PATH = f"{', '.join(stage.notebook for stage in MAIN)}, then `ep-lib demo --mine`: {in_hours(MAIN_HOURS)}"
 ROLES = {  # behind the main path
@@ -149,7 +149,7 @@ def paths() -> str:
 
 
 _BOX = "border:{line}; border-radius:4px; padding:0.3em 0.5em; {ink}"
-_LOOKS = {  # what it is called, and how it looks: not by its colour alone
+_LOOKS = {  # name and style: not distinguished by colour alone
     "stands": _BOX.format(line="1px solid #009E73", ink="background:#009E731f"),
     "added here": _BOX.format(line="3px solid #0072B2", ink="background:#0072B226"),
     "comes later": _BOX.format(line="1px dashed #999999", ink="opacity:0.75"),
@@ -169,7 +169,7 @@ class CourseMap:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """What the learner writes at this stage: the exercises, and whether they are in mine/ already."""
+        """The learner's exercises at this stage, and whether they are in mine/ already."""
         try:
             root = workshop_root()
             found = [exercises.find(name, root) for name in exercises.names(root)]
@@ -226,7 +226,7 @@ def _begun(root: Path, exercise: str) -> bool:
 
 
 def course_map(notebook: str) -> CourseMap:
-    """The map as it is at the head of a notebook ("01"). Raises ArgumentError for a number that none has."""
+    """The map at the head of a notebook ("01"). Raises ArgumentError for an unknown number."""
     wanted = text("a notebook's number", notebook).strip()
     for stage in STAGES:
         if stage.notebook == wanted:

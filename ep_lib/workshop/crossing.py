@@ -1,7 +1,7 @@
-"""What crosses between the worker, which plays the test's part, and the process of a learner's piece in Python.
+"""Messages between the worker, which plays the test's part, and the process of a learner's Python piece.
 
-The worker is trusted, so what it sends is a pickle; what comes from a piece is JSON (:mod:`ep_lib.bootstrap.wire`) and
-never more than that. An object that is no plain data stays where it is, and a number stands for it.
+The worker is trusted, so it sends pickles; a piece sends only JSON (:mod:`ep_lib.bootstrap.wire`). An object that is
+not plain data stays in its process, and a number represents it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ep_lib.workshop.pieces import place_in
 MAX_MESSAGE = 4000  # characters of an exception that travel
 MOST_TOLD = 32 << 20  # bytes of one message from a piece
 _TYPES = frozenset((bool, int, float, *np.sctypeDict.values()))
-_GROUP = getattr(builtins, "ExceptionGroup", None)  # holds others, which do not travel
+_GROUP = getattr(builtins, "ExceptionGroup", None)  # contains others, which are not sent
 _LENGTH = struct.Struct("<I")
 _SIMPLE = (bool, int, float, str, type(None))
 PLAIN = (*_SIMPLE, bytes, bytearray, memoryview, np.generic, np.ndarray)
@@ -35,13 +35,14 @@ class GivenWasChanged(EpError):
 
 
 def cut(text: str) -> str:
-    """No more than MAX_MESSAGE characters, and no half lines."""
+    """Cuts a text to MAX_MESSAGE characters, at the end of a line."""
     return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE].rpartition("\n")[0]
 
 
 # ---- exceptions ------------------------------------------------------------------------------------------------------
 def told_of(error: BaseException, mine: Path | None = None) -> dict[str, Any]:
-    """An exception as it travels. ``mine``: whose line is told, if the error came through one."""
+    """An exception as a message. ``mine``: the folder of the learner's files, whose line is included if the error
+    passed through one."""
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, BaseException)],
         "text": cut(str(error)),
@@ -51,8 +52,8 @@ def told_of(error: BaseException, mine: Path | None = None) -> dict[str, Any]:
 
 
 def error_of(told: Mapping[str, Any]) -> Exception:
-    """What raises as the error did that ``told`` tells of: of its name, and of the first of its classes that Python or
-    this library has. Its attribute ``place`` says where in a piece it was, if it was."""
+    """The exception for the message ``told``: with its name, derived from the first of its classes that Python or this
+    library has. Its attribute ``place`` is the line in a piece, if any."""
     kinds = [str(kind) for kind in told["kinds"]]
     base = next(filter(None, map(_known, kinds)), Exception)
     kind: Any = type(kinds[0], (base,), {"__str__": lambda self: str(self.args[0]), "__init__": lambda *_: None})
@@ -70,8 +71,8 @@ def _known(name: str) -> type[Exception] | None:
 
 # ---- values ----------------------------------------------------------------------------------------------------------
 def value_of(obj: Any) -> Any:
-    """An object of a piece's as plain data, where it has values: of a tensor the array, of what can be gone through
-    the parts. None: it is plain already, or is no such object."""
+    """A piece's object as plain data: a tensor's array, the elements of an iterable. None: it is plain already, or has
+    no values."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(obj, torch.Tensor):
         return ["tensor", like("numpy", obj.detach())]
@@ -87,7 +88,7 @@ def value_of(obj: Any) -> Any:
 
 
 def object_of(kind: str, value: Any) -> Any:
-    """What :func:`value_of` was given, but for the class of containers."""
+    """The inverse of :func:`value_of`, except for the class of containers."""
     if kind == "tensor":
         return like("torch", value)
     if kind == "dtype":
@@ -97,12 +98,12 @@ def object_of(kind: str, value: Any) -> Any:
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 def write(fd: int, data: bytes) -> None:
-    """One message. BrokenPipeError if the other end is gone."""
+    """Writes one message. Raises BrokenPipeError if the other end is gone."""
     write_all(fd, _LENGTH.pack(len(data)) + data)
 
 
 def read(fd: int, most: int | None = None) -> bytes:
-    """One message; b"" if the other end is closed, or announces more than ``most`` bytes."""
+    """Reads one message; b"" if the other end is closed, or announces more than ``most`` bytes."""
     prefix = read_exactly(fd, _LENGTH.size)
     length = _LENGTH.unpack(prefix)[0] if prefix else 0
     return b"" if most is not None and length > most else read_exactly(fd, length)

@@ -1,9 +1,9 @@
-"""Where submissions are graded, and schedules explored: threads of this machine, the processes of mpiexec, or the
+"""Executors for grading submissions and exploring schedules: threads of this machine, the processes of mpiexec, or the
 workers of a Dask cluster.
 
 Each is an executor of ``concurrent.futures`` that runs :func:`ep_lib.workshop.marking.work`; any other one can be
-handed to :func:`ep_lib.workshop.marking.run`, or to :func:`ep_lib.check`. A worker needs ep_lib of the same version and
-a compiler, and no files: a job carries the submission. Walls and limits are the worker's own.
+passed to :func:`ep_lib.workshop.marking.run`, or to :func:`ep_lib.check`. A worker needs the same version of ep_lib and
+a compiler, but no files: a job contains the submission. Each worker applies walls and limits itself.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _PATIENCE = "10s"  # for a scheduler to answer
 
 @contextmanager
 def open_executor(name: str = "threads", jobs: int = 1) -> Iterator[tuple[Executor, int] | None]:
-    """The executor called ``name``, and how many submissions it grades at a time: ``jobs`` for threads.
+    """The executor called ``name``, and the number of submissions that it grades concurrently: ``jobs`` for threads.
 
-    Under mpiexec rank 0 gets the executor. The others serve it inside of this call, and then get None: they are done.
-    Raises ArgumentError for a name that is none of :data:`HELP`, and BackendUnavailable where a package is missing, no
+    Under mpiexec rank 0 gets the executor. The others serve it within this call, and then get None. Raises
+    ArgumentError for a name that is not in :data:`HELP`, and BackendUnavailable where a package is missing, no
     scheduler answers, or it has no workers.
     """
     if name == "threads":

@@ -1,4 +1,4 @@
-"""What an exercise is: a folder under ``solutions/`` with an ``exercise.toml``, which is read and checked here.
+"""Exercises: folders under ``solutions/`` with an ``exercise.toml``, which this module reads and checks.
 
 The folder is the source of truth. Its pieces are the files that ``ep_lib`` itself runs (``runs_as`` says where the copy
 is), the learner's version under ``exercises/`` is generated from it (:mod:`ep_lib.workshop.generate`), and the hidden
@@ -25,7 +25,7 @@ from ep_lib.require import a_path, show
 METADATA = "exercise.toml"
 CARRIED = Path(ep_lib.__file__).resolve().parent / "_workshop"  # of an installed wheel (setup.py)
 ROUTER = "09_router"
-# What is counted on the way of a token, in one of the ways of `ep-lib demo --mine` or another
+# Counters on the path of a token, in one of the modes of `ep-lib demo --mine`
 _OF_A_MODEL = {"kCountSignals", "kCountRingRows", "kCountDispatchRows", "kCountCombineRows", "kCountPackets"}
 ON_GPUS = "ep-lib demo --mine --backend cuda --ranks 2"
 _OPTIONAL = ("otherwise", "given")  # of a hole
@@ -33,9 +33,9 @@ _OPTIONAL = ("otherwise", "given")  # of a hole
 
 @dataclass(frozen=True)
 class Task:
-    """One graded task: its number, what it asks in half a line, and the points it gives.
+    """One graded task: its number, a short description, and its points.
 
-    ``stands_on``: numbers of the tasks whose code this one calls, so that their mistakes show here, too.
+    ``stands_on``: numbers of the tasks whose code this one calls, so that their mistakes also show here.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Hole:
 
     ``at`` is the name in the markers: the task's number, and a letter if a task has several holes (``5a``).
     ``otherwise`` is code that keeps the unfinished function well-formed (``return false;``). ``given`` is wrong code
-    that the learner repairs: it fills the hole instead of the line that fails loudly.
+    that the learner repairs: it fills the hole in place of the failing line.
     """
 
     at: str
@@ -65,11 +65,10 @@ class Hole:
 
 @dataclass(frozen=True)
 class InTheLibrary:
-    """What a finished piece does in the library: the table ``[mine]`` of exercise.toml.
+    """The use of a finished piece in the library: the table ``[mine]`` of exercise.toml.
 
-    ``piece``: what the learner calls it ("your ring"). ``carries``: what is counted, as the words of a sentence ("rows
-    went through your ring"). ``count``: the counter of <ep/pieces.cuh>; "" where only the tutorial's kernels call it,
-    whose launches are counted.
+    ``piece``: its name for the learner ("your ring"). ``carries``: the count in words ("rows went through your ring").
+    ``count``: the counter of <ep/pieces.cuh>; "" if only the tutorial's kernels call it, whose launches are counted.
     """
 
     piece: str
@@ -88,12 +87,12 @@ class Exercise:
     pieces: tuple[str, ...]  # paths relative to the solution's folder; for headers also the include path
     tasks: tuple[Task, ...]
     holes: tuple[Hole, ...]
-    intro: str = ""  # what the exercise is about, for its README
+    intro: str = ""  # its topic, for its README
     also: tuple[str, ...] = ()  # files of runs_as that the pieces include, copied as they are
-    version: int = 1  # another one where code written for the exercise so far does not fit any more
-    changed: str = ""  # since the version before, in a sentence
+    version: int = 1  # increased if earlier solutions no longer fit
+    changed: str = ""  # the changes since the last version, in a sentence
     mine: InTheLibrary | None = None
-    first: bool = False  # whether its number means it, although other exercises have the same
+    first: bool = False  # whether it has its number by default, among several exercises
 
     @property
     def solution_dir(self) -> Path:
@@ -105,12 +104,12 @@ class Exercise:
 
     @property
     def given(self) -> tuple[Path, ...]:
-        """The folder with headers that learners get and do not write."""
+        """The folder with the headers that are given to learners."""
         return (self.root / self.runs_as,) if self.also else ()
 
     @property
     def is_of_a_model(self) -> bool:
-        """Whether a model needs the piece (``ep-lib demo --mine``): its router, and what tokens go through."""
+        """Whether a model uses the piece (``ep-lib demo --mine``): its router, and pieces on the path of tokens."""
         return self.name == ROUTER or (self.mine is not None and self.mine.count in _OF_A_MODEL)
 
     @property
@@ -119,7 +118,7 @@ class Exercise:
 
     @property
     def short_name(self) -> str:
-        """What to call it in commands: its number, or its whole name if several exercises have that number."""
+        """Its name in commands: its number, or its whole name if several exercises have that number."""
         number = self.name.split("_", 1)[0]
         return number if _matches(number, names(self.root), self.root) == [self.name] else self.name
 
@@ -133,8 +132,8 @@ class Exercise:
 def workshop_root(holding: str = "solutions", error: type[EpError] = GradingError) -> Path:
     """The folder of the workshop that has a folder ``holding``; raises ``error`` if there is none.
 
-    $EP_LIB_WORKSHOP names it; without that it is the clone that holds this ep_lib, or the current folder, or the one
-    above it that has notebooks and solutions.
+    It is $EP_LIB_WORKSHOP; by default the clone of this ep_lib, else the current folder or the nearest one above it
+    with notebooks and solutions.
     """
     given = os.environ.get("EP_LIB_WORKSHOP")
     candidates = [Path(given).expanduser()] if given else [Path(ep_lib.__file__).resolve().parents[1], Path.cwd()]
@@ -152,16 +151,16 @@ def workshop_root(holding: str = "solutions", error: type[EpError] = GradingErro
 
 
 def file_of_the_course(file: str | Path, root: Path) -> Path:
-    """Where a file of the course is: in the workshop ``root``, or beside the installed ep_lib: the workshop that a
-    wheel makes has no ep_lib/ of its own."""
+    """The path of a course file: in the workshop ``root``, or beside the installed ep_lib, since a wheel's workshop has
+    no ep_lib/ of its own."""
     place = root / file
     return place if place.exists() else Path(ep_lib.__file__).resolve().parents[1] / file
 
 
 def make_workshop(folder: Path) -> Path:
-    """Copies what an installed ep_lib carries to ``folder``, or to a new folder in it if it is not empty.
+    """Copies the workshop of an installed ep_lib to ``folder``, or to a new folder in it if it is not empty.
 
-    Returns where notebooks/, exercises/ and the others are now. Raises GradingError if they cannot be written.
+    Returns the new folder of notebooks/, exercises/ and so on. Raises GradingError if they cannot be written.
     """
     root = folder if not any(folder.iterdir()) else folder / "ep_lib_workshop"
     try:
@@ -201,22 +200,22 @@ def find(name: str | int, root: Path | None = None) -> Exercise:
 
 
 def _matches(wanted: str, known: list[str], root: Path) -> list[str]:
-    """The ``known`` names that ``wanted`` may mean: a whole name, its number, or what follows the number. Of several
-    exercises with a number, the one whose exercise.toml says ``first = true`` is meant."""
+    """The ``known`` names that ``wanted`` may mean: a whole name, its number, or what follows the number. Among several
+    exercises with one number, the one with ``first = true`` in exercise.toml counts."""
     found = [each for each in known if wanted in (each, *each.split("_", 1))]
     first = [name for name in found if len(found) > 1 and load(root / "solutions" / name / METADATA, root).first]
     return first or found
 
 
 def load(path: Path, root: Path) -> Exercise:
-    """Reads and checks one exercise.toml. Raises GradingError, which says what is wrong with it."""
+    """Reads and checks one exercise.toml. Raises GradingError, which names the mistake in it."""
     try:
         return _checked(path.read_text(encoding="utf-8"), path, root)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise GradingError(f"cannot read {path}: {error}") from error
 
 
-@functools.lru_cache(64)  # a notebook asks a hundred times, and the same text is the same exercise
+@functools.lru_cache(64)  # a notebook reads it a hundred times, and equal text gives an equal exercise
 def _checked(text: str, path: Path, root: Path) -> Exercise:
     raw = tomllib.loads(text)
     tasks = tuple(

@@ -1,4 +1,4 @@
-"""A learner's piece in Python, as the worker that plays the test's part has it: in a process of its own, behind a pipe.
+"""The worker's side of a learner's Python piece, which runs in a process of its own, behind a pipe.
 
     piece.call("frame", body)               what the function returned, as plain data
     cache = piece.make("RegistrationCache", register, deregister, 0)   an object that stays there: a Far
@@ -6,9 +6,9 @@
     loss.get("requires_grad")               an attribute
     piece.make("torch:mul", weights, 1)     a function of a library, called there
 
-What the piece is given it has as a copy, but for functions, and objects of classes that say what of them is ``OPEN``:
-these stay here, and the piece calls, reads and writes what is open. ``FIXED`` is what never changes: it goes along. So
-a piece's process has the arguments of its calls, and nothing else of a test.
+The piece gets copies of its arguments, except functions and objects of classes that declare attributes as ``OPEN``:
+these stay here, and the piece calls, reads and writes their open attributes. ``FIXED`` attributes never change and are
+copied. So a piece's process has the arguments of its calls, and nothing else of a test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Far:
-    """An object in a piece's process. ``shown``: what it shows itself as; untrusted, like all that comes from there."""
+    """An object in a piece's process. ``shown``: its repr; untrusted, like all data from there."""
 
     def __init__(self, guest: Guest, number: int, shown: str = "") -> None:
         self._guest, self._number, self._shown = guest, number, shown
@@ -51,10 +51,10 @@ class Far:
         return self._number
 
     def call(self, path: str, *given: Any, unchanged: str = "", may_be_none: bool = False, **named: Any) -> Any:
-        """What a function returns. ``unchanged``: the names of the first arguments that are to stay as they are, "_"
-        for one that need not.
+        """The result of a function. ``unchanged``: the names of the first arguments, which the call must not change;
+        "_" for one that it may change.
 
-        Raises what the function raises; GivenWasChanged; TypeError if it returns None, unless it may.
+        Raises the function's exceptions; GivenWasChanged; TypeError if it returns None, unless allowed.
         """
         found = self._guest.ask(self._number, "call", path=path, given=given, named=named, unchanged=unchanged.split())
         return _something(path, found, may_be_none=may_be_none)
@@ -67,7 +67,7 @@ class Far:
         return _something(path, found, may_be_none=may_be_none)
 
     def get(self, path: str = "") -> Any:
-        """An attribute; without a path, the object's own value, where it is plain data."""
+        """An attribute; without a path, the object's own value, if it is plain data."""
         return self._guest.ask(self._number, "get", path=path)
 
     def set(self, name: str, value: Any) -> None:
@@ -81,56 +81,56 @@ def _something(path: str, found: T, *, may_be_none: bool) -> T:
 
 
 class Guest(Far):
-    """The piece itself, and its process. It has one caller at a time."""
+    """The piece itself, and its process. Only one caller may use it at a time."""
 
     def __init__(self, nursery: Nursery, piece: str, endless: Sequence[str], share: float, *, compiles: bool) -> None:
         self._nursery = nursery
         self._pid, self._from, self._to = nursery.new(piece, endless, share, compiles=compiles)
         self._lent: list[Any] = []
-        # Lists that change in the piece as they do here, and arrays of a rank that it has, too; each as it knows them.
+        # Shared lists, and shared arrays of a rank; each with the state that the piece knows.
         self._lists: list[tuple[list[Any], list[Any]]] = []
         self._mirror: list[tuple[NDArray[np.uint8], bytes]] = []
         super().__init__(self, 0, piece)
 
     def imported(self) -> list[str]:
-        """Waits until the piece is imported, and returns the modules that this has brought, as the piece's process
-        says. Raises what that raises."""
+        """Waits until the piece is imported, and returns the modules that the import has loaded, as the piece's process
+        reports. Raises the import's exceptions."""
         return [str(name) for name in self._outcome() or ()]
 
     def anew(self) -> None:
-        """Imports it once more: its variables are what they were at first, and it has nothing of this process."""
+        """Imports the piece again: its variables have their initial values, and it has no objects of this process."""
         self._forget()
         self.ask(0, "anew")
 
     def _forget(self) -> None:
-        """Arrays keep the heap of a machine alive."""
+        """Drops arrays, which would keep the heap of a machine alive."""
         self._lent.clear()
         self._lists.clear()
         self._mirror.clear()
 
     def array(self, array: NDArray[Any]) -> _Array:
-        """An argument that is an array which kernels use, and no copy: both sides see what becomes of it whenever one
-        calls the other. No kernel runs in between."""
+        """Passes an array that kernels use as a shared one instead of a copy: each side sees the other's changes at
+        every call. No kernel runs in between."""
         plain = np.asarray(array)
         in_memory = plain.transpose(np.argsort([-stride for stride in plain.strides], kind="stable"))
         flat = in_memory.reshape(-1).view(np.uint8)
         for number, (before, known) in enumerate(self._mirror):
             if before.size == flat.size and before.ctypes.data == flat.ctypes.data:
-                self._mirror[number] = flat, known  # of memory that was freed and given again, this one counts
+                self._mirror[number] = flat, known  # if memory was freed and reused, this array counts
                 return _Array(number, plain)
         self._mirror.append((flat, flat.tobytes()))
         return _Array(len(self._mirror) - 1, plain)
 
     def share(self, shared: list[Any]) -> None:
-        """From now on, wherever this list goes along, the piece has one that becomes what this one is."""
+        """Shares a list: when it is passed later, the piece has a list with the same content."""
         self._lists.append((shared, shared[:]))
 
     def number_of(self, shared: list[Any]) -> int | None:
-        """Of a list that changes there, too."""
+        """The number of a shared list."""
         return next((number for number, (each, _) in enumerate(self._lists) if each is shared), None)
 
     def known(self, number: int) -> bytes:
-        """What the piece knows of an array, or is about to know."""
+        """The content of an array that the piece knows, or will know next."""
         return self._mirror[number][1]
 
     def ask(self, number: int, what: str, **order: Any) -> Any:
@@ -138,9 +138,9 @@ class Guest(Far):
         return self._outcome()
 
     def end(self) -> None:
-        """Ends its process, and what that has started in its group. Others the supervisor ends."""
+        """Ends its process, and the processes in its group. The supervisor ends any others."""
         os.kill(self._pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):  # it has gone to another group
+        with contextlib.suppress(ProcessLookupError):  # it has moved to another group
             os.killpg(self._pid, signal.SIGKILL)
         self._nursery.wait(self._pid)
         os.close(self._from)
@@ -171,7 +171,7 @@ class Guest(Far):
                 return {"value": None}
             found = getattr(lent, name) if name else lent
             return {"value": found(*given, **named) if what == "call" else found}
-        except Exception as error:  # noqa: BLE001 - the piece called: it gets what that raises
+        except Exception as error:  # noqa: BLE001 - the piece has called, and gets the exception
             return {"error": crossing.told_of(error)}
 
     # ---- messages ----------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Guest(Far):
         return crossing.object_of(kind, *rest)
 
     def lend(self, obj: Any) -> tuple[Any, ...]:
-        """What stands for an object of this process in a message to the piece."""
+        """The placeholder for an object of this process in a message to the piece."""
         for number, each in enumerate(self._lent):
             if each is obj:
                 return "lent", number
@@ -231,7 +231,7 @@ class Guest(Far):
         return "new", len(self._lent) - 1, getattr(kind, "KIND", "object"), kind.__name__, methods, values, fixed
 
     def _end_as_it_did(self) -> NoReturn:
-        """The piece's process is gone, or says too much: this one ends as it did, and the grader says how."""
+        """Ends this process like the piece's, which has ended or sent too much; the grader reports it."""
         os.close(self._from)
         os.close(self._to)
         status = self._nursery.wait(self._pid)
@@ -247,7 +247,7 @@ def _methods(kind: Any) -> list[str]:
 
 
 class _Array:
-    """An argument that is an array of a rank's."""
+    """An argument that is a rank's array."""
 
     def __init__(self, number: int, array: NDArray[Any]) -> None:
         self.number, self.array = number, array
@@ -266,7 +266,7 @@ class _Pickler(pickle.Pickler):
             return "array", obj.number, self._guest.known(obj.number), array.shape, array.strides, array.dtype
         if type(obj) is list and (number := self._guest.number_of(obj)) is not None:
             return "list", number, obj[:]
-        is_inner = isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__  # others are a library's
+        is_inner = isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__  # others belong to a library
         if is_inner or isinstance(obj, MethodType) or hasattr(type(obj), "OPEN"):
             return self._guest.lend(obj)
         return None

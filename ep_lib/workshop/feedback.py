@@ -1,7 +1,7 @@
-"""What a learner reads when something failed: exceptions and the checker's findings, shortened to what helps them.
+"""Messages about failures for learners: exceptions and the checker's findings, shortened to the helpful part.
 
 A finding names two places. The learner's own is shown with its line. A line of the hidden test is not shown: instead,
-its comment ``// role: the receiver, reading the data`` says what it does.
+its comment ``// role: the receiver, reading the data`` describes it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ep_lib.emulator.findings import Access
+from ep_lib.jit.device_state import BELOW_ZERO
 from ep_lib.jit.lexer import without_comments
 from ep_lib.workshop.crossing import GivenWasChanged
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime
@@ -37,10 +38,10 @@ _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner
 _TEST = "/hidden/"
 _TEST_PLACE = re.compile(r"\S*/hidden/[\w/]+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
 _TEST_LINE = re.compile(r"line \d+ of \S*/hidden/[\w/]+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
-# Of a compiler that stopped in the test. What it says there is about the learner's functions.
+# A compiler's message in a line of the test: it is about the learner's functions.
 _IN_A_TEST = re.compile(r"<?\S*hidden/[\w/]+\.cuh?>?:\d+: error: (?P<error>[^\n]*)")
 _OF_A_TEST = re.compile(r"\S*/hidden/[\w/]+\.cuh?: (?=error: )")  # as a whole
-_OF_TESTS_OWN = re.compile(r" ?'[^']*\btest::[^']*'")  # what a compiler quotes of the tests' words and types
+_OF_TESTS_OWN = re.compile(r" ?'[^']*\btest::[^']*'")  # quotations of the tests' names and types by a compiler
 _ASSERTED = re.compile(r"static (?:assertion|_assert) failed[^:]*: \"?([^\n\"]*)")  # of a struct that is given
 _OF_A_NAME = re.compile(
     r"declared|not a member|no member|undefined|identifier|arguments?\b|matching|convert|ambiguous|type"
@@ -49,6 +50,7 @@ _UNFINISHED = "The compiler came as far as the tests, which include your file: i
 _RENAMED = "That is where the tests call your functions: keep their names and parameters as the exercise gives them."
 _CALLED = re.compile(r"has no attribute|\bargument")  # of a Python exception outside the learner's file
 _NO_SETTING = " (spawn's timeout=)"  # a learner has not called spawn
+_OF_A_REAL_PROXY = ": has its thread ended"  # advice to the end; in a test, the test plays the proxy
 _LOOPS_IN_TEST = re.compile(r"at \S*/hidden/[\w/]+\.cuh?:\d+(?: \(in [^)]*\))?: (?P<source>.*)")
 _WAITED = "What is waited for was never written: to another place, to another rank, with another value, or not at all?"
 _OVERWRITTEN = (
@@ -68,7 +70,7 @@ _ADVICE = {
     "fault": "Is each index in range, and each address of the rank that it is meant for?",
 }
 _COPY = re.compile(r"\S*\bmine/(?=\S)")
-_A_LINE = "a line of the test"  # left out of a list of who waits where: they wait for a thread of their own warp
+_A_LINE = "a line of the test"  # left out of a list of waits: these wait for a thread of their own warp
 _WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a polling loop.* at (?P<place>.*)")
 _LABEL = "{:<12}"
 _OF_THE_CHILD = (
@@ -76,13 +78,13 @@ _OF_THE_CHILD = (
     ChildTookTooLong.__name__,
     ChildUsedItsTime.__name__,
     BadReply.__name__,
-)  # kinds whose message says all
+)  # kinds with a complete message
 
 
 def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: Sequence[str] = ()) -> str:
-    """The text for a run that ended badly or that the checker complains about; "" if its judge may see the run.
+    """The text for a run that failed or has findings; "" if the run can be judged.
 
-    ``given``: files beside the learner's that the learner does not write.
+    ``given``: provided files, which the learner does not write.
     """
     if outputs.failure and STILL_TO_DO in outputs.failure.message:
         return failure_text(outputs.failure, work)
@@ -91,7 +93,7 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
         return complaint_text(max(real, key=lambda each: _helps(each, given)), given)
     if outputs.failure:
         text = failure_text(outputs.failure, work)
-        # Pieces that can call it are in Python, and their scenarios are Calls.
+        # Only Python pieces can call it, and their scenarios are Calls.
         return (
             text.replace("waits in barrier()", "waits in the test's barrier()")
             if isinstance(scenario, Scenario)
@@ -103,20 +105,22 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
 
 
 def advice_for(outputs: Outputs) -> str:
-    """A sentence for the kind of failure, whatever the test was about; "" if the test's own advice says all."""
+    """General advice for this kind of failure; "" if the test's own advice is enough."""
     failure = outputs.failure
     if failure is None:
         return ""
     if _is_renamed(failure):
         return _RENAMED
+    if BELOW_ZERO in failure.message:
+        return ""
     advice = _ADVICE.get(failure.kind, "")
     seen = [int(a or b) for a, b in _SEEN.findall(failure.message)]
     return _OVERWRITTEN if advice == _WAITED and seen and all(seen) else advice
 
 
 def says_all(outputs: Outputs) -> bool:
-    """Whether the failure is a name that is not there, a value that was not returned, an endless loop, or that the
-    piece has changed what it was given, to which the test's own advice adds nothing."""
+    """Whether the failure explains itself without the test's advice: a missing name, a missing return value, an endless
+    loop, or a changed argument."""
     failure = outputs.failure
     return failure is not None and (
         failure.kind in ("AttributeError", GivenWasChanged.__name__, ChildUsedItsTime.__name__)
@@ -126,7 +130,7 @@ def says_all(outputs: Outputs) -> bool:
 
 
 def _is_renamed(failure: Failure) -> bool:
-    """Of a piece in Python: a function that the tests call is not there, or takes other arguments."""
+    """Whether a function of a Python piece that the tests call is missing, or takes other arguments."""
     return (
         failure.kind in ("AttributeError", "TypeError")
         and _CALLED.search(failure.message) is not None
@@ -139,7 +143,7 @@ def failure_text(failure: Failure, work: Path) -> str:
     if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
         return todo.group()
     text = (
-        (failure.message or "without a word")
+        (failure.message.partition(_OF_A_REAL_PROXY)[0] or "without a word")
         .replace(f"{work}/mine/", "")
         .replace(f"{work}/", "")
         .replace("../mine/", "")
@@ -159,7 +163,7 @@ def failure_text(failure: Failure, work: Path) -> str:
 
 
 def _loop_in_words(line: str, work: Path) -> str:
-    """Of an endless loop whose place is the test's call of a function: which function of the learner's that is."""
+    """An endless loop at the test's call of a function, with the name of the learner's function."""
     place = _LOOPS_IN_TEST.search(line) if " loops without " in line else None
     if place is None:
         return line
@@ -174,7 +178,7 @@ def _loop_in_words(line: str, work: Path) -> str:
 
 
 def _once_each(lines: Iterable[str]) -> list[str]:
-    """Of the threads of a block that wait at the same place, shows the first, and how many more there are."""
+    """Lists threads of a block that wait at one place once: the first, and the number of others."""
     first: dict[object, str] = {}
     more: dict[object, int] = {}
     for number, line in enumerate(lines):
@@ -186,7 +190,7 @@ def _once_each(lines: Iterable[str]) -> list[str]:
 
 
 def complaint_text(complaint: Complaint, given: Sequence[str] = ()) -> str:
-    """What the checker says, both places, and what is missing; about four lines."""
+    """The checker's message, both places, and the missing synchronisation, in about four lines."""
     lines = [f"{complaint.kind}: {complaint.message}"]
     lines += [_side_text(side, given) for side in dict.fromkeys(complaint.sides)]
     if complaint.remedy:
@@ -197,12 +201,12 @@ def complaint_text(complaint: Complaint, given: Sequence[str] = ()) -> str:
 
 
 def _without_test_lines(text: str) -> str:
-    """The text of a finding with the learner's own files and lines, but with none of the test's."""
+    """The text of a finding with the learner's files and lines, but without the test's."""
     return _COPY.sub("", _TEST_LINE.sub(_some_line, text))
 
 
 def without_test_places(text: str) -> str:
-    """A text in which the test's lines are told by what they do; the learner's files keep their paths."""
+    """The text with the test's lines replaced by their roles; the learner's files keep their paths."""
     return _TEST_LINE.sub(_some_line, _TEST_PLACE.sub(_role, text))
 
 
@@ -239,6 +243,6 @@ def _is_own(side: Side, given: Sequence[str]) -> bool:
 
 
 def _helps(complaint: Complaint, given: Sequence[str]) -> int:
-    """Which finding to show: first one about the learner's line, then one that knows exactly what is missing."""
+    """The sort key for findings: first those about the learner's line, then those that know exactly what is missing."""
     own = any(_is_own(side, given) for side in complaint.sides)
     return 4 * own + 2 * ("missing __sync" in complaint.remedy) + bool(complaint.detail)

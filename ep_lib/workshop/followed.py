@@ -1,7 +1,7 @@
-"""Ranks of a learner's program in Python: each of them in a process of its own, the emulator here, in the worker.
+"""Ranks of a learner's Python program: each in a process of its own, the emulator here in the worker.
 
-What a piece gets are a rank and kernels that stand for those here (:class:`TheRank`, :class:`TheKernel`), so what its
-kernels carry, where it meets other ranks and how much memory it takes is seen where it happens (:class:`Followed`).
+A piece gets proxies of the rank and kernels here (:class:`TheRank`, :class:`TheKernel`), so that :class:`Followed` sees
+the data of its kernels, its collectives and its memory use directly.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ extern "C" __global__ void canary(int* word) {
     if (threadIdx.x == 0) *word = static_cast<int>(blockIdx.x);  // canary
 }
 """
-_MOST_NOTED = 4096  # bytes of an array in which a kernel has found something, or that it sends
+_MOST_NOTED = 4096  # bytes of an array that a kernel has received or sends
 
 
 def kernels(source: Path, *names: str) -> dict[str, Kernel]:
-    """A test's kernels by name, compiled, and with them ``note`` and ``canary``."""
+    """A test's compiled kernels by name, with ``note`` and ``canary``."""
     text = sealed.opened(source.read_text(encoding="utf-8")) + _OWN_KERNELS
     found = {name: Kernel.from_source(text, name) for name in (*names, "note", "canary")}
     for kernel in found.values():
@@ -48,7 +48,7 @@ def kernels(source: Path, *names: str) -> dict[str, Kernel]:
     return found
 
 
-# ---- what a piece is given ------------------------------------------------------------------------------------------
+# ---- objects for a piece ---------------------------------------------------------------------------------------------
 class TheKernel:
     """A kernel of the test."""
 
@@ -61,7 +61,7 @@ class TheKernel:
 
 
 class TheRank:
-    """The rank ``rank``, for a piece, which has its arrays as well (:meth:`ep_lib.workshop.far.Guest.array`)."""
+    """The proxy of ``rank`` for a piece, which shares its arrays (:meth:`ep_lib.workshop.far.Guest.array`)."""
 
     KIND = "rank"
     OPEN = (
@@ -94,28 +94,28 @@ class TheRank:
         return self._guest.array(self._rank.to_device(array))
 
     def adopt(self, array: NDArray[Any]) -> int:
-        """An array of the piece's own that a kernel is about to use: which one it is here."""
+        """The array here for an array of the piece that a kernel is about to use."""
         return self._guest.array(self._rank.to_device(array)).number
 
     def launch(self, kernel: TheKernel, grid: Any, block: Any, args: Sequence[Any], shared_bytes: int = 0) -> None:
         self._rank.launch(kernel.kernel, grid, block, args, shared_bytes)
 
 
-# ---- what the test sees ----------------------------------------------------------------------------------------------
+# ---- the test's view -------------------------------------------------------------------------------------------------
 class Journey(NamedTuple):
-    """What a kernel of a rank was given for a peer ("sent"), or found where it waited for the peer's ("received")."""
+    """Data that a kernel of a rank sends to a peer ("sent"), or finds where it waits for a peer's ("received")."""
 
     what: str
     rank: int
     peer: int
     data: str  # hex
-    at: int  # of the target, or of what was waited for: bytes from the beginning of the rank's heap
+    at: int  # offset of the target, or of the awaited data, in the rank's heap
     signal: int
-    least: int = 0  # for which the signal was waited
+    least: int = 0  # the value that the signal was awaited for
 
 
 class Sends(NamedTuple):
-    """Which argument of a kernel is what: ``items`` is a number of elements."""
+    """The roles of a sending kernel's arguments; ``items``: a number of elements."""
 
     source: int
     items: int
@@ -126,7 +126,7 @@ class Sends(NamedTuple):
 
 
 class Receives(NamedTuple):
-    """Which argument of a kernel is what, of one that waits for ``signal`` to be at least ``expected``."""
+    """The roles of the arguments of a kernel that waits for ``signal`` to be at least ``expected``."""
 
     data: int
     items: int
@@ -137,10 +137,10 @@ class Receives(NamedTuple):
 
 
 class Followed:
-    """Kernels that are followed, on each rank with :meth:`follow`: what each of them was given to send to a peer, and
-    which bytes lay where it waited for those of a peer. And where ranks met, and how much symmetric memory they had.
+    """Followed kernels, on each rank with :meth:`follow`: the data that each sends to a peer, and the bytes found where
+    it waits for a peer's. Also the ranks' collectives, and their use of symmetric memory.
 
-    ``kernels``: those of :func:`kernels`.
+    ``kernels``: the result of :func:`kernels`.
     """
 
     def __init__(self, kernels: Mapping[str, Kernel]) -> None:
@@ -157,13 +157,13 @@ class Followed:
     def kernel(
         self, name: str, sends: Sends | None = None, receives: Receives | None = None, waits_for: int | None = None
     ) -> None:
-        """A kernel to follow. What is received may be read otherwise as well, so all of its array is of interest.
-        ``waits_for``: which argument names the rank for which it waits."""
+        """A kernel to follow. Received data may be read in other ways too, so its whole array is noted. ``waits_for``:
+        the argument that names the awaited rank."""
         self._kernels[self._all[name]] = sends, receives, waits_for
 
     def follow(self, rank: Rank) -> list[Kernel]:
-        """Notes from now on what this rank's kernels carry, where it meets other ranks, by any call, and its symmetric
-        memory. Returns the kernels."""
+        """Starts noting the data of this rank's kernels, its collectives of any kind, and its symmetric memory. Returns
+        the kernels."""
         backend = rank._backend
         real_launch, real_gather, real_in_use = backend.launch, backend.all_gather, backend.heap_in_use
         has_launched = False
@@ -196,7 +196,7 @@ class Followed:
 
         def heap_in_use(arrays: Sequence[tuple[int, int]]) -> None:
             if not self._is_over:
-                held = sum(end - begin for begin, end in arrays if begin)  # at 0 are the heap's own words
+                held = sum(end - begin for begin, end in arrays if begin)  # the heap's own words are at 0
                 self._most_held = max(self._most_held, held)
             real_in_use(arrays)
 
@@ -215,12 +215,12 @@ class Followed:
         source: int,
         target: int,
     ) -> None:
-        """Notes what is sent to another rank, or what lies where a kernel has waited, if it has waited for anything."""
+        """Notes the data sent to another rank, or found at the place where a kernel has waited."""
         if len(args) <= max(which):
-            return  # the launch itself says what is wrong, here and below
+            return  # the launch itself reports the mistake, here and below
         count, peer = index(args[which.items]), index(args[which.peer])
         told = which.item_bytes * (count or 0)
-        # Of a number of bytes that is smaller than the array, what is behind them does not travel.
+        # If the number of bytes is smaller than the array, the rest is not sent.
         size = getattr(args[source], "nbytes", told)
         size = min(size, told if what == "sent" else _MOST_NOTED)
         least = index(args[which.expected]) if isinstance(which, Receives) else 0
@@ -235,11 +235,11 @@ class Followed:
             )
 
     def tell(self, rank: Rank) -> None:
-        """What the kernels of this rank have carried so far, once they are done."""
+        """Notes the data of this rank's kernels so far, after they have finished."""
         self._carried += [journey() for journey in self._noted.pop(rank.rank, [])]
 
     def over(self) -> None:
-        """What is launched from now on is not noted."""
+        """Stops noting: later launches do not count."""
         self._is_over = True
 
     def seen(self) -> dict[str, Any]:
@@ -253,24 +253,24 @@ class Followed:
 
 
 def _place(rank: Rank, array: Any) -> int:
-    """Of an array or an address in the rank's symmetric heap: bytes from its beginning. Raises ArgumentError."""
+    """The offset in bytes of an array or an address in the rank's symmetric heap. Raises ArgumentError."""
     address = index(array)
     return rank.offset_of(array) if address is None else address - rank._backend.heap_address(rank.rank)
 
 
 class Carried:
-    """What the judge makes of the journeys that :class:`Followed` has seen."""
+    """The judge's view of the journeys that :class:`Followed` has seen."""
 
     def __init__(self, seen: Mapping[str, Any]) -> None:
         self._journeys = [Journey(*each) for each in seen["carried"]]
 
     def was_sent(self, rank: int, peer: int, wanted: bytes) -> bool:
-        """Whether ``rank`` has sent ``wanted`` to ``peer``, at once or in parts, each a quarter of it at least."""
+        """Whether ``rank`` has sent ``wanted`` to ``peer``, at once or in parts of at least a quarter each."""
         return _is_covered(wanted, (bytes.fromhex(each.data) for each in self._of("sent", rank, peer)))
 
     def was_awaited(self, rank: int, peer: int, came: bytes, before: int = 0) -> bool:
-        """Whether a kernel of ``rank`` has waited for the signal that ``peer`` sent with ``came``, the first one or the
-        tenth after ``before`` others, and found it where that has sent it, at once or in parts."""
+        """Whether a kernel of ``rank`` has waited for ``peer``'s signal of ``came``, whether the first or a later one
+        after ``before`` others, and found the data at its destination, at once or in parts."""
         signals = Counter[int]()
         sent = []
         for it in self._of("sent", peer, rank):
@@ -293,7 +293,7 @@ class Carried:
 
 
 def _is_covered(wanted: bytes, parts: Iterator[bytes]) -> bool:
-    """Whether one of these holds it, or several of them, each a quarter of it at least, make it together."""
+    """Whether one of these contains it, or several of them, of at least a quarter each, form it together."""
     covered = bytearray(len(wanted))
     for part in parts:
         if wanted in part:
@@ -304,11 +304,11 @@ def _is_covered(wanted: bytes, parts: Iterator[bytes]) -> bool:
 
 
 def findings_of(main: Callable[..., Any], ranks: int, canary: Kernel, seeds: int, heap_bytes: int) -> list[str]:
-    """What the checker says of ``main(rank)``, a sentence each. After it rank 0 runs the kernel ``canary``, a race: a
-    checker that is silent about it was switched off."""
+    """The checker's findings for ``main(rank)``, a sentence each. Then rank 0 runs the kernel ``canary``, a race: a
+    checker that does not report it was switched off."""
 
     def watched(rank: Rank) -> None:
-        launch = rank._backend.launch  # before main() has it followed
+        launch = rank._backend.launch  # before main() follows it
         main(rank)
         if rank.rank == 0:
             launch(canary, 2, 32, [rank.empty(1, np.int32)])

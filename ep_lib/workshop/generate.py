@@ -1,6 +1,6 @@
 """Makes the learner's files, and the library's copy, from ``solutions/``: ``python -m ep_lib.workshop.generate``.
 
-In a piece, the lines between ``// EXERCISE-BEGIN 1`` and ``// EXERCISE-END 1`` are what the learner writes (``#``
+In a piece, the lines between ``// EXERCISE-BEGIN 1`` and ``// EXERCISE-END 1`` are for the learner to write (``#``
 instead of ``//`` in Python). In ``exercises/`` such a region becomes its hint and one line that fails loudly, at run
 time, and names the task: so a half-finished file compiles, and finished tasks already give points. If the task is a
 repair, the hole holds the code to be repaired (``given`` in exercise.toml).
@@ -84,7 +84,7 @@ def _hole_text(exercise: Exercise, hole: Hole, indent: str, *, python: bool) -> 
 
 
 def version_line(exercise: Exercise, piece: str) -> str:
-    """The first line of a learner's file, by which a later course knows what it was written for."""
+    """The first line of a learner's file, which tells a later course the version it was written for."""
     comment = "#" if piece.endswith(".py") else "//"
     return f"{comment} Exercise {exercise.name}, version {exercise.version}. Leave this line: ep_lib reads it."
 
@@ -96,7 +96,7 @@ def version_of(text: str) -> int:
 
 
 def another_version(exercise: Exercise, text: str, here: str) -> str:
-    """What is to be said of a learner's file, called ``here``, if it was not written for this version; else ""."""
+    """A message about a learner's file, called ``here``, if it was written for another version; else ""."""
     version = version_of(text)
     if version == exercise.version:
         return ""
@@ -112,23 +112,23 @@ def another_version(exercise: Exercise, text: str, here: str) -> str:
 
 
 def without_version(exercise: Exercise, piece: str, text: str, here: str) -> str:
-    """What is to be said of a learner's file, called ``here``, that has lost the line of its version; else ""."""
+    """A message about a learner's file, called ``here``, if it has lost its version line; else ""."""
     if _VERSION.search(text):
         return ""
     return (
         f"{here} has no line that says its version, and counts as version 1. If you began it with this course, its "
-        f"first line was `{version_line(exercise, piece)}`: put it back, and you are told when the exercise changes"
+        f"first line was `{version_line(exercise, piece)}`: put it back, to be warned when the exercise changes"
     )
 
 
 def without_markers(text: str) -> str:
-    """What the library runs: the solution without the marker lines."""
+    """The library's copy: the solution without the marker lines."""
     return "".join(line for line in text.splitlines(keepends=True) if not _MARKER.match(line.rstrip("\n")))
 
 
 def sealed_text(exercise: Exercise, text: str) -> str:
-    """The solution for a compiler, with lines numbered as in :func:`with_holes`: all that is in a hole counts as the
-    hole's first line. A finding in the library's piece then names the hole, and no line of the answer."""
+    """The solution for a compiler, with lines numbered as in :func:`with_holes`: all lines in a hole count as its first
+    line. A finding in the library's piece then names the hole, not a line of the answer."""
     holes = {hole.at: hole for hole in exercise.holes}
     lines: list[str] = []
     line, size, depth = 1, 0, 0  # of the learner's version; of the hole, 0 outside; of parentheses
@@ -192,7 +192,7 @@ others count all the same. {use}
 
 
 def _on_gpus(exercise: Exercise) -> str:
-    """How a finished piece is seen at work on GPUs, if tokens of a model go through it."""
+    """How to run a finished piece on GPUs, if it is on the path of a model's tokens."""
     if exercise.mine is None or not exercise.is_of_a_model:
         return ""
     carried = (
@@ -219,7 +219,7 @@ def _kernels_with(exercise: Exercise) -> str:
 
 
 def generated(exercise: Exercise) -> dict[Path, str]:
-    """Path -> content of every file that is made from this exercise's solution."""
+    """Path -> content of every file generated from this exercise's solution."""
     files: dict[Path, str] = {}
     all_found: list[str] = []
     for piece in exercise.pieces:
@@ -247,12 +247,12 @@ def _read(source: Path) -> str:
 
 
 def drifted(files: Mapping[Path, str]) -> list[Path]:
-    """Those of the generated ``files`` that hold something else by now, or are missing."""
+    """The generated ``files`` that have another content now, or are missing."""
     return [path for path, text in files.items() if not path.is_file() or path.read_text("utf-8") != text]
 
 
 def write(files: Mapping[Path, str]) -> list[Path]:
-    """Writes those that drifted; returns them."""
+    """Writes the drifted files; returns them."""
     changed = drifted(files)
     for path in changed:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""The gradebook: one SQLite file that holds every attempt that was graded, and never forgets one.
+"""The gradebook: one SQLite file that keeps every graded attempt.
 
-Attempts, points given by hand, deadlines, rules and what was handed in when are appended; triggers refuse to change or
-delete them. What counts is a view: the attempt at what was handed in last (or the best one), with what was given by
-hand in place of a task's points, less what is taken off for being late. Several graders may write at once, from
-processes of one machine: the file is in WAL mode, which network file systems do not carry. Opening and closing a book
-brings what is in the file ``-wal`` beside it into the book itself.
+Attempts, points given by hand, deadlines, rules and submission times are appended; triggers refuse to change or delete
+them. The standings are a view: the attempt at the last submission (or the best one), with points given by hand in place
+of a task's, minus the deduction for lateness. Several graders may write at once, from processes of one machine: the
+file is in WAL mode, which network file systems do not support. Opening and closing a book merges the file ``-wal``
+beside it into the book.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ep_lib.require import one_of
 GRADED, NOT_GRADED = "graded", "not graded"
 ANY_EXERCISE = "*"  # of a deadline or a rule
 EXTENSION, LATE_DAYS, BEST, WEIGHT = "extension", "late days", "best", "weight"  # rules: see set_rule
-_BUSY_S = 60.0  # how long a grader waits for another one's writing, which takes milliseconds
+_BUSY_S = 60.0  # a grader's wait for another one's write, which takes milliseconds
 _TABLES = """
 CREATE TABLE attempts (
     id INTEGER PRIMARY KEY, learner TEXT NOT NULL, exercise TEXT NOT NULL,
@@ -65,7 +65,7 @@ _OF_ONE = {
     "attempts": "learner exercise digest library round state",
     "tasks": "attempt task",
     "marks": "digest exercise",
-}  # what the tables have once, beside rows' numbers
+}  # the unique columns of tables, besides row numbers
 
 
 def _kept(*tables: str) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _kept(*tables: str) -> Iterator[str]:
 
 
 def _not_replaced(*tables: str) -> Iterator[str]:
-    """INSERT OR REPLACE deletes what is in its way, and SQLite tells no trigger of DELETE."""
+    """A trigger against INSERT OR REPLACE, which deletes rows without firing triggers of DELETE."""
     for table in tables:
         same = " AND ".join(f"{each} = NEW.{each}" for each in _OF_ONE.get(table, "rowid").split())
         same += " AND state = 'graded'" if table == "attempts" else ""
@@ -84,13 +84,13 @@ def _not_replaced(*tables: str) -> Iterator[str]:
 
 
 _OF_1 = ("attempts", "tasks", "by_hand", "deadlines", "marks")
-# What makes version 1 of nothing, 2 of 1, and so on: an older book is used on.
+# The steps to version 1, from 1 to 2, and so on: an older book is upgraded.
 _STEPS = (
     (*_TABLES.split(";\n"), *_kept(*_OF_1)),
     (
         "ALTER TABLE attempts ADD COLUMN not_enforced TEXT NOT NULL DEFAULT '[]'",
-        # What lay there, each time that it was something else: also what was graded long ago. `place` names the folder
-        # or archive of the learner, `submitted` is "" if nobody knows.
+        # Each change of the submitted files, including files graded long ago. `place`: the learner's folder or archive.
+        # `submitted`: "" if unknown.
         "CREATE TABLE handed_in (id INTEGER PRIMARY KEY, learner TEXT NOT NULL, exercise TEXT NOT NULL, "
         "digest TEXT NOT NULL, submitted TEXT NOT NULL, place TEXT NOT NULL, at TEXT NOT NULL)",
         *_kept("handed_in"),
@@ -113,7 +113,7 @@ _RULE = re.compile(r"(\d+(?:\.\d+)?)(?:/(hour|day))?")
 
 @dataclass(frozen=True)
 class TaskStanding:
-    """A task as it counts: the tests' points, or those given by hand."""
+    """A task's counting points: the tests', or those given by hand."""
 
     task: int
     title: str
@@ -130,7 +130,8 @@ class TaskStanding:
 
 @dataclass(frozen=True)
 class Standing:
-    """What counts for one learner in one exercise. ``points`` is None if nothing was graded; ``problem`` says why."""
+    """The counting result of one learner in one exercise. ``points`` is None if nothing was graded; ``problem`` gives
+    the reason."""
 
     learner: str
     exercise: str
@@ -139,7 +140,7 @@ class Standing:
     tasks: tuple[TaskStanding, ...] = ()
     problem: str = ""
     flags: tuple[str, ...] = ()
-    not_enforced: tuple[str, ...] = ()  # what the grader's machine could not keep from the submission
+    not_enforced: tuple[str, ...] = ()  # walls that the grader's machine could not enforce
     attempt: int = 0
     attempts: int = 0
     digest: str = ""
@@ -149,23 +150,23 @@ class Standing:
     submitted: str = ""
     graded_at: str = ""
     seconds: float = 0.0
-    taken_off: float = 0.0  # of the points, for being late
-    late: str = ""  # "2 days late", or that the platform says so; "" if in time, or if nobody knows
+    taken_off: float = 0.0  # points deducted for lateness
+    late: str = ""  # "2 days late", or the platform's mark; "" if in time or unknown
     note: str = ""  # of points given by hand for the whole exercise
     same_as: tuple[str, ...] = field(default=())
-    id: str = ""  # of the learner, by the platform; "" if unknown
+    id: str = ""  # the platform's id of the learner; "" if unknown
     email: str = ""
-    weight: float | None = None  # what full points are in the total; None: as many as they are
-    counts: bool = True  # whether it is among the best ones, of which the total is the sum
+    weight: float | None = None  # the value of full points in the total; None: the points themselves
+    counts: bool = True  # whether it is among the best ones, which the total sums
 
     @property
     def most(self) -> float | None:
-        """What it may give to the total."""
+        """Its largest contribution to the total."""
         return self.of if self.weight is None else self.weight
 
     @property
     def share(self) -> float | None:
-        """What it gives to the total, if it counts."""
+        """Its contribution to the total, if it counts."""
         if self.points is None or self.weight is None or not self.of:
             return self.points
         return self.points / self.of * self.weight
@@ -176,7 +177,7 @@ class Standing:
 
     @property
     def is_given(self) -> bool:
-        """All of it was given by hand: nothing was graded."""
+        """Whether all points were given by hand, without grading."""
         return self.points is not None and not self.tasks
 
     @property
@@ -186,21 +187,21 @@ class Standing:
 
 @dataclass(frozen=True)
 class HandedIn:
-    """What lies there of a learner: ``digest`` of the files for an exercise, ``place`` of the submission."""
+    """A learner's submitted files for an exercise: their ``digest``, and the submission's ``place``."""
 
     learner: str
     exercise: str
     digest: str
-    submitted: str = ""  # ISO 8601, UTC; "" if nobody knows
+    submitted: str = ""  # ISO 8601, UTC; "" if unknown
     place: str = ""
-    is_told: bool = False  # the date was named by somebody (`--times`)
-    id: str = ""  # of the learner, by the platform
+    is_told: bool = False  # the date was given explicitly (`--times`)
+    id: str = ""  # the platform's id of the learner
     email: str = ""
 
 
 @dataclass(frozen=True)
 class LateRule:
-    """What being late costs: ``percent`` of the points, once or for each ``unit`` that has begun ("hour", "day")."""
+    """The deduction for lateness: ``percent`` of the points, once or for each started ``unit`` ("hour", "day")."""
 
     percent: float
     unit: str = ""
@@ -214,7 +215,7 @@ class LateRule:
         return cls(float(match[1]), match[2] or "")
 
     def kept(self, late: timedelta) -> float:
-        """The part of the points that stays."""
+        """The fraction of the points that remains."""
         if late <= timedelta(0):
             return 1.0
         units = {"": late, "hour": timedelta(hours=1), "day": timedelta(days=1)}[self.unit]
@@ -223,17 +224,17 @@ class LateRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is in force: deadlines by exercise, and the others by kind, learner and exercise."""
+    """The current rules: deadlines by exercise, and the others by kind, learner and exercise."""
 
     deadlines: Mapping[str, tuple[datetime, LateRule]]
     others: Mapping[tuple[str, str, str], str]
 
     def other(self, kind: str, learner: str = "", exercise: str = ANY_EXERCISE) -> str:
-        """Of an exercise: its own, or that of ANY_EXERCISE; "" if there is none."""
+        """The value for an exercise: its own, or ANY_EXERCISE's; "" if there is none."""
         return self.others.get((kind, learner, exercise)) or self.others.get((kind, learner, ANY_EXERCISE), "")
 
     def deadline(self, exercise: str, learner: str = "") -> tuple[datetime, LateRule] | None:
-        """An exercise's own, or that of ANY_EXERCISE; of a learner who has an extension, the later one."""
+        """The deadline: the exercise's own, or ANY_EXERCISE's; with a learner's extension, the later one."""
         known = self.deadlines.get(exercise) or self.deadlines.get(ANY_EXERCISE)
         later = self.other(EXTENSION, learner, exercise)
         return known if known is None or not later else (max(known[0], datetime.fromisoformat(later)), known[1])
@@ -255,15 +256,15 @@ def _now() -> str:
 
 
 class Book:
-    """An open gradebook, as a context manager. ``path`` None: one that is kept in memory only.
+    """An open gradebook, as a context manager. ``path`` None: in memory only.
 
-    Raises GradingError if the file cannot be opened or written, or is no gradebook. Use it from one thread.
+    Raises GradingError if the file cannot be opened or written, or is no gradebook. Use it in one thread only.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        if path is not None:  # a new one is for this user's eyes; SQLite makes the files beside it alike
-            with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+        if path is not None:  # a new one is readable by this user only; SQLite gives files beside it the same mode
+            with contextlib.suppress(OSError):  # it exists, or SQLite reports the error
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with self._told():
             self._db = sqlite3.connect(path or ":memory:", timeout=_BUSY_S, isolation_level=None)
@@ -284,13 +285,13 @@ class Book:
             self._db.close()
 
     def _checkpoint(self) -> None:
-        """Brings what is in the file ``-wal`` into the book; what others are reading stays there."""
+        """Merges the file ``-wal`` into the book, except parts that others are reading."""
         with self._told():
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _open(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")  # what was said to be graded is on the disk
+        self._db.execute("PRAGMA synchronous = FULL")  # reported grades are on the disk
         with self._writing():
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             is_other = version == 0 and self._db.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -321,7 +322,7 @@ class Book:
         if error == "SQLITE_FULL":
             return "make room on its disk"
         look = "look at the file and its folder, or name another"
-        if error.startswith("SQLITE_IOERR") and self.path is not None:  # a full disk too, of the files beside it
+        if error.startswith("SQLITE_IOERR") and self.path is not None:  # also a full disk, for the files beside it
             with contextlib.suppress(OSError):
                 free = shutil.disk_usage(self.path.parent).free
                 return f"its disk has {free >> 10} KiB left; make room there if that is little, or else {look}"
@@ -335,7 +336,7 @@ class Book:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:  # a full disk has ended it already
+                if self._db.in_transaction:  # a full disk may have ended it already
                     self._db.execute("ROLLBACK")
                 raise
 
@@ -343,7 +344,7 @@ class Book:
         with self._told():
             return self._db.execute(query, values).fetchall()
 
-    # ---- what is appended ------------------------------------------------------------------------------------------
+    # ---- appending -------------------------------------------------------------------------------------------------
     def is_graded(self, learner: str, exercise: str, digest: str, library: str, round: int | None = None) -> bool:
         """Whether this submission was graded by this version of the library, in this round or in any."""
         found = self._rows(
@@ -354,9 +355,10 @@ class Book:
         return bool(found)
 
     def hand_in(self, what: Iterable[HandedIn]) -> None:
-        """Says what learners have handed in now: it counts as the latest, also if it was graded before others.
+        """Records the current submissions of learners: they count as the latest, even if graded earlier than others.
 
-        What is there unchanged keeps its date, unless somebody has told one: a file's may be that of a download.
+        An unchanged submission keeps its date, unless a date is given explicitly: a file's date may be that of a
+        download.
         """
         with self._writing():
             graded, known, people = self._last("attempts"), self._last("handed_in"), self._people()
@@ -379,13 +381,13 @@ class Book:
                 )
 
     def _last(self, table: str) -> dict[tuple[str, str], tuple[str, str]]:
-        """Digest and date of what is the last, by learner and exercise."""
+        """Digest and date of the last submission, by learner and exercise."""
         rows = self._db.execute(f"SELECT learner, exercise, digest, submitted FROM {table} ORDER BY id")
         return {(row["learner"], row["exercise"]): (row["digest"], row["submitted"]) for row in rows}
 
     def _people(self) -> dict[tuple[str, str], tuple[str, str]]:
-        """The platform's id and the e-mail address, by learner and exercise, and by learner and "" the last ones. A
-        platform's numbers may be those of one assignment."""
+        """The platform's id and the e-mail address, by learner and exercise, and the last ones by learner and "". A
+        platform's ids may be valid for one assignment only."""
         found = {}
         for row in self._rows("SELECT * FROM handed_in WHERE platform_id != '' OR email != '' ORDER BY id"):
             for exercise in (row["exercise"], ""):
@@ -393,7 +395,7 @@ class Book:
         return found
 
     def set_times(self, times: Mapping[str, str], is_meant: Callable[[str], bool] = lambda exercise: True) -> None:
-        """When learners have handed in (ISO 8601) what the book has of them last, in the exercises that are meant."""
+        """Sets the times (ISO 8601) of learners' last submissions in these exercises."""
         last = {**self._last("attempts"), **self._last("handed_in")}
         self.hand_in(
             HandedIn(*key, digest, times[key[0]], is_told=True)
@@ -402,7 +404,7 @@ class Book:
         )
 
     def rounds(self, learner: str, exercise: str) -> int:
-        """How many rounds of grading there were: 0 before the first."""
+        """The number of grading rounds: 0 before the first."""
         found = self._rows(
             "SELECT max(round) AS last FROM attempts WHERE learner = ? AND exercise = ?", learner, exercise
         )
@@ -420,10 +422,11 @@ class Book:
         submitted: str = "",
         marks: Iterable[int] = (),
     ) -> bool:
-        """Keeps an attempt: ``record`` is what ``ep-lib grade --json`` prints. False if it is there already.
+        """Keeps an attempt: ``record`` is the output of ``ep-lib grade --json``. Returns False if the book already has
+        it.
 
-        It is there if another grader had the same submission at the same time, or if it could not be graded for the
-        same reason as the last time.
+        That happens if another grader had the same submission at the same time, or if grading failed for the same
+        reason as last time.
         """
         record = _storable(record)
         error = record.get("error")
@@ -468,9 +471,9 @@ class Book:
         return last is not None and (last["digest"], last["state"], last["problem"]) == (digest, NOT_GRADED, problem)
 
     def give(self, learner: str, exercise: str, task: int | None, points: float | None, note: str) -> None:
-        """Points by hand, for a task or (``task`` None) for the whole exercise; they count whatever is graded later.
+        """Gives points by hand, for a task or (``task`` None) for the whole exercise; they override later grading.
 
-        ``points`` None takes back what was given. Raises GradingError without a note, or for points below zero.
+        ``points`` None withdraws them. Raises GradingError without a note, or for points below zero.
         """
         if not note.strip():
             raise GradingError("points given by hand need a note that says why")
@@ -486,7 +489,7 @@ class Book:
             )
 
     def set_deadline(self, exercise: str, deadline: datetime, rule: LateRule) -> None:
-        """From now on it is this one; ``exercise`` may be ANY_EXERCISE."""
+        """Sets the deadline; ``exercise`` may be ANY_EXERCISE."""
         values = (exercise, deadline.isoformat(), json.dumps([rule.percent, rule.unit]))
         last = self._rows(
             "SELECT exercise, deadline, rule FROM deadlines WHERE exercise = ? ORDER BY id DESC", exercise
@@ -499,10 +502,10 @@ class Book:
             )
 
     def set_rule(self, kind: str, value: str, learner: str = "", exercise: str = ANY_EXERCISE) -> None:
-        """From now on it is this one; ``value`` "" takes it back.
+        """Sets a rule; ``value`` "" removes it.
 
-        EXTENSION: ISO 8601, of a learner. LATE_DAYS: how many days of being late are free for each learner, in all.
-        BEST: how many exercises of each learner count. WEIGHT: what full points of an exercise are in the total.
+        EXTENSION: a learner's deadline in ISO 8601. LATE_DAYS: free days of lateness for each learner, in total. BEST:
+        the number of each learner's exercises that count. WEIGHT: the value of an exercise's full points in the total.
         """
         if self.rules().others.get((kind, learner, exercise), "") != value:
             with self._writing():
@@ -516,18 +519,18 @@ class Book:
         return [row[0] for row in self._rows("SELECT DISTINCT learner FROM attempts ORDER BY learner")]
 
     def places(self) -> dict[str, str]:
-        """Learners by the place of what they handed in."""
+        """Learners by the place of their submission."""
         rows = self._rows("SELECT learner, place FROM handed_in WHERE place != '' ORDER BY id")
         return {row["place"]: row["learner"] for row in rows}
 
     def marks(self) -> dict[tuple[str, str], frozenset[int]]:
-        """What similarity is seen by, by digest and exercise."""
+        """The fingerprints for similarity, by digest and exercise."""
         rows = self._rows("SELECT digest, exercise, marks FROM marks")
         return {(row["digest"], row["exercise"]): frozenset(json.loads(row["marks"])) for row in rows}
 
     def standings(self, count: str = "latest") -> list[Standing]:
-        """What counts, by learner and exercise. ``count``: the "latest" that was handed in or the "best"; only graded
-        ones, unless there are none."""
+        """The standings, by learner and exercise. ``count``: the "latest" or the "best" attempt; only graded ones,
+        unless there are none."""
         best = one_of("count", count, ("latest", "best")) == "best"
         chosen: dict[tuple[str, str], sqlite3.Row] = {}
         newest: dict[tuple[str, str], sqlite3.Row] = {}
@@ -551,7 +554,7 @@ class Book:
         tasks: dict[int, list[sqlite3.Row]] = {}
         for row in self._rows("SELECT * FROM tasks ORDER BY attempt, task"):
             tasks.setdefault(row["attempt"], []).append(row)
-        free_days: dict[str, int] = {}  # of being late, that a learner has left
+        free_days: dict[str, int] = {}  # a learner's remaining free days of lateness
 
         def by_deadline(key: tuple[str, str]) -> tuple[str, str]:
             known = rules.deadline(key[1], key[0])
@@ -572,7 +575,7 @@ class Book:
 
     @property
     def best(self) -> int:
-        """How many exercises of a learner count, the best ones; 0: all."""
+        """The number of a learner's best exercises that count; 0: all."""
         return int(self.rules().other(BEST) or 0)
 
     def _by_hand(self) -> dict[tuple[str, str], dict[int | None, tuple[float, str]]]:
@@ -585,7 +588,7 @@ class Book:
         return found
 
     def rules(self) -> Rules:
-        """What is in force."""
+        """The current rules."""
         deadlines = {
             row["exercise"]: (datetime.fromisoformat(row["deadline"]), LateRule(*json.loads(row["rule"])))
             for row in self._rows("SELECT * FROM deadlines ORDER BY id")
@@ -595,7 +598,7 @@ class Book:
 
 
 def _counts_more(row: sqlite3.Row, than: sqlite3.Row, *, best: bool) -> bool:
-    """Whether an attempt counts in the place of an earlier one."""
+    """Whether an attempt replaces an earlier one."""
     if row["state"] != than["state"]:
         return bool(row["state"] == GRADED)
     return not best or row["state"] != GRADED or bool(row["points"] >= than["points"])
@@ -612,7 +615,7 @@ def _standing(
     person: tuple[str, str],
     free_days: int,
 ) -> tuple[Standing, int]:
-    """What counts, and how many of the learner's free days of being late it takes."""
+    """A standing, and the number of the learner's free late days that it uses."""
 
     def task_of(task: sqlite3.Row) -> TaskStanding:
         points, note = by_hand.get(task["task"], (task["points"], ""))
@@ -631,7 +634,7 @@ def _standing(
     if not late and BY_THE_PLATFORM in flags:
         late = f"late ({BY_THE_PLATFORM}, not by how much)"
     note = ""
-    if None in by_hand:  # for the whole exercise: as given, whatever the date
+    if None in by_hand:  # for the whole exercise: as given, without deductions
         (points, note), taken_off = by_hand[None], 0.0
     weight = rules.other(WEIGHT, exercise=row["exercise"])
     standing = Standing(
@@ -654,7 +657,7 @@ def _standing(
 
 
 def _lateness(submitted: str, deadline: tuple[datetime, LateRule] | None, free_days: int) -> tuple[str, float, int]:
-    """ "2.0 days late", the part of the points that stays, and the free days that it takes, of those that are left."""
+    """ "2.0 days late", the remaining fraction of the points, and the number of free days used of those left."""
     if deadline is None or not submitted:
         return "", 1.0, 0
     late = datetime.fromisoformat(submitted) - deadline[0]
@@ -673,7 +676,7 @@ def _listed(record: Mapping[str, Any], key: str) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """The same with text that UTF-8 can hold, as SQLite keeps no other: half characters become question marks."""
+    """The record with valid UTF-8 text, which SQLite requires: lone surrogates become question marks."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):

@@ -1,7 +1,6 @@
 """Views of a gradebook: CSV and JSON for programs, an overview page for the instructor, feedback for each learner.
 
-Pages are made by :mod:`ep_lib.workshop.pages`. A file is replaced as a whole or not at all, so that a full disk leaves
-the one that was there.
+Pages are made by :mod:`ep_lib.workshop.pages`. Files are replaced atomically, so that a full disk leaves the old one.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from ep_lib.workshop.pages import number, render, shortened
 from ep_lib.workshop.puzzles import graded
 
 _FILES = ("overview.html", "grades.csv", "totals.csv", "grades.json")  # beside the learners' folders
-_FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for a formula
-_MOST_FAILED = 12  # tasks in the overview's list of what failed most
+_FORMULA = ("=", "+", "-", "@")  # with these, a spreadsheet treats a text as a formula
+_MOST_FAILED = 12  # tasks in the overview's list of most failures
 _LONGEST_NAME = 60  # characters of a learner's name in the overview
-_LONGEST_FOLDER = 180  # bytes of a learner's folder's name: file systems take 255
+_LONGEST_FOLDER = 180  # bytes of the name of a learner's folder: file systems allow 255
 
 
 def standings_of(book: Book, count: str = "latest") -> list[Standing]:
-    """What counts, with ``same_as`` and ``counts`` filled in, and what there is to have where all of it was given by
+    """The standings with ``same_as`` and ``counts`` filled in, and with the possible points of exercises given by
     hand."""
     standings = [
         dataclasses.replace(each, of=_possible(each.exercise)) if each.points is not None and each.of is None else each
@@ -56,7 +55,7 @@ def standings_of(book: Book, count: str = "latest") -> list[Standing]:
 
 
 def _possible(exercise: str) -> float | None:
-    """The points that there are; None for an exercise that this version does not have."""
+    """The possible points; None for an exercise that this version does not have."""
     if exercise not in (*names(), *graded.names()):
         return None
     return (graded.as_exercise(exercise) if graded.is_of_puzzles(exercise) else find(exercise)).points
@@ -64,7 +63,7 @@ def _possible(exercise: str) -> float | None:
 
 # ---- for programs ----------------------------------------------------------------------------------------------------
 def as_json(each: Standing) -> dict[str, Any]:
-    """What ``ep-lib grade --json`` prints of a standing (documented in :mod:`ep_lib.commands.grade`)."""
+    """A standing in the output of ``ep-lib grade --json`` (documented in :mod:`ep_lib.commands.grade`)."""
     tasks = [
         {
             **{"task": task.task, "title": task.title, "points": task.points, "of": task.of, "passed": task.full},
@@ -107,8 +106,8 @@ def _csv_row(each: Standing, most: int) -> list[str]:
 
 
 def totals_csv(standings: Sequence[Standing], best: int = 0) -> str:
-    """A line per learner: who it is, points in each exercise, their total, and what it may be. ``best``: how many
-    exercises of a learner count, 0 for all."""
+    """A line per learner: the learner, points in each exercise, their total, and the possible total. ``best``: the
+    number of a learner's exercises that count, 0 for all."""
     exercises, most = _exercises(standings), number(possible(standings, best))
     rows = [["learner", "id", "email", *exercises, "total", "of"]]
     for learner, own in _by_learner(standings):
@@ -118,7 +117,7 @@ def totals_csv(standings: Sequence[Standing], best: int = 0) -> str:
 
 
 def canvas_csv(standings: Sequence[Standing]) -> str:
-    """What the gradebook of Canvas imports: a column per exercise, in what it gives to the total."""
+    """CSV for Canvas's gradebook: a column per exercise with its contribution to the total."""
     exercises = _exercises(standings)
     most = {each.exercise: each.most for each in standings if each.most is not None}
     rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *exercises]]
@@ -131,7 +130,7 @@ def canvas_csv(standings: Sequence[Standing]) -> str:
 
 
 def moodle_csv(standings: Sequence[Standing], best: int = 0) -> str:
-    """What a Moodle assignment imports as its grading worksheet: the totals of those of whom it has a number."""
+    """CSV for a Moodle assignment's grading worksheet: the totals of learners with a Moodle number."""
     most = number(possible(standings, best))
     head = ["Identifier", "Full name", "Email address", "Status", "Grade", "Maximum Grade", "Grade can be changed"]
     rows = [[*head, "Last modified (grade)"]]
@@ -155,7 +154,7 @@ def _csv(rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that is no formula to a spreadsheet, and that steers no terminal."""
+    """Text that a spreadsheet does not treat as a formula, without a terminal's control characters."""
     return printable("'" + text if text.startswith(_FORMULA) else text)
 
 
@@ -170,13 +169,13 @@ def _by_learner(standings: Iterable[Standing]) -> Iterator[tuple[str, dict[str, 
 
 
 def total_of(own: Iterable[Standing]) -> float | None:
-    """None if nothing of theirs was graded, which is not the same as no points."""
+    """The total; None if nothing was graded, which differs from no points."""
     points = [each.share for each in own if each.share is not None and each.counts]
     return sum(points) if points else None
 
 
 def possible(standings: Iterable[Standing], best: int = 0) -> float:
-    """What the total may be: of all exercises, or of the ``best`` that give most."""
+    """The possible total: of all exercises, or of the ``best`` largest."""
     most = {each.exercise: each.most for each in standings if each.most is not None}
     return sum(sorted(most.values(), reverse=True)[: best or None])
 
@@ -194,7 +193,7 @@ class _Row:
 
     @property
     def reasons(self) -> dict[str, list[str]]:
-        """What to look at: each reason once, with the exercises that it is about."""
+        """Reasons for a closer look: each once, with its exercises."""
         about: dict[str, list[str]] = {}
         for exercise, each in self.own.items():
             not_graded = [f"not graded: {each.problem}"] if each.points is None else []
@@ -204,8 +203,8 @@ class _Row:
 
 
 def overview(standings: Sequence[Standing], there: Collection[str] = (), best: int = 0) -> str:
-    """Learners x exercises, what failed most, who needs help, and what to look at, as a page of HTML. ``there``: as for
-    :func:`folder_name`; ``best``: how many exercises of a learner count, 0 for all."""
+    """An HTML page: learners x exercises, the most frequent failures, learners who need help, and results to look at.
+    ``there``: as for :func:`folder_name`; ``best``: the number of a learner's exercises that count, 0 for all."""
     learners = list(_by_learner(standings))
     exercises = _exercises(standings)
     graded_ones = [each for each in standings if each.points is not None]
@@ -262,7 +261,7 @@ def _did_not_run(each: Standing) -> bool:
 
 
 def _failed(standings: Iterable[Standing]) -> list[dict[str, Any]]:
-    """The tasks that failed most; what did not run at all is one failure, and not one of each task."""
+    """The tasks with the most failures; a submission that did not run is one failure, not one of each task."""
     tried: dict[tuple[str, int], list[TaskStanding]] = {}
     for each in standings:
         for task in () if _did_not_run(each) else each.tasks:
@@ -277,7 +276,7 @@ def _failed(standings: Iterable[Standing]) -> list[dict[str, Any]]:
 
 
 def _who_needs_help(rows: Iterable[_Row], exercises: Sequence[str], most: float) -> Iterator[tuple[str, str, str]]:
-    """Learners with less than half of the points, how many they have, and in which exercises they have none."""
+    """Learners with less than half of the points: their points, and their exercises without points."""
     for row in sorted(rows, key=lambda row: row.total or 0):
         if row.total is None:
             yield row.learner, NOT_GRADED, ""
@@ -291,9 +290,9 @@ def _to_look_at(each: Standing) -> list[str]:
     return [*each.flags, *each.not_enforced, *like]
 
 
-# ---- what a learner gets back ----------------------------------------------------------------------------------------
+# ---- feedback for a learner ------------------------------------------------------------------------------------------
 def feedback_text(learner: str, own: Sequence[Standing]) -> str:
-    """Points and what failed, for a mail or a terminal."""
+    """Points and failures, for a mail or a terminal."""
     lines = [f"Feedback for {learner}", ""]
     lines += [said, ""] if (said := _sum_of(own)) else []
     for each in own:
@@ -376,10 +375,10 @@ def _json(standings: Iterable[Standing]) -> str:
 
 
 def folder_name(learner: str, learners: Sequence[str], there: Collection[str] = ()) -> str:
-    """A folder's name for a learner: theirs if a file system takes it, else something like it that is as unique.
+    """A folder name for a learner: the learner's name if the file system allows it, else a similar unique one.
 
-    ``there``: folders that were made before. Who has one keeps it, when somebody joins whose name is the same but for
-    capital letters."""
+    ``there``: folders that were made before. A learner keeps an existing folder, also when another one with the same
+    name in other case joins."""
     plain = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", learner).strip(" .")
     plain = plain.encode("utf-8", "replace")[:_LONGEST_FOLDER].decode("utf-8", "ignore")
     same = [name for name in [*learners, *_FILES] if name.casefold() == learner.casefold()]
@@ -390,9 +389,9 @@ def folder_name(learner: str, learners: Sequence[str], there: Collection[str] = 
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Writes files into a folder, each as a whole or not at all; a killed process leaves no half of one.
+    """Writes files into a folder, each atomically; a killed process leaves no partial file.
 
-    What cannot be written keeps nothing else from it. Raises GradingError that says what it was.
+    A failing file does not stop the others. Raises a GradingError that names it.
     """
     failed: list[OSError] = []
     try:

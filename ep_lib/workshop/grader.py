@@ -49,8 +49,8 @@ from ep_lib.workshop.walls import beneath, missing
 from ep_lib.workshop.watched import look_through, unwatched
 
 SCHEMA = 1  # of Grade.as_json
-SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
-# Kinds of failures that a machine without time, memory or disk brings about as well.
+SEED_BITS = 40  # of a grading's seed: hard to guess, short enough to copy
+# Kinds of failures that a lack of time, memory or disk can also cause.
 _OF_CPU = ("KernelTimeout", "timeout", ChildUsedItsTime.__name__)  # limits of CPU time
 _OF_TIME = (ChildUsedItsTime.__name__, ChildTookTooLong.__name__)
 _MAY_BE_THE_MACHINES = (
@@ -58,23 +58,24 @@ _MAY_BE_THE_MACHINES = (
     *("MemoryError", "_ArrayMemoryError", "OSError", "BlockingIOError"),
 )
 _MOST_RECORDED = 64 << 20  # bytes of a recording
-_SHOWN = 2000  # characters of what the learner's code printed
-_SHARED = ("runtime", "prelude", "support", HALF)  # of the compile cache: the same for every submission
-# Of /etc what the loader and Debian's compilers need: as root, a submission could read all of it, also /etc/shadow.
+_SHOWN = 2000  # characters of the learner's output
+_SHARED = ("runtime", "prelude", "support", HALF)  # entries of the compile cache shared by all submissions
+# The parts of /etc that the loader and Debian's compilers need: as root, a submission could read all of /etc, even
+# /etc/shadow.
 _ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
 _SYSTEM = (*("/usr", "/bin", "/lib", "/lib32", "/lib64", "/dev/random", "/dev/urandom"), *_ETC)
 _OF_A_PREFIX = ("bin", "lib", "lib64", "libexec", "include")
 _OF_AN_INSTALLATION = re.compile(r"(?P<prefix>/.*?)/(?:lib\w*/(?:gcc|clang)|libexec/gcc)(?:/|$)")
 _SHUT = re.compile(r"Permission denied|can't open .* for reading")  # a compiler's words for a file behind the walls
 _PROC = ("/proc/self", "/proc/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
-_SLOW = "torch"  # imported once, and not in each test's time
+_SLOW = "torch"  # imported once, outside of each test's time
 _IMPORTS_SLOW = re.compile(rb"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 _EMPTY_KERNEL = 'extern "C" __global__ void nothing() {}'
 _NO_MEMORY = (
     "twice the process that runs your files got no memory from this machine, in no line of yours: no mark. Close "
     "other notebooks and programs (or raise `ulimit -d` and `ulimit -v`), and run this again"
 )
-_ENDLESS = ("DeadlockError", "LivelockError", "KernelTimeout")  # how a wait without a limit ends
+_ENDLESS = ("DeadlockError", "LivelockError", "KernelTimeout")  # endings of a wait without a limit
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
     "EP_LIB_CUDA_RULES",
@@ -83,20 +84,21 @@ _COMPILER_SETTINGS = (
     "CUDA_PATH",
     "CONDA_PREFIX",
     "LD_LIBRARY_PATH",
-)  # that the child gets, too
+)  # also passed to the child
 
 
 @dataclass(frozen=True)
 class TaskGrade:
-    """Points of one task, all or none. ``behaviour`` and ``message`` say what failed, and are empty if it passed."""
+    """Points of one task, all or none. ``behaviour`` and ``message`` describe a failure, and are empty if it passed."""
 
     task: Task
     passed: bool
     behaviour: str = ""
     message: str = ""
-    timed_out: bool = False  # no answer within its limits, perhaps because the machine had no time, memory or disk
-    used_cpu: bool = False  # all of that time was CPU time: trying it again alone would end the same
-    scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
+    timed_out: bool = False  # no answer within its limits, perhaps for lack of time, memory or disk
+    used_cpu: bool = False  # it was CPU time: a retry would end the same
+    # the failed one: see replaying.py
+    scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)
 
     @property
     def points(self) -> int:
@@ -104,24 +106,24 @@ class TaskGrade:
 
     @property
     def unfinished(self) -> bool:
-        """The learner has not replaced the hole yet."""
+        """Whether the learner has not filled the hole yet."""
         return STILL_TO_DO in self.message
 
 
 @dataclass(frozen=True, repr=False)
 class Grade:
-    """What :func:`grade` found about one submission; true if it has full marks."""
+    """The result of :func:`grade` for one submission; true if it has full marks."""
 
     exercise: Exercise
     mine: Path
     tasks: tuple[TaskGrade, ...]
     seconds: float
-    problem: str = ""  # why nothing could run, for instance a compile error
-    output: str = ""  # what the learner's code printed, bounded
+    problem: str = ""  # why it could not run, for instance a compile error
+    output: str = ""  # the learner's output, bounded
     public: bool = False  # only the notebook's checks ran
-    flags: tuple[str, ...] = ()  # what an instructor should look at: no point is lost by it
-    seed: int = 0  # of the inputs that the tests drew: with it, they draw them again
-    notes: tuple[str, ...] = ()  # what the learner should know of the files; the flags have it too
+    flags: tuple[str, ...] = ()  # for the instructor to look at; costs no points
+    seed: int = 0  # of the tests' inputs: reproduces them
+    notes: tuple[str, ...] = ()  # about the files, for the learner; also in the flags
 
     @property
     def points(self) -> int:
@@ -172,7 +174,7 @@ class Grade:
 
 
 def as_text(result: Grade) -> str:
-    """A grade for people."""
+    """A grade as readable text."""
     lines = [f"Exercise {result.exercise.name}: {result.exercise.title}", ""]
     for each in result.tasks:
         mark = "ok  " if each.passed else "--  "
@@ -213,16 +215,16 @@ def printable(text: str) -> str:
 
 
 def default_mine(exercise: Exercise) -> Path:
-    """Where the learner's files are looked for: ``mine/<name>`` if it exists, else ``exercises/<name>``."""
+    """The folder of the learner's files: ``mine/<name>`` if it exists, else ``exercises/<name>``."""
     own = exercise.root / "mine" / exercise.name
     return own if own.is_dir() else exercise.exercise_dir
 
 
 def start(name: str | int, root: Path | None = None) -> Path:
-    """Copies the exercise to ``mine/<name>`` for the learner to edit, unless it is there; returns the folder.
+    """Copies the exercise to ``mine/<name>`` for the learner to edit, unless it exists; returns the folder.
 
-    Nothing that is there is written to. Beside a file for another version of the exercise comes the course's,
-    ``ring.v2.cuh``. Raises GradingError where the folder cannot be written.
+    Existing files are not changed. The course's ``ring.v2.cuh`` is put beside a file for another version of the
+    exercise. Raises GradingError if the folder cannot be written.
     """
     exercise = find(name, root)
     own = exercise.root / "mine" / exercise.name
@@ -250,7 +252,7 @@ def _version(file: Path) -> int:
 
 
 def _copy_new(source: Path, target: Path) -> None:
-    """Unless it is there by now: another notebook may do the same at this moment."""
+    """Copies a file unless it exists: another notebook may copy it at the same time."""
     with contextlib.suppress(FileExistsError), target.open("xb") as file:
         file.write(source.read_bytes())
 
@@ -270,10 +272,10 @@ def grade(
     """Grades the pieces in ``mine`` (default: :func:`default_mine`) against exercise ``name``.
 
     ``public`` runs the notebook's small checks instead of the hidden tests. ``progress`` gets one line per task. Every
-    wrong answer, also a crash or an endless loop, gives a grade; GradingError means that the grader could not work.
-    ``seed``: draw the inputs of the tests as the grading did whose ``Grade.seed`` it is; by default they are new.
-    ``tasks``: look at these only. ``tests``: a folder with the hidden tests, for a release, which has none
-    (ep_lib/workshop/hidden of a checkout of the same version).
+    wrong answer, including a crash or an endless loop, gives a grade; GradingError means that the grader could not
+    work. ``seed``: a ``Grade.seed``, to repeat that grading's inputs; by default they are new. ``tasks``: grade only
+    these. ``tests``: a folder with the hidden tests, for a release, which has none (ep_lib/workshop/hidden of a
+    checkout of the same version).
     """
     began = time.monotonic()
     public = flag("public", public)
@@ -299,12 +301,13 @@ def examine(
     seed: int | None = None,
     tasks: Sequence[int] = (),
 ) -> Grade:
-    """Runs ``tests`` on the pieces in ``folder``, in a process of their own behind walls; ``seed`` and ``tasks`` as for
+    """Runs ``tests`` on the pieces in ``folder``, in a separate process behind walls; ``seed`` and ``tasks`` as for
     :func:`grade`."""
     began = time.monotonic() if began is None else began
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     limits = limits or Limits()
-    halves = _compile_what_all_share(exercise, tests)  # here: in the child it would count as the submission's time
+    # here, since in the child it would count as the submission's time
+    halves = _compile_what_all_share(exercise, tests)
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         late = False, False
@@ -351,7 +354,7 @@ def _versions(exercise: Exercise, folder: Path, public: bool) -> tuple[str, ...]
 
 
 def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path) -> Sandbox:
-    """The child for the pieces in ``work / "mine"``."""
+    """The child process for the pieces in ``work / "mine"``."""
     (work / "cwd").mkdir()
     environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
     environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
@@ -371,7 +374,7 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
 
 
 def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
-    """What :func:`ep_lib.workshop.recorded.run_of` gives in a child of its own. It is JSON, and nothing vouches for it.
+    """The result of :func:`ep_lib.workshop.recorded.run_of` in a child of its own: untrusted JSON.
 
     Raises GradingError if there is no recording.
     """
@@ -398,7 +401,7 @@ def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, 
 
 
 def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
-    """``mine`` as given or, because notebooks run in a folder of their own, relative to the workshop."""
+    """``mine`` as given or, since notebooks run in another folder, relative to the workshop."""
     if mine is None:
         return default_mine(exercise)
     try:
@@ -410,9 +413,9 @@ def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
 
 
 def prepare(exercise: Exercise, *, public: bool = False) -> None:
-    """Compiles the tests against the solution, so that the user's cache has what is the same for every submission.
+    """Compiles the tests against the solution, to fill the user's cache with the parts that all submissions share.
 
-    Takes no time after the first time. Raises EpError if the grader cannot work, for instance without a compiler.
+    Quick after the first time. Raises EpError if the grader cannot work, for instance without a compiler.
     """
     tests = load(exercise.name, public=public)
     _compile_what_all_share(exercise, tests)
@@ -420,8 +423,8 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 
 
 def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> list[Path]:
-    """The emulator's runtime and headers, and what of the tests' kernels is no piece's, whose entries in the user's
-    cache it returns. Raises EpError if there is no compiler, for instance."""
+    """Compiles the emulator's runtime and headers, and the tests' own parts of kernels; returns the cache entries of
+    the latter. Raises EpError if there is no compiler, for instance."""
     cuda_rules.say_if_unchecked()
     with pieces.unused():
         Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
@@ -429,17 +432,17 @@ def _compile_what_all_share(exercise: Exercise, tests: HiddenTests) -> list[Path
 
 
 def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
-    """With the solution. Raises EpError where that fails, and no submission is at fault."""
+    """Compiles the tests with the solution. Raises EpError on failure, which is not a submission's fault."""
     with pieces.unused():
         for source, name in tests.kernels:
             kernel_of(Path(source), name, exercise.solution_dir, exercise.given).compile()
 
 
 def _prepare_cache(folder: Path, halves: Sequence[Path] | None) -> None:
-    """Makes a compile cache for this submission, so that nothing of it reaches the user's cache.
+    """Makes a compile cache for this submission, so that it cannot change the user's cache.
 
-    What is the same for all, the emulator's runtime, precompiled headers and ``halves`` (None: all that there are), is
-    linked from the user's cache.
+    Shared entries (the emulator's runtime, precompiled headers and ``halves``; None: all halves) are linked from the
+    user's cache.
     """
     for kind in _SHARED:
         (folder / kind).mkdir(parents=True)
@@ -453,10 +456,10 @@ def _prepare_cache(folder: Path, halves: Sequence[Path] | None) -> None:
 
 
 def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
-    """What the submission may read and write: what compiling and running takes, and nothing that tells an answer.
+    """The files that the submission may read and write: those for compiling and running, but none with answers.
 
-    Of this library it sees everything but its own copy of the exercise's pieces and the hidden tests, of those only
-    the half that plays around the learner's code.
+    It sees this library except the copy of the exercise's pieces and the hidden tests; of these only the half that runs
+    around the learner's code.
     """
     package = Path(ep_lib.__file__).resolve().parent
     workshop = package / "workshop"
@@ -493,14 +496,14 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
 
 @cache
 def _installation(compiler: Path) -> tuple[Path, ...]:
-    """The folder that a compiler was installed into, as it says itself: its own file may be a link or a script."""
+    """The installation folder of a compiler, by its own answer: its command may be a link or a script."""
     told = run([str(compiler), "-print-search-dirs"], cpu_s=10, idle_s=10).stdout
     found = _OF_AN_INSTALLATION.search(told)
     return (Path(found["prefix"]),) if found else ()
 
 
 def _without_home(prefix: Path) -> list[Path]:
-    """A folder with software; of one that holds the user's own files as well, the parts that are software."""
+    """A folder with software; if it also holds the user's files, only its software parts."""
     home = home_folder()
     in_home = home is not None and home.resolve().is_relative_to(prefix)
     return [prefix / part for part in _OF_A_PREFIX] if in_home else [prefix]
@@ -509,8 +512,8 @@ def _without_home(prefix: Path) -> list[Path]:
 def _compile(
     exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or "", of what kind that
-    was, and what of it an instructor should look at."""
+    """Compiles the tests' kernels and imports Python pieces; returns the error's text or "", its kind, and flags for an
+    instructor."""
     nonce = secrets.token_hex(16)
     python = [piece for piece in exercise.pieces if piece.endswith(".py")]
     program = tests.folder / f"play{exercise.name}.py"
@@ -535,12 +538,12 @@ def _compile(
     if outputs.failure is None:
         return "", "", outputs.looks
     if outputs.failure.kind == KernelCompileError.__name__ and not sealed.in_use():
-        _compile_tests(exercise, tests)  # if this fails as well, it is not the submission's fault
+        _compile_tests(exercise, tests)  # if this fails too, it is not the submission's fault
     return failure_text(outputs.failure, work), outputs.failure.kind, ()
 
 
 def _out_of_time(kind: str) -> tuple[bool, bool]:
-    """Of a failure: whether it may be the machine's, and whether it is one of time that was all CPU time."""
+    """Whether a failure may be the machine's fault, and whether it exceeded a limit of CPU time."""
     return kind in _MAY_BE_THE_MACHINES, kind in _OF_CPU
 
 
@@ -554,8 +557,8 @@ def _grade_task(
     seed: int,
     below: Sequence[str] = (),
 ) -> TaskGrade:
-    """``below``: the numbers of wrong tasks that this one stands on: a learner should look there first, and what a test
-    of this one advises is for another mistake than theirs."""
+    """Grades one task. ``below``: the wrong tasks that this one builds on: the learner should look there first, since
+    this test's advice is for another mistake."""
     tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
@@ -591,12 +594,13 @@ def _tasks(numbers: Sequence[str]) -> str:
 
 
 def inputs_of(seed: int, task: int, number: int) -> np.random.Generator:
-    """What draws the inputs of a task's hidden test in the grading with this seed; ``number`` counts its tests."""
+    """The random generator for the inputs of a task's hidden test in the grading with this seed; ``number`` counts its
+    tests."""
     return np.random.default_rng((seed, task, number))
 
 
 def _wrong_below(task: Task, tasks: Sequence[TaskGrade]) -> list[str]:
-    """The numbers of the wrong ones among ``tasks`` that ``task`` stands on."""
+    """The wrong tasks among ``tasks`` that ``task`` builds on."""
     return [str(each.task.number) for each in tasks if each.task.number in task.stands_on and not each.passed]
 
 
@@ -612,7 +616,7 @@ def _circumstances(scenario: Scenario | Call, *, found_by_checker: bool) -> str:
 
 
 def _shape(scenario: Scenario) -> str:
-    """Blocks that are not of one dimension: whoever counts by threadIdx.x would look elsewhere."""
+    """Names multi-dimensional blocks, since threadIdx.x alone would mislead."""
     blocks = (launch.block for rank in range(scenario.ranks) for launch in scenario.launched_by(rank))
     shape = next((block for block in blocks if not isinstance(block, int)), None)
     return "" if shape is None else f"blocks of {' x '.join(map(str, shape))} threads, "
@@ -632,10 +636,11 @@ def _run(sandbox: Sandbox, scenario: Scenario | Call, limits: Limits) -> Outputs
 def _ask(
     sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | Call | None, seconds: float
 ) -> Outputs:
-    """One request and its reply; a child that breaks a limit or answers nonsense is a Failure, and is ended.
+    """Sends one request and returns its reply; a child that exceeds a limit or replies nonsense is ended, and gives a
+    Failure.
 
-    A child without memory, in no line of the submission, is started anew, once; if the next one has none either, that
-    is said in words.
+    A child that runs out of memory outside of the submission's lines is restarted once; if the second one does too, a
+    message says so.
     """
     outputs = _ask_once(sandbox, request, nonce, scenario, seconds)
     if _is_the_machines(outputs.failure):
@@ -647,7 +652,7 @@ def _ask(
 
 
 def _is_the_machines(failure: Failure | None) -> bool:
-    """Memory that was refused while no line of the submission ran: :mod:`runner` would have named it."""
+    """Whether memory ran out outside of the submission's lines, which :mod:`runner` would have named."""
     return failure is not None and failure.kind == MemoryError.__name__ and not failure.message
 
 

@@ -1,8 +1,8 @@
-"""The process in which a learner's Python runs, alone: a small server, which calls what it is asked for.
+"""The process that runs only a learner's Python: a small server that executes calls.
 
-It is a fork of a process that was forked from the worker (:mod:`ep_lib.workshop.runner`) before anything of a test had
-come there, and it has walls of its own. So nothing of a test is in its memory but the arguments of the calls, and the
-pipe to the grader is not open in it. :mod:`ep_lib.workshop.far` is the other end.
+It is a fork of a process that was forked from the worker (:mod:`ep_lib.workshop.runner`) before any test data arrived,
+and it has walls of its own. So its memory contains only the arguments of calls, and the pipe to the grader is not open
+in it. :mod:`ep_lib.workshop.far` is the other end.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ from ep_lib.workshop.pieces import load, place_in
 
 _MUCH = 1 << 30  # bytes
 _TOO_LARGE = "what your functions return or keep takes more memory than a process may have: return what was asked for"
-_LOOK_S = 0.2  # of CPU time, between looks at how long a call takes
-_ENDLESS_S = 4.5  # of CPU time in one test: less than its request may take, so that the line can be told
-_ENDLESS_AGAIN_S = 1.0  # where an earlier call of this submission was ended in the same function
-ENDLESS = "ChildUsedItsTime"  # of the sandbox, which tells no line
+_LOOK_S = 0.2  # of CPU time between checks of a call's duration
+_ENDLESS_S = 4.5  # of CPU time in one test: less than the request's limit, so that the line can be reported
+_ENDLESS_AGAIN_S = 1.0  # if an earlier call was ended in the same function
+ENDLESS = "ChildUsedItsTime"  # the sandbox's failure, without a line
 _TASK = re.compile(r"# (?P<ended>end of )?TASK (?P<task>\d+)")  # around what a learner writes: generate.py
 _PID = struct.Struct("<q")
 _IS_MODULE = re.compile(r"[A-Za-z_][\w.]{,99}").fullmatch
-_MOST_MODULES = 500  # that are imported beforehand
+_MOST_MODULES = 500  # imported in advance
 Walls = Mapping[str, Iterable[str]]
 
 
 class _Endless(BaseException):
-    """A function of the piece has used its time; ``location`` names the function. No ``except Exception`` takes it."""
+    """A function of the piece has used its time; ``location`` names the function. ``except Exception`` does not catch
+    it."""
 
     def __init__(self, message: str, location: str) -> None:
         super().__init__(message)
@@ -65,17 +66,17 @@ class _Endless(BaseException):
 
 
 class Nursery:
-    """A process from which those of pieces are forked. Make it before the walls go up, :meth:`start` it before anything
-    of a test is here."""
+    """A process that forks the processes of pieces. Make it before the walls are set up, :meth:`start` it before any
+    test data arrives."""
 
     def __init__(self) -> None:
         self._ours, self._its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._is_started = False
 
     def start(self, mine: Path, around: Walls | None, shut: Iterable[int]) -> None:
-        """``mine``: where the pieces are. ``around``: the walls of this process, which are built once more around each
-        of those, so that it does not reach this one either; None: it has none. ``shut``: descriptors that are not its
-        business. Does nothing if it was started."""
+        """``mine``: the folder of the pieces. ``around``: this process's walls, which are set up again around each
+        piece's process, so that it cannot reach this one; None: none. ``shut``: descriptors to close there. Does
+        nothing if already started."""
         if self._is_started:
             return
         self._is_started = True
@@ -87,9 +88,9 @@ class Nursery:
         self._its.close()
 
     def new(self, piece: str, endless: Sequence[str], share: float, *, compiles: bool) -> tuple[int, int, int]:
-        """A process that imports ``piece``: its id, and the ends of the pipes from it and to it. ``endless``: functions
-        of the piece in which earlier calls were ended. ``share``: of the time that they may take together.
-        ``compiles``: whether it may; else it writes only into a fresh folder of its own, which goes with it."""
+        """Starts a process that imports ``piece``: returns its id, and the ends of the pipes from it and to it.
+        ``endless``: functions of the piece in which earlier calls were ended. ``share``: its share of the total time.
+        ``compiles``: whether it may compile; else it may write only into its own temporary folder."""
         from_guest, told = os.pipe()
         orders, to_guest = os.pipe()
         socket.send_fds(self._ours, [json.dumps([piece, list(endless), share, compiles]).encode()], [orders, told])
@@ -103,22 +104,22 @@ class Nursery:
         return self._reply()
 
     def know(self, modules: Iterable[str]) -> None:
-        """Imports modules there, so that the processes to come have them: what is installed has no part in what a
-        submission computes, and no share of its time. What there is not, or does not let itself be imported, is left
-        out: a piece that needs it says so."""
-        names = sorted(filter(_IS_MODULE, modules), key=lambda name: name.count("."))  # packages first: they bring most
+        """Imports modules there for later processes, so that installed modules do not take a submission's time. Modules
+        that are missing or fail to import are left out: a piece that needs one reports it."""
+        # packages first: they load most modules
+        names = sorted(filter(_IS_MODULE, modules), key=lambda name: name.count("."))
         self._ours.send(json.dumps(names[:_MOST_MODULES]).encode())
         self._reply()
 
     def _reply(self) -> int:
         data = self._ours.recv(_PID.size)
         if not data:
-            os._exit(1)  # somebody has ended it: the grader says so of this process
+            os._exit(1)  # it was killed: the grader reports it for this process
         return int(_PID.unpack(data)[0])
 
 
 def say_in_a_line(ignored: sys.UnraisableHookArgs) -> None:
-    """For ``sys.unraisablehook``: what a learner needs of it."""
+    """For ``sys.unraisablehook``: a line for the learner."""
     kind = ignored.exc_type.__name__
     print(
         f"{ignored.err_msg or 'Exception ignored in'} {ignored.object!r}: {kind}: {ignored.exc_value}", file=sys.stderr
@@ -126,7 +127,7 @@ def say_in_a_line(ignored: sys.UnraisableHookArgs) -> None:
 
 
 def failure_of(mine: Path, error: Exception) -> dict[str, str]:
-    """An exception as it travels to the grader."""
+    """An exception as a message for the grader."""
     text = crossing.cut(f"{error}{getattr(error, 'place', '') or place_in(mine, error)}")
     if isinstance(error, KernelCompileError):
         location = f"{error.file}:{error.line}" if getattr(error, "file", None) else ""
@@ -146,14 +147,14 @@ def _fork_at_each_request(worker: socket.socket, mine: Path, around: Walls | Non
         if isinstance(request, int):
             pid, status = os.waitpid(request, 0)
             if pid in own:
-                shutil.rmtree(own.pop(pid), ignore_errors=True)  # what stays goes with the grader's folder
+                shutil.rmtree(own.pop(pid), ignore_errors=True)  # the rest is deleted with the grader's folder
             worker.send(_PID.pack(status))
             continue
         if not fds:
             for name in request:
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
-            gc.freeze()  # a collection in a fork would copy all of it
+            gc.freeze()  # a collection in a fork would copy all memory
             worker.send(_PID.pack(0))
             continue
         piece, endless, share, compiles = request
@@ -162,7 +163,7 @@ def _fork_at_each_request(worker: socket.socket, mine: Path, around: Walls | Non
         if pid == 0:
             worker.close()
             _live(partial(_serve, mine, piece, endless, share, *fds), around, folder)
-        os.setpgid(pid, pid)  # what it starts ends with it
+        os.setpgid(pid, pid)  # its children end with it
         if folder:
             own[pid] = folder
         worker.send(_PID.pack(pid))
@@ -172,17 +173,17 @@ def _fork_at_each_request(worker: socket.socket, mine: Path, around: Walls | Non
 
 # ---- the process of a piece ------------------------------------------------------------------------------------------
 def _live(serve: Callable[[], None], around: Walls | None, folder: str) -> NoReturn:
-    """``folder``: the one that it may write into; "": all that the worker may."""
+    """``folder``: the only folder that it may write into; "": all folders of the worker's."""
     code = 1
     try:
         if around is not None and not folder:
             walls.confine_further(**around)
         elif around is not None:
-            # Not the one around it: others' folders lie there, and no piece is to know what another one has written.
+            # Not its parent: it contains other pieces' folders, which this piece must not read.
             readable = [*around["readable"], *(each for each in around["writable"] if Path(each) != Path.cwd())]
             os.chdir(folder)
             os.environ.update(HOME=folder, TMPDIR=folder)
-            tempfile.tempdir = None  # what was imported before may have asked for it
+            tempfile.tempdir = None  # an earlier import may have used it
             writable = [os.devnull, folder]
             walls.confine_further(readable=readable, writable=writable, listable=around.get("listable", ()))
             own_memory.keep_in(Path(folder))
@@ -199,22 +200,22 @@ def _live(serve: Callable[[], None], around: Walls | None, folder: str) -> NoRet
 
 def _serve(mine: Path, piece: str, endless: Sequence[str], share: float, orders: int, told: int) -> None:
     worker = _Worker(mine, orders, told)
-    worker.tell(lambda: worker.be_new(mine / piece))  # which has a limit of its own
+    worker.tell(lambda: worker.be_new(mine / piece))  # with a limit of its own
     with _ended_in_time(mine, endless, share, worker):
         while order := crossing.read(orders):
             worker.tell(partial(worker.obey, order))
 
 
 class _Worker:
-    """The other end, as the piece's process has it."""
+    """The piece's side of the connection to the worker."""
 
     def __init__(self, mine: Path, orders: int, told: int) -> None:
-        self.cpu_s = 0.0  # that the worker has used so far for what the piece has called
+        self.cpu_s = 0.0  # used by the worker so far for the piece's calls
         self._first_s: float | None = None
         self._mine, self._orders, self._told = mine, orders, told
         self.be(None)
         self._changed = ""
-        self._by_value = 0  # id() of an object that the worker knows, and wants to see
+        self._by_value = 0  # id() of a known object that the worker wants as a value
         self._asking = threading.Lock()  # a piece may have threads
 
     def be_new(self, piece: Path) -> list[str]:
@@ -225,17 +226,17 @@ class _Worker:
 
     def be(self, piece: ModuleType | None) -> None:
         """It has none of the worker's objects any more, and the worker none of its."""
-        self._objects: list[Any] = [piece]  # that the worker knows by their numbers
+        self._objects: list[Any] = [piece]  # known to the worker by their numbers
         self._known: dict[int, int] = {}  # their numbers, by id()
-        self._lent: dict[int, Any] = {}  # what stands for the worker's objects here
+        self._lent: dict[int, Any] = {}  # placeholders for the worker's objects
         self._numbers: dict[int, int] = {}  # of these, and of arrays that kernels use, by id()
-        self._arrays: dict[int, tuple[Any, bytes]] = {}  # the bytes of these, and as the worker knows them
+        self._arrays: dict[int, tuple[Any, bytes]] = {}  # their bytes, and the bytes that the worker knows
         self._adopted: list[Any] = []  # arrays
-        self._lists: dict[int, list[Any]] = {}  # that become what those of the worker are
+        self._lists: dict[int, list[Any]] = {}  # shared with the worker
 
-    # ---- what the worker asks for ------------------------------------------------------------------------------------
+    # ---- requests of the worker --------------------------------------------------------------------------------------
     def tell(self, step: Callable[[], Any]) -> None:
-        """Does it, and says what came of it."""
+        """Runs a step, and sends its result."""
         try:
             self._changed, self._by_value = "", 0
             data = self._packed({"value": step(), "error": None, "changed": self._changed})
@@ -250,7 +251,7 @@ class _Worker:
         except SystemExit as end:
             said = SystemExit("it ends its process, instead of returning").with_traceback(end.__traceback__)
             data = self._packed({"error": crossing.told_of(said, self._mine)})
-        except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
+        except Exception as error:  # noqa: BLE001 - the grader judges any error
             data = self._packed({"error": crossing.told_of(error, self._mine)})
         sys.stdout.flush()
         crossing.write(self._told, data)
@@ -274,9 +275,9 @@ class _Worker:
         self._changed = next(changed, "")
         return returned if what == "call" or returned is None else _Itself(returned)
 
-    # ---- what the piece asks for -------------------------------------------------------------------------------------
+    # ---- requests of the piece ---------------------------------------------------------------------------------------
     def ask(self, number: int, name: str, what: str, *given: Any, **named: Any) -> Any:
-        """Calls, reads or sets what is open of an object of the worker's. Raises what that raises."""
+        """Calls, reads or sets an open attribute of a worker's object. Raises its exceptions."""
         with self._asking:
             crossing.write(self._told, self._packed({"ask": [number, name, what, given, named]}))
             answer = self._unpacked(crossing.read(self._orders))
@@ -285,14 +286,14 @@ class _Worker:
         return answer["value"]
 
     def adopt(self, number: int, array: np.ndarray[Any, Any]) -> None:
-        """From now on the worker has this array, too."""
+        """Shares this array with the worker."""
         flat = array.reshape(-1).view(np.uint8)
         self._arrays[number] = flat, flat.tobytes()
         self._numbers[id(array)] = number
         self._adopted.append(array)  # so that no other has its id
 
     def shares(self, array: np.ndarray[Any, Any]) -> bool:
-        """Whether it lies in one of those that the worker has, too."""
+        """Whether it is in an array shared with the worker."""
         return self._place(array) is not None
 
     # ---- messages ----------------------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ class _Worker:
         return None
 
     def far_object(self, kind: str, number: int, *rest: Any) -> Any:
-        """What stands here for something of the worker's."""
+        """The placeholder for an object of the worker."""
         if kind == "far":
             return self._objects[number]
         if kind == "array":
@@ -369,7 +370,7 @@ class _Worker:
 
 
 class _Itself:
-    """What is not to travel as a copy."""
+    """An object that must not be sent as a copy."""
 
     def __init__(self, obj: Any) -> None:
         self.object = obj
@@ -385,7 +386,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _at(start: Any, path: str) -> Any:
-    """What a path leads to: "known.append" of an object, "torch:autograd.grad" of a module."""
+    """The object at a path: "known.append" of an object, "torch:autograd.grad" of a module."""
     module, _, names = path.rpartition(":")
     found = importlib.import_module(module) if module else start
     for name in filter(None, names.split(".")):
@@ -393,7 +394,7 @@ def _at(start: Any, path: str) -> Any:
     return found
 
 
-# ---- what stands for the worker's objects ----------------------------------------------------------------------------
+# ---- placeholders for the worker's objects ---------------------------------------------------------------------------
 Ask = Callable[..., Any]
 
 
@@ -421,7 +422,7 @@ def _object(
 
 
 class _Kernel(Kernel):
-    """A kernel of the test, which is launched."""
+    """A kernel of the test, for launching."""
 
     def __init__(self, ask: Ask, worker: _Worker, *described: Any) -> None:
         vars(self).update(described[-1])
@@ -438,7 +439,7 @@ class _Kernel(Kernel):
 
 
 class _Rank(Rank):
-    """A rank whose memory and kernels are the worker's."""
+    """A rank with the worker's memory and kernels."""
 
     streams = NoStreams()
     sm_count = None
@@ -452,7 +453,7 @@ class _Rank(Rank):
 
     @property
     def is_closed(self) -> bool:
-        """A piece is called while its test's world runs."""
+        """Always False: a piece is called while its test's world runs."""
         return False
 
     def launch(
@@ -472,10 +473,10 @@ class _Rank(Rank):
         self.close()
 
     def _shared(self, arg: Any) -> Any:
-        """An array of the host's own is one that kernels may use, on the emulator."""
+        """On the emulator, kernels may use a host's own array."""
         if not is_array(arg) or self._worker.shares(arg := like("numpy", arg)):
             return arg
-        owner = arg  # of which other arguments may be other parts
+        owner = arg  # other arguments may be other parts of it
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
         if not owner.flags.c_contiguous:
@@ -491,20 +492,20 @@ def _asks(name: str) -> Callable[..., Any]:
     return method
 
 
-# The other methods of a rank, all of which need the world that it is in.
+# The other methods of a rank, which all need its world.
 for _name, _found in list(vars(Rank).items()):
     if callable(_found) and not _name.startswith("_") and _name != "launch":
         setattr(_Rank, _name, _asks(_name))
 
-_Kernel.__name__, _Rank.__name__ = Kernel.__name__, Rank.__name__  # as messages name them
+_Kernel.__name__, _Rank.__name__ = Kernel.__name__, Rank.__name__  # for messages
 _MADE: Mapping[str, Callable[..., Any]] = {"function": _function, "object": _object, "kernel": _Kernel, "rank": _Rank}
 
 
-# ---- calls that do not end -------------------------------------------------------------------------------------------
+# ---- endless calls ---------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def _ended_in_time(mine: Path, known: Sequence[str], share: float, worker: _Worker) -> Iterator[None]:
-    """Ends a call of the piece that computes for too long, with the function and the line where it is. What the worker
-    computes for it counts as well."""
+    """Ends a call of the piece that computes too long, and reports its function and line. The worker's computing for it
+    counts as well."""
     began = time.process_time()
 
     def look(_: int, frame: FrameType | None) -> None:
@@ -531,7 +532,7 @@ def _ended_in_time(mine: Path, known: Sequence[str], share: float, worker: _Work
 
 
 def _has_memory() -> bool:
-    """Whether this machine has as much to give as no function around a piece takes for itself."""
+    """Whether this machine has more memory than any function around a piece needs for itself."""
     try:
         mmap.mmap(-1, _MUCH, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except OSError:

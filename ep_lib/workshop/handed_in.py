@@ -1,11 +1,11 @@
-"""What a class has handed in: each learner's files, out of folders, archives, and the exports of learning platforms.
+"""A class's submissions: each learner's files, from folders, archives, and the exports of learning platforms.
 
 A child process behind walls (:class:`ep_lib.workshop.reading.Reader`) copies the files that matter, which are those
 with the name of a piece of an exercise, notebooks, and archives of them, into a temporary folder. Its limits on CPU
-time, memory, files and bytes are all that stands against an archive that is made to harm: the learner whose files pass
-one of them has a row that says so. This process reads regular files of that folder, and nothing else.
+time, memory, files and bytes are the only defence against malicious archives: a learner whose files exceed one gets a
+row that says so. This process reads only regular files of that folder.
 
-What is understood in the folder (or the archive, or a folder in the archive: "class.zip/folder") of all submissions:
+Formats of the folder of all submissions (or of the archive, or of a folder in it: "class.zip/folder"):
 
 - a folder or an archive per learner, named after the learner;
 - Moodle's export: "Jane Doe_12345_assignsubmission_file_" folders, or files that begin so;
@@ -14,8 +14,8 @@ What is understood in the folder (or the archive, or a folder in the archive: "c
 - clones of a git classroom: in "workshop-submissions", as `gh classroom` calls it, "workshop-ada" is ada;
 - single files named after the learner: "ada_ring.cuh", "ada_01_write_and_signal.ipynb".
 
-A name follows from its own entry alone; other files belong to no learner. Of two learners of one name a platform's
-number tells them apart, and a learner who is in the gradebook keeps the name there.
+A learner's name follows from their own entry alone; other files belong to no learner. A platform's number distinguishes
+two learners of one name, and a learner in the gradebook keeps the name there.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from ep_lib.workshop.submission import MAX_PIECE_BYTES, read_regular
 MAX_NOTEBOOK_BYTES = 16 << 20
 _MAX_ARCHIVE_BYTES = 64 << 20  # of an archive in another one
 _MAX_DEPTH = 3  # archives in archives
-_DEEPEST = 25  # folders in each other: fewer than the sandbox allows, whose limit ends all
-_SHOWN = 3  # folders of a class's archive in which learners may lie
+_DEEPEST = 25  # nested folders: fewer than the sandbox's limit, which would end everything
+_SHOWN = 3  # folders of a class's archive that may contain learners
 _MAX_PROBLEMS = 20  # of one learner; there may be one for each entry
-_MAX_SAID = 400  # characters of a problem, in which names may be long
-# Seconds of CPU time are given with each request. What is written are pieces, notebooks and archives only.
+_MAX_SAID = 400  # characters of a problem, which may contain long names
+# Each request sets its CPU time. Only pieces, notebooks and archives are written.
 _OF_A_LEARNER = 4.0, Limits(cpu_s=1 << 20, resident_bytes=1 << 30, written_bytes=128 << 20)
 _OF_A_CLASS = 600.0, Limits(cpu_s=1 << 20, resident_bytes=1 << 30, written_bytes=8 << 30, files=1_000_000)
 _ARCHIVE = re.compile(r"\.(?:zip|rar|7z|tar|tgz|tar\.\w+)$", re.IGNORECASE)
-_ZIP = (b"PK\3\4", b"PK\5\6")  # how one begins
+_ZIP = (b"PK\3\4", b"PK\5\6")  # its first bytes
 _NOT_THEIRS = ("__MACOSX", "__pycache__", "node_modules")
-# The course's own folders, if somebody sends all.
+# The course's own folders, if a learner sends the whole course.
 _COURSES = ("solutions", "ep_lib", "tutorial_kernels", "tests", "build")
 _LEARNERS_OWN = ("mine", "exercises", "notebooks")  # folders that learners have
-_WHOLE = "(the archive itself)"  # a row for names that lead out of it
+_WHOLE = "(the archive itself)"  # a row for names that point outside of it
 _AS_GIVEN, _OF_THE_COURSE = 3, 4  # the last ranks of a candidate
 _AGAIN = re.compile(r"(?: ?\(\d+\)|-\d+)(?=\.\w+$)")  # "ring (1).cuh" of a browser, "ring-1.cuh" of Canvas
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<late>)(?P<file>.*)$")
@@ -75,7 +75,7 @@ _CANVAS = re.compile(
 _GRADESCOPE = "submission_metadata.yml"
 _SUBMITTERS = re.compile(r"(?P<folder>\w+):\s*$|\s+(?:- )?:(?P<what>name|sid|email):\s*(?P<value>.*)$")
 _NOTEBOOK = re.compile(r"(?:(?P<name>.+)_)?(?:\d\d[a-z]?_[a-z][a-z0-9_]*|puzzles)\.ipynb")  # of the course
-_CLASSROOM = "submissions"  # "workshop-submissions" holds "workshop-ada", and so on
+_CLASSROOM = "submissions"  # "workshop-submissions" contains "workshop-ada" and so on
 _BROKEN = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, OSError, OverflowError, RuntimeError, ValueError),
@@ -84,9 +84,9 @@ _BROKEN = (
 
 @dataclass(frozen=True)
 class Content:
-    """A file as it was handed in; ``problem`` instead of ``data`` if it was not taken."""
+    """A submitted file; ``problem`` instead of ``data`` if it was not accepted."""
 
-    piece: str = ""  # which piece's name it has; "" for a notebook
+    piece: str = ""  # the piece with this name; "" for a notebook
     data: bytes = b""
     modified: str = ""  # ISO 8601, UTC
     problem: str = ""
@@ -94,19 +94,19 @@ class Content:
 
 @dataclass
 class Submission:
-    """What one learner has handed in: wanted files by their path, and what was refused."""
+    """One learner's submission: wanted files by their path, and refused ones."""
 
     learner: str
     source: str
-    place: str = ""  # what it is called among all submissions; with the platform's number, if it gives one
+    place: str = ""  # its name among all submissions, with the platform's number if any
     files: dict[PurePosixPath, Content] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     is_late: bool = False  # the platform says so
-    id: str = ""  # of the learner, by the platform; "" if it is not known, as `email`
+    id: str = ""  # the platform's id of the learner; "" if unknown, as for `email`
     email: str = ""
 
 
-# ---- in the child: the files that matter, out of folders and archives ------------------------------------------------
+# ---- in the child: wanted files from folders and archives ------------------------------------------------------------
 _Member = tuple[str, float, Callable[[int], bytes] | None]  # name, date, reads at most so many bytes; None: a folder
 
 
@@ -115,14 +115,14 @@ class _Copy:
 
     def __init__(self, target: Path, pieces: Sequence[str], depth: int) -> None:
         self.target, self.pieces, self.depth = target, pieces, depth
-        self.said: list[tuple[str, str]] = []  # of a path, as all below
+        self.said: list[tuple[str, str]] = []  # by path, as below
         self.times: dict[str, float] = {}
 
     def take(self, members: Iterator[_Member], inside: PurePosixPath, depth: int, came: float | None) -> None:
-        """``came``: when the archive of these came. What it says of its own files, its maker wrote."""
+        """``came``: the arrival time of the archive. The dates in it are its maker's claim."""
         with self._broken(inside):
             for name, date, read in members:
-                # As tarfile.data_filter does, which Python 3.11.3 does not have; links are never made here.
+                # As tarfile.data_filter does, which Python 3.11.3 does not have; this code never makes links.
                 at = inside / name.replace("\\", "/").lstrip("/")
                 if ".." in at.parts:
                     self.say(at, f"the name '{name}' leads out of the archive; it is left out")
@@ -133,12 +133,12 @@ class _Copy:
     def _member(self, at: PurePosixPath, came: float, read: Callable[[int], bytes] | None, depth: int) -> None:
         is_archive = _ARCHIVE.search(at.name) is not None
         limit = _limit(at.name, self.pieces)
-        if self.depth == 0:  # of a class: what lies in its folder is a learner, whatever that holds
+        if self.depth == 0:  # of a class: each entry of its folder is a learner, with any content
             shown = PurePosixPath(*at.parts[:_SHOWN])
             is_file = read is not None and shown == at
             (self.target / (shown.parent if is_file else shown)).mkdir(parents=True, exist_ok=True)
             if is_file:
-                (self.target / at).touch()  # also of what is not wanted, or cannot be read
+                (self.target / at).touch()  # also if it is unwanted or unreadable
         if read is None or not limit:
             return
         if len(at.parts) > _DEEPEST:
@@ -153,7 +153,7 @@ class _Copy:
         if goes.is_file() and goes.read_bytes() not in (b"", data):
             raise GradingError(f"{at} is there twice, with different content")
         goes.write_bytes(data)
-        self.times[str(at)] = came if 0 <= came < 1 << 33 else 0  # not what is no number, which a tar can say
+        self.times[str(at)] = came if 0 <= came < 1 << 33 else 0  # not NaN, which a tar may contain
 
     @contextlib.contextmanager
     def _broken(self, at: PurePosixPath) -> Iterator[None]:
@@ -171,7 +171,7 @@ class _Copy:
 
 
 def copy(place: str, target: str, pieces: Sequence[str], depth: int) -> dict[str, Any]:
-    """Copies what is wanted of a folder, an archive or a file; returns what was refused, and dates, by path."""
+    """Copies the wanted files of a folder, an archive or a file; returns refused ones, and dates, by path."""
     copied, path = _Copy(Path(target), pieces, depth), Path(place)
     if path.is_dir():
         copied.take(_in_folder(path, copied.say), PurePosixPath(), depth, None)
@@ -199,7 +199,7 @@ def _on_disk(path: Path, name: str) -> _Member:
 
 
 def _members(file: IO[bytes]) -> Iterator[_Member]:
-    """What is in an archive. Raises those of _BROKEN."""
+    """The members of an archive. Raises the errors of _BROKEN."""
     begin = file.read(len(_ZIP[0]))
     file.seek(0)
     if begin in _ZIP:
@@ -227,7 +227,7 @@ def _bounded(name: str, opened: Callable[[], Any] | None, limit: int) -> bytes:
 
 # ---- names -----------------------------------------------------------------------------------------------------------
 def _limit(name: str, pieces: Sequence[str]) -> int:
-    """How many bytes a wanted file may have; 0 if it is not wanted."""
+    """The most bytes of a wanted file; 0 if it is unwanted."""
     if _ARCHIVE.search(name):
         return _MAX_ARCHIVE_BYTES
     if name.endswith(".ipynb") or name == _GRADESCOPE:
@@ -240,22 +240,21 @@ def _is_theirs(at: PurePosixPath) -> bool:
 
 
 def readable(name: str) -> str:
-    """A file's name as text that can be written and shown, and that stays another one than any other: bytes that are
-    no UTF-8 and control characters are written out, as in "J\\xf6rg". A letter with its accent is one character, which
-    a Mac writes as two."""
+    """A file's name as printable text, still unique: invalid UTF-8 bytes and control characters are escaped, as in
+    "J\\xf6rg". A letter with its accent becomes one character; a Mac writes two."""
     text = unicodedata.normalize("NFC", name)
     return "".join(char if char.isprintable() else _written_out(ord(char)) for char in text)
 
 
 def _written_out(code: int) -> str:
-    if 0xDC80 <= code <= 0xDCFF:  # a byte, as Python keeps those that it cannot decode
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that Python could not decode
         code -= 0xDC00
         return f"\\x{code:02x}"
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
 
 
 def _stamp(seconds: float) -> str:
-    """A time of the clock as ISO 8601 in UTC; "" for one that no calendar has."""
+    """A timestamp as ISO 8601 in UTC; "" for one outside of the calendar."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
@@ -263,23 +262,23 @@ def _stamp(seconds: float) -> str:
 
 
 def piece_of(name: str, pieces: Sequence[str]) -> str:
-    """Which of ``pieces`` (names, the longest first) a file is called after: "ada_ring (1).cuh" and "RING.CUH", of a
-    disk whose names are all in capitals, are ring.cuh; or ""."""
+    """The name in ``pieces`` (the longest first) that a file is named after, or "": "ada_ring (1).cuh" and "RING.CUH"
+    (from a disk with upper-case names) are ring.cuh."""
     plain = _AGAIN.sub("", name).lower()
     return next((piece for piece in pieces if plain == piece.lower() or plain.endswith(f"_{piece.lower()}")), "")
 
 
-# ---- who handed in what ----------------------------------------------------------------------------------------------
+# ---- learners and their entries --------------------------------------------------------------------------------------
 @dataclass
 class _Part:
-    """An entry of the class's folder, and whose it is."""
+    """An entry of the class's folder, and its learner."""
 
     path: Path
     learner: str
     id: str = ""
     email: str = ""
     late: bool = False
-    said: list[tuple[PurePosixPath, str]] = field(default_factory=list)  # when the class's archive was unpacked
+    said: list[tuple[PurePosixPath, str]] = field(default_factory=list)  # messages from unpacking the class's archive
 
     @property
     def name(self) -> str:
@@ -287,11 +286,11 @@ class _Part:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all that a learner has, and not one file of several."""
+        """Whether it is a learner's complete submission, not one file of several."""
         return self.path.is_dir() or _ARCHIVE.search(self.name) is not None
 
     def read(self, pieces: Sequence[str]) -> tuple[dict[PurePosixPath, Content], list[str]]:
-        """The files, and what is wrong with others."""
+        """The files, and the problems of others."""
         if self.path.is_symlink():
             to = readable(str(self.path.readlink()))
             return {}, [f"it is a link to {to}; a submission holds its files themselves"]
@@ -301,7 +300,7 @@ class _Part:
         try:
             with _copied(self.path, pieces, _MAX_DEPTH, _OF_A_LEARNER) as (folder, refused, times):
                 said += refused
-                times = {} if (self.path / ".git").exists() else times  # a clone's dates say nothing
+                times = {} if (self.path / ".git").exists() else times  # a clone's dates are meaningless
                 for at, path in _files(folder):
                     name, came = PurePosixPath(readable(str(at))), times.get(str(at), 0)
                     data = read_regular(path, MAX_NOTEBOOK_BYTES)
@@ -324,7 +323,7 @@ class _Part:
 def _copied(
     place: Path, pieces: Sequence[str], depth: int, limits: tuple[float, Limits]
 ) -> Iterator[tuple[Path, list[tuple[PurePosixPath, str]], dict[str, float]]]:
-    """A folder with what :func:`copy` has copied, and what that returns. Raises GradingError if it was ended."""
+    """A folder with the files that :func:`copy` has copied, and its results. Raises GradingError if it was ended."""
     seconds, most = limits
     with temporary_folder("ep_handed_in_") as folder, Reader(most, folder) as child:
         try:
@@ -347,7 +346,7 @@ def submissions(
     """Each learner's files in a folder or an archive, by name. Raises GradingError if there is no such place, or if it
     cannot be unpacked.
 
-    ``known``: what learners are called, by :attr:`Submission.place`, of whom a gradebook has something.
+    ``known``: names of learners in a gradebook, by :attr:`Submission.place`.
     """
     exercises = list(exercises)
     pieces = _names_of(exercises)
@@ -384,7 +383,7 @@ def submissions(
 
 
 def folder(place: Path, exercises: Iterable[Exercise]) -> Submission:
-    """One learner's folder, by its path. Raises GradingError if it is none."""
+    """One learner's folder, by its path. Raises GradingError if it is no folder."""
     if not place.is_dir():
         raise GradingError(f"no folder {place}")
     name = readable(str(place))
@@ -392,7 +391,7 @@ def folder(place: Path, exercises: Iterable[Exercise]) -> Submission:
 
 
 def _names_of(exercises: Iterable[Exercise]) -> list[str]:
-    """What the pieces' files are called, the longest names first."""
+    """The file names of the pieces, the longest first."""
     return sorted({Path(piece).name for each in exercises for piece in each.pieces}, key=len, reverse=True)
 
 
@@ -401,8 +400,8 @@ def _few(problems: list[str]) -> list[str]:
 
 
 def _beneath(folder: Path, archive: Path, theirs: Collection[str], pieces: Sequence[str]) -> Path:
-    """The folder of an unpacked archive that holds the learners': it may have been packed with a folder around them.
-    Raises GradingError where a single folder may be a learner's as well. ``theirs``: names that learners' folders have.
+    """The folder of an unpacked archive that contains the learners' folders: the archive may have an outer folder.
+    Raises GradingError if a single folder may also be a learner's. ``theirs``: possible names of learners' folders.
     """
     tops = [path for path in folder.iterdir() if _is_entry(path, pieces)]
     if len(tops) != 1 or not (top := tops[0]).is_dir() or _MOODLE.match(top.name):
@@ -422,7 +421,7 @@ def _beneath(folder: Path, archive: Path, theirs: Collection[str], pieces: Seque
 
 
 def _is_entry(path: Path, pieces: Sequence[str]) -> bool:
-    """Whether it is a learner's, and no file that just lies there."""
+    """Whether it belongs to a learner, and is not an unrelated file."""
     of_platform = _MOODLE.match(path.name) or _CANVAS.match(path.name)
     return path.is_dir() or path.is_symlink() or bool(_limit(path.name, pieces) or of_platform)
 
@@ -433,7 +432,7 @@ def _is_notebook(name: str) -> bool:
 
 
 def _parts(place: Path, called: str, pieces: Sequence[str]) -> list[_Part]:
-    """The entries of a folder of submissions that is ``called`` so, each by its own name."""
+    """The entries of the folder of submissions ``called``, each by its own name."""
     begin = called.removesuffix(_CLASSROOM) if called.endswith(f"-{_CLASSROOM}") else ""
     authors, parts = _authors(place / _GRADESCOPE), []
     for path in sorted(place.iterdir()):
@@ -450,7 +449,7 @@ def _parts(place: Path, called: str, pieces: Sequence[str]) -> list[_Part]:
 
 
 def _authors(metadata: Path) -> dict[str, list[tuple[str, str, str]]]:
-    """Name, id and e-mail of a submission's authors, by its folder, as Gradescope's export tells them."""
+    """Name, id and e-mail of a submission's authors, by its folder, from Gradescope's export."""
     found: dict[str, list[dict[str, str]]] = {}
     authors: list[dict[str, str]] = []
     with contextlib.suppress(FileNotFoundError):
@@ -469,7 +468,7 @@ def _authors(metadata: Path) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def _learner(name: str, pieces: Sequence[str]) -> str:
-    """The learner, from the name of an archive or a file that no platform has named."""
+    """The learner, from the name of an archive or a file without a platform's naming."""
     stem = _ARCHIVE.sub("", name)
     if stem != name:
         return stem
@@ -481,7 +480,7 @@ def _learner(name: str, pieces: Sequence[str]) -> str:
 
 
 def _named(parts: Iterable[_Part], place: str, pieces: Sequence[str], known: Mapping[str, str]) -> Iterator[Submission]:
-    """Parts of one learner together. Two learners of one name are told apart by the platform's numbers."""
+    """Groups the parts of each learner. The platform's numbers distinguish two learners of one name."""
     ids: dict[str, set[str]] = {}
     groups: dict[tuple[str, str], list[_Part]] = {}
     for part in parts:
@@ -515,24 +514,24 @@ def _named(parts: Iterable[_Part], place: str, pieces: Sequence[str], known: Map
         yield found
 
 
-# ---- which of the files are meant ------------------------------------------------------------------------------------
+# ---- choice among files ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Found:
-    """The pieces of an exercise in a submission, or why not; ``files`` is empty if there is nothing for it at all."""
+    """The pieces of an exercise in a submission, or a problem; ``files`` is empty if it has none."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
     modified: str = ""  # of the newest of them
     problem: str = ""
-    flags: tuple[str, ...] = ()  # files that may be meant as well
+    flags: tuple[str, ...] = ()  # other candidate files
 
 
 def pieces_in(submission: Submission, exercise: Exercise) -> Found:
     """The learner's pieces of an exercise.
 
     ``mine/NAME/`` counts before ``NAME/``, that before other folders, and the course's own ``exercises/`` and
-    ``solutions/`` only if there is nothing else. Where two files of different content are left, both are named; one
-    that is as the exercise was given does not count beside another. ``flags`` name those that did not count.
+    ``solutions/`` only if there is nothing else. If two files of different content remain, both are named; an unedited
+    copy of the exercise does not count beside another file. ``flags``: the files that did not count.
     """
     files, paths, newest = {}, [], ""
     flags: list[str] = []
@@ -582,12 +581,12 @@ def pieces_in(submission: Submission, exercise: Exercise) -> Found:
 
 
 def _is_as_given(data: bytes, given: Path) -> bool:
-    """Whether a piece is the course's own, which somebody sends who sends the whole course."""
+    """Whether a piece is the course's own, sent with the whole course."""
     return given.is_file() and data.split() == given.read_bytes().split()
 
 
 def _rank(path: PurePosixPath, piece: str, exercise: str) -> tuple[int, int]:
-    """Which candidates come first: by their folder, then by their whole name."""
+    """The sort key for candidates: by folder, then by whole name."""
     folders = path.parts[:-1]
     if any(folder in _COURSES for folder in folders):
         where = _OF_THE_COURSE

@@ -1,4 +1,5 @@
-"""``%%kernel NAME``: a notebook cell of CUDA C++ becomes a kernel. Importing ep_lib.workshop gives it to IPython."""
+"""``%%kernel NAME``: a notebook cell of CUDA C++ becomes a kernel. Importing ep_lib.workshop registers it in
+IPython."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _MAGIC = "%%kernel"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in an exception what is wrong with the line, instead of ending the process."""
+    """Raises an exception for a wrong line, instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ArgumentError(f"{_MAGIC}: {message}; {self.format_usage().strip()}")
@@ -48,8 +49,8 @@ class KernelCell:
 
         ``--check`` runs the checker as well (:func:`ep_lib.check`). A checker runs programs, not kernels, and the
         program is the notebook's own function ``main(rank)``, or the one that ``--main`` names: write it in a cell
-        above, and let it launch NAME by its name, since it finds the kernel that the name means when it runs. So
-        write, run the cell, read the finding, mend, and run the cell again.
+        above, and let it launch NAME by its name, since it finds the kernel that the name means when it runs. So write,
+        run the cell, read the finding, repair, and run the cell again.
         """
         options = self._parse(line)
         count = getattr(self._shell, "execution_count", None)
@@ -80,7 +81,7 @@ class KernelCell:
             raise ArgumentError(f"{_MAGIC} {line}: {error}") from error
 
     def _target(self) -> str:
-        """What this notebook's kernels run on."""
+        """The backend of this notebook's kernels."""
         if self._shell.user_ns.get("BACKEND") != "cuda":
             return "emulator"
         from ep_lib.cuda.devices import architecture

@@ -1,4 +1,4 @@
-"""The kernels of hidden tests, with a learner's piece in C++ beside them as an object of its own."""
+"""The kernels of hidden tests, with a learner's C++ piece linked as a separate object."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ep_lib.jit.gxx import compile_half
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.source import KernelSource
 
-CALLS = "calls"  # the folder with what tests call of pieces: hidden/calls/piece.cuh
-_OF_A_PIECE = {"GRADER_PIECE": 1}  # what calls/exNN_topic.cuh declares is to be defined
+CALLS = "calls"  # the folder with the tests' calls of pieces: hidden/calls/piece.cuh
+_OF_A_PIECE = {"GRADER_PIECE": 1}  # defines the functions that calls/exNN_topic.cuh declares
 
 
 def kernel_of(source: Path, name: str, mine: Path, given: Sequence[Path]) -> Kernel:
     """The kernel ``name`` of the test in ``source``, for the pieces in ``mine``. ``given``: folders with headers that
-    learners get and do not write."""
+    are given to learners."""
     calls = _calls_of(source)
     piece = _source(calls, "piece", [mine, *given], _OF_A_PIECE) if calls.is_file() else None
     return Kernel(source.read_text("utf-8"), name, path=source, filename=str(source), include=given, closed=piece)
 
 
 def compile_halves(kernels: Iterable[tuple[str, str]], given: Sequence[Path]) -> list[Path]:
-    """Compiles what of these kernels, by source and name, is the same for all pieces: returns entries of the cache."""
+    """Compiles the parts of these kernels (source and name) that are equal for all pieces: returns cache entries."""
     files = [(Path(source), name) for source, name in kernels]
     return [compile_half(_source(file, name, given)).parent for file, name in files if _calls_of(file).is_file()]
 

@@ -1,12 +1,12 @@
-"""Grades many submissions: jobs that any ``concurrent.futures`` executor runs, and results in the order they come.
+"""Grades many submissions: jobs that any ``concurrent.futures`` executor runs, and results in the order of arrival.
 
-A :class:`Job` and a :class:`Result` are plain data that pickle, and a job carries the submitted files themselves. So
-:func:`work` needs nothing of the machine that found the submission: threads run it here, mpi4py.futures and Dask on
+A :class:`Job` and a :class:`Result` are plain data that pickle, and a job contains the submitted files themselves. So
+:func:`work` needs no files of the machine that found the submission: threads run it here, mpi4py.futures and Dask on
 others, which have ep_lib and a compiler.
 
-What ran out of time, memory or disk is tried once more, alone, when all else is done. If the course's own solution does
-not pass then either, that was the machine, and the submission counts as not graded. What has used up its CPU time is
-not tried again if the solution passes: it would end the same, and an endless loop costs its limits once.
+A job that ran out of time, memory or disk is retried alone, after all others. If the course's own solution fails then
+too, the machine is at fault, and the submission counts as not graded. A job that has used up its CPU time is not
+retried if the solution passes: it would end the same, so an endless loop costs its limits only once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMITS_CHANGED = (
     "not graded: the limits of the grader's process were changed (prlimit) after it had started: start it anew"
 )
 _PACKAGE = Path(__file__).resolve().parents[1]
-_IN_FLIGHT = 2  # jobs per worker that are handed to an executor at a time: an interrupt then loses few
+_IN_FLIGHT = 2  # jobs per worker in an executor at a time: an interrupt then loses few
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Of the files: the same files are the same submission, whatever their folder and date."""
+        """A digest of the files: equal files are the same submission, in any folder and of any date."""
         total = hashlib.sha256()
         for name, content in sorted(self.files.items()):
             total.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -70,8 +70,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a job. ``record`` is what ``ep-lib grade --json`` prints of it; with a key "error" and without
-    points, if it was not graded."""
+    """The result of a job. ``record``: its output in ``ep-lib grade --json``; with a key "error" and without points, if
+    it was not graded."""
 
     job: Job
     record: dict[str, Any]
@@ -83,7 +83,7 @@ class Result:
 
     @property
     def is_endless(self) -> bool:
-        """Whether something timed out, and all that did had all of its CPU time."""
+        """Whether tasks timed out, all of them with all of their CPU time used."""
         late = [each for each in self.record.get("tasks", ()) if each["timed_out"]]
         return bool(late) and all(each["used_cpu"] for each in late)
 
@@ -92,10 +92,10 @@ Work = Callable[[Job], Result]
 
 
 def work(job: Job) -> Result:
-    """Grades a job, in whatever process. Raises Stopped, and nothing else: what the grader could not do is a record.
+    """Grades a job, in any process. Raises only Stopped: a failure of the grader gives a record.
 
-    A submission is compiled with the package's headers of now, and judged by what this process imported. Where these
-    are no longer the same, right code fails: so nothing is graded then.
+    A submission is compiled with the package's current headers, and judged by the modules that this process has
+    imported. If the package has changed since, right code may fail: so nothing is graded then.
     """
     started_with = _first_seen()
     if limits_of(0) != _limits_at_first():
@@ -154,7 +154,7 @@ def solution_of(job: Job) -> Job:
 
 @cache
 def version_of(exercise: str) -> str:
-    """Of the library and of what examines this exercise: another one grades anew."""
+    """The version of the library and of this exercise's tests: with another one, submissions are graded again."""
     package = _PACKAGE / "workshop"
     if graded.is_of_puzzles(exercise):
         files = [package / "puzzles" / f"nb{exercise.rpartition('_')[2]}.py"]
@@ -170,14 +170,14 @@ def version_of(exercise: str) -> str:
 
 
 def run(jobs: Iterable[Job], executor: Executor, workers: int, work: Work = work) -> Generator[Result]:
-    """The results of ``jobs`` as they come; those that are tried again come last.
+    """The results of ``jobs`` in order of arrival; retried ones come last.
 
-    ``executor`` runs ``work`` in ``workers`` places at a time; ``jobs`` is asked for the next one as places get free.
-    When the iteration ends early (Ctrl-C), what has not begun is not begun, and children of this process end at once.
+    ``executor`` runs ``work`` on ``workers`` workers; the next of ``jobs`` is taken as workers become free. If the
+    iteration ends early (Ctrl-C), no further job begins, and children of this process end at once.
     """
     again: list[Result] = []
     running: set[Future[Result]] = set()
-    solutions: dict[Future[Result], Result] = {}  # that run because of a submission which used up its time
+    solutions: dict[Future[Result], Result] = {}  # running because a submission has used up its time
     supply = iter(jobs)
     is_done = False
     try:
@@ -214,7 +214,7 @@ def run(jobs: Iterable[Job], executor: Executor, workers: int, work: Work = work
 
 
 def _once_more(first: Result, executor: Executor, work: Work) -> Result:
-    """The tasks that ran out of time, alone on this machine; what the others gave stays."""
+    """Grades the tasks that ran out of time again, alone on this machine; keeps the other tasks' results."""
     job = dataclasses.replace(first.job, tasks=first.timed_out)
     second = executor.submit(work, job).result()
     if "error" in second.record:
@@ -227,7 +227,7 @@ def _once_more(first: Result, executor: Executor, work: Work) -> Result:
 
 
 def _solution_for(late: Result) -> Job:
-    """The course's own solution of the tasks that ran out of time."""
+    """The job for the course's own solution of the tasks that ran out of time."""
     return dataclasses.replace(solution_of(late.job), tasks=late.timed_out)
 
 

@@ -1,11 +1,11 @@
-"""A learner's own pieces in the library: ``mine = workshop.use_mine()``, and from then on every kernel runs on them.
+"""A learner's own pieces in the library: after ``mine = workshop.use_mine()`` every kernel runs on them.
 
-An exercise whose exercise.toml has a table ``[mine]`` is a piece of the library. Where the learner's version is whole,
-it comes before the library's, in ``Buffer``, in the tutorial's kernels and on every backend; where it is missing,
-unfinished, written for an older version of the exercise, or does not compile, the library's stands in, and is named.
-Nothing in ``mine/`` is written here.
+An exercise whose exercise.toml has a table ``[mine]`` is a piece of the library. A complete learner's version replaces
+the library's, in ``Buffer``, in the tutorial's kernels and on every backend. If it is missing, unfinished, written for
+an older version of the exercise, or does not compile, the library's is used and named. This module never writes to
+``mine/``.
 
-How a piece gets into a kernel, and who counts what goes through it: :mod:`ep_lib.jit.pieces` and <ep/pieces.cuh>.
+For the insertion of a piece into a kernel and its counters see :mod:`ep_lib.jit.pieces` and <ep/pieces.cuh>.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ _TODO = re.compile(rf"Task (\w+) {STILL_TO_DO}")
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the library that a learner may write. ``stands_in``: why the library's runs; "" where theirs does."""
+    """A piece of the library that a learner may write. ``stands_in``: why the library's is used; "" if the learner's
+    is."""
 
     exercise: Exercise
-    folder: Path  # where theirs is, or would be
+    folder: Path  # of the learner's version, existing or not
     stands_in: str = ""
 
     @property
@@ -76,8 +77,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Carried:
-    """What went through one of the learner's pieces: ``amount`` of what its counter counts (None: it has none), in so
-    many ``launches`` of kernels that contain it."""
+    """The use of one of the learner's pieces: its counter's ``amount`` (None: no counter), and the number of
+    ``launches`` of kernels that contain it."""
 
     piece: Piece
     amount: int | None
@@ -96,7 +97,7 @@ class Carried:
 
     @property
     def ran(self) -> bool:
-        """Whether anything went through it."""
+        """Whether it was used."""
         return bool(self.launches if self.amount is None else self.amount)
 
     def __str__(self) -> str:
@@ -112,8 +113,8 @@ class Carried:
 def find_pieces(mine: Path | str | None = None, root: Path | None = None) -> tuple[Piece, ...]:
     """All pieces, in the order of the exercises, with the state of the learner's version of each.
 
-    ``mine``: the folder that has 01_write_signal and the others; None: ``mine/`` of the workshop. A relative one is
-    looked for here, then in the workshop. Raises GradingError where there is no such folder.
+    ``mine``: the folder that has 01_write_signal and the others; None: ``mine/`` of the workshop. A relative path is
+    searched in the current folder, then in the workshop. Raises GradingError if there is no such folder.
     """
     root = exercises.workshop_root() if root is None else root
     if mine is None:
@@ -161,7 +162,7 @@ def _examined(piece: Piece) -> Piece:
 
 
 def _compile_error(file: Path, name: str, text: str) -> str:
-    """The first error of a piece that is compiled by itself, with file and line; "" if there is none."""
+    """The first error of a piece compiled alone, with file and line; "" if there is none."""
     if name.endswith(".py"):
         try:
             ast.parse(text, str(file))
@@ -184,7 +185,7 @@ def _compile_error(file: Path, name: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """What :meth:`Mine.holds` found; true or false as the claim was."""
+    """The result of :meth:`Mine.holds`; true if the claim is."""
 
     right: bool
     why: str = ""
@@ -197,7 +198,7 @@ class Held:
 
 
 def _wrong(claim: Callable[[], object]) -> str | None:
-    """Why a claim is not true: an error of the run, or "" where it says so itself; None where it is."""
+    """Why a claim fails: the run's error, or "" if it returns false; None if it holds."""
     try:
         return None if claim() else ""
     except (EpError, AssertionError) as error:
@@ -205,8 +206,8 @@ def _wrong(claim: Callable[[], object]) -> str | None:
 
 
 def whose_mistake(found: Sequence[Piece], is_right: Callable[[Sequence[Piece]], bool]) -> str:
-    """In sentences: the library's pieces alone are tried, then each of the learner's among them; the quick tests of a
-    guilty one say which of its tasks it is."""
+    """Sentences about the mistake: tries the library's pieces alone, then each of the learner's among them; the quick
+    tests of a faulty one name its wrong task."""
     if not is_right(()):
         return "With the library's pieces alone it is wrong as well: this is not your mistake."
     guilty = [piece for piece in found if piece.is_mine and not is_right((piece,))]
@@ -217,8 +218,8 @@ def whose_mistake(found: Sequence[Piece], is_right: Callable[[Sequence[Piece]], 
 
 
 class Mine:
-    """The learner's pieces, in use from when this is made until :meth:`stop` (or the end of a ``with``), and what went
-    through them so far. Shows itself in a notebook."""
+    """The learner's pieces, in use from the construction until :meth:`stop` (or the end of a ``with``), and counts of
+    their use. Displays itself in a notebook."""
 
     def __init__(self, found: tuple[Piece, ...]) -> None:
         self.pieces = found
@@ -230,11 +231,11 @@ class Mine:
 
     @property
     def yours(self) -> tuple[Piece, ...]:
-        """The pieces that are the learner's."""
+        """The learner's pieces in use."""
         return tuple(piece for piece in self.pieces if piece.is_mine)
 
     def carried(self) -> tuple[Carried, ...]:
-        """What went through each of the learner's pieces, in runs whose ranks have ended."""
+        """The use of each of the learner's pieces, in runs whose ranks have ended."""
         counts, launches = pieces.told(self._file) if self._file.exists() else ([], {})
         counters = enumerators("ep/pieces.cuh", "PieceCount")
         found = []
@@ -260,8 +261,9 @@ class Mine:
         return otherwise
 
     def holds(self, claim: Callable[[], object]) -> Held:
-        """Whether ``claim()``, which runs something, is true on these pieces. Where it is not, or the run fails: whose
-        mistake that is, and in which line of theirs. ``claim`` is called again for that, with fewer of them."""
+        """Whether ``claim()``, which runs a program, is true on these pieces. If it is not, or the run fails: whose
+        mistake it is, and in which of the learner's lines. For that, ``claim`` is called again with fewer of the
+        pieces."""
         wrong = _wrong(claim)
         if wrong is None:
             return Held(True)
@@ -273,7 +275,7 @@ class Mine:
         return Held(False, "\n".join(filter(None, [wrong, whose_mistake(self.yours, is_right)])))
 
     def stop(self) -> None:
-        """From now on kernels are as they were before: the library's, where no other pieces were in use."""
+        """Restores the earlier pieces: the library's, unless others were in use."""
         if pieces.counts_file() == self._file:
             pieces.use(*self._before)
         self._file.unlink(missing_ok=True)
@@ -285,7 +287,7 @@ class Mine:
         self.stop()
 
     def lines(self) -> list[str]:
-        """What went through the learner's pieces, then for which the library's stand in, a line each."""
+        """The use of the learner's pieces, then the pieces for which the library's are used, a line each."""
         carried = self.carried()
         if any(each.ran for each in carried):
             lines = [str(each) for each in carried if each.ran]
@@ -302,7 +304,7 @@ class Mine:
         return lines
 
     def note(self) -> Note:
-        """The same, as a notebook shows it."""
+        """The same, for a notebook."""
         yours = len(self.yours)
         head = f"Yours: {yours} of {len(self.pieces)} pieces" + ("" if yours else ", so the library's run")
         return Note(head, "\n".join(self.lines()), GREEN if yours else BLUE)

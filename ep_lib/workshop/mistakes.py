@@ -1,4 +1,4 @@
-"""In which lines of a learner's piece a mistake is."""
+"""Finds the lines of a learner's piece with a mistake."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ep_lib.errors import GradingError
 from ep_lib.jit import sealed
 from ep_lib.workshop.exercises import Exercise, Task
 
-_MOST_LINES = 8  # of what the quick tests say
+_MOST_LINES = 8  # of the quick tests' output
 _HOLE = re.compile(r"\s*(?://|#) TASK (?P<task>\d+)\w? \(")  # see generate.py
 _HOLE_ENDS = re.compile(r"\s*(?://|#) end of TASK ")
 
 
 def mistake_in(exercise: Exercise, folder: Path) -> str:
-    """Of a wrong piece: the first of its tasks that does not pass the quick tests, where it is, and what they say."""
-    from ep_lib.workshop.grader import grade  # takes its time
+    """For a wrong piece: its first task that fails the quick tests, the task's lines, and the tests' message."""
+    from ep_lib.workshop.grader import grade  # slow to import
 
     files = ", ".join(short_path(folder / name) for name in exercise.pieces)
     more = f"`{sealed.tested_by(exercise.short_name)}` says more"
@@ -39,7 +39,7 @@ def mistake_in(exercise: Exercise, folder: Path) -> str:
 
 
 def _lines_of(exercise: Exercise, folder: Path, task: Task) -> Iterator[tuple[str, int]]:
-    """Where the learner has written what a task asks for: file and line, the first of each hole."""
+    """The places of the learner's code for a task: file and line, the first of each hole."""
     for name in exercise.pieces:
         given = (exercise.exercise_dir / name).read_text(encoding="utf-8").splitlines()
         theirs = (folder / name).read_text(encoding="utf-8").splitlines()

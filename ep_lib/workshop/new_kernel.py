@@ -1,8 +1,8 @@
-"""What a notebook's kernel says until the first cell has run, as after "Restart kernel".
+"""The messages of a notebook's kernel before its first cell has run, for example after "Restart kernel".
 
-``ep-lib lab`` makes this file the PYTHONSTARTUP of its kernels, which run it in the notebook's own namespace: it
-imports nothing of ep_lib, which takes its time, and leaves no name there. The first cell's import of ep_lib.workshop
-puts the real magics into the place of these.
+``ep-lib lab`` makes this file the PYTHONSTARTUP of its kernels, which run it in the notebook's own namespace: it does
+not import ep_lib, which is slow, and leaves no name there. The first cell's import of ep_lib.workshop replaces these
+magics by the real ones.
 """
 
 

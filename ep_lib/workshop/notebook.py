@@ -1,6 +1,6 @@
-"""What the notebooks need beside the library: source code from its real file, predictions, errors in short form.
+"""Tools for the notebooks beside the library: source code from its real file, predictions, errors in short form.
 
-Everything displays itself in a notebook and has a readable text form elsewhere. Nothing here needs an answer: a missing
+All objects display themselves in a notebook and have a readable text form elsewhere. No answer is required: a missing
 prediction counts as unanswered, so notebooks run unattended. Predictions are in prediction.py, boxes in notes.py.
 """
 
@@ -32,12 +32,12 @@ __all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_sou
 Item = TypeVar("Item")
 Block = tuple[int, tuple[str, ...]]  # the first line's number, and the lines
 
-LONGEST = 25  # lines of a listing; of a longer one the rest unfolds
+LONGEST = 25  # lines of a listing; the rest of a longer one is folded
 
 
 def find(file: str | Path) -> Path:
     """``file`` of the workshop (``"tutorial_kernels/01_write_signal.cu"``), as a path from the current folder; the
-    learner's own where it is one of their pieces (:func:`ep_lib.workshop.use_mine`).
+    learner's own file if it is one of their pieces (:func:`ep_lib.workshop.use_mine`).
 
     The path is relative, so that errors that name the file stay short. Raises ArgumentError if there is no such file.
     """
@@ -61,13 +61,13 @@ def _find_given(file: str | Path) -> Path:
 # ---- source code -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Source:
-    """Part of a file, with the line numbers it has there. Of more than ``LONGEST`` lines it shows as many, those around
-    the marked ones and the beginnings of its functions; in a notebook the whole unfolds below."""
+    """Part of a file, with its line numbers. It shows at most ``LONGEST`` lines: those around the marked ones and the
+    beginnings of functions; in a notebook the whole is folded below."""
 
     file: str  # relative to the workshop
     blocks: tuple[Block, ...]
     marked: frozenset[int] = field(default_factory=frozenset)  # line numbers
-    is_named: bool = True  # whether the file's name shows; the link is there in any case
+    is_named: bool = True  # whether to show the file's name; the link is always there
 
     def __repr__(self) -> str:
         parts = [
@@ -78,7 +78,7 @@ class Source:
 
     @property
     def excerpt(self) -> tuple[Block, ...]:
-        """What shows of ``blocks``."""
+        """The visible part of ``blocks``."""
         lines = {n: line for first, block in self.blocks for n, line in enumerate(block, first)}
         if len(lines) <= LONGEST:
             return self.blocks
@@ -128,11 +128,12 @@ def _link(path: Path, text: str) -> Markup:
 
 
 def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), comments: bool = True) -> Source:
-    """Functions or structs ``names`` of a file of the workshop, with the comments above them; without names, all of it.
+    """Functions or structs ``names`` of a file of the workshop, with the comments above them; without names, the whole
+    file.
 
-    ``comments=False`` leaves those comments and the file's name out, where they would give away what is asked. Lines
-    that contain one of ``mark`` are highlighted. The source is read now, from the file that is compiled, so it is never
-    stale. Raises ArgumentError for a name that the file does not define, and for a mark that is in no line shown.
+    ``comments=False`` leaves those comments and the file's name out, if they would give the answer away. Lines that
+    contain one of ``mark`` are highlighted. The source is read now, from the file that is compiled, so it is never
+    stale. Raises ArgumentError for a name that the file does not define, and for a mark that no shown line contains.
     """
     written = _find_given(file).read_text(encoding="utf-8")
     source = sealed.shown(written).rstrip("\n").split("\n")
@@ -144,7 +145,7 @@ def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), c
     for words in [mark] if isinstance(mark, str) else several("mark", mark, "a piece of a line, or several"):
         text("mark", words)
         hits = {n for first, lines in blocks for n, line in enumerate(lines, first) if words in line}
-        if not hits and not sealed.is_sealed(written):  # in a release, the line may be in what is to be written
+        if not hits and not sealed.is_sealed(written):  # in a release, the line may be in a hole
             raise ArgumentError(f"no line shown of {file} contains {words!r}")
         marked |= hits
     return Source(Path(file).as_posix(), blocks, frozenset(marked), comments)
@@ -222,15 +223,15 @@ class Files:
         return said.format(self.exercise.name, Markup(", ").join(links))
 
 
-# ---- what takes long -------------------------------------------------------------------------------------------------
+# ---- progress --------------------------------------------------------------------------------------------------------
 def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
-    """``items``, one after the other, with a bar that shows how far it is if all of them take more than a second."""
+    """Yields ``items``, with a progress bar if they take more than a second in all."""
     return iter(tqdm(items, desc=what, delay=1, leave=False, file=sys.stdout, unit=""))
 
 
 @contextmanager
 def said_meanwhile() -> Iterator[Callable[[str], None]]:
-    """Shows the texts that it is called with in one line, which goes at the end; in a file it shows nothing."""
+    """A function that shows its texts in one temporary line; in a file it shows nothing."""
     is_seen = sys.stdout.isatty() or "ipykernel" in sys.modules
     with tqdm(bar_format="{desc}", leave=False, file=sys.stdout, disable=not is_seen) as line:
         yield line.set_description_str
@@ -246,7 +247,7 @@ class Caught:
 
 @contextmanager
 def expect(*kinds: type[EpError], show_now: bool = True) -> Iterator[Caught]:
-    """Shows the error that the cell provokes on purpose, without its traceback, and goes on.
+    """Shows the error that the cell provokes on purpose, without its traceback, and continues.
 
     ``kinds`` are classes of ``ep_lib.errors``, by default all of them; other errors are not caught. If nothing is
     raised, the note says so. ``show_now=False`` leaves the note to the cell: ``caught.note``.

@@ -42,7 +42,7 @@ class Note:
 
 
 def show_note(note: Any) -> None:
-    """Displays what has a readable text form and an HTML one; prints it outside of IPython."""
+    """Displays an object that has a text form and an HTML form; prints the text outside of IPython."""
     if importlib.util.find_spec("IPython") is None:
         print(note)
         return
@@ -59,6 +59,7 @@ def framed(inner: Markup) -> Markup:
 
 def code_box(lines: Iterable[Markup]) -> Markup:
     """A box of code. Where the page is narrow they go on below, comments above all."""
+    # By this ink docs/site/wide.css and the JupyterLab extension find it, and turn it around on a dark page.
     box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
     look = f"{box}{CODE}font-size:12px; white-space:pre-wrap; line-height:1.35; border:1px solid #dddddd"
     return Markup('<pre style="{}">{}</pre>').format(look, Markup("\n").join(lines))
@@ -77,7 +78,7 @@ def code_as_html(code: str, language: str, mark: str = "", *, numbered: bool = F
 
 
 def number_before(number: int, line: Markup) -> Markup:
-    """A line of code with its number, which is not copied with it; what is too long goes on below the code."""
+    """A line of code with its number, which is not copied; long lines wrap below the code."""
     shown = Markup('<span style="color:#767676; user-select:none">{:4}  </span>{}').format(number, line)
     return Markup('<span style="display:inline-block; padding-left:6ch; text-indent:-6ch">{}</span>').format(shown)
 

@@ -1,7 +1,7 @@
-"""What multiprocessing keeps in /dev/shm, in a process that may not write there: locks and shared memory of its own.
+"""Private locks and shared memory for multiprocessing, in a process that must not write to /dev/shm.
 
-Other processes' memory lies in that folder, so walls shut it. A lock is a pipe here, and holds a byte for each time
-that it can still be acquired; memory is a file in a folder of the process's own. Both go where fork goes.
+That folder contains other processes' memory, so walls close it. Here a lock is a pipe, with a byte for each time that
+it can still be acquired; memory is a file in a folder of the process's own. Forked children inherit both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 class SemLock:
-    """As ``_multiprocessing.SemLock``, of which :mod:`multiprocessing.synchronize` makes its locks."""
+    """Replaces ``_multiprocessing.SemLock``, on which :mod:`multiprocessing.synchronize` builds its locks."""
 
     SEM_VALUE_MAX = 4096  # bytes that any pipe holds
     _RECURSIVE = 0  # multiprocessing.synchronize.RECURSIVE_MUTEX
@@ -88,7 +88,7 @@ class SemLock:
 
 
 def keep_in(folder: Path) -> None:
-    """From now on, locks and shared memory of this process's multiprocessing are its own, with files in ``folder``."""
+    """Makes locks and shared memory of this process's multiprocessing private, with files in ``folder``."""
     ours, shared = (importlib.import_module(name) for name in ("_multiprocessing", "_posixshmem"))
 
     def shm_open(path: str, flags: int, mode: int = 0o600) -> int:

@@ -1,13 +1,13 @@
 """PCIe mode on the virtual clock, beside the table that DeepEP published for its PCIe mode.
 
 Published: DeepEP, ``docs/README_PCIe.md`` (commit 476ad70), H20 without NVLink, a ConnectX-7 of 400 Gb/s for each GPU,
-4096 tokens, hidden 7168, top-8, 24 SMs. Its test, ``tests/test_normal_without_nvl.py``, says how it was measured, and
+4096 tokens, hidden 7168, top-8, 24 SMs. Its test, ``tests/test_normal_without_nvl.py``, defines the measurement, and
 this module does the same: every token chooses 8 of 256 experts with equal probability (no groups of nodes); the routing
 is known (a dispatch by a handle), so no counts and no top-k travel; a row counts once for each rank that it goes to,
 the sender's own rank included; an FP8 row is its hidden bytes and a float32 scale for each 128 of them.
 
-There are two speeds. **Logical** GB/s count those rows: what the caller gets. **Wire** GB/s count the bytes that a NIC
-sends: without the rows that stay on their rank, with the headers of packets. The line rate bounds the wire, not the
+There are two speeds. **Logical** GB/s count those rows, as the caller sees them. **Wire** GB/s count the bytes that a
+NIC sends: without the rows that stay on their rank, with the headers of packets. The line rate bounds the wire, not the
 logical speed: of N ranks, (N - 1) / N of the rows cross the wire.
 
 With merged senders and receivers (a plan of DeepEP, an option here), 12 SMs have as many channels and rings as 24
@@ -64,7 +64,8 @@ _MARK = 'extern "C" __global__ void phase_begins() {}'  # its spans on the timel
 
 @dataclass(frozen=True)
 class Setting:
-    """What is run. ``scale``: how many times shorter than HIDDEN rows are, and how many times each byte counts."""
+    """The setting of a run. ``scale``: rows are so many times shorter than HIDDEN, and each byte counts so many
+    times."""
 
     ranks: int
     tokens: int = TOKENS
@@ -107,8 +108,8 @@ class Setting:
 class ModelRow:
     """One operation at one number of ranks. GB/s are 10**9 bytes per second, of one rank (the mean of all).
 
-    ``wire_gbps == logical_gbps * leaving_share * (1 + wire_overhead)``: without what stays on its rank, with headers,
-    signals and credits.
+    ``wire_gbps == logical_gbps * leaving_share * (1 + wire_overhead)``: without rows that stay on their rank, with
+    headers, signals and credits.
     """
 
     ranks: int
@@ -160,7 +161,7 @@ def bounce_bytes(setting: Setting) -> int:
 
 
 def simulate_operations(setting: Setting) -> Timeline:
-    """A dispatch that finds the routing, then the two operations that count, each after a ``phase_begins``."""
+    """A dispatch that finds the routing, then the two measured operations, each after a ``phase_begins``."""
     setting.check()
     sizes: dict[str, Any] = {
         "num_experts": NUM_EXPERTS,
@@ -244,7 +245,7 @@ def rows_of(timeline: Timeline, setting: Setting) -> list[ModelRow]:
 
 
 def _phases(timeline: Timeline) -> list[tuple[int, int]]:
-    """(begin, end) of what ran after each ``phase_begins`` but the last."""
+    """(begin, end) of the kernels after each ``phase_begins`` but the last."""
     marks = [s for s in timeline.spans if s.kind == "kernel" and s.name == "phase_begins"]
     by_rank = [sorted((s.begin_ns, s.end_ns) for s in marks if s.rank == rank) for rank in range(timeline.ranks)]
     last_ends = [max(end for _, end in ends) for ends in zip(*by_rank, strict=True)]

@@ -1,4 +1,4 @@
-"""Pieces that a learner writes in Python: imported from their file, and where in it something went wrong."""
+"""A learner's Python pieces: importing them, and the places of their errors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ep_lib.errors import GradingError
 
 
 def load(path: Path) -> ModuleType:
-    """The file as a module, executed anew by each call. What it raises goes on, SyntaxError too; GradingError if there
-    is no such file."""
+    """The file as a module, executed anew by each call. Its exceptions propagate, SyntaxError too; GradingError if
+    there is no such file."""
     if not path.is_file():
         raise GradingError(f"there is no file {path}; workshop.start() makes it")
     return module_of(path, f"workshop_piece_{path.stem}")
 
 
 def module_of(path: Path, name: str) -> ModuleType:
-    """A Python file as the module ``name``. What it raises goes on."""
+    """A Python file as the module ``name``. Its exceptions propagate."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # a .py file has one
     module = importlib.util.module_from_spec(spec)
@@ -37,8 +37,8 @@ def unfinished(path: Path) -> str:
 
 
 def place_in(folder: Path, error: BaseException) -> str:
-    """ " (line 12 of x.py)": the last line of a file in ``folder`` that the error went through; else "". Of a
-    SyntaxError, which says where it is, the line's text."""
+    """ " (line 12 of x.py)": the last line of a file in ``folder`` that the error went through; else "". For a
+    SyntaxError, which has its place, the line's text."""
     if isinstance(error, SyntaxError):
         return f": {error.text.strip()}" if error.text else ""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -1,10 +1,10 @@
-"""Predictions: a question with choices, asked before a run, and compared with what happened.
+"""Predictions: a question with choices, asked before a run, and compared with the outcome.
 
 The answer is kept in mine/progress.json, so it survives another run of the cell, of the notebook and of the kernel.
-Once the outcome is known, it is revealed where the question was answered; why it is so stands in answers/, not in the
-notebook's cells. What a run prints into the prediction (``print(..., file=prediction)``) shows together with the
-outcome, so that somebody who has not answered yet is asked before, not after. What is displayed has a form as HTML
-beside the buttons: a saved notebook shows it without a kernel (saving.py).
+Once the outcome is known, it is revealed where the question was answered; the explanation is in answers/, not in the
+notebook's cells. Output printed into the prediction (``print(..., file=prediction)``) appears together with the
+outcome, so that a learner answers first. Displays have an HTML form beside the buttons, which a saved notebook shows
+without a kernel (saving.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ep_lib.require import one_of, several, text
 from ep_lib.workshop import progress
 from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, framed
 
-METADATA = "ep_lib_prediction"  # of an output: what saving.py needs to write it anew
+METADATA = "ep_lib_prediction"  # of an output, for saving.py to write it anew
 _KEY = re.compile(r"\d\d\.[a-z0-9-]+")
 _WIDGETS = "application/vnd.jupyter.widget-view+json"
 
-_outcomes: dict[str, str] = {}  # by key: what the runs of this kernel have shown
+_outcomes: dict[str, str] = {}  # by key: the outcomes of this kernel's runs
 
 
 class Prediction:
@@ -48,7 +48,7 @@ class Prediction:
         self._widget: _Buttons | None = None
         self._displays: list[Any] = []
         self._printed = ""  # since the last comparison
-        self._told = Markup()  # what the comparison shows beside the outcome
+        self._told = Markup()  # the comparison's text beside the outcome
 
     def write(self, printed: str) -> int:
         """For ``print(..., file=prediction)``: kept for :meth:`compare`."""
@@ -57,24 +57,24 @@ class Prediction:
 
     @property
     def outcome(self) -> str | None:
-        """What a run has shown: one of this kernel, or an earlier one if it was revealed then."""
+        """The outcome of a run: of this kernel, or of an earlier one if it was revealed then."""
         if self.key in _outcomes:
             return _outcomes[self.key]
         kept = None if self._has_changed else progress.get(progress.OUTCOMES, self.key)
         return kept if isinstance(kept, str) and self.answer is not None else None
 
     def choose(self, choice: str) -> None:
-        """Answers. If the outcome is known already, it is revealed, and that was it."""
+        """Records the answer. If the outcome is already known, reveals it; the answer is then final."""
         if self.note() is not None:
             return
         self.answer = choice
-        if self._has_changed:  # what was true of the question as it was may not be true of this one
+        if self._has_changed:  # the outcome of the old question may not fit this one
             progress.put(progress.OUTCOMES, self.key, None)
             self._has_changed = False
         progress.put(progress.PREDICTIONS, self.key, choice)
         self._keep_outcome()
         if self._widget is not None:
-            # The output stays as it is, so that the button keeps the keyboard's focus.
+            # The output is not replaced, so that the button keeps the keyboard's focus.
             self._widget.show(self)
 
     def _keep_outcome(self) -> None:
@@ -82,10 +82,10 @@ class Prediction:
             progress.put(progress.OUTCOMES, self.key, self.outcome)
 
     def compare(self, actual: object = None, holds: bool = True, shown: object = None) -> Comparison:
-        """What happened, beside what was predicted, and why; with it, what was printed into this prediction.
+        """Shows the outcome beside the prediction, the explanation, and the output printed into this prediction.
 
-        Without ``actual`` it is what answers/ says, for what a run can only confirm; ``holds`` says whether it did.
-        ``shown``: something that displays itself, and would give the answer away as well.
+        Without ``actual`` the outcome is from answers/, for a run that can only confirm it; ``holds``: whether it did.
+        ``shown``: a further display that would give the answer away.
         """
         printed, self._printed = self._printed.rstrip("\n"), ""
         told, why = _told(self.key)
@@ -100,14 +100,14 @@ class Prediction:
         return Comparison(self, happened, why, printed, shown)
 
     def note(self) -> Note | None:
-        """What was predicted and what happened; None as long as either is unknown."""
+        """The prediction and the outcome; None as long as either is unknown."""
         if self.answer is None or self.outcome is None:
             return None
         if self.answer == self.outcome:
             return Note(f"You predicted: {self.answer}. Right!", _told(self.key)[1], GREEN)
         return Note(f"You predicted: {self.answer}. It is: {self.outcome}", _told(self.key)[1], ORANGE)
 
-    # ---- how it is displayed ---------------------------------------------------------------------------------
+    # ---- display ---------------------------------------------------------------------------------------------
     def show(self) -> None:
         """Displays the question: with buttons where there are widgets, otherwise as text."""
         if not has_widgets():
@@ -120,7 +120,7 @@ class Prediction:
             self._displays.append(shown)
 
     def _bundle(self) -> dict[str, Any]:
-        """The question in all its forms; without buttons once all is revealed."""
+        """The question in all its forms; without buttons once the outcome is revealed."""
         forms = {"text/plain": repr(self), "text/html": self.as_html()}
         if self.note() is not None:
             return forms
@@ -132,12 +132,12 @@ class Prediction:
         return {METADATA: {"key": self.key, "question": self.question, "choices": self.choices}}
 
     def _refresh(self) -> None:
-        """Where the question stands, it now says what was answered, and what happened."""
+        """Updates the displayed question with the answer and the outcome."""
         for shown in self._displays:
             shown.update(self._bundle(), raw=True, metadata=self._metadata())
 
     def as_html(self) -> Markup:
-        """The question, what was answered, and what happened, as far as that is known; needs no kernel."""
+        """The question, the answer and the outcome, as far as known; needs no kernel."""
         marks = [("●" if choice == self.answer else "○", choice) for choice in self.choices]
         lines = Markup().join(Markup('<div style="margin-left:1em">{} {}</div>').format(*each) for each in marks)
         note = self.note()
@@ -157,7 +157,8 @@ class Prediction:
 
 
 class Comparison:
-    """What :meth:`Prediction.compare` shows. Without an answer, it asks again, and reveals the outcome on a click."""
+    """The display of :meth:`Prediction.compare`. Without an answer, it asks again, and reveals the outcome on a
+    click."""
 
     def __init__(self, prediction: Prediction, happened: str, why: str, printed: str, shown: object) -> None:
         self._prediction = prediction
@@ -185,7 +186,7 @@ class Comparison:
         if prediction.answer is not None or not has_widgets():
             display(forms, raw=True)  # type: ignore[no-untyped-call]
             return
-        # Without widgets the outcome unfolds, and is not in the reader's face either.
+        # Without widgets the outcome is folded, so that the reader does not see it at once.
         fold = Markup("<details><summary>What happened</summary>{}</details>").format(outcome)
         forms["text/html"] = framed(title(prediction.question) + fold)
         bundle = {**prediction._bundle(), **forms}
@@ -217,7 +218,7 @@ class _Buttons:
         return {_WIDGETS: {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}}
 
     def show(self, prediction: Prediction) -> None:
-        """What was chosen, and what happened, as far as that is known."""
+        """Shows the choice and the outcome, as far as known."""
         note = prediction.note()
         for choice, button in self._buttons.items():
             button.icon = "circle" if choice == prediction.answer else ""
@@ -263,7 +264,7 @@ def has_widgets() -> bool:
 
 
 def _told(key: str) -> tuple[str | None, str]:
-    """What answers/nbNN.py says of a question: the answer, where only it knows, and why it is so."""
+    """The entry of a question in answers/nbNN.py: the answer, if only it has it, and the explanation."""
     number, _, name = key.partition(".")
     module = f"ep_lib.workshop.answers.nb{number}"
     if importlib.util.find_spec(module) is None:

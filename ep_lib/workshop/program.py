@@ -1,5 +1,5 @@
-"""The learner's program so far (``workshop.my_program()``): tokens go to their experts and come back on the pieces that
-they have written, and a picture shows which pieces of the main path are theirs and what went through each."""
+"""The learner's program so far (``workshop.my_program()``): tokens go to their experts and back on the learner's
+pieces, and a picture shows the learner's pieces on the main path and their use."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _is_right() -> bool:
 
 @dataclass(frozen=True)
 class Program:
-    """What ran: ``pieces`` of the main path, what ``carried`` in them, whether it was ``right``, and the learner's
-    pieces that are ``aside``. Shows itself in a notebook."""
+    """A run of the program: ``pieces`` of the main path, their use (``carried``), whether the result was ``right``, and
+    the learner's pieces ``aside`` of the path. Displays itself in a notebook."""
 
     pieces: tuple[Piece, ...]
     carried: tuple[Carried, ...]
@@ -63,12 +63,12 @@ class Program:
 
     @property
     def head(self) -> str:
-        """How many pieces are the learner's."""
+        """The number of the learner's pieces, in words."""
         yours = sum(piece.is_mine for piece in self.pieces)
         return f"Your program so far: {yours} of the {len(self.pieces)} pieces of the main path are yours"
 
     def words(self, piece: Piece) -> str:
-        """What went through a piece, or why it is the library's."""
+        """The use of a piece, or why it is the library's."""
         for each in self.carried:
             if each.piece == piece:
                 return str(each)
@@ -76,7 +76,7 @@ class Program:
 
     @property
     def ends(self) -> list[str]:
-        """What came of it, and what is not on its path."""
+        """The outcome, and the pieces beside the path."""
         run = f"{RANKS * TOKENS} tokens went to their experts on {RANKS} ranks and came back"
         lines = [f"{run}: {'every bit is right' if self.right else f'wrong. {self.right.why}'}"]
         lines += [f"yours as well, and not on this path: {', '.join(self.aside)}"] if self.aside else []

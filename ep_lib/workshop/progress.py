@@ -1,8 +1,8 @@
-"""What a learner has answered and solved, kept in ``mine/progress.json``, so that it outlives the notebook's kernel.
+"""A learner's answers and solutions, kept in ``mine/progress.json``, so that they outlive the notebook's kernel.
 
-Notebooks and terminals write at the same time, so the file is read whenever something is asked, and changed under a
-lock. Where it cannot be written, the changes are remembered until it can be or the kernel ends. A file that somebody
-has edited into something else is put beside, never overwritten. Both are said on stderr, and by :func:`problem`.
+Notebooks and terminals write at the same time, so the file is read for every query, and changed under a lock. If it
+cannot be written, the changes are kept until it can be or the kernel ends. An invalid file is renamed, never
+overwritten. Both are reported on stderr, and by :func:`problem`.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from ep_lib.workshop.exercises import workshop_root
 
 PREDICTIONS, OUTCOMES, PUZZLES, EXERCISES = "predictions", "outcomes", "puzzles", "exercises"
 
-Change = Callable[[Any], Any]  # from what was kept under a key, None for nothing, to what is kept from now on
+Change = Callable[[Any], Any]  # from the old value of a key (None: none) to the new one
 
 _unwritten: list[tuple[str, str, Change]] = []  # kind, key and change, in order: the file could not be written
 _problem = ""
 
 
 class _Damaged(Exception):
-    """The file holds something else than what is kept there; the text says what."""
+    """The file has invalid content; the text describes it."""
 
 
 def file() -> Path:
-    """Where it is kept. Raises GradingError if there is no workshop here."""
+    """The path of the file. Raises GradingError if there is no workshop here."""
     return workshop_root() / "mine" / "progress.json"
 
 
 def problem() -> str:
-    """Why the last answer could not be kept, or what was kept cannot be read, and what to do; "" if neither."""
+    """Why the last answer could not be saved, or the file cannot be read, and what to do; "" if neither."""
     return _problem
 
 
 def get(kind: str, key: str) -> Any:
-    """What was kept under ``key``, or None."""
+    """The value of ``key``, or None."""
     return all_of(kind).get(key)
 
 
 def all_of(kind: str) -> dict[str, Any]:
-    """All that was kept of a kind, by key."""
+    """All values of a kind, by key."""
     try:
         kept = _read(file())
     except _Damaged as error:
@@ -64,7 +64,7 @@ def put(kind: str, key: str, value: Any) -> None:
 
 
 def update(kind: str, key: str, change: Change) -> None:
-    """Keeps what ``change`` makes of what the file has now, since another process may have written it meanwhile."""
+    """Applies ``change`` to the file's current value, since another process may have written it meanwhile."""
     _unwritten.append((kind, key, change))
     problem = ""
     try:
@@ -93,7 +93,7 @@ def update(kind: str, key: str, change: Change) -> None:
 
 
 def _tell(text: str) -> None:
-    """Sets :func:`problem`, and says it when it is new."""
+    """Sets :func:`problem`, and prints a new one."""
     global _problem
     if text not in ("", _problem):
         say(text)
@@ -101,7 +101,7 @@ def _tell(text: str) -> None:
 
 
 def _put_beside(path: Path) -> Path:
-    """Gives the file another name, which it returns."""
+    """Renames the file; returns the new name."""
     names = (path.with_name(f"{path.stem}-damaged-{number}{path.suffix}") for number in itertools.count(1))
     beside = next(name for name in names if not os.path.lexists(name))
     return path.rename(beside)

@@ -1,7 +1,7 @@
 """The learner's progress page: stages, predictions, puzzles, exercises and points so far, and what to do next.
 
-It says what mine/progress.json holds: what was answered, solved, checked and graded on this machine, in a notebook or
-with ``ep-lib grade``. An instructor's gradebook may say something else, and counts.
+It shows the content of mine/progress.json: answers, solutions, checks and grades on this machine, from notebooks or
+``ep-lib grade``. An instructor's gradebook may differ, and takes precedence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_BEGUN, _BEGUN, _CHECKED = "not begun", "begun", "all checks pass"
 
 @dataclass(frozen=True)
 class ExerciseProgress:
-    """How far an exercise is. ``points`` is None until it has been graded; ``words`` say where it stands."""
+    """The progress of an exercise. ``points`` is None until it has been graded; ``words`` describe its state."""
 
     exercise: Exercise
     points: int | None
@@ -38,13 +38,13 @@ class ExerciseProgress:
 
     @property
     def is_done(self) -> bool:
-        """Full points; in a release, whose learners have no tests that give points, all checks."""
+        """Whether it has full points; in a release, which has no tests for points, whether it passes all checks."""
         return self.points == self.exercise.points or (sealed.in_use() and self.words.startswith(_CHECKED))
 
 
 @dataclass(frozen=True)
 class StageProgress:
-    """A notebook: how many of its puzzles are solved, what was predicted, and its exercises."""
+    """A notebook: the number of solved puzzles, the predictions, and its exercises."""
 
     notebook: str
     title: str
@@ -70,7 +70,7 @@ class StageProgress:
 
 
 class MyProgress:
-    """What shows itself in a notebook, and prints as text; ``save`` writes it as a page."""
+    """A learner's progress, as a notebook display and as text; ``save`` writes it as a page."""
 
     def __init__(self, stages: tuple[StageProgress, ...]) -> None:
         self.stages = stages
@@ -92,7 +92,7 @@ class MyProgress:
 
     @property
     def next(self) -> str:
-        """What to do next: the first thing that is not done, the main path first."""
+        """What to do next: the first open item, the main path first."""
         for stage in sorted(self.stages, key=lambda each: not each.is_main):
             for each in stage.exercises:
                 if each.words != _NOT_BEGUN and not each.is_done:
@@ -124,8 +124,7 @@ class MyProgress:
 
 
 def keep(result: Grade) -> None:
-    """Remembers a check or a grading of the learner's own files; the exercise's and other files, and single tasks, are
-    not looked at."""
+    """Keeps a check or a grading of the learner's own files; ignores other files and single tasks."""
     mine = default_mine(result.exercise)
     is_own = result.mine == mine != result.exercise.exercise_dir
     if not is_own or len(result.tasks) != len(result.exercise.tasks):
@@ -143,7 +142,7 @@ def keep(result: Grade) -> None:
 
 
 def my_progress() -> MyProgress:
-    """How far the learner is. Raises GradingError if there is no workshop here."""
+    """The learner's progress. Raises GradingError if there is no workshop here."""
     root = exercises.workshop_root()
     found = [exercises.find(name, root) for name in exercises.names(root)]
     predictions = progress.all_of(progress.PREDICTIONS)

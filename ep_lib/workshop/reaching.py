@@ -1,6 +1,7 @@
-"""What of a piece in Python an instructor should look at: where it turns to what answers, grades, or starts programs.
+"""Parts of a Python piece that an instructor should look at: uses of modules that contain answers, grade, or start
+programs.
 
-It costs no point and is no wall: a piece's process has nothing of a test (:mod:`ep_lib.workshop.guest`).
+It costs no points and is no wall: a piece's process has nothing of a test (:mod:`ep_lib.workshop.guest`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ _WHY = "no exercise needs it; look what it is for"
 
 
 def reaches(source: bytes) -> list[str]:
-    """ "12: `ep_lib.reference`: ...", the first use of each such module, by line; nothing of what is no Python.
-    ``source``: the bytes, since a file says itself how Python is to read it."""
+    """ "12: `ep_lib.reference`: ...", the first use of each such module, by line; empty for invalid Python. ``source``:
+    bytes, since a file declares its own encoding."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what runs it says so
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # running it reports the error
         return []
     lines: dict[str, int] = {}
     for node in ast.walk(tree):

@@ -1,10 +1,10 @@
-"""Reads what somebody handed in, in a process of its own that can be stopped.
+"""Reads submitted files in a separate process that can be stopped.
 
-Python's parser and its regular expressions listen to nobody while they work, and some text keeps them at it for hours,
-or takes all memory. So what looks at a submission's text does not run in the instructor's process: :func:`read` has it
-run in a child with the limits and walls of the grader's others, which changes no file and runs nothing of a submission.
-It is kept for the next text, since a new one takes longer than most texts. :mod:`ep_lib.workshop.handed_in` unpacks
-archives in children of this kind that write into one folder and are used once.
+Python's parser and its regular expressions cannot be interrupted, and some texts keep them busy for hours, or use all
+memory. So a submission's text is not examined in the instructor's process: :func:`read` does it in a child with the
+grader's usual limits and walls, which changes no file and runs no code of a submission. The child is kept for the next
+text, since starting one takes longer than most texts. :mod:`ep_lib.workshop.handed_in` unpacks archives in children of
+this kind that write into one folder and are used once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ep_lib.errors import EpError
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox
 from ep_lib.workshop.scenario import BadReply, answer_each, pack
 
-SECONDS = 10.0  # of CPU for one text; those of the course take some hundredths
-_LIMITS = Limits(cpu_s=1 << 20, resident_bytes=1 << 30)  # its seconds are counted for each text
+SECONDS = 10.0  # of CPU for one text; the course's own take some hundredths
+_LIMITS = Limits(cpu_s=1 << 20, resident_bytes=1 << 30)  # its seconds are limited for each text
 _LATE = (ChildTookTooLong, ChildUsedItsTime)
 _MOST_SAID = 16 << 20  # bytes of an answer
-_COMPILERS_LIBRARIES = "LD_LIBRARY_PATH"  # as the grader's children have it: all are forks of one process
+_COMPILERS_LIBRARIES = "LD_LIBRARY_PATH"  # as for the grader's children: all are forks of one process
 
 
 class Unreadable(EpError):
-    """A text that takes too long, or more memory than any piece does. ``kind``: the name of the child's error."""
+    """A text that takes too long, or too much memory. ``kind``: the name of the child's error."""
 
     def __init__(self, error: Exception) -> None:
         why = f"that takes more than {SECONDS:g} s" if isinstance(error, _LATE) else str(error)
@@ -40,11 +40,11 @@ class Unreadable(EpError):
 
 
 def read(function: Callable[..., Any], *given: Any) -> Any:
-    """What a function of this library, by its name, returns in the other process, as JSON brings it. Raises Unreadable,
-    and sandbox.Stopped."""
+    """Calls a function of this library, given by name, in the other process; returns its result through JSON. Raises
+    Unreadable, and sandbox.Stopped."""
     try:
         reader = _idle.pop()
-    except IndexError:  # none, or all are reading: an executor's workers are threads
+    except IndexError:  # none, or all are busy: an executor's workers are threads
         reader = Reader()
     if not reader.is_ours():
         reader.leave()
@@ -54,7 +54,7 @@ def read(function: Callable[..., Any], *given: Any) -> Any:
     except (ChildFailed, BadReply) as error:
         raise Unreadable(error) from error
     atexit.unregister(_end)
-    atexit.register(_end)  # later than the end of the zygote, so it comes before that: somebody waits for it then
+    atexit.register(_end)  # registered after the zygote's end, so it runs first: the zygote then still waits for it
     _idle.append(reader)
     return said
 
@@ -68,10 +68,11 @@ class Reader(Sandbox):
         self._owner = os.getpid()
 
     def call(self, function: Callable[..., Any], *given: Any, seconds: float = SECONDS) -> Any:
-        """What ``function`` returns there, as JSON brings it. Raises ChildFailed, BadReply and sandbox.Stopped."""
+        """Calls ``function`` there; returns its result through JSON. Raises ChildFailed, BadReply and
+        sandbox.Stopped."""
         _, said = self.ask({"call": (function, given)}, reply_bytes=_MOST_SAID, seconds=seconds)
         try:
-            self._watch()  # what was written may be too much since the last look
+            self._watch()  # too much may have been written since the last check
         except ChildFailed:
             self.end()
             raise
@@ -82,7 +83,7 @@ class Reader(Sandbox):
         return self._owner == os.getpid()
 
     def leave(self) -> None:
-        """Lets go of one that is another process's."""
+        """Releases one that belongs to another process."""
         os.close(self._control_fd)
         self._close()
 
@@ -101,7 +102,7 @@ def _end() -> None:
 
 # ---- the other process -----------------------------------------------------------------------------------------------
 def serve(requests: BinaryIO, reply: int) -> None:
-    """Calls what is asked for until the grader closes the pipe, or an error that no function expects ends it."""
+    """Executes calls until the grader closes the pipe, or an unexpected error ends it."""
 
     def answer(request: Mapping[str, Any]) -> bytes:
         function, given = request["call"]

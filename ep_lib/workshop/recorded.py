@@ -1,4 +1,4 @@
-"""The run of a failed test, recorded for the page that goes through it: in the grader's child, behind its walls."""
+"""The run of a failed test, recorded for the step-by-step page in the grader's child, behind its walls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ep_lib.workshop.scenario import Array, Scenario
 
 
 def run_of(main: Callable[[Rank], list[Array]], mine: Path, scenario: Scenario) -> dict[str, Any]:
-    """What the page shows: the first seed with a finding, where the checker watched; or a schedule that is wrong.
+    """The data of the page: the first seed with a finding, if the checker was on; or a failing schedule.
 
-    ``main``: what each rank does in the scenario (Runner.main)."""
+    ``main``: each rank's function in the scenario (Runner.main)."""
     schedule, memory = None, "sc"
     if scenario.exhaustive:
         main, memory = _alarmed(main, scenario), WEAK
@@ -34,7 +34,7 @@ def run_of(main: Callable[[Rank], list[Array]], mine: Path, scenario: Scenario) 
 
 
 def _as_theirs(part: Any) -> Any:
-    """The page's data, with the learner's files called as in the grader's feedback; their text stays as it is."""
+    """The page's data, with the learner's files named as in the grader's feedback; their text is unchanged."""
     if isinstance(part, str):
         return part.replace("../mine/", "")
     if isinstance(part, dict):
@@ -43,7 +43,7 @@ def _as_theirs(part: Any) -> Any:
 
 
 def _alarmed(main: Callable[[Rank], list[Array]], scenario: Scenario) -> Callable[[Rank], list[Array]]:
-    """The same, as a program that the checker can find a mistake in."""
+    """The same, as a program that raises on a mistake, for the checker."""
 
     def alarmed(rank: Rank) -> list[Array]:
         outputs = main(rank)
@@ -55,6 +55,7 @@ def _alarmed(main: Callable[[Rank], list[Array]], scenario: Scenario) -> Callabl
 
 
 def _is_of_the_learner(found: Found) -> bool:
-    """Not the grader's own race; and inputs may well make results depend on the schedule."""
+    """Whether a finding is the learner's: not the grader's own race, and not different results, which inputs may
+    allow."""
     sides = [side for side in (found.finding.first, found.finding.second) if side is not None]
     return found.finding.kind != "values differ" and not (sides and is_canary(sides))

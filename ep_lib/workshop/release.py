@@ -1,19 +1,19 @@
-"""The learner's tree of a graded course: everything that learning takes, and no answer (`ep-lib release`).
+"""The learner's tree of a graded course: everything for learning, without answers (`ep-lib release`).
 
-What a release leaves out, and what it changes:
+Differences of a release:
 
-- solutions/ keeps each exercise.toml, which says what is asked, and no solution. tests/ and the history of git go.
+- solutions/ keeps each exercise.toml with the tasks, but no solution. tests/ and the git history are left out.
 - hidden tests: of each module only what the public checks use stays, sealed; `ep-lib grade` needs ``--tests``.
 - the library's own copies of the pieces show the holes of the exercises; the code is sealed (ep_lib/jit/sealed.py), so
-  that the demo and later notebooks run where a learner's piece is missing. With ``pieces="holed"`` it is not there at
-  all: what needs an unfinished piece stops, and names the task.
-- what tells learners how to get points says that they hand in their work.
-- .gitignore does not have mine/: where a release is the template of a git classroom, learners push what they write.
-- what plays around a learner's code in a check, the puzzles (without solutions) and the answers that unfold in the
-  notebooks: sealed, or left out.
+  that the demo and later notebooks run without a learner's piece. With ``pieces="holed"`` there is no code: a program
+  that needs an unfinished piece stops, and names the task.
+- instructions about points tell learners to hand in their work.
+- .gitignore does not contain mine/: if a release is the template of a git classroom, learners push their work.
+- the code around a learner's piece in checks, the puzzles (without solutions) and the notebooks' folded answers are
+  sealed, or left out.
 
-A seal keeps answers from editors, searches and curiosity, not from somebody who opens it on purpose: nothing that a
-machine of theirs can run can be kept from its owner. Graded runs do not depend on it.
+A seal hides answers from editors, searches and curiosity, but not from a learner who opens it on purpose: code that
+runs on a machine cannot be hidden from its owner. Grades do not depend on it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _FILES = (
 )
 _FOR_INSTRUCTORS = (
     *("docs/instructor.md", "docs/grading", "docs/site"),
-    *("benchmarks/prove.py", "benchmarks/prove_cases.py", "benchmarks/prove_docs.py"),  # right lines beside wrong ones
+    # they contain right lines beside wrong ones
+    *("benchmarks/prove.py", "benchmarks/prove_cases.py", "benchmarks/prove_docs.py"),
 )
 _LEFT_BY_TOOLS = {"__pycache__", ".ipynb_checkpoints", ".virtual_documents", ".ruff_cache", ".mypy_cache"}
 _WORKSHOP = PurePosixPath("ep_lib/workshop")
@@ -59,18 +60,19 @@ _HAND_IN = "The tests that give points are with your instructor: hand in your fo
 _UNFOLDS = re.compile(r"<details>\s*<summary>(.*?)</summary>.*?</details>", re.DOTALL)
 _NOT_HERE = "The answer is with your instructor."
 _KEPT_OF_A_TEST = ("BEHAVIOURS", "REHEARSED", "KERNELS", "PIECE", "IMPORTS")
-_LEAST = 20  # letters, digits and underscores of a line that tells something
+_LEAST = 20  # letters, digits and underscores of an informative line
 _NOT_IN_GIT = (
-    b"# what learners write (workshop.start)\n/mine/\n"  # of a clone; a release may be a template, and mine/ is pushed
+    # for a clone; a release may be a template, where mine/ is pushed
+    b"# what learners write (workshop.start)\n/mine/\n"
 )
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the date of what is in a .zip: equal trees give equal archives
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the date of files in a .zip: equal trees give equal archives
 
 
 def release(to: Path | str, *, pieces: Pieces = "sealed", root: Path | None = None) -> list[str]:
     """Writes the learner's tree to a new or empty folder ``to``, or to an archive (``.zip``, ``.tar.gz``).
 
-    Returns the names of its files. Raises ArgumentError for a place that is not empty or a release itself, and
-    GradingError where there is no workshop with solutions.
+    Returns the names of its files. Raises ArgumentError for a folder that is not empty, or in a release, and
+    GradingError without a workshop with solutions.
     """
     target = a_path("to", to)
     if sealed.in_use():
@@ -150,7 +152,7 @@ def _files(root: Path, pieces: Pieces) -> Iterator[tuple[PurePosixPath, bytes]]:
 
 
 def _of_the_course(root: Path) -> Iterator[PurePosixPath]:
-    """Paths of what a learner gets. Of a git checkout, what git knows: no notes of the instructor's own."""
+    """Paths of the files for learners. In a git checkout only tracked files: no private notes of the instructor."""
     for path in _known(root):
         if path.parts[0] == "solutions":
             is_in = path.name == METADATA
@@ -163,7 +165,7 @@ def _of_the_course(root: Path) -> Iterator[PurePosixPath]:
 
 
 def unknown_to_git(root: Path | None = None) -> list[str]:
-    """Files of the course's folders that a release leaves out, since git does not know them."""
+    """Files of the course's folders that a release leaves out, since git does not track them."""
     root = workshop_root() if root is None else root
     if not (root / ".git").exists():
         return []
@@ -171,7 +173,7 @@ def unknown_to_git(root: Path | None = None) -> list[str]:
 
 
 def _listed(root: Path, *options: str) -> list[PurePosixPath]:
-    """What `git ls-files` says."""
+    """The output of `git ls-files`."""
     command = ["git", "-C", str(root), "ls-files", "-z", *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -192,7 +194,7 @@ def _known(root: Path) -> list[PurePosixPath]:
 
 
 def _piece(exercise: Exercise, piece: str, pieces: Pieces) -> str:
-    """What the library has in the place of a piece."""
+    """The file in the library in place of a piece."""
     text = (exercise.solution_dir / piece).read_text(encoding="utf-8")
     shown, _ = with_holes(exercise, piece, text)
     if pieces == "holed":
@@ -202,18 +204,18 @@ def _piece(exercise: Exercise, piece: str, pieces: Pieces) -> str:
 
 
 def _test(path: PurePosixPath, text: str) -> str:
-    """A file of the hidden tests: what the public checks need of it, sealed, since it knows the answers."""
+    """A file of the hidden tests: the parts that public checks need, sealed, since they contain answers."""
     python = path.suffix == ".py"
     if python and path.stem.startswith("ex"):
         text = reached_from(text, _KEPT_OF_A_TEST)
     shown = _header("A part of the public checks", "#" if python else "//")
-    if not python:  # what a compiler is to find for it is looked for in what is shown
+    if not python:  # compilers search the visible text for includes
         shown += "".join(line for line in text.splitlines(keepends=True) if line.startswith("#include"))
     return sealed.seal(text, shown, python=python, whole=True)
 
 
 def _tutorial(text: str, answers: frozenset[str], *, python: bool) -> str:
-    """A tutorial file without the lines that the right answer has as well: those of a kernel with a mistake."""
+    """A tutorial file with mistakes, without the lines that the right answer also has."""
     comment = "#" if python else "//"
     lines = [
         f"{line[: len(line) - len(line.lstrip())]}{comment} as in the right one, which is yours to write"
@@ -226,7 +228,7 @@ def _tutorial(text: str, answers: frozenset[str], *, python: bool) -> str:
 
 
 def answer_lines(exercises: Sequence[Exercise]) -> frozenset[str]:
-    """What learners are to write, line by line, without what any exercise gives them and lines that tell nothing."""
+    """The lines that learners write, without lines that an exercise gives, and without uninformative ones."""
     written, given = set(), set()
     for exercise in exercises:
         for piece in exercise.pieces:
@@ -246,7 +248,7 @@ def _header(what: str, comment: str) -> str:
 
 
 def _notebook(data: bytes) -> bytes:
-    """Without outputs, without answers that unfold, and without the grader's commands."""
+    """A notebook without outputs, folded answers, and the grader's commands."""
     notebook = json.loads(data)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
@@ -258,7 +260,7 @@ def _notebook(data: bytes) -> bytes:
 
 
 def _hand_in(text: str) -> str:
-    """A text in which the paragraphs about points, of which the grader is not here, say who gives them."""
+    """A text whose paragraphs about points say who gives them, since a release has no grader."""
     parts: list[str] = []
     for part in text.split("\n\n"):
         said = _HAND_IN if _FOR_POINTS.match(part) else part
@@ -269,7 +271,7 @@ def _hand_in(text: str) -> str:
 
 # ---- Python modules, cut ---------------------------------------------------------------------------------------------
 def reached_from(text: str, wanted: tuple[str, ...]) -> str:
-    """A module without the top-level definitions that those of the ``wanted`` names do not need."""
+    """A module with only the top-level definitions that the ``wanted`` names need."""
     tree = ast.parse(text)
     needed, waiting = set(), list(wanted)
     kept: set[int] = set()

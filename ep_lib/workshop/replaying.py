@@ -1,6 +1,6 @@
-"""A failed test of an exercise, step by step: the run that the grader complains about, made once more.
+"""A failed test of an exercise, step by step: repeats the failed run.
 
-What the page says of the test's own lines is what they do, as in the grader's feedback.
+The page describes the test's own lines by their roles, as in the grader's feedback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def to_watch(result: Grade) -> TaskGrade | None:
-    """The first task of which a run of kernels has failed, if there is one."""
+    """The first task with a failed run of kernels, if any."""
     failed = (task for task in result.tasks if not task.passed and not task.unfinished and not result.problem)
     return next((task for task in failed if isinstance(task.scenario, Scenario)), None)
 
@@ -29,7 +29,7 @@ def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None, *
     """The failed run of a task, with the inputs of an earlier grading; see :func:`ep_lib.workshop.replay`."""
     found = find(exercise)
     found.task(task)
-    public = public or sealed.in_use()  # all the tests that a release has
+    public = public or sealed.in_use()  # a release has no other tests
     result = grade(found.name, mine, public=public, seed=a_seed(seed), tasks=(task,))
     if result.tasks[0].passed:
         raise GradingError(f"task {task} of {found.name} passes with seed {seed}: there is no failure to look at")
@@ -40,7 +40,7 @@ def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None, *
 
 
 def page_of_grade(result: Grade) -> Page:
-    """The run in which a task failed: of the first seed with a finding, where the checker watched.
+    """The run in which a task failed: the first seed with a finding, if the checker was on.
 
     It is made anew behind the grader's walls. Raises ArgumentError if there is no such run, GradingError if it cannot
     be recorded.

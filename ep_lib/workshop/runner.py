@@ -36,18 +36,18 @@ from ep_lib.workshop.scenario import (
 )
 from ep_lib.workshop.watched import unseen_bytes
 
-_MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
+_MOST_ACCESSES = 1 << 20  # far more than in any hidden test: later writes would count as unseen
 # By name and rank: an array's address, its bytes before and after.
 Changed = dict[tuple[str, int], tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]
 
 
 class Runner:
-    """Compiles each kernel once, with the pieces in ``mine``, calls those in Python in processes of theirs, and runs
+    """Compiles each kernel once with the pieces in ``mine``, calls Python pieces in processes of their own, and runs
     scenarios."""
 
     def __init__(self, mine: Path, *given: Path, nursery: Nursery | None = None) -> None:
-        """``given``: folders with headers that learners get and do not write. ``nursery``: where the processes of
-        pieces in Python come from."""
+        """``given``: folders with headers that are given to learners. ``nursery``: the source of processes for Python
+        pieces."""
         self._mine = mine
         self._given = given
         self._kernels: dict[tuple[str, str], ep_lib.Kernel] = {}
@@ -58,8 +58,8 @@ class Runner:
 
     def answer(self, request: Mapping[str, Any]) -> bytes:
         """The reply frame for {"nonce", "compile": [(source, kernel)...], "import": [piece...]}, for
-        {"nonce", "run": Scenario or Call}, or for {"nonce", "record": Scenario}. With "quiet", nothing is printed any
-        more, by this process and those that it starts."""
+        {"nonce", "run": Scenario or Call}, or for {"nonce", "record": Scenario}. With "quiet", this process and its
+        children stop printing."""
         nonce = request["nonce"]
         if request.get("quiet") and not self._is_quiet:
             nothing = os.open(os.devnull, os.O_WRONLY)
@@ -84,7 +84,7 @@ class Runner:
             if isinstance(request["run"], Call):
                 return pack({"nonce": nonce, "failure": None, "seen": self._called(request["run"])})
             return self._answer_run(nonce, request["run"])
-        except Exception as error:  # noqa: BLE001 - the parent judges whatever went wrong
+        except Exception as error:  # noqa: BLE001 - the parent judges any error
             return pack({"nonce": nonce, "failure": failure_of(self._mine, error)})
 
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
@@ -94,7 +94,7 @@ class Runner:
         return self._kernels[key]
 
     def _answer_record(self, nonce: str, scenario: Scenario) -> bytes:
-        from ep_lib.workshop.recorded import run_of  # pages are for few, and all of viz is slow to import
+        from ep_lib.workshop.recorded import run_of  # rarely needed, and viz is slow to import
 
         return pack(
             {"nonce": nonce, "failure": None}, json.dumps(run_of(self.main(scenario), self._mine, scenario)).encode()
@@ -102,7 +102,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _guests(self, piece: str, count: int = 1) -> Iterator[list[Guest]]:
-        """So many processes with the piece, each of which is still to be imported."""
+        """Starts so many processes with the piece, which is not imported yet."""
         assert self._nursery is not None, "there is no piece in Python"
         found: list[Guest] = []
         try:
@@ -112,7 +112,7 @@ class Runner:
         finally:
             for each in found:
                 each.end()
-            gc.collect()  # a rank that is followed, and its machine of gigabytes of address space, hold each other
+            gc.collect()  # a followed rank and its machine, with gigabytes of address space, refer to each other
 
     def _program(self, path: str) -> ModuleType:
         if path not in self._programs:
@@ -130,7 +130,7 @@ class Runner:
             if type(error).__name__ == ENDLESS:
                 self._endless.append(str(getattr(error, "location", "")))
             raise
-        return seen if len(json.dumps(seen)) <= MAX_HEADER_BYTES // 2 else None  # more than any right answer gives
+        return seen if len(json.dumps(seen)) <= MAX_HEADER_BYTES // 2 else None  # a right answer never gives more
 
     def _answer_run(self, nonce: str, scenario: Scenario) -> bytes:
         main = self.main(scenario)
@@ -172,8 +172,8 @@ class Runner:
         return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
 
     def _accesses(self, scenario: Scenario) -> tuple[int, bytes]:
-        """Of one run under the checker: how many bytes change although no write to them is seen, and how the scenario's
-        ``watched`` arrays were accessed."""
+        """For one run under the checker: the number of bytes that change without a visible write, and the accesses to
+        the scenario's ``watched`` arrays."""
         changed: Changed = {}
         main, seed = self.main(scenario, changed), scenario.check_seeds[0]
         accesses = accesses_of(main, seed=seed, most=_MOST_ACCESSES, **scenario.world)
@@ -195,7 +195,7 @@ class Runner:
         return (reads[True] - reads[False]) & scenario.local.keys()
 
     def main(self, scenario: Scenario, changed: Changed | None = None) -> Callable[[ep_lib.Rank], list[Array]]:
-        """What each rank does in a scenario. ``changed`` gets each array's address and its bytes before and after.
+        """Each rank's function in a scenario. ``changed`` receives each array's address and its bytes before and after.
 
         Raises InputWasChanged on a rank whose inputs have changed: a test's kernels read them by pointers to const.
         """

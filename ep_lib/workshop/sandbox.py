@@ -1,14 +1,14 @@
-"""A child process with limits and walls, so that a submission harms neither the machine nor another's grade.
+"""A child process with limits and walls, so that a submission harms neither the machine nor other grades.
 
-Time, memory, number of processes, file sizes and output are limited. The child and everything it started end when
-grading ends. Points never depend on what the child claims, only on arrays that the parent compares; of pieces in
-Python, on what functions of the grader's saw in the child, while the piece was in another process
+Time, memory, number of processes, file sizes and output are limited. The child and all its processes end when grading
+ends. Points never depend on the child's claims, only on arrays that the parent compares; for Python pieces, on
+observations of the grader's functions in the child, while the piece runs in another process
 (:mod:`ep_lib.workshop.guest`). The submission can read
 the system, Python, this library without the solution and the hidden tests, and its own files; it can write into its own
-folder and compile cache; it makes no connection and signals nobody outside (:mod:`ep_lib.workshop.walls`; what a
-machine cannot enforce, ``walls.missing()`` says).
+folder and compile cache; it makes no connection and signals no outside process (:mod:`ep_lib.workshop.walls`;
+``walls.missing()`` names walls that a machine cannot enforce).
 
-Walls of one kernel are no virtual machine: an error in Linux itself opens them.
+Walls in a shared kernel are weaker than a virtual machine: a bug in Linux itself opens them.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from ep_lib.workshop.zygote import Child, Start, zygote
 
 _POLL_S = 0.02
 _WATCH_S = 0.05  # between counts of memory and processes, at least
-_WATCH_SHARE = 0.05  # of this process's time, at most, for these counts: they read all that is in /proc
-_END_S = 5.0  # do not wait longer for a killed process that hangs in the kernel
-_AT_START = ("LD_LIBRARY_PATH",)  # what the system's loader reads once, when a program starts
+_WATCH_SHARE = 0.05  # of this process's time, at most, for these counts, which read all of /proc
+_END_S = 5.0  # the longest wait for a killed process that hangs in the kernel
+_AT_START = ("LD_LIBRARY_PATH",)  # read by the system's loader only when a program starts
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_PIPE_BYTES = 1 << 20  # of output, so that it is taken in few parts
-_BLOCK = 512  # bytes, of which st_blocks counts
-_DEEPEST = 30  # folders in each other
+_PIPE_BYTES = 1 << 20  # of output, so that few reads are enough
+_BLOCK = 512  # bytes: the unit of st_blocks
+_DEEPEST = 30  # nested folders
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of one submission; the defaults suit the emulator and leave g++ room to compile."""
 
-    # Seconds of the child's own time: of CPU, or doing nothing. A busy machine makes no answer wrong.
+    # Seconds of the child's own time, on a CPU or idle: a busy machine does not fail an answer.
     request_s: float = 5.5  # of one scenario
     check_s: float = 5.0  # added to a scenario of several schedules under the checker
-    compile_s: float = 30.0  # of the first request, which compiles: 35 times what the solutions take, 10 times CUB
-    # Of a piece in Python, with all that it imports, twice: what is installed is there when scenarios import it anew.
+    compile_s: float = 30.0  # of the first request, which compiles: 35 times the solutions' time, 10 times CUB's
+    # For a Python piece with its imports, twice: installed modules are loaded when scenarios import it again.
     import_s: float = 20.0
     start_s: float = 3.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process
@@ -62,32 +62,32 @@ class Limits:
     processes: int = 32  # of this submission, the compiler's included, watched by the parent
     threads: int = 256  # of all of them
     total_s: float = 75.0  # of all scenarios together: each task may have one that never ends
-    written_bytes: int = 512 << 20  # that lie in its folders at a time, or in files that it removed and holds open
+    written_bytes: int = 512 << 20  # at a time, in its folders or in removed files that it holds open
     files: int = 20_000  # in its folders
-    output_bytes: int = 64 * 1024  # of standard output and error that are kept; what comes later is not printed
+    output_bytes: int = 64 * 1024  # of standard output and error to keep; later output is dropped
 
 
 Walls = Mapping[Literal["readable", "writable", "listable"], Iterable[Path]]  # as for walls.confine
 
 
 class ChildFailed(EpError):
-    """The child broke a limit, ended, or sent something that is no answer. The message is for the learner."""
+    """The child exceeded a limit, ended, or sent an invalid answer. The message is for the learner."""
 
 
 class ChildTookTooLong(ChildFailed):
-    """The child had its time, and waited for something."""
+    """The child used its time, part of it waiting."""
 
 
 class ChildUsedItsTime(ChildFailed):
-    """The child had its time, and computed all of it: on a machine that is less busy it would do the same."""
+    """The child used its time computing: on a less busy machine it would do the same."""
 
 
 class ChildKilled(ChildFailed):
-    """Somebody else ended the child: the system, perhaps, which had no memory left."""
+    """Another process killed the child, perhaps the system for lack of memory."""
 
 
 class Stopped(EpError):
-    """:func:`stop_all` ended the child: nothing is said about the submission."""
+    """:func:`stop_all` ended the child: there is no result for the submission."""
 
 
 stopping = threading.Event()  # see stop_all
@@ -95,7 +95,7 @@ stopping = threading.Event()  # see stop_all
 
 @contextlib.contextmanager
 def stop_all() -> Iterator[None]:
-    """Meanwhile, every sandbox of this process ends its child and raises Stopped, in whatever thread it is."""
+    """Within this context, every sandbox of this process ends its child and raises Stopped, in any thread."""
     stopping.set()
     try:
         yield
@@ -106,8 +106,8 @@ def stop_all() -> Iterator[None]:
 class Sandbox:
     """One child process, started on first use and again after it has ended; use it as a context manager.
 
-    ``modules``: what the zygote imports beside the library, before any child of it is there. ``given``: folders with
-    headers that learners get and do not write. ``guests``: whether pieces in Python get processes of their own.
+    ``modules``: modules that the zygote imports beside the library, before its first child. ``given``: folders with
+    headers that are given to learners. ``guests``: whether Python pieces get processes of their own.
     """
 
     def __init__(
@@ -133,10 +133,10 @@ class Sandbox:
         self._stdin_fd = self._output_fd = self._control_fd = self._reply_fd = -1
         self._next_watch = 0.0
         self._spent_s = 0.0  # of Limits.total_s
-        self._idle_s = 0.0  # of these, without a wish for a CPU
-        self.import_cpu_s = 0.0  # of the last request that was no scenario: it imports the pieces in Python
-        self._pids: list[int] = []  # the supervisor and all below it, when they were last looked at
-        self.output = b""  # what the child printed, bounded
+        self._idle_s = 0.0  # of these, idle
+        self.import_cpu_s = 0.0  # of the last request that was no scenario: it imports Python pieces
+        self._pids: list[int] = []  # the supervisor and its descendants at the last check
+        self.output = b""  # the child's output, bounded
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +167,7 @@ class Sandbox:
         except BaseException as error:  # KeyboardInterrupt too: leave nothing behind
             self.end()
             if isinstance(error, (ChildTookTooLong, ChildUsedItsTime)) and may_take < seconds:
-                raise type(error)(self._all_used()) from None  # that of one scenario was not over
+                raise type(error)(self._all_used()) from None  # the limit of one scenario was not reached
             raise
 
     def _all_used(self) -> str:
@@ -177,7 +177,7 @@ class Sandbox:
         )
 
     def end(self) -> None:
-        """Ends the child and all that it started, whatever that did to its session, its parent or its environment."""
+        """Ends the child and all its processes, even if these changed their session, parent or environment."""
         if self._child is None:
             return
         child, self._child = self._child, None
@@ -185,7 +185,7 @@ class Sandbox:
         self._control_fd = -1
         try:
             child.wait(_END_S)
-        except subprocess.TimeoutExpired:  # something below it hangs in the kernel
+        except subprocess.TimeoutExpired:  # a process below it hangs in the kernel
             child.kill()
             child.wait()
         self._close()
@@ -215,7 +215,7 @@ class Sandbox:
                 os.close(fd)
         for fd in (self._reply_fd, self._stdin_fd, self._output_fd):
             os.set_blocking(fd, False)
-        with contextlib.suppress(OSError):  # a user's pipes together have a limit; the usual size will do
+        with contextlib.suppress(OSError):  # a user's pipes have a total limit; the default size is enough
             fcntl.fcntl(self._output_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def _close(self) -> None:
@@ -238,7 +238,7 @@ class Sandbox:
         }
 
     def _program(self) -> str:
-        """What the child runs, once it is limited."""
+        """The code that the child runs within its limits."""
         mine, given = f"Path({str(self._mine)!r})", f"[Path(each) for each in {list(map(str, self._given))!r}]"
         serve = f"child.serve(sys.stdin.buffer, reply, {mine}, {given}, nursery, settings['walls'])"
         return f"from pathlib import Path; {serve}"
@@ -331,7 +331,7 @@ class Sandbox:
         return ChildFailed(f"it ended the whole process with exit code {code} instead of returning")
 
     def _watch(self) -> None:
-        """Looks what the child and all below it use. Raises ChildFailed if that is too much."""
+        """Checks the resources of the child and its descendants. Raises ChildFailed if they use too much."""
         assert self._child is not None
         limits = self._limits
         self._pids = [self._child.pid, *descendants(self._child.pid)]
@@ -360,7 +360,7 @@ class Sandbox:
 
 
 def _entries(folder: Path, depth: int = _DEEPEST) -> Iterator[os.stat_result]:
-    """All files below a folder. Raises ChildFailed where they cannot be looked at: they could hold anything."""
+    """All files below a folder. Raises ChildFailed if one cannot be examined: it could have any size."""
     if depth == 0:
         raise ChildFailed(f"it made more than {_DEEPEST} folders in each other")
     try:
@@ -376,7 +376,7 @@ def _entries(folder: Path, depth: int = _DEEPEST) -> Iterator[os.stat_result]:
 
 
 def _removed_files(pid: int) -> dict[tuple[int, int], int]:
-    """The blocks of files that a process holds open and that no folder has."""
+    """The blocks of removed files that a process holds open."""
     found = {}
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
@@ -388,7 +388,7 @@ def _removed_files(pid: int) -> dict[tuple[int, int], int]:
 
 
 def _user_processes() -> int:
-    """How many threads this user runs: RLIMIT_NPROC counts all of them, not only the child's."""
+    """The number of this user's threads: RLIMIT_NPROC counts all of them, not only the child's."""
     count, uid = 0, os.getuid()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

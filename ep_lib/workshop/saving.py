@@ -1,4 +1,4 @@
-"""What the server of ``ep-lib lab`` does to a notebook that it saves: predictions stay readable without a kernel."""
+"""The hook with which the server of ``ep-lib lab`` saves notebooks: predictions stay readable without a kernel."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WIDGETS = "application/vnd.jupyter.widget-view+json"
 
 
 def before_saving(path: str, model: dict[str, Any], **_: Any) -> None:
-    """Jupyter's ``pre_save_hook``: an output that has another form than a widget is saved in that form.
+    """Jupyter's ``pre_save_hook``: saves an output in another form than a widget, if it has one.
 
-    A widget lives in the kernel; opened again without it, a notebook would say "model not found" in its place. A
-    prediction is written anew, as it was answered.
+    A widget exists only in the kernel; without it, a notebook would show "model not found". A prediction is written
+    again with its answer.
     """
     if model.get("type") != "notebook" or not isinstance(model.get("content"), dict):
         return
@@ -26,11 +26,11 @@ def before_saving(path: str, model: dict[str, Any], **_: Any) -> None:
             if asked := output.get("metadata", {}).get(METADATA):
                 try:
                     data["text/html"] = Prediction(asked["key"], asked["question"], asked["choices"]).as_html()
-                except (ArgumentError, KeyError, TypeError):  # somebody has edited it: it stays as it is
+                except (ArgumentError, KeyError, TypeError):  # it was edited: leave it unchanged
                     continue
 
 
-# ---- what makes this module an extension of Jupyter's server; jupyter/jupyter_server_config.d switches it on -----
+# ---- Jupyter's server extension; jupyter/jupyter_server_config.d switches it on ----------------------------------
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
     return [{"module": __name__}]
 

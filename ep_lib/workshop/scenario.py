@@ -1,9 +1,9 @@
-"""What the grader asks of the child process, what comes back, and how both cross a pipe.
+"""The grader's requests to the child process, the replies, and their format in a pipe.
 
-A :class:`Scenario` says which kernels to launch on which rank with which data; it holds inputs only. The outputs come
-back as plain arrays, and only the parent judges them. For a piece in Python, a :class:`Call` names a function of the
-grader's that plays the part around it, and what that function saw comes back. Requests are pickles, because the parent
-is trusted. Replies never are: a reply is a JSON header and raw bytes whose number the parent knows in advance.
+A :class:`Scenario` lists the kernels to launch on each rank with their data; it contains only inputs. Outputs return as
+plain arrays, and only the parent judges them. For a Python piece, a :class:`Call` names a function of the grader's that
+plays the part around it, and returns its observations. Requests are pickles, because the parent is trusted. Replies are
+not: a reply is a JSON header and raw bytes, whose number the parent knows in advance.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAGIC = b"EPG1"
 REQUEST_BYTES = struct.Struct("<Q")  # before each request: the bytes of its pickle
 FRAME = struct.Struct("<4sIQ")  # of a reply: magic, bytes of the header, bytes of the body
 MAX_HEADER_BYTES = 64 * 1024
-ANSWERS = "answers.py"  # the piece with what was answered to the puzzles of a notebook
+ANSWERS = "answers.py"  # the piece with the answers to a notebook's puzzles
 RETURNED_NOTHING = "returned nothing: is a `return` missing?"  # of a function in Python, after its name
 CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
 
@@ -42,15 +42,15 @@ class BadReply(EpError):
 
 
 class InputWasChanged(EpError):
-    """Something was written into a test's input, which its kernels read through pointers to const."""
+    """A test's input has changed, although its kernels read it through pointers to const."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. What it passes: the task, all arrays of the scenario in their order, and ``args``."""
+    """One kernel launch. Its arguments: the task, all arrays of the scenario in order, and ``args``."""
 
     grid: int
-    block: int | tuple[int, int]  # threads; of a scenario that is ``called_by`` threads: how many of them call
+    block: int | tuple[int, int]  # threads; in a scenario ``called_by`` threads: the number of callers
     args: tuple[int, ...] = ()
     task: int | None = None  # instead of the scenario's
     kernel: str = "examine"
@@ -58,8 +58,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Room:
-    """An array that kernels fill: what was there before is the runner's choice, and no byte of it is 0, which one that
-    writes nothing would leave."""
+    """An array that kernels fill. The runner chooses its initial content, without zero bytes, so that missing writes
+    show."""
 
     shape: int | tuple[int, ...]
     dtype: Any
@@ -70,22 +70,22 @@ class Room:
 
 
 Content = Array | Room
-ByRank = Content | Sequence[Content]  # of every rank, or one by one
+ByRank = Content | Sequence[Content]  # equal for all ranks, or one for each
 
 
 @dataclass(frozen=True)
 class Scenario:
     """One run of the emulator: inputs, launches, and the names of the arrays to send back.
 
-    ``symmetric`` and ``local`` give each array's first content, of every rank or one by one (symmetric: of one shape),
-    and ``launches`` what every rank launches, or what each does. ``task``, ``seed`` and the path of the .cu file are
-    set by hidden.varied.
+    ``symmetric`` and ``local``: each array's initial content, for all ranks or one for each (symmetric: of one shape).
+    ``launches``: the launches of all ranks, or of each. ``task``, ``seed`` and the path of the .cu file are set by
+    hidden.varied.
     """
 
     ranks: int
     launches: Launch | Sequence[Launch] | Sequence[Sequence[Launch]]
     outputs: tuple[str, ...]
-    afterwards: tuple[Launch, ...] = ()  # by every rank, when all ranks are done
+    afterwards: tuple[Launch, ...] = ()  # by every rank, after all ranks have finished
     symmetric: Mapping[str, ByRank] = field(default_factory=dict)
     local: Mapping[str, ByRank] = field(default_factory=dict)
     source: str = ""
@@ -93,25 +93,25 @@ class Scenario:
     seed: int = 0
     heap_bytes: int = 16 << 20
     timeout_s: float = 3.0  # of the emulator, CPU time; the parent's own limit is larger
-    fabric: Fabric | None = None  # what connects the ranks; None: loads and stores reach all of them
-    shim: bool = False  # whether the host side of <ep/ibgda_shim.cuh> is set up
-    check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, in place of one run with ``seed``
-    exhaustive: bool = False  # every schedule, with weak memory: of each output, the largest values of any of the runs
-    alarm: str = ""  # of an exhaustive one: the output of which every value but 0 is a mistake of its run
-    watched: tuple[str, ...] = ()  # with check_seeds: arrays of which the judge sees how they were accessed
-    hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
-    called_by: str = ""  # who calls the piece: a "block", a "warp" (or one thread of it), or each "thread"
+    fabric: Fabric | None = None  # the ranks' network; None: loads and stores reach all of them
+    shim: bool = False  # whether to set up the host side of <ep/ibgda_shim.cuh>
+    check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, instead of one run with ``seed``
+    exhaustive: bool = False  # every schedule, with weak memory: each output is the maximum over the runs
+    alarm: str = ""  # of an exhaustive one: the output in which any value but 0 is a mistake
+    watched: tuple[str, ...] = ()  # with check_seeds: arrays whose accesses the judge sees
+    hardware: str = ""  # for a run on the virtual clock, instead of one with ``seed``
+    called_by: str = ""  # the caller of the piece: a "block", a "warp" (or one thread of it), or each "thread"
 
     @property
     def world(self) -> dict[str, Any]:
-        """What runs its ranks, spawn() and check() for instance, takes by these names."""
+        """The keyword arguments for spawn(), check() and similar functions."""
         return {"ranks": self.ranks, "fabric": self.fabric, "heap_bytes": self.heap_bytes, "timeout": self.timeout_s}
 
     def launched_by(self, rank: int) -> tuple[Launch, ...]:
         if isinstance(self.launches, Launch):
             return (self.launches,)
         own = self.launches if all(isinstance(each, Launch) for each in self.launches) else self.launches[rank]
-        return tuple(own)  # type: ignore[arg-type]  # the sequence has been looked at
+        return tuple(own)  # type: ignore[arg-type]  # the sequence has been checked
 
     def arrays(self, name: str) -> list[Content]:
         """By rank."""
@@ -123,7 +123,7 @@ class Scenario:
         return [np.empty(each.shape, each.dtype) for each in self.arrays(name)]
 
     def reply_bytes(self) -> int:
-        """How long the body of the reply must be."""
+        """The required length of the reply's body in bytes."""
         counted = sum(kinds.nbytes for _ in self.watched for kinds in self.no_accesses()) if self.check_seeds else 0
         return sum(array.nbytes for name in self.outputs for array in self.likes(name)) + counted
 
@@ -135,8 +135,8 @@ class Scenario:
 @dataclass(frozen=True)
 class Call:
     """A call of ``function(piece, **arguments)``: a function of ``program``, a file of the grader's, which runs beside
-    the emulator, and the learner's file ``piece``, a :class:`ep_lib.workshop.far.Guest`. It returns plain data (what
-    JSON has), at most as much as fits into a header: what it saw.
+    the emulator, with the learner's file ``piece``, a :class:`ep_lib.workshop.far.Guest`. It returns its observations
+    as JSON data that fits into a header.
 
     With ``of_ranks``, the function gets a list of so many, a process for each rank.
     """
@@ -153,7 +153,7 @@ class Call:
 
     @property
     def check_seeds(self) -> tuple[int, ...]:
-        """No kernel, no checker."""
+        """Empty: without kernels there is no checker."""
         return ()
 
     def reply_bytes(self) -> int:
@@ -162,7 +162,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception in the child: its kind, its message, and where in a source file. Untrusted: only for display."""
+    """An exception in the child: its kind, its message, and its place in a source file. Untrusted: only for display."""
 
     kind: str
     message: str
@@ -171,7 +171,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Side:
-    """One access of a :class:`Complaint`: ``file:line``, the text there, and the operation if a NIC made the access."""
+    """One access of a :class:`Complaint`: ``file:line``, the text there, and the NIC's operation, if any."""
 
     location: str
     source: str
@@ -180,7 +180,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Complaint:
-    """What the checker says about two accesses (:class:`ep_lib.emulator.findings.Finding`). Untrusted, like Failure."""
+    """The checker's finding about two accesses (:class:`ep_lib.emulator.findings.Finding`). Untrusted, like Failure."""
 
     kind: str
     message: str
@@ -192,13 +192,13 @@ class Complaint:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What one scenario gave: arrays by name and rank, or a failure; and what the checker found, if it ran.
+    """The results of one scenario: arrays by name and rank, or a failure; and the checker's findings, if it ran.
 
-    Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too. ``nanoseconds``: of virtual time,
-    from the beginning of the first kernel to the end of the last, where the scenario asks for it. ``unseen``: bytes
-    that changed although the checker saw no write to them. ``accesses``: of the scenario's ``watched``, by name and by
-    the rank whose array it is, what :meth:`ep_lib.emulator.accesses.Accesses.kinds` counted. ``looks``: of what was
-    compiled, what an instructor should look at.
+    For a :class:`Call` it is ``seen``, which is untrusted: the judge checks its shape, too. ``nanoseconds``: of virtual
+    time, from the beginning of the first kernel to the end of the last, if the scenario wants it. ``unseen``: bytes
+    that changed without a write visible to the checker. ``accesses``: the counts of
+    :meth:`ep_lib.emulator.accesses.Accesses.kinds` for the scenario's ``watched`` arrays, by name and owning rank.
+    ``looks``: places in the compiled code for an instructor to look at.
     """
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
@@ -221,13 +221,13 @@ def pack(header: Mapping[str, Any], body: bytes = b"") -> bytes:
 
 
 def answer_each(requests: BinaryIO, reply: int, answer: Callable[[Any], bytes]) -> None:
-    """Writes the frame that ``answer`` gives for each request, in a child, until the grader closes the pipe."""
+    """Answers each request with the frame of ``answer``, in a child, until the grader closes the pipe."""
     while len(prefix := requests.read(REQUEST_BYTES.size)) == REQUEST_BYTES.size:
         write_all(reply, answer(pickle.loads(requests.read(REQUEST_BYTES.unpack(prefix)[0]))))
 
 
 def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:
-    """Bytes of header and body that a frame's first 16 bytes announce. Raises BadReply if they are not a frame's."""
+    """Bytes of header and body from a frame's first 16 bytes. Raises BadReply if they are invalid."""
     magic, header, body = FRAME.unpack(prefix)
     if magic != MAGIC or header > MAX_HEADER_BYTES or body > max_body:
         raise BadReply

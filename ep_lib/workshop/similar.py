@@ -1,14 +1,15 @@
-"""Which submissions are alike, or the course's own solution: a hint for the instructor to look, and no verdict.
+"""Finds submissions that are similar to each other, or to the course's solution: a hint for the instructor, not a
+verdict.
 
-Code is compared by its marks: runs of six tokens inside of a function. Comments, white space, names (but for functions
-that the course calls), the words of messages and the order of functions do not count. What the given file has is of no
-learner's own; what the course's solution has is not compared between learners either: two right answers are not "the
-same" only because there is one way to write them.
+Code is compared by its marks: runs of six tokens inside of a function. Comments, white space, names (except functions
+that the course calls), texts of messages and the order of functions do not count. Code of the given file is not the
+learner's own. Code of the course's solution is not compared between learners either: two right answers are not copies
+only because there is one way to write them.
 
-How much is enough was measured on right answers that differ on purpose (tests/grader_answers). Those that fill all
-holes share at most 27 % of their marks with the solution, but for one that was made from it (84 %); two of them share
-at most 11 % of what the solution lacks. One idea that is unlike the solution's, in one or two tasks, is often below 60
-marks; an answer that is unlike it throughout is above 70, in the shortest exercise, too.
+The thresholds were measured on right answers that differ on purpose (tests/grader_answers). Those that fill all holes
+share at most 27 % of their marks with the solution, except one that was made from it (84 %); two of them share at most
+11 % of their marks outside of the solution. One idea that is unlike the solution's, in one or two tasks, is often below
+60 marks; an answer that is unlike it throughout is above 70, in the shortest exercise, too.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.submission import without_marks
 
 THE_SOLUTION = "the course's own solution"
-_RUN = 6  # tokens in a row that are compared
-_ENOUGH = 60  # marks of one's own, below which nothing is said: one idea in a short task is easily had twice
-_ALIKE = 0.75  # of all marks of both that both have
-_THE_SAME = 0.85  # so much like the solution that it is the solution with a few tokens changed
+_RUN = 6  # consecutive tokens per mark
+_ENOUGH = 60  # a learner's own marks: with fewer there is no verdict, since two learners may share one short idea
+_ALIKE = 0.75  # of the marks of both: the shared part
+_THE_SAME = 0.85  # with so much in common, it is the solution with a few tokens changed
 _KEYWORDS = frozenset(keyword.kwlist) | frozenset(
     (
         *("auto", "bool", "case", "char", "const", "constexpr", "default", "do", "double", "false", "float", "goto"),
@@ -48,13 +49,13 @@ _TOKEN = re.compile(
 
 
 def marks_of(exercise: str, files: Mapping[str, bytes]) -> frozenset[int]:
-    """What a submission has of its own, as numbers to compare."""
+    """A submission's own marks, as numbers to compare."""
     names, common = _of_the_course(exercise)
     return frozenset(_marks(files, names)) - common
 
 
 def is_the_solution(exercise: str, files: Mapping[str, bytes]) -> bool:
-    """Whether the files are the course's own: comments, names, the order of functions and a few tokens aside."""
+    """Whether the files are the course's own: except for comments, names, the order of functions and a few tokens."""
     if graded.is_of_puzzles(exercise):
         return False  # the notebook shows it
     found = find(exercise)
@@ -69,7 +70,7 @@ def is_the_solution(exercise: str, files: Mapping[str, bytes]) -> bool:
 
 
 def twins(standings: Sequence[Standing], marks: Mapping[tuple[str, str], frozenset[int]]) -> dict[int, tuple[str, ...]]:
-    """By attempt, the other learners whose submission for that exercise is like it. ``marks``: by digest, exercise."""
+    """By attempt: other learners with a similar submission for that exercise. ``marks``: by digest, exercise."""
     found: dict[int, list[str]] = {}
     by_exercise = sorted(standings, key=lambda each: each.exercise)
     for _, group in itertools.groupby(by_exercise, key=lambda each: each.exercise):
@@ -123,7 +124,7 @@ def _normal(token: re.Match[str], names: frozenset[str]) -> str:
 
 
 def _parts_of_python(text: str) -> list[str]:
-    """Functions, classes and what stands between them, in one way of writing, without what documents them."""
+    """Functions, classes and the code between them, in a normal form, without documentation."""
     try:
         tree = ast.parse(text)
         for node in ast.walk(tree):
@@ -138,7 +139,8 @@ def _parts_of_python(text: str) -> list[str]:
 
 
 def _parts_of_cpp(text: str) -> list[str]:
-    """Functions, and what stands between them: they end where a brace closes at the top, or in a namespace."""
+    """Functions, and the code between them: a function ends where a brace closes at the top level, or in a
+    namespace."""
     parts, begin, depth = [], 0, 0
     for token in _TOKEN.finditer(text):
         depth += (token["sign"] == "{") - (token["sign"] == "}")

@@ -1,4 +1,4 @@
-"""A learner's files as the grader takes them: read once, before anything of them runs, from their own folder."""
+"""The grader's copy of a learner's files: read once from their folder, before any of their code runs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ep_lib.workshop.exercises import Exercise
 MAX_PIECE_BYTES = 1 << 18  # ten times the longest of the course's
 _CTRL_Z = b"\x1a"
 
-# What reads files that are not the exercise's. The walls keep such files shut in any case, however they are named; here
-# the learner, and the instructor, get a sentence with the line instead of the compiler's.
+# Code that reads files outside of the exercise. Walls block such reads under any name; this gives the learner and the
+# instructor a sentence with the line instead of the compiler's.
 _REACHES_OUT = re.compile(
     r"""(?P<what> (?:\#|%:)\s*include_next\b | (?:\#|%:)\s*embed\b | \.\s*incbin\b
         | (?:\#|%:)\s*(?:include|import|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]*
         | __has_include_next\b | __has_embed\b | __has_include\b[ \t]*\([ \t]*["<][ \t]*(?:/|[^">\n]*\.\./)[^\n]*
         | (?<!ifdef\ )(?<!defined\ )(?<!defined\()__has_include\b(?![ \t]*\([ \t]*["<])[^\n]*
-        | (?:\#|%:)[ \t]*(?:include|import)\b(?![ \t]*["<])[^\n]* )""",  # the last: of a macro, which may say anything
+        | (?:\#|%:)[ \t]*(?:include|import)\b(?![ \t]*["<])[^\n]* )""",  # the last: of a macro, which may be any file
     re.VERBOSE,
 )
 
 
 def copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
-    """Copies the pieces and nothing else, so that a submission cannot replace other headers of the library.
+    """Copies only the pieces, so that a submission cannot replace other headers of the library.
 
     Raises GradingError for a piece that is missing, no regular file, a link or behind one, or too large.
     """
@@ -42,7 +42,7 @@ def copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
 
 
 def reaches_out(exercise: Exercise, mine: Path) -> str:
-    """ "x.cuh:3: `#include_next` ...": where a piece asks for files that are not the exercise's; "" if nowhere."""
+    """ "x.cuh:3: `#include_next` ...": where a piece reads files outside of the exercise; "" if nowhere."""
     for piece in exercise.pieces:
         if piece.endswith(".py"):
             continue
@@ -57,20 +57,20 @@ def reaches_out(exercise: Exercise, mine: Path) -> str:
 
 
 def source_text(file: Path) -> str:
-    """A piece as a compiler reads it: lines end with a newline, also where a carriage return comes before it."""
+    """A piece as a compiler reads it: lines end with a newline, without a carriage return."""
     return file.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n")
 
 
 def without_marks(data: bytes) -> bytes:
-    """A file without what editors of Windows and DOS put around its text: a byte order mark, which NVRTC takes in no
-    header, and the Ctrl-Z at the end."""
+    """A file without the marks of Windows and DOS editors: a byte order mark, which NVRTC does not accept in headers,
+    and a final Ctrl-Z."""
     data = data.removeprefix(codecs.BOM_UTF8)
     text = data.rstrip()
     return text.rstrip(_CTRL_Z) if text.endswith(_CTRL_Z) else data
 
 
 def not_text(exercise: Exercise, mine: Path) -> str:
-    """What is wrong with a piece that is empty or that no compiler reads as text; "" if nothing is."""
+    """The problem of a piece that is empty or that compilers do not read as text; "" if there is none."""
     for piece in exercise.pieces:
         data = (mine / piece).read_bytes()
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -1,8 +1,8 @@
-"""Which system calls a submission may make: a seccomp filter for what Landlock does not see.
+"""The system calls of a submission: a seccomp filter for those that Landlock does not cover.
 
-Whatever works on other processes, on files' modes and times, on memory that outlives a process or that nobody counts,
-on the network or on the machine as a whole, fails with EPERM. Calls that are newer than this table fail with ENOSYS, as
-on an older Linux: programs have another way then. https://docs.kernel.org/userspace-api/seccomp_filter.html
+Calls on other processes, on files' modes and times, on memory that outlives a process or that no limit counts, on the
+network or on the whole machine fail with EPERM. Calls newer than this table fail with ENOSYS, as on an older Linux,
+where programs have alternatives. https://docs.kernel.org/userspace-api/seccomp_filter.html
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLUMNS = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # of the tab
 # Names with their numbers on x86-64 and on aarch64; None: it does not have this one.
 _Numbers = tuple[int | None, int | None]
 REFUSED: dict[str, _Numbers] = {
-    # files' modes, owners, times and attributes: Landlock lets them pass for every file that has a path
+    # files' modes, owners, times and attributes: Landlock allows them for every file with a path
     **{"chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None)},
     **{"fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None)},
     **{"futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6)},
@@ -37,7 +37,7 @@ REFUSED: dict[str, _Numbers] = {
     **{"setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118)},
     **{"sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "migrate_pages": (256, 238)},
     **{"move_pages": (279, 239), "perf_event_open": (298, 241), "bpf": (321, 280), "userfaultfd": (323, 282)},
-    # memory, messages and keys that outlive a process, or that are counted as nobody's
+    # memory, messages and keys that outlive a process, or that no limit counts
     **{"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197), "semget": (64, 190)},
     **{"semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189)},
     **{"msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181)},
@@ -47,7 +47,7 @@ REFUSED: dict[str, _Numbers] = {
     # the network: also unix sockets, behind which there may be a container engine; and calls made behind this filter
     **{"socket": (41, 198), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426)},
     **{"io_uring_register": (427, 427), "io_setup": (206, 0), "io_submit": (209, 2)},
-    # the machine, and namespaces in which a process has powers
+    # the machine, and namespaces that give a process privileges
     **{"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41)},
     **{"chroot": (161, 51), "fsopen": (430, 430), "fspick": (433, 433), "open_tree": (428, 428)},
     **{"move_mount": (429, 429), "mount_setattr": (442, 442), "open_tree_attr": (467, 467), "statmount": (457, 457)},
@@ -58,11 +58,11 @@ REFUSED: dict[str, _Numbers] = {
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266)},
     **{"vhangup": (153, 58), "sync": (162, 81), "syncfs": (306, 267)},
 }
-NOT_THERE: dict[str, _Numbers] = {"clone3": (435, 435)}  # a filter cannot see its flags: the C library then takes clone
+NOT_THERE: dict[str, _Numbers] = {"clone3": (435, 435)}  # a filter cannot see its flags: the C library then uses clone
 
 
 class _Only(NamedTuple):
-    """A call that is refused by one argument: where ``argument & mask`` is in ``values``, or where it is not."""
+    """A call that one argument decides: refused if ``argument & mask`` is in ``values``, or if it is not."""
 
     numbers: _Numbers
     argument: int
@@ -73,7 +73,7 @@ class _Only(NamedTuple):
 
 _ALL = 0xFFFFFFFF
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS and its like
-_SHARED_AND_NAMELESS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: the pages stay when a process gives them back
+_SHARED_AND_NAMELESS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: the pages stay when a process releases them
 _UNIX, _STREAM = 1, 1  # asyncio's own pair: connected to each other, and never to anything else
 _OWNERS = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: signals; F_SETLEASE, F_NOTIFY: others' files
 ARGUMENTS: tuple[tuple[str, _Only], ...] = (

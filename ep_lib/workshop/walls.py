@@ -1,11 +1,11 @@
 """Walls around a submission that Linux itself enforces, without root: Landlock, seccomp, and a supervisor.
 
-A process that called :func:`confine`, and all that it starts, can open the files it was given and no others, changes
-no file's mode and time, makes no connection, and signals nobody outside. What the kernel of this machine cannot
-enforce, :func:`missing` says in words.
+A process that called :func:`confine`, and its children, can open only the allowed files, cannot change a file's mode
+and time, cannot connect, and cannot signal outside processes. :func:`missing` names walls that this machine's kernel
+cannot enforce.
 
 Landlock (Linux 5.13; TCP since 6.7, signals since 6.12): https://docs.kernel.org/userspace-api/landlock.html
-Seccomp filters: :mod:`ep_lib.workshop.syscalls`. That a file is there, and its size, no wall hides.
+Seccomp filters: :mod:`ep_lib.workshop.syscalls`. No wall hides the existence and size of a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the 
 _VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = (1 << bit for bit in (0, 1, 2, 3, 14, 15))
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
-_BITS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many rights on files each version knows
+_BITS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # number of rights on files in each version
 _TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract unix sockets, signals
 _TRUNCATE_SINCE, _TCP_SINCE, _SCOPES_SINCE = 3, 4, 6
@@ -54,7 +54,7 @@ def _has_seccomp() -> bool:
 
 
 def missing() -> tuple[str, ...]:
-    """What this machine cannot keep a submission from, a sentence each; empty where all walls stand."""
+    """The walls that this machine cannot enforce, a sentence each; empty if it enforces all."""
     abi = _landlock_abi()
     lines = []
     if abi == 0:
@@ -74,16 +74,16 @@ def missing() -> tuple[str, ...]:
 
 
 def become_subreaper() -> None:
-    """What this process's descendants leave behind becomes its child, so that no daemon escapes it."""
+    """Makes orphaned descendants children of this process, so that no daemon escapes it."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def confine(*, readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> None:
-    """Walls in this process and all that it will start, for good; call it before there are threads.
+    """Sets up walls for this process and its children, permanently; call it before starting threads.
 
     ``readable``: files and folders that it may read and execute; ``writable``: read and change; ``listable``: folders
-    whose names it may see, and no file in them. What is not there is skipped. Raises OSError if a wall that
-    :func:`missing` does not name cannot be built.
+    whose entries it may list, but not open. Missing paths are skipped. Raises OSError if a wall that :func:`missing`
+    does not name cannot be built.
     """
     _prctl(_SET_NO_NEW_PRIVS, 1)
     _drop_capabilities()
@@ -94,15 +94,15 @@ def confine(*, readable: Iterable[str], writable: Iterable[str], listable: Itera
 
 
 def confine_further(*, readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> None:
-    """Walls between this process and those that :func:`confine` put behind the same walls as it, for good."""
+    """Sets up walls between this process and others behind the same walls of :func:`confine`, permanently."""
     if _landlock_abi():
         _landlock(readable, writable, listable)
 
 
 def beneath(root: Path, without: Iterable[Path]) -> Iterator[Path]:
-    """Files and folders that together hold all of ``root`` and nothing of ``without``, be that there or not yet."""
+    """Files and folders that together cover ``root`` except ``without``, existing or not."""
     if root.is_symlink():
-        return  # where it leads is named by itself, or not meant
+        return  # the link's target is listed separately, or not included
     inside = [path for path in without if path == root or root in path.parents]
     if not inside:
         yield root
@@ -112,7 +112,7 @@ def beneath(root: Path, without: Iterable[Path]) -> Iterator[Path]:
 
 
 def _drop_capabilities() -> None:
-    """Root, inside, can open the files of other users that the walls let through, and has no other power of root's."""
+    """Drops root's capabilities, except opening other users' files that the walls allow."""
     for capability in range(_LAST_CAPABILITY + 1):
         if not _KEPT >> capability & 1:
             _libc.prctl(

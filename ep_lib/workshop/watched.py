@@ -1,6 +1,6 @@
-"""What the checker does not see of a piece. A piece may not switch it off, and memory that changed in a run without a
-write that was seen is a mistake (unseen_bytes). Words that reach beneath it cost no point: an instructor is told of
-them, and of the accesses that the compiler has left unwatched (:mod:`ep_lib.jit.unseen`).
+"""Parts of a piece that the checker does not see. A piece must not switch the checker off, and memory that changes
+without a visible write is a mistake (unseen_bytes). Code that bypasses the checker costs no points: the instructor sees
+a note about it, and about accesses that the compiler left unwatched (:mod:`ep_lib.jit.unseen`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.submission import reaches_out, source_text
 
-# What this hides no layer beneath finds: reads that the sanitizer is not told of.
+# These hide reads from the sanitizer, which no other layer finds.
 _SWITCHES_OFF = re.compile(r"(?:no_sanitiz|disable_sanitizer|no_address_safety)\w*")
 _REACHES_BENEATH = tuple(
     (re.compile(pattern), why)
@@ -34,13 +34,13 @@ _REACHES_BENEATH = tuple(
         ),
     )
 )
-_LONGEST_LINE = 4000  # characters; some lines are read again for each word in them
+_LONGEST_LINE = 4000  # characters; some lines are searched again for each word in them
 _MOST_LOOKS = 20  # of a piece
 
 
 def look_through(exercise: Exercise, mine: Path) -> tuple[str, list[str]]:
-    """Why the pieces in ``mine`` are not run, or "", and what of them is worth an instructor's look: it costs no point.
-    Call it by :func:`ep_lib.workshop.reading.read`: it may take long."""
+    """Why the pieces in ``mine`` are not run, or "", and places for an instructor to look at, without cost of points.
+    Call it through :func:`ep_lib.workshop.reading.read`, since it may take long."""
     refused, found = "", list(filter(None, [reaches_out(exercise, mine)]))
     for piece in exercise.pieces:
         if piece.endswith(".py"):
@@ -63,7 +63,7 @@ def _told(piece: str, text: str, found: re.Match[str], why: str) -> str:
 
 
 def unwatched() -> tuple[str, ...]:
-    """What of pieces the checker does not see with this machine's compiler, a sentence each."""
+    """The accesses of pieces that the checker does not see with this machine's compiler, a sentence each."""
     try:
         is_clang = find_compiler().is_clang
     except BackendUnavailable:
@@ -76,7 +76,7 @@ def unwatched() -> tuple[str, ...]:
 
 
 def unseen_bytes(writes: NDArray[np.int64], changed: Iterable[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]) -> int:
-    """How many bytes changed without a write that was seen. ``writes``: address and number of bytes of each;
+    """The number of bytes that changed without a visible write. ``writes``: address and number of bytes of each;
     ``changed``: address, bytes before and after, of arrays."""
     begins, sizes = writes.T
     unseen = 0

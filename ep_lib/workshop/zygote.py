@@ -1,10 +1,10 @@
-"""A process that has imported what the grader's children need, and forks one of them at each request.
+"""A process that has imported the modules of the grader's children, and forks a child for each request.
 
-To start a Python and to import NumPy and this library takes longer than most scenarios run, and torch takes seconds.
-The zygote pays for that once; a child is there after milliseconds. It runs nothing of a submission and knows none of
-the hidden tests: it imports the library, waits on a socket, and forks. Limits and walls go up in the child
-(:func:`ep_lib.workshop.child.begin`), before anything of the submission runs; what one submission does to its process,
-the next one does not see. The zygote ends when the grader's end of the socket is closed, however that happens.
+Starting Python and importing NumPy and this library takes longer than most scenarios, and torch takes seconds. The
+zygote does that once; a child then starts in milliseconds. The zygote runs no code of a submission and has no hidden
+tests: it imports the library, waits on a socket, and forks. The child sets up limits and walls
+(:func:`ep_lib.workshop.child.begin`) before any code of the submission runs; a submission cannot affect the next one's
+process. The zygote ends when the grader's end of the socket is closed for any reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIZE = struct.Struct("<Q")  # of the pickle that follows
 _NUMBER = struct.Struct("<q")  # a reply: a child's id, or how it ended
 _FDS = 4  # that a child gets: standard input, standard output and error, control, reply
 _ROOT = str(Path(ep_lib.__file__).resolve().parent.parent)
-MODULES = (  # the last three: what the first run on the emulator would import, or the first launch of a piece
+MODULES = (  # the last three: otherwise imported by the first run on the emulator, or the first launch of a piece
     "ep_lib.workshop.child",
     "ep_lib.workshop.handed_in",
     "numpy.ma",
@@ -46,7 +46,7 @@ MODULES = (  # the last three: what the first run on the emulator would import, 
 
 @dataclass(frozen=True)
 class Start:
-    """What a child begins with: its whole environment, its folder, and Python code that may use the module ``child``,
+    """The start of a child: its whole environment, its folder, and Python code that may use the module ``child``,
     ``settings``, ``control`` and ``reply``."""
 
     code: str
@@ -61,7 +61,7 @@ class Child:
     def __init__(self, zygote: Zygote, pid: int) -> None:
         self.pid = pid
         self._zygote = zygote
-        self._ended = os.pidfd_open(pid)  # nobody but the zygote waits for it, so the id is still its own
+        self._ended = os.pidfd_open(pid)  # only the zygote waits for it, so the id is still its own
         self._returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -88,13 +88,13 @@ class Child:
 
 
 def limits_of(pid: int) -> dict[int, tuple[int, int]]:
-    """A process's limits; 0 is this one. Others of the same user can change them."""
+    """The limits of a process; 0: this one. Other processes of the same user can change them."""
     names = ("CPU", "DATA", "FSIZE", "AS", "STACK", "NPROC", "NOFILE", "MEMLOCK", "CORE", "RSS")
     return {which: resource.prlimit(pid, which) for which in (getattr(resource, f"RLIMIT_{name}") for name in names)}
 
 
 class Zygote:
-    """The grader's end. ``environment`` is what the process is started with, ``modules`` what it imports further."""
+    """The grader's end. ``environment``: the process's environment. ``modules``: further modules that it imports."""
 
     def __init__(self, environment: Mapping[str, str], modules: Sequence[str]) -> None:
         self._made_as = os.getpid(), dict(environment)
@@ -103,7 +103,7 @@ class Zygote:
         code = (
             f"import sys; sys.path.insert(0, {_ROOT!r}); from ep_lib.workshop import child, zygote\n"
             f"start, control, reply = zygote.serve({theirs.fileno()}, {[*MODULES, *modules]!r})\n"
-            "exec(start.code, {**globals(), 'settings': start.settings})"  # in a child that was forked
+            "exec(start.code, {**globals(), 'settings': start.settings})"  # in a forked child
         )
         with theirs:
             self._process = subprocess.Popen(
@@ -117,18 +117,19 @@ class Zygote:
         self._limits = limits_of(self._process.pid)
 
     def start(self, start: Start, fds: Sequence[int]) -> Child:
-        """A child. ``fds``: its standard input, its standard output and error, control, reply; it gets copies."""
+        """Starts a child. ``fds``: its standard input, its standard output and error, control, reply; it gets
+        copies."""
         return Child(self, self._ask(pickle.dumps(start), fds))
 
     def wait_for(self, pid: int) -> int:
-        """How a child that has ended did so. If the zygote is gone, nobody knows."""
+        """The exit status of an ended child. Unknown if the zygote is gone."""
         try:
             return self._ask(pickle.dumps(pid), ())
         except OSError:
             return -signal.SIGKILL
 
     def serves(self, environment: Mapping[str, str]) -> bool:
-        """Whether it is there, this process's own, has this environment, and the limits that it was given."""
+        """Whether it is alive, belongs to this process, and has this environment and its initial limits."""
         if self._made_as != (os.getpid(), environment) or self._process.poll() is not None:
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -136,7 +137,7 @@ class Zygote:
         return False
 
     def end(self) -> None:
-        """Ends it; its children go on. Does nothing in a process that was forked from the one that made it."""
+        """Ends the zygote; its children continue. Does nothing in a process forked from its creator."""
         if self._made_as[0] == os.getpid():
             self._socket.close()
             self._process.kill()
@@ -161,7 +162,7 @@ _keeping = threading.Lock()
 
 
 def zygote(environment: Mapping[str, str], modules: Sequence[str] = ()) -> Zygote:
-    """The zygote with this environment and these modules: the one of last time, or a new one in its place."""
+    """The zygote with this environment and these modules: the last one if it still serves, else a new one."""
     with _keeping:
         kept = _kept.get(tuple(modules))
         if kept is None or not kept.serves(environment):
@@ -177,9 +178,9 @@ def zygote(environment: Mapping[str, str], modules: Sequence[str] = ()) -> Zygot
 def serve(fd: int, modules: Sequence[str]) -> tuple[Start, int, int]:
     """Imports, and forks at each request. Returns in the children only: the request, ``control``, ``reply``."""
     for module in modules:
-        with contextlib.suppress(ImportError):  # who needs one that is missing says so
+        with contextlib.suppress(ImportError):  # code that needs a missing one reports it
             importlib.import_module(module)
-    gc.freeze()  # a collection in a child would copy all of it
+    gc.freeze()  # a collection in a child would copy all memory
     grader = socket.socket(fileno=fd)
     while True:
         try:
@@ -206,7 +207,7 @@ def serve(fd: int, modules: Sequence[str]) -> tuple[Start, int, int]:
 
 
 def _become(start: Start, fds: Sequence[int]) -> tuple[int, int]:
-    """A child's first steps: its own session, streams, environment and folder."""
+    """Sets up a new child: its own session, streams, environment and folder."""
     stdin, output, control, reply = fds
     os.setsid()
     os.dup2(stdin, 0)

@@ -546,6 +546,34 @@ SHUFFLES = {
 }
 
 
+MASKS = {  # lines of a warp of 32 lanes, and the lanes that they leave out
+    "if (t >= 16) return;\nout[t] = __shfl_sync(~0u, t, 3) + __ballot_sync(~0u, 1);": "",
+    "if (t >= 16) return;\nfor (int s = 8; s; s >>= 1) out[t] += __shfl_xor_sync(~0u, t, s);": "",
+    "if (t / 32 == 0) {\nout[t] = __shfl_sync(~0u, t, 3);\n__syncwarp();\n}": "",
+    "if (t < 16) {\nout[t] = 1;\n__syncwarp();\n} else {\n__syncwarp();\n}": "",
+    "if (t < 16) {\nout[t] = __reduce_add_sync(~0u, t);\n}": "lanes 16 to 31",
+    "if (t < 16 || t == 20)\nout[t] = __ballot_sync(~0u, 1);": "lanes 16 to 19, 21 to 31",
+    "for (int i = t; i < 40; i += 32)\nout[t] += __shfl_sync(~0u, i, 3);": "lanes 8 to 31",
+}
+
+
+@pytest.mark.parametrize("body", MASKS)
+def test_a_mask_names_who_ended_and_not_who_passes_by(body: str) -> None:
+    kernel = ep_lib.Kernel.from_source(f"__global__ void k(int* out) {{\nconst int t = threadIdx.x;\n{body}\n}}", "k")
+
+    def main(rank: ep_lib.Rank) -> None:
+        kernel.launch(rank, 1, 32, rank.to_device(np.zeros(32, np.int32)))
+        rank.synchronize()
+
+    findings = ep_lib.check(main, 1, seeds=3, progress=False).findings
+    if not MASKS[body]:
+        assert not findings, findings
+        return
+    (finding,) = findings
+    assert finding.kind == "mask"
+    assert f"names {MASKS[body]}, which do not come here" in finding.detail
+
+
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_a_shuffle_says_why_its_source_takes_no_part(name: str) -> None:
     threads, line, says = SHUFFLES[name]

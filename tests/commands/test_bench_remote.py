@@ -174,7 +174,7 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     port = str(a_port())
-    assert f"reached nobody at 127.0.0.1, port {port}, within 0.5 s" in refused(capsys, "--rank", "0", "--port", port)
+    assert f"found no peer at 127.0.0.1, port {port}, within 0.5 s" in refused(capsys, "--rank", "0", "--port", port)
     assert "waited 0.5 s for a peer" in refused(capsys, "--rank", "1", "--port", port)
     told = refused(capsys, "--rank", "0", "--peer", "no-such-host.invalid")
     assert "--peer is 'no-such-host.invalid', which does not resolve" in told

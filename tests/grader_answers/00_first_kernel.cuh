@@ -44,7 +44,7 @@
     // EXERCISE-BEGIN 2
     if (threadIdx.x == 0) ep::signal_add(flag, 1, peer);
     // EXERCISE-END 2
-// === wrong_barrier_of_one_thread: 2: A barrier that all threads of the block reach first
+// === wrong_barrier_of_one_thread: 2: of both, and at its last one met 1 of 64 threads
 // There is a barrier, and only the thread that signals reaches it.
     // EXERCISE-BEGIN 2
     if (threadIdx.x == 0) {

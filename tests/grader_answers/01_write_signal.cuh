@@ -445,3 +445,11 @@ put_thread(target, source, bytes, peer);
 if (blockDim.y == 1) __syncwarp();
 signal_add(signal, increment, peer);
 // EXERCISE-END 1
+// === wrong_wraps_around: 5: rank 1 (credit, slot 0): the signal is 0, at least 18446
+// Waits for round + 1 - num_slots credits from the first round on: below 0 these are more than 2^63.
+// EXERCISE-BEGIN 5a
+const uint64_t slot = round % pipe.num_slots;
+if (!wait_until_ge_warp(pipe.credits, round + 1 - pipe.num_slots, {kPhaseCredit, peer, int64_t(slot)})) return false;
+write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);
+return true;
+// EXERCISE-END 5a

@@ -1,5 +1,5 @@
 // === right_by_hand
-// Raw polling, word by word, without the remembered credit.
+// Raw polling, and word by word.
 // EXERCISE-BEGIN 1
 (void)peer;
 while (ld_acquire_sys_u64(&ring.credits->taken) + ring.num_slots <= number) {
@@ -8,7 +8,7 @@ return true;
 // EXERCISE-END 1
 // EXERCISE-BEGIN 2
 ProxyCommand* const slot = &ring.slots[number % ring.num_slots];
-const uint64_t* const from = reinterpret_cast<const uint64_t*>(&c);
+const uint64_t* const from = reinterpret_cast<const uint64_t*>(&command);
 uint64_t* const to = reinterpret_cast<uint64_t*>(slot);
 for (int i = 0; i < 6; ++i) to[i] = from[i];
 __threadfence_system();
@@ -20,9 +20,9 @@ unsigned long long first = 0;
 if (lane == 0 && count > 0) first = atomicAdd(reinterpret_cast<unsigned long long*>(&ring.producer->head), count);
 first = __shfl_sync(kFullWarp, first, 0);
 bool ok = true;
-if (lane < count) ok = detail::proxy_wait_for_room(ring, first + lane, 0, command.peer);
+if (lane < count) ok = proxy_wait_for_room(ring, first + lane, command.peer);
 if (number != nullptr) *number = first + lane;
-if (ok && lane < count) detail::proxy_fill(ring, command, first + lane);
+if (ok && lane < count) proxy_fill(ring, command, first + lane);
 return __all_sync(kFullWarp, ok) != 0;
 // EXERCISE-END 4
 // EXERCISE-BEGIN 5a
@@ -39,8 +39,8 @@ return wait_until_ge(&ring.credits->taken, needed, {kPhaseProxy, peer, int64_t(n
 // EXERCISE-BEGIN 3
 uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number) *number = mine;
-const bool ok = detail::proxy_wait_for_room(ring, mine, 0, command.peer);
-if (ok) detail::proxy_fill(ring, command, mine);
+const bool ok = proxy_wait_for_room(ring, mine, command.peer);
+if (ok) proxy_fill(ring, command, mine);
 return ok;
 // EXERCISE-END 3
 // EXERCISE-BEGIN 5b
@@ -53,13 +53,13 @@ return pushed == 0 || proxy_wait(ring, pushed - 1);
 if (number < ring.num_slots) return true;
 return wait_until_ge(&ring.credits->taken, number - ring.num_slots, {kPhaseProxy, peer, -1});
 // EXERCISE-END 1
-// === wrong_one_credit_too_many: 1, 3, 4: DeadlockError
+// === wrong_one_credit_too_many: 1, 3, 4: has dealt with 0 commands of a ring, and 1 were expected
 // Waits until the proxy is further than it can be.
 // EXERCISE-BEGIN 1
 return wait_until_ge(&ring.credits->taken, number + 1 < ring.num_slots ? 0 : number - ring.num_slots + 2,
                      {kPhaseProxy, peer, -1});
 // EXERCISE-END 1
-// === wrong_wraps_around: 1, 3, 4: DeadlockError
+// === wrong_wraps_around: 1, 3, 4: its proxy (proxy): the signal is 0, at least 18446
 // The first commands wait for about 2 to the power 64 credits.
 // EXERCISE-BEGIN 1
 return wait_until_ge(&ring.credits->taken, number - ring.num_slots + 1, {kPhaseProxy, peer, -1});
@@ -77,46 +77,46 @@ return true;
 // EXERCISE-BEGIN 2
 ProxyCommand* const slot = ring.slots + number % ring.num_slots;
 st_release_sys_u64(&slot->number, number + 1);
-slot->target = c.target;
-slot->source = c.source;
-slot->bytes = c.bytes;
-slot->signal = c.signal;
-slot->value = c.value;
-slot->op = c.op;
-slot->peer = c.peer;
-slot->queue_pair = c.queue_pair;
+slot->target = command.target;
+slot->source = command.source;
+slot->bytes = command.bytes;
+slot->signal = command.signal;
+slot->value = command.value;
+slot->op = command.op;
+slot->peer = command.peer;
+slot->queue_pair = command.queue_pair;
 // EXERCISE-END 2
 // === wrong_plain_number: 2, 3, 4: stored without release
 // All in order in the program, and in no order for anyone else.
 // EXERCISE-BEGIN 2
-ProxyCommand command = c;
-command.number = number + 1;
-ring.slots[number % ring.num_slots] = command;
+ProxyCommand copy = command;
+copy.number = number + 1;
+ring.slots[number % ring.num_slots] = copy;
 // EXERCISE-END 2
 // === wrong_number_itself: 2, 3, 4: it says number + 1
 // Says number, not number + 1: an empty slot looks like command 0.
 // EXERCISE-BEGIN 2
 ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-slot->target = c.target;
-slot->source = c.source;
-slot->bytes = c.bytes;
-slot->signal = c.signal;
-slot->value = c.value;
-slot->op = c.op;
-slot->peer = c.peer;
-slot->queue_pair = c.queue_pair;
+slot->target = command.target;
+slot->source = command.source;
+slot->bytes = command.bytes;
+slot->signal = command.signal;
+slot->value = command.value;
+slot->op = command.op;
+slot->peer = command.peer;
+slot->queue_pair = command.queue_pair;
 st_release_sys_u64(&slot->number, number);
 // EXERCISE-END 2
 // === wrong_forgets_a_word: 2, 3, 4: with words that are not theirs
 // The peer and the queue pair stay those of the command before.
 // EXERCISE-BEGIN 2
 ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-slot->target = c.target;
-slot->source = c.source;
-slot->bytes = c.bytes;
-slot->signal = c.signal;
-slot->value = c.value;
-slot->op = c.op;
+slot->target = command.target;
+slot->source = command.source;
+slot->bytes = command.bytes;
+slot->signal = command.signal;
+slot->value = command.value;
+slot->op = command.op;
 st_release_sys_u64(&slot->number, number + 1);
 // EXERCISE-END 2
 // === wrong_reads_then_adds: 3: One addition reserves a number
@@ -125,8 +125,8 @@ st_release_sys_u64(&slot->number, number + 1);
 const uint64_t mine = ld_relaxed_gpu_u64(&ring.producer->head);
 atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number != nullptr) *number = mine;
-if (!detail::proxy_wait_for_room(ring, mine, 0, command.peer)) return false;
-detail::proxy_fill(ring, command, mine);
+if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
+proxy_fill(ring, command, mine);
 return true;
 // EXERCISE-END 3
 // === wrong_tells_the_next: 3: told its caller number
@@ -134,8 +134,8 @@ return true;
 // EXERCISE-BEGIN 3
 const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number != nullptr) *number = mine + 1;
-if (!detail::proxy_wait_for_room(ring, mine, 0, command.peer)) return false;
-detail::proxy_fill(ring, command, mine);
+if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
+proxy_fill(ring, command, mine);
 return true;
 // EXERCISE-END 3
 // === wrong_does_not_wait: 3: wait for its slot
@@ -143,7 +143,7 @@ return true;
 // EXERCISE-BEGIN 3
 const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number != nullptr) *number = mine;
-detail::proxy_fill(ring, command, mine);
+proxy_fill(ring, command, mine);
 return true;
 // EXERCISE-END 3
 // === wrong_each_lane_for_itself: 4: do not follow each other in the order of the lanes|room for the last of
@@ -161,13 +161,13 @@ unsigned long long first = 0;
 int ok = 1;
 if (lane == 0 && count > 0) {
     first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
-    ok = detail::proxy_wait_for_room(ring, first, 0, command.peer);
+    ok = proxy_wait_for_room(ring, first, command.peer);
 }
 first = __shfl_sync(kFullWarp, first, 0);
 ok = __shfl_sync(kFullWarp, ok, 0);
 __syncwarp();
 if (number != nullptr) *number = first + lane;
-if (ok && lane < count) detail::proxy_fill(ring, command, first + lane);
+if (ok && lane < count) proxy_fill(ring, command, first + lane);
 return ok;
 // EXERCISE-END 4
 // === wrong_no_syncwarp: 4: missing __syncwarp
@@ -178,12 +178,12 @@ unsigned long long first = 0;
 int ok = 1;
 if (lane == 0 && count > 0) {
     first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
-    ok = detail::proxy_wait_for_room(ring, first + count - 1, 0, command.peer);
+    ok = proxy_wait_for_room(ring, first + count - 1, command.peer);
 }
 first = __shfl_sync(kFullWarp, first, 0);
 ok = __shfl_sync(kFullWarp, ok, 0);
 if (number != nullptr) *number = first + lane;
-if (ok && lane < count) detail::proxy_fill(ring, command, first + lane);
+if (ok && lane < count) proxy_fill(ring, command, first + lane);
 return ok;
 // EXERCISE-END 4
 // === wrong_all_lanes_fill: 4: One addition for all lanes
@@ -194,13 +194,13 @@ unsigned long long first = 0;
 int ok = 1;
 if (lane == 0) {
     first = atom_add_relaxed_gpu_u64(&ring.producer->head, 32);
-    ok = detail::proxy_wait_for_room(ring, first + 31, 0, command.peer);
+    ok = proxy_wait_for_room(ring, first + 31, command.peer);
 }
 first = __shfl_sync(kFullWarp, first, 0);
 ok = __shfl_sync(kFullWarp, ok, 0);
 __syncwarp();
 if (number != nullptr) *number = first + lane;
-if (ok) detail::proxy_fill(ring, command, first + lane);
+if (ok) proxy_fill(ring, command, first + lane);
 return ok;
 // EXERCISE-END 4
 // === wrong_waits_for_taken: 5: What is taken may not be done yet
@@ -228,11 +228,15 @@ return wait_until_ge(&ring.credits->taken, needed, {kPhaseProxy, peer, -1});
 // === wrong_gpu_scope: 2, 3, 4: the smallest that reaches
 // The proxy is on a CPU.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = proxy_slot(ring, number);
-int4* const words = reinterpret_cast<int4*>(slot);
-st_na_v4(words, two_words(c.target, c.source));
-st_na_v4(words + 1, two_words(c.bytes, c.signal));
-st_na_v4(words + 2, two_words(c.value, proxy_what(c)));
+ProxyCommand* const slot = ring.slots + number % ring.num_slots;
+slot->target = command.target;
+slot->source = command.source;
+slot->bytes = command.bytes;
+slot->signal = command.signal;
+slot->value = command.value;
+slot->op = command.op;
+slot->peer = command.peer;
+slot->queue_pair = command.queue_pair;
 st_release_gpu_u64(&slot->number, number + 1);
 // EXERCISE-END 2
 // === wrong_fills_after_the_limit: 3: a slot was filled that was not free
@@ -240,39 +244,42 @@ st_release_gpu_u64(&slot->number, number + 1);
 // EXERCISE-BEGIN 3
 const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number != nullptr) *number = mine;
-const bool ok = detail::proxy_wait_for_room(ring, mine, 0, command.peer);
-detail::proxy_fill(ring, command, mine);
+const bool ok = proxy_wait_for_room(ring, mine, command.peer);
+proxy_fill(ring, command, mine);
 return ok;
 // EXERCISE-END 3
 // === wrong_slot_of_8_bits: 2, 3: DeadlockError|commands
 // Command 256 takes slot 0 of 512.
 // EXERCISE-BEGIN 2
 ProxyCommand* const slot = ring.slots + static_cast<uint8_t>(number % ring.num_slots);
-int4* const words = reinterpret_cast<int4*>(slot);
-st_na_v4(words, two_words(c.target, c.source));
-st_na_v4(words + 1, two_words(c.bytes, c.signal));
-st_na_v4(words + 2, two_words(c.value, proxy_what(c)));
-slot->place = call_site();
+slot->target = command.target;
+slot->source = command.source;
+slot->bytes = command.bytes;
+slot->signal = command.signal;
+slot->value = command.value;
+slot->op = command.op;
+slot->peer = command.peer;
+slot->queue_pair = command.queue_pair;
 st_release_sys_u64(&slot->number, number + 1);
 // EXERCISE-END 2
 // === wrong_tells_null: 3: KernelFault
 // `number` may be null, and is where nobody asks for it.
 // EXERCISE-BEGIN 3
 *number = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
-if (!detail::proxy_wait_for_room(ring, *number, 0, command.peer)) return false;
-detail::proxy_fill(ring, command, *number);
+if (!proxy_wait_for_room(ring, *number, command.peer)) return false;
+proxy_fill(ring, command, *number);
 return true;
 // EXERCISE-END 3
 // === wrong_done_always: 5: nothing that waited for it said so
 // Waits, and says that it is done whatever the wait has said.
 // EXERCISE-BEGIN 5a
-detail::proxy_wait_for(ring, number + 1);
+wait_until_ge(&ring.credits->completed, number + 1, {kPhaseProxy, -1, -1});
 return true;
 // EXERCISE-END 5a
 // === wrong_flush_is_always_true: 5: nothing that waited for it said so
 // The same in a flush.
 // EXERCISE-BEGIN 5b
-detail::proxy_wait_for(ring, ld_relaxed_gpu_u64(&ring.producer->head));
+wait_until_ge(&ring.credits->completed, ld_relaxed_gpu_u64(&ring.producer->head), {kPhaseProxy, -1, -1});
 return true;
 // EXERCISE-END 5b
 // === wrong_gives_the_number_back: 3: a number that was reserved stays so
@@ -280,11 +287,11 @@ return true;
 // EXERCISE-BEGIN 3
 const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number != nullptr) *number = mine;
-if (!detail::proxy_wait_for_room(ring, mine, 0, command.peer)) {
+if (!proxy_wait_for_room(ring, mine, command.peer)) {
     atom_add_relaxed_gpu_u64(&ring.producer->head, ~0ull);
     return false;
 }
-detail::proxy_fill(ring, command, mine);
+proxy_fill(ring, command, mine);
 return true;
 // EXERCISE-END 3
 // === wrong_room_after_failure: 1, 3, 4: producer->room is 1 after a wait that gave up
@@ -300,35 +307,43 @@ return has_room;
 // === wrong_queue_pair_of_8_bits: 2: with words that are not theirs
 // A queue pair has 16 bits.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = proxy_slot(ring, number);
-ProxyCommand copy = c;
-copy.queue_pair = static_cast<uint8_t>(c.queue_pair);
-int4* const words = reinterpret_cast<int4*>(slot);
-st_na_v4(words, two_words(c.target, c.source));
-st_na_v4(words + 1, two_words(c.bytes, c.signal));
-st_na_v4(words + 2, two_words(c.value, proxy_what(copy)));
+ProxyCommand* const slot = ring.slots + number % ring.num_slots;
+slot->target = command.target;
+slot->source = command.source;
+slot->bytes = command.bytes;
+slot->signal = command.signal;
+slot->value = command.value;
+slot->op = command.op;
+slot->peer = command.peer;
+slot->queue_pair = static_cast<uint8_t>(command.queue_pair);
 st_release_sys_u64(&slot->number, number + 1);
 // EXERCISE-END 2
 // === wrong_peer_of_8_bits: 2: with words that are not theirs
 // A peer has 16 bits.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = proxy_slot(ring, number);
-ProxyCommand copy = c;
-copy.peer = static_cast<uint8_t>(c.peer);
-int4* const words = reinterpret_cast<int4*>(slot);
-st_na_v4(words, two_words(c.target, c.source));
-st_na_v4(words + 1, two_words(c.bytes, c.signal));
-st_na_v4(words + 2, two_words(c.value, proxy_what(copy)));
+ProxyCommand* const slot = ring.slots + number % ring.num_slots;
+slot->target = command.target;
+slot->source = command.source;
+slot->bytes = command.bytes;
+slot->signal = command.signal;
+slot->value = command.value;
+slot->op = command.op;
+slot->peer = static_cast<uint8_t>(command.peer);
+slot->queue_pair = command.queue_pair;
 st_release_sys_u64(&slot->number, number + 1);
 // EXERCISE-END 2
 // === wrong_source_of_32_bits: 2: with words that are not theirs
 // An address has 64 bits.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = proxy_slot(ring, number);
-int4* const words = reinterpret_cast<int4*>(slot);
-st_na_v4(words, two_words(c.target, static_cast<uint32_t>(c.source)));
-st_na_v4(words + 1, two_words(c.bytes, c.signal));
-st_na_v4(words + 2, two_words(c.value, proxy_what(c)));
+ProxyCommand* const slot = ring.slots + number % ring.num_slots;
+slot->target = command.target;
+slot->source = static_cast<uint32_t>(command.source);
+slot->bytes = command.bytes;
+slot->signal = command.signal;
+slot->value = command.value;
+slot->op = command.op;
+slot->peer = command.peer;
+slot->queue_pair = command.queue_pair;
 st_release_sys_u64(&slot->number, number + 1);
 // EXERCISE-END 2
 // === wrong_says_minus_one: 1, 3, 4: names peer -1
@@ -342,23 +357,39 @@ return wait_until_ge(&ring.credits->taken, number - ring.num_slots + 1, {kPhaseP
 // EXERCISE-BEGIN 3
 const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (number != nullptr) *number = mine;
-if (!detail::proxy_wait_for_room(ring, mine, 0, 0)) return false;
-detail::proxy_fill(ring, command, mine);
+if (!proxy_wait_for_room(ring, mine, 0)) return false;
+proxy_fill(ring, command, mine);
 return true;
 // EXERCISE-END 3
 // === wrong_wait_of_the_warp: 5: wait in __syncwarp|waits in __syncwarp
 // One thread waits, and the other lanes are somewhere else.
 // EXERCISE-BEGIN 5a
 __syncwarp();
-return detail::proxy_wait_for(ring, number + 1);
+return wait_until_ge(&ring.credits->completed, number + 1, {kPhaseProxy, -1, -1});
 // EXERCISE-END 5a
 // === wrong_number_0_untold: 3: told its caller number -1
 // The first command has number 0, which is told as any other.
-    // EXERCISE-BEGIN 3
-    const uint64_t room = detail::proxy_known_room(ring);
-    const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
-    if (number != nullptr && mine) *number = mine;
-    if (!detail::proxy_wait_for_room(ring, mine, room, command.peer)) return false;
-    detail::proxy_fill(ring, command, mine);
-    return true;
-    // EXERCISE-END 3
+// EXERCISE-BEGIN 3
+const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
+if (number != nullptr && mine) *number = mine;
+if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
+proxy_fill(ring, command, mine);
+return true;
+// EXERCISE-END 3
+// === wrong_room_for_none: 4: Counts are unsigned
+// Waits for room for the last of no commands, which is number -1.
+// EXERCISE-BEGIN 4
+const int lane = lane_id();
+unsigned long long first = 0;
+int ok = 1;
+if (lane == 0) {
+    first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
+    ok = proxy_wait_for_room(ring, first + count - 1, command.peer);
+}
+first = __shfl_sync(kFullWarp, first, 0);
+ok = __shfl_sync(kFullWarp, ok, 0);
+__syncwarp();
+if (number != nullptr) *number = first + lane;
+if (ok && lane < count) proxy_fill(ring, command, first + lane);
+return ok;
+// EXERCISE-END 4

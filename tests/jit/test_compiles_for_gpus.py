@@ -107,6 +107,7 @@ def test_kernels_of_tests_and_measurements(path: Path) -> None:
 
 
 PUSH = """
+#include <ep/proxy_operations.cuh>
 #include <ep/proxy_ring.cuh>
 extern "C" __global__ void push_to(ep::ProxyRing ring, uint64_t* inbox, uint64_t* outbox, int peer) {
     ep::proxy_push(ring, ep::proxy_write_signal(inbox, outbox, sizeof(uint64_t), inbox + 1, 1, false, peer));

@@ -41,6 +41,11 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
             "only read",
         ),
         ("__global__ void b(int* o) { __shared__ int s[15000]; o[0] = s[o[1]]; }", "too much shared data", "48 KiB"),
+        (
+            "__global__ void b(int* o) { int s[150000]; for (int i = 0; i < 150000; i++) s[i] = i * *o; *o = s[*o]; }",
+            "uses too much local memory",
+            "512 KiB",
+        ),
         ("__global__ void b(int* o) { o[0] = rand(); }", '"rand" is undefined', "kernels have no rand"),
         ("__global__ void b(int* o) { o[0] = INT_MAX; }", '"INT_MAX" is undefined', "#include <limits.h>"),
         ("__global__ void b(half2* o) { o[0] = o[1]; }", '"half2" is undefined', "#include <cuda_fp16.h>"),
@@ -67,6 +72,12 @@ def test_the_learners_line_the_reason_and_the_remedy(line: str, says: str, remed
         ("__device__ int g(int x) { register int y = x; return y; }", "leave `register` out"),
         ("__device__ int g(int x) { return __builtin_clz(x); }", "__clz"),
         ("__device__ void g() { cudaGridDependencySynchronize(); }", "leave it out"),
+        ('__device__ int g() { char c[strlen("four") + 1]; return sizeof(c); }', 'write sizeof("...") - 1'),
+        ("__device__ float g() { float _Complex z = 1; return __real__ z; }", "<cuda/std/complex>"),
+        (
+            "__global__ void c(int* o);  __global__ void g(int* o) { c<<<1, 1>>>(o); }",
+            "launched from Python, by Kernel.launch",
+        ),
     ],
 )
 def test_what_nvcc_alone_takes_is_told_so_with_what_to_write(line: str, remedy: str) -> None:
@@ -103,7 +114,18 @@ def test_functions_of_the_host_may_be_there_and_lambdas_take_anything() -> None:
     assert spawn(main, 1, backend="emulator") == [7]
 
 
+def test_the_runtimes_header_brings_what_it_does_for_nvcc() -> None:
+    kernel = Kernel.from_source(
+        "#include <cuda_runtime.h>\n#define M_PI 3.14\n"
+        "__global__ void k(float* o) { o[0] = o[1] < INFINITY && o[2] == INT_MAX ? M_PI : NAN; }",
+        "k",
+    )
+    for target in ("emulator", "sm_90"):
+        kernel.compile(target)
+
+
 def test_what_a_header_of_the_host_has_is_not_for_kernels() -> None:
+    assert "kernels have no cout" in str(refusal("#include <iostream>\n__global__ void k() { std::cout << 1; }"))
     error = refusal("#include <vector>\n__global__ void k(int* o) { std::vector<int> v; o[0] = v.size(); }")
     assert error.line == 2 and "kernels have no vector: is it the host's" in str(error)
 
@@ -115,8 +137,11 @@ def test_a_header_that_is_not_there_is_no_matter_of_the_emulators() -> None:
 
 
 def test_what_a_gpu_takes_is_told_as_the_emulators_matter_in_one_sentence() -> None:
-    text = str(refusal('__global__ void k(int* o) { asm("mov.u32 %0, %laneid;" : "=r"(o[0])); }'))
-    assert "the emulator does not have this, which a GPU takes" in text and text.count("error:") == 1
+    error = refusal('__global__ void k(int* o) {\n  if (o[1]) __trap();\n  if (o[2]) asm("trap;");\n}')
+    assert str(error).startswith("mine.cu:3: error: the emulator does not have this, which a GPU takes: inline PTX\n")
+    assert str(error).count("error:") == 1
+    surface = "__global__ void k(cudaSurfaceObject_t s) { int x; surf2Dread(&x, s, 0, 0); surf2Dwrite(x, s, 0, 1); }"
+    assert "the emulator has no surf2Dread: textures and surfaces are not emulated" in str(refusal(surface))
 
 
 def test_assembly_for_gpus_in_a_header_is_told_with_its_line(tmp_path: Path) -> None:
@@ -196,8 +221,8 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
         Kernel.from_file(path, "k").compile(target)
     (tmp_path / "windows.h").write_bytes(b"\xef\xbb\xbf#pragma once\r\n")
     header = Kernel.from_source('#include "windows.h"\n__global__ void k() {}', "k", include=[tmp_path])
-    with pytest.raises(KernelCompileError, match="save it as UTF-8 without one"):
-        header.compile()
+    for target in ("emulator", "sm_90"):
+        header.compile(target)
 
 
 def test_limits_of_floats_where_cudas_library_leaves_them_to_the_host(tmp_path: Path) -> None:

@@ -85,6 +85,14 @@ def test_a_header_that_ends_in_the_middle_is_named(
     assert (error.file, error.line) == (str(tmp_path / "mine.cuh"), line)
 
 
+@pytest.mark.parametrize(("body", "says"), [("  p[0] = valu;", "valu"), ("  if (p[0]) { p[0] = 1;", "never closed")])
+def test_mistakes_in_kernels_are_told_whatever_the_host_lacks(body: str, says: str, target: str) -> None:
+    host = "#include <cublas_v2.h>\nint main() { cublasHandle_t h; cublasCreate(&h); k<<<1, 1>>>(nullptr); }\n"
+    error = failure(host + KERNEL % body, target)
+    assert isinstance(error, KernelCompileError) and error.line == 4 and says in str(error).splitlines()[0]
+    assert ("left out: cublas_v2.h" in str(error)) == (says == "valu")
+
+
 def test_an_error_inside_our_header_names_both_places(target: str) -> None:
     source = "#include <ep/detail/entry.cuh>\n" + KERNEL % "  ep::detail::Entry<int> e;"
     error = failure(source, target)

@@ -103,7 +103,7 @@ def test_unknown_architectures_are_refused() -> None:
 
 def test_the_second_time_comes_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     first = compile_for("sm_90", SOURCE, "k<int, 1>")
-    monkeypatch.setattr(nvrtc, "_compile", None)
+    monkeypatch.setattr(nvrtc, "compile_unit", None)
     assert compile_for("sm_90", SOURCE, "k<int, 1>") == first
 
 

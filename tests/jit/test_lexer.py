@@ -132,15 +132,18 @@ KERNEL = "__global__ void k(Row* r, int n) { r->x = twice<N>(n); }\n"
         "using Clock = std::chrono::steady_clock;",
         "enum class Kind { kOne, kTwo };",
         'extern "C" int last(Row* r);',
+        "void Solver::operator()(Row* r) const { k<<<1, 1>>>(r, 0); }",
+        'PYBIND11_MODULE(EXTENSION, m) { m.def("f", &f); }\nBENCHMARK(f);',
         "int main() try { run(); } catch (const Error& e) { return 1; } catch (...) { return 2; }",
         "static std::function<void(int)> callback = [](int x) { (void)x; };",
+        "#include <thrust/reduce.h>\nusing namespace thrust;\nfloat sum(float* p) { return thrust::reduce(p, p + 4); }",
     ],
 )
 def test_what_only_the_host_has_is_set_aside(host: str) -> None:
     kept = (
         "#define N 4\nstruct Row { int x; };\ntemplate <int M> int twice(int x) { return half(x); }\nint half(int x);\n"
     )
-    assert host_code.set_aside(f"{kept}{KERNEL}{host}\n").split() == f"{kept}{KERNEL}".split()
+    assert host_code.without_host_code([f"{kept}{KERNEL}{host}\n"])[0].split() == f"{kept}{KERNEL}".split()
 
 
 @pytest.mark.parametrize(
@@ -151,13 +154,31 @@ def test_what_only_the_host_has_is_set_aside(host: str) -> None:
         "float4 operator+(float4 a, float4 b) { return a; }",
         "Row operator-(Row a) { return a; }\nstruct Row { int x; };",
         "#define HOST_DEVICE __host__ __device__\nHOST_DEVICE int unused(int x) { return x; }",
-        "MAKE_KERNEL(copy, float)",
+        "#define KERNEL __global__ void\n#define MAKE_KERNEL(name, T) KERNEL name(T* x) {}\nMAKE_KERNEL(copy, float)",
+        "#define ROW(T) struct Line { T x; };\nROW(int)",
         "namespace cg = cooperative_groups;\nusing namespace std;",
         "__constant__ float unused[4];",
     ],
 )
 def test_what_kernels_name_or_what_is_for_gpus_stays(kept: str) -> None:
-    assert host_code.set_aside(f"{kept}\n{KERNEL}") == f"{kept}\n{KERNEL}"
+    assert host_code.without_host_code([f"{kept}\n{KERNEL}"])[0] == f"{kept}\n{KERNEL}"
+
+
+def test_branches_that_open_what_another_closes_are_one_declaration() -> None:
+    lines = ["#ifdef A", "int f() {", "#else", "int f(int n) {", "#endif", "return 0; }"]
+    left = host_code.without_host_code(["\n".join([KERNEL, *lines, "int unused;", KERNEL])])[0]
+    assert [line for line in left.split("\n") if line.strip()] == [
+        KERNEL.strip(),
+        *lines[::2][:2],
+        lines[4],
+        KERNEL.strip(),
+    ]
+
+
+def test_what_another_file_names_stays() -> None:
+    texts = ["struct Row { int x; };\nint count(Row* r);\nint main() { return count(0); }", KERNEL]
+    header, source = host_code.without_host_code(texts)
+    assert header.strip() == "struct Row { int x; };" and source == KERNEL
 
 
 @given(
@@ -165,4 +186,6 @@ def test_what_kernels_name_or_what_is_for_gpus_stays(kept: str) -> None:
 )
 def test_whatever_is_set_aside_lines_stay_lines(parts: list[str]) -> None:
     text = " ".join(parts)
-    assert [len(line) for line in host_code.set_aside(text).split("\n")] == [len(line) for line in text.split("\n")]
+    assert [len(line) for line in host_code.without_host_code([text])[0].split("\n")] == [
+        len(line) for line in text.split("\n")
+    ]

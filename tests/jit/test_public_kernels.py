@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -11,9 +13,11 @@ import pytest
 from support.cuda_forms import forms
 
 import ep_lib
+from ep_lib.errors import KernelCompileError
+from ep_lib.jit import nvrtc
 from ep_lib.jit.kernel import Kernel
 
-FORMS = {form.name: form for form in forms("public.txt")}
+FORMS = {form.name: form.text for form in forms("public.txt")}
 BF16, FP8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 r = np.random.default_rng(0)
 
@@ -449,7 +453,8 @@ def doubled() -> Case:
     return Case(2, 32, [zeros(64), x, 64], {0: 2 * x})
 
 
-CASES |= {f"program_{name}": doubled for name in ("with_main", "of_the_standard_library", "of_launchers")}
+PROGRAMS = ("with_main", "of_the_standard_library", "of_launchers", "of_libraries", "of_branches", "for_torch")
+CASES |= {f"program_{name}": doubled for name in PROGRAMS}
 
 
 def test_there_are_fifty() -> None:
@@ -462,7 +467,7 @@ def test_there_are_fifty() -> None:
 def test_a_public_kernel_gives_the_right_result(name: str, backend: str) -> None:
     """On the emulator NVRTC has to take it, too."""
     grid, block, args, right, shared = CASES[name]()
-    kernel = Kernel.from_source(FORMS[name].text, name, filename=f"{name}.cu")
+    kernel = Kernel.from_source(FORMS[name], name, filename=f"{name}.cu")
 
     def main(rank: ep_lib.Rank) -> dict[int, Any]:
         arrays = {i: arg for i, arg in enumerate(args) if isinstance(arg, np.ndarray)}
@@ -476,3 +481,64 @@ def test_a_public_kernel_gives_the_right_result(name: str, backend: str) -> None
         exact = args[i].dtype.kind in "iub"
         tolerance = 0 if exact else 0.13 if args[i].dtype == FP8 else 1e-2 if args[i].dtype.itemsize == 2 else 2e-4
         np.testing.assert_allclose(found[i].astype(float), np.asarray(expected).astype(float), tolerance, tolerance)
+
+
+HEADERS = {
+    "common/check.h": """#pragma once
+        #include <map>
+        #include "../names.h"
+        inline void check(cudaError_t e) {
+            if (e != cudaSuccess) fprintf(stderr, "%s", names().at(e).c_str()), exit(1);
+        }
+        """,
+    "names.h": """
+        #ifndef NAMES_H
+        #define NAMES_H
+        #include <string>
+        inline std::map<int, std::string> names() { return {{1, "one"}}; }
+        constexpr int kFactor = 2, kThreads = 32;
+        template <typename T> struct Scale { T by; __device__ T operator()(T x) const { return by * x; } };
+        #endif
+        """,
+    "kernel.cuh": """
+        #include "common/check.h"
+        extern "C" __global__ void doubles(float* y, const float* x, int n) {
+            const int i = blockIdx.x * kThreads + threadIdx.x;
+            if (i < n) y[i] = Scale<float>{kFactor}(x[i]);
+        }
+        struct Launcher {
+            cudaStream_t stream;
+            void run(float* y, float* x) { doubles<<<2, kThreads, 0, stream>>>(y, x, 64); }
+        };
+        """,
+    "main.cu": """#include "kernel.cuh"
+        int main() { Launcher{}.run(nullptr, nullptr); check(cudaDeviceSynchronize()); }
+        """,
+}
+
+
+@pytest.mark.cuda_rules
+@pytest.mark.parametrize("main_file", ["kernel.cuh", "main.cu"])
+def test_headers_may_have_what_only_the_host_has(tmp_path: Path, main_file: str, backend: str) -> None:
+    for name, text in HEADERS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    kernel = Kernel.from_file(tmp_path / main_file, "doubles")
+    given = f32(64)
+
+    def main(rank: ep_lib.Rank) -> Any:
+        y = rank.to_device(zeros(64))
+        kernel.launch(rank, 2, 32, y, rank.to_device(given), 64)
+        return rank.to_host(y)
+
+    if nvrtc.available():
+        kernel.compile("sm_90")
+    assert (ep_lib.spawn(main, 1, backend)[0] == 2 * given).all()
+
+
+def test_errors_behind_what_was_set_aside_name_the_headers_own_line(tmp_path: Path) -> None:
+    for name, text in HEADERS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text).replace("by * x", "bye * x"))
+    with pytest.raises(KernelCompileError, match=r"names\.h:7: error: .*bye"):
+        Kernel.from_file(tmp_path / "main.cu", "doubles").compile()

@@ -1,6 +1,7 @@
 // Kernels that only GPUs and their proxies can get through, or not.
 #include <ep/net.cuh>
-#include <ep/proxy_ring.cuh>
+#include <ep/proxy_operations.cuh>
+#include <ep/sealed_ring.cuh>
 
 // All blocks wait for a signal that is on its way through the proxy while they leave it no SM.
 extern "C" __global__ void all_wait(uint64_t* inbox, uint64_t* outbox, int words, uint64_t* signal, int peer,
@@ -18,6 +19,6 @@ extern "C" __global__ void all_wait(uint64_t* inbox, uint64_t* outbox, int words
 // A command for a rank that does not exist.
 extern "C" __global__ void wrong_rank(uint64_t* signal, int peer) {
     const ep::ProxyRing& ring = ep::transport::proxy::ring_of(0);
-    ep::proxy_push(ring, ep::proxy_add(signal, 1, sizeof(uint64_t), peer));
-    ep::proxy_flush(ring);
+    ep::sealed::push(ring, ep::proxy_add(signal, 1, sizeof(uint64_t), peer));
+    ep::sealed::flush(ring);
 }

@@ -1,5 +1,6 @@
 // Kernels that push into a proxy's ring, right and wrong: `how` says which.
 #include <ep/net.cuh>
+#include <ep/proxy_operations.cuh>
 #include <ep/proxy_ring.cuh>
 
 constexpr int kRight = 0, kSignalFirst = 1, kSourceReused = 2, kNoBarrier = 3, kNoFence = 4;
@@ -59,6 +60,6 @@ extern "C" __global__ void fill_slots(uint64_t* counter, int commands, int peer,
             while (ep::ld_relaxed_sys_u64(&ring.credits->taken) + ring.num_slots <= number) {
             }
         }
-        ep::detail::proxy_fill(ring, add, number);
+        ep::proxy_fill(ring, add, number);
     }
 }

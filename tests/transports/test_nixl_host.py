@@ -367,7 +367,7 @@ def test_a_wrong_address_or_port_is_named(monkeypatch: pytest.MonkeyPatch) -> No
             meeting.listen("127.0.0.1", port)
         with pytest.raises(PeerTimeout, match=rf"'server' waited 0\.01 s for a peer on 127\.0\.0\.1, port {port}"):
             meeting.accept(listener, SECRET, b"", 0.01, "server")
-    with pytest.raises(PeerTimeout, match=rf"reached nobody at 127\.0\.0\.1, port {port}, .*refused"):
+    with pytest.raises(PeerTimeout, match=rf"found no peer at 127\.0\.0\.1, port {port}, .*refused"):
         meeting.connect("127.0.0.1", port, SECRET, b"", 0.1, "client")
     with pytest.raises(BackendUnavailable, match=r"cannot listen on 192\.0\.2\.250, port 0"):
         meeting.listen("192.0.2.250", 0)

@@ -201,6 +201,17 @@ def test_after_a_restart_a_question_is_text_and_not_dead_buttons(page: Any, lab:
     page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()  # a server does not end while a kernel restarts
 
 
+def test_a_dark_theme_turns_listings_around_and_leaves_notes(page: Any, lab: Lab) -> None:
+    open_notebook(page, lab, "07_combine.ipynb")
+    run_cell(page, "TOKENS = 4, 8, 2, 16, 6")
+    listing = run_cell(page, 'show_source(LADDER, "combine_atomics"').locator("pre[style*=background]").first
+    puzzle = run_cell(page, "%%puzzle 07.2").locator("div[style*=background]").first
+    look = "(shown) => getComputedStyle(shown).filter"
+    assert [shown.evaluate(look) for shown in (listing, puzzle)] == ["none", "none"]
+    page.evaluate("document.body.dataset.jpThemeLight = 'false'")
+    assert listing.evaluate(look).startswith("invert") and puzzle.evaluate(look) == "none"
+
+
 @pytest.mark.extended
 def test_nothing_is_shown_before_the_question_is_answered(page: Any, lab: Lab) -> None:
     """And the line of a printed finding, pasted into the next cell, shows its run."""

@@ -142,6 +142,9 @@ def test_pictures_are_drawn() -> None:
     legend = [[text.get_text() for text in figure.axes[0].get_legend().get_texts()] for figure in (clean, clash)]
     assert "too early (1x)" not in legend[0] and "too early (1x)" in legend[1]
     _png(clash)
+    proxy = viz.slots_over_time([[0, 1]], [[4, 5]], 1, reader=0)  # both of rank 0: one colour, filled and hollow
+    written, _, read = proxy.axes[0].get_legend().get_patches()
+    assert written.get_facecolor() == read.get_edgecolor() != read.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
 
 
 def test_pictures_refuse_what_they_cannot_draw() -> None:

@@ -1,7 +1,7 @@
 """``ep-lib bench NAME``: measurements, each in a module of its own with ``add_arguments`` and ``run`` like a command.
 
-A benchmark named ``x`` is a row of ``_BENCHMARKS`` and a module in this folder. It prints a table for people or, with
-``--json``, one JSON object and nothing else on the standard output. Begin with put.py; what benchmarks share is here.
+A benchmark named ``x`` is a row of ``_BENCHMARKS`` and a module in this folder. It prints a table or, with ``--json``,
+only one JSON object on the standard output. Begin with put.py; this file has the benchmarks' shared code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for entry in _BENCHMARKS:
         if not entry.exists():
             continue
-        sub, module = entry.add_parser(names), entry.load()  # importing it is quick: no torch, no CuPy
+        sub, module = entry.add_parser(names), entry.load()  # a quick import: no torch, no CuPy
         module.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object for programs")
         sub.set_defaults(run_benchmark=module.run)
@@ -58,7 +58,7 @@ def sizes_from_zero(text: str) -> list[int]:
 
 
 def sizes(text: str) -> list[int]:
-    """The same, but for sizes of at least one byte."""
+    """The same, for sizes of at least one byte."""
     found = sizes_from_zero(text)
     if min(found) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} holds a size below one byte")
@@ -67,7 +67,7 @@ def sizes(text: str) -> list[int]:
 
 @contextlib.contextmanager
 def stdout_kept_for_json(wanted: bool) -> Iterator[None]:
-    """If ``wanted``, what kernels and other processes print goes to the standard error output inside this context."""
+    """If ``wanted``, output of kernels and other processes goes to the standard error output within this context."""
     if not wanted:
         yield
         return
@@ -115,7 +115,7 @@ class Platform:
 
     @property
     def place(self) -> str:
-        """For a table's headline."""
+        """The platform in words, for a table's headline."""
         if self.backend == "cuda":
             return f"GPUs, transport {self.network}"
         model = "" if self.clock == "virtual" else f", modelled {self.hardware}"
@@ -123,7 +123,7 @@ class Platform:
 
     @property
     def note(self) -> str:
-        """What the reader must know about the figures; empty for real ones."""
+        """A note about the figures; empty for real ones."""
         return _NOTES[self.clock]
 
     def run(
@@ -136,7 +136,7 @@ class Platform:
         ranks_per_node: int = 1,
         seed: int | None = None,
     ) -> list[Any]:
-        """``main(rank, *args)`` of all ranks; ``quiet`` keeps what kernels print from the standard output."""
+        """Runs ``main(rank, *args)`` on all ranks; ``quiet`` keeps kernels' output from the standard output."""
         fabric = Fabric(self.network, ranks_per_node=ranks_per_node) if self.backend == "emulator" else None
         with stdout_kept_for_json(quiet):
             if self.clock == "modelled":
@@ -147,13 +147,13 @@ class Platform:
             return spawn(main, ranks, "cuda", args=args, heap_bytes=heap_bytes, transport=self.network)
 
     def facts(self) -> dict[str, Any]:
-        """For the JSON report."""
+        """The platform as fields of the JSON report."""
         kind = "transport" if self.backend == "cuda" else "fabric"
         return {"backend": self.backend, kind: self.network, "hardware": self.hardware, "clock": self.clock}
 
 
 def choose_backend(args: argparse.Namespace) -> str:
-    """The backend that the options ask for. Raises ArgumentError if they contradict each other."""
+    """The backend that the options select. Raises ArgumentError if they contradict each other."""
     backend: str = args.backend or Config.from_environment().backend
     if backend == "cuda" and args.hardware is not None:
         raise ArgumentError(f"--hardware {args.hardware} is what the emulator models; leave it out on GPUs")

@@ -1,7 +1,7 @@
-"""``ep-lib bench local``: the proxy on this machine: how soon it sees a push, commands per second, bytes per second.
+"""``ep-lib bench local``: the proxy on this machine: the delay of a push, commands per second, bytes per second.
 
 It needs no GPU: a process pushes commands into a ring in shared memory, as a kernel would, and a proxy thread of
-another process takes them out. What the executor then does is nothing, or copies between two heaps in memory. The
+another process takes them out. The executor then does nothing, or copies between two heaps in memory. It is the
 source's ``benchmark_local``.
 """
 
@@ -30,10 +30,10 @@ from ep_lib.transports.proxy.rings import Rings, op
 
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20)
 SLOTS = 1024
-_DELAYS = 16384  # pushes of which the delay is looked at
-_IN_A_ROW = 64  # of which the best median is told: other work on the cores may not have come between them
+_DELAYS = 16384  # pushes whose delay is measured
+_IN_A_ROW = 64  # consecutive ones; the best median is reported, to exclude disturbance by other work on the cores
 _PAUSE = 3e-6  # seconds between two of them: the proxy has nothing else to do
-_LOOK_SECONDS = 0.1  # between two lines of the live rate
+_LOOK_SECONDS = 0.1  # between two updates of the live rate
 _STAGING_BYTES = 256 << 10
 
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_proxy_arguments(args: argparse.Namespace, threads: int) -> list[int]:
-    """Where the proxy threads are pinned. Raises ArgumentError."""
+    """The CPUs of the proxy threads. Raises ArgumentError."""
     at_least_one("--threads", threads)
     if not 0 < args.seconds <= 3600:
         raise ArgumentError(f"--seconds is {args.seconds:g}; it must be above 0, at most 3600")
@@ -82,16 +82,16 @@ def check_proxy_arguments(args: argparse.Namespace, threads: int) -> list[int]:
 
 
 def show(report: dict[str, Any], args: argparse.Namespace, table: str) -> None:
-    """The result, as text or JSON, and the figure if it was asked for."""
+    """Prints the result as text or JSON, and saves the figure if requested."""
     print(json.dumps(report) if args.json else table)
     if args.figure:
-        from ep_lib.viz import transports_compared  # only here: it needs matplotlib
+        from ep_lib.viz import transports_compared  # imported here: it needs matplotlib
 
         transports_compared(report["results"]).savefig(args.figure)
 
 
 def row(how: str, size: int, commands: int, seconds: float) -> dict[str, Any]:
-    """Of a table, and of the figure."""
+    """A row of the table and of the figure."""
     return {
         "transport": "proxy",
         "how": how,
@@ -103,7 +103,7 @@ def row(how: str, size: int, commands: int, seconds: float) -> dict[str, Any]:
 
 
 class Live:
-    """A line on a terminal that says how fast it goes at the moment."""
+    """A line on a terminal with the current rate."""
 
     def __init__(self, quiet: bool) -> None:
         self._is_shown = not quiet and sys.stderr.isatty()
@@ -111,8 +111,8 @@ class Live:
     def watch(
         self, what: str, proxy: engine.Proxy, work: Callable[[], None], look: Callable[[], None] = lambda: None
     ) -> tuple[int, float]:
-        """Calls ``work`` in a thread of its own; (commands that the proxy has taken meanwhile, seconds). ``look`` is
-        called now and then, and what it raises ends the wait."""
+        """Calls ``work`` in another thread; returns (commands that the proxy has taken meanwhile, seconds). ``look`` is
+        called now and then; its exceptions end the wait."""
         failed: list[BaseException] = []
 
         def body() -> None:
@@ -145,8 +145,8 @@ class Live:
 
 
 def measure_delay(cpus: Sequence[int] = (-1,)) -> dict[str, float]:
-    """From a push in another process until the proxy has the command, in ns: median and 99th percentile, and the
-    median of the best pushes in a row. Each of the two has a CPU of its own, if there are two."""
+    """The delay from a push in another process to the proxy, in ns: median and 99th percentile, and the median of the
+    best consecutive pushes. Each of the two runs on a CPU of its own, if there are two."""
     available = sorted(os.sched_getaffinity(0))
     proxys = cpus[0] if cpus[0] >= 0 else available[-1]
     pushers = next((cpu for cpu in available if cpu != proxys), proxys)
@@ -170,7 +170,7 @@ def measure_delay(cpus: Sequence[int] = (-1,)) -> dict[str, float]:
 
 
 def push_from_here(handle: int, cpu: int) -> None:
-    """What the other process of :func:`measure_delay` does."""
+    """The main function of the other process of :func:`measure_delay`."""
     os.sched_setaffinity(0, {cpu})
     rings = Rings(1, SLOTS, mmap.mmap(handle, Rings.shared_bytes(1, SLOTS)))
     engine.push(rings, 0, {}, _DELAYS, pause=_PAUSE, stamps=True)
@@ -187,7 +187,7 @@ def measure_rate(cpus: Sequence[int] = (-1,), seconds: float = 1.0, live: Live |
 def _rate(
     proxy: engine.Proxy, what: str, seconds: float, command: dict[str, int], live: Live, first: int = 1000
 ) -> tuple[float, int, float]:
-    """(commands per second, commands, seconds), of about so many seconds, over all rings of a proxy, which it stops."""
+    """(commands per second, commands, seconds) over all rings of a proxy, in about so many seconds; stops the proxy."""
 
     def push(count: int) -> Callable[[], None]:
         def work() -> None:
@@ -216,7 +216,7 @@ def _push_all(rings: Rings, ring: int, command: dict[str, int], count: int) -> N
 
 @dataclass
 class Heaps:
-    """Of two ranks, in this process: rank 0's commands write into rank 1's."""
+    """The heaps of two ranks in this process: rank 0's commands write into rank 1's."""
 
     nbytes: int
 

@@ -1,11 +1,11 @@
-// What `ep-lib bench p2p` times on GPUs over every transport: round trips by <ep/net.cuh>.
+// The kernel of `ep-lib bench p2p` for GPUs, over every transport: round trips by <ep/net.cuh>.
 #include <ep/net.cuh>
 
 #include "p2p_slices.cuh"
 
 // A message goes out as gridDim.x slices, each with a signal that adds 1; the answer, of the same size, leaves when all
-// have arrived. `signal` counts on from `base`, so it needs no reset. All blocks must be resident at once.
-// `totals` [2 x blocks]: cycles and nanoseconds of each block for all rounds.
+// have arrived. `signal` continues from `base`, so it needs no reset. All blocks must be resident at once. `totals` [2
+// x blocks]: cycles and nanoseconds of each block for all rounds.
 extern "C" __global__ void __launch_bounds__(1024)
     ping_pong_blocks(char* inbox, const char* outbox, size_t bytes, uint64_t* signal, uint64_t base, int rounds,
                      int peer, int first, int64_t* totals) {

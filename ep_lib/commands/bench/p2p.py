@@ -1,4 +1,4 @@
-"""``ep-lib bench p2p``: how long a message takes from one rank to another and back, by transport and size.
+"""``ep-lib bench p2p``: the round-trip time of a message between two ranks, by transport and size.
 
 On GPUs (p2p_gpu.py): every transport that works, 8 bytes to 256 MB, beside the copy engine and bare stores. On the
 emulator: one thread posts data with its signal (``ep::net_put_signal_nbi``), and the peer answers when it sees the
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         table = table_of_fabrics(report["results"], places[-1].note)
     print(json.dumps(report) if args.json else table)
     if args.figure:
-        from ep_lib.viz import transports_compared  # only here: it needs matplotlib
+        from ep_lib.viz import transports_compared  # imported here: it needs matplotlib
 
         transports_compared(report["results"]).savefig(args.figure)
     return 0

@@ -1,7 +1,7 @@
 """The part of ``ep-lib bench p2p`` that runs on GPUs: round trips over every transport, and the ceilings.
 
 A message is ``bytes`` of data in slices, one block per slice, each followed by a signal; the answer, of the same size,
-leaves when all slices have arrived. So half of a round trip is what one message takes, its signal included.
+leaves when all slices have arrived. So half of a round trip is the time of one message, its signal included.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ WRITE, PACKETS, COPY, STORES = "write, then signal", "packets", "copy engine", "
 GOOD_LINES = "packets, good lines"
 
 BATCHES = 5  # the median counts; one more runs before them to warm up
-SLICE_BYTES = 16 << 10  # one block for each, up to the number asked for
+SLICE_BYTES = 16 << 10  # one block for each, up to the requested number
 MAX_THREADS = 1024
 _BATCH_BYTES = 1 << 30  # of one batch, one way, at most: large messages have fewer rounds
 _LEAST_ROUNDS = 3
 _PACKET_BYTES = 8 << 10  # at most: one 64-bit word per thread
 _LINE_BYTES = 128  # of L2; 8 packets fill one
-_LINE_STRIDE = (4 << 10) + _LINE_BYTES  # between the lines that are tried
+_LINE_STRIDE = (4 << 10) + _LINE_BYTES  # between the tried lines
 _SEARCH_ROUNDS = 200  # for each line
 
 # cudaDeviceAttr and cudaMemcpyKind
@@ -45,7 +45,7 @@ _DEVICE_TO_DEVICE = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: ``sizes`` in bytes, at most ``rounds`` per batch and ``blocks`` blocks.
+    """The plan of the measurement: ``sizes`` in bytes, at most ``rounds`` per batch and ``blocks`` blocks.
 
     ``packets`` (also into the best of ``lines`` lines) and ``ceilings`` (copy engine, bare stores) are the same for
     every transport, so they are measured once.
@@ -69,7 +69,8 @@ class Plan:
 
 
 def compare(worlds: list[Platform], plan: Plan, *, quiet: bool) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The rows of all transports that work here, and why others do not. Raises BackendUnavailable if none works."""
+    """The rows of all transports that work here, and the reasons why others do not. Raises BackendUnavailable if none
+    works."""
     rows: list[dict[str, Any]] = []
     missing: dict[str, str] = {}
     heap_bytes = 2 * max(plan.sizes) + (32 << 20)
@@ -125,7 +126,7 @@ class _Pair:
         self._ping_packets, self._stores = (Kernel.from_file(STORES_SOURCE, name) for name in kernels)
         try:
             self.peer_address = rank.peer_address(self._inbox, self._peer)
-        except ArgumentError:  # only a NIC reaches it
+        except ArgumentError:  # reachable only by a NIC
             self.peer_address = 0
 
     def write_and_signal(self, size: int) -> list[dict[str, Any]]:
@@ -144,9 +145,9 @@ class _Pair:
         return self._packets_between(PACKETS, size, self._packets, self._packets)
 
     def good_line_packets(self, size: int) -> list[dict[str, Any]]:
-        """Packets into the lines of L2, among ``plan.lines`` at each end, that make the round trip shortest.
+        """Packets into the lines of L2, among ``plan.lines`` at each end, with the shortest round trip.
 
-        The hardware chooses where a line lies on the chip, and some are farther from the link or the SM that polls.
+        The hardware chooses a line's place on the chip, and some are farther from the link or the polling SM.
         """
         if self._good_lines is None:
             self._good_lines = self._find_good_lines(size)
@@ -194,7 +195,7 @@ class _Pair:
         return self._one_way(COPY, size, copy, 0, 0)
 
     def bare_stores(self, size: int) -> dict[str, Any]:
-        """With the best number of blocks: all SMs at once are not the fastest."""
+        """With the best number of blocks: all SMs together are not the fastest."""
         most = self._rank.sm_count or 1
 
         def store(blocks: int) -> None:

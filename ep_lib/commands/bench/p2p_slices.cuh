@@ -1,8 +1,8 @@
-// What the kernels of `ep-lib bench p2p` share.
+// Shared code of the kernels of `ep-lib bench p2p`.
 #pragma once
 #include <ep/platform.cuh>
 
-// The part of a message that a block sends: a multiple of 16 bytes, but for the last block.
+// The part of a message that a block sends: a multiple of 16 bytes, except for the last block.
 struct Slice {
     size_t begin, bytes;
 };

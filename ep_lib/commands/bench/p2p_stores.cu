@@ -1,4 +1,4 @@
-// What `ep-lib bench p2p` times where loads and stores reach the peer, for any transport: packets and bare stores.
+// Kernels of `ep-lib bench p2p` for peers in reach of loads and stores, for any transport: packets and bare stores.
 #include <ep/packet.cuh>
 #include <ep/put.cuh>
 
@@ -28,8 +28,8 @@ EP_DEVICE void converse(Send send, Wait wait, uint64_t base, int rounds, int fir
 }  // namespace
 
 // A message and its answer in packets, which carry their signal with them: `words` 64-bit words, one per thread of one
-// block. `inbox` is where this rank receives, `their_inbox` this rank's copy of where the peer does. The answer
-// leaves when all packets are there.
+// block. `inbox`: this rank's; `their_inbox`: this rank's copy of the peer's inbox. The answer leaves when all packets
+// have arrived.
 extern "C" __global__ void __launch_bounds__(1024)
     ping_pong_packets(ep::TaggedWord* inbox, ep::TaggedWord* their_inbox, const uint64_t* outbox, uint64_t* received,
                       int words, uint64_t base, int rounds, int peer, int first, int64_t* totals) {

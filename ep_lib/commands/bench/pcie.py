@@ -1,6 +1,6 @@
 """``ep-lib bench pcie --model``: PCIe mode on the virtual clock, beside the table that DeepEP published.
 
-Each run is a process of its own, two at a time if there are cores and memory for it; the longest begin first.
+Each run is a process of its own, two at a time if cores and memory allow; the longest begin first.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _run_one(setting: Setting) -> _Found:
 
 
 def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
-    """Results in the order of the settings; prints a line to the standard error output when one is done."""
+    """Results in the order of the settings; prints a line to the standard error output after each."""
     done: dict[int, _Found] = {}
 
     def finished(index: int, found: _Found) -> None:
@@ -141,13 +141,13 @@ def _numbers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 8,16,32") from None
 
 
-# ---- what is printed for people --------------------------------------------------------------------------------------
+# ---- printed table ---------------------------------------------------------------------------------------------------
 TOLERANCE = 0.15
 _UNEVEN = 0.05  # of an operation's time, from the first rank that has received all to the last
 
 
 def table(report: dict[str, Any]) -> str:
-    """The table for people; ``report`` is the JSON object of the benchmark."""
+    """The table as text; ``report``: the JSON object of the benchmark."""
     setting = report["settings"][0]
     lines = [
         f"PCIe mode, everything through the NIC, {setting['tokens']} tokens per rank, hidden 7168, top-8 of 256 "
@@ -197,7 +197,7 @@ def _explain(report: dict[str, Any]) -> list[str]:
 
 
 def _uneven(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The operations in which ranks were out of step at the end."""
+    """The operations in which ranks ended at different times."""
     late = []
     for row in rows:
         if row["last_rank_us"] - row["first_rank_us"] > _UNEVEN * row["us"]:

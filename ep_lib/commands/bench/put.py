@@ -80,7 +80,7 @@ def _world(args: argparse.Namespace) -> Platform:
 
 
 def kernels_file() -> Path:
-    """The debugging kernels of tutorial 03, which a checkout has."""
+    """The debugging kernels of tutorial 03, in a checkout."""
     return workshop_root("tutorial_kernels", ArgumentError) / "tutorial_kernels" / "03_ibgda_shim_debug.cu"
 
 

@@ -1,8 +1,8 @@
 """``ep-lib bench remote --rank 0|1 --peer HOST``: the proxy between two processes, or two hosts.
 
 Rank 1 listens, rank 0 connects; both have to know the run's secret (EP_LIB_SECRET, else this user's own on this
-machine), and what they tell each other is JSON. Then rank 0 pushes WRITEs into its ring, its proxy hands them to NIXL
-(UCX), and the last one of each size brings a signal. Rank 1 compares the bytes, and its proxy answers. The source's
+machine), and their messages are JSON. Then rank 0 pushes WRITEs into its ring, its proxy posts them to NIXL (UCX), and
+the last one of each size has a signal. Rank 1 compares the bytes, and its proxy answers. It is the source's
 ``benchmark_remote``.
 """
 
@@ -30,8 +30,9 @@ from ep_lib.version import __version__
 
 PORT = 18515
 _HEAD_BYTES = 4096  # of a heap, before the data: the counters below
-_ARRIVED, _ANSWERED, _WRONG = 0, 64, 128  # offsets: sizes that came to rank 1; that it answered, and that were wrong
-_TRIAL = 64  # WRITEs that tell how many are worth measuring
+# offsets: counts of sizes that arrived at rank 1, that it answered, and that were wrong
+_ARRIVED, _ANSWERED, _WRONG = 0, 64, 128
+_TRIAL = 64  # trial WRITEs, which determine the number to measure
 _MOST = 1 << 22
 _POLL_SECONDS = 20e-6
 _BEAT_SECONDS = 0.1
@@ -94,7 +95,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listening(args: argparse.Namespace, host: str | None) -> socket.socket:
-    """Rank 1's listener; rank 0 has a socket of no use."""
+    """Rank 1's listener; rank 0 gets an unused socket."""
     return meeting.listen(host, args.port) if args.rank == 1 and host else socket.socket()
 
 
@@ -107,7 +108,7 @@ def _exchange(
 
 
 def _understand(said: bytes, mine: dict[str, Any]) -> dict[str, Any]:
-    """What the peer says of itself. Raises RankMismatchError."""
+    """Parses the peer's description of itself. Raises RankMismatchError."""
     try:
         theirs = json.loads(said)
         version, rank, sizes = theirs["version"], theirs["rank"], theirs["bytes"]
@@ -131,9 +132,9 @@ def _understand(said: bytes, mine: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Lifeline:
-    """Whether the peer lives: both sides send a byte now and then over the connection by which they have met.
+    """Watches whether the peer lives: both sides send a byte now and then over their first connection.
 
-    UCX does not say that a peer on this host is gone, and nothing says that one is stopped.
+    UCX does not report that a peer on this host has ended, nor that one is stopped.
     """
 
     def __init__(self, connection: socket.socket, args: argparse.Namespace) -> None:
@@ -215,7 +216,7 @@ class _Peer:
         engine.flush(self._proxy.rings, 0, self._args.timeout)
 
     def _wait(self, counter: int, more_than: int) -> None:
-        """For the peer, as long as it lives: what it does takes as long as --seconds says."""
+        """Waits for the peer, as long as it lives: its work takes as long as --seconds says."""
         while self._count(counter) <= more_than:
             if reason := self._proxy.failure():
                 raise BackendUnavailable(f"rank {self._args.rank}'s proxy has given up: {reason}")
@@ -223,7 +224,7 @@ class _Peer:
             time.sleep(_POLL_SECONDS)
 
     def receive(self) -> int:
-        """Rank 1: compares the bytes of each size, and says what they are."""
+        """Rank 1: compares the bytes of each size, and reports the result."""
         for number, size in enumerate(self._args.bytes):
             self._wait(_ARRIVED, number)
             right = bool((self._heap[_HEAD_BYTES : _HEAD_BYTES + size] == number + 1).all())
@@ -235,7 +236,7 @@ class _Peer:
         return 0
 
     def send(self, number: int, size: int) -> dict[str, Any]:
-        """Rank 0: a row of the table."""
+        """Rank 0: measures a row of the table."""
         self._heap[_HEAD_BYTES:] = number + 1
         data = {"target": _HEAD_BYTES, "source": _HEAD_BYTES, "bytes": size}
 

@@ -1,10 +1,10 @@
 """``ep-lib demo``: train a small mixture-of-experts model on real text, then run it with its experts spread over ranks.
 
 The loss on held-out text must be the same, to 1e-4, whether all experts are in one place or every token travels through
-ep_lib's dispatch and combine kernels. If it is not, the command explains that and returns 1. ``--mine`` runs it on the
-learner's own pieces. ``--json`` prints one object and nothing else on stdout: the fields of ``DemoReport`` and
-``SpreadRun`` in ep_lib/workshop/lessons/moe_runs.py. There, moe_model.py trains, moe_spread.py runs the model across
-ranks (begin there for how a model uses ``Buffer``) and moe_own.py does so with the learner's pieces; picture.py draws.
+ep_lib's dispatch and combine kernels. If not, the command explains that and returns 1. ``--mine`` runs it on the
+learner's own pieces. ``--json`` prints only one object on stdout: the fields of ``DemoReport`` and ``SpreadRun`` in
+ep_lib/workshop/lessons/moe_runs.py. In that folder moe_model.py trains, moe_spread.py runs the model across ranks
+(begin there to see how a model uses ``Buffer``), and moe_own.py does so with the learner's pieces; picture.py draws.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LARGEST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What to run. With no ``ranks``: 4 and 8 on the emulator, what the machine's GPUs allow on cuda."""
+    """The options of a demo. Default ``ranks``: 4 and 8 on the emulator, as many as the GPUs allow on cuda."""
 
     ranks: tuple[int, ...] = ()
     backend: str = "emulator"
@@ -57,11 +57,11 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions | None = None, listener: Listener | None = None) -> DemoReport:
-    """Run the demo and return what it found; look at ``report.ok`` and ``report.problems``.
+    """Run the demo and return its report, with ``report.ok`` and ``report.problems``.
 
-    ``seed`` and ``steps`` determine the result, but for times and, between kinds of CPU, the last digits. Raises
-    :class:`ArgumentError` for options that cannot work, before anything is trained, and :class:`BackendUnavailable`
-    if torch, matplotlib or the GPUs asked for are missing.
+    ``seed`` and ``steps`` determine the result, except for times and, between kinds of CPU, the last digits. Raises
+    :class:`ArgumentError` for invalid options, before the training, and :class:`BackendUnavailable` if torch,
+    matplotlib or the requested GPUs are missing.
     """
     options = options or DemoOptions()
     listener = listener or Listener()
@@ -76,7 +76,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
     started = time.perf_counter()
     import torch
 
-    # Not at the top, so that `ep-lib demo --help` works without torch and matplotlib.
+    # Imported here, so that `ep-lib demo --help` works without torch and matplotlib.
     from ep_lib.commands.demo import picture as demo_picture
     from ep_lib.workshop.lessons import moe_model as demo_model
     from ep_lib.workshop.lessons import moe_own as demo_own
@@ -179,7 +179,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
 def _one_thread(torch: Any) -> Iterator[None]:
     """Torch uses one thread inside this context.
 
-    Then sums have the same order on every machine. Also, OpenMP's threads spin while they wait for each other: on two
+    Sums then have the same order on every machine. Also, OpenMP's threads spin while they wait for each other: on two
     busy cores, training with two threads took ten times as long as with one.
     """
     before = torch.get_num_threads()
@@ -221,7 +221,8 @@ def _checked_ranks(options: DemoOptions) -> tuple[int, ...]:
 
 
 def _room_on_gpus(wanted: int) -> int:
-    """How many ranks GPUs here have room for. Raises BackendUnavailable with the reason if ``wanted`` cannot run."""
+    """The number of ranks that GPUs here have room for. Raises BackendUnavailable with the reason if ``wanted`` cannot
+    run."""
     from ep_lib.cuda.devices import room_for_ranks, unusable_reason
 
     reason = unusable_reason(wanted)

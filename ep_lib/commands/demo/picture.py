@@ -1,4 +1,5 @@
-"""The demo's picture: where the bytes of held-out text went, how busy every expert was, who sent how much to whom."""
+"""The demo's picture: the ranks that computed each byte of held-out text, the load of every expert, and the bytes
+between ranks."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def _text_panels(part: Any, data: Bytes, routings: Sequence[Routing], run: Sprea
 
 
 def _excerpt(data: Bytes) -> tuple[int, bytes]:
-    """(number of its first token, bytes) of the window with the most letters: prose reads better than tables."""
+    """(number of its first token, bytes) of the window with the most letters, since prose is more readable than
+    tables."""
     inputs = data[:, :-1]
     is_letter = np.isin(inputs | 0x20, np.arange(ord("a"), ord("z") + 1))
     window = int(is_letter.sum(axis=1).argmax())

@@ -1,4 +1,4 @@
-"""What the demo finds, as plain data, and what it prints meanwhile; importable without torch and matplotlib."""
+"""The demo's results as plain data, and its output while it runs; importable without torch and matplotlib."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDTH = 110
 
 @dataclass(frozen=True)
 class DemoReport:
-    """All that the demo found. Losses are held-out next-byte cross-entropies in nats."""
+    """The results of the demo. Losses are held-out next-byte cross-entropies in nats."""
 
     backend: str
     seed: int
@@ -36,13 +36,13 @@ class DemoReport:
     loss_local: float
     train_seconds: float
     spread: tuple[SpreadRun, ...]
-    bfloat16: SpreadRun | None  # the last of ``spread`` again, with bfloat16 activations: fewer bytes, other rounding
+    bfloat16: SpreadRun | None  # the last of ``spread`` repeated with bfloat16 activations: fewer bytes, other rounding
     picture: Path
     sample: str
     seconds: float
     problems: tuple[str, ...] = field(default=())
-    mine: tuple[dict[str, Any], ...] | None = None  # with --mine: whose pieces ran
-    aside: tuple[str, ...] = ()  # with --mine: the learner's pieces that no token of the demo passes
+    mine: tuple[dict[str, Any], ...] | None = None  # with --mine: the pieces that ran
+    aside: tuple[str, ...] = ()  # with --mine: the learner's pieces beside the path of tokens
     routed: int = 0  # tokens that the router sent to experts in training, over all layers
 
     @property
@@ -62,37 +62,37 @@ class DemoReport:
         return {"schema": SCHEMA, "ok": self.ok, **plain}
 
 
-# ---- what listens to a run -------------------------------------------------------------------------------------------
+# ---- listeners of a run ----------------------------------------------------------------------------------------------
 class Listener:
-    """Hears what happens while the demo runs; the base class ignores everything."""
+    """Receives the events of a running demo; the base class ignores them."""
 
     def prepared(self, report: DemoReport, ranks: Sequence[int]) -> None:
-        """Text, model and plan are known; the fields for results are still empty."""
+        """Called when text, model and plan are known; fields for results are still empty."""
 
     def trained_step(self, step: int, steps: int, loss: float) -> None:
-        """After every training step."""
+        """Called after every training step."""
 
     def trained(self, report: DemoReport) -> None:
-        """Training and the local evaluation are done."""
+        """Called after training and the local evaluation."""
 
     def mine(self, report: DemoReport) -> None:
-        """With --mine, before the first run: whose pieces it runs on."""
+        """Called with --mine, before the first run: the pieces in use."""
 
     def spreading(self, done: int, parts: int) -> None:
-        """While a run with spread experts goes on, as far as that is known: 0 first, and all ``parts`` last."""
+        """Called during a run with spread experts, if progress is known: first with 0, last with all ``parts``."""
 
     def spread(self, run: SpreadRun) -> None:
-        """After each run with spread experts."""
+        """Called after each run with spread experts."""
 
     def finished(self, report: DemoReport) -> None:
-        """At the end, also if the run found problems."""
+        """Called at the end, also if the run found problems."""
 
 
 _WAYS = {"direct": "direct writes", "pcie": "PCIe mode over EFA (srd)", "low latency": "low-latency mode"}
 
 
 class Console(Listener):
-    """Prints as results arrive; the progress bar goes to stderr and only to a terminal."""
+    """Prints as results arrive; the progress bar goes to stderr, if that is a terminal."""
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None

@@ -1,8 +1,8 @@
-"""``ep-lib doctor``: what this machine can do, and the one next step for each thing that is missing.
+"""``ep-lib doctor``: what this machine can do, and the next step for each missing part.
 
-Every finding comes from trying: the emulator runs a two-rank kernel, NVRTC compiles one, mpiexec starts two ranks. Each
-trial is a process of its own with a time limit, so a library that crashes while it loads becomes a finding and does not
-end the doctor: probes.py is what such a process runs, trials.py starts it and words the next steps.
+Every finding is from a trial: the emulator runs a two-rank kernel, NVRTC compiles one, mpiexec starts two ranks. Each
+trial is a process of its own with a time limit, so a library that crashes while loading becomes a finding and does not
+end the doctor: probes.py runs in that process, trials.py starts it and writes the next steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ep_lib.transports.nvshmem import nics
 
 Status = Literal["ok", "missing", "broken"]
 
-_NO_STEP = ("nothing", "none")  # how a next step begins where there is nothing to do on this machine
+_NO_STEP = ("nothing", "none")  # first words of a next step that needs no action on this machine
 NO_GPU = "nothing to do for the workshop, which needs no GPU; on a host with an NVIDIA driver run this again"
 
 
@@ -112,11 +112,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> Report:
-    """Tries everything at once, in a few processes, and reports in a fixed order. Takes seconds; raises nothing.
+    """Runs all trials concurrently, in a few processes, and reports in a fixed order. Takes seconds; raises nothing.
 
-    The emulator is compiled before, once for this version, so that its bar says how far that is.
+    Compiles the emulator first, once for this version, so that its progress bar is visible.
     """
-    with contextlib.suppress(EpError):  # the emulator's own probe says it
+    with contextlib.suppress(EpError):  # the emulator's own probe reports it
         gxx.build_runtime()
     jobs: dict[str, Callable[[], Probe]] = {
         name: lambda name=name: trials.probe([], name)  # type: ignore[misc]
@@ -221,7 +221,7 @@ def _torch(tried: Probe) -> Finding:
 
 
 def _on_a_gpu_host(smi: Smi, step: str) -> str:
-    """``step`` where there is a GPU; without one there is nothing to do here."""
+    """``step`` if there is a GPU; otherwise there is nothing to do here."""
     return step if smi.gpus or smi.error else f"nothing here, where no GPU is; on a GPU host: {step}"
 
 
@@ -317,7 +317,7 @@ def _nvshmem(has_gpu: bool, smi: Smi) -> Finding:
 
 
 def _nixl(tried: Probe, smi: Smi) -> Finding:
-    # --no-deps: the package needs torch, whose newest release may be for another CUDA.
+    # --no-deps: the package depends on torch, whose newest release may be for another CUDA version.
     install = pip("--no-deps", f"'nixl-cu{smi.cuda_major}>=1.5,<2'")
     if tried.missing:
         return Finding("NIXL", "missing", "not installed", install)
@@ -327,7 +327,7 @@ def _nixl(tried: Probe, smi: Smi) -> Finding:
     lacks = nixl.missing(smi.cuda_major)
     kernels = f"spawn(transport='nixl') needs more: {lacks}" if lacks else "spawn(transport='nixl'): kernels compile"
     detail = f"{tried.facts['version']} ({tried.facts['package']}), plugins: {plugins}"
-    is_of_use = bool(smi.gpus) or not lacks  # kernels post through NIXL on GPUs alone
+    is_of_use = bool(smi.gpus) or not lacks  # kernels post through NIXL only on GPUs
     return Finding("NIXL", "ok", detail, facts=tried.facts, explained=(kernels,) if is_of_use else ())
 
 
@@ -347,7 +347,7 @@ def _mpi(tried: Probe) -> Finding:
 
 
 def _nics() -> Finding:
-    """The NICs between hosts, and what ep_lib will tell NVSHMEM about them."""
+    """The NICs between hosts, and ep_lib's settings of NVSHMEM for them."""
     found = nics.rdma_devices()
     facts: Facts = {"devices": {nic.name: nic.driver for nic in found}}
     if not found:

@@ -1,7 +1,7 @@
-"""What ``ep-lib doctor`` tries out, each in a process of its own: ``python -m ep_lib.commands.doctor.probes NAME``.
+"""The probes of ``ep-lib doctor``, each in a process of its own: ``python -m ep_lib.commands.doctor.probes NAME``.
 
-A probe prints one JSON object and exits with 0. ``{"missing": what}`` means that something is not installed. A probe
-catches nothing else: if a library raises or crashes while it loads, the doctor shows the last line of the traceback.
+A probe prints one JSON object and exits with 0. ``{"missing": what}`` means a missing installation. A probe catches no
+other errors: if a library raises or crashes while it loads, the doctor shows the last line of the traceback.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def nvrtc() -> Facts:
 
 
 def cupy() -> Facts:
-    """The GPUs as CuPy sees them, and which of them can address each other's memory."""
+    """The GPUs that CuPy sees, and which of them can address each other's memory."""
     if importlib.util.find_spec("cupy") is None:
         return {"missing": "cupy"}
     import cupy
@@ -93,7 +93,7 @@ def cupy() -> Facts:
 
 
 def mps() -> Facts:
-    """Starts NVIDIA's MPS, as it is for ranks that share a GPU, and ends it."""
+    """Starts NVIDIA's MPS, as for ranks that share a GPU, and ends it."""
     if importlib.util.find_spec("cupy") is None:
         return {"missing": "CuPy"}
     from cupy.cuda import runtime
@@ -131,7 +131,7 @@ def nixl() -> Facts:
 
 
 def mpi() -> Facts:
-    """Counts, under mpiexec, how many ranks see each other."""
+    """Counts the ranks that see each other under mpiexec."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -143,7 +143,7 @@ def mpi() -> Facts:
 
 
 def jupyter() -> Facts:
-    """Looks for what the notebooks need, without starting a server; their kernel must run this Python."""
+    """Checks the packages for the notebooks, without starting a server; their kernel must run this Python."""
     for package in ("jupyterlab", "ipykernel", "ipywidgets", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             return {"missing": package}

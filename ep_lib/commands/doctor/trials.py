@@ -1,4 +1,4 @@
-"""How ``ep-lib doctor`` tries things: probes in processes of their own, nvidia-smi, and commands for next steps."""
+"""The trials of ``ep-lib doctor``: probes in processes of their own, nvidia-smi, and commands for next steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ep_lib import processes
 
 Facts = dict[str, Any]
 
-# What a probe may take: of CPU time (the first one may compile the emulator), and doing nothing
+# A probe's limits: CPU time (the first one may compile the emulator), and idle time
 PROBE_CPU_S, PROBE_IDLE_S = 900.0, 60.0
 # As a file, not as a module of ep_lib: half of the probes never need the library, whose import costs 0.2 s of CPU.
 _PROBES = f"import runpy; runpy.run_path({str(Path(__file__).with_name('probes.py'))!r}, run_name='__main__')"
@@ -26,7 +26,7 @@ REFUSED_ROOT = "Open MPI's mpiexec refuses to start programs as root"
 
 @dataclass(frozen=True)
 class Probe:
-    """How a probe ended: its facts, or why it failed; never both."""
+    """The result of a probe: its facts, or why it failed; never both."""
 
     facts: Facts = field(default_factory=dict)
     error: str = ""
@@ -68,12 +68,12 @@ def probe_mpi() -> Probe:
 
 @dataclass(frozen=True)
 class Smi:
-    """What nvidia-smi knows: no GPUs if there is no driver, ``error`` if it fails."""
+    """The output of nvidia-smi: no GPUs without a driver, ``error`` if it fails."""
 
     gpus: tuple[str, ...] = ()
     driver: str = ""
     error: str = ""
-    cuda_major: int = 13  # what to install, unless the driver is too old for it
+    cuda_major: int = 13  # the version to install, unless the driver is too old for it
 
 
 def nvidia_smi() -> Smi:
@@ -141,6 +141,6 @@ def _refused_root(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last line with letters or digits: Open MPI, for one, frames its messages with dashes."""
+    """The last line with letters or digits: Open MPI, for example, frames its messages with dashes."""
     lines = [line.strip() for line in text.splitlines() if any(letter.isalnum() for letter in line)]
     return lines[-1][:300] if lines else ""

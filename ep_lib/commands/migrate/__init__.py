@@ -1,12 +1,11 @@
-"""``ep-lib migrate FILE.cu``: what a kernel written for IBGDA needs on EFA, line by line.
+"""``ep-lib migrate FILE.cu``: the changes that a kernel written for IBGDA needs on EFA, line by line.
 
-It walks the guide's migration checklist over one file. The rules see the source as cuda_source.py parses it. They
-follow calls into functions of the same file, through branches and around loops, but they know neither other files nor
-which queue pair or peer a call uses. ``ep_lib.check`` runs a kernel and knows all of that; these rules find what to
-change first, in any file, at once. In doubt they report nothing: a quiet in a branch counts, because the branch usually
-elects the thread that calls it.
+It walks the guide's migration checklist over one file. The rules use the parse of cuda_source.py. They follow calls
+into functions of the same file, through branches and around loops, but know neither other files nor a call's queue pair
+or peer. ``ep_lib.check`` runs a kernel and knows all that; these rules quickly find the first changes in any file. In
+doubt they report nothing: a quiet in a branch counts, because the branch usually elects the thread that calls it.
 
-Exit codes: 0 nothing in the file must change; 1 something must (or the file cannot be read); 2 wrong usage.
+Exit codes: 0 no change is necessary; 1 a change is necessary (or the file cannot be read); 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _NEW_INCLUDES = ("ibgda_shim.cuh", "efa_device_fixed.cuh")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to change or to look at. ``line`` is None if it is not in the file."""
+    """One change to make, or one place to look at. ``line`` is None if it is not in the file."""
 
     rule: str
     severity: Severity
@@ -61,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the checklist: done, to do (findings say what), or to be done by hand."""
+    """One line of the checklist: done, to do (see the findings), or to do by hand."""
 
     text: str
     step: Step
@@ -79,7 +78,7 @@ class Migration:
 
     @property
     def must_change(self) -> bool:
-        """Whether the file itself is wrong or slow on EFA; things to look at, and the host, do not count."""
+        """Whether the file itself is wrong or slow on EFA; places to look at, and the host, do not count."""
         return any(finding.severity in ("wrong", "slow") for finding in self.findings)
 
 
@@ -130,7 +129,7 @@ def migrate_file(path: Path, environment: Mapping[str, str]) -> Migration:
 
 
 def migrate(text: str, file: str, environment: Mapping[str, str]) -> Migration:
-    """Walks the checklist over CUDA source, for a host with that environment."""
+    """Walks the checklist over CUDA source, for a host with this environment."""
     code = cuda_source.blank(text)
     commented = without_comments(text, keep_strings=True)
     functions = cuda_source.functions(code)
@@ -226,7 +225,7 @@ def _environment(environment: Mapping[str, str]) -> list[Finding]:
 # ---- the order of calls ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _State:
-    """What may be under way at a point of the program: lines of puts without a quiet or fence since."""
+    """The possibly pending puts at a point of the program: their lines, without a quiet or fence since."""
 
     puts: frozenset[int] = frozenset()
     reachable: bool = True
@@ -238,7 +237,7 @@ class _State:
 
 
 class _Walk:
-    """Follows every kernel, and every device function that no other calls, along all its paths."""
+    """Follows every kernel, and every device function without callers, along all paths."""
 
     def __init__(self, functions: list[Function]) -> None:
         self._functions = {function.name: function for function in functions}
@@ -249,7 +248,7 @@ class _Walk:
             if any(kind.fullmatch(call.name) for call in self._reached(function.body) for kind in kinds)
         }
         self._signals: dict[int, set[int]] = {}  # line of the signal -> lines of puts that it may overtake
-        self._puts_of: dict[int, set[int]] = {}  # by loop: lines of the puts that run each time around it
+        self._puts_of: dict[int, set[int]] = {}  # by loop: lines of the puts in each iteration
         self._quiets_of: dict[int, set[int]] = {}
         self._calling: list[str] = []
         self._loops: list[int] = []

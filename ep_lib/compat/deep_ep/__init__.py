@@ -1,11 +1,11 @@
-"""DeepEP's Python API over ep_lib: programs that were written for ``import deep_ep`` run here.
+"""DeepEP's Python API over ep_lib: programs written for ``import deep_ep`` run here.
 
 :class:`Buffer` is V1's, at commit 567632d, and :class:`ElasticBuffer` V2's, at dd758ca.
 
-``from ep_lib.compat import deep_ep`` in place of ``import deep_ep`` is all that changes; where the import cannot be
-touched (vLLM, SGLang, Megatron), call :func:`install_alias` before it, or install the distribution in
-``extras/deep_ep`` whose only content is that call. docs/migrate-from-deepep.md says what is equal, what differs, and
-what is absent. Needs torch; tensors may lie on a CPU, and the emulator runs then.
+``from ep_lib.compat import deep_ep`` in place of ``import deep_ep`` is the only change; if the import cannot be changed
+(vLLM, SGLang, Megatron), call :func:`install_alias` before it, or install the distribution in ``extras/deep_ep`` whose
+only content is that call. docs/migrate-from-deepep.md lists equal, different and missing features. Needs torch; tensors
+may be on a CPU, for the emulator.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 
 
 def install_alias(*, replace: bool = False) -> None:
-    """``import deep_ep`` gives this module from now on, in this process. Calling it twice does no harm.
+    """Makes ``import deep_ep`` return this module in this process. Calling it twice does no harm.
 
     Raises BackendUnavailable if DeepEP itself was imported already, or is installed: two libraries of one name would be
-    taken for each other. ``replace``: prefer this one to an installed DeepEP.
+    confused. ``replace``: prefer this one to an installed DeepEP.
     """
-    # Programs import from these as well: `from deep_ep.utils import EventOverlap`.
+    # Programs also import from these modules: `from deep_ep.utils import EventOverlap`.
     alias.install("deep_ep", sys.modules[__name__], {"utils": utils, "buffer": buffer}, replace=replace)

@@ -41,17 +41,17 @@ from ep_lib.require import at_least_one, flag, index, instance, refuse, several,
 Dispatched = tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]
 Combined = tuple[Tensor, Tensor | None, EventOverlap]
 
-_HINTED_TOP_K = 8  # of sizes that are asked for before a top-k is known
+_HINTED_TOP_K = 8  # for size hints before the top-k is known
 _LOW_LATENCY_TOKENS = 1024
 _LOW_LATENCY_SMS = 2  # blocks of the normal mode that a low-latency engine has as well and never uses
 
 
 class Buffer(Face):
-    """Expert-parallel communication with DeepEP V1's calls. Every call but those that say otherwise is collective.
+    """Expert-parallel communication with DeepEP V1's calls. Every call is collective, unless marked as local.
 
-    It takes no memory when it is made. The first call that needs some makes an :class:`ep_lib.Buffer` for its shapes,
-    on all ranks together, and a larger one when tokens no longer fit: :mod:`ep_lib.compat.deep_ep.engines`. Tensors on
-    a CPU run on the emulator. Errors are those of ep_lib (:mod:`ep_lib.errors`).
+    It allocates no memory at its construction. The first call that needs memory makes an :class:`ep_lib.Buffer` for its
+    shapes, on all ranks together; a larger one follows when tokens no longer fit: :mod:`ep_lib.compat.deep_ep.engines`.
+    Tensors on a CPU run on the emulator. Errors are those of ep_lib (:mod:`ep_lib.errors`).
     """
 
     num_sms: int = 20
@@ -71,11 +71,11 @@ class Buffer(Face):
         comm: Any = None,
     ) -> None:
         """``group``: any process group of torch.distributed, gloo or nccl, of all processes or of some; or an
-        ep_lib.Rank. ``comm``: a communicator of mpi4py, where there is no group.
+        ep_lib.Rank. ``comm``: a communicator of mpi4py instead of a group.
 
-        ``num_nvl_bytes``, ``num_rdma_bytes``: kept for programs that read them; nothing of that size is allocated.
-        ``num_qps_per_rank``, ``allow_mnnvl``, ``use_fabric``: there is nothing that they would change.
-        ``enable_shrink``: a rank that does not respond to a low-latency call is left out from then on.
+        ``num_nvl_bytes``, ``num_rdma_bytes``: kept for programs that read them; they allocate nothing.
+        ``num_qps_per_rank``, ``allow_mnnvl``, ``use_fabric``: without effect. ``enable_shrink``: a rank that does not
+        respond to a low-latency call is left out from then on.
         """
         if (group is None) == (comm is None):
             raise ArgumentError("pass a process group of torch.distributed, or comm=, a communicator of mpi4py")
@@ -93,7 +93,8 @@ class Buffer(Face):
         self.rank, self.group_size = self._members.rank, self._members.size
         self._masked: set[int] = set()
         self._raw: dict[bool, Tensor] = {}
-        self._masks: Any = WeakTensorKeyDictionary()  # of get_dispatch_layout: versions of mask and ids, and the ids
+        # masks of get_dispatch_layout: versions of mask and ids, and the ids
+        self._masks: Any = WeakTensorKeyDictionary()
 
     def destroy(self) -> None:
         """Collective: give the memory back. Raises ArgumentError unless made with ``explicitly_destroy=True``."""
@@ -107,7 +108,7 @@ class Buffer(Face):
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
-        """Blocks of normal mode's kernels, for shapes that a Buffer has not seen yet. Local."""
+        """Sets the number of blocks of normal mode's kernels, for shapes new to a Buffer. Local."""
         if at_least_one("new_num_sms", new_num_sms) % 2:
             refuse("new_num_sms", new_num_sms, "an even number")
         Buffer.num_sms = new_num_sms
@@ -121,7 +122,7 @@ class Buffer(Face):
     def get_low_latency_rdma_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """Bytes that low-latency mode takes here for these sizes (and a top-k of 8). Local."""
+        """Bytes that low-latency mode allocates here for these sizes (and a top-k of 8). Local."""
         num_experts, hidden = at_least_one("num_experts", num_experts), at_least_one("hidden", hidden)
         most = whole_number(
             "num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1, _LOW_LATENCY_TOKENS
@@ -144,8 +145,8 @@ class Buffer(Face):
     def get_local_buffer_tensor(
         self, dtype: torch.dtype, size: torch.Size | None = None, offset: int = 0, use_rdma_buffer: bool = False
     ) -> Tensor:
-        """A view of ``num_nvl_bytes`` (``num_rdma_bytes``) of memory of this rank, from element ``offset``, which is
-        the caller's to use: no operation has anything there. Local."""
+        """A view of ``num_nvl_bytes`` (``num_rdma_bytes``) of memory of this rank, from element ``offset``, for the
+        caller's use: operations do not use it. Local."""
         self._require_usable()
         instance("dtype", dtype, torch.dtype, "a dtype of torch")
         offset = whole_number("offset", offset, 0, 1 << 62)
@@ -174,10 +175,10 @@ class Buffer(Face):
         allocate_on_comm_stream: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, EventOverlap]:
         """``(num_tokens_per_rank, num_tokens_per_rdma_rank, num_tokens_per_expert, is_token_in_rank, event)``. Local:
-        dispatch works this out by itself, and takes from here how many experts there are, and the mask.
+        dispatch computes the layout itself, and uses only the number of experts and the mask from here.
 
-        Raises ArgumentError for an id that is no expert's nor -1; on a GPU nothing waits to see that: such an id is
-        counted nowhere, and dispatch refuses it."""
+        Raises ArgumentError for an id that is neither an expert's nor -1; on a GPU the host does not wait to check
+        this: such an id is not counted, and dispatch refuses it."""
         self._require_usable()
         require_ids(topk_idx)
         num_experts = self._require_experts(num_experts)
@@ -216,17 +217,17 @@ class Buffer(Face):
         allocate_on_comm_stream: bool = False,
     ) -> Dispatched:
         """``(recv_x, recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list, handle, event)``; with a handle
-        all but the first and the last are None.
+        only the first and the last are not None.
 
         ``x``: ``[T, hidden]`` bfloat16 or float32, hidden a multiple of 16 bytes, T from 0, any number on each rank; or
         ``(FP8, scales)``, scales in the forms of :func:`ep_lib.compat.deep_ep.scales.spread_scales`.
-        ``num_tokens_per_expert``: its length is the number of experts; counts are of what arrives. A token goes where
-        ``is_token_in_rank`` says, without a mask to the ranks of its experts; choices on other ranks are left out. A
-        mask of True where ``topk_idx`` has no expert is an ArgumentError (not looked for on a GPU with
-        ``num_worst_tokens``). With ``num_worst_tokens`` the host waits for nothing and the list is empty; a rank may
-        send that number divided by the ranks, unless a call before had more. The results are the caller's own.
+        ``num_tokens_per_expert``: its length is the number of experts; counts are of arriving tokens. A token goes to
+        the ranks of ``is_token_in_rank``, without a mask to the ranks of its experts; choices on other ranks are
+        dropped. A mask of True for a rank without an expert in ``topk_idx`` is an ArgumentError (not checked on a GPU
+        with ``num_worst_tokens``). With ``num_worst_tokens`` the host does not wait and the list is empty; a rank may
+        send that number divided by the number of ranks, unless an earlier call had more. The caller owns the results.
 
-        Raises what :meth:`ep_lib.Buffer.dispatch` raises, and NotSupportedError for scales of other forms.
+        Raises the errors of :meth:`ep_lib.Buffer.dispatch`, and NotSupportedError for scales of other forms.
         """
         self._require_usable()
         rows, payload, back = read_payload(x)
@@ -308,11 +309,11 @@ class Buffer(Face):
         allocate_on_comm_stream: bool = False,
     ) -> Combined:
         """``(combined_x, combined_topk_weights, event)``. ``x``: ``[received, hidden]``, rows of that dispatch, or
-        narrower ones (of whole 16 bytes, the same on all ranks): combined_x is as wide. They are added up as they are,
-        over ranks in ascending order, in float32. ``topk_weights``: float32 ``[received, k]`` are, too. ``bias``: one
-        or two ``[T, hidden]`` that the sums begin with. Equal bits on every run.
+        narrower ones (of whole 16 bytes, the same on all ranks): combined_x is as wide. The rows are summed unweighted,
+        over ranks in ascending order, in float32. So are ``topk_weights``, float32 ``[received, k]``. ``bias``: one or
+        two ``[T, hidden]`` that the sums begin with. Every run gives equal bits.
 
-        Raises what :meth:`ep_lib.Buffer.combine` raises.
+        Raises the errors of :meth:`ep_lib.Buffer.combine`.
         """
         self._require_usable()
         require_handle(handle, Handle, "dispatch")
@@ -332,14 +333,14 @@ class Buffer(Face):
         (out, weights), event = self._run(bring, rows, previous_event, async_finish, given, read, handle.engine.shape)
         return out, weights, event
 
-    # DeepEP's dispatch and combine call these where there are several nodes; ours find nodes by themselves.
+    # DeepEP's dispatch and combine call these for several nodes; ours handle nodes themselves.
     internode_dispatch = dispatch
     internode_combine = combine
 
     # ---- Low-latency mode --------------------------------------------------------------------------------------------
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Nothing is to be cleaned: normal mode has memory of its own. Local."""
+        """Nothing to do: normal mode has memory of its own. Local."""
         self._require_usable()
 
     def low_latency_dispatch(
@@ -358,11 +359,11 @@ class Buffer(Face):
     ) -> tuple[Rows, Tensor, LowLatencyFields, EventOverlap, Hook | None]:
         """``(recv_x, recv_count, handle, event, hook)``; shapes and layouts are DeepEP's, scales by columns.
 
-        Rows of an expert are sorted by source rank, then token. The results are the caller's own, so any number of them
-        may be held. ``cumulative_local_expert_recv_stats``: int32 ``[experts of this rank]``, to which recv_count is
-        added. With ``round_scale`` rows travel in bfloat16 and are cast where they arrive.
+        Rows of an expert are sorted by source rank, then token. The caller owns the results, and may hold any number of
+        them. ``cumulative_local_expert_recv_stats``: int32 ``[experts of this rank]``, to which recv_count is added.
+        With ``round_scale`` rows are sent in bfloat16 and cast by the receiver.
 
-        Raises what :meth:`ep_lib.Buffer.low_latency_dispatch` raises; NotSupportedError for
+        Raises the errors of :meth:`ep_lib.Buffer.low_latency_dispatch`; NotSupportedError for
         ``dispatch_wait_recv_cost_stats``.
         """
         self._require_usable()
@@ -435,9 +436,9 @@ class Buffer(Face):
         out: Tensor | None = None,
         combine_wait_recv_cost_stats: Tensor | None = None,
     ) -> tuple[Tensor, EventOverlap, Hook | None]:
-        """``(combined_x, event, hook)``: rows weighted and added up, :meth:`ep_lib.Buffer.low_latency_combine`.
+        """``(combined_x, event, hook)``: rows weighted and summed, as by :meth:`ep_lib.Buffer.low_latency_combine`.
 
-        Raises what that raises; NotSupportedError for ``use_logfmt`` and ``combine_wait_recv_cost_stats``.
+        Raises its errors; NotSupportedError for ``use_logfmt`` and ``combine_wait_recv_cost_stats``.
         """
         self._require_usable()
         require_flags(async_finish=async_finish, return_recv_hook=return_recv_hook)
@@ -468,7 +469,7 @@ class Buffer(Face):
         return result, event, arrive if return_recv_hook else None
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Leave a rank out of this rank's low-latency operations, or take it in again. Local."""
+        """Exclude a rank from this rank's low-latency operations, or include it again. Local."""
         self._require_usable()
         number = index(rank_to_mask)
         if number is None or not 0 <= number < self.group_size or number == self.rank:
@@ -479,7 +480,7 @@ class Buffer(Face):
             engine.buffer.low_latency_update_mask_buffer(number, bool(mask))
 
     def low_latency_query_mask_buffer(self, mask_status: Tensor) -> None:
-        """Fill ``mask_status``, int32 ``[ranks]``: 1 for a rank that is left out. In stream order; nothing waits for a
+        """Fill ``mask_status``, int32 ``[ranks]``: 1 for an excluded rank. In stream order, without waiting for the
         GPU. Local."""
         self._require_usable()
         require_tensor("mask_status", mask_status)
@@ -494,14 +495,14 @@ class Buffer(Face):
             mask_status.copy_(torch.tensor([int(r in self._masked) for r in range(self.group_size)], dtype=torch.int32))
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Take all ranks in again. Local."""
+        """Include all ranks again. Local."""
         self._require_usable()
         self._masked.clear()
         for engine in self._low_latency_engines():
             engine.buffer.low_latency_clean_mask_buffer()
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyFields) -> Tensor:
-        """Where experts may write what ``low_latency_combine(zero_copy=True)`` with this handle brings back:
+        """The array for experts' results that ``low_latency_combine(zero_copy=True)`` with this handle sends back:
         ``[experts, capacity, hidden]`` bfloat16. Local."""
         self._require_usable()
         require_handle(handle, LowLatencyFields, "low_latency_dispatch")
@@ -511,8 +512,9 @@ class Buffer(Face):
     # ---- Not in DeepEP -----------------------------------------------------------------------------------------------
 
     def reserve(self, max_tokens: int, hidden: int, num_experts: int, top_k: int, like: Tensor) -> None:
-        """Collective: memory now for dispatches of up to ``max_tokens`` a rank, of tensors like ``like``, instead of in
-        the first call: for calls that may not meet, in a CUDA graph or with a small ``num_worst_tokens``."""
+        """Collective: allocates memory now for dispatches of up to ``max_tokens`` a rank, of tensors like ``like``,
+        instead of in the first call: for calls that cannot synchronise ranks, in a CUDA graph or with a small
+        ``num_worst_tokens``."""
         self._require_usable()
         require_tensor("like", like)
         num_experts, top_k = self._require_experts(num_experts), at_least_one("top_k", top_k)
@@ -522,12 +524,12 @@ class Buffer(Face):
         shape = Shape(backend, num_experts, top_k, hidden, dtype, Buffer.num_sms)
         self._engines[shape] = self._make(shape, max_tokens, like)
 
-    # ---- How it is done ----------------------------------------------------------------------------------------------
+    # ---- Implementation ----------------------------------------------------------------------------------------------
 
     def _dispatch_with_room(
         self, shape: Shape, payload: Rows, ids: Tensor, weights: Tensor | None, options: dict[str, Any]
     ) -> tuple[Any, Engine]:
-        """Dispatch; if a rank has no room for its tokens, make more together, and dispatch then."""
+        """Dispatches; if a rank has no room for its tokens, all ranks first make a larger Buffer."""
         rows = payload[0] if isinstance(payload, tuple) else payload
         tokens, worst = rows.shape[0], options["num_worst_tokens"]
         wanted = -(-worst // self.group_size) if worst else tokens
@@ -538,7 +540,7 @@ class Buffer(Face):
         if tokens > engine.max_tokens and worst:
             raise ArgumentError(
                 f"x has {tokens} tokens, and num_worst_tokens={worst} of {self.group_size} ranks made room for "
-                f"{engine.max_tokens} on each; nobody waits in such a call, so it cannot make more: call "
+                f"{engine.max_tokens} on each; no rank waits in such a call, so it cannot make more: call "
                 f"reserve(max_tokens={tokens}, ...) on all ranks, or dispatch once without num_worst_tokens"
             )
         try:
@@ -568,7 +570,7 @@ class Buffer(Face):
     def _run_decoding(
         self, step: Callable[[], T], shape: Shape, like: Tensor, async_finish: bool, hooked: bool, keep: tuple[Any, ...]
     ) -> tuple[T, EventOverlap]:
-        """The same for low-latency mode, whose hooks launch in the stream in which they are called."""
+        """The same for low-latency mode, whose hooks launch in their caller's stream."""
         if async_finish and hooked:
             raise ArgumentError("async_finish and return_recv_hook exclude each other: pass one of them")
         return self._run(step, like, None, async_finish, keep, shape=shape)
@@ -580,8 +582,9 @@ class Buffer(Face):
         return sent.view(-1, self.group_size // each, each).any(2).sum(0, dtype=torch.int32)
 
     def _only_sent(self, ids: Tensor, sent: Tensor, num_experts: int, wait: bool) -> Tensor:
-        """``ids`` without the choices that ``sent`` does not send. Raises ArgumentError, if a GPU may be waited for,
-        for what it sends to ranks that have none. The mask that get_dispatch_layout made of these ids costs nothing."""
+        """``ids`` without the choices that ``sent`` excludes. Raises ArgumentError for tokens sent to ranks without one
+        of their experts, if waiting for the GPU is allowed. The mask that get_dispatch_layout made of these ids needs
+        no work."""
         versions, of = self._masks.get(sent, (None, None))
         is_known = versions is not None and of() is ids and versions == _versions(sent, ids)
         if is_known:
@@ -591,7 +594,7 @@ class Buffer(Face):
         return choices_sent(ids, sent, num_experts)
 
     def _count_choices(self, num_tokens_per_expert: Tensor, alignment: int) -> list[int]:
-        """Of tokens that went by is_token_in_rank: the choices are not known to the kernels, so the hosts add up."""
+        """Counts the choices of tokens sent by is_token_in_rank: kernels do not know them, so the hosts add them up."""
         said = self._members.all_gather(num_tokens_per_expert.tolist(), "a dispatch by is_token_in_rank")
         each = len(said[0]) // self.group_size
         mine = [sum(theirs) for theirs in zip(*said, strict=True)][self.rank * each : (self.rank + 1) * each]
@@ -599,18 +602,18 @@ class Buffer(Face):
 
 
 def _versions(mask: Tensor, ids: Tensor) -> tuple[int, int] | None:
-    """They change when the tensors do; None where torch does not count (inference_mode)."""
+    """Version numbers of tensors, which change with their content; None if torch does not count (inference_mode)."""
     return None if mask.is_inference() or ids.is_inference() else (mask._version, ids._version)
 
 
 def _rows(x: Any, back: Callable[[Tensor], Tensor] | None) -> Rows:
-    """recv.x with its scales in the form that the caller's had."""
+    """recv.x with scales in the form of the caller's."""
     return x if back is None else (x[0], back(x[1]))
 
 
 def _cast_later(came: Tensor, ue8m0: bool) -> tuple[Rows, Hook]:
-    """What the caller gets of a low-latency dispatch's rows that are cast with powers of two, and how it is filled
-    once they are there."""
+    """The caller's arrays for low-latency rows that are cast with powers of two, and a function that fills them after
+    the rows' arrival."""
     experts, capacity, hidden = came.shape
     groups = hidden // FP8_GROUP
     cast = torch.empty(came.shape, dtype=torch.float8_e4m3fn, device=came.device)

@@ -1,4 +1,4 @@
-"""``Config``: numbers that tune DeepEP's kernels. Of ours they set the number of blocks and nothing else."""
+"""``Config``: numbers that tune DeepEP's kernels. Here they only set the number of blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NODE = 8  # ranks of a node, in DeepEP
 @dataclass
 class Config:
     """``num_sms``: blocks of the kernels. The other four are the sizes of DeepEP's rings; there are none here (rows are
-    written to where they stay), so these are kept, checked as DeepEP checks them, and used for nothing."""
+    written to their final places), so they are checked as in DeepEP, kept, and not used."""
 
     num_sms: int = 20
     num_max_nvl_chunked_send_tokens: int = 6
@@ -31,8 +31,8 @@ class Config:
                 raise ArgumentError(f"{names[0]} is {send} and {names[1]} is {recv}; the first must be smaller")
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """A size that grows with its arguments as DeepEP's does, for programs that compare such sizes. No memory is
-        allocated by it: a Buffer learns from its calls what it needs."""
+        """A size that grows with its arguments as in DeepEP, for programs that compare sizes. It allocates nothing: a
+        Buffer learns its needs from its calls."""
         return self._size(
             hidden_bytes, min(at_least_one("num_ranks", num_ranks), _NODE), self.num_max_nvl_chunked_recv_tokens
         )

@@ -22,16 +22,16 @@ Dispatched = tuple[Rows, Tensor | None, Tensor | None, EPHandle, EventOverlap]
 Combined = tuple[Tensor, Tensor | None, EventOverlap]
 
 _ALIGNMENT_BYTES = 2 << 20  # of DeepEP's sizes
-_HINTED_TOP_K = 8  # where none is known
+_HINTED_TOP_K = 8  # if none is known
 _EMULATED_SMS = 4  # DeepEP's fewest
 _ONLY = "ep_lib's ElasticBuffer has dispatch and combine only"
 _QUEUE_PAIRS = {True: 129, False: 17}  # that DeepEP allocates, by allow_hybrid_mode
 
 
 class ElasticBuffer(Face):
-    """Expert-parallel communication with DeepEP V2's calls. Every call but those that say otherwise is collective.
+    """Expert-parallel communication with DeepEP V2's calls. Every call is collective, unless marked as local.
 
-    As of :class:`ep_lib.compat.deep_ep.Buffer`, memory is made by the first call that needs it: for the experts, top-k,
+    As in :class:`ep_lib.compat.deep_ep.Buffer`, the first call that needs memory allocates it: for the experts, top-k,
     hidden, dtype and num_sms of that call, and for ``num_max_tokens_per_rank`` tokens of every rank. Tensors on a CPU
     run on the emulator. Errors are those of ep_lib (:mod:`ep_lib.errors`).
     """
@@ -56,19 +56,18 @@ class ElasticBuffer(Face):
         explicitly_destroy: bool = False,
     ) -> None:
         """``group``: any process group of torch.distributed, gloo or nccl, of all processes or of some, also one that
-        torch's world does not know; or an ep_lib.Rank. ``num_max_tokens_per_rank``: what calls have that name none.
+        torch's world does not know; or an ep_lib.Rank. ``num_max_tokens_per_rank``: the default of calls.
 
-        ``num_bytes``: kept for programs that read it, and None is what :meth:`get_buffer_size_hint` says; nothing of
-        that size is allocated.
+        ``num_bytes``: kept for programs that read it; the default is :meth:`get_buffer_size_hint`'s value; it allocates
+        nothing.
 
-        What the others choose in DeepEP is so or needs no choice here: results are equal on every run, whether
-        ``deterministic`` or not; kernels are no faster on more SMs, whatever ``prefer_overlap_with_compute``; rows of
-        other nodes go as :class:`ep_lib.Buffer` sends them, whatever ``allow_hybrid_mode``, ``sl_idx`` and
-        ``num_allocated_qps``; waits end as EP_LIB_TIMEOUT_S says, not after ``num_cpu_timeout_secs`` and
-        ``num_gpu_timeout_secs``.
-        ``allow_multiple_reduction=False`` changes nothing: what the experts of a rank return of a token is added up in
-        float32 and rounded there, and the ranks' sums are added up in float32 and rounded (DeepEP then rounds once, in
-        a combine of ``do_expand`` rows).
+        DeepEP's other options have no effect here: results are always equal on every run (``deterministic``); kernels
+        are no faster on more SMs (``prefer_overlap_with_compute``); :class:`ep_lib.Buffer` chooses the path to other
+        nodes (``allow_hybrid_mode``, ``sl_idx``, ``num_allocated_qps``); EP_LIB_TIMEOUT_S limits waits
+        (``num_cpu_timeout_secs``, ``num_gpu_timeout_secs``).
+        ``allow_multiple_reduction=False`` changes nothing: a rank sums its experts' results for a token in float32 and
+        rounds, and the ranks' sums are summed in float32 and rounded (DeepEP then rounds once, in a combine of
+        ``do_expand`` rows).
 
         Raises ArgumentError; NotSupportedError for ``num_cpu_bytes``.
         """
@@ -112,8 +111,8 @@ class ElasticBuffer(Face):
         allow_hybrid_mode: bool = True,
         allow_multiple_reduction: bool = True,
     ) -> int:
-        """Bytes that such dispatches take here, a multiple of 2 MiB, for ``num_topk`` (0: 8) experts of a token; those
-        of FP8 rows in memory of bfloat16. Collective if ``group`` has no Buffer yet. Raises ArgumentError."""
+        """Bytes that such dispatches allocate here, a multiple of 2 MiB, for ``num_topk`` (0: 8) experts of a token;
+        FP8 rows count as bfloat16. Collective if ``group`` has no Buffer yet. Raises ArgumentError."""
         tokens = at_least_one("num_max_tokens_per_rank", num_max_tokens_per_rank)
         hidden, ranks = at_least_one("hidden", hidden), members_of(group).size
         top_k = whole_number("num_topk", num_topk, 0, 2**31 - 1) or _HINTED_TOP_K
@@ -127,8 +126,8 @@ class ElasticBuffer(Face):
         return EventHandle()
 
     def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
-        """Return when all ranks have come, and what this rank's GPU was given before is done: more than DeepEP's, which
-        the host does not wait for."""
+        """Return when all ranks are here and this rank's earlier GPU work is done: stronger than DeepEP's, which the
+        host does not wait for."""
         self._require_usable()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -139,7 +138,7 @@ class ElasticBuffer(Face):
         return get_physical_domain_size(self.group)
 
     def get_logical_domain_size(self) -> tuple[int, int]:
-        """The same; with ``allow_hybrid_mode=False`` all ranks count as those of one node. Local."""
+        """The same; with ``allow_hybrid_mode=False`` all ranks count as one node. Local."""
         return get_logical_domain_size(self.group, self.allow_hybrid_mode)
 
     def get_theoretical_num_sms(
@@ -152,14 +151,14 @@ class ElasticBuffer(Face):
         sm_read_gbs: float = 200,
         sm_write_gbs: float = 50,
     ) -> int:
-        """Blocks that kernels had best run on, as was measured, whatever the arguments are: even, at least 4. Local."""
+        """The best number of blocks by measurement, independent of the arguments: even, at least 4. Local."""
         self._require_experts(num_experts)
         if not torch.cuda.is_available():
             return _EMULATED_SMS
         return most_sms(torch.cuda.get_device_properties("cuda").multi_processor_count)
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
-        """DeepEP's number, for programs that hand it on. Local."""
+        """DeepEP's number, for programs that pass it on. Local."""
         wanted = at_least_one("num_sms", num_sms) * 16 + 1 if self.allow_hybrid_mode else min(num_sms, 9)
         return min(wanted, self.num_allocated_qps)
 
@@ -194,20 +193,20 @@ class ElasticBuffer(Face):
         :func:`ep_lib.compat.deep_ep.scales.spread_scales`, or int32 ``[T, hidden / 512]`` of packed UE8M0, or ``[T,
         hidden / 128]`` of MXFP8. ``topk_idx``: int64 or int32 ``[T, k]``, -1 for none; ``topk_weights``: float32.
 
-        N rows arrive, sorted by source rank, then token. Without ``do_expand`` recv_topk_idx is ``[N, k]``, experts as
-        this rank numbers its own, -1 elsewhere, and recv_topk_weights float32 ``[N, k]``. With it there is a row for
-        each choice, M of them: grouped by expert, each group padded to ``expert_alignment`` by rows of zeros (also
+        N rows arrive, sorted by source rank, then token. Without ``do_expand`` recv_topk_idx is ``[N, k]``: this rank's
+        local expert numbers, -1 for experts elsewhere, and recv_topk_weights float32 ``[N, k]``. With it there is a row
+        for each choice, M of them: grouped by expert, each group padded to ``expert_alignment`` by rows of zeros (also
         without ``do_zero_padding``); recv_topk_idx is None and recv_topk_weights ``[M]``. Without weights it is None.
 
-        ``do_cpu_sync=False``: the host waits for nothing, N is ``num_max_tokens_per_rank`` times the ranks, M the most
-        that they can make, and the handle says on the device how many there are. ``handle`` of an earlier dispatch:
-        send as it did, and neither topk_idx nor do_cpu_sync are given; num_experts, num_max_tokens_per_rank and
-        expert_alignment only if they are its. The result's handle is the same object then, and
-        ``cumulative_local_expert_recv_stats``, int32 ``[experts of this rank]``, to which counts are added, stays as it
-        is. ``num_sms``: 0 is :meth:`get_theoretical_num_sms`; by handle it is not used.
+        ``do_cpu_sync=False``: the host does not wait, N is ``num_max_tokens_per_rank`` times the number of ranks, M the
+        largest possible number, and the handle has the actual counts on the device. ``handle`` of an earlier dispatch:
+        send in the same way, without topk_idx and do_cpu_sync; num_experts, num_max_tokens_per_rank and
+        expert_alignment must equal the handle's if given. The result's handle is then the same object, and
+        ``cumulative_local_expert_recv_stats``, int32 ``[experts of this rank]``, to which counts are added otherwise,
+        is unchanged. ``num_sms``: 0 means :meth:`get_theoretical_num_sms`; not used with a handle.
 
-        Raises what :meth:`ep_lib.Buffer.dispatch` raises, and NotSupportedError for scales of other forms. Nodes that
-        NICs connect have neither ``do_expand`` nor ``do_cpu_sync=False``.
+        Raises the errors of :meth:`ep_lib.Buffer.dispatch`, and NotSupportedError for scales of other forms. Nodes
+        connected by NICs support neither ``do_expand`` nor ``do_cpu_sync=False``.
         """
         self._require_usable()
         rows, payload, back = read_payload(x, packed=True)
@@ -221,7 +220,7 @@ class ElasticBuffer(Face):
         options: dict[str, Any] = {
             "sorted_by_expert": expand,
             "column_major_scales": by_columns and back is not None,
-            "copy": not expand,  # what is grouped comes from where rows arrived
+            "copy": not expand,  # grouped rows are copied from the arrival area
         }
         ids = None
         if handle is None:
@@ -304,13 +303,13 @@ class ElasticBuffer(Face):
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> Combined:
-        """``(combined_x, combined_topk_weights, event)``. ``x``: rows as that dispatch brought them, ``[N, hidden]``,
-        with do_expand ``[M, hidden]``. A rank's rows of a token are added up there in float32, in the order of k, and
-        rounded; the ranks' sums in float32, in ascending order of ranks, and rounded. ``topk_weights``: float32 ``[N,
-        k]``, ``[M]`` with do_expand; each comes back to its token and choice, ``[T, k]``, and weighs nothing. ``bias``:
-        one or two ``[T, hidden]`` that the sums begin with. ``num_sms`` is the dispatch's. Equal bits on every run.
+        """``(combined_x, combined_topk_weights, event)``. ``x``: rows in the order of that dispatch, ``[N, hidden]``,
+        with do_expand ``[M, hidden]``. A rank sums its rows of a token in float32, in the order of k, and rounds; the
+        ranks' sums in float32, in ascending order of ranks, and rounded. ``topk_weights``: float32 ``[N, k]``, ``[M]``
+        with do_expand; each returns to its token and choice, ``[T, k]``, without weighting the rows. ``bias``: one or
+        two ``[T, hidden]`` that the sums begin with. ``num_sms`` is the dispatch's. Every run gives equal bits.
 
-        Raises what :meth:`ep_lib.Buffer.combine` raises.
+        Raises the errors of :meth:`ep_lib.Buffer.combine`.
         """
         self._require_usable()
         require_handle(handle, EPHandle, "dispatch")
@@ -342,7 +341,7 @@ class ElasticBuffer(Face):
         (out, came), event = self._run(bring, rows, previous_event, async_with_compute_stream, given, read, shape)
         return out, came, event
 
-    # ---- Not here ----------------------------------------------------------------------------------------------------
+    # ---- Not supported -----------------------------------------------------------------------------------------------
 
     get_engram_storage_size_hint = engram_write = engram_fetch = absent(
         f"Engram: {_ONLY}; a kernel of your own can read other ranks' memory (examples/own_kernel.py)"
@@ -355,10 +354,10 @@ class ElasticBuffer(Face):
     )
     agrs_new_session = agrs_set_config = agrs_get_inplace_tensor = all_gather = create_agrs_session
 
-    # ---- How it is done ----------------------------------------------------------------------------------------------
+    # ---- Implementation ----------------------------------------------------------------------------------------------
 
     def _most_tokens(self, given: int | None, tokens: int) -> int:
-        """num_max_tokens_per_rank of a dispatch of so many."""
+        """num_max_tokens_per_rank for a dispatch of so many tokens."""
         most = self.num_max_tokens_per_rank if given is None else at_least_one("num_max_tokens_per_rank", given)
         if most == 0:
             raise ArgumentError(
@@ -372,7 +371,7 @@ class ElasticBuffer(Face):
 
     @staticmethod
     def _scales(came: Tensor, back: Callable[[Tensor], Tensor], by_columns: bool) -> Tensor:
-        """Scales that arrived, in the form of the caller's, which may be narrower than what travels."""
+        """Received scales in the caller's form, which may be narrower than the transferred one."""
         scales = back(came)
         if not by_columns or scales is came:
             return scales

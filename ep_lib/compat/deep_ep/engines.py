@@ -1,13 +1,12 @@
-"""Which Buffers of ep_lib stand behind one of DeepEP's, and how the ranks agree to make one.
+"""The Buffers of ep_lib behind one of DeepEP's, and the ranks' agreement to make one.
 
-DeepEP's Buffer is told how many bytes to take and learns shapes from its calls. Ours is made for shapes, so one is made
-when the first call needs it, together, as large as the largest rank needs; and a larger one when a rank has more
-tokens. That rank declines the dispatch (:meth:`ep_lib.Buffer.decline_dispatch`): all ranks learn of it in the exchange
-of counts that a dispatch has anyway, so calls that fit cost nothing, and nobody waits for a rank that sizes something
-alone.
+DeepEP's Buffer gets its size in bytes and learns shapes from its calls. Ours is made for shapes, so the first call that
+needs one makes it on all ranks, as large as the largest rank needs; and a larger one when a rank has more tokens. That
+rank declines the dispatch (:meth:`ep_lib.Buffer.decline_dispatch`): all ranks see it in the dispatch's usual exchange
+of counts, so calls that fit have no extra cost, and no rank waits for another one's resizing.
 
-An engine that was outgrown lives on for the handles that need it. Who needs it no more says so at the next meeting, and
-when all ranks have, it is closed.
+An outgrown engine lives on for the handles that need it. At the next meeting, ranks that no longer need it say so; when
+all have, it is closed.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from ep_lib.runtime.rank import Rank
 
 _MEET = ": make the same calls with the same shapes on every rank"
 _FEWEST_TOKENS = 64
-_STEPS = 8  # sizes between two powers of two: at most an eighth of the memory is too much
+_STEPS = 8  # sizes between two powers of two: wastes at most an eighth of the memory
 
 
 class Shape(NamedTuple):
-    """What an engine is made for, but the number of tokens. The same on all ranks."""
+    """The parameters of an engine, except the number of tokens. Equal on all ranks."""
 
     backend: str
     num_experts: int
@@ -49,7 +48,7 @@ class Shape(NamedTuple):
     masks_lost_ranks: bool = False  # of low-latency mode
 
     def arguments(self, max_tokens: int, ranks_per_node: int | None) -> dict[str, Any]:
-        """Of :class:`ep_lib.Buffer`."""
+        """The arguments of :class:`ep_lib.Buffer`."""
         made: dict[str, Any] = {
             "num_experts": self.num_experts,
             "top_k": self.top_k,
@@ -79,17 +78,17 @@ class Engine:
 
     @property
     def max_tokens(self) -> int:
-        """That a rank can send."""
+        """The most tokens that a rank can send."""
         return self.buffer.config.max_tokens
 
     def sync_emulated(self) -> None:
-        """On the emulator, what was launched is done now: a CPU tensor is read without asking anybody."""
+        """On the emulator, waits for all launches: reading a CPU tensor does not synchronise."""
         if self.shape.backend == "emulator":
             self.buffer.rank.synchronize()
 
 
 class Members:
-    """The ranks of a group, what they agree on, and the engines that they have made."""
+    """The ranks of a group, their agreements, and their engines."""
 
     def __init__(self, group: Any) -> None:
         """Collective. ``group``: of torch.distributed or a StoreGroup, a communicator of mpi4py, or a Rank (of all)."""
@@ -100,16 +99,16 @@ class Members:
         self._engines: dict[int, tuple[weakref.ref[Engine], Buffer]] = {}
         self._kept: list[Engine] = []
         self._made = self._failures = 0
-        self._heard = [0] * self.size  # how many failures each rank has told of that this one knows of
+        self._heard = [0] * self.size  # the known number of failures that each rank has reported
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._processes = self._find_processes()
         self.ranks_per_node = self._find_ranks_per_node()  # None: all ranks are on one node
 
     def all_gather(self, obj: object, what: str) -> list[Any]:
-        """Collective: plain data of every rank, where all are in the operation ``what``.
+        """Collective: plain data of every rank, if all are in the operation ``what``.
 
         Raises PeerTimeout if a rank has not come within EP_LIB_TIMEOUT_S (120 s), RankFailed as soon as one has ended
-        or failed in another call (also before this one was made, if this rank has not heard of that), and
+        or failed in another call (also before this object was made, if this rank does not know about it), and
         RankMismatchError if one is in another operation.
         """
         mine = what, obj, self._failures
@@ -134,27 +133,27 @@ class Members:
 
     @contextmanager
     def call(self, shape: Shape) -> Iterator[None]:
-        """Around an operation of an engine of ``shape``, in which a rank may wait for one that does not come.
+        """A context for an operation of an engine of ``shape``, in which a rank may wait for one that never comes.
 
-        If it fails so, others that wait for this rank in a meeting hear of it, and what is raised says what they want:
-        RankMismatchError.
+        After such a failure, others that wait for this rank in a meeting are notified, and the error
+        (RankMismatchError) says what they want.
         """
         try:
             yield
         except (PeerTimeout, RankFailed) as error:
             if isinstance(self._bootstrap, StoreBootstrap):
                 what = f"a call with {shape}"
-                self._failures += 1  # the same failure once more is another word
+                self._failures += 1  # the same failure again is a new message
                 self._bootstrap.tell([self._failures, f"{what}, which failed: {type(error).__name__}: {error}"])
                 there = {r: said[0] for r in self._others if (said := self._bootstrap.peek(r)) is not None}
-                self._heard = [self._failures_of(rank) for rank in range(self.size)]  # one failure may be all ranks'
+                self._heard = [self._failures_of(rank) for rank in range(self.size)]  # one failure may affect all ranks
                 if there:
                     raise RankMismatchError(f"{_in_different_calls({self.rank: what} | there)}{_MEET}") from error
             raise
 
     def make(self, shape: Shape, num_tokens: int) -> Engine:
         """Collective: an engine for ``shape`` and at least ``num_tokens`` of every rank. Raises RankMismatchError if
-        ranks want different ones, and what :meth:`all_gather` and :class:`ep_lib.Buffer` raise."""
+        ranks want different ones, and the errors of :meth:`all_gather` and :class:`ep_lib.Buffer`."""
         said = self._meet((list(shape), num_tokens), f"the first call of a shape ({shape})")
         shapes = [tuple(theirs) for theirs, _ in said]
         if len(set(shapes)) > 1:
@@ -173,7 +172,7 @@ class Members:
         return engine
 
     def keep(self, engine: Engine) -> None:
-        """Never close it: a CUDA graph has its addresses."""
+        """Marks an engine as never to be closed: a CUDA graph has its addresses."""
         if engine not in self._kept:
             self._kept.append(engine)
 
@@ -182,7 +181,7 @@ class Members:
         self._meet(None, "destroy()")
 
     def _meet(self, wish: Any, what: str) -> list[Any]:
-        """Every rank's wish; on the way, what all ranks have done with is closed."""
+        """Exchanges every rank's wish, and closes engines that no rank uses any more."""
         unused = [number for number, (engine, _) in self._engines.items() if engine() is None]
         said = self.all_gather([wish, unused], what)
         for number in sorted(set.intersection(*(set(theirs) for _, theirs in said))):
@@ -190,7 +189,7 @@ class Members:
         return [theirs for theirs, _ in said]
 
     def _look(self, what: str) -> Look:
-        """Raises RankFailed when a rank has ended, or has told that it failed in another call."""
+        """Raises RankFailed when a rank has ended, or has reported a failure in another call."""
 
         def look() -> None:
             for rank in self._others:
@@ -212,7 +211,7 @@ class Members:
         return self._bootstrap.hear(rank) if isinstance(self._bootstrap, StoreBootstrap) else None
 
     def _failures_of(self, rank: int) -> int:
-        """How many it has told of."""
+        """The number of failures that a rank has reported."""
         word = self._hear(rank)
         return 0 if word is None else int(word[0])
 
@@ -221,7 +220,7 @@ class Members:
         return "" if word is None else f". Rank {rank} was in {word[1]}"
 
     def _find_processes(self) -> dict[int, Identity]:
-        """Of other ranks, those that this one can see."""
+        """The processes of other ranks, if visible from here."""
         if self._bootstrap is None:
             return {}
         me = Identity.of(os.getpid())
@@ -251,7 +250,7 @@ _lock = threading.Lock()
 
 
 def members_of(group: Any) -> Members:
-    """Those of ``group``, made by the first call. Collective then."""
+    """The Members of ``group``; the first call makes them, and is collective."""
     with _lock:
         _members[:] = [(known, members) for known, members in _members if known() is not None]
         found = next((members for known, members in _members if known() is group), None)
@@ -263,7 +262,7 @@ def members_of(group: Any) -> Members:
 
 
 def _meeting_seconds() -> float:
-    """As long as other waits; without a limit of the user's, what host collectives have."""
+    """The limit of a meeting: the user's limit on waits, else that of host collectives."""
     limit = Config.from_environment().timeout_s
     return DEFAULT_TIMEOUT if limit is None else limit
 
@@ -274,7 +273,7 @@ def _in_different_calls(calls: dict[int, str]) -> str:
 
 
 def _rounded_up(num_tokens: int) -> int:
-    """So that a few tokens more do not make the ranks meet again."""
+    """Rounds up, so that a few more tokens do not require another meeting."""
     step = max(_FEWEST_TOKENS, (1 << (num_tokens - 1).bit_length()) // (2 * _STEPS)) if num_tokens else _FEWEST_TOKENS
     return max(1, -(-num_tokens // step)) * step
 

@@ -1,4 +1,4 @@
-"""``EventHandle`` and ``EventOverlap``: when an operation that runs beside the caller's stream is done.
+"""``EventHandle`` and ``EventOverlap``: the end of an operation that runs beside the caller's stream.
 
 This module is also ``deep_ep.utils`` of an installed alias.
 """
@@ -15,8 +15,8 @@ from ep_lib.require import flag, instance
 
 
 class EventHandle:
-    """What is in torch's current stream when it is made. Without GPUs there are no streams: operations are done when
-    their calls return, and waiting does nothing."""
+    """An event behind the current work of torch's stream. Without GPUs there are no streams: operations are complete
+    when their calls return, and waiting does nothing."""
 
     def __init__(self) -> None:
         self._event: torch.cuda.Event | None = None
@@ -25,13 +25,13 @@ class EventHandle:
             self._event.record()
 
     def current_stream_wait(self) -> None:
-        """What is put into the current stream after this runs behind the event."""
+        """Makes later work of the current stream run after the event."""
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)
 
 
 class EventOverlap:
-    """An event, and ``with`` around what is to run beside the operation. ``extra_tensors`` live as long as it does."""
+    """An event, and a ``with`` block for work beside the operation. ``extra_tensors`` live as long as the object."""
 
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
         self.event = event
@@ -40,8 +40,8 @@ class EventOverlap:
         self._releases = False  # at the end of the next `with`
 
     def current_stream_wait(self, release_handle: bool = False) -> None:
-        """The current stream waits for the event. Raises ArgumentError if there is none: the operation ran in the
-        caller's stream, and there is nothing to wait for."""
+        """Makes the current stream wait for the event. Raises ArgumentError if there is none, since the operation ran
+        in the caller's stream."""
         if self.event is None:
             raise ArgumentError(
                 "this operation ran in the current stream, where its results are: it was made without async_finish "
@@ -55,13 +55,13 @@ class EventOverlap:
             self.event = self.extra_tensors = None
 
     def register_hook_after_wait(self, hook_after_wait: Callable[[], None]) -> None:
-        """Called once, after the next :meth:`current_stream_wait`."""
+        """Registers a hook, called once after the next :meth:`current_stream_wait`."""
         if self.hook_after_wait is not None:
             raise ArgumentError("this event has a hook already; it takes one")
         self.hook_after_wait = hook_after_wait
 
     def __call__(self, release_handle: bool = False) -> EventOverlap:
-        """Itself, for ``with event(release_handle=True)``, at whose end the event is let go of."""
+        """Returns itself, for ``with event(release_handle=True)``, which releases the event at its end."""
         self._releases = flag("release_handle", release_handle)
         return self
 

@@ -1,4 +1,4 @@
-"""What DeepEP's two Buffers, V1's and V2's, have in common: a group, engines, streams, and what they ask of tensors."""
+"""The common part of DeepEP's two Buffers, V1's and V2's: a group, engines, streams, and checks of tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Face:
         self._is_destroyed = False
 
     def destroy(self) -> None:
-        """Collective: give the memory back. What handles still need stays until they are gone and the group meets
+        """Collective: free the memory. Memory that handles still need stays until they are gone and the group meets
         again. Raises ArgumentError unless the Buffer was made with ``explicitly_destroy=True``."""
         if not self.explicitly_destroy:
             raise ArgumentError("destroy() is for a Buffer that was made with explicitly_destroy=True")
@@ -53,7 +53,7 @@ class Face:
             self._own_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         return self._own_stream
 
-    # ---- How it is done ----------------------------------------------------------------------------------------------
+    # ---- Implementation ----------------------------------------------------------------------------------------------
 
     def _make(self, shape: Shape, tokens: int, like: Tensor) -> Engine:
         if like.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -64,7 +64,7 @@ class Face:
         return self._members.make(shape, tokens)
 
     def _use(self, engine: Engine, like: Tensor) -> moe.Buffer:
-        """The Buffer of an engine for a call with such a tensor. What a graph has captured must live on."""
+        """The Buffer of an engine for a call with such a tensor. A captured engine must live on."""
         if like.is_cuda and torch.cuda.is_current_stream_capturing():
             self._members.keep(engine)
         return engine.buffer
@@ -79,10 +79,9 @@ class Face:
         read: tuple[Any, ...] = (),
         shape: Shape | None = None,
     ) -> tuple[T, EventOverlap]:
-        """What ``step`` returns, and an event: it runs in the caller's stream, or with ``async_finish`` in the Buffer's
-        own, behind ``previous_event`` or else behind what the caller's stream has. ``given``: the caller's tensors and
-        handles that it uses; ``read``: what was made of them for it. ``shape``: of the engine whose operation ranks are
-        in together."""
+        """Runs ``step`` in the caller's stream, or with ``async_finish`` in the Buffer's own, after ``previous_event``
+        or else after the caller's stream; returns its result and an event. ``given``: the caller's tensors and handles
+        that it uses; ``read``: tensors made from them. ``shape``: that of the operation's engine."""
         if shape is not None:
             with self._members.call(shape):
                 return self._run(step, like, previous_event, async_finish, given, read)
@@ -99,15 +98,15 @@ class Face:
         caller, mine = torch.cuda.current_stream(), self.get_comm_stream()
         known = {tensor.untyped_storage().data_ptr() for tensor in _tensors(given)}
         fresh = [tensor for tensor in _tensors(read) if tensor.untyped_storage().data_ptr() not in known]
-        if before is None or fresh:  # a copy that the caller's stream has just been told to make is behind no event
+        if before is None or fresh:  # no event covers a copy just queued in the caller's stream
             mine.wait_stream(caller)
         with torch.cuda.stream(mine):
             if before is not None:
                 before.current_stream_wait()
             result = step()
             event = EventHandle()
-        # Memory that one stream allocated and the other uses must not be given to somebody else meanwhile. The event
-        # holds the tensors; torch's allocator is told where it can be: inside of a capture it keeps them anyway.
+        # Memory allocated in one stream and used in the other must not be reused meanwhile. The event holds the
+        # tensors; torch's allocator is informed if possible: during a capture it keeps them anyway.
         results = list(_tensors(result))
         if not torch.cuda.is_current_stream_capturing():
             for tensor in _tensors((given, fresh)):
@@ -117,8 +116,8 @@ class Face:
         return result, EventOverlap(event, (given, fresh, results))
 
     def _sum_weights(self, buffer: moe.Buffer, inner: DispatchHandle, weights: Tensor) -> Tensor:
-        """float32 ``[received, k]`` to ``[T, k]``, over ranks in ascending order: each rank has columns of its own, so
-        that nothing is rounded on the way."""
+        """float32 ``[received, k]`` to ``[T, k]``, over ranks in ascending order: each rank has separate columns, so
+        that no sum is rounded."""
         columns = weights.new_zeros(weights.shape[0], self._members.size, weights.shape[1], dtype=torch.float32)
         columns[:, self._members.rank] = weights
         came = return_weights(buffer, inner, columns.flatten(1))
@@ -145,7 +144,7 @@ def absent(sentence: str) -> Any:
 
 
 def require_rows(name: str, value: Any, dimensions: int) -> Tensor:
-    """A tensor with so many dimensions, without its gradient."""
+    """The tensor without its gradient, checked to have so many dimensions."""
     tensor = require_tensor(name, value)
     if tensor.dim() != dimensions:
         refuse(name, value, f"a tensor with {dimensions} dimensions")
@@ -160,8 +159,8 @@ def require_ids(topk_idx: Any) -> Tensor:
 
 
 def read_payload(x: Any, *, packed: bool = False) -> tuple[Tensor, Rows, Callable[[Tensor], Tensor] | None]:
-    """The rows of ``x``, what an engine sends of it, and for scales their way back to the caller's form. ``packed``:
-    scales of int32 travel as they are. Raises ArgumentError, and NotSupportedError for scales of other forms."""
+    """The rows of ``x``, the data for an engine, and the conversion of scales back to the caller's form. ``packed``:
+    int32 scales are sent unchanged. Raises ArgumentError, and NotSupportedError for scales of other forms."""
     if isinstance(x, tuple) and len(x) != 2:
         refuse("x", x, "a tensor, or a pair: FP8 rows and their scales")
     rows, scales = x if isinstance(x, tuple) else (x, None)
@@ -176,13 +175,13 @@ def read_payload(x: Any, *, packed: bool = False) -> tuple[Tensor, Rows, Callabl
 
 
 def read_bias(bias: Any) -> tuple[Tensor, ...] | None:
-    """None, one tensor or a pair of them, as an engine takes them."""
+    """None, one tensor or a pair of them, converted for an engine."""
     given = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
     return tuple(dense(require_rows("bias", one, 2)) for one in given) or None
 
 
 def _tensors(tree: Any) -> Any:
-    """All CUDA tensors in it."""
+    """All CUDA tensors in a nested result."""
     if isinstance(tree, Tensor):
         if tree.is_cuda:
             yield tree

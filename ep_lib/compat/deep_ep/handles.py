@@ -1,7 +1,7 @@
-"""Handles: sequences with DeepEP's fields, which are worked out when somebody looks at them.
+"""Handles: sequences with DeepEP's fields, which are computed on access.
 
-They are no tuples, so that what takes containers apart and builds them again (pytrees, checkpointing) passes them on
-whole: a handle knows which engine it belongs to.
+They are no tuples, so that code that rebuilds containers (pytrees, checkpointing) passes them on unchanged: a handle
+has a reference to its engine.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class _Fields(Sequence[Any]):
 
 
 class Handle(_Fields):
-    """Of a normal dispatch: ``(rank_prefix_matrix, channel_prefix_matrix, recv_channel_prefix_matrix, recv_src_idx,
-    is_token_in_rank, send_head)``.
+    """The handle of a normal dispatch: ``(rank_prefix_matrix, channel_prefix_matrix, recv_channel_prefix_matrix,
+    recv_src_idx, is_token_in_rank, send_head)``.
 
-    There are no channels here, so the fields are those of one channel. A rank knows how many rows every rank sends to
-    it, not what others send to each other: of ``rank_prefix_matrix`` its own column is filled, which is the one that
-    DeepEP's combine reads, and the others are -1.
+    There are no channels here, so the fields are those of one channel. A rank knows the number of rows that each rank
+    sends to it, but not the numbers between others: only its own column of ``rank_prefix_matrix`` is filled, the one
+    that DeepEP's combine reads; the others are -1.
     """
 
     def __init__(self, engine: Engine, inner: DispatchHandle, is_token_in_rank: Tensor) -> None:
@@ -81,12 +81,12 @@ class Handle(_Fields):
 
 
 class LowLatencyFields(_Fields):
-    """Of a low-latency dispatch: ``(packed_recv_src_info, packed_recv_layout_range, num_max_dispatch_tokens_per_rank,
-    hidden, num_experts)``.
+    """The fields of a low-latency dispatch's handle: ``(packed_recv_src_info, packed_recv_layout_range,
+    num_max_dispatch_tokens_per_rank, hidden, num_experts)``.
 
     ``packed_recv_src_info`` int32 ``[experts, capacity]``: each row's index on its source rank, -1 behind them.
-    ``packed_recv_layout_range`` int64 ``[experts, ranks]``: where the rows of each source begin (high half) and how
-    many they are (low half).
+    ``packed_recv_layout_range`` int64 ``[experts, ranks]``: the first row of each source (high half) and the number of
+    its rows (low half).
     """
 
     num_fields = 5
@@ -99,12 +99,12 @@ class LowLatencyFields(_Fields):
     def fields(self) -> tuple[Any, ...]:
         config, shape = self.engine.buffer.config, self.engine.shape
         index: Tensor = self.inner._arrivals.recv_index  # [ranks, tokens, top_k]: expert * capacity + row, -1
-        counts: Tensor = self.inner._arrivals.token_counts  # [ranks]: tokens that index knows
+        counts: Tensor = self.inner._arrivals.token_counts  # [ranks]: tokens covered by index
         ranks, tokens, _ = index.shape
         rows = config.experts_per_rank * ranks * tokens
         token = torch.arange(tokens, device=index.device)
         here = (index >= 0) & (token.view(1, -1, 1) < counts.view(-1, 1, 1))
-        place = torch.where(here, index, rows).long().flatten()  # what is not here goes to a place behind all rows
+        place = torch.where(here, index, rows).long().flatten()  # missing choices go to a place behind all rows
         number = torch.arange(ranks * tokens, device=index.device).view(ranks, tokens, 1).expand_as(index).flatten()
         came = torch.full((rows + 1,), -1, dtype=torch.int64, device=index.device).scatter_(0, place, number)
         came = came[:rows].view(config.experts_per_rank, -1)
@@ -115,14 +115,14 @@ class LowLatencyFields(_Fields):
 
 
 class EPHandle:
-    """Of a dispatch of V2: DeepEP's attributes, tensors on the device of the dispatch's.
+    """The handle of a V2 dispatch: DeepEP's attributes, with tensors on the dispatch's device.
 
-    ``psum_num_recv_tokens_per_scaleup_rank`` int32 ``[ranks of a node]``: rows that came from each and from those
-    before it. ``psum_num_recv_tokens_per_expert`` int32 ``[experts of this rank]``: where each one's rows end; without
-    do_expand behind those that fill it up to expert_alignment, with it before them.
-    ``num_unaligned_recv_tokens_per_expert``: how many rows each has; None without do_expand.
-    ``num_recv_tokens_per_expert_list``: filled up to expert_alignment; empty with ``do_cpu_sync=False``, where
-    ``num_recv_tokens`` and ``num_expanded_tokens`` are the most that there could be.
+    ``psum_num_recv_tokens_per_scaleup_rank`` int32 ``[ranks of a node]``: the prefix sum of received rows by rank.
+    ``psum_num_recv_tokens_per_expert`` int32 ``[experts of this rank]``: the end of each expert's rows; without
+    do_expand including the padding to expert_alignment, with it without the padding.
+    ``num_unaligned_recv_tokens_per_expert``: the number of each expert's rows; None without do_expand.
+    ``num_recv_tokens_per_expert_list``: padded to expert_alignment; empty with ``do_cpu_sync=False``, where
+    ``num_recv_tokens`` and ``num_expanded_tokens`` are the largest possible numbers.
     """
 
     token_metadata_at_forward = channel_linked_list = None  # of DeepEP's hybrid mode
@@ -147,7 +147,7 @@ class EPHandle:
         self.num_recv_tokens = inner.num_recv_tokens
         rows, alignment = inner._by_expert, expert_alignment
         self.num_expanded_tokens = sum(num_recv_tokens_per_expert_list) if rows is None else len(rows.row)
-        # These are made now and not when they are looked at, so that the replays of a graph make them again.
+        # Computed now instead of on access, so that replays of a graph compute them again.
         here: Tensor = inner._recv_topk_idx
         chosen = torch.where(here < 0, config.experts_per_rank, here).long().flatten()
         counts = torch.zeros(config.experts_per_rank + 1, dtype=torch.int32, device=here.device)
@@ -165,7 +165,7 @@ class EPHandle:
     @property
     def recv_src_metadata(self) -> Tensor:
         """int32 ``[N, 2 + k]``: the row's token as ``source rank * num_max_tokens_per_rank + token``, the row, and with
-        do_expand where the row of each choice is; -1 where there is none."""
+        do_expand the row of each choice; -1 if there is none."""
         if self._recv_src_metadata is not None:
             return self._recv_src_metadata
         inner, here = self.inner, self.inner._recv_topk_idx
@@ -184,8 +184,7 @@ class EPHandle:
 
     @property
     def dst_buffer_slot_idx(self) -> Tensor:
-        """int32 ``[T, k]``: the how-manieth row this rank's token is of those that go to the choice's rank; -1 for no
-        choice."""
+        """int32 ``[T, k]``: the index of this rank's token among its rows to the choice's rank; -1 for no choice."""
         ids, ranks = self.topk_idx, self.engine.buffer.config.world_size
         place = ranks_of(ids, self.num_experts, ranks).cumsum(0) - 1
         home = (ids.clamp(min=0) // (self.num_experts // ranks)).long()
@@ -193,7 +192,7 @@ class EPHandle:
 
     @property
     def on_device(self) -> tuple[Any, ...]:
-        """All tensors that its dispatch has made."""
+        """All tensors of its dispatch."""
         inner, rows = self.inner, self.inner._by_expert
         made = (self.topk_idx, self.counts, self.psum_num_recv_tokens_per_expert)
         grouped = () if rows is None else (rows.offsets, rows.row, rows.slot)
@@ -201,7 +200,7 @@ class EPHandle:
         return (*made, self.psum_num_recv_tokens_per_scaleup_rank, *grouped, *routing)
 
     def by_row(self, weights: Tensor) -> Tensor:
-        """float32 ``[N, k]``: those of each received row's choices, 0 elsewhere, of ``[M]`` or of ``[N, k]``."""
+        """float32 ``[N, k]``: the weights of each received row's choices, 0 elsewhere, from ``[M]`` or ``[N, k]``."""
         rows, here = self.inner._by_expert, self.inner._recv_topk_idx
         if rows is None:
             return weights
@@ -210,7 +209,7 @@ class EPHandle:
     def require_same(
         self, num_experts: int | None, num_max_tokens_per_rank: int | None, expert_alignment: int | None
     ) -> None:
-        """Raises ArgumentError if one of them is given and not the handle's."""
+        """Raises ArgumentError if a given value differs from the handle's."""
         asked = {"num_experts": num_experts, "num_max_tokens_per_rank": num_max_tokens_per_rank}
         for name, value in (asked | {"expert_alignment": expert_alignment}).items():
             if value is not None and value != getattr(self, name):
@@ -218,7 +217,7 @@ class EPHandle:
 
 
 def require_handle(handle: Any, cls: type[Any], operation: str) -> None:
-    """Raises HandleError unless it is one of ours."""
+    """Raises HandleError unless it is a handle of this module."""
     if not isinstance(handle, cls):
         raise HandleError(
             f"handle is a {type(handle).__name__}; it must be the very object that {operation} returned (not a tuple "

@@ -9,7 +9,7 @@ struct CountArgs {
 };
 
 // A block counts everything about one rank; dynamic shared memory: an int for each expert of a rank.
-//   topk_idx          [num_tokens, top_k]          global expert ids; what is no expert's counts nowhere
+//   topk_idx          [num_tokens, top_k]          global expert ids; invalid ids are not counted
 //   is_token_in_rank  [num_tokens, ranks]          out
 //   rank_counts       [ranks]                      out: tokens that go to each rank
 //   expert_counts     [ranks * experts_per_rank]   out: choices of each expert

@@ -1,4 +1,4 @@
-"""Where tokens go, in DeepEP's terms: counts for ranks and experts, and a mask."""
+"""The layout of tokens in DeepEP's terms: counts for ranks and experts, and a mask."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THREADS, _EMULATED_THREADS = 512, 64
 
 
 class Layout(NamedTuple):
-    """Of T tokens."""
+    """The layout of T tokens."""
 
     num_tokens_per_rank: Tensor  # int32 [ranks]
     num_tokens_per_expert: Tensor  # int32 [experts]: choices of each
@@ -27,7 +27,7 @@ class Layout(NamedTuple):
 
 
 def layout_by_torch(topk_idx: Tensor, num_experts: int, ranks: int) -> Layout:
-    """Before there is a rank to launch a kernel on. Ids that are no expert's count nowhere."""
+    """The layout by torch, before there is a rank to launch a kernel on. Invalid ids are not counted."""
     sent = ranks_of(topk_idx, num_experts, ranks)
     known = topk_idx.clamp(-1, num_experts)
     chosen = torch.where(known < 0, num_experts, known).long().flatten()
@@ -37,7 +37,7 @@ def layout_by_torch(topk_idx: Tensor, num_experts: int, ranks: int) -> Layout:
 
 
 class CountingKernel:
-    """The same in one launch, on a rank that is there."""
+    """The same in one launch on a rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank, self._streams = rank, rank.streams.operations()
@@ -85,7 +85,7 @@ def ranks_of(topk_idx: Tensor, num_experts: int, ranks: int) -> Tensor:
 
 def choices_sent(topk_idx: Tensor, sent: Tensor, num_experts: int) -> Tensor:
     """``topk_idx`` without the choices on ranks where ``sent``, bool ``[T, ranks]``, does not send the token: -1 in
-    their place. Ids that are no expert's stay, for the dispatch to refuse. Waits for no GPU."""
+    their place. Invalid ids stay, for the dispatch to refuse. Does not wait for the GPU."""
     known = (topk_idx >= 0) & (topk_idx < num_experts)
     home = torch.where(known, topk_idx // (num_experts // sent.shape[1]), 0).long()
     kept: Tensor = torch.where(known & ~sent.gather(1, home), -1, topk_idx)
@@ -93,7 +93,7 @@ def choices_sent(topk_idx: Tensor, sent: Tensor, num_experts: int) -> Tensor:
 
 
 def refuse_needless(topk_idx: Tensor, sent: Tensor, num_experts: int) -> None:
-    """Raises ArgumentError if ``sent`` sends a token to a rank where none of its choices is. Waits for a GPU."""
+    """Raises ArgumentError if ``sent`` sends a token to a rank without one of its choices. Waits for the GPU."""
     needless = sent & ~ranks_of(topk_idx, num_experts, sent.shape[1])
     if bool(needless.any()):
         token, rank = needless.nonzero()[0].tolist()

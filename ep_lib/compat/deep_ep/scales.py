@@ -1,4 +1,4 @@
-"""The forms in which scales of FP8 rows come and go: one float for 128 elements, one for a row, packed UE8M0."""
+"""Conversion between the forms of FP8 rows' scales: one float for 128 elements, one for a row, packed UE8M0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SMALLEST_MAXIMUM = 1e-4  # of a group: smaller ones are not stretched further, 
 
 
 def spread_scales(scales: Tensor, hidden: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """``scales`` as float32 ``[T, hidden / 128]``, and the way back for those that arrive; both lose nothing.
+    """``scales`` as float32 ``[T, hidden / 128]``, and the inverse for received ones; both are lossless.
 
     They may be float32 ``[T, n]``, where n divides hidden / 128 (n = 1: a scale for a row), or ``[T]``; or int32
     ``[T, hidden / 512]``: four exponents in each (UE8M0); with any strides. Raises NotSupportedError for others.
@@ -51,7 +51,7 @@ def pack_ue8m0(scales: Tensor) -> Tensor:
 
 
 def by_columns(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Uninitialised, with the last two dimensions column by column in memory, as TMA wants scales."""
+    """Uninitialised, with the last two dimensions column by column in memory, TMA's layout for scales."""
     *front, rows, columns = shape
     return torch.empty((*front, columns, rows), dtype=dtype, device=like.device).transpose(-1, -2)
 
@@ -62,14 +62,14 @@ def cast_with_powers_of_two(rows: Tensor) -> tuple[Tensor, Tensor]:
     groups = rows.float().view(*rows.shape[:-1], -1, FP8_GROUP)
     most = groups.abs().amax(dim=-1).clamp(min=_SMALLEST_MAXIMUM) / _LARGEST
     mantissa, exponent = torch.frexp(most)
-    exponent = exponent - (mantissa == 0.5).to(exponent.dtype)  # of a power of two itself
+    exponent = exponent - (mantissa == 0.5).to(exponent.dtype)  # an exact power of two needs no larger scale
     scales = torch.ldexp(torch.ones_like(most), exponent)
     cast = (groups / scales.unsqueeze(-1)).clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn)
     return cast.flatten(-2), scales
 
 
 def require_groups(hidden: int, ue8m0: bool) -> None:
-    """Raises ArgumentError unless rows of that width have whole groups (of packed exponents)."""
+    """Raises ArgumentError unless rows of that width consist of whole groups (of packed exponents)."""
     step = FP8_GROUP * (_PACKED if ue8m0 else 1)
     if hidden % step:
         raise ArgumentError(f"hidden is {hidden}; {'use_ue8m0' if ue8m0 else 'FP8'} wants a multiple of {step}")

@@ -1,4 +1,4 @@
-"""``Buffer``: NIXL EP's class for low latency, its arguments, results and order of calls, over DeepEP's face."""
+"""``Buffer``: NIXL EP's class for low latency, its arguments, results and order of calls, over DeepEP's interface."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _NORMAL_MODE = "is for NIXL's high throughput: ep_lib.Buffer and ep_lib.compat.d
 
 
 class World:
-    """Ranks that have memory together, from the first operation after they were connected until one is disconnected or
-    another is needed."""
+    """Ranks that share memory, from the first operation after their connection until one is disconnected or another is
+    needed."""
 
     def __init__(self, ranks: tuple[int, ...], face: deep_ep.Buffer) -> None:
         self.ranks, self.face = ranks, face
-        self.gone: set[int] = set()  # were disconnected since: if they come back, others have their places
+        self.gone: set[int] = set()  # disconnected since: if they return, other ranks have their places
         self._experts: dict[tuple[torch.device, int, int], Tensor] = {}
 
     def place(self, rank: int) -> int | None:
-        """Where ``rank`` is among those of the face; None if it is not, or not any more."""
+        """The place of ``rank`` in the face; None if it has none (any more)."""
         return self.ranks.index(rank) if rank in self.ranks and rank not in self.gone else None
 
     def experts(self, ids: Tensor, per_rank: int, most_ranks: int) -> Tensor:
-        """``ids`` as the face numbers experts: those of its ranks, without gaps; -1 for others'. What is no expert's
-        stays, and is refused there."""
+        """``ids`` in the face's numbers of experts: those of its ranks, without gaps; -1 for others'. Invalid ids stay,
+        and are refused there."""
         key = ids.device, per_rank, most_ranks
         if key not in self._experts:
             table = torch.full((most_ranks, per_rank), -1, dtype=ids.dtype)
@@ -53,7 +53,7 @@ class World:
 
 class Handle(LowLatencyFields):
     """Of a dispatch: ``(packed_recv_src_info, packed_recv_layout_range, num_max_dispatch_tokens_per_rank, hidden)``, as
-    of DeepEP's, for ``bound`` ranks: -1 and 0 where there is none."""
+    in DeepEP, for ``bound`` ranks: -1 and 0 for missing ones."""
 
     num_fields = 4
 
@@ -79,12 +79,12 @@ class Handle(LowLatencyFields):
 class Buffer:
     """Expert-parallel communication with NIXL EP's calls, of ``examples/device/ep`` at 8770b65; low latency only.
 
-    Expert ``e`` lives on rank ``e // num_experts_per_rank``. Connecting and masking are local, as there. Memory is made
-    by the first operation with ranks that have none together, which all ranks that are connected and not masked call
-    then, with the same ones: it is collective, and waits for them in ``tcp_store_group`` (or the store of ``group``).
-    Ranks that are disconnected leave in the same way, in the next operation. In between, ranks are masked and unmasked
-    without a meeting; one that does not respond within ``timeout_ms`` is masked. Tensors on a CPU run on the emulator.
-    Errors are those of ep_lib (:mod:`ep_lib.errors`).
+    Expert ``e`` is on rank ``e // num_experts_per_rank``. Connecting and masking are local, as in NIXL EP. The first
+    operation with a new set of ranks allocates their memory: all connected and unmasked ranks call it with the same
+    set; it is collective, and waits for them in ``tcp_store_group`` (or the store of ``group``). Disconnected ranks
+    leave in the same way, in the next operation. In between, ranks are masked and unmasked without a meeting; one that
+    does not respond within ``timeout_ms`` is masked. Tensors on a CPU run on the emulator. Errors are those of ep_lib
+    (:mod:`ep_lib.errors`).
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Buffer:
         self._is_destroyed = False
 
     def destroy(self) -> None:
-        """Give the memory back. It waits for the ranks that are connected and not masked, which destroy theirs or
-        disconnect this one, ``timeout_ms`` at most. Raises ArgumentError unless made with ``explicitly_destroy``."""
+        """Free the memory. It waits, at most ``timeout_ms``, for the connected and unmasked ranks, which destroy theirs
+        or disconnect this one. Raises ArgumentError unless made with ``explicitly_destroy``."""
         if not self.explicitly_destroy:
             raise ArgumentError("destroy() is for a Buffer that was made with explicitly_destroy=True")
         self._require_usable()
@@ -133,7 +133,7 @@ class Buffer:
     def get_low_latency_buffer_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """Bytes that low-latency mode takes here for these sizes (and a top-k of 8). Local."""
+        """Bytes that low-latency mode allocates here for these sizes (and a top-k of 8). Local."""
         return deep_ep.Buffer.get_low_latency_rdma_size_hint(
             num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts
         )
@@ -152,8 +152,8 @@ class Buffer:
     def update_memory_buffers(
         self, num_ranks: int, num_experts_per_rank: int, num_rdma_bytes: int, num_nvl_bytes: int = 0
     ) -> None:
-        """Say how many ranks there may be, and experts of each. The bytes are kept for programs that read them; nothing
-        of that size is allocated. Local. Raises ArgumentError, and NotSupportedError for a second call (NIXL, too)."""
+        """Set the largest number of ranks, and the experts of each. The bytes are kept for programs that read them;
+        they allocate nothing. Local. Raises ArgumentError, and NotSupportedError for a second call (as in NIXL)."""
         self._require_usable()
         if self.group_size:
             raise NotSupportedError("update_memory_buffers: the Buffer has its sizes already; make another one")
@@ -165,12 +165,12 @@ class Buffer:
         self.group_size, self._experts_per_rank = most, experts
 
     def set_tcp_store_group(self, tcp_store_group: Any) -> None:
-        """The store in which ranks meet from now on; None: none. Local."""
+        """Set the store in which ranks meet; None: none. Local."""
         self.tcp_store_group = tcp_store_group
 
     def connect_ranks(self, remote_ranks: Iterable[int], activate: bool = True) -> None:
-        """Take these ranks in, in the next operation; with ``activate=False`` when they are unmasked. This rank, and
-        those that are in, may be named. Local. Raises ArgumentError."""
+        """Include these ranks in the next operation; with ``activate=False`` when they are unmasked. This rank, and
+        included ones, may be named. Local. Raises ArgumentError."""
         ranks = self._rank_numbers(remote_ranks)
         self._connected |= ranks
         if flag("activate", activate):
@@ -178,8 +178,9 @@ class Buffer:
                 self.update_mask_buffer(rank, False)
 
     def disconnect_ranks(self, remote_ranks: Iterable[int]) -> None:
-        """Go on without these ranks, which leave or are dead: they are masked, and the next operation makes memory
-        without them. Waits for this rank's kernels. Local. Raises ArgumentError for ranks that are not connected."""
+        """Continue without these ranks, which leave or are dead: they are masked, and the next operation allocates
+        memory without them. Waits for this rank's kernels. Local. Raises ArgumentError for ranks that are not
+        connected."""
         ranks = self._rank_numbers(remote_ranks)
         if self.rank in ranks or not ranks <= self._connected:
             others = sorted(self._connected - {self.rank})
@@ -191,9 +192,9 @@ class Buffer:
             self._world.gone |= ranks & set(self._world.ranks)
 
     def update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Leave a rank out of this rank's operations, or take it in again: one that has memory with this one must have
-        called as many operations. Waits for this rank's kernels. Local. Raises ArgumentError for this rank, and for
-        unmasking one that is not connected."""
+        """Exclude a rank from this rank's operations, or include it again: one that shares memory with this rank must
+        have called as many operations. Waits for this rank's kernels. Local. Raises ArgumentError for this rank, and
+        for unmasking one that is not connected."""
         (rank,) = self._rank_numbers([rank_to_mask])
         if rank == self.rank:
             if flag("mask", mask):
@@ -206,7 +207,7 @@ class Buffer:
             self._world.face.low_latency_update_mask_buffer(place, mask)
 
     def query_mask_buffer(self, mask_status: Tensor) -> None:
-        """Fill ``mask_status``, int32 ``[num_ranks]``: 1 for a rank that is left out or not connected. In stream order.
+        """Fill ``mask_status``, int32 ``[num_ranks]``: 1 for a rank that is excluded or not connected. In stream order.
         Local."""
         self._require_sizes()
         require_tensor("mask_status", mask_status)
@@ -222,7 +223,7 @@ class Buffer:
                     mask_status[rank].clamp_(min=found[place])
 
     def clean_mask_buffer(self) -> None:
-        """Unmask all ranks that are connected. Local."""
+        """Unmask all connected ranks. Local."""
         self._require_sizes()
         for rank in sorted(self._connected - {self.rank}):
             self.update_mask_buffer(rank, False)
@@ -248,10 +249,10 @@ class Buffer:
         ``num_experts`` experts: ``[experts of this rank, ranks * most tokens, hidden]``.
 
         ``num_experts``: a multiple of num_experts_per_rank, from the experts of the ranks up to the highest active one
-        (None: those) to all that there may be. Where it is another number than that of the ranks that take part, rows
-        are copied once they are there. Choices of experts whose ranks do not take part are dropped.
+        (None: those) to the largest possible number. If it differs from the number for the participating ranks, arrived
+        rows are copied. Choices of experts on other ranks are dropped.
 
-        Raises ArgumentError, and what that method raises.
+        Raises ArgumentError, and the errors of that method.
         """
         self._require_sizes()
         world, per_rank = self._use_world(), self._experts_per_rank
@@ -313,7 +314,7 @@ class Buffer:
         """``(combined_x, event, hook)``, as of :meth:`ep_lib.compat.deep_ep.Buffer.low_latency_combine`: ``x`` has the
         shape of the dispatch's recv_x, ``topk_idx`` is the dispatch's.
 
-        Raises HandleError, BufferClosedError for a handle of before ranks came or went, and what that method raises.
+        Raises HandleError, BufferClosedError for a handle from before a change of ranks, and the errors of that method.
         """
         self._require_sizes()
         require_handle(handle, Handle, "dispatch")
@@ -347,8 +348,8 @@ class Buffer:
     """:meth:`low_latency_combine`."""
 
     def get_next_combine_buffer(self, handle: Handle) -> Tensor:
-        """Where experts may write what ``combine(zero_copy=True)`` with this handle brings back: bfloat16, of recv_x's
-        shape. Local."""
+        """The array for experts' results that ``combine(zero_copy=True)`` with this handle sends back: bfloat16, of
+        recv_x's shape. Local."""
         self._require_sizes()
         require_handle(handle, Handle, "dispatch")
         if handle.bound == len(handle.world.ranks):
@@ -357,7 +358,7 @@ class Buffer:
         device = "cuda" if handle.engine.shape.backend == "cuda" else "cpu"
         return torch.empty(shape, dtype=torch.bfloat16, device=device)
 
-    # ---- Not here ----------------------------------------------------------------------------------------------------
+    # ---- Not supported -----------------------------------------------------------------------------------------------
 
     ht_dispatch = absent(f"ht_dispatch {_NORMAL_MODE}")
     ht_combine = absent(f"ht_combine {_NORMAL_MODE}")
@@ -368,10 +369,10 @@ class Buffer:
     get_local_buffer_tensor = absent("get_local_buffer_tensor: the memory is ep_lib's own; torch.empty gives some")
     barrier = absent("barrier: dispatch and combine wait for what they need; torch.distributed.barrier has another")
 
-    # ---- How it is done ----------------------------------------------------------------------------------------------
+    # ---- Implementation ----------------------------------------------------------------------------------------------
 
     def _use_world(self) -> World:
-        """Collective, if ranks came or went since the last operation."""
+        """The current World. Collective if ranks have changed since the last operation."""
         world = self._world
         if world is not None and not world.gone and self._active <= set(world.ranks):
             return world
@@ -392,7 +393,7 @@ class Buffer:
         return self._world
 
     def _leave_world(self) -> None:
-        """Give its memory back, and wait for those of its ranks that go on. What its kernels have masked stays so."""
+        """Frees its memory, and waits for its remaining ranks. Ranks masked by its kernels stay masked."""
         world, self._world = self._world, None
         if world is None:
             return
@@ -431,6 +432,6 @@ class Buffer:
 
 
 def _move(rows: Tensor, room: Tensor) -> None:
-    """The first rows of each expert, as many as both have."""
+    """Copies the first rows of each expert, as many as fit into both."""
     count = min(rows.shape[1], room.shape[1])
     room[:, :count].copy_(rows[:, :count])

@@ -1,10 +1,11 @@
-// What a call does most often, without Python in between: look at a tensor, share its first rows, and launch a kernel.
+// The most frequent steps of a call without Python in between: inspect a tensor, share its first rows, and launch a
+// kernel.
 //
-// ep_lib/cuda/native_host.py loads this and says what is done where it cannot be had. Whatever is not as usual is left to
-// the Python code beside it, which raises what is wrong: nothing here raises.
+// ep_lib/cuda/native_host.py loads this and documents the alternative without it. Unusual cases are left to the Python
+// code, which raises the errors: this code raises none.
 //
-// A torch tensor is read through torch's DLPack exchange table (ATen/dlpack.h, DLPackExchangeAPI): about 50 ns, and no
-// mode of torch, such as that of torch.set_default_device, comes in between.
+// A torch tensor is read through torch's DLPack exchange table (ATen/dlpack.h, DLPackExchangeAPI): about 50 ns, without
+// interference of torch's modes, such as torch.set_default_device's.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -13,7 +14,7 @@
 
 namespace {
 
-// ---- As the standard at dmlc/dlpack has them ------------------------------------------------------------------------
+// ---- As in the standard at dmlc/dlpack ------------------------------------------------------------------------------
 struct DLTensor {
     void* data;
     int32_t device_type, device_id;
@@ -101,7 +102,7 @@ PyObject* describe(PyObject* object) {
     if (!dtype || !device || tensor.ndim > kMostDims || !is_contiguous(tensor)) return nullptr;
     int64_t nbytes = tensor.bits / 8;
     for (int d = 0; d < tensor.ndim; ++d) nbytes *= tensor.shape[d];
-    // Whose memory an empty one is takes more asking; a single float may be negated lazily (`z.conj().imag`).
+    // The owner of an empty tensor takes more work to find; a single float may be lazily negated (`z.conj().imag`).
     if (nbytes == 0 || (tensor.code == kFloat && nbytes == tensor.bits / 8)) return nullptr;
     PyObject* const shape = PyTuple_New(tensor.ndim);
     for (int d = 0; shape && d < tensor.ndim; ++d) PyTuple_SET_ITEM(shape, d, PyLong_FromLongLong(tensor.shape[d]));
@@ -124,7 +125,7 @@ PyObject* describe(PyObject* object) {
     return info;
 }
 
-// A new ArrayInfo of anything that is an array, or what already is one; null, without an exception, for what is none.
+// A new ArrayInfo of any array, or the object itself if it is one; null, without an exception, for other objects.
 PyObject* describe_any(PyObject* object) {
     if (Py_TYPE(object) == tensors.info) return Py_NewRef(object);
     PyObject* info = describe(object);
@@ -138,14 +139,14 @@ PyObject* describe_or_none(PyObject*, PyObject* object) {
     return info ? info : Py_NewRef(Py_None);
 }
 
-// Memory that a tensor lies in and does not own.
+// The owner of a tensor's memory, which the tensor does not own itself.
 struct Lent {
     ManagedTensor managed;
     PyObject* owner;
     int64_t shape[2], strides[2];
 };
 
-void give_back(ManagedTensor* managed) {  // by whatever thread drops the tensor
+void give_back(ManagedTensor* managed) {  // in any thread that drops the tensor
     Lent* const lent = reinterpret_cast<Lent*>(managed);
     if (Py_IsInitialized()) {
         const PyGILState_STATE state = PyGILState_Ensure();
@@ -155,8 +156,8 @@ void give_back(ManagedTensor* managed) {  // by whatever thread drops the tensor
     delete lent;
 }
 
-// lend(address, rows, columns, dtype, device, owner): a torch tensor there that keeps `owner` alive, as its views do.
-// None if torch cannot. `device`: of CUDA; -1: the CPU.
+// lend(address, rows, columns, dtype, device, owner): a torch tensor of that memory; it and its views keep `owner`
+// alive. None if torch cannot. `device`: a CUDA device; -1: the CPU.
 PyObject* lend(PyObject*, PyObject* args) {
     unsigned long long address;
     long long rows, columns;
@@ -183,14 +184,14 @@ PyObject* lend(PyObject*, PyObject* args) {
     tensor.code = found->code, tensor.bits = found->bits, tensor.lanes = 1;
     tensor.shape = lent->shape, tensor.strides = lent->strides;
     void* made = nullptr;
-    if (tensors.table->import_managed(&managed, &made) != 0) {  // it is torch's now, whether torch frees it or not
+    if (tensors.table->import_managed(&managed, &made) != 0) {  // torch owns it now, even if it does not free it
         PyErr_Clear();
         Py_RETURN_NONE;
     }
     return static_cast<PyObject*>(made);
 }
 
-// A torch tensor as it is; false, perhaps with an exception, if it is none, or not contiguous.
+// Reads a contiguous torch tensor; false, perhaps with an exception, for other objects.
 bool look_at_dense(PyObject* object, DLTensor* tensor) {
     bool known = false;
     for (int i = 0; i < tensors.num_types; ++i) known |= Py_TYPE(object) == tensors.types[i];
@@ -198,7 +199,7 @@ bool look_at_dense(PyObject* object, DLTensor* tensor) {
     return tensor->ndim >= 1 && tensor->ndim <= kMostDims && is_contiguous(*tensor);
 }
 
-// use_arrays(ArrayInfo, describe): Python's, for arrays that are no torch tensors.
+// use_arrays(ArrayInfo, describe): sets Python's class and function, for arrays other than torch's.
 PyObject* use_arrays(PyObject*, PyObject* args) {
     PyObject *info, *describe;
     if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &info, &describe)) return nullptr;
@@ -207,7 +208,8 @@ PyObject* use_arrays(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
 }
 
-// use_tensors(table, types, dtypes): `dtypes` is a list of (code, bits, NumPy's dtype). Whether it fits.
+// use_tensors(table, types, dtypes): `dtypes` is a list of (code, bits, NumPy's dtype). Returns whether the table is
+// usable.
 PyObject* use_tensors(PyObject*, PyObject* args) {
     PyObject *capsule, *types, *dtypes;
     if (!PyArg_ParseTuple(args, "OO!O!", &capsule, &PyTuple_Type, &types, &PyList_Type, &dtypes)) return nullptr;
@@ -238,10 +240,10 @@ using LaunchKernel = int (*)(void* function, unsigned, unsigned, unsigned, unsig
 using GetContext = int (*)(void** context);
 
 struct Param {
-    char kind;  // 'p' pointer, 's' struct, 'i' int, 'u' uint, or anything else: not for this code
+    char kind;  // 'p' pointer, 's' struct, 'i' int, 'u' uint, anything else: not supported here
     int size, offset;
     bool is_const, any_element;
-    PyObject* known[kMostKnown];  // dtypes that were found to fit the pointer
+    PyObject* known[kMostKnown];  // dtypes known to fit the pointer
     int num_known;
 };
 
@@ -255,7 +257,7 @@ struct Launch {
     Param params[kMostParams];
 };
 
-// Whether an ArrayInfo may stand for a pointer, as far as that is known; `known` null: for any element, and any use.
+// Whether an ArrayInfo is known to fit a pointer; `known` null: any element type and use.
 bool fits(const Launch& self, PyObject* info, const Param* param) {
     PyObject* const device = PyTuple_GET_ITEM(info, kDevice);
     if (device != self.device && PyUnicode_Compare(device, self.device) != 0) return false;
@@ -282,7 +284,7 @@ bool store_array(const Launch& self, const Param& param, PyObject* arg, char* to
     return ok;
 }
 
-// The bytes of one argument. False: the Python code may take it, or refuse it.
+// Stores the bytes of one argument. False: leave it to the Python code.
 bool store(const Launch& self, const Param& param, PyObject* arg, char* to) {
     switch (param.kind) {
         case 'p':
@@ -309,7 +311,7 @@ bool store(const Launch& self, const Param& param, PyObject* arg, char* to) {
     }
 }
 
-// launch(stream, args, uses): 0, or the driver's error; -1: not done, the Python code is to look at it.
+// launch(stream, args, uses): 0, or the driver's error; -1: not done, left to the Python code.
 PyObject* launch_call(PyObject* object, PyObject* const* given, Py_ssize_t count) {
     const Launch& self = *reinterpret_cast<Launch*>(object);
     const auto not_done = [] {
@@ -337,7 +339,7 @@ PyObject* launch_call(PyObject* object, PyObject* const* given, Py_ssize_t count
     if (self.get_context(&context) != 0 || context != self.context) return not_done();
     int status;
     const unsigned* const d = self.dims;
-    Py_BEGIN_ALLOW_THREADS;  // it waits where the queue is full
+    Py_BEGIN_ALLOW_THREADS;  // it waits if the queue is full
     status = self.launch(self.function, d[0], d[1], d[2], d[3], d[4], d[5], self.shared,
                          reinterpret_cast<void*>(stream), pointers, nullptr);
     Py_END_ALLOW_THREADS;
@@ -418,7 +420,7 @@ PyMethodDef launch_methods[] = {
 
 PyTypeObject launch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// ---- An operation: arrays, and launches with argument blocks that are kept ------------------------------------------
+// ---- An operation: arrays, and launches with kept argument blocks ---------------------------------------------------
 constexpr int kMostSlots = 48, kMostSteps = 4, kMostPatches = 32;
 
 struct Patch {  // the bytes at `offset` of a step's arguments: slots[slot] + add + slots[number] * factor
@@ -457,7 +459,7 @@ bool add_patch(const Operation& self, Step* step, PyObject* given, int begin, in
     return true;
 }
 
-// One parameter: (bytes, patch, ...), with as many bytes as it has.
+// One parameter: (bytes, patch, ...), with the parameter's size in bytes.
 bool add_param(const Operation& self, Step* step, const Param& param, PyObject* given) {
     if (!PyTuple_CheckExact(given) || PyTuple_GET_SIZE(given) == 0) return false;
     PyObject* const bytes = PyTuple_GET_ITEM(given, 0);
@@ -490,7 +492,7 @@ bool add_step(Operation* self, PyObject* given) {
     return true;
 }
 
-// Whether it is (function, dtype, ((slot or -1, length), ...)).
+// Whether the object is a maker: (function, dtype, ((slot or -1, length), ...)).
 bool is_maker(PyObject* maker, int num_given) {
     PyObject *function, *dtype, *shape;
     if (!PyTuple_CheckExact(maker) || !PyArg_ParseTuple(maker, "OOO!", &function, &dtype, &PyTuple_Type, &shape))
@@ -505,8 +507,8 @@ bool is_maker(PyObject* maker, int num_given) {
     return PyTuple_GET_SIZE(shape) <= kMostDims;
 }
 
-// Operation(number of values, makers, steps): a step is (Launch, parameters). A slot is a value given, or behind those the
-// address of an array made. Raises ValueError for what it cannot do.
+// Operation(number of values, makers, steps): a step is (Launch, parameters). Slots are the given values, then the
+// addresses of the made arrays. Raises ValueError for unsupported operations.
 PyObject* operation_new(PyTypeObject* type, PyObject* args, PyObject*) {
     int num_given;
     PyObject *makers, *steps;
@@ -539,7 +541,7 @@ void operation_dealloc(PyObject* object) {
     Py_TYPE(object)->tp_free(object);
 }
 
-// The word of a value: the address of what an ArrayInfo describes, 0 for None, or a number that is not negative.
+// The word of a value: an ArrayInfo's address, 0 for None, or a number that is not negative.
 bool value_of(PyObject* value, uint64_t* word) {
     *word = 0;
     if (value == Py_None) return true;
@@ -547,7 +549,7 @@ bool value_of(PyObject* value, uint64_t* word) {
     return PyLong_CheckExact(value) && store_address(value, reinterpret_cast<char*>(word));
 }
 
-// What a maker makes, by torch's function of (sizes, strides, dtype). Null with torch's exception.
+// The array of a maker, by torch's function of (sizes, strides, dtype). Null with torch's exception.
 PyObject* make_array(PyObject* maker, const uint64_t* slots) {
     PyObject* const shape = PyTuple_GET_ITEM(maker, 2);
     const Py_ssize_t dims = PyTuple_GET_SIZE(shape);
@@ -586,8 +588,8 @@ bool write_values(const Operation& self, const uint64_t* slots) {
     return true;
 }
 
-// run(stream, values): a list of the arrays; (step, the driver's error); None: nothing was launched, since something is
-// not as usual. What a maker raises is raised.
+// run(stream, values): a list of the arrays; (step, the driver's error); None: nothing was launched, because of an
+// unusual case. Raises a maker's exceptions.
 PyObject* operation_run(PyObject* object, PyObject* const* given, Py_ssize_t count) {
     const Operation& self = *reinterpret_cast<Operation*>(object);
     uint64_t slots[kMostSlots];
@@ -631,7 +633,7 @@ PyObject* operation_run(PyObject* object, PyObject* const* given, Py_ssize_t cou
         int status;
         const unsigned* const d = step.launch->dims;
         void** const pointers = const_cast<void**>(step.pointers);
-        Py_BEGIN_ALLOW_THREADS;  // it waits where the queue is full
+        Py_BEGIN_ALLOW_THREADS;  // it waits if the queue is full
         status = step.launch->launch(step.launch->function, d[0], d[1], d[2], d[3], d[4], d[5], step.launch->shared,
                                      reinterpret_cast<void*>(stream), pointers, nullptr);
         Py_END_ALLOW_THREADS;
@@ -649,12 +651,11 @@ PyMethodDef operation_methods[] = {
 
 PyTypeObject operation_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-PyMethodDef functions[] = {
-    {"describe", describe_or_none, METH_O, nullptr},
-    {"lend", lend, METH_VARARGS, nullptr},
-    {"use_arrays", use_arrays, METH_VARARGS, nullptr},
-    {"use_tensors", use_tensors, METH_VARARGS, nullptr},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {{"describe", describe_or_none, METH_O, nullptr},
+                           {"lend", lend, METH_VARARGS, nullptr},
+                           {"use_arrays", use_arrays, METH_VARARGS, nullptr},
+                           {"use_tensors", use_tensors, METH_VARARGS, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "ep_host", nullptr, -1, functions};
 

@@ -7,7 +7,8 @@
 //     write_signal packet ring   patterns made of these: write then signal, data with its signal, credits
 //     slots all_ranks sums groups    pieces of dispatch and combine: exact rows, signals of a grid, sums, rows in groups
 //     net transport              operations that a NIC carries out, and the transport behind them
-//     proxy_command proxy_ring   commands that a kernel pushes and a thread of the host carries out
+//     proxy_command proxy_operations proxy_ring sealed_ring
+//                                commands that a kernel pushes and a thread of the host carries out
 //     peer_copy      what has arrived, handed on to other GPUs of the host
 //     ibgda_shim nixl_device     the device functions of IBGDA/EFA and of NIXL over these transports
 //     tma fp8 trace              bulk copies by TMA, quantisation, values for a simulated timeline

@@ -18,9 +18,6 @@ enum ProxyOp : uint16_t {
 };
 
 // One slot of a ring: one cache line. Offsets are in the symmetric heap.
-//
-// In a sealed ring the host may see the four 16-byte parts of a slot in any order, so each says which command it is of: the
-// lower 16 bits of `number` are in the upper bits of `source` and `signal`, and in `seal`. Elsewhere `number` is enough.
 struct alignas(64) ProxyCommand {
     uint64_t target;
     uint64_t source;
@@ -30,7 +27,7 @@ struct alignas(64) ProxyCommand {
     uint16_t op;
     uint16_t peer;
     uint16_t queue_pair;
-    uint16_t seal;
+    uint16_t seal;    // of a ring behind PCIe (<ep/sealed_ring.cuh>)
     uint64_t place;   // the emulator's: where in the kernel it was pushed; 0 elsewhere
     uint64_t number;  // of the command in its ring, plus 1. Written last: then the slot is full.
 };
@@ -58,8 +55,8 @@ struct ProxyRing {
     ProxyCommand* slots;
     ProxyCredits* credits;
     ProxyProducer* producer;
-    uint64_t num_slots;  // a power of two, at least 32: a warp pushes that many at a time; if sealed at most 32,768
-    uint64_t sealed;     // 1: PCIe lies between the kernels and `slots`, see ProxyCommand and <ep/proxy_ring.cuh>
+    uint64_t num_slots;  // a power of two, at least 32: a warp pushes that many at a time
+    uint64_t sealed;     // 1: PCIe lies between the kernels and `slots` (<ep/sealed_ring.cuh>)
 };
 
 constexpr int kProxySealShift = 48;

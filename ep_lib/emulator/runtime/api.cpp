@@ -1,4 +1,4 @@
-// What Python calls, through ctypes (ep_lib/emulator/library.py mirrors these declarations).
+// The functions that Python calls through ctypes (ep_lib/emulator/library.py mirrors these declarations).
 #include <algorithm>
 #include <dlfcn.h>
 #include <errno.h>
@@ -60,7 +60,7 @@ using namespace epemu;
 
 extern "C" {
 
-// Null if the address space for the heaps cannot be had.
+// Null if there is no address space for the heaps.
 Machine* epemu_create(int ranks, const Settings* settings) {
     return with_memory([&]() -> Machine* {
         auto* m = new Machine(ranks, *settings);
@@ -72,7 +72,7 @@ Machine* epemu_create(int ranks, const Settings* settings) {
 void epemu_destroy(Machine* m) { delete m; }
 
 char* epemu_machine_heap(Machine* m, int rank) { return m->heaps + rank * m->heap_stride; }
-// The heap of a rank is this file from now on, which its process has too. 0, or an errno.
+// Maps a file, which the rank's process maps too, as the rank's heap. 0, or an errno.
 int epemu_map_heap(Machine* m, int rank, int file) {
     void* where = m->heaps + rank * m->heap_stride;
     void* got = mmap(where, m->settings.heap_span, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
@@ -92,7 +92,7 @@ void epemu_forwarded_bytes(Machine* m, uint64_t* sent, uint64_t* received) {
 // No kernel runs any more: the connections end.
 void epemu_end_forwarding(Machine* m) { m->forwarder.reset(); }
 int epemu_link_ended(Machine* m, int rank) { return m->forwarder && m->forwarder->has_ended(rank); }
-// The symmetric arrays that a rank has now: begins and ends, sorted. What it launches after this may touch them.
+// The current symmetric arrays of a rank: begins and ends, sorted. Its later launches may touch them.
 void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t count) {
     with_memory([&] {
         auto now = std::make_shared<std::vector<Range>>();
@@ -115,8 +115,8 @@ void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t co
     });
 }
 
-// Loads a compiled kernel, which reports call `name`. The path must be fresh for a second copy with globals of its own.
-// Null: see epemu_error.
+// Loads a compiled kernel; `name` is its name in reports. A second copy, with its own globals, needs a new path. Null:
+// see epemu_error.
 Image* epemu_load_image(Machine* m, const char* path, const char* name) {
     return with_memory([&]() -> Image* {
         void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -200,7 +200,7 @@ int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest*
         return ++rank.last_ticket;
     });
 }
-// Starts a kernel that runs beside the rank's stream and never ends. It sees every symmetric array that there is.
+// Starts a kernel that runs beside the rank's stream and never ends. It may touch every symmetric array.
 int64_t epemu_launch_service(Machine* m, Image* image, void* entry, const LaunchRequest* r) {
     return with_memory([&]() -> int64_t {
         HostTurn turn(*m);
@@ -248,7 +248,7 @@ int epemu_run(Machine* m, const int64_t* awaited) {
     restore_signal_handlers();
     return static_cast<int>(m->fault == Fault::kHang ? Outcome::kStopped : outcome);
 }
-// Lets everything that is in flight arrive, as far as it can.
+// Delivers all operations in flight, as far as possible.
 void epemu_drain_network(Machine* m) {
     with_memory([&] {
         machine = m;
@@ -263,17 +263,17 @@ void epemu_drain_network(Machine* m) {
     checker = nullptr;
     timed = nullptr;
 }
-// Nothing travels from one rank to another any more: a broken link, for what a learner's kernel does about it.
+// Breaks the link from one rank to another, to test a learner's kernel.
 void epemu_break_link(Machine* m, int from, int to) { m->network->links[from * m->num_ranks + to].broken = true; }
 // The most blocks that were resident at one time, over all ranks.
 uint64_t epemu_most_resident_blocks(Machine* m) { return m->most_resident_blocks; }
 uint64_t epemu_in_flight(Machine* m) { return m->network->in_flight.size(); }
-// How long the program was so far, as PCT counts: Settings::program_steps of later runs.
+// The length of the program so far in PCT's steps: Settings::program_steps of later runs.
 uint64_t epemu_steps(Machine* m) { return m->steps; }
 int epemu_pct_depth(uint64_t seed) { return pct_depth(seed); }
 const char* epemu_report(Machine* m) { return m->report.c_str(); }
 
-// Where kernels met what a GPU defines and C++ does not, as JSON; while checks are off.
+// Places where kernels did something that is defined on a GPU but not in C++, as JSON; only without checks.
 const char* epemu_other_values(Machine* m) {
     return with_memory([&]() -> const char* {
         m->findings = "[";
@@ -306,13 +306,13 @@ int epemu_check_begin(Machine* m, int plain_volatile, int weak_memory) {
         return 0;
     }
 }
-// From now on the checker keeps each access.
+// Makes the checker keep accesses from now on.
 void epemu_check_keep_accesses(Machine* m, uint64_t most) { m->checker->kept_accesses = most; }
 const AccessRecord* epemu_check_accesses(Machine* m, uint64_t* count) {
     *count = m->checker->accesses.size();
     return m->checker->accesses.data();
 }
-// Under checks: what happens from here on is recorded, up to so many events.
+// Under checks: records events from here on, up to `limit`.
 void epemu_record_begin(Machine* m, uint64_t limit) {
     with_memory([&] { m->recorder = std::make_shared<Recorder>(*m, limit); });
 }
@@ -326,14 +326,14 @@ const char* epemu_record_info(Machine* m) {
         return m->findings.c_str();
     });
 }
-// Memory that the host gives out without a value: reads of it are findings until somebody writes there.
+// Marks memory that the host allocates uninitialised: reads before the first write are findings.
 void epemu_check_unwritten(Machine* m, uint64_t begin, uint64_t end) {
     with_memory([&] {
         if (m->checker) m->checker->fill_unwritten(begin, end);
     });
 }
 void epemu_check_end(Machine* m) { m->checker.reset(); }
-// What the host of a rank knows: its launches up to a ticket have ended; or (rank -1) all hosts have met.
+// A synchronisation of a rank's host: its launches up to a ticket have ended; or (rank -1) all hosts have met.
 void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
     with_memory([&] {
         if (rank < 0) m->schedule->hosts_met();
@@ -351,7 +351,7 @@ void epemu_host_access(Machine* m, int rank, uint64_t address, uint64_t bytes, i
         if (m->checker) m->checker->host_access(rank, address, bytes, writes != 0, where);
     });
 }
-// Who waited where when only a limit of time could end it; empty if that has not been.
+// The waiting threads and their places at the time when only a time limit could end the run; empty if there was none.
 const char* epemu_quiescence(Machine* m) { return m->quiescence.c_str(); }
 const char* epemu_polls(Machine* m) {
     return with_memory([&]() -> const char* {
@@ -374,7 +374,7 @@ const char* epemu_findings(Machine* m) {
 
 }  // extern "C"
 
-// Virtual time as Python sees it (ep_lib/emulator/library.py mirrors these), and what kernels say about themselves.
+// Virtual time as Python sees it (ep_lib/emulator/library.py mirrors these), and values that kernels report.
 using namespace epemu;
 
 extern "C" {
@@ -384,7 +384,7 @@ void epemu_time_begin(Machine* m, const HardwareModel* hardware) {
     with_memory([&] {
         auto virtual_time = std::make_unique<VirtualTime>(*m, *hardware);
         m->time = virtual_time.get();
-        m->schedule = std::move(virtual_time);  // what is earliest runs, whatever the seed
+        m->schedule = std::move(virtual_time);  // the earliest event is next, for every seed
     });
 }
 

@@ -71,7 +71,7 @@ uint32_t reduce(const Warp* warp, uint32_t mask, int op) {
     return total;
 }
 
-// Of a mask, in words: "lane 3", "lanes 20 to 31".
+// A mask in words: "lane 3", "lanes 20 to 31".
 std::string lanes_text(uint32_t mask) {
     std::string text = mask & (mask - 1) ? "lanes " : "lane ";
     for (int begin = 0, end; begin < kWarpSize; begin = end + 1) {
@@ -83,7 +83,7 @@ std::string lanes_text(uint32_t mask) {
     return text;
 }
 
-// A lane reads another one that takes no part in the shuffle.
+// A lane reads from a lane that takes no part in the shuffle.
 void no_source(const Warp& warp, const Fiber& f, int source) {
     const uint32_t had = ~0u >> (kWarpSize - warp.num_lanes), ended = f.mask & had & warp.exited;
     char mask[16];
@@ -99,11 +99,14 @@ void no_source(const Warp& warp, const Fiber& f, int source) {
     if (const uint32_t none = f.mask & ~had; none)
         detail += (ended ? ", and " : "") + lanes_text(none) + ", which the block does not have";
     checker->undefined(&f, f.pc, "shuffle",
-                       "a shuffle before lanes leave, or no use of what it gives from lane " + std::to_string(source),
+                       "a shuffle before lanes leave (and none in a branch whose mask names lanes outside of it), or "
+                       "no use of what it "
+                       "gives from lane " +
+                           std::to_string(source),
                        detail + ": they take no part");
 }
 
-// Lanes that a mask names have ended, and the operation goes on without them.
+// Notes that lanes of a mask have ended; the operation continues without them.
 void ended_instead(const Warp& warp, const Fiber& f, uint32_t ended) {
     char mask[16];
     snprintf(mask, sizeof mask, "0x%x", f.mask);
@@ -130,7 +133,7 @@ void compute_warp_op(Warp* warp, uint32_t mask, int op) {
             case EPEMU_SHFL_XOR: {
                 const int source = shuffle_source(op, f.lane, f.arg, f.width);
                 // Reading a lane outside the mask is undefined in CUDA. Here the lane gets its own value, under the
-                // checker any: if that matters, results differ from seed to seed.
+                // checker a random one: results that depend on it then differ between seeds.
                 f.result = mask >> source & 1 ? warp->lanes[source].value : checker ? machine->random.next() : f.value;
                 if (checker && !(mask >> source & 1)) no_source(*warp, f, source);
                 break;
@@ -149,7 +152,7 @@ void compute_warp_op(Warp* warp, uint32_t mask, int op) {
 }
 
 // Ends the operation in which lane `one` waits if the other lanes of its mask wait there too. Lanes that have exited do
-// not count, nor do those that a part warp never had. Whether it did; of the lanes, those of `running` need no waking.
+// not count, nor do missing lanes of a partial warp. Returns whether it ended; the lanes of `running` need no waking.
 bool complete_warp_op(Warp* warp, const Fiber& one, uint32_t running) {
     const uint32_t there = ~0u >> (kWarpSize - warp->num_lanes) & ~warp->exited;
     const uint32_t named = one.mask, mask = named & there;
@@ -158,10 +161,10 @@ bool complete_warp_op(Warp* warp, const Fiber& one, uint32_t running) {
     bool together = true;
     for_each_lane(warp, mask, [&](const Fiber& f) { together &= f.op == op && f.mask == named; });
     if (!together) return false;
-    if (const uint32_t ended = named & warp->exited; checker && ended) ended_instead(*warp, one, ended);
     if (checker && op == EPEMU_WARP_SYNC) checker->syncwarp(warp, mask);
     machine->schedule->join(warp, mask);
     compute_warp_op(warp, mask, op);
+    if (const uint32_t ended = named & warp->exited; checker && ended) ended_instead(*warp, one, ended);
     warp->arrived &= ~mask;
     if (const uint32_t others = mask & ~running) machine->schedule->ready(warp, others);
     return true;
@@ -189,7 +192,7 @@ namespace {
 
 constexpr unsigned kNamedBarriers = 16;
 
-// Lets the threads of a named barrier go if all are there. Whether they were.
+// Releases the threads of a named barrier if all have arrived. Returns whether it did.
 bool complete(Block* block, size_t index) {
     Block::Named& barrier = block->named[index];
     if (barrier.arrived.size() < (barrier.threads ? barrier.threads : static_cast<unsigned>(block->live))) return false;
@@ -208,12 +211,14 @@ void named_barriers_maybe_complete(Block* block) {
         if (!complete(block, i)) i++;
 }
 
-// Called when no lane of the warp can run: lanes that wait at the same place have converged.
+// Called when no lane of the warp can run: lanes that wait at the same place have converged. Those that are furthest
+// behind go on first, and may catch up with the others, as they do on GPUs.
 void resolve_activemask(Warp* warp) {
-    const uintptr_t pc = warp->lanes[__builtin_ctz(warp->in_activemask)].pc;
+    uintptr_t pc = UINTPTR_MAX;
+    for_each_lane(warp, warp->in_activemask, [&](const Fiber& f) { pc = std::min(pc, f.pc); });
     uint32_t together = 0;
     for_each_lane(warp, warp->in_activemask, [&](const Fiber& f) { together |= (f.pc == pc ? 1u : 0u) << f.lane; });
-    // Nothing says that lanes have converged: under the checker only some of them may have.
+    // CUDA does not guarantee that lanes have converged: under the checker only some may have.
     constexpr uint32_t kSplitOneIn = 4;
     if (checker && machine->schedule->choose(Choice::kSplit, kSplitOneIn) == 0) {
         const uint32_t first = together & -together;
@@ -249,7 +254,7 @@ int epemu_syncthreads(int op, int predicate, unsigned site) {
     me->pc = EPEMU_PC;
     barrier_maybe_complete(block);
     switch_to_scheduler();
-    // Still those of this barrier: the next one completes only when this thread has arrived there too.
+    // The results still belong to this barrier: the next one completes only after this thread arrives there.
     switch (op) {
         case EPEMU_BARRIER_AND: return block->barrier_result == block->participants;
         case EPEMU_BARRIER_OR: return block->barrier_result != 0;
@@ -326,7 +331,7 @@ uint64_t epemu_heap_bytes() { return machine->settings.heap_span; }
 using namespace epemu;
 
 namespace {
-constexpr uint64_t kTickNs = 20;  // what one look at the clock costs in virtual time
+constexpr uint64_t kTickNs = 20;  // the cost of reading the clock in virtual time
 
 // A loop that looks at the clock may end by time alone.
 void time_matters() {

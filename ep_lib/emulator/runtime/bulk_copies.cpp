@@ -15,7 +15,7 @@
 namespace epemu {
 namespace {
 
-constexpr uint32_t kDelayOneIn = 4;  // copies that are held up
+constexpr uint32_t kDelayOneIn = 4;  // one copy in so many is delayed
 constexpr const char* kNoRound =
     "tma_wait for a round that no tma_arrive began (the phase is 0 for the first round, then 1, 0, 1, ...)";
 constexpr uint32_t kLongestDelay = 7;  // as a power of two, in steps of the network
@@ -120,7 +120,7 @@ void make_copies(const BulkCopies::LateGroup& group) {
     }
 }
 
-// A thread that waits for groups looks again.
+// Wakes a thread that waits for groups.
 void wake_poster(BulkCopies::Thread& thread, Fiber* fiber) {
     if (!std::exchange(thread.waits, false)) return;
     machine->schedule->woke(fiber);
@@ -232,7 +232,7 @@ void epemu_bulk_wait(uint64_t* barrier, uint32_t phase) {
     for (;;) {
         BulkCopies::Barrier& b = barrier_at(address, pc);
         if ((b.rounds & 1) != (phase & 1)) break;
-        if (current->lane == 0) {  // the lane that arrives: nobody else will
+        if (current->lane == 0) {  // lane 0 arrives for all
             if (!b.arrived) raise_fault(Fault::kTrap, pc, 0, kNoRound);
             if (!b.under_way)
                 raise_fault(Fault::kTrap, pc, 0,
@@ -248,7 +248,7 @@ void epemu_bulk_wait(uint64_t* barrier, uint32_t phase) {
     maybe_preempt();
 }
 
-// Lane 0 posts; of the others it is known only that they have come so far.
+// Lane 0 posts; the other lanes only mark that they have come this far.
 void epemu_bulk_store(void* global, const void* shared, uint32_t bytes) {
     if (checker) checker->store_called(current);
     if (current->lane != 0) return;
@@ -261,7 +261,7 @@ void epemu_bulk_commit() {
     thread.groups.emplace_back();
 }
 
-// Until all but the last `but` groups have been read, or written too.
+// Waits until all but the last `but` groups have been read, or also written.
 void epemu_bulk_wait_groups(int but, bool written) {
     const uintptr_t pc = EPEMU_PC;
     BulkCopies::Thread& thread = machine->network->copies.threads[current];

@@ -1,5 +1,5 @@
-// What the checker watches: ids of threads and blocks, launches and hosts, accesses to memory, what orders threads, and
-// operations of NICs. What a conflict means and how it is reported is in checker_findings.cpp.
+// What the checker watches: ids of threads and blocks, launches and hosts, memory accesses, the order of threads, and
+// operations of NICs. checker_findings.cpp classifies and reports conflicts.
 #include <algorithm>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +18,10 @@ Checker* checker;
 namespace {
 
 constexpr size_t kGranule = 16, kPage = 4096, kCachedPages = 1024;
-constexpr size_t kFewSlots = 6;     // beside a granule; from then on they are kept by thread
-constexpr size_t kRacesAtOnce = 4;  // of one access with a crowd, that are looked at
-constexpr size_t kLocations = 16;   // whose releases and acquires a thread remembers
-constexpr size_t kPublishers = 16;  // of a location, that are told apart by block
+constexpr size_t kFewSlots = 6;     // beside a granule; more are kept by thread
+constexpr size_t kRacesAtOnce = 4;  // races of one access with a crowd that are examined
+constexpr size_t kLocations = 16;   // a thread remembers its releases and acquires at so many
+constexpr size_t kPublishers = 16;  // of a location that are distinguished by block
 constexpr uint64_t kManyBlocks = ~0ull, kNoBlock = ~1ull;
 constexpr uint32_t kIdChunk = 32;
 
@@ -62,7 +62,7 @@ Checker::Cells Checker::reserve_cells(size_t granules) {
             reserve<Rest>(granules * sizeof(Rest))};
 }
 
-// Cells of a large array lie in huge pages: accesses to it go all over them, and would miss the TLB all the time.
+// Cells of a large array lie in huge pages: scattered accesses would miss the TLB otherwise.
 void Checker::has_arrays(int rank, const std::vector<Range>& arrays) {
     forget_histories();  // memory may serve other arrays from now on
     constexpr size_t kLarge = 4 << 20;
@@ -250,7 +250,7 @@ void Checker::fill_unwritten(uintptr_t begin, uintptr_t end) {
         if (Cell cell = cell_at(a); cell.written()) cell.forget_written();
 }
 
-// All of it, and the whole word around it: one or two bytes may hold the same by chance.
+// Compares the whole word around it as well: one or two bytes may match by chance.
 bool Checker::is_unwritten(uintptr_t address, size_t size) {
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
     if (in_shared < kSharedSlots * kSharedSlotBytes) return false;
@@ -270,7 +270,7 @@ inline Checker::Cell Checker::cell_at(uintptr_t address) {
     return cells_of_page(address / kPage)[address % kPage / kGranule];
 }
 
-// The scope that an operation needs to reach from one thread to another.
+// The scope that an operation needs to synchronise one thread with another.
 int Checker::scope_between(const ThreadCheck& t, int rank, uint64_t block) {
     if (t.block == block) return EPEMU_SCOPE_BLOCK;
     return t.rank == rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
@@ -280,7 +280,7 @@ uint64_t Checker::block_of(uint32_t id, uint32_t time) const {
     return ids_of(id).nic ? kNoBlock : past_of(id, time).block;
 }
 
-// Whether the two may not happen at the same time: one of them writes, and they are not both atomic for each other.
+// Whether the two accesses conflict: one of them writes, and they are not atomic to each other.
 bool Checker::conflict(const Access& a, const Slot& slot) const {
     if (!((a.flags | slot.flags) & kWrites)) return false;
     if (!(a.flags & slot.flags & kAtomic) || a.bytes != slot.bytes) return true;
@@ -293,7 +293,7 @@ bool Checker::conflict(const Access& a, const Slot& slot) const {
                             : scope_between(a.t, ids.rank, past_of(slot.id, slot.time).block));
 }
 
-// Whether all that could conflict with an access that happens before this one conflicts with this one too.
+// Whether any access that conflicts with the older one conflicts with this one too.
 inline bool Checker::replaces(const Access& a, const Slot& slot) const {
     if (slot.bytes & ~a.bytes) return false;
     if ((slot.flags & kWrites) && !(a.flags & kWrites)) return false;
@@ -304,7 +304,7 @@ inline bool Checker::replaces(const Access& a, const Slot& slot) const {
            (slot.id == a.t.id || block_of(slot.id, slot.time) == a.t.block);
 }
 
-// Inlined where almost all accesses pass: to the first slot of a cell.
+// Inlined, since almost all accesses end here, at the first slot of a cell.
 __attribute__((always_inline)) inline Checker::Fate Checker::compare_first(const Slot& slot, const Access& a,
                                                                            const Cell& cell, bool* again) {
     if (!(slot.bytes & a.bytes)) return Fate::kStays;
@@ -313,7 +313,7 @@ __attribute__((always_inline)) inline Checker::Fate Checker::compare_first(const
         ((a.flags & kAtomic) ? a.bytes == slot.bytes : !(a.bytes & ~slot.bytes)))
         return Fate::kSame;
     if (!mine) {
-        if (a.own_memory && ids_of(slot.id).rank != a.t.rank) return Fate::kGoes;  // another's array, there before
+        if (a.own_memory && ids_of(slot.id).rank != a.t.rank) return Fate::kGoes;  // an earlier array of another rank
         if (!happens_before(slot.id, slot.time, a.t.clock)) {
             if (conflict(a, slot)) {
                 a.told = true;
@@ -336,7 +336,7 @@ Checker::Fate Checker::compare(const Slot& slot, const Access& a, const Cell& ce
     return compare_first(slot, a, cell, again);
 }
 
-// The same for many accesses of one kind: most of the time, what they have in common tells enough.
+// The same for many accesses of one kind: usually their common part decides.
 Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& cell, bool again) {
     if (!(crowd.bytes & a.bytes)) return Fate::kStays;
     if (a.own_memory && crowd.rank != a.t.rank) return Fate::kGoes;
@@ -379,7 +379,7 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
 
 void Checker::touch_cell(Cell cell, const Access& a) {
     Slot* place = nullptr;
-    Slot* wider = nullptr;  // what this thread has done on the same line, with other bytes
+    Slot* wider = nullptr;  // this thread's access on the same line to other bytes
     const bool writes_plainly = (a.flags & (kWrites | kAtomic)) == kWrites;
     bool again = writes_plainly && !(a.bytes & ~cell.written());
     bool left = false;
@@ -438,7 +438,7 @@ void Checker::touch_cell(Cell cell, const Access& a) {
     }
     const bool had_rest = cell.has_rest();
     if (writes_plainly) cell.add_written(a.bytes);
-    // Where that has just opened the rest, this access goes beside.
+    // If this call has just opened the rest, this access goes there.
     if (place == cell.second && !cell.has_second() && cell.has_rest() != had_rest) place = nullptr;
     if ((a.flags & kWrites) && cell.synchronises()) overwritten(a);
     const auto flags = static_cast<uint8_t>(a.flags | (again ? kAgain : 0));
@@ -460,7 +460,7 @@ inline Checker::JoinedCrowd& Checker::joined_crowd(const Cell& cell, const Acces
     return joined_crowds_[mixed >> (64 - kJoinedBits)];
 }
 
-// Whether a lane of this warp has just made this access, and what came of it comes of this one.
+// Whether a lane of this warp has just made the same access, so that this one has the same outcome.
 inline bool Checker::joins_crowd(const Cell& cell, const Access& a) {
     const JoinedCrowd& j = joined_crowd(cell, a);
     const uint32_t lane = a.t.id % kWarpSize;
@@ -478,7 +478,8 @@ inline bool Checker::joins_crowd(const Cell& cell, const Access& a) {
     return true;
 }
 
-// A read has joined a crowd. The other lanes of its warp need not look again at what was ordered before this one.
+// Notes that a read has joined a crowd, so that other lanes of its warp can skip the accesses that are ordered before
+// this one.
 void Checker::has_joined(const Cell& cell, const Access& a, Crowd* crowd) {
     More& more = more_[cell.more() - 1];
     JoinedCrowd& j = joined_crowd(cell, a);
@@ -506,7 +507,7 @@ void Checker::has_joined(const Cell& cell, const Access& a, Crowd* crowd) {
          place};
 }
 
-// touch_cell, where an earlier access may tell what comes of it. Inlined: almost all accesses end here.
+// touch_cell with a shortcut: an earlier access may decide the outcome. Inlined: almost all accesses end here.
 __attribute__((always_inline)) inline void Checker::step(Cell cell, const Access& a) {
     const Words first(*cell.first);
     const uint64_t of_cell = first.high >> 56;
@@ -561,7 +562,7 @@ void Checker::Crowd::add(const Slot& slot) {
     known = VectorClock();
 }
 
-// Beside the cell, which is full. Returns the crowd that the access has joined, if it has.
+// Keeps an access outside of the cell, which is full. Returns the crowd that the access has joined, if it has.
 Checker::Crowd* Checker::remember(Rest& rest, const Slot& access) {
     if (!rest.more) {
         uint32_t index = static_cast<uint32_t>(more_.size());
@@ -628,7 +629,7 @@ void Checker::touch_run(Cell cell, uintptr_t end, const Access& first) {
     }
 }
 
-// Notes that these bytes of shared memory are written, if they are. Whether any of them has been before.
+// Marks these bytes of shared memory as written, if this access writes. Returns whether any was written before.
 inline bool Checker::any_written_in_shared(size_t offset, size_t size, bool writes) {
     uint16_t any = 0;
     for (const size_t end = offset + size; offset < end;) {
@@ -643,7 +644,7 @@ inline bool Checker::any_written_in_shared(size_t offset, size_t size, bool writ
 }
 
 void Checker::keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uint8_t details) {
-    constexpr size_t kRepeats = 16;  // a loop that polls would fill it
+    constexpr size_t kRepeats = 16;  // a polling loop would fill the log
     if (accesses.size() >= kept_accesses) return;
     const Ids& ids = ids_of(t.id);
     const int32_t block = ids.nic ? 0 : static_cast<int32_t>(past_of(t.id, t.time).index.x);
@@ -670,7 +671,7 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
     const bool heap = in_heaps < m_.heaps_bytes, shared = in_shared < kSharedSlots * kSharedSlotBytes;
     const bool any_written = !shared || any_written_in_shared(in_shared, size, flags & kWrites);
     const size_t first = address % kGranule;
-    // A shift by more bits than there are would let the compiler believe that no access is that long.
+    // A shift by more bits than the type has is undefined: the compiler would conclude that no access is that long.
     const auto bytes = static_cast<uint16_t>((size < kGranule ? (1u << size) - 1 : 0xffffu) << first);
     const Access a = {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared};
     const Cell cell = cell_at(address);
@@ -685,7 +686,7 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
     } else {
         touch_run(cell, address + size, a);
     }
-    // Some byte is enough: what lies between the members of a struct is copied, and never written.
+    // One written byte is enough: the padding of a struct is copied, but never written.
     if (!any_written && (!(flags & kWrites) || (details & kReadsToo))) never_written(t, flags, pc, address, size);
 }
 
@@ -693,7 +694,7 @@ void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags
     if (!size) return;
     fiber->check->last_pc = static_cast<uint32_t>(pc);
     if (!(flags & kWrites)) {
-        // The compiler may make it a load by the read-only path.
+        // The compiler may use the read-only path for this load.
         for (const Range& range : fiber->block->launch->read_only)
             if (address - range.begin < range.end - range.begin) read_only(fiber, address, size, pc);
         read_of_memory(*fiber->check, address, size, flags, pc);
@@ -702,8 +703,8 @@ void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags
     touch(*fiber->check, address, size, flags, pc);
 }
 
-// The read-only path keeps what it has read for as long as the kernel runs. Data of other kernels may come while this one
-// runs, if it has not looked there before; what the same kernel writes, here or on another rank, should not be read so.
+// The read-only path caches values while the kernel runs. Data of other kernels may arrive meanwhile, if this kernel
+// has not read there before; data that the same kernel writes, here or on another rank, must not be read so.
 void Checker::read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc) {
     if (is_on_stack(fiber, address)) return;
     const ThreadCheck& t = *fiber->check;
@@ -770,7 +771,8 @@ void Checker::join(ThreadCheck& t, const Known& known) {
     join(t.proxied, known.proxied);
 }
 
-// What threads synchronise by, if any has released there. Another owner's memory may have been at this address before.
+// The location that threads synchronise on, if any has released there. The address may have belonged to another owner
+// before.
 Checker::Location* Checker::known_location(const ThreadCheck& t, uintptr_t address, int size) {
     const auto granule = locations_.find(address / kGranule);
     if (granule == locations_.end()) return nullptr;
@@ -801,7 +803,7 @@ Checker::Location& Checker::location(const ThreadCheck& t, uintptr_t address, in
     return *known_location(t, address, size);
 }
 
-// What was published at a location is gone with what was stored there, unless by the atomic of just this width.
+// A store ends the publications of a location, unless it is an atomic of exactly this width.
 void Checker::overwritten(const Access& a) {
     const auto granule = locations_.find(a.address / kGranule);
     if (granule == locations_.end()) return;
@@ -866,7 +868,7 @@ void Checker::release_into(Write& w, const Location& l, ThreadCheck& t, int orde
     if (earlier) contribute_known(earlier->known);
 }
 
-// Whether an atomic of this scope sees this write as one.
+// Whether an atomic of this scope sees this write as atomic.
 bool Checker::observes(const Write& w, const ThreadCheck& t, int scope) const {
     return w.strong && std::min(w.scope, scope) >= scope_between(t, w.rank, w.block);
 }
@@ -880,8 +882,8 @@ void Checker::observe(Location& l, const Write& w, const ThreadCheck& t) {
     all.push_back({w.chain, w.number, t.time});
 }
 
-// Whether this access comes after a strong read that observed the other one, a strong write to the same place: its own
-// thread's, or one that happens before it.
+// Whether a strong read before this access has observed the other access, a strong write to the same place. The read is
+// in this thread or happens before this access.
 bool Checker::has_observed(const Access& a, const Slot& slot) const {
     if ((slot.flags & (kWrites | kAtomic)) != (kWrites | kAtomic)) return false;
     if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) return false;
@@ -906,7 +908,7 @@ void Checker::acquire_from(const Write* w, ThreadCheck& t, uintptr_t address, in
                            uint32_t pc) {
     const bool acquire = acquires(order);
     const uint32_t before = w ? t.clock.get(w->writer) : 0;
-    if (acquire && !t.seen.empty()) {  // what was seen there before, by a relaxed read
+    if (acquire && !t.seen.empty()) {  // seen there earlier by a relaxed read
         for (AtLocation& seen : t.seen) {
             if (seen.address != address || seen.size != size) continue;
             for (int s = scope; s >= EPEMU_SCOPE_BLOCK; s--) join(t, std::exchange(seen.known[s], Known()));
@@ -941,7 +943,7 @@ void Checker::acquire_from(const Write* w, ThreadCheck& t, uintptr_t address, in
     if (why != Hint::kNone) t.owner->hint = {why, w->writer_rank, w->store_pc, pc, w->writer, w->stored};
 }
 
-// `w`: the location itself, or a write behind what is there.
+// `w`: the location itself, or a write ordered before the current value.
 void Checker::wrote_atomically(Location& l, Write& w, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc,
                                bool updates) {
     constexpr uint32_t kBehind = 1u << 31;
@@ -976,7 +978,7 @@ void Checker::note_acquired(ThreadCheck& t, const Write& w, uint32_t pc) {
     remember(ranks_[t.rank].acquired);
 }
 
-// What an acquire has learned is known already when its own access is looked at.
+// An acquire's knowledge already applies to its own access.
 bool Checker::load(Fiber* fiber, uintptr_t address, uint64_t* value, int size, int order, int scope, uintptr_t pc) {
     if (is_on_stack(fiber, address)) return false;
     machine->schedule->touched(address, static_cast<size_t>(size), Touch::kRead);
@@ -1030,7 +1032,7 @@ bool Checker::store(Fiber* fiber, uintptr_t address, const uint64_t* value, int 
     return newest;
 }
 
-// The read of a read-modify-write that needs what was there.
+// The read of a read-modify-write that uses the old value.
 void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc) {
     if (is_on_stack(fiber, address)) return;
     read_of_memory(*fiber->check, address, static_cast<size_t>(size), atomic_flags(EPEMU_RELAXED, scope, true), pc);
@@ -1058,7 +1060,7 @@ void Checker::found(Fiber* fiber, uintptr_t address) {
     unwritten_swaps_.erase(swap);
 }
 
-// A read-modify-write: what it observes stays published with it.
+// A read-modify-write: the writes that it observes stay published with it.
 void Checker::update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                      const Behind* behind) {
     if (is_on_stack(fiber, address)) return;
@@ -1118,7 +1120,7 @@ void Checker::order_by_fence(ThreadCheck& t, int order, int scope) {
     }
 }
 
-// What happened before any of these threads happens before all of them from now on. The joined clock is made while no
+// Joins the clocks of these threads: the past of each happens before all of them. The joined clock is made while no
 // other one shares its nodes.
 template <class Each>
 void Checker::join_all(const Each& each) {
@@ -1140,11 +1142,19 @@ void Checker::join_all(const Each& each) {
     });
 }
 
-// Whose own writes a meeting of so many threads tells to nobody.
+// The thread itself if it meets no other, so that its writes are published to no one.
 static uint32_t alone(size_t threads, const ThreadCheck& t) { return threads > 1 ? Recorder::kAnyone : t.id; }
 
 void Checker::barrier(Block* block) {
     const Fiber* first = nullptr;
+    if (block->arrived < block->num_threads)
+        for (const Fiber& f : block->fibers)
+            if (f.state == State::kBarrier) {
+                Past& past = ids_[ids_by_chunk_[block->check->first_id / kIdChunk]].past.back();
+                past.few = block->arrived;
+                past.first_of_few = f.check->id;
+                break;
+            }
     join_all([&](auto&& use) {
         for (Fiber& f : block->fibers)
             if (f.state == State::kBarrier) use(*f.check);
@@ -1192,11 +1202,11 @@ void Checker::syncwarp(Warp* warp, uint32_t mask) {
 
 // ---- operations of NICs, as threads of their own ------------------------------------------------------------------
 //
-// Each begins with the clock of its poster. When it writes, its clock has joined what its fabric keeps before it: on rc
-// all that was posted earlier on its queue pair, on any fabric what a fence put before it.
+// Each begins with the clock of its poster. When it writes, its clock has joined the operations that its fabric orders
+// before it: on rc all earlier ones of its queue pair, on any fabric those before a fence.
 namespace {
 
-constexpr uint32_t kOpIds = 256;  // taken at once; an id rests while others are used, so that races stay visible
+constexpr uint32_t kOpIds = 256;  // reserved at once; an id rests while others are used, so that races stay visible
 
 uint8_t system_atomic(bool staged) {
     return static_cast<uint8_t>(kWrites | kAtomic | EPEMU_SCOPE_SYSTEM << kScopeShift | (staged ? kStaged : 0));
@@ -1233,7 +1243,7 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     VectorClock& known = check->writer.clock;
     known.join(link(fences_, op.source_rank, op.target_rank, op.queue_pair));
     known.join(link(fences_, op.source_rank, op.target_rank, -1));
-    // A queue pair of rc keeps the order, except that a get may read late: what follows may already have been written.
+    // A queue pair of rc keeps the order, except that a get may read late: later operations may already have written.
     const bool gets = op.kind == NetKind::kGet;
     VectorClock& in_order = link(gets ? read_ : written_, op.source_rank, op.target_rank, op.queue_pair);
     if (m_.network->settings.kind != Fabric::kSrd) {
@@ -1275,7 +1285,7 @@ void Checker::net_wrote(NetOp& op, uintptr_t address, size_t bytes) {
     touch(check_of(op).writer, address, bytes, kWrites, op.poster.pc);
 }
 
-// This operation, and all that happened before it, happens before what follows an acquire of the signal.
+// This operation, and everything before it, happens before the code behind an acquire of the signal.
 void Checker::net_signalled(NetOp& op, uint64_t now) {
     ThreadCheck& t = check_of(op).writer;
     records_[check_of(op).record].delivered = m_.picks;
@@ -1351,8 +1361,8 @@ void Checker::copy_posted(NetOp& op, Fiber* poster, BulkCheck* check) {
         touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
         return;
     }
-    // The way of threads to memory. It is written last of all, and may be from now on: who comes too late for this one
-    // has not come yet.
+    // The copy uses the generic proxy. Its write comes last, but counts from now on: later conflicting accesses are
+    // still to come.
     if (op.copy->source_bytes) touch(reader, op.from, op.copy->source_bytes, 0, op.poster.pc);
     touch(threads->writer, op.to, op.bytes, kWrites, op.poster.pc);
 }
@@ -1383,19 +1393,19 @@ void Checker::copy_wrote(NetOp& op) {
     op.check = nullptr;
 }
 
-// The barrier itself is an object of atomics that the block shares.
+// The barrier itself is a shared object with atomic accesses.
 Known Checker::barrier_arrived(Fiber* fiber, uintptr_t barrier, uintptr_t pc) {
     touch(*fiber->check, barrier, sizeof(uint64_t), atomic_flags(EPEMU_RELEASE, EPEMU_SCOPE_BLOCK, true), pc,
           kReadsToo);
     return publish(*fiber->check);
 }
 
-// `again`: for a round that this thread has waited for before.
+// `again`: this thread has waited for this round before.
 void Checker::barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, bool again, uintptr_t pc) {
     join(*fiber->check, complete);
     fiber->check->asked_again_pc = again ? static_cast<uint32_t>(pc) : 0;
     fiber->check->waited_pc = static_cast<uint32_t>(pc);
-    if (fiber->lane == 0)  // what holds for the one that arrives holds for the others
+    if (fiber->lane == 0)  // lane 0 arrives for all lanes
         touch(*fiber->check, barrier, sizeof(uint64_t), atomic_flags(EPEMU_ACQUIRE, EPEMU_SCOPE_BLOCK, false), pc);
     if (recorder) recorder->learned(fiber->check->clock, fiber->check->rank, fiber->check->id);
 }
@@ -1431,7 +1441,7 @@ void Checker::rounds_end_with_block(const Known& complete, const Block* block) {
 }
 
 void Checker::copy_outlives(const NetOp& op, const Block* block) {
-    if (op.kind != NetKind::kBulkLoad) return;  // a store may, when it has been read
+    if (op.kind != NetKind::kBulkLoad) return;  // a store may continue after its read
     const BulkCheck& check = op.copy->check;
     const Side side = {check.id, check.time + 1, static_cast<uint32_t>(op.poster.pc), kWrites};
     Finding& finding = note(side, side);
@@ -1449,7 +1459,7 @@ void Checker::polled(uintptr_t address, uintptr_t pc) {
     polled_at_.insert(static_cast<uint32_t>(pc));
 }
 
-// What happened before it, bulk copies see from now on.
+// Later bulk copies see everything before this fence.
 void Checker::proxy_fence(Fiber* fiber) {
     ThreadCheck& t = *fiber->check;
     t.proxied = t.clock;

@@ -1,21 +1,20 @@
-// The checker: which accesses nothing orders, and what is missing between them.
+// The checker: finds unordered conflicting accesses, and the synchronisation that is missing between them.
 //
 // Happens-before is the causality order of the PTX memory model. A thread's own program, __syncthreads and
 // __syncwarp order; a release pattern (a release; a fence or a release of this location, then a strong write) publishes;
 // an acquire pattern (an acquire; a strong read, then a fence or an acquire of this location) that observes it joins.
-// What is observed passes through read-modify-writes, and each pair on its way must be morally strong: atomics of one
-// width, with scopes that reach each other. A write that a strong read observes comes before what follows that read, so
-// a thread that has seen the last addition to a counter may set it to 0 by a plain store. Fences order nothing by
+// Observation passes through read-modify-writes, and each pair on its way must be morally strong: atomics of one width,
+// with scopes that include each other. A write that a strong read observes comes before the code behind that read, so a
+// thread that has seen the last addition to a counter may set it to 0 by a plain store. Fences order nothing by
 // themselves, sequentially consistent ones neither.
 // Shuffles and votes order nothing. An operation of a NIC is a thread of its own: it starts when it is posted, and its
-// end happens before nothing but a quiet, or an acquire of a signal behind it. tests/support/happens_before.py says the
+// end happens only before a quiet, or before an acquire of a signal behind it. tests/support/happens_before.py says the
 // same in a few lines of Python, and random programs compare the two.
 //
-// Every 16 bytes of memory, a granule, remember who has been there (which thread, when by its own count, where in the
-// program, which bytes): four accesses in place, more of them in a list beside. An access is forgotten only when whatever
-// conflicts with it conflicts with a later one too. The first access lies apart from the second, and both from the rest:
-// most granules need no more, and 16 or 32 bytes for each of them pass through the caches where 64 do not.
-// All is off, and costs one test of a pointer, until epemu_check_begin.
+// Every granule (16 bytes of memory) remembers its accesses (thread, the thread's time, line, bytes): four in place,
+// more in a list. An access is forgotten only when every access that conflicts with it conflicts with a later one too.
+// The first access lies apart from the second, and both from the rest: most granules need no more, and 16 or 32 bytes
+// for each fit the caches where 64 do not. Until epemu_check_begin the checker is off, and costs one test of a pointer.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -40,12 +39,12 @@ enum AccessFlags : uint8_t {
     kAtomic = 2,      // volatile too
     kStaged = 4,      // an addition by a NIC: it reads, adds and writes back
     kScopeShift = 3,  // two bits: epemu_scope of an atomic
-    kAgain = 32,      // in a slot: a write to what was written before
-    kVolatile = 64,   // an atomic by the letter only
+    kAgain = 32,      // in a slot: a write to memory that was written before
+    kVolatile = 64,   // formally an atomic
 };
-// What an access is besides; slots do not keep it.
+// More properties of an access, which slots do not keep.
 enum AccessDetails : uint8_t {
-    kReadsToo = 1,  // an atomic that writes what it has read
+    kReadsToo = 1,  // an atomic that writes and reads
     kAsync = 2,     // by a bulk copy
     kOfPair = 4,    // half of one access of 16 bytes
     kFailed = 8,    // a compare-and-swap that found another value, and wrote nothing
@@ -54,22 +53,22 @@ enum AccessDetails : uint8_t {
 struct BlockCheck;
 struct WeakMemory;
 
-// The write that a read-modify-write reads under weak memory, instead of the newest.
+// Under weak memory: the write that a read-modify-write reads instead of the newest.
 struct Behind {
     uint64_t value = 0;
     size_t message = 0;  // its place in coherence order
 };
 
-constexpr const char* kWeak = "weak memory";  // a finding that counts only if the run goes wrong
+constexpr const char* kWeak = "weak memory";  // a finding that counts only if the run fails
 
-// Memory that was given out without a value is full of this word: NaN as any type of 2, 4 or 8 bytes. Nobody has written
-// what still holds it, and has not been written by a kernel or a NIC.
+// Uninitialised memory is filled with this word: NaN in any type of 2, 4 or 8 bytes. Memory that still holds it,
+// without a write by a kernel or a NIC, is unwritten.
 constexpr uint32_t kUnwritten = 0x7ff57fd3;
 
-// Whether all that a thread did up to a time of its own happens before whatever has this clock.
+// Whether everything that a thread did up to this time of its own is in the past that this clock describes.
 inline bool happens_before(uint32_t id, uint32_t time, const VectorClock& clock) { return clock.get(id) >= time; }
 
-// What one location gave to a thread, or got from it, by scope.
+// Knowledge that a thread got from one location, or gave to it, by scope.
 struct AtLocation {
     uintptr_t address;
     int size;
@@ -78,32 +77,32 @@ struct AtLocation {
 
 // A thread of a kernel, or an operation of a NIC.
 struct ThreadCheck {
-    VectorClock clock;          // what happens before it; its own past does, without being in here
-    VectorClock proxied;        // the part of it that a bulk copy of it sees
-    uint32_t proxied_time = 0;  // its own past up to here is seen too, and not in `proxied` yet; 0: it is
+    VectorClock clock;          // its past, without its own accesses
+    VectorClock proxied;        // the part of it that its bulk copies see
+    uint32_t proxied_time = 0;  // they see its own past up to here, too; 0: `proxied` has it
     uint32_t id;
-    uint32_t time;  // its own, grows whenever it publishes
+    uint32_t time;  // its own count, which grows with every publication
     int rank;
     uint64_t block;  // Block::id, or a number that no block has
     BlockCheck* owner;
-    Known fenced[3];                         // by scope: what its last fence of at least this scope covered
-    Known pending[3];                        // by scope that it takes: seen by relaxed loads, joined by the next fence
-    std::vector<AtLocation> released, seen;  // fenced and pending of releases and acquires, which cover one location
-    uint32_t waited_pc = 0;                  // the last wait (acquire or quiet) that told it something new
-    uint32_t stores_called = 0;              // how often it has called tma_store
-    uint32_t called_at[4];                   // by its own count, when; of the latest calls
-    uint8_t details = 0;                     // AccessDetails of what it does now, for who keeps accesses
+    Known fenced[3];                         // by scope: past covered by its last fence of at least this scope
+    Known pending[3];                        // by scope needed: seen by relaxed loads, joined at the next fence
+    std::vector<AtLocation> released, seen;  // the same for releases and acquires of one location
+    uint32_t waited_pc = 0;                  // the last wait (acquire or quiet) that gave new knowledge
+    uint32_t stores_called = 0;              // calls of tma_store so far
+    uint32_t called_at[4];                   // its own times of the latest calls
+    uint8_t details = 0;                     // AccessDetails of its current access
     uint32_t last_pc = 0;                    // where it has last accessed memory, or called an operation of its warp
     bool met_by_number = false;              // at a barrier that has one
     uint32_t asked_again_pc = 0;             // the last tma_wait, if this thread had waited for that round before
 };
 
-// The latest synchronisation of a block that did not order anything: the likely reason for a race that follows.
+// The latest synchronisation of a block that ordered nothing: the likely cause of a later race.
 struct Hint {
     enum Why : uint8_t { kNone, kNotReleased, kNotAcquired, kScope } why = kNone;
     int writer_rank = -1;
     uint32_t store_pc = 0, load_pc = 0;
-    uint32_t writer = 0, stored = 0;  // who stored it, and when by its own count
+    uint32_t writer = 0, stored = 0;  // the storing thread, and its own time then
 };
 
 // A signal that a thread of the block has acquired.
@@ -115,18 +114,17 @@ struct AcquiredSignal {
 struct BlockCheck {
     uint32_t first_id;
     Hint hint;
-    std::deque<AcquiredSignal> acquired;  // the latest ones, each pair of lines once, the newest last
+    std::deque<AcquiredSignal> acquired;  // the latest, one for each pair of lines, newest last
     std::vector<ThreadCheck> threads;
 };
 
 struct OpCheck {
-    ThreadCheck reader, writer;  // one pseudo-thread, which knows more when it writes
+    ThreadCheck reader, writer;  // one pseudo-thread; its write knows more than its read
     size_t record;
 };
 
-// An access of a kernel's thread or of a NIC, in the order in which they happened; of what may poll without repeats soon
-// after.
-// What Python gets (ep_lib/emulator/accesses.py mirrors it).
+// An access of a kernel's thread or of a NIC, in order; without the quick repetitions of polling loops.
+// Python reads this struct (ep_lib/emulator/accesses.py mirrors it).
 struct AccessRecord {
     uint64_t address;
     uint32_t size;
@@ -137,7 +135,7 @@ struct AccessRecord {
     int32_t details;  // AccessDetails
 };
 
-// Hidden: its functions call each other without a detour, and may be inlined.
+// Hidden symbols: its functions call each other directly, and may be inlined.
 class __attribute__((visibility("hidden"))) Checker {
   public:
     Checker(Machine& m, bool plain_volatile);
@@ -149,20 +147,21 @@ class __attribute__((visibility("hidden"))) Checker {
     void admitted(Block* block);
     void finished(Block* block, bool last_of_launch);
     void host_waited(int rank, int64_t ticket);
-    void host_met();  // all ranks' hosts, in a collective operation
+    void host_met();  // the hosts of all ranks, in a collective operation
     void host_access(int rank, uintptr_t address, size_t size, bool writes, const std::string& where);
 
-    void fill_unwritten(uintptr_t begin, uintptr_t end);  // memory that the host gave out without a value
+    void fill_unwritten(uintptr_t begin, uintptr_t end);  // memory that the host allocated uninitialised
     void access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc);
-    // True where weak memory lets it return an older value: that one. Null: the newest is read, whatever is allowed.
+    // True if weak memory lets it return an older value, which goes to `value`. Null: it always reads the newest.
     bool load(Fiber* fiber, uintptr_t address, uint64_t* value, int size, int order, int scope, uintptr_t pc);
-    // False where weak memory puts it behind what is there already: memory keeps that. Null: the value is not known.
+    // False if weak memory orders this store before the current value, which memory then keeps. Null: the value is not
+    // known yet.
     bool store(Fiber* fiber, uintptr_t address, const uint64_t* value, int size, int order, int scope, uintptr_t pc);
-    // The value of the store that was the last: of one whose value was to come later. What memory is to hold now.
+    // Gives the last store its value, if that was kLater. Returns the value that memory must hold now.
     uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
-    static const uint64_t kLater;  // the value of a store that shows afterwards
+    static const uint64_t kLater;  // the value of a store, known only afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
-    // An exchange follows, which may be no more than a store; and what an atomic has found is used.
+    // An exchange follows, which may be no more than a store; and the program uses an atomic's old value.
     void swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);
     void found(Fiber* fiber, uintptr_t address);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
@@ -175,7 +174,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void syncwarp(Warp* warp, uint32_t mask);
     void meet(const std::vector<Fiber*>& fibers);  // at a barrier by number
 
-    Witness witness;                   // what findings tell of signals, locks and fences
+    Witness witness;                   // evidence about signals, locks and fences for findings
     std::unique_ptr<WeakMemory> weak;  // null: memory is sequentially consistent
 
     void net_posted(NetOp& op, Fiber* poster, uintptr_t pc);
@@ -187,7 +186,7 @@ class __attribute__((visibility("hidden"))) Checker {
     VectorClock net_posted_so_far(int source, int target, int queue_pair);  // what a quiet waits for
     void net_quiet(Fiber* fiber, const VectorClock& covered, uintptr_t pc);
 
-    // Copies that end together, on a round of a barrier or in a group, are one thread: it reads at its time, and writes
+    // Copies that end together, in a round of a barrier or in a group, are one thread: it reads at its time, and writes
     // one later.
     void copy_posted(NetOp& op, Fiber* poster, BulkCheck* check);
     void store_called(Fiber* fiber);  // by each lane, before it is posted
@@ -195,21 +194,21 @@ class __attribute__((visibility("hidden"))) Checker {
     void copy_wrote(NetOp& op);
     Known barrier_arrived(Fiber* fiber, uintptr_t barrier, uintptr_t pc);
     void barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, bool again, uintptr_t pc);
-    void copies_complete(const BulkCheck& check, bool written, Known* known);  // adds them to what is known
+    void copies_complete(const BulkCheck& check, bool written, Known* known);  // adds them to `known`
     void copies_awaited(Fiber* fiber, const BulkCheck& check, bool written);
-    void copies_forgotten(const BulkCheck& check);  // no other thread will hear of them
+    void copies_forgotten(const BulkCheck& check);  // no other thread can observe them any more
     void copies_end_with_block(const BulkCheck& check, const Block* block, bool read_awaited);
     void rounds_end_with_block(const Known& complete, const Block* block);
     void copy_outlives(const NetOp& op, const Block* block);
     void proxy_fence(Fiber* fiber);
 
     void read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);  // a load by the read-only path follows
-    // What CUDA leaves open; it is a mistake if results depend on it.
+    // A value that CUDA leaves undefined: a mistake if results depend on it.
     void undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std::string remedy, std::string detail);
     void never_came(const Fiber* fiber, const Fiber* gone, std::string detail);
     std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // as Machine's
 
-    void polled(uintptr_t address, uintptr_t pc);  // a thread looks there again, and has changed nothing in between
+    void polled(uintptr_t address, uintptr_t pc);  // a thread reads there again, with no change in between
 
     std::string findings() const;  // JSON
     std::string who_stored(const SyncStore& s) const;
@@ -221,7 +220,7 @@ class __attribute__((visibility("hidden"))) Checker {
         clock_looks++;
     }
     uint64_t clock_looks = 0;
-    std::string clocks() const;  // JSON: the places that did
+    std::string clocks() const;  // JSON: the places that read a clock
 
     size_t kept_accesses = 0;            // how many at most
     std::vector<AccessRecord> accesses;  // the first ones
@@ -236,16 +235,16 @@ class __attribute__((visibility("hidden"))) Checker {
         uint8_t of_cell;  // in its first slot: CellFlags
     };
     enum CellFlags : uint8_t {
-        kAllWritten = 1,  // where there is no rest: all bytes; otherwise none
+        kAllWritten = 1,  // if there is no rest: all bytes are written; otherwise none
         kHasSecond = 2,
         kHasRest = 4,
     };
     static constexpr uint16_t kAllBytes = 0xffff;
-    // What a granule needs beside its first two slots. Its memory holds anything until the cell opens it.
+    // The part of a granule behind its first two slots. Its memory is uninitialised until the cell opens it.
     struct alignas(64) Rest {
         Slot slots[2];
-        uint32_t more;      // an entry of more_, where four slots are not enough: its index + 1
-        uint16_t written;   // bytes that have been written at all, by kernels and NICs: slots forget
+        uint32_t more;      // if four slots are not enough: index + 1 of an entry of more_
+        uint16_t written;   // bytes ever written by kernels and NICs: slots forget
         bool synchronises;  // whether threads synchronise by any of these bytes: locations_ has an entry
     };
     struct Cell {
@@ -305,7 +304,7 @@ class __attribute__((visibility("hidden"))) Checker {
         Rest* rest = nullptr;
         Cell operator[](size_t granule) const { return {first + granule, second + granule, rest + granule}; }
     };
-    // A slot as two words: what is written in pieces and read as a whole waits for all stores before it.
+    // A slot as two words: a read of the whole right after writes of its parts would wait for all earlier stores.
     struct Words {
         uint64_t low = 0, high = 0;
         Words() = default;
@@ -314,8 +313,8 @@ class __attribute__((visibility("hidden"))) Checker {
         void to(Slot* slot) const { memcpy(static_cast<void*>(slot), this, sizeof *slot); }
         bool operator==(const Words& other) const { return !((low ^ other.low) | (high ^ other.high)); }
     };
-    // What an access has made of a granule that has no rest. The next granule with the same past becomes the same, as long
-    // as the thread knows the same.
+    // The state into which an access turns a granule without a rest. The next granule with the same past gets the same
+    // state, while the thread's knowledge is unchanged.
     struct Step {
         Words who, what, before[2], after[2];
     };
@@ -329,8 +328,8 @@ class __attribute__((visibility("hidden"))) Checker {
         uint8_t flags;
         int rank;  // of all of them, -1: several
         std::vector<WarpAccesses> warps;
-        std::unordered_map<uint32_t, uint32_t> place;  // in `warps`, from the first of which a search would take long
-        VectorClock known;                             // whatever has this clock comes after all of them
+        std::unordered_map<uint32_t, uint32_t> place;  // in `warps`, where a search would take long
+        VectorClock known;                             // an access with this clock comes after all of them
         WarpAccesses* find(uint32_t warp);
         void add(const Slot& slot);
         template <class Each>
@@ -345,9 +344,9 @@ class __attribute__((visibility("hidden"))) Checker {
     struct More {
         std::vector<Slot> slots;  // up to kFewSlots
         std::vector<Crowd> crowds;
-        uint32_t version = 0;  // another one when it is used anew, and when anything but another reader has come
+        uint32_t version = 0;  // changes with each reuse, and with each access but another read
     };
-    // That a lane has read and joined a crowd. Lanes of its warp that know the same and read the same join it too.
+    // A lane's read that has joined a crowd. Lanes of its warp with the same knowledge and the same read join it too.
     struct JoinedCrowd {
         const Slot* cell;
         uint64_t what;  // line and bytes
@@ -356,14 +355,16 @@ class __attribute__((visibility("hidden"))) Checker {
         More* more;
         size_t crowd, place;
     };
-    // Which block had a range of ids, from when on: ids are used again by later blocks of the rank.
+    // The block that had a range of ids since some time: later blocks of the rank reuse ids.
     struct Past {
         uint32_t since;
         int rank;
         uint64_t block;
         epemu_dim3 index, dim;
         std::shared_ptr<const std::string> kernel;
-        int64_t launch;  // its ticket: the how manieth of the rank
+        int64_t launch;             // its ticket: the how manieth of the rank
+        int few = 0;                // threads at its latest barrier that others, which had ended, did not reach ...
+        uint32_t first_of_few = 0;  // ... and one of them
     };
     struct Ids {
         uint32_t first, count;
@@ -377,11 +378,11 @@ class __attribute__((visibility("hidden"))) Checker {
         VectorClock start, end;
         bool started = false;
         std::shared_ptr<const std::string> kernel;
-        std::vector<size_t> ids;  // given back when the launch has ended
+        std::vector<size_t> ids;  // returned when the launch has ended
     };
     struct RankCheck {
         VectorClock stream, host;
-        uint32_t host_id = 0, host_time = 0;                // of the host as a thread; 0: it has not accessed anything
+        uint32_t host_id = 0, host_time = 0;                // the host as a thread; 0: no access yet
         std::deque<AcquiredSignal> acquired;                // by any of its blocks
         std::deque<std::pair<int64_t, VectorClock>> ended;  // launches that the host has not waited for
     };
@@ -394,46 +395,46 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t from, to;  // writes of the location
         uint32_t time;      // of the thread that observed them
     };
-    // A strong write, as those that read it see it.
+    // A strong write, as its readers see it.
     struct Write {
         std::vector<Published> published;
-        bool strong = false;  // nothing but an atomic has written there since
+        bool strong = false;  // only atomics have written there since
         int scope = 0, rank = -1;
         uint64_t block = 0;
-        // Strong writes are numbered. Whoever has observed one has observed those before it too, back to the last that
-        // was no read-modify-write of what was there: `chain`.
+        // Strong writes are numbered. A thread that has observed one has also observed those before it, back to the
+        // last one that was no read-modify-write: `chain`.
         uint32_t number = 0, chain = 0;
         // for reports
         uint32_t writer = 0, stored = 0, store_pc = 0;
         int writer_rank = -1;
         bool any_release = false;
     };
-    // A strong write that weak memory keeps, for threads that have not heard of a newer one.
+    // A strong write that weak memory keeps for threads that do not know a newer one.
     struct Message {
         Write write;  // of the newest: in the location
         uint64_t value = 0;
-        uint64_t stamp = 0;         // the how manieth of all
-        uint64_t pair_stamp = 0;    // of the word before it that came with it; 0: none
-        uint32_t id = 0, time = 0;  // who wrote it, and when by its own count
-        bool was_there = false;     // before any: everyone knows it
-        bool follows = false;       // a read-modify-write: nothing comes between it and the one before
-        std::vector<std::pair<uint32_t, uint32_t>> seen;  // threads that have observed it, and since when
+        uint64_t stamp = 0;                               // its number among all messages
+        uint64_t pair_stamp = 0;                          // of the first word of the same access; 0: none
+        uint32_t id = 0, time = 0;                        // the writer, and its own time then
+        bool was_there = false;                           // the initial value, which all threads know
+        bool follows = false;                             // a read-modify-write: it directly follows the one before
+        std::vector<std::pair<uint32_t, uint32_t>> seen;  // threads that have observed it, and when
     };
     struct History {
         std::vector<Message> messages;                // in coherence order; memory holds the last
-        std::unordered_map<uint32_t, uint8_t> stale;  // by thread: looks in a row that found no newest value
+        std::unordered_map<uint32_t, uint8_t> stale;  // by thread: successive loads that missed the newest value
     };
-    // What the last atomic has written.
+    // A location of atomics; the base is its last write.
     struct Location : Write {
         uintptr_t address = 0;
         int size = 0;
-        uint64_t owner = 0;               // whose memory this is: an address may serve several, one after the other
+        uint64_t owner = 0;               // the memory's owner: several may use an address in turn
         uint32_t writes = 0, behind = 0;  // numbers given so far: of those that memory took, and of those behind others
         std::unordered_map<uint32_t, uint32_t> last_write;                // by thread
         std::unordered_map<uint32_t, std::vector<Observed>> observed_by;  // by thread, the latest last
         std::unique_ptr<History> history;                                 // under weak memory
     };
-    // An access, while it is compared with those that were there before.
+    // An access, while it is compared with earlier ones.
     struct Access {
         const ThreadCheck& t;
         uint16_t bytes;
@@ -452,7 +453,7 @@ class __attribute__((visibility("hidden"))) Checker {
         Poster poster;
         uint32_t id, time;  // of its reader
         uint32_t poster_id, poster_time;
-        uint32_t call;                       // of bulk stores: the how manieth of their thread the last one is
+        uint32_t call;                       // of bulk stores: the last one's number in its thread
         uintptr_t to_begin = 0, to_end = 0;  // of bulk loads: where they write
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
     };
@@ -464,8 +465,8 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t id, time, pc;
         uint8_t flags;
     };
-    // What one occurrence of a conflict tells. Of several at one pair of places, the surest is reported.
-    // Whose write a reader has met too early. Whether its writer signals later, and where, shows at the end.
+    // The judgement of one occurrence of a conflict. The surest of several at one pair of places is reported. Whose
+    // write a reader has met too early. Whether its writer signals later, and where, shows at the end.
     struct Unsettled {
         bool is = false;
         uint64_t writer_block = 0;
@@ -481,10 +482,11 @@ class __attribute__((visibility("hidden"))) Checker {
         std::string what;   // goes `how` ("between", "before", "at", ...) these places; findings.py makes a sentence
         const char* how = "";
         uint32_t from = 0, to = 0;
-        uint32_t signal = 0, wait = 0;  // lines by which the two sides were to synchronise
-        uintptr_t lock = 0;             // which both sides seem to hold: if it turns out to be none, that is taken back
+        uint32_t signal = 0, wait = 0;  // lines by which the two sides should synchronise
+        uintptr_t lock = 0;             // that both sides seem to hold; withdrawn if it turns out to be none
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
         bool mixed = false;             // an atomic against a plain access: is it a signal?
+        bool in_one_rank = false;       // which of the writer's signals is that of this write, is not known
         Unsettled unsettled;
     };
     struct Finding {
@@ -492,8 +494,8 @@ class __attribute__((visibility("hidden"))) Checker {
         std::string where;
         Side first, second;
         uint64_t count;
-        std::set<int> ranks;             // that the second access was of
-        std::set<uintptr_t> words = {};  // of volatile accesses: where
+        std::set<int> ranks;             // of the second access
+        std::set<uintptr_t> words = {};  // addresses of volatile accesses
     };
     struct Conflict {
         const ThreadCheck& t;
@@ -502,7 +504,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t pc;
         const Slot& slot;
         const Cell& cell;
-        bool again;  // the second access writes what was written before
+        bool again;  // the second access writes to memory that was written before
         uintptr_t address;
     };
 
@@ -521,7 +523,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void has_joined(const Cell& cell, const Access& a, Crowd* crowd);
     void touch_run(Cell cell, uintptr_t end, const Access& first);
     bool any_written_in_shared(size_t offset, size_t size, bool writes);
-    enum class Fate { kStays, kGoes, kSame };  // kSame: the new access tells nothing new
+    enum class Fate { kStays, kGoes, kSame };  // kSame: the new access adds nothing
     Fate compare(const Slot& slot, const Access& a, const Cell& cell, bool* again);
     Fate compare_first(const Slot& slot, const Access& a, const Cell& cell, bool* again);
     Fate compare_crowd(Crowd& crowd, const Access& a, const Cell& cell, bool again);
@@ -617,10 +619,10 @@ class __attribute__((visibility("hidden"))) Checker {
     uint64_t offset_of(uint32_t pc) const;
 
     Machine& m_;
-    const bool plain_volatile_;  // whether two volatile accesses conflict, on words that nobody polls
+    const bool plain_volatile_;  // whether two volatile accesses to unpolled words conflict
     struct {
         VectorClock clock, other, both;
-    } joined_;  // the last join: lanes of a warp often do the same one after the other
+    } joined_;  // the last join: the lanes of a warp often repeat it in turn
     std::set<uintptr_t> polled_words_;
     std::set<uint32_t> polled_at_, clocks_;
     static constexpr uint32_t kStepBits = 6, kJoinedBits = 6;
@@ -635,7 +637,7 @@ class __attribute__((visibility("hidden"))) Checker {
         size_t size;
         uintptr_t pc;
     };
-    std::map<std::pair<uint32_t, uintptr_t>, Swap> unwritten_swaps_;  // by thread and address: of what was not written
+    std::map<std::pair<uint32_t, uintptr_t>, Swap> unwritten_swaps_;  // by thread and address: of unwritten memory
     std::unordered_map<uintptr_t, Cells> pages_;                      // of arrays and globals: address / 4096
     struct CachedPage {
         uintptr_t page;
@@ -650,7 +652,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void give_back();  // the address space for cells
 
     std::vector<RankCheck> ranks_;
-    std::vector<std::string> host_places_;  // lines of Python, of which an access of a host has one as its pc
+    std::vector<std::string> host_places_;  // lines of Python, which serve as the pc of a host's accesses
     std::unordered_map<uintptr_t, std::vector<Location>> locations_;  // by granule
     std::deque<More> more_;
     std::vector<uint32_t> free_more_;
@@ -663,6 +665,6 @@ class __attribute__((visibility("hidden"))) Checker {
     std::unordered_map<uint64_t, size_t> finding_by_place_;
 };
 
-extern __attribute__((visibility("hidden"))) Checker* checker;  // of the machine that runs, null while checks are off
+extern __attribute__((visibility("hidden"))) Checker* checker;  // of the running machine, null while checks are off
 
 }  // namespace epemu

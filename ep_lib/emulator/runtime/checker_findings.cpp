@@ -1,5 +1,5 @@
-// What a conflict between two accesses means, and the report of it: which mistake it is, what is missing, where to put
-// it, and all that is known of both sides, as JSON.
+// Classifies a conflict between two accesses and reports it as JSON: the kind of mistake, what is missing, where to put
+// it, and the known facts of both sides.
 #include <algorithm>
 #include <stddef.h>
 
@@ -12,7 +12,7 @@ namespace epemu {
 namespace {
 
 constexpr size_t kMaxFindings = 200;  // different pairs of lines
-constexpr uint64_t kJudged = 48;      // occurrences of each that are looked at closely
+constexpr uint64_t kJudged = 48;      // occurrences of each that are judged
 
 }  // namespace
 
@@ -21,6 +21,7 @@ constexpr uint64_t kJudged = 48;      // occurrences of each that are looked at 
 constexpr const char* kSyncwarp = "missing __syncwarp";
 constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
 constexpr const char* kSyncthreads = "missing __syncthreads";
+constexpr const char* kDivergentBarrier = "divergent barrier: one __syncthreads that all threads of the block reach";
 constexpr const char* kSyncwarpBeforeCredit =
     "missing __syncwarp between the read and its credit, which comes after it";
 constexpr const char* kSyncthreadsBeforeCredit =
@@ -69,7 +70,7 @@ const Checker::Record* Checker::record_of(uint32_t id, uint32_t time) const {
     return it == record_by_op_.end() ? nullptr : &records_[it->second];
 }
 
-// The finding of this pair of places, with one occurrence more. Where there are too many, the last one takes the rest.
+// The finding for this pair of places, with one more occurrence. If there are too many, the last one counts the rest.
 Checker::Finding& Checker::note(const Side& first, const Side& second) {
     const uint64_t low = std::min(first.pc, second.pc), high = std::max(first.pc, second.pc);
     const auto [it, added] = finding_by_place_.try_emplace(high << 32 | low, findings_.size());
@@ -84,7 +85,7 @@ Checker::Finding& Checker::note(const Side& first, const Side& second) {
     return finding;
 }
 
-// Of all occurrences of a finding, the latest one noted tells most.
+// Reports a finding by its latest noted occurrence, which is the surest.
 void Checker::report_as(Finding& finding, const Side& first, const Side& second) {
     finding.first = first;
     finding.second = second;
@@ -151,8 +152,10 @@ void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std:
 // `gone` has ended without coming to the operation of its warp in which this thread waited for it.
 void Checker::never_came(const Fiber* fiber, const Fiber* gone, std::string detail) {
     const auto side = [](const Fiber* f, uint32_t pc) { return Side{f->check->id, f->check->time, pc, 0}; };
-    Finding& finding = note(side(fiber, static_cast<uint32_t>(fiber->pc)), side(gone, gone->check->last_pc));
+    const Side here = side(fiber, static_cast<uint32_t>(fiber->pc));
+    Finding& finding = note(here, here);  // that a lane reads another one which takes no part says more
     if (finding.count > 1) return;
+    finding.second = side(gone, gone->check->last_pc);
     finding.verdict.kind = "mask";
     finding.verdict.remedy = kLanesThatCome;
     finding.verdict.detail = std::move(detail);
@@ -183,7 +186,7 @@ std::string Checker::place(uint32_t pc) const {
     return "\"image\":\"\",\"offset\":0";
 }
 
-// Where it is in its library, of which ranks may have copies.
+// Its offset in its library, of which ranks may have copies.
 uint64_t Checker::offset_of(uint32_t pc) const {
     for (const auto& image : m_.images)
         for (const auto& s : image->segments)
@@ -269,7 +272,7 @@ std::string Checker::spots(const std::set<uint32_t>& pcs) const {
 std::string Checker::polls() const { return spots(polled_at_); }
 std::string Checker::clocks() const { return spots(clocks_); }
 
-// "swap" says that a signal comes before its data. It does not if the writer signals once more.
+// "swap": a signal comes before its data. Wrong if the writer signals once more.
 Checker::Verdict Checker::settled(const Finding& f) const {
     Verdict v = f.verdict;
     if (v.lock && !witness.is_exclusive(v.lock)) {
@@ -304,6 +307,13 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         v.signal = v.from;
         return v;
     }
+    if (v.in_one_rank) {
+        v.signal = v.from;
+        v.how = "";
+        v.remedy = "data before its signal; if it comes before the next one of this thread, wait for that one";
+        v.detail = "the reader has acquired a signal of the writer, but an earlier one than this write";
+        return v;
+    }
     v.kind = "race";
     v.signal = later ? later : again;
     witness.signalled_to(u.reader_block, u.writer_block, u.writer, u.written, &v.signal, &v.wait);
@@ -317,28 +327,28 @@ Checker::Verdict Checker::settled(const Finding& f) const {
 
 // ---- what a conflict means: which mistake it is, what is missing, and where to put it -----------------------------
 //
-// One occurrence seldom tells all. Whether a lane read before lane 0's wait or behind it looks the same to the lane; but
-// where lane 0 has acquired the data and the lane has not, a barrier is missing. So each occurrence says how sure it is,
-// and the surest is reported:
+// One occurrence seldom decides. A lane that reads before lane 0's wait looks like one that reads behind it; but if
+// lane 0 has acquired the data and the lane has not, a barrier is missing. So each occurrence has a certainty, and the
+// surest is reported:
 //
-//   10  threads of one warp (12: of one block) and nothing in between; one more if it must be so in the first round.
-//       Less than what the same lines do across blocks
-//   20  nothing is known but that nothing orders the two
+//   10  threads of one warp (12: of one block) with nothing in between; one more if that must be so in the first round.
+//       Less sure than the same lines across blocks
+//   20  only known: the two are unordered
 //   21  memory that was used before: most likely again too early
 //   22  memory that was not used before, and a thread that has not waited at all
 //   23  ... that has acquired something else from the writer: the signal came before the data
-//   24  ... that has acquired what the writer did after its post: the signal overtook the data
+//   24  ... that has acquired the writer's actions after its post: the signal overtook the data
 //   25  ... while a thread of the same block (26: warp) still waits
 //   30  a signal in between without release, acquire or enough scope
 //   31  a thread of the same warp (32: block) is ordered and this one is not
-//   50  no order would help: atomics are missing or mixed
+//   50  no order would help: atomics are missing or mixed with plain accesses
 const ThreadCheck* Checker::running(uint32_t id, uint64_t block) const {
     for (const auto& b : m_.resident)
         if (b->id == block && b->check) return &b->check->threads[id - b->check->first_id];
     return nullptr;
 }
 
-// Has anything that `other`'s block published reached this thread?
+// Whether any publication of `other`'s block has reached this thread.
 bool Checker::knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const {
     const uint32_t since = past_of(other.id, other.time).since;
     for (const ThreadCheck& sibling : other.owner->threads)
@@ -346,8 +356,8 @@ bool Checker::knows_of_block(const ThreadCheck& t, const ThreadCheck& other) con
     return false;
 }
 
-// A thread of the other one's block of which `t` knows something that the other one itself does not know yet: it has
-// signalled without a barrier between the two. One of the same warp, if there is one.
+// A thread of `other`'s block about which `t` knows more than `other` does: it has signalled without a barrier between
+// the two. Preferably one of the same warp.
 const ThreadCheck* Checker::sibling_ahead(const ThreadCheck& t, const ThreadCheck* other) const {
     const ThreadCheck* found = nullptr;
     if (!other) return nullptr;
@@ -372,7 +382,7 @@ uint32_t Checker::signal_of(int reader_rank, const ThreadCheck* reader, int writ
     return 0;
 }
 
-// Another thread of the block that is in a polling loop, one of the same warp if there is one.
+// Another thread of the block that is in a polling loop, preferably one of the same warp.
 const Fiber* Checker::polling_sibling(const ThreadCheck& t) const {
     const Fiber* found = nullptr;
     for (const auto& block : m_.resident) {
@@ -385,7 +395,7 @@ const Fiber* Checker::polling_sibling(const ThreadCheck& t) const {
     return found;
 }
 
-// A thread reads too early, while another thread of its block waits, as it should.
+// A thread reads too early, while another thread of its block correctly waits.
 bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const {
     if (!reader || reader->time != read_at) return false;  // it has met others since it read
     const Fiber* found = polling_sibling(*reader);
@@ -405,7 +415,7 @@ bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at,
     return true;
 }
 
-// One side at least is a host's Python.
+// At least one side is a host's Python.
 Checker::Verdict Checker::judge_host(const Conflict& c) const {
     Verdict v;
     v.certainty = 45;
@@ -433,7 +443,7 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     if (is_copy(first) || is_copy(second)) return judge_copy(c, first, second);
     const bool nic = !c.t.owner || ids_of(c.slot.id).nic;
     if (c.flags & c.slot.flags & kAtomic) {
-        if (c.bytes == c.slot.bytes && (c.flags & c.slot.flags & kVolatile)) {  // the option asks for it
+        if (c.bytes == c.slot.bytes && (c.flags & c.slot.flags & kVolatile)) {  // plain_volatile is on
             if (!judge_hand_over(c, &v, false) && !judge_one_sided_lock(c, &v)) {
                 v.remedy = "release/acquire or a fence on both sides, or a barrier: volatile orders nothing";
                 v.certainty = 20;
@@ -481,8 +491,8 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
             v.mixed = true;
             v.sets_flag = atomic_writes && !plain_writes;
             v.wait = atomic_pc;
-        } else if (!plain_writes) {  // a NIC fetches what a thread sets
-            v.remedy = "wait (acquire) for a signal of the thread that sets it, before the NIC is told to read it";
+        } else if (!plain_writes) {  // a NIC reads data that a thread writes
+            v.remedy = "wait (acquire) for a signal of the thread that sets it, before the post that reads it";
             v.how = "wait_post";
             v.from = atomic_pc;
         } else if (atomic_writes) {
@@ -490,7 +500,7 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
             v.what = "let only one of them write there";
             v.how = "both";
             v.from = atomic_pc;
-        } else {  // a NIC brings what a thread polls
+        } else {  // a NIC writes data that a thread polls
             v.remedy = "a signal of its own behind the data (put_signal): the bytes of a put come in any order";
             v.what = "wait for that signal, not for the data itself,";
             v.to = atomic_pc;
@@ -506,7 +516,7 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     if (!t.owner) return false;
     const Record* op = record_of(c.slot.id, c.slot.time);
     const int from_rank = !op ? ids_of(c.slot.id).rank : op->kind == NetKind::kPut || is_copy(op) ? op->source : -1;
-    // Another thread of the block did wait, but what it acquired was not handed on.
+    // Another thread of the block did wait, but did not hand its knowledge on.
     const ThreadCheck* waited = nullptr;
     for (const ThreadCheck& sibling : t.owner->threads) {
         if (sibling.id == t.id || sibling.id == c.slot.id) continue;
@@ -514,8 +524,8 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
         waited = &sibling;
         if (sibling.id / kWarpSize == t.id / kWarpSize) break;
     }
-    // (In memory that was written before, it may rightly be a round ahead. And where this thread has itself had a signal
-    // from behind the post of a put, that has overtaken the put, whatever others have had since.)
+    // (In memory that was written before, it may rightly be a round ahead. If this thread itself has a signal from
+    // behind the post of a put, the signal has overtaken the put, whatever other threads have acquired since.)
     const bool overtaken = op && op->kind == NetKind::kPut && op->poster.rank != t.rank &&
                            happens_before(op->poster_id, op->poster_time, t.clock);
     if (waited && !overtaken && !(c.slot.flags & kAgain)) {
@@ -552,7 +562,7 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
                 hint = {Hint::kNotAcquired, from_rank, 0, 0, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
     if (!op && hint.writer == c.slot.id && hint.stored < c.slot.time) return false;  // it came before the write
-    if (!op && c.t.clock.get(hint.writer) >= hint.stored) return false;  // known by another way, which says no more
+    if (!op && c.t.clock.get(hint.writer) >= hint.stored) return false;  // known in another way, which explains nothing
     const char* texts[] = {"", "the signal in between is stored without release, so it publishes nothing",
                            "the signal in between is loaded without acquire, so nothing is ordered after it",
                            "the signal in between has a scope that does not reach the other thread"};
@@ -600,7 +610,7 @@ bool Checker::judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t b
     const bool own = s.id == e.id;
     const int needed = s.block == block ? EPEMU_SCOPE_BLOCK : s.rank == rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
     Reach given, taken;
-    bool fenced_too_early = false;  // before a barrier, behind which the thread knows of what others did
+    bool fenced_too_early = false;  // before a barrier, behind which the thread knows other threads' writes
     if (releases(s.order)) given.take(s.scope, s.pc, false);
     for (const FenceSeen& f : s.fences) {
         if (f.pc && (own ? f.time >= e.time : happens_before(e.id, e.time, f.known))) {
@@ -676,7 +686,7 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v, bool others) const 
     if (!t.owner || ids_of(slot.id).nic) return false;
     const Event first = {slot.id, slot.time, past_of(slot.id, slot.time).block};
     for (const SyncLoad& l : witness.waits_of(t.block)) {
-        if (l.is_of(c.address)) continue;  // this is what they fight about
+        if (l.is_of(c.address)) continue;  // the location of the conflict itself
         if (l.id != t.id && !happens_before(l.id, l.time, t.clock)) continue;
         if (!others) {
             if (follows(first, l) && judge_link(first, l, t.rank, t.block, v)) return true;
@@ -713,7 +723,7 @@ bool Checker::judge_one_sided_lock(const Conflict& c, Verdict* v) const {
     return true;
 }
 
-// A wait that was over at once, with a value of an earlier launch.
+// A wait that ended at once, because of a value of an earlier launch.
 bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const {
     if (!reader) return false;
     for (const SyncLoad& l : witness.waits_of(reader->block)) {
@@ -737,26 +747,26 @@ bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict
     return false;
 }
 
-// The writer has waited for a credit, but for one that was given before the read.
+// The writer has waited for a credit, but one from before the read.
 void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const {
-    const auto data_waits = witness.loads_of(reader_block);  // by what the reader waits for the data is no credit
+    const std::vector<SyncLoad> data_waits = witness.waits_of(reader_block);
     if (data_waits.empty()) return;
-    for (const SyncLoad* l : witness.loads_of(writer.block)) {
-        if (!l->seen.pc || l->seen.block != reader_block || l->seen.kind == SyncKind::kNic) continue;
-        if (std::any_of(data_waits.begin(), data_waits.end(),
-                        [&](const SyncLoad* d) { return offset_of(d->pc) == offset_of(l->pc); }))
-            continue;
-        if (l->id != writer.id && !happens_before(l->id, l->time, writer.clock)) continue;
-        v->signal = l->seen.pc;
-        v->wait = l->pc;
-        v->how = "credit_old";
+    for (const SyncLoad& l : witness.waits_of(writer.block)) {
+        if (!l.seen.pc || l.seen.block != reader_block || l.seen.kind == SyncKind::kNic) continue;
+        if (l.id != writer.id && !happens_before(l.id, l.time, writer.clock)) continue;
+        // Where the reader waits in this line for data, it is a credit only if it is given behind the read.
+        const bool of_data = std::any_of(data_waits.begin(), data_waits.end(),
+                                         [&](const SyncLoad& d) { return offset_of(d.pc) == offset_of(l.pc); });
+        v->signal = l.seen.pc;
+        v->wait = l.pc;
+        v->how = of_data ? "credit_or_data" : "credit_old";
         v->detail = "the writer has waited for a credit, but that one was given before this read";
         v->certainty++;
         return;
     }
 }
 
-// Whether the thread has read the place that it writes now, in the same statement.
+// Whether the thread has read, in the same statement, the place that it writes now.
 bool Checker::has_just_read(const Conflict& c) const {
     constexpr uint32_t kOneStatement = 96;  // bytes of code between a read and its write
     const auto is_it = [&](const Slot& own) {
@@ -771,7 +781,7 @@ bool Checker::has_just_read(const Conflict& c) const {
     return found;
 }
 
-// Whether a thread has seen what this other one of the block stored: they do not meet at barriers alone.
+// Whether a thread has seen a store of this other thread of the block: they also synchronise by flags.
 bool Checker::hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const {
     for (const SyncLoad& l : witness.waits_of(t.block))
         if (l.seen.pc && l.seen.block == t.block && !l.is_of(data) &&
@@ -825,7 +835,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         const bool warp = slot.id / kWarpSize == t.id / kWarpSize;
         v.remedy = warp ? warp_barrier(threads) : kSyncthreads;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
-        // A write to new memory is of a first round: between the two lines there is no barrier at all.
+        // A write to new memory is in the first round: there is no barrier at all between the two lines.
         const bool new_memory = reads ? !(slot.flags & kAgain) : !c.again;
         v.how = new_memory ? "between_two" : "around_two";
         v.certainty = (warp ? 10 : 12) + new_memory;
@@ -839,13 +849,20 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     const ThreadCheck* newer = by_flags ? nullptr : sibling_ahead(t, other);
     uint32_t sibling = newer ? newer->id : slot.id;
     if (!other && !they_read &&
-        !happens_before(slot.id, past.since, t.clock))  // the writer's block is gone: has any of it signalled?
+        !happens_before(slot.id, past.since, t.clock))  // the writer's block is gone: did any of its threads signal?
         for (uint32_t i = 0; i < threads; i++)
             if (happens_before(theirs.first + i, past.since, t.clock) &&
                 (sibling == slot.id || (theirs.first + i) / kWarpSize == slot.id / kWarpSize))
                 sibling = theirs.first + i;
+    // What the reader has waited for last: a signal that the writer itself has sent, too early?
+    bool own_signal = false;
+    for (const SyncLoad* l : witness.loads_of(t.block)) {
+        if (l->id != t.id || !l->seen.pc) continue;
+        own_signal = reads && l->seen.id == slot.id && l->seen.block == past.block;
+        break;
+    }
     // A thread that writes where it has written before may have come here after the signal, and a round too early.
-    if (sibling != slot.id && (they_read || !(slot.flags & kAgain))) {
+    if (sibling != slot.id && !own_signal && (they_read || !(slot.flags & kAgain))) {
         const bool warp = sibling / kWarpSize == slot.id / kWarpSize;
         v.certainty = warp ? 31 : 32;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
@@ -862,6 +879,12 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             v.detail =
                 "another thread of the writer's block has signalled; its release covers the writer's work only after a "
                 "barrier";
+            // A whole warp at most: of more, the writer may be one.
+            if (!warp && past.few && past.few <= kWarpSize && past.first_of_few / kWarpSize == sibling / kWarpSize) {
+                v.remedy = kDivergentBarrier;
+                v.detail += " of both, and at its last one met " + std::to_string(past.few) + " of " +
+                            std::to_string(threads) + " threads";
+            }
             if (!v.to) v.how = "after";
         }
         return v;
@@ -888,6 +911,18 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             return v;
         }
         if (judge_waiting_sibling(other, slot.time, slot.pc, &v)) return v;
+        if (!other && crosses)  // its block has ended
+            for (const SyncLoad* l : witness.loads_of(past.block)) {
+                if (l->id != slot.id || l->time > slot.time || l->seen.block != t.block || l->seen.id != t.id) continue;
+                v.remedy = kDataFirst;
+                v.detail = "the reader has waited for a signal of this thread, which it had sent before it wrote";
+                v.how = "swap";
+                v.from = l->seen.pc;
+                v.to = c.pc;
+                v.wait = l->pc;
+                v.unsettled = {true, t.block, t.id, t.time, past.block, slot.pc};
+                return v;
+            }
         v.detail = "the reader has not waited for the writer, or only another thread of its block has";
         v.remedy = kWaitFirst;
         return v;
@@ -904,7 +939,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.remedy = kWait;
         v.certainty = again ? 20 : 22;
         v.how = "wait";
-    } else if (crosses) {
+    } else if (crosses || own_signal) {
         v.kind = again ? kReused : "race";
         v.remedy = again ? kCredit : kDataFirst;
         v.certainty = again ? 21 : 23;
@@ -916,6 +951,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.from = again ? slot.pc : signal_of(t.rank, &t, theirs.rank, 0, &v.wait);
         v.to = again ? c.pc : slot.pc;
         v.unsettled = {!again, past.block, slot.id, slot.time, t.block, c.pc};
+        v.in_one_rank = !crosses;
     } else {
         v.remedy = kReleaseAcquire;
     }
@@ -926,13 +962,13 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
 
 bool Checker::is_copy(const Record* r) { return r && r->kind >= NetKind::kBulkLoad; }
 
-// Whether a thread was past its own call of a bulk store that lane 0 posts, when it did something at this time.
+// Whether a thread, at this time of its own, was past its call of a bulk store that lane 0 posts.
 bool Checker::after_own_call(const ThreadCheck& t, uint32_t call, uint32_t time) {
     return call && call <= t.stores_called && t.stores_called - call < std::size(t.called_at) &&
            time >= t.called_at[call % std::size(t.called_at)];
 }
 
-// A wait that was over at once.
+// A wait that ended at once.
 bool Checker::judge_phase(const ThreadCheck& t, Verdict* v) const {
     if (!t.asked_again_pc) return false;
     v->kind = "read before arrival";
@@ -945,7 +981,7 @@ bool Checker::judge_phase(const ThreadCheck& t, Verdict* v) const {
     return true;
 }
 
-// One side at least is a bulk copy.
+// At least one side is a bulk copy.
 Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, const Record* second) const {
     Verdict v;
     const bool came_first = is_copy(first);
@@ -956,7 +992,7 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
     const uint32_t other_id = came_first ? c.t.id : c.slot.id;
     const bool other_is_thread = came_first ? c.t.owner != nullptr : !first;
     const Past& past = past_of(copy.poster_id, copy.poster_time);
-    // Both may be copies: then the other one's block is that of its poster.
+    // If both are copies, the other one's block is its poster's.
     const Record* const other_copy = came_first ? second : first;
     const uint64_t other_block = is_copy(other_copy) ? past_of(other_copy->poster_id, other_copy->poster_time).block
                                  : came_first        ? c.t.block
@@ -964,7 +1000,7 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
     const ThreadCheck* other = !other_is_thread ? nullptr : came_first ? &c.t : running(other_id, other_block);
     const bool same_block = other_block == past.block;
     const bool warp = same_block && other_id / kWarpSize == copy.poster_id / kWarpSize;
-    // Another lane that has waited for what was there before this load: it was not done with that.
+    // Another lane has waited for the data before this load: it was still using that data.
     bool read_earlier_round = false;
     for (const Record* before = &copy; other && other_id != copy.poster_id && before-- != records_.data();)
         if (before->kind == copy.kind && c.address - before->to_begin < before->to_end - before->to_begin &&
@@ -991,7 +1027,7 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
             v.what = own ? kCopyWait : std::string(kCopyWait) + ", then " + (warp ? "__syncwarp()" : "__syncthreads()");
             v.remedy = std::string("a wait that covers the copy (") + kCopyWait +
                        " for all of its thread's; cg::wait) before what it brings is used";
-        } else {  // what others read is overwritten, or what one has waited for others use
+        } else {  // overwrites data that others read, or others use data that only one has waited for
             const bool too_early = !came_first || read_earlier_round;
             v.certainty = read_earlier_round ? 33 : came_first ? 32 : 12;
             v.remedy = warp ? warp_barrier(past.dim.x * past.dim.y * past.dim.z) : kSyncthreads;
@@ -1014,7 +1050,7 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
     } else if (load && other && judge_phase(*other, &v)) {
         return v;
     } else if (!writes || (load && !came_first && (read_earlier_round || !knows))) {
-        // What others wrote is sent, or what they still read is loaded again: the one that posts was too early.
+        // Posted too early: the copy sends data that others are writing, or overwrites data that they still read.
         if (read_earlier_round) v.certainty = 24;
         v.remedy = warp ? "missing __syncwarp before the bulk copy (and tma_fence, if threads wrote there)"
                         : "missing __syncthreads before the bulk copy (and tma_fence, if threads wrote there)";
@@ -1033,14 +1069,14 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
     return v;
 }
 
-// A bulk copy of one block meets another block, of this rank or another one.
+// A bulk copy conflicts with another block, of this rank or another one.
 void Checker::judge_far_copy(const Conflict& c, const Record* first, const Record* second, Verdict* v) const {
-    // Who answers for an access: for a copy, the thread that posted it.
+    // The thread responsible for an access: for a copy, its poster.
     const auto poster = [&](const Record& r) {
         return running(r.poster_id, past_of(r.poster_id, r.poster_time).block);
     };
     const ThreadCheck* const now = c.t.owner ? &c.t : is_copy(second) ? poster(*second) : nullptr;
-    if (!(c.slot.flags & kWrites)) {  // what one has read, or still reads, another one overwrites
+    if (!(c.slot.flags & kWrites)) {  // another block overwrites data that was read, or is still being read
         v->kind = kReused;
         v->remedy = kCredit;
         v->how = "credit_late";
@@ -1050,7 +1086,7 @@ void Checker::judge_far_copy(const Conflict& c, const Record* first, const Recor
         return;
     }
     const ThreadCheck* const before = is_copy(first) ? poster(*first) : nullptr;
-    // A store that its thread has waited for, or whose block has ended: from then on it is that thread's own.
+    // A store counts as its thread's own once the thread has waited for it, or the block has ended.
     const bool waited = !is_copy(first) || !before || happens_before(c.slot.id, c.slot.time, before->clock);
     if (waited) {
         if (now && judge_synchronisation({*now, c.bytes, c.flags, c.pc, c.slot, c.cell, c.again}, v)) return;
@@ -1070,7 +1106,7 @@ void Checker::judge_far_copy(const Conflict& c, const Record* first, const Recor
     if (const uint32_t signal = now ? signal_of(now->rank, now, first->poster.rank, 0) : 0) v->to = signal;
 }
 
-// A bulk copy reads or overwrites what a thread has written before it, but through another way to memory.
+// A bulk copy reads or overwrites an earlier write of a thread, but through another proxy.
 void Checker::not_fenced(const Access& a, const Slot& slot) {
     const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
     Finding& finding = note(first, second);
@@ -1089,7 +1125,7 @@ void Checker::not_fenced(const Access& a, const Slot& slot) {
 
 // ---- conflicts with an operation of a NIC on at least one side ----------------------------------------------------
 
-// One side at least is an operation of a NIC.
+// At least one side is an operation of a NIC.
 Checker::Verdict Checker::judge_nic(const Conflict& c) const {
     Verdict v;
     const Slot& slot = c.slot;
@@ -1150,14 +1186,14 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
     return v;
 }
 
-// One thread posts what another one of its block writes.
+// One thread posts data that another thread of its block writes.
 bool Checker::judge_early_post(const Record& post, uint32_t writer, uint64_t block, uint32_t write_pc, uint32_t post_pc,
                                Verdict* v) const {
     const Past& past = past_of(post.poster_id, post.poster_time);
     if (block != past.block || writer == post.poster_id) return false;
     const bool warp = writer / kWarpSize == post.poster_id / kWarpSize;
     v->remedy = warp ? warp_barrier(past.dim.x * past.dim.y * past.dim.z) : kSyncthreads;
-    v->detail = "the NIC is told to send what another thread of the block writes, and no barrier comes between them";
+    v->detail = "the post sends what another thread of the block writes, and no barrier comes between them";
     v->certainty = warp ? 31 : 32;
     v->what = warp ? "__syncwarp()" : "__syncthreads()";
     v->how = "between";
@@ -1166,7 +1202,7 @@ bool Checker::judge_early_post(const Record& post, uint32_t writer, uint64_t blo
     return true;
 }
 
-// The poster has a quiet or a fence behind this put, but for another peer or queue pair, or of no use to the signal.
+// The poster has a quiet or a fence behind this put, but for another peer or queue pair, or useless to the signal.
 void Checker::judge_other_queue(const Record& put, Verdict* v) const {
     const NetOrder* o = witness.ordered_since(put.poster_id, put.poster_time);
     if (!o) return;
@@ -1189,7 +1225,7 @@ void Checker::judge_other_queue(const Record& put, Verdict* v) const {
     v->to = o->pc;
 }
 
-// A NIC has written, and now a thread or another operation reads or writes there.
+// A thread or another operation accesses memory that a NIC has written.
 Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first) const {
     Verdict v;
     const ThreadCheck& t = c.t;
@@ -1230,7 +1266,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.how = "own_wait";
         return v;
     }
-    if (second && second->source != first.source) {  // what is sent on
+    if (second && second->source != first.source) {  // data that is forwarded
         v.remedy = "wait (acquire) for the data before it is sent on";
         v.how = "wait";
         return v;
@@ -1278,7 +1314,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
     return v;
 }
 
-// A NIC writes where a thread has been.
+// A NIC writes to memory that a thread has accessed.
 Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& second) const {
     Verdict v;
     const Slot& slot = c.slot;

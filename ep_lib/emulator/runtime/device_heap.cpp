@@ -1,6 +1,6 @@
 // malloc and free in kernels. Each rank has CUDA's default of 8 MB; beyond that malloc returns null, as on a GPU.
 //
-// Addresses are not used again in one run, so that an access after free is found; what was freed gives its pages back.
+// Addresses are not reused within a run, so that an access after free is found; freed memory returns its pages.
 #include <stdint.h>
 #include <sys/mman.h>
 

@@ -17,19 +17,19 @@
 #include "network.hpp"
 
 extern "C" char* epemu_shared_base;
-// Where this library begins and where its code ends, by the linker.
+// The beginning of this library and the end of its code, from the linker.
 extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start[], etext[];
 
 namespace epemu {
 namespace {
 
 constexpr uint64_t kElsewhere = 4ull << 48, kShared = 2ull << 48, kHeaps = 1ull << 48, kSomewhere = 1ull << 48;
-// What operations of NICs order among each other, as places: above all memory.
+// Queues and links as places, for the order between operations of NICs: above all memory.
 constexpr uintptr_t kQueues = 1ull << 56, kLinks = 1ull << 57;
 
 bool conflict(Touch a, Touch b) { return a != b || a == Touch::kWrite; }
 
-// Of one run.
+// Whether two events of one run touch the same memory.
 bool meet(const std::vector<Exploration::Touched>& a, const std::vector<Exploration::Touched>& b) {
     for (const auto& x : a)
         for (const auto& y : b)
@@ -37,7 +37,7 @@ bool meet(const std::vector<Exploration::Touched>& a, const std::vector<Explorat
     return false;
 }
 
-// The same for two that are not of one run.
+// The same for events of different runs.
 bool conflict(const std::vector<Exploration::Touched>& a, const std::vector<Exploration::Touched>& b) {
     for (const auto& x : a)
         for (const auto& y : b)
@@ -45,7 +45,7 @@ bool conflict(const std::vector<Exploration::Touched>& a, const std::vector<Expl
     return false;
 }
 
-// Those that are not known yet.
+// Adds those that are new.
 void add_new(std::vector<Exploration::Touched>& known, const std::vector<Exploration::Touched>& more) {
     for (const auto& one : more) {
         const bool is_known = std::any_of(known.begin(), known.end(), [&](const auto& other) {
@@ -82,7 +82,7 @@ void Exploration::begin() {
 
 void Exploration::host_did(uint64_t what) { launched_ = mix(launched_, what); }
 
-// Whether this event of the run, so far the last, is what it was in the runs that came by here before.
+// Whether this event, the last of the run so far, equals that of earlier runs here.
 bool Exploration::is_as_before(size_t event) {
     if (follows_ || event >= nodes_.size() || event >= events_.size()) return true;
     Node& node = nodes_[event];
@@ -104,13 +104,13 @@ bool Exploration::sleeps(const Node& node, int process) const {
     return std::any_of(node.sleep.begin(), node.sleep.end(), [&](const Asleep& s) { return s.process == process; });
 }
 
-// Preemptions that this choice is: the thread that ran could go on, and another one does.
+// The preemptions of this choice: 1 if the running thread could continue and another one runs.
 int64_t Exploration::cost(const Node& node, int process) const {
     return keys_[process][0] == 0 && node.last_thread >= 0 && process != node.last_thread &&
            contains(node.enabled, node.last_thread);
 }
 
-// An operation of a NIC may come earlier without a preemption more; a thread may not.
+// An operation of a NIC may come earlier without one more preemption; a thread may not.
 bool Exploration::may_sleep(int process) const {
     return bounds.reduction == kSleeping || (bounds.reduction == kWithinBound && keys_[process][0] != 0);
 }
@@ -215,7 +215,7 @@ uint32_t Exploration::choose(uint32_t options) {
     return value;
 }
 
-// Takes an event back: it was a look that found nothing new.
+// Removes an event: it was a poll that found nothing new.
 void Exploration::forget(int number) {
     Event& event = events_[number];
     event.looks.insert(event.looks.end(), event.touches.begin(), event.touches.end());
@@ -223,14 +223,14 @@ void Exploration::forget(int number) {
     event.woken_by = -1;
 }
 
-// Nothing has happened here, nor would it if others went on: what sleeps before this event sleeps behind it too.
+// This event has changed nothing, so processes that sleep before it sleep behind it too.
 void Exploration::sleep_again(int number) {
     if (follows_ || bounds.reduction == kNone) return;
     for (auto place = static_cast<size_t>(number); place + 1 < nodes_.size() && place < events_.size(); place++)
         if (place + 1 >= floor_) nodes_[place + 1].sleep = still_asleep(place);
 }
 
-// What slept, or has been explored, at a place, and is not waked by what happens there.
+// The processes that slept at a place, or were explored there, and that this event does not wake.
 std::vector<Exploration::Asleep> Exploration::still_asleep(size_t place) const {
     std::vector<Asleep> still;
     const Node& node = nodes_[place];
@@ -241,7 +241,7 @@ std::vector<Exploration::Asleep> Exploration::still_asleep(size_t place) const {
     return still;
 }
 
-// What happens before what in this run, and its races: pairs that nothing else orders.
+// Computes the happens-before order of this run, and its races: pairs that no other event orders.
 void Exploration::compute_clocks() {
     const size_t n = events_.size(), processes = keys_.size();
     clocks_.resize(n);
@@ -272,7 +272,7 @@ void Exploration::compute_clocks() {
             }
             touching.push_back(static_cast<int>(j));
         }
-        // A fruitless look orders nothing, but before this store it might have found something.
+        // A fruitless poll orders nothing, but could have seen another value before this store.
         for (size_t k = event.looks.empty() ? 0 : touching.size(); k-- > 0;) {
             const int i = touching[k];
             if (i < static_cast<int>(j) && clock[events_[i].process] <= i && meet(events_[i].touches, event.looks))
@@ -283,7 +283,7 @@ void Exploration::compute_clocks() {
     }
 }
 
-// One of `instead` does as well, if others have been told of it.
+// One of `instead` does as well, if it was already requested.
 void Exploration::add(Node& node, int process, const std::vector<int>& instead) {
     if (contains(node.todo, process)) return;
     node.todo.push_back(process);
@@ -296,7 +296,7 @@ void Exploration::add_all(Node& node) {
     for (const int process : node.enabled) add(node, process);
 }
 
-// Event j is to come before event i, with all of what is between them that does not need i.
+// Requests that event j come before event i, together with the events between them that do not depend on i.
 void Exploration::reverse(int i, int j) {
     Node& node = nodes_[i];
     std::vector<int> between, initials;
@@ -337,13 +337,13 @@ bool Exploration::give_up() {
     return true;
 }
 
-// What comes later in other runs may come in each of these places: here the run ends before it can be seen.
+// Other runs may have later events at each of these places: this run ends before they show.
 void Exploration::came_back(int event) {
     if (follows_) return;
     for (size_t i = event; i < nodes_.size(); i++) add_all(nodes_[i]);
 }
 
-// The same number for two runs that are equivalent: which of the events that touch something happen before which.
+// A number that is equal for equivalent runs: a hash of the happens-before order of events that touch memory.
 uint64_t Exploration::equivalence() const {
     std::vector<std::vector<int>> counted(keys_.size(), std::vector<int>(events_.size() + 1));
     for (size_t q = 0; q < keys_.size(); q++)
@@ -377,8 +377,8 @@ uint32_t Exploration::drawn(size_t options) {
     return static_cast<uint32_t>((mix(mix(1, random_), 1) >> 32) * options >> 32);
 }
 
-// In how many orders these events can come, of which each is what it is: by the sets of those that can be the first so
-// many, each as the number of events of each process. -1: there are too many such sets.
+// The number of orders of these events that keep each event's effect. It counts over prefixes, each given by the number
+// of events of each process. -1: there are too many prefixes.
 double Exploration::orders() const {
     constexpr size_t kMost = 50000;
     using Set = std::vector<uint16_t>;
@@ -399,7 +399,7 @@ double Exploration::orders() const {
                 bool can = true;
                 for (size_t q = 0; q < of.size() && can; q++) {
                     if (q == p || set[q] == of[q].size()) continue;
-                    can = of[q][set[q]] >= clocks_[next][q];  // none that comes before it is left
+                    can = of[q][set[q]] >= clocks_[next][q];  // all events before it are done
                 }
                 if (!can) continue;
                 Set more = set;
@@ -527,12 +527,12 @@ class Exhaustive : public Schedule {
         warp->runnable |= lanes;
     }
 
-    // A thread goes on until it has done something: the event ends where the next one would begin.
+    // A thread runs until it has done something visible: the event ends where the next one would begin.
     void synchronise() override {
         if (has_acted_) step_aside();
     }
     void preempt() override {
-        now_ns_ += kLongLoopNs;  // nobody but the clock can end such a loop
+        now_ns_ += kLongLoopNs;  // only the clock can end such a loop
         step_aside();
     }
     void yield() override {
@@ -576,7 +576,7 @@ class Exhaustive : public Schedule {
         for (RankState& rank : ranks_) rank.all_before = static_cast<int>(all_.events().size());
     }
 
-    // ---- what orders events besides what they touch
+    // ---- order between events beyond the memory that they touch
     void woke(Fiber* fiber) override {
         if (is_open_) {
             Thread& thread = thread_of(fiber);
@@ -614,14 +614,14 @@ class Exhaustive : public Schedule {
     uint32_t choose(Choice what, uint32_t options) override {
         switch (what) {
             case Choice::kPieces:
-            case Choice::kDelay: return options - 1;  // as many pieces as there may be; delays are choices of events
+            case Choice::kDelay: return options - 1;  // as many pieces as possible; the choice of events covers delays
             case Choice::kPause: return 0;            // a copy's read and write are two events
             case Choice::kSplit: return is_open_ && all_.choose(2) ? 0 : options - 1;
             default: break;
         }
         const uint32_t chosen = is_open_ ? all_.choose(options) : 0;
         if (!chosen) return 0;
-        laps_.begin_again();  // what an older value leads to may be had once only
+        laps_.begin_again();  // an older value may be read only once
         Thread& thread = thread_of(current);
         thread.older_from = static_cast<int64_t>(thread.touching.size());
         return chosen;
@@ -673,7 +673,7 @@ class Exhaustive : public Schedule {
 
     // ---- loops that wait
     bool looks(PollSet& seen, int which, bool is_new, bool is_same) override {
-        // The state has this frame in it: it is to hold nothing that one look leaves behind for the next.
+        // The state includes this frame, which must hold nothing that differs between two polls.
         return looks(seen, which, is_new, is_same, state_of(*current, m_.settings.stack_bytes));
     }
     __attribute__((noinline)) bool looks(PollSet& seen, int which, bool is_new, bool is_same, uint64_t state) {
@@ -687,10 +687,11 @@ class Exhaustive : public Schedule {
             if (only_looks && look.mark < thread.touching.size()) all_.sleep_again(thread.touching[look.mark]);
             thread.touching.resize(look.mark);
         }
-        const uint32_t begin = look.mark;  // of the loop, if it is one: what was looked at before is not of it
+        const uint32_t begin = look.mark;  // of the loop, if it is one: excludes earlier loads
         look.state = state;
         look.mark = static_cast<uint32_t>(thread.touching.size());
-        // Who has seen an older value and comes back might as well not have looked: other runs are without that.
+        // A thread that has seen an older value and returns to its state might as well not have polled: other runs
+        // cover that.
         const bool has_seen_older = thread.older_from > begin;
         if (has_seen_older && comes_back) {
             thread.older_from = -1;
@@ -710,8 +711,8 @@ class Exhaustive : public Schedule {
         Thread& thread = thread_of(current);
         thread.only_looks_from = from_now_on ? static_cast<int64_t>(thread.touching.size()) : -1;
     }
-    // A loop that stores between its looks (a heartbeat, statistics) never comes back to its state. On a GPU the others
-    // run meanwhile, so after many looks at the same value a thread rests until there is another one.
+    // A loop that stores between its polls (a heartbeat, statistics) never returns to its state. On a GPU other threads
+    // run meanwhile, so after many polls of the same value a thread rests until the value changes.
     __attribute__((noinline)) void count_turn(const PollSet::Seen& look) {
         Thread& thread = thread_of(current);
         const uint64_t value = read_raw(look.address, look.size);
@@ -740,7 +741,7 @@ class Exhaustive : public Schedule {
     }
     int polls_per_clock() const override { return 1; }
 
-    // Only a limit of time or of turns can end the waits: what follows is not explored.
+    // Only a limit of time or of turns can end the waits: the rest is not explored.
     void stands_still() override {
         is_frozen_ = true;
         is_open_ = false;
@@ -787,7 +788,7 @@ class Exhaustive : public Schedule {
         touched(kQueues + static_cast<size_t>(source), 1, Touch::kRead);
     }
 
-    // ---- time: it stands still while anything can happen
+    // ---- time: it stands still while any event is possible
     double now_ns() const override { return now_ns_; }
     void spend(double) override {}
     void pass(double ns) override { now_ns_ += ns; }
@@ -802,11 +803,11 @@ class Exhaustive : public Schedule {
     static constexpr uint64_t kRoundsOfQuiescence = 300;
     static constexpr size_t kMaxQueuePairs = 1024;
     static constexpr size_t kMostRead = 1 << 12;         // bytes of one access that are compared
-    static constexpr uintptr_t kFirstAddress = 1 << 12;  // below are names of what is not memory
+    static constexpr uintptr_t kFirstAddress = 1 << 12;  // lower numbers name things other than memory
 
-    struct Turn {  // of a loop, as one of its looks sees it
+    struct Turn {  // of a loop, as one of its polls sees it
         uintptr_t address, pc;
-        uint64_t value, number;  // how often it was seen
+        uint64_t value, number;  // number: how often it was seen
         uint8_t size;
     };
     struct Thread {
@@ -814,13 +815,13 @@ class Exhaustive : public Schedule {
         std::vector<int> after;  // of its next event
         int woken_by = -1, all_before = 0, last_event = -1;
         int64_t posts = 0;
-        std::vector<int> touching;  // its events by which it has touched something
+        std::vector<int> touching;  // its events that touched memory
         std::vector<Turn> turns;
-        int rests = -1;                // until what this turn of it saw has changed
+        int rests = -1;                // until the value that this turn saw has changed
         int64_t only_looks_from = -1;  // this one of `touching`; -1: it does more
         int64_t older_from = -1;       // the same, since it has read an older value
         bool is_calm = false;
-        bool has_lapped = false;  // and goes on when others have done something: until then it would do the same again
+        bool has_lapped = false;  // and continues when others have acted: until then it would repeat itself
     };
     struct RankState {
         std::vector<int> done;  // the last events of threads that have ended
@@ -853,7 +854,7 @@ class Exhaustive : public Schedule {
     Thread& thread_of(const Fiber* fiber) { return threads_[process_of_.at(fiber)]; }
     size_t link(int source, int target) const { return static_cast<size_t>(source * m_.num_ranks + target); }
 
-    // An atomic that changes something, in a loop that waits for that: what it has seen before was fruitless.
+    // A successful atomic in a loop that waits for it: its earlier polls were fruitless.
     __attribute__((noinline)) void ends_its_wait(uintptr_t address) {
         const PollSet& seen = *current->polls;
         for (int i = 0; i < seen.num_loads; i++)
@@ -873,9 +874,10 @@ class Exhaustive : public Schedule {
         all_.host_did(hash);
     }
 
-    // What is the same in every run: heaps and arrays lie elsewhere each time. Other mapped memory is the libraries'.
+    // A value that is equal in every run: heaps and arrays have other addresses each time. Other mapped memory is the
+    // libraries'.
     uint64_t meant(uint64_t word) const {
-        // What can be one: behind a program that has a fixed place, or up where all else is.
+        // A possible address: behind a program with a fixed place, or high up with everything else.
         const bool is_low = word >= 1ull << 22 && word < 1ull << 32, is_high = word >= 1ull << 40 && word < 1ull << 48;
         if (!is_low && !is_high) return word;
         const uint64_t in_heaps = word - reinterpret_cast<uintptr_t>(m_.heaps);
@@ -885,8 +887,8 @@ class Exhaustive : public Schedule {
         return mincore(reinterpret_cast<void*>(page), 1, &is_there) ? word : kElsewhere;
     }
 
-    // Of an array that a launch was given: it has another address in every run. 0: it is none. Launches that may run at
-    // the same time have no array in common.
+    // The place of an address in an array argument, which has another address in every run. 0: it is in none. Launches
+    // that may run concurrently have no array in common.
     static uint64_t place_in_argument(const Launch& launch, uintptr_t address) {
         for (const Range& range : launch.ranges) {
             if (address < range.begin || address >= range.end) continue;
@@ -927,7 +929,7 @@ class Exhaustive : public Schedule {
         return true;
     }
 
-    // What has come back to a state can go on so for ever.
+    // A run that has returned to a state can repeat for ever.
     void look_for_a_lap(const Possible& made) {
         const int event = all_.last_event();
         const bool is_gone = made.fiber && !process_of_.count(made.fiber);  // its block has ended
@@ -943,7 +945,7 @@ class Exhaustive : public Schedule {
                 can_any = true;
                 could_others |= !ran.count(process_of_.at(&warp->lanes[__builtin_ctz(rest)]));
             }
-        if (!can_any) return;  // all wait
+        if (!can_any) return;  // all processes wait
         if (could_others) {
             for (const int process : ran)
                 if (process < static_cast<int>(threads_.size())) threads_[process].has_lapped = true;
@@ -972,7 +974,7 @@ class Exhaustive : public Schedule {
         return out + "]}";
     }
 
-    // In the calm order: the thread that ran goes on; then the network, the oldest first; then other threads.
+    // Gathers in the calm order: the running thread; then the network, the oldest first; then other threads.
     void gather(bool with_threads) {
         possible_.clear();
         for (const auto& owned : m_.network->in_flight) {
@@ -1008,7 +1010,7 @@ class Exhaustive : public Schedule {
         if (last != possible_.end()) std::rotate(possible_.begin(), last, last + 1);
     }
 
-    // Threads that rest go on if nothing else can.
+    // Resting threads continue if no other event is possible.
     void let_others_run() {
         const auto laps = std::stable_partition(possible_.begin(), possible_.end(), [&](const Possible& one) {
             return !one.fiber || !threads_[one.process].has_lapped;
@@ -1099,7 +1101,7 @@ class Exhaustive : public Schedule {
         ops.pop_back();
     }
 
-    // What the order of a queue pair, or a fence, makes this operation wait for.
+    // Orders this operation after earlier ones of its queue pair, or before a fence.
     void comes_after_earlier(const NetOp& op, const Operation& record) {
         if (!is_open_) return;
         const bool keeps_order = m_.network->settings.kind == Fabric::kRc;
@@ -1132,10 +1134,10 @@ class Exhaustive : public Schedule {
     std::vector<int> enabled_;
     int last_thread_ = -1;
     double now_ns_ = 0;
-    bool is_open_ = false;    // an event is under way
-    bool has_acted_ = false;  // and has done what others may notice
+    bool is_open_ = false;    // an event is in progress
+    bool has_acted_ = false;  // and has acted visibly to others
     Laps laps_;
-    std::vector<uintptr_t> pcs_;  // where the thread of each event has done what others can notice
+    std::vector<uintptr_t> pcs_;  // by event: the place of the thread's visible action
     bool is_frozen_ = false, has_counted_ = false, has_rested_ = false;
 };
 
@@ -1155,16 +1157,15 @@ struct StateHash {
 };
 
 #ifdef __x86_64__
-// The frame of the kernel that has called the runtime: the first one that is not of this library. What it keeps in
-// registers lies in the runtime's frames by now, and an unwinder knows where. Those frames themselves are not the same at
-// a first look.
+// The frame of the kernel that has called the runtime: the first one outside of this library. The runtime's frames hold
+// its saved registers, and an unwinder knows where. Those frames themselves differ at a first poll.
 struct KernelFrame {
     const char* stack = nullptr;
     StateHash registers;
 };
 
 _Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* wanted) {
-    constexpr int kKept[] = {3, 6, 12, 13, 14, 15};  // rbx, rbp, r12 to r15: what a call leaves as it was
+    constexpr int kKept[] = {3, 6, 12, 13, 14, 15};  // rbx, rbp, r12 to r15: the registers that a call preserves
     KernelFrame& frame = *static_cast<KernelFrame*>(wanted);
     const auto at = _Unwind_GetIP(context);
     if (at >= reinterpret_cast<uintptr_t>(__ehdr_start) && at < reinterpret_cast<uintptr_t>(etext))
@@ -1187,7 +1188,7 @@ __attribute__((noinline)) uint64_t Exhaustive::state_of(const Fiber& fiber, size
         return frame.registers.hash;
     }
 #endif
-    // With the runtime's own frames: a loop comes back to its state one look later.
+    // Includes the runtime's own frames: a loop then returns to its state one poll later.
     jmp_buf registers;
     memset(&registers, 0, sizeof registers);
     (void)_setjmp(registers);
@@ -1200,7 +1201,7 @@ __attribute__((noinline)) uint64_t Exhaustive::state_of(const Fiber& fiber, size
 }  // namespace
 }  // namespace epemu
 
-// What Python calls (ep_lib/emulator/library.py mirrors these).
+// The functions that Python calls (ep_lib/emulator/library.py mirrors these).
 using namespace epemu;
 
 extern "C" {
@@ -1209,25 +1210,25 @@ Exploration* epemu_explore_create(const Exploration::Bounds* bounds) {
     return with_memory([&] { return new Exploration(*bounds); });
 }
 void epemu_explore_destroy(Exploration* exploration) { delete exploration; }
-// The machine makes the run that is next; call it before anything is launched.
+// Starts the next run on this machine; call before the first launch.
 void epemu_explore_begin(Exploration* exploration, Machine* m) {
     with_memory([&] { m->schedule = std::make_unique<Exhaustive>(*m, *exploration); });
 }
-// After a run: whether there is another one.
+// Ends a run; returns whether another one is left.
 int epemu_explore_next(Exploration* exploration) {
     return with_memory([&]() -> int { return exploration->next(); });
 }
 void epemu_explore_status(const Exploration* exploration, Exploration::Status* status) {
     *status = exploration->status;
 }
-// The schedules of these kernels alone, in lines; call it before the first run.
+// Explores only the schedules of these kernels, one name a line; call before the first run.
 void epemu_explore_only(Exploration* exploration, const char* kernels) {
     with_memory([&] {
         std::istringstream lines(kernels);
         for (std::string name; std::getline(lines, name);) exploration->only.insert(name);
     });
 }
-// Kernels that were launched so far, in lines.
+// The kernels launched so far, one name a line.
 const char* epemu_explore_launched(Exploration* exploration) {
     return with_memory([&]() -> const char* {
         exploration->line.clear();
@@ -1235,11 +1236,11 @@ const char* epemu_explore_launched(Exploration* exploration) {
         return exploration->line.c_str();
     });
 }
-// The next run, and each after it, is this one.
+// Makes every later run follow this schedule.
 void epemu_explore_follow(Exploration* exploration, const char* schedule) {
     with_memory([&] { exploration->follow(schedule); });
 }
-// The next run is a random one.
+// Makes the next run a random one.
 void epemu_explore_draw(Exploration* exploration, uint64_t seed) { exploration->draw(seed); }
 const char* epemu_explore_schedule(Exploration* exploration) {
     return with_memory([&]() -> const char* {

@@ -1,5 +1,5 @@
-// Parts of an exploration as text, by which they go to other processes and into files: numbers, and nothing else.
-// ep_lib/runtime/exhaustion.py reads and writes the same.
+// Parts of an exploration as text (numbers only), for other processes and files. ep_lib/runtime/exhaustion.py reads and
+// writes the same.
 #include <sstream>
 
 #include "exhaustive.hpp"

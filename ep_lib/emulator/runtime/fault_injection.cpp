@@ -22,7 +22,7 @@ uint64_t held_until(const Machine& m, const NetOp& op) {
     const uint64_t now_ns = clock_ns(m);
     if (m.network->links[op.source_rank * m.num_ranks + op.target_rank].broken) return FaultInjection::kNever;
     if (!m.injected) return 0;
-    // The second half of an atomic is the target's work, and it does not wait for the source.
+    // The target does the second half of an atomic, without waiting for the source.
     if (has_stopped(m, op.target_rank) || (has_stopped(m, op.source_rank) && !op.staged)) return FaultInjection::kNever;
     uint64_t until = op.held_until_ns > now_ns ? op.held_until_ns : 0;
     if (op.staged) return until;

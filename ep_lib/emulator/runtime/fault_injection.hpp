@@ -1,4 +1,4 @@
-// Fault injection: links that stall, messages that come late, ranks that stop, as the arguments of Fabric say.
+// Fault injection: links that stall, messages that are delayed, ranks that stop: see the arguments of Fabric.
 #pragma once
 #include <stdint.h>
 
@@ -13,7 +13,7 @@ namespace epemu {
 struct FaultInjection {
     static constexpr uint64_t kNever = ~0ull;  // in nanoseconds: for good
     struct Stall {
-        uint64_t after, ns;  // when so many operations were posted before, for how long
+        uint64_t after, ns;  // begins after so many operations, and lasts so long
         uint64_t until_ns;   // 0: has not begun
     };
     struct Link {
@@ -33,13 +33,13 @@ struct FaultInjection {
 // On a fiber that is about to post, or to store a signal in another rank's memory. Does not return if its rank stops.
 void about_to_send(uintptr_t pc);
 bool has_stopped(const Machine& m, int rank);
-// An operation was posted: delays it, or stalls its link, if that was asked for.
+// Called for each posted operation: delays it, or stalls its link, if so configured.
 void inject_faults(Machine& m, NetOp& op);
 // When this operation may move again, in nanoseconds of the schedule's clock; 0 if it may now.
 uint64_t held_until(const Machine& m, const NetOp& op);
 // Whether no part of this operation may move now.
 bool is_held(const Machine& m, const NetOp& op);
-// Moves the clock to when the next delayed operation may move. False if none ever may.
+// Moves the clock to the next release of a delayed operation. False if none is ever released.
 bool skip_to_next_release(Machine& m);
 uint64_t next_release_ns(const Machine& m);  // kNever: none
 // What a fiber waits for in a quiet or for a place in a queue pair, for reports.

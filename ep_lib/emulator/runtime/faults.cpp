@@ -1,4 +1,4 @@
-// Faults end a run, never the process: checks raise them, and signal handlers catch what no check saw coming.
+// Faults end a run, never the process: checks raise them, and signal handlers catch the rest.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,7 +20,7 @@ constexpr int kStopSignal = SIGURG;  // ignored by default, so a late one does n
 struct sigaction previous[64];
 pthread_t runner;
 std::new_handler previous_new_handler;
-sigjmp_buf* reading_text;  // where to go if a text that a kernel prints is not there
+sigjmp_buf* reading_text;  // jump target if the text of a kernel's printf does not exist
 thread_local bool had_no_memory;
 uint64_t switches_at_last_stop;
 
@@ -42,7 +42,7 @@ uintptr_t stack_pointer(const ucontext_t* context) {
 #endif
 }
 
-// Where a function returns to that has just been called, and has not touched the stack yet; 0 if that is not known.
+// The return address of a function that was just called and has not touched the stack yet; 0 if unknown.
 uintptr_t return_address(const ucontext_t* context) {
 #if defined(__x86_64__)
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
@@ -54,8 +54,9 @@ uintptr_t return_address(const ucontext_t* context) {
 #endif
 }
 
-// A kernel's code asks before it divides by 0 (-fsanitize=integer-divide-by-zero): what traps there is the smallest integer
-// divided by -1. On a GPU that is the smallest integer again, and the rest is 0. Whether it was that.
+// Handles a trap of a division. Kernels check for a divisor of 0 (-fsanitize=integer-divide-by-zero), so this is the
+// smallest integer divided by -1. A GPU gives the smallest integer again, and a remainder of 0. Returns whether it was
+// that.
 bool divide_on(ucontext_t* context) {
 #if defined(__x86_64__)
     auto& registers = context->uc_mcontext.gregs;
@@ -66,7 +67,7 @@ bool divide_on(ucontext_t* context) {
     if (code[0] != 0xf7 || (code[1] >> 3 & 7) != 7) return false;  // idiv
     const bool has_base = operand == 4;                            // and an index
     const bool is_far = mode == 2 || (mode == 0 && (has_base ? code[2] & 7 : operand) == 5);
-    registers[REG_RDX] = 0;  // the rest; the dividend's low half is the quotient
+    registers[REG_RDX] = 0;  // the remainder; the dividend's low half is the quotient
     registers[REG_RIP] = reinterpret_cast<greg_t>(code + 2 + (mode != 3 && has_base) + (is_far ? 4 : mode == 1));
     return true;
 #else
@@ -105,13 +106,13 @@ void on_crash(int signal, siginfo_t* info, void* context) {
     const bool is_ours = pthread_equal(pthread_self(), runner);
     if (is_ours && reading_text) siglongjmp(*reading_text, 1);
     if (!current || !is_ours) {
-        sigaction(signal, &previous[signal], nullptr);  // not ours: it happens again, for the previous handler
+        sigaction(signal, &previous[signal], nullptr);  // not ours: it recurs, for the previous handler
         if (signal == SIGABRT) raise(signal);
         return;
     }
     if (signal == SIGFPE && divide_on(static_cast<ucontext_t*>(context))) return;
     const uintptr_t pc = program_counter(static_cast<ucontext_t*>(context));
-    // A frame with large arrays reaches past the end before any function is asked whether there is room.
+    // A frame with large arrays reaches past the end before any function checks the room.
     if (signal == SIGSEGV &&
         stack_pointer(static_cast<ucontext_t*>(context)) < reinterpret_cast<uintptr_t>(current->stack) &&
         !is_on_a_borrowed_stack())
@@ -122,15 +123,15 @@ void on_crash(int signal, siginfo_t* info, void* context) {
         if (caller && current->block->launch->image->contains(caller, true))
             return leave(Fault::kSignal, caller, pc,
                          pc ? "calls a function where no code is" : "calls a function at 0x0");
-        return leave_damaged(pc);  // a return to where no code is
+        return leave_damaged(pc);  // a return to an address without code
     }
     // +1: reports look up the instruction before a return address.
     leave(Fault::kSignal, pc + 1,
           signal == SIGSEGV || signal == SIGBUS ? reinterpret_cast<uintptr_t>(info->si_addr) : 0, signal_text(signal));
 }
 
-// Sent while a stop is wanted. A kernel that calls the runtime sees the request by itself; one that loops without any
-// memory access is taken out of its loop here.
+// The signal of a requested stop. A kernel that calls the runtime sees the request by itself; this handler ends a loop
+// without memory accesses.
 void on_stop(int, siginfo_t*, void* context) {
     if (!machine || !current || !pthread_equal(pthread_self(), runner)) return;
     const uint64_t switches = machine->switches;
@@ -157,7 +158,7 @@ void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text) 
 
 void no_memory() {
     if (!pthread_equal(pthread_self(), runner) || !is_on_a_fiber()) throw std::bad_alloc();
-    had_no_memory = true;  // nothing can be thrown through a kernel
+    had_no_memory = true;  // exceptions cannot pass through a kernel
     leave(Fault::kStack, 0, 0, "");
     abort();
 }
@@ -202,7 +203,7 @@ void restore_signal_handlers() {
 
 extern "C" {
 
-// The thread that runs kernels takes no signals but those above: fibers have no room for other handlers' frames.
+// The thread that runs kernels blocks all signals but those above: fibers have no room for other handlers' frames.
 void epemu_prepare_thread() {
     sigset_t all;
     sigfillset(&all);
@@ -211,13 +212,13 @@ void epemu_prepare_thread() {
     pthread_sigmask(SIG_SETMASK, &all, nullptr);
 }
 
-// A function of a kernel returns, and the guard behind its local arrays is gone.
+// A kernel's function returns, and the guard behind its local arrays is damaged.
 void epemu_stack_damaged() {
     if (epemu::current) epemu::leave_damaged(reinterpret_cast<uintptr_t>(__builtin_return_address(0)));
     abort();
 }
 
-// Whether a function of this file or of api.cpp found no memory since the last look, on this thread.
+// Whether a function of this file or of api.cpp has run out of memory on this thread since the last call.
 int epemu_take_no_memory() { return std::exchange(epemu::had_no_memory, false); }
 
 // A kernel calls a function of the host's C library.

@@ -1,8 +1,8 @@
 // Fibers: a switch saves the registers that a function must preserve on the stack, and takes the other stack. 10 ns;
-// swapcontext makes a system call (250 ns), and _setjmp's buffer is one more place that misses the cache.
+// swapcontext makes a system call (250 ns), and _setjmp's buffer causes one more cache miss.
 //
-// A fiber gets its stack when it first runs and gives it back when it ends, so a kernel without barriers touches only
-// a few stacks however many threads it has.
+// A fiber gets its stack when it first runs and returns it when it ends, so a kernel without barriers needs only a few
+// stacks for any number of threads.
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,8 +13,8 @@
 #include "machine.hpp"
 #include "recorder.hpp"
 
-// void epemu_switch(void** save, void* load): leaves the stack pointer in *save and goes on where `load` was left.
-// void epemu_call_on(void* stack, void (*function)(void*), void* argument): a call, on another stack.
+// void epemu_switch(void** save, void* load): saves the stack pointer to *save and resumes at `load`. void
+// epemu_call_on(void* stack, void (*function)(void*), void* argument): a call, on another stack.
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -108,7 +108,7 @@ constexpr int kSavedWords = 20, kReturnWord = 11, kPaddingWords = 0;
 extern "C" void epemu_switch(void** save, void* load);
 extern "C" void epemu_call_on(void* stack, void (*function)(void*), void* argument);
 extern "C" {
-// Of the fiber that runs: what kernels call threadIdx and its kin (ep_emulator/builtins.h).
+// The running fiber's threadIdx, blockIdx, blockDim and gridDim (ep_emulator/builtins.h).
 epemu_dim3 epemu_thread_idx, epemu_block_idx, epemu_block_dim, epemu_grid_dim;
 }
 
@@ -120,7 +120,7 @@ int64_t quantum;
 
 namespace {
 
-// Stacks of one size, kept across machines: most runs of a session need the same number again.
+// Stacks of one size, kept across machines: most runs of a session need the same number.
 struct StackPool {
     bool checked;  // for runs under the checker, where all blocks are resident
     struct Chunk {
@@ -128,8 +128,8 @@ struct StackPool {
         size_t bytes;
     };
     std::vector<Chunk> chunks;
-    // Those of the first chunk, whose memory is kept between machines, are taken first: a fresh huge page is zeros, which
-    // take longer to write than most kernels run.
+    // Stacks of the first chunk, whose memory is kept between machines, are used first: the kernel zeroes a fresh huge
+    // page, which takes longer than most kernels run.
     std::vector<char*> free_in_first, free_in_others;
 
     char* take(size_t stack_bytes) {
@@ -150,11 +150,11 @@ struct StackPool {
         const size_t bytes = kStacks * stack_bytes;
         chunks.reserve(chunks.size() + 1);
         auto& free_stacks = chunks.empty() ? free_in_first : free_in_others;
-        free_stacks.reserve((chunks.size() + 1) * kStacks);  // giving one back needs no memory
+        free_stacks.reserve((chunks.size() + 1) * kStacks);  // returning a stack needs no memory
         void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) no_memory();
-        // Most stacks use a single small page. Where many take turns, those of the first threads lie in huge ones
-        // nevertheless: 128 of them in one entry of the TLB, which otherwise misses at almost every switch.
+        // Most stacks use a single small page. If many take turns, the first threads' stacks are in huge pages anyway:
+        // 128 of them in one entry of the TLB, which otherwise misses at almost every switch.
         constexpr size_t kHugeChunks = 4, kHugeStack = 16 << 10;
         const bool huge = checked && stack_bytes <= kHugeStack && chunks.size() < kHugeChunks;
         madvise(memory, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
@@ -204,7 +204,7 @@ void run_fiber() {
         machine->switches++;
         set_current(next);
         if (next->stack) {
-            retire(ended);  // its stack is free, but not used by others before the switch
+            retire(ended);  // its stack is free, but not reused before the switch
             epemu_switch(&ended->stack_pointer, next->stack_pointer);
             abort();
         }
@@ -241,7 +241,7 @@ inline __attribute__((always_inline)) void leave(Fiber* me) {
     epemu_switch(&me->stack_pointer, next->stack_pointer);
 }
 
-// Apart, so that switches stay as quick as they are where nothing is recorded.
+// A function of its own, so that switches stay quick without recording.
 __attribute__((noinline)) void leave_recorded(Fiber* me) {
     recorder->paused(*me);
     leave(me);

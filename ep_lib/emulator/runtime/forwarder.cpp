@@ -42,7 +42,7 @@ struct Forwarder::Link {
     std::mutex lock;                // of what follows
     std::condition_variable changed;
     std::deque<std::vector<char>> to_write;
-    std::map<uint64_t, Range> gets;  // where what a frame gets belongs
+    std::map<uint64_t, Range> gets;  // by frame: the destination of its get
     bool closing = false;
     std::thread threads[3];
 };
@@ -167,7 +167,7 @@ char* Forwarder::in_own_heap(uint64_t offset, uint64_t bytes) const {
     return m_.heaps + m_.settings.home * m_.heap_stride + offset;
 }
 
-// False for what no rank posts.
+// False for a frame that no rank would post.
 bool Forwarder::carry_out(const Frame& frame, std::vector<char>& data) {
     char* const at = in_own_heap(frame.at, frame.bytes);
     if (frame.bytes) memcpy(frame.is_get ? data.data() : at, frame.is_get ? at : data.data(), frame.bytes);

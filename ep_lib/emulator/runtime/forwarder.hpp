@@ -1,14 +1,13 @@
-// What NICs of other hosts carry: operations on the memory of ranks whose heaps this process cannot map.
+// Forwards NIC operations to other hosts: operations on ranks whose heaps this process cannot map.
 //
-// Each pair of ranks on different hosts has two TCP connections, one for the operations of each. Python makes them, and
-// both ends have proved by then that they know the run's secret. On a connection go frames one way, a header and the
-// bytes of a put; back come acknowledgements, with the bytes of a get. The reader of a frame carries it out in the memory
-// of its own rank, in the order of the connection, then acknowledges it.
+// Each pair of ranks on different hosts has two TCP connections, one for the operations of each. Python makes them
+// after both ends have proved that they know the run's secret. Frames go one way (a header and the bytes of a put),
+// acknowledgements come back (with the bytes of a get). The reader executes each frame in the memory of its own rank,
+// in the order of the connection, then acknowledges it.
 //
-// Threads of each connection: one writes frames or reads acknowledgements (two threads at the poster's end), one does
-// both at the target's end. No reader ever waits for what its own side writes to be read by a thread that waits for it,
-// so full buffers cannot deadlock. Nothing that arrives is trusted: a frame that does not lie in the heap ends the
-// connection.
+// Threads of each connection: at the poster's end one writes frames and one reads acknowledgements, at the target's end
+// one does both. The poster's reader never waits for its writer, so full buffers cannot deadlock. Incoming frames are
+// not trusted: a frame outside of the heap ends the connection.
 #pragma once
 #include <stdint.h>
 
@@ -31,13 +30,13 @@ class Forwarder {
     explicit Forwarder(Machine& m);
     ~Forwarder();
 
-    // Connections to a rank: for our operations there, and for its operations here. This owns both from now on.
+    // Adds the connections to a rank: for our operations there, and for its operations here. Takes ownership of both.
     void add(int rank, int ours, int theirs);
 
     bool leads_to(int rank) const { return links_.count(rank) != 0; }
-    // Hands over an operation whose turn it is; numbers it (NetOp::forwarded).
+    // Sends an operation whose turn it is, and numbers it (NetOp::forwarded).
     void send(NetOp& op);
-    // Whether it was carried out, and what it gets has come.
+    // Whether it was executed, and its data (of a get) has arrived.
     bool is_done(const NetOp& op) const;
     // Whether a connection to a rank has ended.
     bool has_ended(int rank) const;

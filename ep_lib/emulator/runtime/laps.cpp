@@ -1,4 +1,4 @@
-// When a run has come back to a state that it was in, and what all threads have seen since: a lap (laps.hpp).
+// Detects that a run has returned to an earlier state, and what threads have seen since: a lap (laps.hpp).
 #include "laps.hpp"
 
 #include <string.h>
@@ -29,7 +29,7 @@ uint64_t mix(uint64_t hash, const char* begin, const char* end) {
     return hash;
 }
 
-// All that kernels can write: `what(begin, end)`. Some of it may come twice.
+// Calls `what(begin, end)` for all memory that kernels can write. Some of it may come twice.
 template <class F>
 void each_range(const Machine& m, F what) {
     const auto all = [&](const std::vector<Range>& ranges) {
@@ -64,8 +64,8 @@ uint64_t Laps::memory(uint64_t hash) const {
     return hash;
 }
 
-// What threads wait in, and how far launches are. One that polls looks again when it goes on, so it makes no difference
-// whether something has woken it.
+// A hash of the threads' waits and the launches' progress. A polling thread polls again when it continues, so whether
+// it was woken does not count.
 uint64_t Laps::waits() const {
     uint64_t all = m_.blocks_created;
     for (const Rank& rank : m_.ranks) all = mix(mix(all, rank.last_ticket), rank.done_ticket);

@@ -1,5 +1,5 @@
-// Runs that come back to a state: the stacks of all threads, what they wait in, and all memory that kernels can write. What
-// happened in between, a lap, can then happen again and again.
+// Runs that return to a state: the stacks and waits of all threads, and all memory that kernels can write. The events
+// in between, a lap, can then repeat for ever.
 #pragma once
 #include <stdint.h>
 
@@ -14,15 +14,15 @@ namespace epemu {
 class Laps {
   public:
     explicit Laps(const Machine& m) : m_(m) {}
-    // An event has ended, that of a thread or (-1) of a NIC. `fiber`: null if it is no more. Returns the first event of
-    // the lap that it ends, or -1.
+    // Notes the end of an event of a thread or (-1) a NIC. `fiber`: null if the thread has ended. Returns the first
+    // event of the lap that it completes, or -1.
     int ended(int event, int process, const Fiber* fiber);
-    // What was done is nothing that can be done again and again: a load has returned an older value.
+    // Forgets earlier states: a load has returned an older value, which cannot happen again and again.
     void begin_again() { visits_.clear(); }
 
   private:
-    static constexpr size_t kFew = 16 << 10;   // bytes of memory, so that each state is worth a look
-    static constexpr size_t kMost = 16 << 20;  // more is not looked at
+    static constexpr size_t kFew = 16 << 10;   // bytes of memory: up to so many, each state is examined
+    static constexpr size_t kMost = 16 << 20;  // larger memory is not examined
     uint64_t memory(uint64_t hash) const;
     size_t memory_bytes() const;
     uint64_t waits() const;

@@ -1,14 +1,14 @@
 // The emulator's state: ranks, their heaps, launches, blocks, warps and fibers. One Machine is one world of ranks.
 //
 // Begin here. A launch (api.cpp) queues a grid; scheduler.cpp makes its blocks resident and asks the schedule
-// (schedule.hpp) for one turn after another; in a turn, the lanes of a warp run one by one as fibers (fiber.cpp). Each
-// access to memory comes to sanitizer_hooks.cpp and memory.cpp, each CUDA built-in to builtins.cpp, each operation of a
-// NIC to network.cpp. The checker (checker.hpp) and virtual time (virtual_time.hpp) watch all that, if they are on.
+// (schedule.hpp) for one turn after another; in a turn, the lanes of a warp run one by one as fibers (fiber.cpp).
+// Memory accesses go to sanitizer_hooks.cpp and memory.cpp, CUDA built-ins to builtins.cpp, NIC operations to
+// network.cpp. If switched on, the checker (checker.hpp) and virtual time (virtual_time.hpp) observe them.
 //
 // One OS thread at a time runs a Machine (Python's worker thread). In a world of one process the others wait meanwhile, so
 // nothing is locked except the text that kernels print, which another thread drains. In a world of several processes
-// (Settings::home) each has a Machine of its own: the heaps of all ranks are memory that the processes share, what
-// happens in them has the order of the machine, and a rank's host goes on while its kernels run (host_lock).
+// (Settings::home) each has a Machine of its own: the processes share the heaps of all ranks, accesses to them have the
+// hardware's order, and a rank's host continues while its kernels run (host_lock).
 #pragma once
 #include <stdarg.h>
 #include <stdint.h>
@@ -43,29 +43,29 @@ class Checker;
 class Recorder;
 class VirtualTime;
 
-// Why a fiber does not run at the moment.
+// Why a fiber is not running.
 enum class State : uint8_t {
     kRunnable,
     kBarrier,     // __syncthreads
     kNamed,       // one of the block's other barriers
     kWarp,        // a warp-wide operation
     kActiveMask,  // __activemask, until no other lane of the warp can still arrive
-    kPolling,     // a polling loop that saw the same values again and again
+    kPolling,     // a polling loop that saw the same values repeatedly
     kNetwork,     // a quiet, or room in a full queue pair
-    kStopped,     // the rank fell silent here, as was asked for
+    kStopped,     // the rank stopped here, as configured
     kPrinting,    // text to format on the scheduler's stack
     kDone,
 };
 
-// What a polling loop looked at. A fiber that loads the same locations again, finds the same values and changed
-// nothing in between cannot leave its loop until someone else stores: it is parked until then.
+// The locations that a polling loop reads. A fiber that loads them again, finds the same values and has changed nothing
+// in between cannot leave its loop until another thread stores: it is parked until then.
 struct PollSet {
     static constexpr int kMax = 8;
     struct Seen {
         uintptr_t address;
         uint64_t value;
-        uint64_t state;  // in exhaustive schedules: of the thread, at its last look here,
-        uint32_t mark;   // and how often it had touched something by then
+        uint64_t state;  // in exhaustive schedules: the thread's state at its last poll here,
+        uint32_t mark;   // and its count of touched memory by then
         uint8_t size;
         uint8_t repeats;  // times seen unchanged
     };
@@ -78,10 +78,10 @@ struct PollSet {
     Store stores[kMax];
     uint8_t num_loads;
     uint8_t num_stores;
-    bool used_clock;  // the loop looks at the time, so time must pass for it
+    bool used_clock;  // the loop reads a clock, so time must pass for it
 };
 
-// Memory that begins at a cache line. glibc before 2.38 rarely uses again what aligned_alloc gave back, so a process that
+// Memory that begins at a cache line. glibc before 2.38 rarely reuses freed memory of aligned_alloc, so a process that
 // runs thousands of programs would grow.
 template <typename T>
 struct LineAllocator {
@@ -105,7 +105,7 @@ struct LineAllocator {
 };
 
 struct alignas(64) Fiber {
-    // What every switch, and every access under the checker, touches is in one cache line.
+    // One cache line holds everything that a switch, or an access under the checker, touches.
     void* stack_pointer;
     char* stack;  // lowest address; null until the fiber first runs
     Block* block;
@@ -114,7 +114,7 @@ struct alignas(64) Fiber {
     // the operation that the fiber waits in
     const char* what;
     uintptr_t pc;
-    uint32_t mask;  // of a warp-wide operation; of a barrier: which call it is
+    uint32_t mask;  // of a warp-wide operation; for a barrier: its call site
     int16_t op;
     uint8_t lane;
     State state;
@@ -125,7 +125,7 @@ struct alignas(64) Fiber {
     const char* format;
     va_list* format_args;
     double time;       // virtual, in ns
-    size_t wait_span;  // the last of its spans that is a wait; 0: none, else its index + 1
+    size_t wait_span;  // index + 1 of its last wait span; 0: none
 
     void begin_again() {
         what = "";
@@ -155,7 +155,7 @@ struct Warp {
     }
 };
 
-// A variable of a kernel's library, at its offset there, or, if it is a __shared__ one, in a block's shared memory.
+// A variable of a kernel's library, at its offset there; a __shared__ one at its offset in a block's shared memory.
 struct Variable {
     uint64_t begin, bytes;
     bool shared;
@@ -176,7 +176,7 @@ struct Image {
         bool executable;
     };
     std::vector<Segment> segments;
-    Range relocated{};                // what the loader has written, and nobody else may
+    Range relocated{};                // written by the loader, read-only after that
     std::vector<Range> memory;        // its constants and variables, which kernels may access
     std::vector<Variable> variables;  // read when a report first asks for a name
     bool has_read_variables = false;
@@ -189,13 +189,13 @@ struct Image {
 
 using Entry = void (*)(void** args);
 
-// The arrays in a symmetric heap: their offsets, sorted. Never changed, so that launches may share them.
+// The arrays in a symmetric heap: their offsets, sorted. Immutable, so that launches can share them.
 using SymmetricArrays = std::shared_ptr<const std::vector<Range>>;
 
 struct Launch {
     int64_t ticket;
     int rank;
-    bool is_service = false;  // runs beside the rank's stream for as long as the machine, as a thread of its host would
+    bool is_service = false;  // runs beside the rank's stream as long as the machine exists, like a thread of the host
     std::string kernel;
     Image* image;
     Entry entry;
@@ -206,8 +206,8 @@ struct Launch {
     std::string parameters;          // a line each: element bytes (0: unknown) and its name, or - for no pointer
     std::vector<Range> ranges;       // host arrays this launch may touch, sorted by address
     std::vector<Range> read_only;    // those of parameters that are const T* __restrict__; under checks
-    Range recent[2] = {};            // the arrays of the last read and the last write that were in one
-    SymmetricArrays arrays;          // as its host knew them when it launched
+    Range recent[2] = {};            // the arrays of the last read and the last write
+    SymmetricArrays arrays;          // the host's arrays at the launch
     Range recent_symmetric[2] = {};  // the same as `recent` in the heaps, as offsets
     uint64_t num_blocks, next_block = 0, finished_blocks = 0;
     double queued_ns = 0, end_ns = 0;  // in virtual time; end: of the blocks so far
@@ -237,7 +237,7 @@ struct Block {
     bool has_shape(const epemu_dim3& d) const { return d.x == dim.x && d.y == dim.y && d.z == dim.z; }
 };
 
-// What kernels of a rank get from malloc (device_heap.cpp).
+// The heap of malloc in a rank's kernels (device_heap.cpp).
 struct DeviceHeap {
     char* memory = nullptr;
     size_t used = 0, in_use = 0;
@@ -255,8 +255,8 @@ struct Rank {
     int64_t last_ticket = 0, done_ticket = 0;
     size_t resident_threads = 0, resident_blocks = 0;
     std::vector<Range> ranges;  // arrays registered for the rank's lifetime
-    SymmetricArrays arrays;     // what launches from now on may touch in any heap
-    std::vector<Range> freed;   // offsets of arrays that were freed and whose place no other has taken, for reports
+    SymmetricArrays arrays;     // arrays that later launches may touch in any heap
+    std::vector<Range> freed;   // offsets of freed arrays whose place was not reused, for reports
 };
 
 enum class Fault { kNone, kBadAddress, kTrap, kAssert, kSignal, kStack, kHang };
@@ -264,12 +264,12 @@ enum class Fault { kNone, kBadAddress, kTrap, kAssert, kSignal, kStack, kHang };
 struct Settings {
     uint64_t seed;
     uint64_t heap_bytes;  // that a user may allocate
-    uint64_t heap_span;   // bytes in which they lie: with those between arrays, which stay unused
+    uint64_t heap_span;   // bytes with the unused gaps between arrays
     uint64_t stack_bytes;
     uint64_t max_resident_threads;  // a rank
     uint64_t max_resident_blocks;   // a rank; 0: as many as fit
     uint64_t program_steps;         // of a run of this program, for PCT; 0: not known
-    int64_t home;                   // the one rank whose kernels run here, the others are processes; -1: all run here
+    int64_t home;                   // the rank whose kernels run here (others are processes); -1: all run here
     FabricSettings fabric;
 };
 
@@ -305,9 +305,9 @@ struct Machine {
     std::unique_ptr<Forwarder> forwarder;      // null: all ranks are on this host
     std::shared_ptr<Checker> checker;          // null while checks are off
     std::shared_ptr<Recorder> recorder;        // null unless the run is recorded
-    std::shared_ptr<FaultInjection> injected;  // null while no fault is asked for
+    std::shared_ptr<FaultInjection> injected;  // null without injected faults
     std::unique_ptr<Schedule> schedule;
-    VirtualTime* time = nullptr;  // the schedule, if it is that of virtual time
+    VirtualTime* time = nullptr;  // the schedule, if it is the virtual-time one
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes;
@@ -320,47 +320,47 @@ struct Machine {
     std::vector<std::unique_ptr<Image>> images;
     std::map<uintptr_t, std::vector<Fiber*>> parked;  // by address / 8
     size_t num_parked = 0;
-    uint64_t progress = 0;  // grows whenever something that others could see happened
+    uint64_t progress = 0;  // grows with every visible action
     uint64_t now_ns = 1000000;
     double clock_ghz = 2;
     uint64_t switches = 0, picks = 0, blocks_created = 0;
-    bool clean_stacks = false;  // what a thread's stack holds when it begins is the same in every run
+    bool clean_stacks = false;  // stacks start with equal content in every run
     uint64_t runs = 0;          // so far, between which hosts go on
     uint64_t steps = 0;         // what PCT counts: synchronising operations, and events of the network
 
     Fault fault = Fault::kNone;
     Fiber* faulting = nullptr;
     uintptr_t fault_pc = 0, fault_address = 0;
-    const Fiber* last_local_writer = nullptr;  // to an array of its own, and where: it may have gone too far
+    const Fiber* last_local_writer = nullptr;  // to a local array, and where: perhaps out of bounds
     uintptr_t last_local_pc = 0;
     std::string fault_text;
-    // Where kernels met what a GPU defines and C++ does not, each line once; while checks are off.
+    // Places where kernels did something that is defined on a GPU but not in C++, each line once; only without checks.
     struct OtherValue {
         const char* kind;
         std::string place, kernel, text;
     };
     std::map<uintptr_t, OtherValue> other_values;
     std::string report, findings;  // JSON for Python
-    std::string livelock;          // JSON: whose steps come back to a state, if the schedule has found that
-    std::string quiescence;        // who waited when only waits with a limit could go on any more
+    std::string livelock;          // JSON: the threads whose steps repeat a state, if the schedule has found one
+    std::string quiescence;        // the waiting threads when only waits with a limit could continue
     size_t most_waiting = 0;
 
-    // In a world of several processes: who holds it may change this. A run gives it to those that ask.
+    // In a world of several processes, its holder may change this machine. A run hands it to threads that want it.
     std::mutex host_lock;
     std::atomic<int> hosts_asking{0};
 
     volatile int stop_request = 0;
-    bool reads_matter = false;  // the schedule is told of plain reads
+    bool reads_matter = false;  // the schedule needs to see plain reads
     std::mutex output_lock;
     std::string output;
 
     Machine(int ranks, const Settings& settings);
     ~Machine();
     bool has_other_processes() const { return settings.home >= 0; }
-    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // what there is to say; null: it is
+    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // a text to fill in; null: done
 };
 
-// What a host does to a machine whose kernels may be running meanwhile.
+// An action of a host on a machine whose kernels may be running.
 class HostTurn {
   public:
     explicit HostTurn(Machine& m) : m_(m) {
@@ -374,7 +374,7 @@ class HostTurn {
     Machine& m_;
 };
 
-// Not visible outside the library, so that calls and variables take no detour through its tables.
+// Hidden symbols, so that calls and variables avoid the library's tables.
 #pragma GCC visibility push(hidden)
 
 // The fiber that runs now, and its machine; null outside kernels.
@@ -391,18 +391,19 @@ inline bool is_on_stack(const Fiber* fiber, uintptr_t address) {
 Fiber* switch_to(Fiber* fiber);     // from the scheduler; returns the fiber that came back to it
 void switch_to_scheduler();         // from a fiber
 [[noreturn]] void abandon_fiber();  // the same, for one that never runs again; signal handlers may call it
-bool is_an_index(uintptr_t address, size_t size);  // whether a kernel's threadIdx or its like has this memory
+bool is_an_index(uintptr_t address, size_t size);  // whether this is the memory of threadIdx or a similar variable
 bool is_on_a_borrowed_stack();                     // whether a fiber is on the scheduler's stack, by with_room
 bool is_on_a_fiber();                              // whether this is called by a fiber, on its stack or by with_room
-// Runs what reads files, formats text or judges at length. A fiber's stack may be almost full: the fiber borrows the
-// scheduler's, which waits meanwhile. It must not switch to another fiber.
+// Runs work that needs stack: reading files, formatting text, judging conflicts. A fiber's own stack may be almost
+// full, so it borrows the scheduler's. The work must not switch to another fiber.
 void with_room(const std::function<void()>& work);
 void release_stack(Fiber* fiber, size_t stack_bytes);
 void release_stack_memory();
 
 // scheduler.cpp
 enum class Outcome { kDone, kDeadlock, kFault, kStopped };
-// awaited[rank]: ticket that ends the run, 0 for none. Null: until services wait for work, and nothing is in flight.
+// awaited[rank]: ticket that ends the run, 0 for none. Null: until services wait for work and no operation is in
+// flight.
 Outcome run(Machine& m, const int64_t* awaited);
 void make_runnable(Fiber* fiber);
 void block_current(State state, const char* what, uintptr_t pc);
@@ -411,9 +412,9 @@ void yield();                                // the same, so that others run fir
 void preempt();                              // the same, perhaps for long
 void maybe_preempt();                        // at a synchronising operation
 void park(Fiber* fiber);                     // until one of the locations it polls changes
-void wake(uintptr_t address, size_t bytes);  // polling fibers that look at any of these locations, in their order
+void wake(uintptr_t address, size_t bytes);  // fibers that poll any of these locations, in order
 void retire(Fiber* fiber);
-void run_lane(Machine& m, Fiber* fiber);  // and those that it hands over to, until one returns to the scheduler
+void run_lane(Machine& m, Fiber* fiber);  // and the lanes that it switches to, until one returns to the scheduler
 void end_turn(Machine& m, Warp* warp);    // after its lanes have run
 
 // builtins.cpp
@@ -425,12 +426,13 @@ void resolve_activemask(Warp* warp);
 // memory.cpp
 uint64_t read_raw(uintptr_t address, int size);
 void write_raw(uintptr_t address, uint64_t value, int size);
-bool replace_raw(uintptr_t address, uint64_t old, uint64_t value, int size);  // false: it is not `old` any more
-void forget_polls();                           // the running fiber did something that others can see
+bool replace_raw(uintptr_t address, uint64_t old, uint64_t value, int size);  // false: the value is no longer `old`
+void forget_polls();                           // after a visible action of the running fiber
 void note_store(uintptr_t address, int size);  // a plain store by a fiber that may be polling
-// C++'s volatile accesses under weak memory: the compiler's own instruction follows what it has told of it. A load finds
-// an older value in memory, just then; of a store the value shows afterwards, and memory may have to keep what it had.
-// Called before anything else looks at memory: at the thread's next access, or where it ends or another one goes on.
+// C++'s volatile accesses under weak memory: the compiler's own instruction follows its call into the runtime. For a
+// load, memory briefly holds an older value; the value of a store is known only afterwards, and memory may have to keep
+// the old one. Called before the next look at memory: at the thread's next access, at its end, or when another thread
+// continues.
 extern bool is_volatile_pending;
 void finish_last_volatile();
 inline void finish_volatile() {
@@ -443,7 +445,8 @@ inline bool is_shared(uintptr_t address, size_t size) {
     const uintptr_t offset = address - reinterpret_cast<uintptr_t>(block->shared);
     return offset < block->shared_bytes && offset + size <= block->shared_bytes;
 }
-// Raises a fault if the running thread may not touch this memory. Of what is not local most is shared: that comes first.
+// Raises a fault if the running thread may not touch this memory. Shared memory comes first, since most accesses that
+// are not local are shared.
 inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     finish_volatile();
     if (is_shared(address, size)) return;
@@ -455,7 +458,7 @@ bool in_an_array(Launch& launch, size_t offset, size_t size, bool write);  // th
 [[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text);
 [[noreturn]] void no_memory();  // the runtime itself has none: ends the run
 void note_no_memory();
-// What Python calls and needs memory: if there is none, it returns nothing, and epemu_take_no_memory says so.
+// Runs an API function that allocates: if memory runs out, it returns nothing, and epemu_take_no_memory reports it.
 template <class F>
 auto with_memory(F f) -> decltype(f()) {
     try {
@@ -469,8 +472,8 @@ bool is_text_there(const std::function<void()>& read);  // runs it; false if it 
 void install_signal_handlers();
 void restore_signal_handlers();
 
-// variables.cpp: constants and variables of a loaded library, of which the loader has protected a range; and the name of
-// what lies there, and how far in, which is empty if nothing with a name does
+// variables.cpp: constants and variables of a loaded library, of which the loader has protected a range; and the name
+// of the variable at an address, with the offset in it, empty if there is none
 std::vector<Range> memory_of_kernel(const char* path, uintptr_t base, Range protected_range);
 std::string variable_at(const Machine& m, uintptr_t address);
 std::string shared_variable_at(const Block& block, size_t offset);
@@ -480,7 +483,7 @@ std::string quote(const std::string& text);  // as JSON
 std::string triple(const epemu_dim3& d);
 std::string place(const Fiber& f, uintptr_t pc);  // in its kernel
 std::string thread(const Fiber& f);
-// By the name that a kernel has for it: the given launch's, or else the running one's.
+// Describes an address by a kernel's name for it: the given launch's, or else the running one's.
 std::string describe_address(const Machine& m, uintptr_t address, const Launch* seen_by = nullptr);
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes);
 void write_report(Machine& m, Outcome outcome);

@@ -1,5 +1,5 @@
 // Memory as kernels see it: every access is checked, synchronising loads, stores and atomics may switch fibers, and
-// loops that poll are recognised. What compilers call by themselves is in sanitizer_hooks.cpp.
+// polling loops are recognised. sanitizer_hooks.cpp has the functions that compilers insert calls of.
 #include <string.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ const char* access_name(bool write) { return write ? "writes" : "reads"; }
                 std::string(access_name(write)) + " " + describe_range(*machine, address, size));
 }
 
-// `ranges` are sorted by begin; arrays of NumPy may overlap (views), so a few before the nearest are looked at too.
+// `ranges` are sorted by begin; arrays of NumPy may overlap (views), so a few before the nearest are checked too.
 bool in_ranges(const std::vector<Range>& ranges, uintptr_t address, size_t size, bool write, Range* found) {
     constexpr int kOverlaps = 16;
     auto it = std::upper_bound(ranges.begin(), ranges.end(), address,
@@ -36,7 +36,7 @@ bool in_ranges(const std::vector<Range>& ranges, uintptr_t address, size_t size,
     return false;
 }
 
-// All memory but the symmetric heaps and the block's shared memory, which are looked at first.
+// Checks memory outside of the symmetric heaps and the block's shared memory, which come first.
 void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     Launch* launch = current->block->launch;
     Range& recent = launch->recent[write];
@@ -56,7 +56,7 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     bad_address(address, size, write, pc);
 }
 
-// True if a fiber polled all these locations before, saw the same, and stored nothing that changed anything since.
+// True if a fiber polled these locations before, saw the same values, and has changed nothing since.
 bool saw_it_before(PollSet& p, uintptr_t address, uint64_t value, int size) {
     for (int i = 0; i < p.num_stores; i++)
         if (read_raw(p.stores[i].address, p.stores[i].size) != p.stores[i].before) {
@@ -105,7 +105,7 @@ int64_t sign_extend(uint64_t value, int size) {
     return static_cast<int64_t>(value << shift) >> shift;
 }
 
-// What an addition of floats in global memory makes of a denormal.
+// Flushes a denormal, as an addition of floats in global memory does.
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
 uint64_t added_in_global(uint64_t old, uint64_t value) {
     return bits_of(flushed(flushed(from_bits<float>(old)) + flushed(from_bits<float>(value))));
@@ -132,7 +132,7 @@ uint64_t apply(int op, uint64_t old, uint64_t value, uint64_t compare, int size)
     return old;
 }
 
-// What the running thread's accesses are, until this ends.
+// Sets the kind of the running thread's accesses within a scope.
 struct Doing {
     ThreadCheck* const thread = checker && current ? current->check : nullptr;
     explicit Doing(AccessDetails details) {
@@ -240,7 +240,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     }
     if (checker) checker->update(current, address, now, size, order, scope, pc);
     if (checker && (op == EPEMU_ATOMIC_CAS || op == EPEMU_ATOMIC_EXCH)) checker->witness.swapped(*current, address);
-    while (!replace_raw(address, old, now, size)) {  // another process was quicker
+    while (!replace_raw(address, old, now, size)) {  // another process changed it
         old = read_raw(address, size);
         now = updated(old);
     }
@@ -251,7 +251,8 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     return old;
 }
 
-// A 16-byte atomic while other processes may do one. False if a compare-and-swap finds another value; `old`: what it found.
+// A 16-byte atomic while other processes may do one. False if a compare-and-swap finds another value; `old`: the value
+// found.
 bool swap16(int op, void* p, const void* value, const void* compare, void* old) {
 #if defined(__x86_64__)
     struct Pair {
@@ -265,7 +266,7 @@ bool swap16(int op, void* p, const void* value, const void* compare, void* old) 
                      : "=@ccz"(done), "+m"(*static_cast<Pair*>(p)), "+a"(before.low), "+d"(before.high)
                      : "b"(after.low), "c"(after.high)
                      : "memory");
-        memcpy(old, &before, sizeof before);  // what it found
+        memcpy(old, &before, sizeof before);  // the value found
         if (done) return true;
         if (op == EPEMU_ATOMIC_CAS) return false;
     }
@@ -288,7 +289,7 @@ void forget_polls() {
     }
 }
 
-// One access of the machine each, where the size is one that it has: other processes may look at the same time.
+// A single machine access if the size allows: other processes may access the memory concurrently.
 uint64_t read_raw(uintptr_t address, int size) {
     switch (address & (size - 1) ? 0 : size) {
         case 1: return __atomic_load_n(reinterpret_cast<uint8_t*>(address), __ATOMIC_ACQUIRE);
@@ -338,7 +339,7 @@ void note_store(uintptr_t address, int size) {
     p.stores[p.num_stores++] = {address, read_raw(address, size), static_cast<uint8_t>(size)};
 }
 
-// Symmetric arrays have the same offsets on every rank, so what the launching rank had allocated holds for all heaps.
+// Symmetric arrays have the same offsets on every rank, so the launching rank's allocations are valid for all heaps.
 bool in_an_array(Launch& launch, size_t offset, size_t size, bool write) {
     Range& recent = launch.recent_symmetric[write];
     if (offset >= recent.begin && offset + size <= recent.end) return true;
@@ -419,7 +420,7 @@ void epemu_atomic16(int op, void* p, const void* value, const void* compare, voi
     maybe_preempt();
     if (timed) timed->atomic(address);
     const bool swaps = op == EPEMU_ATOMIC_EXCH || !memcmp(p, compare, kBytes);
-    if (!swaps || !memcmp(p, value, kBytes)) {  // it changes nothing: a way to poll
+    if (!swaps || !memcmp(p, value, kBytes)) {  // it changes nothing, so it is a poll
         poll(address, kBytes / 2, "a polling loop of atomics", pc);
         poll(address + kBytes / 2, kBytes / 2, "a polling loop of atomics", pc);
     }

@@ -19,7 +19,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, int order,
 uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int size, int order, int scope,
                 uintptr_t pc);
 
-// A rank that stops (fault injection) no longer stores to other ranks, which may wait for it.
+// Fault injection: a rank that stops no longer stores to other ranks.
 inline void before_signal(uintptr_t address, uintptr_t pc) {
     if (__builtin_expect(machine->injected != nullptr, 0) && is_remote(address)) about_to_send(pc);
 }
@@ -36,7 +36,7 @@ inline void plain_access(uintptr_t address, size_t size, bool write, uintptr_t p
         if (write && current->polls && current->polls->num_loads) note_store(address, static_cast<int>(size));
     }
     if (--quantum < 0) {
-        current->pc = pc;  // where it is seen, should the time be over
+        current->pc = pc;  // for reports, if the time limit is reached
         preempt();
     }
 }

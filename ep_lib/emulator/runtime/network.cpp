@@ -22,7 +22,7 @@ bool may_deliver(const Machine& m, const NetOp& op) {
     const Network::Link& link = link_of(net, op.source_rank, op.target_rank);
     for (const NetOp* earlier : link.ops) {
         if (earlier->number >= op.number) break;
-        if (earlier->delivered || earlier->forwarded) continue;  // other hosts carry out what comes in order
+        if (earlier->delivered || earlier->forwarded) continue;  // other hosts execute operations in order
         if (net.settings.kind == Fabric::kRc && earlier->queue_pair == op.queue_pair) return false;
         for (const auto& fence : link.fences) {
             const bool covers =
@@ -66,7 +66,7 @@ bool apply_signal(Machine& m, NetOp& op) {
         } else if (!net.settings.stages_atomics()) {
             now = read_raw(op.signal, op.value_bytes) + op.value;
         } else if (!op.staged) {
-            if (net.staging[op.target_rank]) return false;  // one at a time: atomics of NICs do not lose each other
+            if (net.staging[op.target_rank]) return false;  // one at a time: NIC atomics do not overwrite each other
             net.staging[op.target_rank] = op.staged = true;
             machine->schedule->touched(op.signal, op.value_bytes, Touch::kRead);
             op.staged_value = read_raw(op.signal, op.value_bytes);
@@ -108,7 +108,7 @@ void complete(Machine& m, size_t index) {
     }
 }
 
-// The same for one on the memory of another host.
+// The same for an operation on another host's memory.
 bool advance_far(Machine& m, NetOp& op, bool may) {
     if (!op.forwarded) {
         if (may) m.forwarder->send(op);
@@ -140,7 +140,7 @@ bool advance(Machine& m, size_t index) {
     if (m.forwarder && m.forwarder->leads_to(op.target_rank)) return advance_far(m, op, may);
     if (!op.pieces.empty()) {
         const size_t piece = m.random.below(static_cast<uint32_t>(op.pieces.size()));
-        // Reading early shows sources that were not ready when they were posted, reading late those changed too soon.
+        // An early read exposes a source that was not ready at the post, a late one a source that was changed too soon.
         const bool read_only = op.pieces[piece].data.empty() && (!may || m.random.below(2) == 0);
         if (read_only) {
             read_source(op, op.pieces[piece]);
@@ -234,7 +234,7 @@ namespace {
 
 constexpr size_t kMinPiece = 16;       // bytes that a NIC moves at once, at least
 constexpr uint32_t kMaxPieces = 4;     // an operation is cut into at most so many
-constexpr uint32_t kDelayOneIn = 4;    // operations that are held up on their way
+constexpr uint32_t kDelayOneIn = 4;    // one operation in so many is delayed
 constexpr uint32_t kLongestDelay = 9;  // as a power of two, in steps of the network
 
 std::vector<NetOp::Piece> cut(size_t bytes) {
@@ -280,7 +280,7 @@ uintptr_t symmetric(const void* mine, size_t bytes, int rank, const char* what, 
         !in_an_array(*current->block->launch, address - base, bytes, false))
         raise_fault(Fault::kBadAddress, pc, address,
                     std::string("posts with a ") + what +
-                        " that is not in its own symmetric heap, the only memory that NICs are told of, or not all in "
+                        " that is not in its own symmetric heap, the only memory that NICs can use, or not all in "
                         "one array: " +
                         describe_range(*machine, address, bytes));
     return address - base + reinterpret_cast<uintptr_t>(epemu_heap_base(rank));

@@ -1,9 +1,9 @@
 // NICs: queue pairs with bounded depth, operations that move in pieces and at their own pace.
 //
 // rc, like InfiniBand's reliable connections: a queue pair's operations are placed in the order in which they were
-// posted. srd, like EFA's scalable reliable datagrams: everything arrives, in any order. Atomics are staged on both: the
-// target's NIC reads, adds and writes back, and is not alone with the memory. InfiniBand calls this IBV_ATOMIC_HCA; a
-// NIC with IBV_ATOMIC_GLOB (global_atomics) respects the atomics of GPUs and CPUs, too.
+// posted. srd, like EFA's scalable reliable datagrams: everything arrives, in any order. Atomics are staged on both:
+// the target's NIC reads, adds and writes back, and other accesses may come in between. InfiniBand calls this
+// IBV_ATOMIC_HCA; with IBV_ATOMIC_GLOB (global_atomics), NIC atomics are atomic to those of GPUs and CPUs, too.
 #pragma once
 #include <stdint.h>
 
@@ -29,21 +29,21 @@ struct FabricSettings {
     int32_t ranks_per_node;
     int32_t p2p;  // do ranks of a node reach each other by loads and stores?
     int32_t queue_pairs, queue_depth;
-    int32_t global_atomics;  // of a NIC: do they respect those of GPUs?
+    int32_t global_atomics;  // whether NIC atomics are atomic to those of GPUs
 
     bool stages_atomics() const { return kind != Fabric::kP2p && !global_atomics; }
 };
 
 enum class NetKind : uint8_t { kPut, kGet, kAtomic, kBulkLoad, kBulkStore, kAsyncCopy };
 
-// Who posted an operation, kept for reports: the thread may have ended when it is delivered.
+// The poster of an operation, kept for reports: the thread may have ended at the delivery.
 struct Poster {
     int rank;
     epemu_dim3 block, thread;
     const Image* image;
     std::string kernel;
     uintptr_t pc;
-    uint32_t check_id = 0, check_time = 0;  // the checker's, if that is not the thread that calls: see Network::asked
+    uint32_t check_id = 0, check_time = 0;  // the checker's, if another thread posts for this one: see Network::asked
 };
 
 struct NetOp {
@@ -64,7 +64,7 @@ struct NetOp {
     bool staged;  // the atomic's old value has been read
     uint64_t staged_value;
     bool delivered;          // all is written; the completion is still on its way back
-    uint64_t forwarded = 0;  // to another host: the how-manieth on that way (forwarder.hpp); 0: not yet, or not at all
+    uint64_t forwarded = 0;  // to another host: its number on that connection (forwarder.hpp); 0: not forwarded
     uint64_t delayed_until;  // by the count of steps of the network
     int64_t priority;        // in schedules by PCT
     uint64_t held_until_ns;  // fault injection: see injected.hpp
@@ -83,7 +83,7 @@ struct Network {
     FabricSettings settings;
     std::vector<std::unique_ptr<NetOp>> in_flight;
     struct Fence {
-        uint64_t number;  // what was posted with a smaller number comes first
+        uint64_t number;  // operations with smaller numbers come first
         int queue_pair;   // -1: all
     };
     struct Link {                // from one rank to another
@@ -95,7 +95,7 @@ struct Network {
     struct Waiter {
         Fiber* fiber;
         int target, queue_pair;  // -1: all
-        uint64_t number;         // waits for what was posted before this one
+        uint64_t number;         // waits for operations posted before this one
         bool for_room;           // waits for a place in a full queue pair instead
     };
     std::vector<Waiter> waiters;
@@ -103,7 +103,7 @@ struct Network {
     std::vector<bool> staging;     // by target rank: an atomic is between its read and its write
     uint64_t steps = 0;
     BulkCopies copies;
-    // Who has asked a proxy for something, by number, and for whom a proxy's thread posts now.
+    // asked: the threads that use a proxy, by number. The number for which a proxy's thread posts now follows.
     std::unordered_map<uint64_t, Poster> asked;
     std::unordered_map<const Fiber*, Poster> on_behalf;
     uint64_t num_asked = 0;
@@ -113,8 +113,8 @@ inline Network::Link& link_of(Network& net, int source, int target) {
     return net.links[source * net.staging.size() + target];
 }
 
-// One random event: a piece is read or delivered, an atomic is applied, or a completion comes back. False if nothing
-// that is in flight can ever arrive.
+// One random event: a piece is read or delivered, an atomic is applied, or a completion comes back. False if no
+// operation in flight can ever arrive.
 bool network_step(Machine& m);
 bool network_move(Machine& m, const NetOp* op);  // the same for one operation
 // The events of one operation, for schedules that choose among them: a piece is read, then delivered; after all of

@@ -1,12 +1,12 @@
 // Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS 2010): every warp and every
-// operation of a NIC gets a random priority, and the highest one runs. At d - 1 random steps of the program the one that
-// runs falls behind all others. A bug that takes d steps in a certain order is then met with a probability that has a
-// lower bound, however many other things happen in between.
+// operation of a NIC gets a random priority, and the highest one runs. At d - 1 random steps of the program the running
+// one gets the lowest priority. A bug that needs d steps in a certain order is then found with a probability that has a
+// lower bound, for any number of other events in between.
 //
-// What differs here: a program's length is known only where a run of it has been measured (Settings::program_steps). Then
-// half of the changes are drawn uniformly, as in the paper, and half log-uniformly, for its beginning; all of them
-// are where it is not known. And a warp that keeps looking at something without end falls behind too, or no other would
-// ever run.
+// Differences from the paper: a program's length is known only after a measured run (Settings::program_steps). Then
+// half of the changes are drawn uniformly, as in the paper, and half log-uniformly, for the program's beginning;
+// without a known length, all are log-uniform. A warp that polls for long also gets the lowest priority, or no other
+// would ever run.
 #include <algorithm>
 
 #include "machine.hpp"
@@ -35,7 +35,7 @@ class Pct : public QueueSchedule {
     }
 
     bool step() override {
-        network_top_ = INT64_MIN;  // also of operations that the end of their block has finished
+        network_top_ = INT64_MIN;  // finished operations included
         if (!m_.network->in_flight.empty() && move_network()) return true;
         if (queue_.empty()) return false;
         run_turn(highest_warp());
@@ -97,7 +97,7 @@ class Pct : public QueueSchedule {
         return best;
     }
 
-    // Moves an operation that has more priority than any warp. False if there is none that can move.
+    // Moves an operation with a higher priority than all warps. False if none can move.
     bool move_network() {
         int64_t above = INT64_MIN;
         if (queue_.size() > kCrowd) {
@@ -110,14 +110,14 @@ class Pct : public QueueSchedule {
             if (op->priority > above) order.push_back(op.get());
         std::sort(order.begin(), order.end(), [](const NetOp* a, const NetOp* b) { return a->priority > b->priority; });
         for (NetOp* op : order) {
-            if (!network_move(m_, op)) continue;  // it waits for others: those that follow are next
+            if (!network_move(m_, op)) continue;  // it waits for others: try the next
             if (is_change() && is_in_flight(op)) op->priority = --lowest_;
             return true;
         }
         return false;
     }
 
-    // By its address alone: an operation that has ended is no longer there.
+    // Compares addresses only: an ended operation no longer exists.
     bool is_in_flight(const NetOp* op) const {
         const auto& ops = m_.network->in_flight;
         return std::any_of(ops.begin(), ops.end(), [op](const auto& other) { return other.get() == op; });

@@ -1,5 +1,5 @@
-// What most files of the runtime include. g++ parses it once for all of them (ep_lib/jit/gxx.py), so it holds nothing
-// that a file could do without an #include of its own.
+// Headers that most files of the runtime use. g++ parses this file once for all of them (ep_lib/jit/gxx.py); each file
+// still includes what it needs.
 #pragma once
 
 #include <string.h>

@@ -1,4 +1,4 @@
-// The random walk: any runnable warp may be next, preemptions and stalls come at random, and so does the network.
+// The random walk: any runnable warp may be next; preemptions, stalls and network events are random.
 #include <algorithm>
 
 #include "machine.hpp"
@@ -26,7 +26,7 @@ class RandomWalk : public QueueSchedule {
 
     void preempt() override {
         if (m_.random.below(parameters_.stall_one_in) == 0) {
-            // For one turn of every warp or up to a hundred: long enough for others to finish what they do.
+            // A stall lasts one to a hundred turns of every warp: long enough for others to finish their work.
             const uint64_t round = queue_.size() + 1;
             current->warp->stalled_until = m_.picks + (round << m_.random.below(kLongestStall));
         }
@@ -38,10 +38,10 @@ class RandomWalk : public QueueSchedule {
   private:
     static constexpr uint32_t kLongestStall = 8;  // as a power of two, in turns of every warp
     static constexpr int kTries = 4;              // picks before a stalled warp runs after all
-    // A preempted thread usually runs on for long; now and then it stops after a few accesses, wherever that is.
+    // A thread usually runs long until its preemption; now and then only for a few accesses, so that it stops anywhere.
     static constexpr uint32_t kShortQuantumOneIn = 16, kShortQuantum = 256;
 
-    // Any warp, if possible not one that is stalled.
+    // Picks any warp, if possible not a stalled one.
     size_t pick() {
         const auto n = static_cast<uint32_t>(queue_.size());
         uint32_t pick = m_.random.below(n);

@@ -1,9 +1,10 @@
 // The schedule of a machine that shares its heaps with other processes: any warp that is ready
-// may be next, and time is the clock of the computer. Which rank comes first is decided by real concurrency, so nothing replays from a seed.
+// may be next, and time is the clock of the computer. Real concurrency decides the order of ranks, so runs do not
+// replay from a seed.
 //
-// Another process stores without a word. So this one looks at what its polling threads wait for between turns, and
-// again and again when none of its threads can go on; then it sleeps between two looks, longer and longer, so that more
-// ranks than cores make progress.
+// Other processes store without notice. So this one checks the locations that its threads poll between turns, and
+// repeatedly when none of its threads can run; then it sleeps between checks, longer and longer, so that more ranks
+// than cores make progress.
 #include <time.h>
 
 #include <algorithm>
@@ -68,8 +69,7 @@ class RealTime : public QueueSchedule {
     static constexpr int64_t kAllEvery = kMillisecond / 2, kEach = 20 * kMicrosecond,
                              kAllAtLeastEvery = 50 * kMillisecond;
 
-    // Loops that end after a number of polls, or at a time that they look at now and then, go on too: the fewer threads
-    // wait, the more often.
+    // Loops that count polls, or that read the clock now and then, also continue: more often if fewer threads wait.
     Look due(int64_t now) {
         const int64_t every = std::clamp(static_cast<int64_t>(m_.num_parked) * kEach, kAllEvery, kAllAtLeastEvery);
         if (now - all_ > every) return all_ = changed_ = now, Look::kAll;
@@ -78,7 +78,7 @@ class RealTime : public QueueSchedule {
     }
 
     uint64_t turns_ = 0, looks_ = 0, idle_ = 0;
-    int64_t all_ = 0, changed_ = 0;  // when it last looked at these
+    int64_t all_ = 0, changed_ = 0;  // time of the last check of each
 };
 
 }  // namespace

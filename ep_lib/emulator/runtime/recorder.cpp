@@ -12,7 +12,7 @@ Recorder* recorder;
 
 namespace {
 
-constexpr size_t kLookBack = 64;  // events, for one that another adds to
+constexpr size_t kLookBack = 64;  // events searched for one to merge with
 constexpr size_t kValueBytes = 8;
 
 bool overlap(const Event& a, const Event& b) {
@@ -36,7 +36,8 @@ bool Recorder::is_full() {
     return true;
 }
 
-// Whether an event of this turn was the same of a neighbour: other bytes of one array, or other lanes of one warp.
+// Merges an event with an equal one of a neighbour in this turn: adjacent bytes of an array, or other lanes of the
+// warp. Returns whether it did.
 bool Recorder::merge(const Event& e) {
     const bool plain = e.kind == EventKind::kAccess && !(e.flags & kAtomic);
     const bool state = e.kind == EventKind::kWait || e.kind == EventKind::kResume || e.kind == EventKind::kEnd;
@@ -63,7 +64,7 @@ bool Recorder::merge(const Event& e) {
             return true;
         }
         if (old.kind == EventKind::kAccess) {
-            if (state && (old.lanes & e.lanes)) return false;  // a thread's own order stays
+            if (state && (old.lanes & e.lanes)) return false;  // keeps a thread's own order
             if (plain && ((old.flags | e.flags) & kWrites) && overlap(old, e)) return false;
             if (old.flags & kAtomic) return false;
         } else if (old.kind != EventKind::kWait && old.kind != EventKind::kResume && old.kind != EventKind::kEnd) {
@@ -226,7 +227,7 @@ void Recorder::accessed(const ThreadCheck& t, uintptr_t address, size_t bytes, u
     if (updates) e.detail = kUpdates;
     if (!add(e)) return;
     event_of_[static_cast<uint64_t>(t.id) << 32 | e.pc] = static_cast<uint32_t>(latest_ - 1);
-    unread_ = latest_;  // a load is read too: nothing changes what it sees before the next event
+    unread_ = latest_;  // a load's value is read too: it cannot change before the next event
     const int home = home_of(address, t.rank);
     if (home != t.rank && !(flags & kWrites)) learn(t.clock, home, t.id, address, bytes);
     if (flags & kWrites) written(home, t, address, bytes);
@@ -328,7 +329,7 @@ void Recorder::host(EventKind kind, int rank) {
 
 void Recorder::learned(const VectorClock& clock, int rank, uint32_t self) { learn(clock, rank, self, 0, ~size_t{0}); }
 
-// Of the writes that touch these bytes.
+// Adds order events for the writes that touch these bytes.
 void Recorder::learn(const VectorClock& clock, int rank, uint32_t self, uintptr_t address, size_t bytes) {
     const auto found = written_.find(rank);
     if (found == written_.end() || events_.empty()) return;

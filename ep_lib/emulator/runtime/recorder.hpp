@@ -1,11 +1,11 @@
-// What happened in a run, event by event, for a person who goes through it with a slider (ep_lib/viz/time_travel.py).
+// Records a run event by event, for the slider of ep_lib/viz/time_travel.py.
 //
-// Only a run under the checker is recorded: the checker, which sees every access, barrier and operation of a NIC, hands
-// them on, and the scheduler tells when threads wait, go on and end. A recorder draws nothing from Machine::random and
-// decides nothing, so a recorded run is the run of its seed. While none is there, it costs one test of a pointer.
+// Only a run under the checker is recorded: the checker passes on every access, barrier and NIC operation, and the
+// scheduler reports when threads wait, continue and end. A recorder draws nothing from Machine::random and decides
+// nothing, so a recorded run is the run of its seed. Without a recorder the cost is one test of a pointer.
 //
-// Adjacent bytes that one thread, or the lanes of a warp in one turn, read or write in one line are one event, unless
-// what happened meanwhile conflicts with that.
+// Accesses to adjacent bytes by one thread, or by the lanes of a warp in one turn, in one line are one event, unless an
+// event in between conflicts.
 #pragma once
 #include <stdint.h>
 
@@ -47,8 +47,8 @@ enum class EventKind : uint8_t {  // ep_lib/emulator/recording.py has the same n
     kQuiet,
     kHostWaited,
     kHostMet,
-    // What belongs to the event before it:
-    kOrdered,  // somebody is ordered after a write: `value` is the write's event
+    // Attached to the event before:
+    kOrdered,  // a thread is now ordered after a write: `value` is the write's event
     kFinding,  // `value`: its number; `address`: the event of the first access, or ~0; `flags`: 1 where it is reported
 };
 
@@ -60,14 +60,14 @@ struct Event {
     uint32_t bytes, pc, turn;
     EventKind kind;
     uint8_t flags;   // of an access: AccessFlags; of a wait: State
-    uint8_t order;   // of an atomic or a fence: epemu_order + 1; of a wait: which text
+    uint8_t order;   // of an atomic or a fence: epemu_order + 1; of a wait: its text
     uint8_t detail;  // EventDetails
     int16_t rank;
     uint16_t scope;
 };
 enum EventDetails : uint8_t {
     kHasValue = 1,
-    kUpdates = 2,  // an atomic that writes what it has read
+    kUpdates = 2,  // an atomic that reads and writes
 };
 
 class __attribute__((visibility("hidden"))) Recorder {
@@ -79,7 +79,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     void finished(const Block& block);
     void next_atomic(int order, int scope) { order_ = order + 1, scope_ = scope; }  // of the access that follows
     void accessed(const ThreadCheck& t, uintptr_t address, size_t bytes, uint8_t flags, bool updates, uintptr_t pc);
-    void has_value(uint64_t value);  // the last access: it has read or written this, which memory does not hold
+    void has_value(uint64_t value);  // the last access read or wrote this value, which memory does not hold
     void fence(const Fiber& fiber, int order, int scope);
     void barrier(const Block& block);
     void met(const std::vector<Fiber*>& fibers);
@@ -92,18 +92,18 @@ class __attribute__((visibility("hidden"))) Recorder {
     void quiet(const Fiber& fiber, uintptr_t pc);
     void host(EventKind kind, int rank);
 
-    // Threads of a rank (self: all of them, or one by its id) know what this clock has.
+    // Threads of a rank (self: all of them, or one by its id) now know this clock.
     static constexpr uint32_t kAnyone = ~0u;
     void learned(const VectorClock& clock, int rank, uint32_t self = kAnyone);
     void found(size_t finding, uint32_t first_id, uint32_t first_pc, bool has_first);
-    void reported();  // of all occurrences of that finding, the latest one
+    void reported();  // marks the latest occurrence of that finding as the reported one
 
-    void read_latest();                              // what the latest write has stored is read now
+    void read_latest();                              // reads the value of the latest write now
     std::string info(const Checker& checker) const;  // JSON
     const std::vector<Event>& events() const { return events_; }
 
   private:
-    struct Written {  // and nobody but the writer is ordered after it
+    struct Written {  // with only the writer ordered after it
         uint32_t event, id, time;
         uintptr_t address;
         size_t bytes;
@@ -121,7 +121,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     };
     bool is_full();
     bool merge(const Event& e);
-    bool add(Event e);  // false: there is no room, or it is not kept
+    bool add(Event e);  // false: the limit is reached, or it is not kept
     Event of_thread(EventKind kind, const Fiber& fiber) const;
     void goes_on(const Fiber& fiber);
     void written(int rank, const ThreadCheck& t, uintptr_t address, size_t bytes);
@@ -140,13 +140,13 @@ class __attribute__((visibility("hidden"))) Recorder {
     std::unordered_map<const NetOp*, uint32_t> message_of_;
     std::unordered_map<uint64_t, uint32_t> event_of_;  // the latest of a thread (by its id) in a line
     std::unordered_set<const Fiber*> waiting_;
-    // Threads that were woken and have only seen, so far, what they saw before: until they see or do something else,
-    // nothing is said of it. A loop that polls goes round thousands of times before it is called a deadlock.
+    // Woken threads that have only seen the same values as before: no events until they see or do something else. A
+    // polling loop iterates thousands of times before it counts as a deadlock.
     std::unordered_set<const Fiber*> looking_;
     std::unordered_map<int, std::vector<Written>> written_;  // by the rank whose memory it is
     std::vector<const char*> texts_;
 };
 
-extern __attribute__((visibility("hidden"))) Recorder* recorder;  // of the machine that runs, null while there is none
+extern __attribute__((visibility("hidden"))) Recorder* recorder;  // of the running machine, null without recording
 
 }  // namespace epemu

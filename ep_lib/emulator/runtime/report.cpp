@@ -1,4 +1,4 @@
-// What happened, as JSON for Python, which adds file names and source lines.
+// Reports as JSON for Python, which adds file names and source lines.
 #include <stdio.h>
 #include <string.h>
 
@@ -87,7 +87,7 @@ std::string waits_in(const Machine& m, const Fiber& f) {
     }
 }
 
-// Threads of one rank that wait alike are one entry: its first thread and how many there are.
+// Threads of one rank that wait alike are one entry: the first thread and their number.
 struct Group {
     const Fiber* first;
     size_t count;
@@ -100,8 +100,7 @@ Key group_of(const Machine& m, const Fiber& f) {
     return {rank, polls ? f.polls->loads[0].address : 0, f.pc, static_cast<int>(f.state)};
 }
 
-// Other threads without which this one does not go on, as far as that is known: of the same barrier or mask, or the one
-// that holds the lock.
+// The known threads that this one waits for: of the same barrier or mask, or the holder of the lock.
 std::vector<const Fiber*> waits_for(const Machine& m, const Fiber& f) {
     std::vector<const Fiber*> others;
     if (f.state == State::kNamed) {
@@ -126,7 +125,7 @@ std::vector<const Fiber*> waits_for(const Machine& m, const Fiber& f) {
     return others;
 }
 
-// What is known of the location that a thread polls: who holds it as a lock, who stored last, what it held before.
+// Facts about the location that a thread polls: the holder if it is a lock, the last store, the earlier value.
 std::string polled(const Machine& m, const Fiber& f) {
     if (f.state != State::kPolling || !m.checker) return "null";
     const uintptr_t address = f.polls->loads[0].address;
@@ -149,7 +148,7 @@ std::string waiters(const Machine& m) {
     std::map<Key, Group> groups;
     std::vector<const Block*> blocks;
     for (const auto& b : m.resident)
-        if (!b->launch->is_service) blocks.push_back(b.get());  // a service waits for work: nobody waits for it to end
+        if (!b->launch->is_service) blocks.push_back(b.get());  // no thread waits for a service to end
     std::sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) { return a->id < b->id; });
     for (const Block* block : blocks)
         for (const Fiber& f : block->fibers) {
@@ -180,7 +179,7 @@ std::string waiters(const Machine& m) {
     return out + "]";
 }
 
-// Grids of which some blocks wait for a place that others have: a barrier of all blocks never ends then.
+// Grids with blocks that wait for resident ones to end: a barrier of all blocks then never ends.
 std::string not_started(const Machine& m) {
     std::string out = "[";
     for (const Rank& rank : m.ranks) {
@@ -199,13 +198,13 @@ constexpr const char* kFaultNames[] = {"none", "address", "trap", "assert", "sig
 
 }  // namespace
 
-// An array as a kernel calls it.
+// An array by the kernel's name for it.
 struct NamedArray {
     std::string name;  // of the parameter that points to it; empty: none does
     size_t offset, element;
 };
 
-// By the parameters of a launch; a symmetric array in whichever rank's heap.
+// Names an array by the parameters of a launch; a symmetric array in any rank's heap.
 static NamedArray named_by(const Machine& m, const Launch& launch, uintptr_t address) {
     const auto heaps = reinterpret_cast<uintptr_t>(m.heaps);
     if (address - heaps < m.heaps_bytes)
@@ -221,7 +220,7 @@ static NamedArray named_by(const Machine& m, const Launch& launch, uintptr_t add
     return {};
 }
 
-// The same by one launch before others: that of the thread it is about, or any that is not done.
+// The same, preferably by this launch, or by any that is not done.
 static NamedArray named(const Machine& m, uintptr_t address, const Launch* first) {
     if (!first && current) first = current->block->launch;
     NamedArray found = first ? named_by(m, *first, address) : NamedArray{};
@@ -231,7 +230,7 @@ static NamedArray named(const Machine& m, uintptr_t address, const Launch* first
     return found;
 }
 
-// What an address is to a kernel: "flags[16]". Empty where no parameter points to the array.
+// An address in a kernel's terms: "flags[16]". Empty if no parameter points to the array.
 static std::string element_at(const Machine& m, uintptr_t address, const Launch* seen_by) {
     const NamedArray array = named(m, address, seen_by);
     const size_t inside = array.element ? array.offset % array.element : array.offset;
@@ -239,7 +238,7 @@ static std::string element_at(const Machine& m, uintptr_t address, const Launch*
     return array.name + index + (inside ? " + " + std::to_string(inside) + " bytes" : "");
 }
 
-// Of an array that a rank has by itself.
+// A place in an array of one rank.
 static std::string in_array(const Machine& m, uintptr_t address, const Range& r, int rank, const Launch* seen_by) {
     std::string name = element_at(m, address, seen_by);
     if (name.empty())
@@ -250,8 +249,8 @@ static std::string in_array(const Machine& m, uintptr_t address, const Range& r,
 
 static std::string in_parentheses(const std::string& name) { return name.empty() ? "" : " (" + name + ")"; }
 
-// What is at an offset of a rank's heap that no array has. Empty where one has it. `close`: an index may have led there
-// from the array before it.
+// Describes an offset of a rank's heap outside of all arrays; empty if an array has it. `close`: an index may have led
+// there from the array before it.
 static std::string beside_arrays(const Machine& m, int rank, const std::vector<Range>& arrays, uintptr_t offset,
                                  const Launch* seen_by, bool* close) {
     constexpr uintptr_t kClose = 1 << 16;
@@ -278,9 +277,9 @@ static std::string beside_arrays(const Machine& m, int rank, const std::vector<R
            at(*before);
 }
 
-// What ep::peer_ptr makes of a rank that there is not. Empty if it is nothing like that.
+// The case of ep::peer_ptr with an invalid rank. Empty if it is not that case.
 static std::string rank_that_is_not(const Machine& m, uintptr_t address) {
-    constexpr intptr_t kRanks = 64;  // further away, it is nothing that peer_ptr made
+    constexpr intptr_t kRanks = 64;  // addresses further away do not come from peer_ptr
     const auto distance = static_cast<intptr_t>(address - reinterpret_cast<uintptr_t>(m.heaps));
     const intptr_t peer = distance >> m.heap_shift;
     const uintptr_t offset = distance & (m.heap_stride - 1);
@@ -291,8 +290,8 @@ static std::string rank_that_is_not(const Machine& m, uintptr_t address) {
     return "";
 }
 
-// What ep::peer_ptr makes of a pointer that is not symmetric, wherever that leads to: also into a heap, if the array lies
-// close to the heaps. Empty if it is nothing like that.
+// The case of ep::peer_ptr with a pointer that is not symmetric. The result may be inside a heap, if the array is close
+// to the heaps. Empty if it is not that case.
 static std::string copy_that_is_not(const Machine& m, uintptr_t address) {
     if (!current) return "";
     const Launch& launch = *current->block->launch;
@@ -385,7 +384,7 @@ std::string describe_address(const Machine& m, uintptr_t address, const Launch* 
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes) {
     const std::string first = describe_address(m, address), last = describe_address(m, address + bytes - 1);
     std::string text = std::to_string(bytes) + " bytes at " + first;
-    // The first byte may be in a valid place.
+    // The first byte may be valid.
     if (bytes > 1 && first.find(',') == std::string::npos && last.find(',') != std::string::npos)
         text += ", the last one at " + last;
     return text;

@@ -1,5 +1,5 @@
-// What compilers call by themselves: kernels are compiled with -fsanitize=thread and -fsanitize=alignment, and these
-// functions are the emulator's own; libtsan and libubsan are never linked.
+// The functions that compilers insert calls of: kernels are compiled with -fsanitize=thread and -fsanitize=alignment,
+// and the emulator defines these functions itself; libtsan and libubsan are never linked.
 #include <stdio.h>
 #include <string.h>
 
@@ -21,12 +21,12 @@ int order_of(int memory_order) {
     return kOrders[std::min(memory_order & 7, 5)];
 }
 
-// The scope of the next atomic or fence, where libcu++ has told it (see include/cuda/std/__atomic/scopes.h and
+// The scope of the next atomic or fence, if libcu++ has announced it (see include/cuda/std/__atomic/scopes.h and
 // include/cuda/__atomic/atomic.h).
 int next_scope = EPEMU_SCOPE_SYSTEM;
 int take_scope() { return std::exchange(next_scope, static_cast<int>(EPEMU_SCOPE_SYSTEM)); }
 
-// What -fsanitize=alignment and its like pass.
+// The arguments of -fsanitize=alignment and similar checks.
 struct Type {
     uint16_t kind, info;
     char name[1];
@@ -68,7 +68,7 @@ std::string text_of(const Type* type, uint64_t value) {
     return text;
 }
 
-// A line whose value a GPU defines, and C++ does not. Under the checker it is a finding.
+// Reports a line whose value is defined on a GPU but not in C++. Under the checker it is a finding.
 template <class F>
 void other_value(const char* kind, uintptr_t pc, F text) {
     if (!current) return;
@@ -88,7 +88,7 @@ bool is_volatile_pending = false;
 namespace {
 struct {
     uintptr_t address;
-    uint64_t value;  // of a load: what memory is to hold again
+    uint64_t value;  // of a load: the value to restore in memory
     int size;
     bool is_store;
 } pending;
@@ -120,7 +120,7 @@ void __ubsan_handle_type_mismatch_v1(const Mismatch* what, uintptr_t address) {
                     " " + where + describe_address(*machine, address));
 }
 
-// ---- -fsanitize=bounds: an index that an array of known length does not have; local arrays have no other guard --------
+// ---- -fsanitize=bounds: an index beyond an array of known length; local arrays have no other guard --------------------
 void __ubsan_handle_out_of_bounds(const OutOfBounds* what, uintptr_t value) {
     if (!current) return;
     raise_fault(Fault::kBadAddress, EPEMU_PC, 0,
@@ -147,17 +147,17 @@ void __ubsan_handle_divrem_overflow(const Operation*, uintptr_t, uintptr_t) {
                     "divides an integer by zero, for which a GPU gives any value, without a word");
 }
 
-// ---- what -fsanitize=thread calls ------------------------------------------------------------------------------
+// ---- functions that -fsanitize=thread calls ---------------------------------------------------------------------------
 void __tsan_init() {}
 void __tsan_func_entry(void*) {
     if (!current) return;
-    // For what this function calls without telling: the runtime itself. The checker's frames add up to 2.6 KB.
+    // Stack for the runtime's own calls from this function. The checker's frames add up to 2.6 KB.
     constexpr ptrdiff_t kReserve = 3 << 10;
     if (static_cast<char*>(__builtin_frame_address(0)) - current->stack < kReserve)
         raise_fault(Fault::kStack, EPEMU_PC, 0, "");
 }
 void __tsan_func_exit() {}
-// Where an object of a class with virtual functions keeps which class it is of: a store of its constructor.
+// A constructor's store of an object's pointer to its virtual functions.
 void __tsan_vptr_update(void** p, void*) { plain_access(reinterpret_cast<uintptr_t>(p), sizeof(*p), true, EPEMU_PC); }
 void __tsan_vptr_read(void** p) { plain_access(reinterpret_cast<uintptr_t>(p), sizeof(*p), false, EPEMU_PC); }
 
@@ -175,7 +175,7 @@ PLAIN(4)
 PLAIN(8)
 PLAIN(16)
 
-// Whether this volatile access has an order of its own under weak memory.
+// Whether weak memory orders this volatile access.
 static bool is_weak(uintptr_t address, int size) {
     return checker && checker->weak && size <= 8 && address % static_cast<uintptr_t>(size) == 0;
 }
@@ -187,12 +187,12 @@ static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
     uint64_t older = 0;
     uint64_t* const value = is_weak(address, size) ? &older : nullptr;
     if (!checker || !checker->load(current, address, value, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc)) return;
-    if (machine->schedule->is_random()) forget_polls();  // the next look may see more
+    if (machine->schedule->is_random()) forget_polls();  // the next poll may see more
     pending = {address, read_raw(address, size), size, false};
     is_volatile_pending = true;
     write_raw(address, older, size);
 }
-// The store itself follows in the kernel; polling fibers are woken now and run later, when it has happened.
+// The store itself follows in the kernel; polling fibers are woken now and run after it.
 static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     if (!current || is_on_stack(current, address)) return;
     check_access(address, size, true, pc);

@@ -1,4 +1,4 @@
-// What schedules have in common: finding the policy of a seed, time that only counts, and the turns of warps.
+// The common part of schedules: finding the policy of a seed, time that only counts, and the turns of warps.
 #include "schedule.hpp"
 
 #include "fault_injection.hpp"
@@ -8,9 +8,9 @@ extern "C" char* epemu_shared_base;
 
 namespace epemu {
 
-// These seeds take the lanes of a warp in a rotation, all or some of them at a time, and take three equal looks for a wait:
-// that is quick and finds most. Who tries more seeds gets every order of the lanes, one at a time in some seeds, and more
-// looks that are no wait.
+// These seeds run the lanes of a warp in a rotation, all or some at a time, and treat three equal polls as a wait: that
+// is quick and finds most mistakes. Later seeds try every order of the lanes, one at a time in some seeds, and more
+// polls before a wait.
 constexpr uint64_t kQuickSeeds = 100;
 
 std::unique_ptr<Schedule> make_schedule(Machine& m) {
@@ -51,7 +51,7 @@ QueueSchedule::QueueSchedule(Machine& m) : Schedule(m) {
                    kDeliver[random.below(3)]};
 }
 
-// What a thread needs first when it goes on has left the caches since it stopped.
+// Prefetches the data that a thread needs first when it continues: it has left the caches meanwhile.
 static void prefetch(const Fiber& next) {
     constexpr int kLine = 64, kLines = 4;  // of its stack
     const char* stack = static_cast<const char*>(next.stack_pointer);

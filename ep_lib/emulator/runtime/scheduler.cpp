@@ -1,5 +1,5 @@
-// The scheduler: which blocks are resident, which threads are parked, and the loop that asks the schedule for one turn
-// after the other until an awaited launch is finished, nothing can go on, or a stop is requested.
+// The scheduler: which blocks are resident, which threads are parked, and the loop that takes one turn after another
+// from the schedule until an awaited launch is finished, no thread can run, or a stop is requested.
 #include <sched.h>
 #include <string.h>
 
@@ -20,12 +20,12 @@ namespace {
 
 // ---- blocks become resident ---------------------------------------------------------------------------------------
 //
-// A GPU makes as many blocks resident as fit. Here each resident thread has a stack and state of its own, and visiting
+// A GPU makes as many blocks resident as fit. Here each resident thread has a stack and state of its own, and running
 // 132 x 1,024 of them in turn misses the cache each time. So a block is admitted only if
 //
 // - its rank has no other, or fewer than kCrowdThreads threads are resident in all;
-// - or every resident thread waits or polls (blocks may wait for each other, so nothing is called a deadlock before all
-//   of a grid is resident, as far as it fits on a GPU);
+// - or every resident thread waits or polls (blocks may wait for each other, so a deadlock is reported only after as
+//   much of a grid is resident as fits on a GPU);
 // - or the resident ones have synchronised for long and none of their blocks has ended: a loop that changes memory
 //   while it waits never parks.
 //
@@ -50,7 +50,7 @@ bool can_admit(const Machine& m, const Rank& rank) {
            (!m.settings.max_resident_blocks || rank.resident_blocks < m.settings.max_resident_blocks);
 }
 
-// A block that has ended serves as the next one, while what it consists of is still in the cache.
+// Reuses an ended block as the next one, while its data is still in the cache.
 std::unique_ptr<Block> make_block(Machine& m, const epemu_dim3& dim) {
     const size_t threads = dim.x * dim.y * dim.z;
     std::unique_ptr<Block> block;
@@ -120,7 +120,7 @@ void admit(Machine& m, Launch* launch) {
     m.progress++;
 }
 
-// At the start, and when a block has ended.
+// Called at the start, and when a block has ended.
 void refill(Machine& m) {
     const bool all = admits_all(m);
     for (Rank& rank : m.ranks)
@@ -139,7 +139,7 @@ void refill(Machine& m) {
     m.patience = m.full_patience = all ? kUnlimited : kPatience;
 }
 
-// A quarter more blocks on each rank, at least one. Returns whether any was admitted.
+// Admits a quarter more blocks on each rank, at least one. Returns whether it admitted any.
 bool admit_more(Machine& m) {
     bool any = false;
     for (Rank& rank : m.ranks)
@@ -179,7 +179,7 @@ void finish_block(Machine& m, Block* block) {
 
 // ---- polling threads are parked -----------------------------------------------------------------------------------
 
-// Wakes polling fibers: those whose values changed unseen (by plain stores), those that look at the clock, or all. In
+// Wakes polling fibers: those whose values changed unseen (by plain stores), those that read the clock, or all. In
 // block order, so that runs do not depend on addresses.
 size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
     std::vector<Block*> blocks;
@@ -196,7 +196,7 @@ size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
             bool changed = false;
             for (int i = 0; i < p.num_loads && !changed; i++)
                 changed = read_raw(p.loads[i].address, p.loads[i].size) != p.loads[i].value;
-            if (changed) p.num_loads = 0;  // it may never look there again, and must not be woken for it again
+            if (changed) p.num_loads = 0;  // it may never poll there again, and must not be woken for it again
             if (changed || (!only_changed && (!only_clock || p.used_clock))) {
                 m.schedule->woke(&fiber);
                 woken++;
@@ -209,7 +209,7 @@ size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
 
 // ---- a world of several processes -----------------------------------------------------------------------------------
 
-// This rank's host may queue launches, and the like, between two turns.
+// Lets this rank's host queue launches and similar work between two turns.
 void let_hosts_in(Machine& m) {
     while (m.hosts_asking) {
         m.host_lock.unlock();
@@ -231,12 +231,12 @@ void wait_for_others(Machine& m) {
     look_at_polls(m, look);
 }
 
-// What happens when no warp is runnable: is it over, or do bounded loops and time limits still change something?
+// Decides what to do when no warp is runnable: whether bounded loops and time limits can still change something.
 class Quiescence {
   public:
     explicit Quiescence(Machine& m) : m_(m) {}
 
-    // Returns false when nothing can ever go on.
+    // Returns false if no thread can ever continue.
     bool resolve();
 
   private:
@@ -255,7 +255,7 @@ bool awaited_done(const Machine& m, const int64_t* awaited) {
     return !any;
 }
 
-// Whether all services wait for work, or for what does not arrive. Those of a rank that has stopped count as waiting.
+// Whether all services wait for work, or for operations that never arrive. Services of a stopped rank count as waiting.
 bool services_idle(const Machine& m) {
     for (const auto& block : m.resident) {
         if (!block->launch->is_service || has_stopped(m, block->launch->rank)) continue;
@@ -316,13 +316,13 @@ bool Quiescence::resolve() {
         step_ns_ = 1000;
     }
     if (!m_.num_parked) return skip_to_next_release(m_);
-    // Loops with a bounded number of polls end by themselves: let all of them go round some more times.
+    // Loops with a bounded number of polls end by themselves: let all of them iterate some more times.
     uint64_t fibers = 0;
     for (const auto& block : m_.resident) fibers += block->num_threads;
     m_.schedule->stands_still();
     const uint64_t limit = m_.schedule->rounds_of_quiescence(std::clamp<uint64_t>(kWork / fibers, 50, 100000));
     if (rounds_++ < limit) return unpark_if(m_, false, false) > 0;
-    // Loops that look at the clock, perhaps every hundredth time, end when enough time has passed.
+    // Loops that read the clock, perhaps every hundredth iteration, end when enough time has passed.
     if (rounds_ == limit + 1) note_quiescence(m_);
     if (step_ns_ < kForeverNs) {
         if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
@@ -346,7 +346,7 @@ void wake(uintptr_t address, size_t bytes) {
         const std::vector<Fiber*> fibers = std::move(it->second);
         it = parked.erase(it);
         for (Fiber* fiber : fibers) {
-            if (fiber->state != State::kPolling) continue;  // it looked twice at this word
+            if (fiber->state != State::kPolling) continue;  // it polled this word twice
             machine->num_parked--;
             for (int i = 0; i < fiber->polls->num_loads; i++) {
                 auto other = parked.find(fiber->polls->loads[i].address / 8);
@@ -360,7 +360,7 @@ void wake(uintptr_t address, size_t bytes) {
 }
 
 void run_lane(Machine& m, Fiber* fiber) {
-    fiber = switch_to(fiber);  // which may be a later lane by now
+    fiber = switch_to(fiber);  // possibly a later lane now
     if (m.fault != Fault::kNone) return;
     if (fiber->state == State::kPrinting) {
         print(m, fiber);
@@ -405,7 +405,7 @@ void preempt() {
 
 void maybe_preempt() {
     machine->steps++;
-    if (--machine->patience < 0) return step_aside();  // for more blocks
+    if (--machine->patience < 0) return step_aside();  // lets more blocks in
     machine->schedule->synchronise();
 }
 

@@ -12,7 +12,7 @@
 namespace epemu {
 namespace {
 
-// "tile" of "_ZZ6kernelPiE4tile" and of "tile.0": the last part of what the source calls it.
+// "tile" of "_ZZ6kernelPiE4tile" and of "tile.0": the last part of its name in the source.
 std::string plain_name(const char* symbol) {
     int status = -1;
     char* demangled = abi::__cxa_demangle(symbol, nullptr, nullptr, &status);
@@ -51,8 +51,8 @@ std::vector<Variable> read_variables(const std::string& path) {
     return found;
 }
 
-// Whether a kernel's own constants and variables lie in a section, and nothing of the linker's and the loader's, as the
-// table of the addresses of functions.
+// Whether a section holds a kernel's own constants and variables, and not data of the linker and loader, such as the
+// table of function addresses.
 bool is_the_kernels(const Elf64_Shdr& section, const char* name) {
     if (section.sh_type != SHT_PROGBITS && section.sh_type != SHT_NOBITS) return false;
     if (!(section.sh_flags & SHF_ALLOC) || section.sh_flags & (SHF_EXECINSTR | SHF_TLS)) return false;

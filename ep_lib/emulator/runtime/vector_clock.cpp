@@ -17,12 +17,12 @@ void* had(void* memory) {
     return memory;
 }
 
-// Nodes of one type come and go all the time: keep those that are free.
+// Nodes of one type are allocated and freed all the time: keep free ones.
 template <class Node>
 struct Pool {
     static constexpr size_t kKeep = 4096;
     std::vector<Node*> free;
-    Pool() { free.reserve(kKeep); }  // giving one back needs no memory
+    Pool() { free.reserve(kKeep); }  // returning one needs no memory
     Node* take() {
         in_use += sizeof(Node);
         if (free.empty()) return static_cast<Node*>(had(malloc(sizeof(Node))));

@@ -1,7 +1,7 @@
-// Vector clocks: what each simulated thread knows of all others' pasts (Lamport 1978; Mattern 1989).
+// Vector clocks: the knowledge of each simulated thread about all others' pasts (Lamport 1978; Mattern 1989).
 //
-// A clock is a tree of three levels with 64 entries a node, shared until someone changes it: after a barrier all threads
-// of a block hold the same one, and a copy costs a counter. Entries that were never raised take no memory.
+// A clock is a tree of three levels with 64 entries a node, copied on write: after a barrier all threads of a block
+// share one, and a copy costs a counter. Entries that were never raised take no memory.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -21,20 +21,20 @@ class __attribute__((visibility("hidden"))) VectorClock {
     }
     ~VectorClock() { release(top_); }
 
-    // How much of a thread's past is in this clock: all that it did up to this time of its own.
+    // The part of a thread's past in this clock: everything up to this time of its own.
     uint32_t get(uint32_t thread) const {
         const uint32_t m = thread / kPerMiddle;
         if (!top_ || m >= top_->size || !top_->middle[m]) return 0;
         const Leaf* leaf = top_->middle[m]->leaf[thread / kFanOut % kFanOut];
         return leaf ? leaf->time[thread % kFanOut] : 0;
     }
-    // Whether that is so of a warp's lanes up to these times. `first` is the thread that is lane 0.
+    // Whether the clock has a warp's lanes up to these times. `first`: the thread of lane 0.
     bool has_all(uint32_t first, uint32_t lanes, const uint32_t* times) const;
     void raise(uint32_t thread, uint32_t time);
     void join(const VectorClock& other);
     bool same(const VectorClock& other) const { return top_ == other.top_; }
     bool empty() const { return !top_; }
-    // Two clocks with one stamp hold the same: it changes whenever a clock does.
+    // Clocks with equal stamps are equal: the stamp changes with every change of a clock.
     uint32_t stamp() const { return top_ ? top_->stamp : 0; }
 
     static size_t bytes_in_use();
@@ -74,7 +74,7 @@ class __attribute__((visibility("hidden"))) VectorClock {
     Top* top_ = nullptr;
 };
 
-// What reaches a thread through a release and an acquire.
+// Knowledge that reaches a thread through a release and an acquire.
 struct Known {
     VectorClock clock;
     VectorClock proxied;  // the part of it that came through a proxy fence: bulk copies see no other stores

@@ -3,17 +3,17 @@
 //   poster   o; then the doorbell crosses PCIe, and the NIC fetches the work request from the GPU's memory: 3 latencies
 //   NIC      g a work request (a put with a signal is two), in the order of posting
 //   queues   queue pairs take turns, a packet of at most an MTU each; of one queue pair, the order of posting
-//   source   a packet is read over PCIe (request and answer: 2 latencies) just in time for the wire: this is when a
-//            source that was changed too soon goes wrong
+//   source   a packet is read over PCIe (request and answer: 2 latencies) just in time for the wire: this shows a
+//            source that was changed too soon
 //   wire     payload and header at the NIC's rate; latency; then the receiving NIC's rate, so senders to one NIC share
 //   target   written over PCIe as it comes in, one latency; polls see it then. A signal is a packet of 8 bytes behind.
 //   back     the acknowledgement: the wire's latency, and PCIe's for the completion. They take no bandwidth.
 //
 // A get is a request (a header) to the other NIC, which then sends as if its owner had put. rc: packets of a queue pair
-// stay in order. srd: each packet takes the next of several paths, of which some hold it up by a few packets of other
+// stay in order. srd: each packet takes the next of several paths, and some paths delay it by a few packets of other
 // traffic; a put's own signal waits at the target for all of its data; an addition is read and written back over PCIe,
-// one after another at a NIC. A fence holds back what was posted behind it until what it covers is complete.
-// Switches have room for everything: a busy receiver does not hold up its senders' other traffic.
+// one after another at a NIC. A fence delays later operations until those that it covers are complete. Switches have
+// unlimited room: a busy receiver does not delay its senders' other traffic.
 #include <string.h>
 
 #include <algorithm>
@@ -28,11 +28,11 @@ namespace {
 
 constexpr double kSignalBytes = 8;
 // srd sprays packets over paths of equal parts of the bandwidth, in turns ("A Cloud-Optimized Transport Protocol for
-// Elastic and Scalable HPC", Shalev et al., IEEE Micro 2020). What is ahead of a packet on each, in packets of an MTU of
-// other traffic, is our choice: enough to make neighbours overtake each other, and the same in every run.
+// Elastic and Scalable HPC", Shalev et al., IEEE Micro 2020). The traffic ahead of a packet on each path, in packets of
+// an MTU, is our choice: enough to make neighbours overtake each other, and equal in every run.
 constexpr int kPaths = 4, kAhead[kPaths] = {2, 0, 3, 1};
-constexpr uint64_t kAnswers = 1ull << 63;  // queues of a NIC for gets of others
-constexpr uint64_t kAlone = 1ull << 62;    // a queue for one operation that is late, where order is not kept
+constexpr uint64_t kAnswers = 1ull << 63;  // queues of a NIC for answers to other NICs' gets
+constexpr uint64_t kAlone = 1ull << 62;    // a queue for a single delayed operation, on unordered fabrics
 
 uint64_t key_of(int peer, int queue_pair) {
     return static_cast<uint64_t>(peer) << 32 | static_cast<uint32_t>(queue_pair);
@@ -115,8 +115,8 @@ void VirtualTime::enqueue(int rank, uint64_t key, const SendQueue::Job& job) {
     start(rank);
 }
 
-// The next packet is chosen as late as its read over PCIe allows, so that the wire is never idle and what comes late
-// need not queue behind what could have waited.
+// Chooses the next packet as late as its read over PCIe allows, so that the wire is never idle and late urgent packets
+// need not queue behind others.
 void VirtualTime::start(int rank) {
     Nic& nic = nics_[rank];
     if (nic.transmitting || nic.turn.empty()) return;
@@ -126,7 +126,7 @@ void VirtualTime::start(int rank) {
     at(std::max({now_, nic.reads.free_ns, nic.egress.free_ns - ahead}), Event::kTransmit, rank, nullptr);
 }
 
-// Do a fence, a broken link or an injected fault hold it back?
+// Whether no fence, broken link or injected fault holds it back.
 bool VirtualTime::may_start(const NetOp& op) const {
     const Network& net = *m_.network;
     const Network::Link& link = link_of(m_, op);
@@ -332,7 +332,7 @@ void VirtualTime::complete(NetOp* op) {
     take_turns_again(source);
 }
 
-// Something may have gone that held queues back.
+// Called when an obstacle to queues may be gone.
 void VirtualTime::take_turns_again(int rank) {
     Nic& nic = nics_[rank];
     nic.turn.insert(nic.turn.end(), nic.held.begin(), nic.held.end());

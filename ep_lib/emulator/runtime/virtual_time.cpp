@@ -1,4 +1,4 @@
-// The time of threads: who runs next, what accesses cost, when kernels begin.
+// The time of threads: the next one to run, the cost of accesses, the start of kernels.
 #include "virtual_time.hpp"
 
 #include <algorithm>
@@ -60,8 +60,7 @@ bool VirtualTime::step() {
     return true;
 }
 
-// All lanes that have come to this time run, one after another; what they do until they next wait or synchronise is
-// the warp's turn.
+// Runs all lanes that have reached this time, one after another, until they next wait or synchronise: the warp's turn.
 void VirtualTime::run_warp(Warp* warp) {
     now_ = warp->ready;
     m_.picks++;
@@ -115,7 +114,7 @@ void VirtualTime::woke(Fiber* fiber) {
     make_runnable(fiber);
 }
 
-// A binary heap that knows where its elements are; of equal times, the one that came first.
+// A binary heap that knows where its elements are; of equal times, first come first served.
 void VirtualTime::push(Warp* warp, double key) {
     warp->ready = key;
     warp->order = ++order_;
@@ -185,7 +184,7 @@ void VirtualTime::admitted(Block* block) {
         launch->end_ns = launch->queued_ns + hardware_.launch_ns;
         if (!gpu.ends.empty()) launch->end_ns = std::max(launch->end_ns, gpu.ends.back() + hardware_.launch_gap_ns);
     }
-    // Later blocks take the place of one that has ended.
+    // A later block takes the place of an ended one.
     block->begin_ns = launch->end_ns;
     auto sm = std::min_element(gpu.sms.begin(), gpu.sms.end(),
                                [](const Sm& a, const Sm& b) { return a.resident < b.resident; });
@@ -229,8 +228,8 @@ void VirtualTime::join(const std::vector<Fiber*>& fibers) {
 
 // ---- memory ------------------------------------------------------------------------------------------------------
 
-// Servers count from the beginning of the turn: a thread that runs ahead of the others takes no bandwidth from those
-// that come to the same time after it, but all of them together never get more than there is.
+// Servers count from the beginning of the turn: a thread that runs ahead takes no bandwidth from threads that reach the
+// same time later, but together they never exceed the bandwidth.
 void VirtualTime::charge(double bytes, int owner, bool write) {
     Fiber* fiber = current;
     const int rank = fiber->block->launch->rank;
@@ -271,7 +270,7 @@ double VirtualTime::remote(uintptr_t address) const {
     if (in_heaps >= m_.heaps_bytes) return 0;
     const int owner = static_cast<int>(in_heaps >> m_.heap_shift), rank = current->block->launch->rank;
     if (owner == rank) return 0;
-    // What this rank has stored there before is on the same way, so it comes first.
+    // This rank's earlier stores there take the same path, so they come first.
     const Gpu &gpu = gpus_[rank], &peer = gpus_[owner];
     const double drained = std::max(gpu.nvlink_out.free_ns, peer.nvlink_in.free_ns);
     return std::max(0.0, drained - current->time) + hardware_.nvlink.latency_ns;
@@ -281,7 +280,7 @@ void VirtualTime::looked(uintptr_t address) {
     spend(remote(address) > 0 ? 2 * hardware_.nvlink.latency_ns : hardware_.poll_ns);
 }
 
-// It takes effect when it has got to the memory: an L2 latency away, or over NVLink.
+// It takes effect when it reaches the memory: after an L2 latency, or over NVLink.
 void VirtualTime::atomic(uintptr_t address) {
     const double there = remote(address);
     spend(there > 0 ? there : hardware_.poll_ns);
@@ -302,7 +301,7 @@ void VirtualTime::store_later(uintptr_t address, uint64_t value, int size, doubl
     at(current->time + delay, Event::kStore, 0, nullptr, place);
 }
 
-// ---- what is written down ----------------------------------------------------------------------------------------
+// ---- records -----------------------------------------------------------------------------------------------------
 
 int VirtualTime::name_of(const std::string& text) {
     auto [it, is_new] = name_numbers_.try_emplace(text, static_cast<int>(names.size()));
@@ -322,7 +321,7 @@ void VirtualTime::write_span(SpanRecord::Kind kind, const char* name, double beg
                      image_of(launch->image), pc - launch->image->base - 1, begin, current->time});
 }
 
-// A loop of polls that is woken without success waits on: one span.
+// A polling loop that is woken without success keeps waiting: one span.
 void VirtualTime::waited(double begin, const char* what, uintptr_t pc) {
     const uint64_t offset = pc - current->block->launch->image->base - 1;
     if (current->wait_span) {

@@ -1,7 +1,7 @@
-// Virtual time: the schedule in which each thread has a time of its own, and the earliest thing happens next, a warp's
-// turn or an event of a NIC. The same program always takes the same time.
+// Virtual time: the schedule in which each thread has its own time, and the earliest event is next: a warp's turn or an
+// event of a NIC. The same program always takes the same time.
 //
-// What costs time (all constants come from ep_lib/emulator/hardware.py, which names their sources):
+// Costs (all constants come from ep_lib/emulator/hardware.py, which names their sources):
 // - global memory: bytes / (copy rate of an SM), shared by the warps on it, within the memory bandwidth of the GPU;
 //   plain accesses are pipelined, so they cost no latency; a synchronising load or an atomic costs the poll latency;
 // - memory of a P2P peer: the same, and the two GPUs' NVLink ports, whose bandwidth all their blocks share;
@@ -10,8 +10,8 @@
 // the host and its collectives.
 //
 // Causality: synchronising operations (atomics, acquire, release and volatile accesses, fences, posts) happen in the
-// exact order of virtual time: a thread that is ahead steps aside for those that are earlier. Plain accesses happen when
-// the thread runs, which may be before others reach that time; programs without data races cannot tell.
+// exact order of virtual time: a thread that is ahead yields to earlier ones. Plain accesses happen when the thread
+// runs, perhaps before others reach that time; programs without data races see no difference.
 #pragma once
 #include <stdint.h>
 
@@ -44,7 +44,7 @@ struct HardwareModel {
     LinkModel nvlink, pcie, nic;
 };
 
-// What Python gets (ep_lib/emulator/timeline.py mirrors these).
+// Python reads these structs (ep_lib/emulator/timeline.py mirrors them).
 struct SpanRecord {
     enum Kind : int32_t { kKernel, kWait, kCopy, kPost };
     int32_t rank, block, warp, kind, name;
@@ -63,7 +63,7 @@ struct SampleRecord {
     double at_ns, value;
 };
 
-// Something that serves bytes at a rate, in the order in which they come.
+// A server of bytes at a rate, in order of arrival.
 struct Server {
     double free_ns = 0;
     double serve(double from, double duration) { return free_ns = (free_ns > from ? free_ns : from) + duration; }
@@ -76,8 +76,8 @@ class VirtualTime : public Schedule {
     // ---- threads (virtual_time.cpp) --------------------------------------------------------------------------
     bool step() override;                             // the earliest event or turn
     void ready(Warp* warp, uint32_t lanes) override;  // each from its own time on
-    void woke(Fiber* fiber) override;                 // not before what woke it
-    void synchronise() override;                      // the running fiber steps aside until no other is earlier
+    void woke(Fiber* fiber) override;                 // not before the event that woke it
+    void synchronise() override;                      // the running fiber yields until no other is earlier
     void preempt() override;
     void yield() override { preempt(); }
     bool needs_all_blocks() const override { return true; }
@@ -89,7 +89,7 @@ class VirtualTime : public Schedule {
     void access(uintptr_t address, size_t bytes, bool write);
     void looked(uintptr_t address);          // the running fiber does a synchronising load
     void atomic(uintptr_t address);          // the running fiber is about to do an atomic
-    double remote(uintptr_t address) const;  // how long a store takes to get there; 0 for one's own memory
+    double remote(uintptr_t address) const;  // the time of a store to there; 0 for the rank's own memory
     void store_later(uintptr_t address, uint64_t value, int size, double delay);
     double now_ns() const override;
     void spend(double ns) override;
@@ -151,7 +151,7 @@ class VirtualTime : public Schedule {
         struct Job {
             NetOp* op;
             size_t offset = 0;
-            bool request = false, data = false, signal = false;  // what is still to be sent, in this order
+            bool request = false, data = false, signal = false;  // still to be sent, in this order
         };
         std::deque<Job> jobs;
         bool in_turn = false;
@@ -175,7 +175,7 @@ class VirtualTime : public Schedule {
     void sift_up(size_t i);
     void sift_down(size_t i);
     void remove_top();
-    static constexpr int kPollsBetween = 4;  // of a loop, from where it is woken to where it is parked again
+    static constexpr int kPollsBetween = 4;  // of a loop, from its waking to its parking
     int name_of(const std::string& text);
     int image_of(const Image* image) const;
     void write_span(SpanRecord::Kind kind, const char* name, double begin, uintptr_t pc);
@@ -208,10 +208,10 @@ class VirtualTime : public Schedule {
     std::vector<uint64_t> free_stores_;
     std::unordered_map<std::string, int> name_numbers_;
     double now_ = 0;
-    double horizon_ = 0;  // no other thread does anything before this time
+    double horizon_ = 0;  // no other thread acts before this time
     uint64_t order_ = 0;
 };
 
-extern __attribute__((visibility("hidden"))) VirtualTime* timed;  // of the machine that runs; null in other schedules
+extern __attribute__((visibility("hidden"))) VirtualTime* timed;  // of the running machine; null in other schedules
 
 }  // namespace epemu

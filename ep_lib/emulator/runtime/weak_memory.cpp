@@ -1,4 +1,4 @@
-// Which write a strong load returns, and where a store goes, as weak_memory.hpp tells; and the findings of it.
+// Chooses the write that a strong load returns and the place of a store (see weak_memory.hpp), and reports findings.
 #include "weak_memory.hpp"
 
 #include <string.h>
@@ -11,14 +11,14 @@ namespace epemu {
 namespace {
 
 constexpr size_t kDepth = 8;        // writes of a location that are kept
-constexpr size_t kObservers = 32;   // of a write, before everyone is taken to know it
-constexpr uint8_t kStaleLooks = 4;  // in a row: then what was stored has arrived
-constexpr size_t kFlags = 8;        // that a thread has seen without synchronising, for findings
-constexpr uint32_t kAnyOfThem = 0;  // all that may be read are equally likely
+constexpr size_t kObservers = 32;   // of a write; with more, all threads count as knowing it
+constexpr uint8_t kStaleLooks = 4;  // in a row; then the newest store has arrived
+constexpr size_t kFlags = 8;        // flags that a thread has seen without synchronising, for findings
+constexpr uint32_t kAnyOfThem = 0;  // all readable writes are equally likely
 
 }  // namespace
 
-// Each seed draws how often an older value is read, as it draws how rough its schedule is.
+// Each seed draws the frequency of older values, as it draws the roughness of its schedule.
 WeakMemory::WeakMemory(uint64_t seed) : random_(seed ^ 0x7765616b6d656d00ull) {
     constexpr uint32_t kOneIn[] = {kAnyOfThem, kAnyOfThem, 3, 12};
     older_one_in_ = kOneIn[random_.below(std::size(kOneIn))];
@@ -32,13 +32,13 @@ uint32_t WeakMemory::choose(uint32_t n) {
     return 1 + random_.below(n - 1);
 }
 
-// Null: nothing is kept of this location, or somebody has written there behind the history's back.
+// Null: this location has no history, or memory was changed without the history.
 Checker::History* Checker::history_of(Location& l) {
     if (l.history && l.history->messages.back().value != read_raw(l.address, l.size)) l.history.reset();
     return l.history.get();
 }
 
-// What was there becomes one of several that can be read. Where the next one goes: its place in coherence order.
+// Keeps the newest write as one of several readable ones. Returns the next write's place in coherence order.
 size_t Checker::make_newest(Location& l) {
     if (l.size > 8) return 0;
     if (!history_of(l)) {
@@ -65,7 +65,7 @@ size_t Checker::newest_known(const ThreadCheck& t, const History& h) const {
     return i;
 }
 
-// Which write a load returns.
+// Chooses the write that a load returns.
 size_t Checker::choose_message(Location& l, const ThreadCheck& t) {
     History& h = *l.history;
     const size_t newest = h.messages.size() - 1, oldest = newest_known(t, h);
@@ -76,7 +76,7 @@ size_t Checker::choose_message(Location& l, const ThreadCheck& t) {
     return newest - back;
 }
 
-// Where a store goes.
+// Chooses a store's place in coherence order.
 size_t Checker::choose_place(Location& l, const ThreadCheck& t) {
     const size_t end = make_newest(l);
     if (!end || l.address - weak->of(t.id, t.block).pair <= sizeof(uint64_t)) return end;
@@ -87,7 +87,7 @@ size_t Checker::choose_place(Location& l, const ThreadCheck& t) {
     return places[weak->choose(static_cast<uint32_t>(places.size()))];
 }
 
-// `updated`: what a value becomes. One that stays as it is makes no difference to the newest: that one is read then.
+// `updated`: the new value for an old one. If it leaves the value unchanged, the newest is read.
 bool Checker::may_update_behind(Fiber* fiber, uintptr_t address, int size,
                                 const std::function<uint64_t(uint64_t)>& updated, Behind* behind) {
     const ThreadCheck& t = *fiber->check;
@@ -104,7 +104,7 @@ bool Checker::may_update_behind(Fiber* fiber, uintptr_t address, int size,
     return true;
 }
 
-// `w`: what has been written; the location itself where it is the newest. Null: its value is not known yet.
+// `w`: the write; the location itself if it is the newest. Null: its value is not known yet.
 void Checker::written(Location& l, Write& w, size_t place, const uint64_t* value, const ThreadCheck& t, uint32_t time,
                       bool follows) {
     if (!value) l.history.reset();
@@ -161,9 +161,9 @@ void Checker::forget_histories() {
         for (Location& l : granule.second) l.history.reset();
 }
 
-// A fence.sc comes after those before it that reach it, and that it reaches.
+// A fence.sc comes after earlier ones whose scopes include each other's threads.
 void Checker::sc_fence(ThreadCheck& t, int scope) {
-    constexpr uintptr_t kFences = 8;  // where memory is never: what runs that are compared have in common
+    constexpr uintptr_t kFences = 8;  // below all memory: a place that is equal in compared runs
     machine->schedule->touched(kFences, 1, Touch::kWrite);
     Known* const between[] = {&weak->sc_blocks[t.block], &weak->sc_ranks[t.rank], &weak->sc_everyone};
     for (int s = 0; s <= scope; s++) join(t, *between[s]);
@@ -171,10 +171,10 @@ void Checker::sc_fence(ThreadCheck& t, int scope) {
     for (int s = 0; s <= scope; s++) between[s]->join(covered);
 }
 
-// ---- what may have gone wrong by it, in words -----------------------------------------------------------------------
+// ---- possible consequences, in words --------------------------------------------------------------------------------
 namespace {
 
-constexpr int kSomeOrder = -3, kOwnStore = -2, kFlag = -1;  // certainty: any race at these lines says more
+constexpr int kSomeOrder = -3, kOwnStore = -2, kFlag = -1;  // certainty: any race at these lines is more informative
 
 std::string remedy_of(const WeakMemory::Flag& f) {
     if (f.released && f.acquired)
@@ -203,7 +203,8 @@ void Checker::suspect(const Side& first, const Side& second, uintptr_t address, 
     report_as(finding, first, second);
 }
 
-// A thread has read this message, whose write is `w`; and where that is not the newest, which order may be missing.
+// Notes that a thread has read this message, whose write is `w`; if it is not the newest, reports the order that may be
+// missing.
 void Checker::noticed(const Location& l, const Write& w, size_t message, const ThreadCheck& t, int order, uint32_t pc) {
     const std::vector<Message>& all = l.history->messages;
     const Message& m = all[message];

@@ -1,21 +1,20 @@
-// Weak memory: the executions that the memory model of PTX allows and a machine with one memory for all never shows.
+// Weak memory: executions that the memory model of PTX allows, but sequential consistency does not.
 //
-// Each location that threads synchronise by keeps its last strong writes in coherence order, and memory holds the newest.
-// A strong load may return any of them that is not older than one that the loading thread knows of. It knows of a write by
-// causality order: the vector clocks of the checker say which writes happen before it, and each write remembers who has
-// observed it. A strong store may go behind writes that its thread does not know of; a read-modify-write reads a write and
-// comes right behind it. A fence.sc knows what earlier ones knew, of those threads that both scopes reach.
+// Each location that threads synchronise on keeps its last strong writes in coherence order, and memory holds the
+// newest. A strong load may return any of them that is not older than a write that the loading thread knows. A thread
+// knows a write by causality order: the checker's vector clocks give the writes that happen before it, and each write
+// keeps its observers. A strong store may go before writes that its thread does not know; a read-modify-write directly
+// follows the write that it reads. A fence.sc has the knowledge of earlier ones, for threads in both scopes.
 //
-// So a run is one that the axioms allow (coherence, Fence-SC, atomicity, SC-per-location, causality), and every run that
-// they allow can be had in which program order, reads-from and Fence-SC order have no cycle: nothing reads what is written
-// later in its own future, and fences keep the order in which they run. That rule keeps thin air out, as RC11's does; load
-// buffering, which PTX allows without dependencies, is not shown.
+// So the axioms allow every run (coherence, Fence-SC, atomicity, SC-per-location, causality). Conversely, every allowed
+// run is possible in which program order, reads-from and Fence-SC order have no cycle: no load reads a write of its own
+// future, and fences keep their execution order. That rule excludes out-of-thin-air values, as RC11's does; load
+// buffering, which PTX allows without dependencies, does not occur.
 //
-// What else is left out, always to the side of fewer behaviours: accesses of other widths, plain ones of C++, those of 16
-// bytes, NICs' data and the host's writes read and write memory, and end a location's history; a
-// compare-and-swap that fails reads the newest value; NICs' signals become the newest when they arrive. Races of plain
-// accesses, too narrow scopes, missing proxy fences and stale reads by the read-only path are findings of their own,
-// whatever value is read.
+// Other omissions, all towards fewer behaviours: accesses of other widths, plain C++ accesses, those of 16 bytes, NICs'
+// data and the host's writes use memory directly, and end a location's history; a compare-and-swap that fails reads the
+// newest value; NICs' signals become the newest when they arrive. Races of plain accesses, too narrow scopes, missing
+// proxy fences and stale reads through the read-only path are findings of their own, for any value read.
 #pragma once
 #include <stdint.h>
 
@@ -29,17 +28,17 @@ namespace epemu {
 
 struct WeakMemory {
     explicit WeakMemory(uint64_t seed);
-    // Every choice that weak memory leaves is drawn here: a number below n. 0 is what one memory for all would do. It has
-    // random numbers of its own, so that nothing else of a seed's schedule depends on them.
+    // Draws a choice of weak memory: a number below n. 0 is the sequentially consistent choice. Uses its own random
+    // numbers, so that the rest of a seed's schedule does not depend on them.
     uint32_t choose(uint32_t n);
 
-    uint64_t writes = 0;  // strong ones, so far
-    // What a fence.sc knows, by how far it reaches.
+    uint64_t writes = 0;  // strong writes so far
+    // The knowledge of a fence.sc, by its scope.
     Known sc_everyone;
     std::unordered_map<int, Known> sc_ranks;
     std::unordered_map<uint64_t, Known> sc_blocks;
 
-    // For the words of findings: which writes of others a thread has seen without synchronising, and its last store.
+    // For findings: other threads' writes that a thread has seen without synchronising, and its last store.
     struct Flag {
         uint32_t writer, store_pc, load_pc;
         uint64_t stamp;
@@ -50,7 +49,7 @@ struct WeakMemory {
         std::vector<Flag> flags;
         uint32_t store_pc = 0;
         uintptr_t stored = 0;
-        uintptr_t pair = 0;       // two words that it stores as one
+        uintptr_t pair = 0;       // two words stored by one access
         uint64_t pair_stamp = 0;  // of the first of them
     };
     Thread& of(uint32_t id, uint64_t block) {

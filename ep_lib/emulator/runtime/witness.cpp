@@ -9,9 +9,9 @@ namespace epemu {
 namespace {
 
 constexpr size_t kOldValues = 4;
-constexpr size_t kFinished = 256;  // blocks that have ended, whose stores are remembered
+constexpr size_t kFinished = 256;  // ended blocks whose stores are kept
 constexpr size_t kNetOrders = 64;
-constexpr size_t kKept = 24;  // loads and stores of a block: of different lines, so few are enough
+constexpr size_t kKept = 24;  // loads and stores of a block: one per line, so few are enough
 
 int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 
@@ -84,8 +84,8 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
     if (kind == SyncKind::kAdd) {
         for (const SyncLoad& look : blocks_[s.block].loads)
             s.gives_turn |= look.id == s.id && look.address == address && look.pc != pc;
-        if (!s.gives_turn) l.added_first.insert(s.id);
-        s.gives_turn = s.gives_turn && !l.added_first.count(s.id);
+        l.counts |= !s.gives_turn;
+        s.gives_turn = s.gives_turn && !l.counts;
         if (s.gives_turn) l.takers.insert(s.id);
     }
     gave_back_ = l.taken.pc && l.taken.id == s.id && l.taken.block == s.block;
@@ -96,7 +96,7 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
     }
     if (l.last.pc) {
         const OldValue old = {read_raw(address, std::min(size, 8)), pc};
-        if (!l.old.empty() && l.old.back().value == old.value) l.old.pop_back();  // an addition of 0: a look
+        if (!l.old.empty() && l.old.back().value == old.value) l.old.pop_back();  // an addition of 0: a poll
         if (l.old.size() == kOldValues) l.old.pop_front();
         l.old.push_back(old);
     }
@@ -176,7 +176,7 @@ void Witness::finished(uint64_t block) {
         blocks_.erase(it);
         return;
     }
-    finished_.push_back(block);  // what it did may be asked for at the end
+    finished_.push_back(block);  // its actions may be needed at the end
     if (finished_.size() <= kFinished) return;
     blocks_.erase(finished_.front());
     finished_.pop_front();
@@ -242,7 +242,7 @@ bool Witness::is_exclusive(uintptr_t address) const {
 
 const SyncStore* Witness::held(uint32_t id, uint32_t time, uintptr_t* lock) const {
     for (const auto& [address, l] : locations_) {
-        if (!l.exclusive || l.holds.empty()) continue;  // what was never given back may be a signal
+        if (!l.exclusive || l.holds.empty()) continue;  // a lock that was never released may be a signal
         const SyncStore* found = l.taken.pc && l.taken.id == id && l.taken.time <= time ? &l.taken : nullptr;
         for (const auto& [taken, until] : l.holds)
             if (taken.id == id && taken.time <= time && time <= until) found = &taken;

@@ -1,5 +1,5 @@
-// What threads did to synchronise, for the words of a finding: who stored a signal and who looked at it, who held a lock,
-// and which fences lay between. It decides nothing: what is a race is checker.cpp's matter.
+// Evidence about synchronisation for findings: stores of signals and loads of them, holders of locks, and the fences in
+// between. It decides nothing: checker.cpp decides what is a race.
 #pragma once
 #include <stdint.h>
 
@@ -23,7 +23,7 @@ struct FenceSeen {
     VectorClock known;  // what happened before it
 };
 
-// A write to a location that threads synchronise by.
+// A write to a location that threads synchronise on.
 struct SyncStore {
     uintptr_t address = 0;
     uint32_t id = 0, time = 0, pc = 0;
@@ -32,19 +32,18 @@ struct SyncStore {
     int64_t launch = 0;
     int order = 0, scope = 0;
     SyncKind kind = SyncKind::kStore;
-    bool gives_turn =
-        false;            // an addition by a thread that had waited at this location first: the end of a ticket lock
-    FenceSeen fences[3];  // the last releasing ones before it, of each scope
-    VectorClock known;    // what happened before it
+    bool gives_turn = false;  // an addition by a thread that had waited at this location: the release of a ticket lock
+    FenceSeen fences[3];      // the last releasing ones before it, of each scope
+    VectorClock known;        // what happened before it
 };
 
-// What a location held, until this line stored something else.
+// The value of a location until this line stored another.
 struct OldValue {
     uint64_t value;
     uint32_t pc;
 };
 
-// A look at it, and what was seen.
+// A load of the location, and the write that it saw.
 struct SyncLoad {
     uintptr_t address = 0;
     int size = 0;
@@ -52,10 +51,10 @@ struct SyncLoad {
     int64_t launch = 0;
     int order = 0, scope = 0;
     bool swap = false, updates = false;
-    bool used = true;  // what it has found: an addition whose value no line uses waits for nothing
+    bool used = true;  // whether the program uses its value: an unused addition is no wait
     bool is_of(uintptr_t place) const { return place - address < static_cast<uintptr_t>(size); }
-    FenceSeen fence;  // the widest acquiring one that has followed
-    SyncStore seen;   // id 0 with pc 0: nobody had stored yet
+    FenceSeen fence;  // the widest acquiring fence after it
+    SyncStore seen;   // id 0 with pc 0: no store yet
 };
 
 // A quiet or a fence between operations of a NIC. -1: all peers, all queue pairs.
@@ -69,35 +68,35 @@ class __attribute__((visibility("hidden"))) Witness {
   public:
     void net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet);
     const NetOrder* ordered_since(uint32_t id, uint32_t time) const;  // the first of this thread
-    // `newest`: whether that is what it has got; what stored an older value is not known.
+    // `newest`: whether the load got the newest value; the store of an older value is unknown.
     void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest = true);
     void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void uses(const Fiber& f, uintptr_t address, bool used);  // what its last update there has found
     void swapped(const Fiber& f, uintptr_t address);  // the update before this one was a swap that changed the value
     void fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time);  // by when the thread came to it
-    void posted(const Fiber& f, uintptr_t signal, uint32_t pc);                    // a signal that a NIC will bring
+    void posted(const Fiber& f, uintptr_t signal, uint32_t pc);                    // a signal that a NIC will write
     void nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc);
     void finished(uint64_t block);
 
     // A line in which a thread of this block looks at what a thread of the other one stores. Else 0.
     uint32_t looks_at(uint64_t block, uint32_t id, uint64_t other_block, uint32_t other) const;
 
-    // Looks of a block's threads at such locations, the newest first.
+    // Loads of such locations by a block's threads, newest first.
     std::vector<const SyncLoad*> loads_of(uint64_t block) const;
     // What a thread of it may have waited by. An update whose value no line uses is no wait; where a load of its thread
     // follows, that is the wait, and what the update has found was seen by it.
     std::vector<SyncLoad> waits_of(uint64_t block) const;
     const SyncStore* last_store(uintptr_t address) const;
-    // The thread that took this lock and has not given it back.
+    // The thread that took this lock and has not released it.
     const SyncStore* holder(uintptr_t address) const;
     std::vector<OldValue> old_values(uintptr_t address) const;
     bool is_lock(uintptr_t address, uint32_t id) const;
-    // Whether nobody has swapped this word while another thread seemed to hold it as a lock.
+    // Whether no thread has swapped this word while another one seemed to hold it as a lock.
     bool is_exclusive(uintptr_t address) const;
     const SyncStore* held(uint32_t id, uint32_t time, uintptr_t* lock) const;  // a lock that this thread held then
     bool is_poll(uint32_t pc) const { return polls_.count(pc) != 0; }
-    // A line by which a thread of this block, which knew of (id, time), has signalled since: another than `but`. Else 0.
+    // A line, other than `but`, in which a thread of this block that knew (id, time) has signalled since; else 0.
     uint32_t signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const;
     // The same where a thread of the reader's block waits for it, and the line of that wait; unchanged if there is none.
     void signalled_to(uint64_t reader_block, uint64_t block, uint32_t id, uint32_t time, uint32_t* signal,
@@ -106,11 +105,11 @@ class __attribute__((visibility("hidden"))) Witness {
   private:
     struct Location {
         SyncStore last;
-        SyncStore taken;  // by a swap; pc 0: nobody holds it
+        SyncStore taken;  // by a swap; pc 0: free
         std::unordered_set<uint32_t> takers;
         bool exclusive = true;
-        std::deque<std::pair<SyncStore, uint32_t>> holds;  // the latest: how it was taken, and until when
-        std::unordered_set<uint32_t> added_first;          // threads that added before they looked, as at a barrier
+        std::deque<std::pair<SyncStore, uint32_t>> holds;  // the latest: how it was taken, and when it was released
+        bool counts = false;                               // a thread has added before it polled, as at a barrier
         std::deque<OldValue> old;
     };
     struct BlockLog {
@@ -123,13 +122,13 @@ class __attribute__((visibility("hidden"))) Witness {
     void each_since(uint64_t block, uint32_t id, uint32_t time, const Each& each) const;  // true: go on
     void stored(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, SyncKind kind);
 
-    bool gave_back_ = false;  // a lock, by the last store
+    bool gave_back_ = false;  // the last store released a lock
     std::unordered_map<uintptr_t, Location> locations_;
     std::unordered_map<uint64_t, BlockLog> blocks_;
     std::deque<uint64_t> finished_;                      // of them, the oldest first
     std::unordered_map<uint32_t, FenceSeen[3]> fences_;  // by thread and scope
     std::deque<NetOrder> net_orders_;                    // the latest, the oldest first
-    std::unordered_set<uint32_t> polls_;                 // lines that looked twice and saw the same
+    std::unordered_set<uint32_t> polls_;                 // lines that polled twice and saw the same value
 };
 
 }  // namespace epemu

@@ -1,5 +1,5 @@
-// What dispatch sends beside rows. <moe/direct/dispatch_bulk.cu> sends the rows; tutorial_kernels/06_dispatch.cu has the
-// simple kernels that the course begins with.
+// The metadata that dispatch sends beside rows. <moe/direct/dispatch_bulk.cu> sends the rows;
+// tutorial_kernels/06_dispatch.cu has the simple kernels that the course begins with.
 #pragma once
 #include <moe/common/layout.cuh>
 
@@ -7,7 +7,7 @@ namespace ep {
 
 struct DispatchArgs {
     int4* rows;           // symmetric [ranks * max_tokens, row_vectors]: the receive area
-    int* recv_topk;       // symmetric [ranks * max_tokens, top_k]: expert ids as the destination numbers its own, or -1
+    int* recv_topk;       // symmetric [ranks * max_tokens, top_k]: the destination's local expert ids, or -1
     float* recv_weights;  // symmetric [ranks * max_tokens, top_k]: 0 where recv_topk is -1
     int2* recv_source;    // symmetric [ranks * max_tokens]: source rank, index of the token there
     int num_tokens;
@@ -17,7 +17,7 @@ struct DispatchArgs {
     int send_routing;  // 0: the receivers have recv_topk and recv_source from an earlier dispatch
 };
 
-// What travels beside the row: a few numbers, by the lanes of one warp.
+// Sends a row's metadata, a few numbers, by the lanes of one warp.
 EP_DEVICE void send_routing(const DispatchArgs& args, const RowPtr& to, int token, const int* topk_idx,
                             const float* topk_weights) {
     const int64_t out = static_cast<int64_t>(to.index) * args.top_k, in = static_cast<int64_t>(token) * args.top_k;

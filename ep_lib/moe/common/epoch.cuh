@@ -1,14 +1,14 @@
-// Epochs: operations count themselves, which lets a CUDA graph replay a dispatch or a combine.
+// Epochs number the operations on the GPU, so that a CUDA graph can replay a dispatch or a combine.
 //
-// The epoch is in every signal (<moe/common/notify.cuh>). It does not come from the host, whose arguments a graph would
-// repeat, but from the GPU: each kernel reads how many operations this rank has completed, and its last block counts one
-// more. All ranks launch the same operations in the same order, so their epochs agree.
+// The epoch is in every signal (<moe/common/notify.cuh>). It is not from the host, whose arguments a graph would
+// repeat, but from the GPU: each kernel reads the number of operations that this rank has completed, and its last block
+// increments it. All ranks launch the same operations in the same order, so their epochs agree.
 //
 // Every operation ends with a wait for a signal of the same epoch from all ranks. So a rank in epoch n knows that all
-// others have begun n - 1, and completed n - 2 with all that was launched before n - 1. What an operation keeps twice,
-// by parity (a double buffer), needs no further care. What is there once, like the area in which rows arrive, may be
-// written at once if the operation before was of another kind; else there is a barrier first (`barrier_before_reuse`). A
-// dispatch and a combine that share an area are of one kind.
+// others have begun n - 1, and completed n - 2 with all launches before n - 1. Double-buffered data (by parity) is
+// therefore safe. Single-buffered data, like the receive area, may be written at once if the previous operation was of
+// another kind; else a barrier comes first (`barrier_before_reuse`). A dispatch and a combine that share an area are of
+// one kind.
 #pragma once
 #include <moe/common/notify.cuh>
 
@@ -16,12 +16,12 @@ namespace ep {
 
 struct WorkspaceState {                    // of this rank alone; all zero at the start
     uint64_t completed;                    // operations
-    uint64_t last_dispatch, last_combine;  // the epoch of the last one of each kind, or that shares its area
+    uint64_t last_dispatch, last_combine;  // the epochs of the last operations of each kind
     uint32_t finished_blocks;
-    uint32_t next_item;   // the next token or group of rows, for warps that take them as they come
-    uint32_t bad_expert;  // of `notify_dispatch`: 0, or the first element that is wrong, counted from the end
+    uint32_t next_item;   // the next token or group of rows, for warps that take them dynamically
+    uint32_t bad_expert;  // of `notify_dispatch`: 0, or the first wrong element, counted from the end
     uint32_t bad_weight;
-    uint32_t next_token;  // where groups of rows are handed out at the same time
+    uint32_t next_token;  // if groups of rows are distributed at the same time
     uint32_t copied_blocks;
     uint32_t broken;  // see <moe/common/failure.cuh>
     uint32_t reserved;
@@ -37,31 +37,31 @@ struct Workspace {
 
 // The signals of the operation that begins with this kernel; the same in all blocks.
 EP_DEVICE Signals this_epoch(const Workspace& workspace) {
-    const uint64_t masked = workspace.state->masked;  // on its way together with the epoch
+    const uint64_t masked = workspace.state->masked;  // loaded together with the epoch
     const uint64_t epoch = ld_relaxed_gpu_u64(&workspace.state->completed) + 1;
     return {workspace.flags, workspace.tags + epoch % 2 * kNumSignals * num_ranks(), epoch, masked};
 }
 
-// All threads of a block.
+// Whether the operation fails; called by all threads of a block.
 EP_DEVICE bool operation_is_failing(const Workspace& workspace) { return block_is_failing(&workspace.state->broken); }
 
-// One block whose operation gave up half-way.
+// Called by one block whose operation has failed.
 EP_DEVICE void break_off(const Workspace& workspace) {
     if (thread_in_block() == 0) break_off(Broken{&workspace.state->broken, workspace.broken_on_host});
 }
 
-// All blocks: a barrier with a word from every rank. False, in all threads, if a rank did not come.
+// A barrier with a word from every rank, called by all blocks. False, in all threads, if a rank did not come.
 EP_DEVICE bool enter_together(const Signals& signals, uint64_t word, Phase phase) {
     if (blockIdx.x == 0) signal_all(signals, kSignalEnter, word);
     return wait_for_all(signals, kSignalEnter, signals.epoch, phase);
 }
 
-// The same before they write what the last operation of this kind (`last`) may have left for others to read.
+// The same before writing to data that other ranks may still read from the last operation of this kind (`last`).
 EP_DEVICE bool barrier_before_reuse(const Signals& signals, uint64_t last, Phase phase) {
     return last + 1 != signals.epoch || enter_together(signals, 0, phase);
 }
 
-// The last block, at the very end.
+// Called by the last block, at the very end.
 EP_DEVICE void complete_epoch(const Workspace& workspace, const Signals& signals) {
     if (thread_in_block() != 0) return;
     st_relaxed_gpu_u32(&workspace.state->next_item, 0);

@@ -1,45 +1,45 @@
-// What an operation leaves behind when it fails, so that nobody takes it for a result.
+// The outputs of a failed operation, which cannot be mistaken for results.
 //
-// A wait that ran into its limit leaves a FaultRecord (<ep/wait.cuh>), and the host raises it when it looks: at its next
-// call. Until then kernels that are queued, or replayed by a CUDA graph, still run. So every kernel asks for the fault
-// first, and one that does not do its work fills its outputs with NaN instead; counts become 0, which no grouped GEMM
-// trips over.
+// A wait that reached its limit leaves a FaultRecord (<ep/wait.cuh>), and the host raises it at its next call. Until
+// then kernels that are queued, or replayed by a CUDA graph, still run. So every kernel checks for a fault first, and
+// fills its outputs with NaN instead of doing its work; counts become 0, which is safe for a grouped GEMM.
 //
-// An operation that gave up half-way leaves its ranks out of step for good, also after the host has raised the fault and
-// removed the record. `broken` says so: a word of each mode in this GPU's memory, which kernels read, and a copy in host
-// memory.
+// An operation that failed in between leaves its ranks permanently out of step, even after the host has raised the
+// fault and cleared the record. `broken` marks this: a word of each mode in this GPU's memory, for kernels, and a copy
+// in host memory.
 #pragma once
 #include <ep/wait.cuh>
 
 namespace ep {
 
 struct Broken {
-    uint32_t* flag;     // of this rank: 1 once an operation gave up half-way, and from then on
+    uint32_t* flag;     // of this rank: permanently 1 after an operation has failed in between
     uint32_t* on_host;  // the same for the host
 };
 
 // True if an earlier wait of this rank failed; the same in all threads of the block.
 EP_DEVICE bool block_has_fault() { return __syncthreads_or(thread_in_block() == 0 && has_fault()) != 0; }
 
-// One thread: whether this rank has a fault, or an operation of this mode gave up earlier. Two loads, at the same time.
+// Whether this rank has a fault, or an operation of this mode failed earlier. Called by one thread; two concurrent
+// loads.
 EP_DEVICE bool is_failing(const uint32_t* broken) {
     const uint32_t is_broken = ld_relaxed_gpu_u32(broken);
     return has_fault() | (is_broken != 0);
 }
 
-// The same, asked by a block; all its threads get the same answer.
+// The same for a block; all its threads get the same result.
 EP_DEVICE bool block_is_failing(const uint32_t* broken) {
     return __syncthreads_or(thread_in_block() == 0 && is_failing(broken)) != 0;
 }
 
-// One thread: true for the first one that calls it.
+// Marks the mode as broken; true for the first caller. Called by one thread.
 EP_DEVICE bool break_off(const Broken& broken) {
     if (atom_exch_relaxed_gpu_u32(broken.flag, 1) != 0) return false;
     st_relaxed_sys_u32(broken.on_host, 1);
     return true;
 }
 
-// Which of the threads that fill an array this one is, and how many there are.
+// This thread's number among the threads that fill an array, and their number.
 struct Fillers {
     int64_t index, count;
 };

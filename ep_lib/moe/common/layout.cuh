@@ -1,12 +1,12 @@
-// Where every token goes: counts and prefix sums of the top-k expert ids, worked out on the device.
+// The destinations of every token: counts and prefix sums of the top-k expert ids, computed on the device.
 //
-// A token goes once to every rank that holds at least one of its experts, however many they are. Expert e lives on rank
-// e / experts_per_rank; -1 means "not routed". Each rank packs what it sends to a destination densely, in token order:
+// A token goes once to every rank with at least one of its experts. Expert e is on rank e / experts_per_rank; -1 means
+// "not routed". Each rank packs its rows for a destination densely, in token order:
 //
 //     send_index[token, rank] = how many earlier tokens of mine go to that rank, or -1 if this one does not
 //
-// Once all ranks know how many rows each sends (<moe/common/notify.cuh>), send_index + first row of this source is the
-// final row in the destination's receive area, and a token can be written straight to it. DeepEP's `get_dispatch_layout`
+// Once all ranks know each other's counts (<moe/common/notify.cuh>), send_index + first row of this source is the final
+// row in the destination's receive area, and a token can be written directly to it. DeepEP's `get_dispatch_layout`
 // counts in the same way; the oracle is `ep_lib.reference.layout`.
 #pragma once
 #include <ep/slots.cuh>
@@ -19,7 +19,7 @@ struct LayoutArgs {
     int experts_per_rank;
 };
 
-// A block works out everything about one destination rank, then takes the next; any grid, any whole number of warps.
+// A block computes the layout for one destination rank, then takes the next; any grid, any whole number of warps.
 // Dynamic shared memory: one int per warp (kMaxWarps of them), and one for each expert of a rank.
 //   topk_idx       [num_tokens, top_k]   global expert ids or -1
 //   send_index     [num_tokens, ranks]   out
@@ -67,17 +67,17 @@ EP_DEVICE void get_dispatch_layout(const LayoutArgs& args, const int* topk_idx, 
 
 // One row that a token has on another rank (or on its own).
 struct RowPtr {
-    int4* row;  // as this rank addresses it
+    int4* row;  // this rank's address of it
     int rank;
     int index;  // of the row in that rank's receive area
     float weight;
-    int area;  // that rank's receive area, where it has several (<moe/direct/dispatch_bulk.cu>)
+    int area;  // that rank's receive area, if it has several (<moe/direct/dispatch_bulk.cu>)
 };
 
-// A warp lists where the rows of one token are, in ascending order of ranks, and returns how many there are. `row_ptrs`
-// is the warp's own part of shared memory, with room for one RowPtr per rank.
+// A warp lists the rows of one token, in ascending order of ranks, and returns their number. `row_ptrs` is the warp's
+// own part of shared memory, with room for one RowPtr per rank.
 //   send_index  [num_tokens, ranks]   from `get_dispatch_layout`
-//   first_row   [ranks]               where this source's rows begin on each rank, from `notify`
+//   first_row   [ranks]               the first of this source's rows on each rank, from `notify`
 //   rows        this rank's receive area; row_vectors: its row length in 16-byte vectors
 EP_DEVICE int find_row_ptrs(RowPtr* row_ptrs, int token, const int* send_index, const int* first_row, int4* rows,
                             int row_vectors) {

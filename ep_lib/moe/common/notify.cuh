@@ -40,8 +40,8 @@ struct NotifyArgs {
     int options;  // must be the same on all ranks; the host compares
 };
 
-// One block. Tells the others by the functions of the course's first exercise, <ep/write_signal.cuh>: a warp per rank,
-// three writes under one signal. Only where a learner's own are to carry it, since `notify` itself is faster.
+// Sends the counts by the functions of the course's first exercise, <ep/write_signal.cuh>: a warp per rank, three
+// writes under one signal. Called by one block. Only for a learner's own functions, since `notify` itself is faster.
 EP_DEVICE bool notify_by_pieces(const NotifyArgs& args, const int* rank_counts, const int* expert_counts) {
     const int me = rank(), ranks = num_ranks(), experts = args.experts_per_rank;
     uint64_t* const flags = args.signals.flags + kSignalCounts * ranks;
@@ -64,9 +64,9 @@ EP_DEVICE bool notify_by_pieces(const NotifyArgs& args, const int* rank_counts, 
     return __syncthreads_or(failed) == 0;
 }
 
-// One block. Tells every rank what this one sends, waits for the same from all, and adds up. (A rank that is left out
-// counts as having no tokens: its part of the tables is zero since <moe/common/regroup.cu>.)
-//   plan  out: first_row[ranks]      where this rank's rows begin on each destination (rows are sorted by source)
+// Sends this rank's counts to every rank, waits for those of all, and adds them up. Called by one block. (A masked rank
+// counts as having no tokens: <moe/common/regroup.cu> has zeroed its part of the tables.)
+//   plan  out: first_row[ranks]      the first of this rank's rows on each destination (rows are sorted by source)
 //              received[ranks]       rows that come from each source
 //              options[ranks]        what each source passed
 //              tokens[experts_per_rank]   choices of each of this rank's experts, by all ranks

@@ -1,27 +1,27 @@
-// Who takes part from now on: ranks that mask others, or take them in again, meet here twice. In between, each clears what
-// peers write in its memory, so that all begin with epoch 1 (<moe/common/epoch.cuh>), whatever was under way when a rank
-// was lost.
+// Changes the set of members: ranks that mask others, or include them again, meet here twice. In between, each clears
+// the memory that peers write, so that all start with epoch 1 (<moe/common/epoch.cuh>), independent of the state at a
+// rank's loss.
 //
-// A rank may have tried this before, without success or with other ranks, and a new process in a rank's place knows of nothing
-// that was before. So there are no epochs here: a rank says hello with a number that it never used before, and has met
-// the other when it finds this number in the other's answer. A rank answers only while it is in this kernel, and each
-// hello of the same members that it sees.
+// A rank may have tried this before, without success or with other ranks, and a new process in a rank's place knows
+// nothing of the past. So there are no epochs here: a rank says hello with a fresh number, and has met the other when
+// it finds this number in the other's answer. A rank answers only while it is in this kernel, and only a hello of the
+// same members.
 #include <ep/wait.cuh>
 
 namespace ep {
 
-// What `peer` has written here. Symmetric [2, ranks]: one for each of the two meetings.
+// A peer's message to this rank. Symmetric [2, ranks]: one for each of the two meetings.
 struct Hello {
-    uint64_t nonce;    // written last; 0: nothing came yet
+    uint64_t nonce;    // written last; 0: no message yet
     uint64_t members;  // bit r: rank r takes part
-    uint64_t buffer;   // a digest of what must be the same on all ranks
+    uint64_t buffer;   // a digest of the values that must be equal on all ranks
     uint64_t answer;   // the last hello of ours that the peer has seen
 };
 
 struct RegroupArgs {
     Hello* hellos;  // of this meeting
     Hello mine;
-    uint64_t* said;  // host memory [ranks, 2]: members and buffer as each rank has them, if it has said anything
+    uint64_t* said;  // host memory [ranks, 2]: members and buffer of each rank that has said hello
 };
 
 }  // namespace ep
@@ -53,5 +53,5 @@ extern "C" __global__ void __launch_bounds__(64) ep_regroup(ep::RegroupArgs args
     };
     const auto gave_up = [&] { record_fault(kFaultTimeout, {kPhaseBarrier, peer, -1}, seen, args.mine.nonce); };
     if (!poll_until(met, gave_up, peer)) return;
-    answer();  // what was answered so far may have been an older hello
+    answer();  // earlier answers may have been to an older hello
 }

@@ -1,6 +1,6 @@
-// Adding up a token's rows: in ascending order of ranks, so that results are equal bit for bit from run to run, whatever the
-// timing. The arithmetic is <ep/sums.cuh>; the kernels of each mode bring the rows; tutorial_kernels/07_combine.cu has the
-// simple kernels that the course begins with.
+// Adding up a token's rows: in ascending order of ranks, so that results are equal bit for bit in every run,
+// independent of timing. The arithmetic is <ep/sums.cuh>; the kernels of each mode bring the rows;
+// tutorial_kernels/07_combine.cu has the simple kernels that the course begins with.
 #pragma once
 #include <ep/sums.cuh>
 #include <moe/common/layout.cuh>
@@ -8,7 +8,7 @@
 
 namespace ep {
 
-// Up to two arrays [num_tokens, row_vectors] that a sum begins with; null where there is none.
+// Up to two arrays [num_tokens, row_vectors] that a sum begins with; null for none.
 struct Bias {
     const int4* first;
     const int4* second;  // only with `first`
@@ -24,7 +24,7 @@ constexpr int kCombineRanks = 4;    // whose rows a lane has in flight together,
 constexpr int kCombineVectors = 4;  // and vectors of each
 
 // The sums of one token's rows, in the columns of thread `first` of `step` threads that work together.
-//   row_ptrs  [found]   where the rows are, in the order in which they are added
+//   row_ptrs  [found]   the rows, in the order of addition
 template <typename T>
 EP_DEVICE void add_rows(int4* out, const RowPtr* row_ptrs, int found, int row_vectors, int first, int step) {
     for (int i = first; i < row_vectors; i += step) {

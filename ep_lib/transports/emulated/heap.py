@@ -10,7 +10,7 @@ from ep_lib.transports.base import EmulatorSetup, Module
 
 
 class EmulatedHeap:
-    """``addresses`` has every rank's heap: which of them loads and stores may reach, the machine's fabric knows."""
+    """``addresses`` has every rank's heap; the machine's fabric decides which of them loads and stores reach."""
 
     name = "emulated"
 

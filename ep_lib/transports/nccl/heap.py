@@ -20,8 +20,8 @@ class NcclHeap:
     """Started, allocated and zeroed by the constructor, which is collective. Fits
     :class:`ep_lib.transports.base.Transport`.
 
-    Attributes: ``name``, ``bytes``, ``addresses`` (of each rank's heap as this rank addresses it).
-    Raises BackendUnavailable on every rank alike.
+    Attributes: ``name``, ``bytes``, ``addresses`` (this rank's address of each rank's heap). Raises BackendUnavailable
+    on every rank alike.
     """
 
     name = "nccl"
@@ -62,7 +62,7 @@ class NcclHeap:
         self._own = self._window = 0
         self._library.stop()
 
-    # How it is done
+    # Implementation
 
     def _load(self) -> None:
         self._library = NcclLibrary(find())

@@ -1,7 +1,7 @@
-"""What the symmetric heap needs of libnccl, through ctypes: a communicator, memory, a window, and where peers' are.
+"""The part of libnccl for the symmetric heap, through ctypes: a communicator, memory, a window, and peers' addresses.
 
-Names and types are those of ``nccl.h`` and ``nccl_device/core.h`` (NCCL 2.29 and later). Every call that is collective
-says so.
+Names and types are those of ``nccl.h`` and ``nccl_device/core.h`` (NCCL 2.29 and later). Collective calls are marked as
+such.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ep_lib.errors import BackendUnavailable
 
-OLDEST = (2, 29, 2)  # the first whose host code may ask where a peer's memory is
+OLDEST = (2, 29, 2)  # the first with a host call for the address of a peer's memory
 UNIQUE_ID_BYTES = 128
 _LIBRARY = "libnccl.so.2"
 _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC: all ranks register the same size, and reach each other at one stride
@@ -42,7 +42,7 @@ def find() -> str:
 
 
 def unusable_reason() -> str | None:
-    """None where the transport's library is here, else a sentence that says what is missing."""
+    """None if the transport's library is installed, else a sentence that names the missing part."""
     try:
         NcclLibrary(find())
     except BackendUnavailable as error:
@@ -51,8 +51,8 @@ def unusable_reason() -> str | None:
 
 
 class NcclLibrary:
-    """The loaded library. ``version`` is (major, minor, patch). Raises BackendUnavailable: what was found, what is
-    needed."""
+    """The loaded library. ``version`` is (major, minor, patch). Raises BackendUnavailable, with the found and the
+    needed version."""
 
     def __init__(self, file: str) -> None:
         need = f"ep_lib needs NCCL {_dotted(OLDEST)} or later: pip install 'nvidia-nccl-cu13>=2.30' (or -cu12)"
@@ -72,7 +72,7 @@ class NcclLibrary:
         self._declare()
 
     def unique_id(self) -> bytes:
-        """What rank 0 makes and all ranks need for :meth:`start`."""
+        """The id that rank 0 creates and all ranks need for :meth:`start`."""
         made = _UniqueId()
         self._check("ncclGetUniqueId", ctypes.byref(made))
         return bytes(made)
@@ -83,7 +83,7 @@ class NcclLibrary:
         self._check("ncclCommInitRank", ctypes.byref(self._comm), ranks, made, rank)
 
     def allocate(self, nbytes: int) -> int:
-        """The address of so many bytes that a window can have."""
+        """Allocates so many bytes for a window; returns their address."""
         address = ctypes.c_void_p()
         self._check("ncclMemAlloc", ctypes.byref(address), nbytes)
         return int(address.value or 0)
@@ -92,19 +92,19 @@ class NcclLibrary:
         self._check("ncclMemFree", address)
 
     def register(self, address: int, nbytes: int) -> int:
-        """Collective: the window of all ranks' memory. 0 where NCCL has no symmetric memory."""
+        """Collective: the window of all ranks' memory. 0 if NCCL has no symmetric memory."""
         window = ctypes.c_void_p()
         self._check("ncclCommWindowRegister", self._comm, address, nbytes, ctypes.byref(window), _SYMMETRIC)
         return int(window.value or 0)
 
     def peer_address(self, window: int, rank: int) -> int:
-        """Where this rank's loads and stores reach the beginning of ``rank``'s window; 0 if they do not."""
+        """The address at which this rank's loads and stores reach ``rank``'s window; 0 if they do not."""
         address = ctypes.c_void_p()
         self._check("ncclGetPeerDevicePointer", window, 0, rank, ctypes.byref(address))
         return int(address.value or 0)
 
     def forget(self, window: int) -> None:
-        """Collective."""
+        """Collective: deregister a window."""
         self._check("ncclCommWindowDeregister", self._comm, window)
 
     def stop(self) -> None:

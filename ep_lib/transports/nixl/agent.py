@@ -1,6 +1,6 @@
-"""One rank's NIXL agent: registers memory, knows the other agents, makes memory views that kernels post to.
+"""One rank's NIXL agent: registers memory, connects to the other agents, makes memory views for kernels.
 
-The order is NIXL's own: a CUDA context first, then the agent, its memory, everybody's metadata, connections (which a
+The order is NIXL's own: a CUDA context first, then the agent, its memory, all metadata, connections (which a
 notification completes), and only then views of remote memory.
 """
 
@@ -19,7 +19,7 @@ from ep_lib.errors import BackendUnavailable, PeerTimeout
 from ep_lib.transports.nixl.build import Installation, Wheel, pip_line
 
 _HELLO = b"ep_lib: connect"
-_POLL_SECONDS = 0.001  # between two looks for notifications
+_POLL_SECONDS = 0.001  # between two checks for notifications
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Library:
 
 def load(found: Installation | Wheel) -> Library:
     """Imports NIXL. Raises BackendUnavailable."""
-    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it tells of every step
+    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it logs every step
     try:
         bindings = importlib.import_module(f"{found.package}._bindings")
         api = importlib.import_module(f"{found.package}._api")
@@ -44,7 +44,7 @@ def load(found: Installation | Wheel) -> Library:
 
 
 class NixlAgent:
-    """``name`` is what the other agents call it. Raises BackendUnavailable with NIXL's own words and what to do."""
+    """``name``: its name for the other agents. Raises BackendUnavailable with NIXL's message and a remedy."""
 
     def __init__(self, installation: Installation, rank: int) -> None:
         self.installation = installation
@@ -59,7 +59,7 @@ class NixlAgent:
                 f"found {installation}, built with a UCX that has no device API; kernels need one that has (UCX 1.21 "
                 f"or later): {pip_line(installation.cuda_major)}"
             )
-        # NIXL's own progress thread would take a CPU core for as long as the agent lives; see kept_going().
+        # NIXL's own progress thread would use a CPU core as long as the agent lives; see kept_going().
         config = library.api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
         self._agent = self._call("making an agent", lambda: library.api.nixl_agent(self.name, config))
         if "UCX" not in self._agent.backends:
@@ -72,7 +72,7 @@ class NixlAgent:
         self._views: list[int] = []
 
     def register(self, address: int, nbytes: int, device: int) -> bytes:
-        """Register GPU memory; the metadata that the other agents need."""
+        """Register GPU memory; returns the metadata that the other agents need."""
 
         def register() -> bytes:
             regions = [(address, nbytes, device, "")]
@@ -83,7 +83,7 @@ class NixlAgent:
 
     @contextlib.contextmanager
     def kept_going(self) -> Iterator[None]:
-        """Has UCX answer the other agents meanwhile, in a thread. Afterwards nothing needs it: kernels store by
+        """Lets UCX answer the other agents in a thread within this context. Later this is not needed: kernels store by
         themselves."""
         done = threading.Event()
 
@@ -91,7 +91,7 @@ class NixlAgent:
             while not done.wait(_POLL_SECONDS):
                 try:
                     heard = self._call("reading notifications", self._agent.get_new_notifs)
-                except BackendUnavailable:  # then connect() waits until its limit, and says for which rank
+                except BackendUnavailable:  # connect() then waits until its limit, and names the rank
                     return
                 self._heard |= {as_text(name) for name, messages in heard.items() if _HELLO in messages}
 
@@ -106,7 +106,7 @@ class NixlAgent:
     def connect(self, metadata: dict[int, bytes], timeout: float) -> None:
         """Connect with the agents of these ranks, all of which call this; returns when each has been heard from.
 
-        Inside :meth:`kept_going`, until all ranks are through: one that is may still be needed by another.
+        Call it inside :meth:`kept_going`, until all ranks are connected: a rank that is may still be needed by another.
         """
         names = {}
         for peer, theirs in metadata.items():
@@ -142,7 +142,7 @@ class NixlAgent:
         )
 
     def close(self) -> None:
-        """Release views, then peers, then memory. Kernels must be done with all of it."""
+        """Release views, then peers, then memory. Kernels must have finished using them."""
         for view in self._views:
             self._call("releasing a memory view", lambda view=view: self._agent.release_mem_view(view))
         for name in self._peers:

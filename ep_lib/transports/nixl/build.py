@@ -20,7 +20,7 @@ from ep_lib.jit.source import KernelSource
 
 STATE_SYMBOL = "ep_nixl_state"  # in every module that uses NIXL
 TRANSPORT_INCLUDE = Path(__file__).parent
-OLDEST_NIXL, TOO_NEW_NIXL = (1, 5), (2,)  # memory views; what comes after 1 may differ
+OLDEST_NIXL, TOO_NEW_NIXL = (1, 5), (2,)  # memory views; versions after 1 may differ
 OLDEST_UCX, TOO_NEW_UCX = (1, 21), (2,)  # the first wheels with device headers
 
 CUDA_MAJORS = (13, 12)
@@ -32,7 +32,7 @@ _UCX_VERSION = re.compile(r"#define\s+UCP_API_(MAJOR|MINOR)\s+(\d+)")
 
 @dataclass(frozen=True)
 class Wheel:
-    """NIXL on this machine: the module of its wheel ("nixl_cu13"), its version, and the CUDA that it is for."""
+    """NIXL on this machine: the module of its wheel ("nixl_cu13"), its version, and its CUDA version."""
 
     package: str
     version: str
@@ -46,9 +46,9 @@ class Wheel:
 class Installation:
     """NIXL and UCX's device headers on this machine.
 
-    ``package`` is the module of NIXL's wheel ("nixl_cu13"), ``version`` its version, ``cuda_major`` the CUDA that it is
-    for; ``include`` is where UCX's headers of ``ucx_version`` lie and ``list_version`` that of the memory views which
-    they understand; ``has_nics`` says whether they can drive NICs.
+    ``package``: the module of NIXL's wheel ("nixl_cu13"), with its ``version`` and CUDA version ``cuda_major``.
+    ``include``: the folder of UCX's headers, with their ``ucx_version``, the version of memory views that they read
+    (``list_version``), and whether they can drive NICs (``has_nics``).
     """
 
     package: str
@@ -65,7 +65,7 @@ class Installation:
 
 def find_wheel(cuda_major: int | None = None) -> Wheel:
     """NIXL's wheel for this CUDA (None: any). Without a GPU it works as well: it needs no CUDA library to move host
-    memory. Raises BackendUnavailable: what was found, what is needed, which pip command brings it. Imports nothing."""
+    memory. Raises BackendUnavailable with the found and needed versions and a pip command. Imports nothing."""
     wanted = CUDA_MAJORS if cuda_major is None else (cuda_major,)
     pip = pip_line(wanted[0])
     nixls = {major: version for major in CUDA_MAJORS if (version := _version(f"nixl-cu{major}"))}
@@ -88,7 +88,7 @@ def find_wheel(cuda_major: int | None = None) -> Wheel:
 def find(cuda_major: int | None = None) -> Installation:
     """NIXL's wheel for this CUDA (None: any) and UCX's device headers, of ``$UCX_HOME``, else of libucx's wheel.
 
-    Raises BackendUnavailable: what was found, what is needed, which pip command brings it. Imports neither.
+    Raises BackendUnavailable with the found and needed versions and a pip command. Imports neither.
     """
     wheel = find_wheel(cuda_major)
     pip = pip_line(wheel.cuda_major)
@@ -111,12 +111,14 @@ def find(cuda_major: int | None = None) -> Installation:
 
 
 def pip_line(cuda_major: int) -> str:
-    """What brings everything. --no-deps: the package needs torch, whose newest release may be for another CUDA."""
+    """The pip command for everything. --no-deps: the package depends on torch, whose newest release may be for another
+    CUDA version."""
     return f"pip install --no-deps 'nixl-cu{cuda_major}>=1.5,<2' 'libucx-cu{cuda_major}>=1.21,<2'"
 
 
 def missing(cuda_major: int | None = None) -> str | None:
-    """None where NIXL, UCX's headers and nvcc are here; else a sentence that says what is not. Loads no library."""
+    """None if NIXL, UCX's headers and nvcc are installed; else a sentence that names the missing one. Loads no
+    library."""
     try:
         find(cuda_major)
         nvcc.require("compiling kernels with UCX's device headers")
@@ -126,7 +128,7 @@ def missing(cuda_major: int | None = None) -> str | None:
 
 
 def unusable_reason(cuda_major: int | None = None) -> str | None:
-    """None where kernels can be compiled for NIXL here; else a sentence that says what is missing. Imports CuPy."""
+    """None if kernels can be compiled for NIXL here; else a sentence that names the missing part. Imports CuPy."""
     reason = missing(cuda_major)
     if reason is None and not nvrtc.available():
         return "NVRTC or CuPy is not installed"
@@ -136,8 +138,8 @@ def unusable_reason(cuda_major: int | None = None) -> str | None:
 def compile_cubin(kernel: KernelSource, arch: str) -> NvrtcImage:
     """Compiles a kernel for ``arch`` ("sm_90") with NIXL behind ``ep::net_*``, or finds it in the cache.
 
-    A kernel that never includes ``<ep/net.cuh>`` is the same as without NIXL. Raises what
-    :func:`ep_lib.jit.nvrtc.compile_cubin` raises, and BackendUnavailable where NIXL, UCX or nvcc is missing.
+    A kernel that never includes ``<ep/net.cuh>`` is the same as without NIXL. Raises the errors of
+    :func:`ep_lib.jit.nvrtc.compile_cubin`, and BackendUnavailable if NIXL, UCX or nvcc is missing.
     """
     found = find()
     unit = kernel.translation_unit()
@@ -156,7 +158,7 @@ def compile_cubin(kernel: KernelSource, arch: str) -> NvrtcImage:
             image = nvcc.compile_unit(unit, kernel, arch, folder, (*own, found.include), compiler=compiler)
         except nvrtc.CompilerRefused as refused:
             log = refused.log
-            from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+            from ep_lib.jit import diagnostics  # imported here: its tables are for errors only
 
             raise diagnostics.compile_error(kernel, log, target=arch, roots=own, found=functions) from None
         nvrtc.store(folder, image, nixl=str(found))
@@ -202,7 +204,7 @@ def _wheel_includes() -> Iterator[Path]:
 
 
 def _version(distribution: str) -> str | None:
-    from importlib import metadata  # here: it takes a tenth of the time of `import ep_lib`
+    from importlib import metadata  # imported here: it takes a tenth of the time of `import ep_lib`
 
     try:
         return metadata.version(distribution)

@@ -1,7 +1,7 @@
-"""The symmetric heap as memory that NIXL knows: what makes ``ep::net_*`` reach peers through its device API.
+"""The symmetric heap as memory registered with NIXL, so that ``ep::net_*`` reach peers through its device API.
 
 Every rank registers its heap with an agent, agents exchange metadata over our bootstrap, and kernels get two memory
-views: of their own heap, and of all others'. Plain loads and stores work too, where UCX has mapped the peer's heap.
+views: of their own heap, and of all others'. Plain loads and stores work too, if UCX has mapped the peer's heap.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class NixlHeap:
     """Allocated, zeroed, registered and connected by the constructor, which is collective.
 
-    Attributes: ``name``, ``bytes`` and ``addresses`` (of each rank's heap as this rank addresses it, or 0).
-    Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory, PeerTimeout.
+    Attributes: ``name``, ``bytes`` and ``addresses`` (this rank's address of each rank's heap, or 0). Raises on every
+    rank alike: BackendUnavailable, OutOfSymmetricMemory, PeerTimeout.
     """
 
     name = "nixl"
@@ -67,7 +67,7 @@ class NixlHeap:
             self._runtime.free(self._own)
         self._own = 0
 
-    # How it is done
+    # Implementation
 
     def _load(self, unreachable: list[str]) -> None:
         cuda = int(self._runtime.runtimeGetVersion()) // 1000

@@ -1,7 +1,7 @@
-"""One process's NIXL agent: registers memory of any kind once, knows its peers, and moves bytes when the host asks.
+"""One process's NIXL agent: registers memory of any kind once, knows its peers, and transfers bytes for the host.
 
-NIXL lets a good deal pass: addresses where nothing is, regions of zero bytes, metadata of another version until the
-first transfer fails. What can be known here is checked here, and refused with the value and what to do.
+NIXL accepts many invalid arguments: unmapped addresses, regions of zero bytes, metadata of another version until the
+first transfer fails. This module checks what it can, and refuses it with the value and a remedy.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MAX_NOTIFICATION_BYTES = 4096  # more belongs into registered memory
 
 _MAGIC, _FORMAT = b"EP_NIXL\n", 1
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, CRC-32 of the body, bytes of the body
-_SPINS = 256  # looks at a transfer before the clock is read: short ones end here
-_EAGER_SECONDS = 0.05  # then looks that leave the core to others in between, then naps
+_SPINS = 256  # polls of a transfer before the clock is read: short ones end here
+_EAGER_SECONDS = 0.05  # then polls that yield the core in between, then sleeps
 _NAP_SECONDS = 0.0002
-_environment = threading.Lock()  # one agent at a time is made with UCX_NET_DEVICES of its own
-_closed: set[str] = set()  # the keys of this process's agents that were closed: UCX goes on writing to their memory
+_environment = threading.Lock()  # held while an agent is made with its own UCX_NET_DEVICES
+_closed: set[str] = set()  # the keys of this process's closed agents: UCX may still write to their memory
 
 
 class Memory(NamedTuple):
@@ -62,7 +62,7 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What NIXL measured of a transfer's last run: times in microseconds, ``start_us`` on the monotonic clock."""
+    """NIXL's measurements of a transfer's last run: times in microseconds, ``start_us`` on the monotonic clock."""
 
     start_us: int
     post_us: int
@@ -72,7 +72,7 @@ class Telemetry:
 
 
 class Transfer:
-    """A request between this process's memory and one peer's. Posted again and again, one run at a time."""
+    """A request between this process's memory and one peer's. It can be posted repeatedly, one run at a time."""
 
     __slots__ = ("agent", "handle", "has_notified", "local", "operation", "peer", "peer_key", "remote")
 
@@ -97,8 +97,8 @@ def pack(what: str, body: Mapping[str, Any]) -> bytes:
 
 
 def unpack(what: str, data: Any) -> dict[str, Any]:
-    """What another process has packed as ``what``. Raises ArgumentError for bytes that are cut short, garbled, of
-    another version or something else. Nothing is unpickled."""
+    """The data that another process has packed as ``what``. Raises ArgumentError for bytes that are truncated, corrupt,
+    of another version or of another kind. Nothing is unpickled."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         refuse(f"the {what}", data, "the bytes that the peer's DeviceHost returned")
     data = bytes(data)
@@ -145,10 +145,10 @@ class _Peer(NamedTuple):
 
 
 class HostAgent:
-    """An agent called ``name`` over one of NIXL's backends. Use it from one thread at a time.
+    """An agent called ``name`` over one of NIXL's backends. Use it in one thread at a time.
 
     ``loopback``: UCX listens and connects on the loopback interface alone, unless UCX_NET_DEVICES says otherwise, and
-    peers are processes of this host. Raises BackendUnavailable with NIXL's own words and what to do.
+    peers are processes of this host. Raises BackendUnavailable with NIXL's message and a remedy.
     """
 
     def __init__(self, name: str, backend: str = "UCX", *, loopback: bool = True, telemetry: bool = False) -> None:
@@ -168,26 +168,26 @@ class HostAgent:
                 f"backend is {backend!r}, and {self.wheel} has {', '.join(sorted(plugins))}: take one of these, or "
                 f"reinstall: {pip_line(self.wheel.cuda_major)} --force-reinstall"
             )
-        # Mode "peer" sees that a peer is lost, but rules shared memory out: 64 bytes then take milliseconds. On one
-        # host the kernel says that a process is gone.
+        # Mode "peer" detects a lost peer, but excludes shared memory: 64 bytes then take milliseconds. On one host the
+        # operating system shows that a process has ended.
         parameters = {"ucx_error_handling_mode": "none" if loopback else "peer"} if backend == "UCX" else {}
         with _loopback_only() if loopback else contextlib.nullcontext():
             self._call(f"loading {backend}", lambda: self._api.create_backend(backend, parameters))
         self._post = self._api.agent.postXferReq
         self._status = self._api.agent.getXferStatus
         self._done, self._in_progress = library.bindings.NIXL_SUCCESS, library.bindings.NIXL_IN_PROG
-        self._regions: dict[int, tuple[Memory, Any, Any]] = {}  # id -> what, NIXL's descriptors, what keeps it alive
+        self._regions: dict[int, tuple[Memory, Any, Any]] = {}  # id -> memory, NIXL's descriptors, owner of the memory
         self._next_id = 1
         self._peers: dict[str, _Peer] = {}
         self._transfers: set[Transfer] = set()
         self._views: list[int] = []
         self._heard: dict[str, list[bytes]] = {}
         self._closed = False
-        self._key = secrets.token_hex(8)  # names are used again
+        self._key = secrets.token_hex(8)  # names are reused
 
     # ---- memory ------------------------------------------------------------------------------------------------
     def register(self, memory: Memory, owner: Any = None) -> int:
-        """The number of the registration that holds ``memory``: a region, or a part of one, is registered once."""
+        """Registers ``memory``; returns the registration's number. A region, or a part of one, is registered once."""
         self._require_open()
         check_range(memory)
         for number, (known, _, _) in self._regions.items():
@@ -222,7 +222,7 @@ class HostAgent:
         return next((number for number, (known, _, _) in self._regions.items() if known.holds(memory)), None)
 
     def find(self, address: int, nbytes: int, device: int) -> Memory:
-        """Registered memory by its address: the registration knows whether it is DRAM or VRAM."""
+        """Registered memory by its address: the registration has its kind, DRAM or VRAM."""
         for kind in MEMORY:
             memory = check_range(Memory(kind, address, nbytes, device))
             if self.registration_of(memory) is not None:
@@ -249,7 +249,7 @@ class HostAgent:
         )
 
     def add_peer(self, data: Any) -> str:
-        """The peer's name. Metadata of a peer that is known already replace the old ones."""
+        """Adds a peer; returns its name. New metadata of a known peer replace the old ones."""
         self._require_open()
         found = unpack("metadata", data)
         name, backend, version, agent = (found.get(key) for key in ("name", "backend", "nixl", "agent"))
@@ -281,7 +281,7 @@ class HostAgent:
         if name in self._peers:
             with contextlib.suppress(*self._failures):
                 return load()
-            # Another process has taken the peer's place, and its name; NIXL still has the way to the old one.
+            # Another process has replaced the peer under its name; NIXL still has the old connection.
             self._call(f"forgetting the old {name!r}", lambda: self._api.remove_remote_agent(name))
             del self._peers[name]
         return str(self._call(f"reading {name!r}'s metadata", load))
@@ -290,7 +290,7 @@ class HostAgent:
         return pack("descriptors", {"name": self.name, "memory": list(memory)})
 
     def remote(self, descriptors: Any, peer: Any) -> Memory:
-        """What ``peer`` has serialized, if it can be reached."""
+        """The descriptors that ``peer`` has serialized, if it can be reached."""
         self._require_peer(peer)
         found = unpack("descriptors", descriptors)
         memory = _memory_of(found.get("memory"), "descriptors")
@@ -334,7 +334,7 @@ class HostAgent:
         return int(number)
 
     def post(self, transfer: Transfer, notification: bytes = b"") -> bool:
-        """Start a transfer; True if it is done already. The notification reaches the peer after the bytes."""
+        """Start a transfer; True if it is already complete. The notification reaches the peer after the bytes."""
         if transfer.agent is not self or not transfer.handle:
             self._refuse_transfer(transfer)
         if transfer.peer_key in _closed:
@@ -352,7 +352,7 @@ class HostAgent:
         return bool(status == self._done)
 
     def is_done(self, transfer: Transfer) -> bool:
-        """Whether it is done; this lets it go on. Raises RankFailed if its peer is gone."""
+        """Whether it is complete; polling also drives it. Raises RankFailed if its peer is gone."""
         if transfer.agent is not self or not transfer.handle:
             self._refuse_transfer(transfer)
         try:
@@ -362,7 +362,7 @@ class HostAgent:
         return bool(status == self._done)
 
     def wait(self, transfer: Transfer, timeout: float) -> None:
-        """Return when it is done. Raises PeerTimeout after ``timeout`` seconds."""
+        """Return when it is complete. Raises PeerTimeout after ``timeout`` seconds."""
         for _ in range(_SPINS):
             if self.is_done(transfer):
                 return
@@ -399,13 +399,13 @@ class HostAgent:
         self._call(f"notifying {peer!r}", lambda: self._api.send_notif(peer, message), peer)
 
     def heard(self) -> dict[str, list[bytes]]:
-        """What has come since the last call. Asking also lets UCX answer the peers."""
+        """The notifications since the last call. The call also lets UCX answer the peers."""
         self._listen()
         found, self._heard = self._heard, {}
         return found
 
     def wait_for(self, peer: str, message: bytes | None, timeout: float) -> bytes:
-        """The oldest message of ``peer``, or ``message`` once it has come; others are kept."""
+        """Waits for the oldest message of ``peer``, or for ``message``; others are kept."""
         self._require_peer(peer)
         wanted = "a notification" if message is None else f"the notification {message!r}"
 
@@ -419,7 +419,7 @@ class HostAgent:
         return self._until(look, timeout, peer, lambda: wanted)
 
     def until(self, look: Callable[[], T | None], timeout: float, peer: str, what: Callable[[], str]) -> T:
-        """What ``look`` finds, while peers are answered."""
+        """Waits for a result of ``look``, while answering peers."""
 
         def listening() -> T | None:
             self._listen()
@@ -451,7 +451,8 @@ class HostAgent:
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Release transfers, then views, peers and memory. Twice does no harm; a peer that is gone does not either."""
+        """Release transfers, then views, peers and memory. Calling it twice, or after a peer has ended, does no
+        harm."""
         if self._closed:
             return
         self._closed = True
@@ -462,16 +463,16 @@ class HostAgent:
         steps += [lambda name=name: self._api.remove_remote_agent(name) for name in self._peers]  # type: ignore[misc]
         steps += [lambda d=d: self._api.deregister_memory(d) for _, d, _ in self._regions.values()]  # type: ignore[misc]
         for step in steps:
-            with contextlib.suppress(*self._failures):  # what a lost peer leaves goes with the agent
+            with contextlib.suppress(*self._failures):  # objects of a lost peer are freed with the agent
                 step()
         for transfer in self._transfers:
             transfer.handle = 0
         self._transfers.clear()
         self._regions.clear()
         self._peers.clear()
-        self._api = self._post = self._status = None  # the agent ends with its last user
+        self._api = self._post = self._status = None  # the agent ends with its last reference
 
-    # ---- inside ----------------------------------------------------------------------------------------------------
+    # ---- implementation ----------------------------------------------------------------------------------------
     def _until(self, look: Callable[[], T | None], timeout: float, peer: str, what: Callable[[], str]) -> T:
         start = time.monotonic()
         while True:
@@ -539,7 +540,7 @@ def _closed_error(what: str, peer: str) -> RankFailed:
 
 
 def _wheel_for_cupy() -> Wheel:
-    """NIXL for the CUDA of CuPy, where that is in use; else any, since the CPU's memory needs none."""
+    """NIXL for CuPy's CUDA version if CuPy is in use; else any, since host memory needs no CUDA."""
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         with contextlib.suppress(BackendUnavailable):
@@ -547,9 +548,9 @@ def _wheel_for_cupy() -> Wheel:
     return find_wheel()
 
 
-# ---- checks of what NIXL lets pass -----------------------------------------------------------------------------------
+# ---- checks that NIXL does not make ----------------------------------------------------------------------------
 def check_range(memory: Memory) -> Memory:
-    """Raises ArgumentError for memory that cannot be: no type, no address, no bytes, beyond 64 bits."""
+    """Raises ArgumentError for impossible memory: no type, no address, no bytes, beyond 64 bits."""
     one_of("the type of memory", memory.kind, MEMORY)
     for name, value, low in (("ptr", memory.address, 1), ("size", memory.nbytes, 1), ("device_id", memory.device, 0)):
         number = index(value)
@@ -561,7 +562,7 @@ def check_range(memory: Memory) -> Memory:
 
 
 def _require_mapped(memory: Memory) -> None:
-    """Every page from the first to the last byte is this process's own, and can be read and written."""
+    """Checks that every page from the first to the last byte belongs to this process, and is readable and writable."""
     if memory.device != 0:
         raise ArgumentError(f"device_id is {memory.device} for DRAM; it must be 0 (or call register_vram())")
     reached, end = memory.address, memory.address + memory.nbytes
@@ -605,7 +606,8 @@ def _check_notification(message: Any) -> None:
 
 @contextlib.contextmanager
 def _loopback_only() -> Iterator[None]:
-    """UCX made meanwhile listens on the loopback interface alone. NIXL's own option for devices does not limit that."""
+    """Within this context, new UCX instances listen only on the loopback interface. NIXL's own option for devices does
+    not limit that."""
     with _environment:
         is_mine = "UCX_NET_DEVICES" not in os.environ
         if is_mine:

@@ -1,5 +1,5 @@
-// Where UCX has mapped each entry of a memory view of other ranks' memory, as this GPU's loads and stores reach it; 0
-// where it has not. One thread. Host code only asks: kernels of ep_lib then use ep::peer_ptr.
+// The addresses at which UCX has mapped each entry of a memory view of other ranks' memory for this GPU's loads and
+// stores; 0 if it has not. One thread, called by host code only: ep_lib's kernels then use ep::peer_ptr.
 #include <cassert>
 
 #include <ucp/api/device/ucp_device_impl.h>

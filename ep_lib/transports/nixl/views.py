@@ -1,4 +1,4 @@
-"""What lies behind a NIXL memory view of other GPUs' memory: its version, and where UCX has mapped each entry."""
+"""Reads a NIXL memory view of other GPUs' memory: its version, and the addresses at which UCX has mapped each entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAD_BYTES = 8  # of a memory view on the GPU: version (uint16), lanes (uint16)
 
 
 def require_version(runtime: Any, found: build.Installation, view: int, entries: int) -> None:
-    """Kernels read what the host's UCX wrote: both must mean the same struct. Raises BackendUnavailable."""
+    """Checks that kernels and the host's UCX use the same version of the struct. Raises BackendUnavailable."""
     head = copy(runtime, view, bytes(_HEAD_BYTES), DEVICE_TO_HOST)
     version, length = int.from_bytes(head[:2], "little"), int.from_bytes(head[4:], "little")
     if version != found.list_version or length != entries:
@@ -26,7 +26,7 @@ def require_version(runtime: Any, found: build.Installation, view: int, entries:
 
 
 def mapped_addresses(runtime: Any, driver: Any, device: int, view: int, entries: int) -> list[int]:
-    """Where kernels of ``device`` reach each entry by loads and stores; 0 where they do not."""
+    """The addresses at which kernels of ``device`` reach each entry by loads and stores; 0 if they do not."""
     attribute = runtime.deviceGetAttribute
     arch = f"sm_{attribute(_MAJOR, device)}{attribute(_MINOR, device)}"
     module = driver.moduleLoadData(build.mapped_addresses_cubin(arch))
@@ -43,7 +43,8 @@ def mapped_addresses(runtime: Any, driver: Any, device: int, view: int, entries:
 
 
 def copy(runtime: Any, address: int, data: bytes, direction: int) -> bytes:
-    """Between the GPU's memory at ``address`` and a buffer that begins as ``data``; what the buffer is then."""
+    """Copies between the GPU's memory at ``address`` and a buffer with the initial content ``data``; returns the
+    buffer's content."""
     buffer: Any = ctypes.create_string_buffer(data, len(data))
     host = ctypes.addressof(buffer)
     to, source = (address, host) if direction == HOST_TO_DEVICE else (host, address)

@@ -8,11 +8,11 @@ route      how                                                                  
 ``nvcc``   nvcc, and its linker with ``libnvshmem_device.a``: needs a CUDA toolkit     also NICs by the GPU (IBGDA)
 =========  ==========================================================================  ============================
 
-NVRTC's 64-bit integers are ``long long`` where ``libnvshmem_device.a`` has ``long``, so what NVRTC compiles cannot call
-into it and takes the code from the headers; they have IBGDA for nvcc only.
+NVRTC's 64-bit integers are ``long long`` where ``libnvshmem_device.a`` has ``long``, so code compiled by NVRTC cannot
+call it and uses the headers' code, which has IBGDA for nvcc only.
 
 Only kernels that include ``<ep/net.cuh>`` change; for those the compiler finds NVSHMEM's ``<ep/transport.cuh>`` first.
-A loaded module must be told about the running NVSHMEM before its first launch (``nvshmemx_cumodule_init``).
+A loaded module must be registered with the running NVSHMEM before its first launch (``nvshmemx_cumodule_init``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OWN_STATE = "-D__NVSHMEM_NUMBA_SUPPORT__"
 
 @dataclass(frozen=True)
 class Installation:
-    """NVSHMEM on this machine. ``cuda_major`` is what its wheel was built for, None where it is no wheel."""
+    """NVSHMEM on this machine. ``cuda_major``: the CUDA version of its wheel, None if it is no wheel."""
 
     home: Path
     version: tuple[int, int, int]
@@ -68,7 +68,8 @@ class Installation:
 
 
 def find() -> Installation:
-    """NVSHMEM of ``$NVSHMEM_HOME``, else of pip's wheel. Raises BackendUnavailable: what was found, what is needed."""
+    """NVSHMEM of ``$NVSHMEM_HOME``, else of pip's wheel. Raises BackendUnavailable with the found and the needed
+    version."""
     need = f"ep_lib needs {version_text(OLDEST)} or later, below {TOO_NEW[0]}"
     chosen = os.environ.get("NVSHMEM_HOME")
     homes = [Path(chosen)] if chosen else _wheel_homes()
@@ -95,15 +96,15 @@ def version_text(version: tuple[int, ...]) -> str:
 
 
 def uses_ibgda(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether the user asks NVSHMEM for NICs that the GPU drives itself."""
+    """Whether the user has enabled IBGDA: NICs driven by the GPU itself."""
     env = os.environ if environment is None else environment
     return env.get("NVSHMEM_IB_ENABLE_IBGDA", "").strip().lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
 def choose_route(wanted: str | None, environment: Mapping[str, str] | None = None) -> str:
-    """The build route: ``wanted``, else the one that needs least. Raises ArgumentError where it cannot serve.
+    """The build route: ``wanted``, else the one with the fewest requirements. Raises ArgumentError if it cannot serve.
 
-    That is ``whole``, unless NVSHMEM_IB_ENABLE_IBGDA asks for what only ``nvcc`` has.
+    That is ``whole``, unless NVSHMEM_IB_ENABLE_IBGDA needs ``nvcc``.
     """
     if wanted is None:
         return "nvcc" if uses_ibgda(environment) else "whole"
@@ -118,7 +119,7 @@ def choose_route(wanted: str | None, environment: Mapping[str, str] | None = Non
 
 
 def unusable_reason(route: str) -> str | None:
-    """None where kernels can be compiled by ``route`` here; else a sentence that says what is missing."""
+    """None if kernels can be compiled by ``route`` here; else a sentence that names the missing part."""
     try:
         find()
     except BackendUnavailable as error:
@@ -135,8 +136,8 @@ def unusable_reason(route: str) -> str | None:
 def compile_cubin(kernel: KernelSource, arch: str, route: str) -> NvrtcImage:
     """Compiles a kernel for ``arch`` ("sm_90") with NVSHMEM behind ``ep::net_*``, or finds it in the cache.
 
-    A kernel that never includes ``<ep/net.cuh>`` is the same as without NVSHMEM. Raises what
-    :func:`ep_lib.jit.nvrtc.compile_cubin` raises, and BackendUnavailable where the route lacks something here.
+    A kernel that never includes ``<ep/net.cuh>`` is the same as without NVSHMEM. Raises the errors of
+    :func:`ep_lib.jit.nvrtc.compile_cubin`, and BackendUnavailable if a requirement of the route is missing.
     """
     found = find()
     unit = kernel.translation_unit()
@@ -170,7 +171,7 @@ class _Build:
     unit: str
 
     def identity(self) -> list[str]:
-        """What of the tools can change the result."""
+        """The versions of tools that can change the result."""
         tools = [self.route, str(self.found), *self.kernel.options]
         if self.route == "nvcc":
             tools.append(self._nvcc().identity)
@@ -201,7 +202,7 @@ class _Build:
             image = nvrtc.compile_unit(self.unit, self.kernel, flags, folder)
         except nvrtc.CompilerRefused as refused:
             log, target = refused.log, self.arch
-            from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+            from ep_lib.jit import diagnostics  # imported here: its tables are for errors only
 
             raise diagnostics.compile_error(self.kernel, log, target=target, roots=own, found=functions) from None
         if self.route == "whole":
@@ -219,7 +220,7 @@ def _wheel_homes() -> list[Path]:
 
 def _flavour() -> int | None:
     """The CUDA major version of the installed wheel."""
-    from importlib import metadata  # here: it takes a tenth of the time of `import ep_lib`
+    from importlib import metadata  # imported here: it takes a tenth of the time of `import ep_lib`
 
     for wheel, major in _WHEELS.items():
         try:

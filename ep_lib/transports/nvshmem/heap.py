@@ -1,6 +1,6 @@
-"""The symmetric heap in NVSHMEM's memory: what makes ``ep::net_*`` reach peers through NVSHMEM.
+"""The symmetric heap in NVSHMEM's memory, so that ``ep::net_*`` reach peers through NVSHMEM.
 
-Plain loads and stores work too, where ``nvshmem_ptr`` says that they do: the address of any other peer's heap is 0.
+Plain loads and stores work too for peers that ``nvshmem_ptr`` maps; the address of other peers' heaps is 0.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class NvshmemHeap:
     """Started, allocated and zeroed by the constructor, which is collective.
 
     The setup's ``variant`` is the build route of kernels (:mod:`ep_lib.transports.nvshmem.build`), empty for the one
-    that needs least. Attributes: ``name``, ``bytes``, ``addresses`` (of each rank's heap as this rank addresses it, or
-    0) and ``route``.
+    with the fewest requirements. Attributes: ``name``, ``bytes``, ``addresses`` (this rank's address of each rank's
+    heap, or 0) and ``route``.
     Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory.
     """
 
@@ -68,7 +68,7 @@ class NvshmemHeap:
         self._own = 0
         self._library.stop()
 
-    # How it is done
+    # Implementation
 
     def _load(self, route: str | None) -> None:
         self.route = build.choose_route(route)
@@ -109,20 +109,20 @@ class NvshmemHeap:
 
 
 def _prepare_environment(heap_bytes: int, unreachable: list[str]) -> None:
-    """What NVSHMEM reads when it starts, as far as the user has not set it."""
+    """Sets the variables that NVSHMEM reads at its start, unless the user has set them."""
     environment = os.environ
     environment.setdefault("NVSHMEM_SYMMETRIC_SIZE", str(heap_bytes + _SLACK))
-    # Multicast over NVSwitch: we use none, and on a shared host it can put GPUs of others out of service.
+    # Multicast over NVSwitch: we do not use it, and on a shared host it can disable other users' GPUs.
     environment.setdefault("NVSHMEM_DISABLE_NVLS", "1")
     environment.setdefault("NVSHMEM_DISABLE_NCCL", "1")  # for its collectives, which we do not call
     if not unreachable:
-        environment.setdefault("NVSHMEM_REMOTE_TRANSPORT", "none")  # no NIC needed: look for none
+        environment.setdefault("NVSHMEM_REMOTE_TRANSPORT", "none")  # no NIC is needed
     elif not environment.get("NVSHMEM_REMOTE_TRANSPORT"):
         _choose_remote_transport(unreachable)
 
 
 def _choose_remote_transport(unreachable: list[str]) -> None:
-    """Sets what this host's NICs need. Raises BackendUnavailable where there is no NIC, or none for IBGDA."""
+    """Sets the variables for this host's NICs. Raises BackendUnavailable if there is no NIC, or none for IBGDA."""
     found = nics.rdma_devices()
     pairs = "\n  ".join(unreachable)
     if not found:

@@ -1,4 +1,4 @@
-"""NVSHMEM's host library through ctypes: start it by a unique id, take symmetric memory, find peers, register modules.
+"""NVSHMEM's host library through ctypes: start by a unique id, allocate symmetric memory, find peers, register modules.
 
 Layouts and calls are those of NVSHMEM 3.4's ``nvshmemx_api.h`` and ``nvshmem_uniqueid.h``; the library checks their
 version fields.
@@ -42,7 +42,8 @@ def _version_of(struct: type[ctypes.Structure]) -> int:
 
 
 class NvshmemLibrary:
-    """The loaded library. ``version`` is (major, minor, patch). Raises BackendUnavailable with found and needed."""
+    """The loaded library. ``version`` is (major, minor, patch). Raises BackendUnavailable with the found and the needed
+    version."""
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
@@ -61,10 +62,10 @@ class NvshmemLibrary:
                 f"headers of {version_text(installation.version)} in {installation.home}: install one version only, "
                 "or name its folder in NVSHMEM_HOME"
             )
-        self._keep: list[Any] = []  # what the library holds pointers to
+        self._keep: list[Any] = []  # objects that the library has pointers to
 
     def unique_id(self) -> bytes:
-        """What rank 0 makes and all ranks need for :meth:`start`."""
+        """The id that rank 0 creates and all ranks need for :meth:`start`."""
         made = _UniqueId(version=_version_of(_UniqueId))
         self._check("nvshmemx_get_uniqueid", self._library.nvshmemx_get_uniqueid(ctypes.byref(made)))
         self._keep.append(made)
@@ -85,7 +86,7 @@ class NvshmemLibrary:
         self._check("nvshmemx_hostlib_init_attr", status)
 
     def allocate(self, nbytes: int) -> int:
-        """Collective: the address of so many symmetric bytes, 0 where there is no room."""
+        """Collective: the address of so many symmetric bytes, 0 if there is no room."""
         return int(self._library.nvshmem_malloc(nbytes) or 0)
 
     def free(self, address: int) -> None:
@@ -93,15 +94,15 @@ class NvshmemLibrary:
         self._library.nvshmem_free(address)
 
     def peer_address(self, address: int, pe: int) -> int:
-        """Where this PE's loads and stores reach ``pe``'s copy; 0 if they do not."""
+        """The address at which this PE's loads and stores reach ``pe``'s copy; 0 if they do not."""
         return int(self._library.nvshmem_ptr(address, pe) or 0)
 
     def register_module(self, module: int) -> None:
-        """Tell a loaded module (CUmodule) about this NVSHMEM: after loading, before its first launch."""
+        """Register a loaded module (CUmodule) with this NVSHMEM: after loading, before its first launch."""
         self._check("nvshmemx_cumodule_init", self._library.nvshmemx_cumodule_init(module))
 
     def forget(self, module: int) -> None:
-        """Before a module that was registered is unloaded, or NVSHMEM stops."""
+        """Call before a registered module is unloaded, or NVSHMEM stops."""
         self._check("nvshmemx_cumodule_finalize", self._library.nvshmemx_cumodule_finalize(module))
 
     def stop(self) -> None:

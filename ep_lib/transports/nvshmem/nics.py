@@ -12,7 +12,7 @@ _EFA, _MELLANOX = "efa", "mlx5_core"
 
 @dataclass(frozen=True)
 class Nic:
-    """``name`` as the system calls it ("mlx5_0"), ``driver`` of the kernel ("mlx5_core", "efa"; "" if unknown)."""
+    """``name``: the system's ("mlx5_0"), ``driver`` of the kernel ("mlx5_core", "efa"; "" if unknown)."""
 
     name: str
     driver: str
@@ -22,17 +22,17 @@ class Nic:
 
 
 def rdma_devices(folder: Path = _DEVICES) -> tuple[Nic, ...]:
-    """The RDMA devices of this host, by name; none where the system shows none (a container may hide them)."""
+    """The RDMA devices of this host, by name; empty if the system shows none (a container may hide them)."""
     if not folder.is_dir():
         return ()
     return tuple(Nic(device.name, _driver(device)) for device in sorted(folder.iterdir()))
 
 
 def nvshmem_settings(nics: Sequence[Nic]) -> dict[str, str]:
-    """Environment variables with which NVSHMEM uses these NICs; none where it has no transport that is known to.
+    """Environment variables with which NVSHMEM uses these NICs; empty if it has no known transport for them.
 
     EFA goes through libfabric; everything else that speaks verbs through ibrc, a thread of the CPU. On Mellanox NICs
-    NVSHMEM_IB_ENABLE_IBGDA=1 lets the GPU drive them; it needs more of the system, so the user asks for it.
+    NVSHMEM_IB_ENABLE_IBGDA=1 lets the GPU drive them; it has more requirements, so the user must enable it.
     """
     if any(nic.driver == _EFA for nic in nics):
         return {

@@ -22,14 +22,14 @@ _FILE_NAME = re.compile(r"libnvJitLink\.so\.(\d+)$")
 
 
 def available() -> bool:
-    """Whether :func:`link` can work here."""
+    """Whether nvJitLink is installed, so that :func:`link` works."""
     return find_library() is not None
 
 
 def link(cubin: bytes, library: Path, arch: str) -> bytes:
     """The cubin for ``arch`` ("sm_90") of ``cubin`` (relocatable) and what it needs of ``library`` (a .a file).
 
-    Raises BackendUnavailable where nvJitLink is missing or cannot link them, with its own words.
+    Raises BackendUnavailable, with nvJitLink's message, if it is missing or cannot link them.
     """
     path = find_library()
     if path is None:
@@ -65,7 +65,7 @@ class _Linker:
         self._path = path
         match = _FILE_NAME.search(path.name)
         assert match is not None
-        self._suffix = f"_{match[1]}_0"  # the first interface of a major version; later ones only add to it
+        self._suffix = f"_{match[1]}_0"  # the first interface of a major version; later versions only extend it
         self._library = ctypes.CDLL(str(path))
         self._handle = ctypes.c_void_p()
 

@@ -1,4 +1,4 @@
-"""Heaps that all ranks have mapped, and kernels whose ``ep::net_*`` store there."""
+"""Heaps that all ranks have mapped, for kernels whose ``ep::net_*`` are stores."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Proxy threads in native code (native/engine.cpp) and the executors that they hand commands to, as Python starts them.
+"""Starts native proxy threads (native/engine.cpp) and the executors of their commands.
 
-Python is in none of their loops: it starts them, reads what they have counted, and stops them.
+Python is not in their loops: it starts them, reads their counters, and stops them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.require import whole_number
 from ep_lib.transports.proxy.rings import COMMAND, Rings
 
-SPIN_SECONDS = 1e-3  # an idle thread polls for so long before it naps between two looks
+SPIN_SECONDS = 1e-3  # an idle thread polls for so long before it sleeps between polls
 _NUMA_NODES = Path("/sys/devices/system/node")
 
 
@@ -86,7 +86,7 @@ def load() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a thread, or all of them, have done so far. ``naps``: how often they slept because there was no work."""
+    """Counters of a thread, or of all threads. ``naps``: the number of sleeps for lack of work."""
 
     commands: int
     batches: int
@@ -95,10 +95,10 @@ class Counts:
 
 
 class Proxy:
-    """Threads that serve ``rings``. ``cpus``: where each one is pinned, -1 for nowhere; as many threads as that.
+    """Threads that serve ``rings``. ``cpus``: one entry per thread: its CPU, -1 if it is not pinned.
 
-    ``spin``: seconds that an idle thread polls before it naps. ``fault_word``: address of the word of a rank's
-    FaultRecord that is set when a thread gives up, where the host has it: then no kernel waits any longer.
+    ``spin``: seconds that an idle thread polls before it sleeps. ``fault_word``: host address of the word of a rank's
+    FaultRecord that a failing thread sets, so that kernels stop waiting.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Proxy:
         self._stop = weakref.finalize(self, _stop, self._library, self._engine, rings, executor)
 
     def counts(self, thread: int | None = None) -> Counts:
-        """Of one thread, or of all together."""
+        """The counters of one thread, or of all together."""
         rows = []
         for number in range(self.threads) if thread is None else [thread]:
             row = (c_uint64 * 4)()
@@ -135,17 +135,17 @@ class Proxy:
         return Counts(*(sum(column) for column in zip(*rows, strict=True)))
 
     def failure(self) -> str:
-        """Why a thread has given up; empty if none has."""
+        """Why a thread has failed; empty if none has."""
         return str(self._library.ep_proxy_failure(self._engine).decode()) if self._stop.alive else ""
 
     @property
     def is_running(self) -> bool:
-        """Whether it has neither been stopped nor given up."""
+        """Whether it has neither been stopped nor failed."""
         return self._stop.alive and not self.failure()
 
     def finish(self, seconds: float) -> None:
-        """Lets the threads carry out what has been pushed, for so many seconds for each ring at most, and ends them."""
-        with contextlib.suppress(PeerTimeout):  # a kernel that gave up has left a hole in its ring
+        """Lets the threads execute all pushed commands, at most so many seconds per ring, then ends them."""
+        with contextlib.suppress(PeerTimeout):  # a failed kernel has left a hole in its ring
             for ring in range(self.rings.count if self.is_running else 0):
                 flush(self.rings, ring, seconds)
         self.stop()
@@ -156,7 +156,7 @@ class Proxy:
 
 
 def gave_up(rank: int, proxy: Proxy) -> str:
-    """Why the proxy of ``rank`` carries nothing any more, one sentence; empty as long as it does."""
+    """Why the proxy of ``rank`` has failed, one sentence; empty while it works."""
     reason = proxy.failure()
     return f"rank {rank}: its proxy has given up: {reason}" if reason else ""
 
@@ -166,7 +166,7 @@ def _stop(library: ctypes.CDLL, engine: int, *_kept_alive: object) -> None:
 
 
 class Executor:
-    """What carries out commands; a Proxy takes it over. ``table``: its functions."""
+    """An executor of commands; a Proxy takes ownership. ``table``: its functions."""
 
     def __init__(self, queues: int) -> None:
         self.queues = queues
@@ -174,8 +174,8 @@ class Executor:
 
 
 class Nothing(Executor):
-    """Completes every command at once. ``delays_ns`` has the last delays of commands that were pushed with a stamp:
-    from the push until the proxy had them."""
+    """Completes every command at once. ``delays_ns``: the last delays of commands pushed with a timestamp, from the
+    push to the proxy."""
 
     def __init__(self, queues: int, delays: int = 0) -> None:
         super().__init__(queues)
@@ -184,8 +184,8 @@ class Nothing(Executor):
 
 
 class Memory(Executor):
-    """Copies between heaps that this process has mapped, and adds to their counters. ``staging_bytes``: through a
-    buffer of that size, as where a NIC does not reach a GPU's memory."""
+    """Copies between heaps that this process has mapped, and adds to their counters. ``staging_bytes``: copies through
+    a buffer of that size, as needed if a NIC cannot reach a GPU's memory."""
 
     def __init__(
         self, queues: int, addresses: Sequence[int], heap_bytes: int, rank: int, staging_bytes: int = 0
@@ -198,11 +198,11 @@ class Memory(Executor):
 
 
 class CopyEngine(Executor):
-    """CUDA's copy engine; signals are set by the stream, and added to by a kernel of one thread, for which kernels that
-    wait have to leave room. ``addresses``: of the heaps as this process has mapped them on GPU ``device``, 0 where it
-    has not; all are zero yet. ``arch``: of that GPU, such as "sm_90". ``library``: CUDA's driver.
+    """CUDA's copy engine; the stream sets signals, and a kernel of one thread adds to them; waiting kernels have to
+    leave room for it. ``addresses``: this process's addresses of the heaps on GPU ``device``, 0 for unmapped ones; the
+    heaps must still be all zero. ``arch``: that GPU's, such as "sm_90". ``library``: CUDA's driver.
 
-    Raises BackendUnavailable with CUDA's own words.
+    Raises BackendUnavailable with CUDA's message.
     """
 
     def __init__(
@@ -226,11 +226,10 @@ class CopyEngine(Executor):
 
 
 class Nixl(Executor):
-    """UCX, by NIXL's C interface: WRITEs with notifications to peers in other processes, also of other hosts.
+    """UCX, by NIXL's C interface: WRITEs with notifications to peers in other processes, also on other hosts.
 
     ``heap``: this rank's, of ordinary memory. ``name`` is unique among the peers. ``is_loopback``: all peers are on
-    this host, so UCX does without its own watch over them, which would rule shared memory out. Raises
-    BackendUnavailable.
+    this host, so UCX does not monitor them, which would exclude shared memory. Raises BackendUnavailable.
     """
 
     def __init__(
@@ -249,7 +248,7 @@ class Nixl(Executor):
         self._library.ep_executor_nixl(ctypes.byref(self.table), self._state)
 
     def metadata(self) -> bytes:
-        """What a peer's :meth:`connect` needs."""
+        """The data for a peer's :meth:`connect`."""
         data = ctypes.create_string_buffer(_METADATA_BYTES)
         count = self._library.ep_nixl_metadata(self._state, data, len(data), self._text)
         if not 0 <= count <= len(data):
@@ -257,16 +256,17 @@ class Nixl(Executor):
         return data.raw[:count]
 
     def connect(self, rank: int, metadata: bytes, address: int) -> None:
-        """Makes a peer known. ``address``: of its heap, in its own process."""
+        """Connects to a peer. ``address``: its heap's, in its own process."""
         if self._library.ep_nixl_connect(self._state, rank, metadata, len(metadata), address, self._text) < 0:
             raise BackendUnavailable(self._text.value.decode())
 
 
 class Verbs(Executor):
-    """libibverbs: RDMA WRITEs, with an immediate where a signal follows. It has run against a fake only, on no NIC.
+    """libibverbs: RDMA WRITEs, with an immediate where a signal follows. It was tested only against a fake, never on a
+    NIC.
 
-    ``heap``: this rank's. ``device``: of /sys/class/infiniband, "" for the first. ``includes`` and ``libraries``: where
-    the verbs are, rdma-core's by default. Raises BackendUnavailable.
+    ``heap``: this rank's. ``device``: of /sys/class/infiniband, "" for the first. ``includes`` and ``libraries``: the
+    folders of libibverbs, rdma-core's by default. Raises BackendUnavailable.
     """
 
     def __init__(
@@ -292,13 +292,13 @@ class Verbs(Executor):
         self._library.ep_executor_verbs(ctypes.byref(self.table), self._state)
 
     def address(self, peer: int) -> bytes:
-        """What rank ``peer`` passes to :meth:`connect`."""
+        """The argument for :meth:`connect` on rank ``peer``."""
         data = ctypes.create_string_buffer(_METADATA_BYTES)
         count = self._library.ep_verbs_address(self._state, peer, data, len(data))
         return data.raw[:count]
 
     def connect(self, rank: int, address: bytes) -> None:
-        """Makes the connections with a peer; it does the same with this rank's address."""
+        """Connects to a peer, which does the same with this rank's address."""
         if self._library.ep_verbs_connect(self._state, rank, address, len(address), self._text) < 0:
             raise BackendUnavailable(self._text.value.decode())
 
@@ -322,7 +322,7 @@ def load_verbs(includes: tuple[Path, ...], libraries: tuple[str, ...]) -> ctypes
 
 def _find_nixl() -> Path:
     """NIXL's C interface in one of its wheels. Raises BackendUnavailable."""
-    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it tells of every step
+    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it logs every step
     for package in ("nixl_cu13", "nixl_cu12"):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
@@ -342,7 +342,7 @@ def push(
     stamps: bool = False,
     timeout: float = 30.0,
 ) -> None:
-    """What a kernel does, from the CPU: pushes a command ``count`` times, ``pause`` seconds apart.
+    """Acts as a kernel from the CPU: pushes a command ``count`` times, ``pause`` seconds apart.
 
     ``command``: fields of ep::ProxyCommand by name. Raises PeerTimeout if the ring stays full.
     """
@@ -357,7 +357,7 @@ def push(
 
 
 def flush(rings: Rings, number: int, timeout: float = 30.0) -> None:
-    """Waits until all that was pushed into a ring is complete. Raises PeerTimeout."""
+    """Waits until all commands of a ring are complete. Raises PeerTimeout."""
     if not load().ep_proxy_await(rings.ring(number), rings.pushed(number), int(timeout * 1e9)):
         raise _stuck(f"waited for the commands in ring {number} of a proxy", timeout)
 
@@ -375,7 +375,7 @@ def _stuck(what: str, timeout: float) -> PeerTimeout:
 
 
 def cpus_of_node(node: int) -> list[int]:
-    """The CPUs of a NUMA node that this process may use: a proxy belongs near its NIC and its GPU, whose node is in
+    """The CPUs of a NUMA node that this process may use: a proxy should run near its NIC and its GPU, whose node is in
     ``/sys/class/infiniband/NAME/device/numa_node`` and the like. Raises ArgumentError."""
     try:
         here = _parse_list((_NUMA_NODES / f"node{node}" / "cpulist").read_text())
@@ -389,7 +389,7 @@ def cpus_of_node(node: int) -> list[int]:
 
 
 def _parse_list(text: str) -> set[int]:
-    """What "0-3,8" means."""
+    """The numbers in a list such as "0-3,8"."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ep_lib.cuda.devices import import_cupy
-from ep_lib.jit import device_state, nvrtc
+from ep_lib.jit import device_state, nvrtc, pieces
 from ep_lib.jit.source import KernelSource
 from ep_lib.transports.base import GpuSetup, Module, agree
 from ep_lib.transports.ipc import IpcMemory
@@ -34,20 +34,21 @@ class GpuRings(Rings):
     """Rings for kernels of the current GPU: slots and credits in pinned memory, the kernels' counts on the GPU.
 
     ``on_gpu``: where kernels find the ProxyRing structs; ``told``: the ProxyRings struct. :meth:`free` gives all back.
+    ``sealed``: kernels push by <ep/sealed_ring.cuh>, and not by <ep/proxy_ring.cuh>.
     """
 
-    def __init__(self, count: int, slots: int) -> None:
+    def __init__(self, count: int, slots: int, *, sealed: bool = True) -> None:
         self._runtime = import_cupy().cuda.runtime
         nbytes = self.shared_bytes(count, slots)
         self._pinned = int(self._runtime.hostAlloc(nbytes, _HOST_MAPPED))  # one address for host and GPU
         ctypes.memset(self._pinned, 0, nbytes)
         sizes = count * PRODUCER.size, count * RING.size, RINGS.size
         producers = self._gpu = int(self._runtime.malloc(sum(sizes)))
-        super().__init__(count, slots, (ctypes.c_char * nbytes).from_address(self._pinned), producers, sealed=True)
+        super().__init__(count, slots, (ctypes.c_char * nbytes).from_address(self._pinned), producers, sealed=sealed)
         self.on_gpu, self.told = producers + sizes[0], producers + sizes[0] + sizes[1]
         self._runtime.memset(producers, 0, sizes[0])
         self._runtime.memcpy(self.on_gpu, self.address, sizes[1], _HOST_TO_DEVICE)
-        # Every ring is a stream, which keeps its order.
+        # Every ring is a stream and keeps its order.
         told = RINGS.pack(rings=self.on_gpu, count=count, num_queue_pairs=count, keeps_order=1, reserved=0)
         self.write(self.told, told)
 
@@ -57,7 +58,7 @@ class GpuRings(Rings):
         self._runtime.memcpy(address, ctypes.addressof(kept), len(data), _HOST_TO_DEVICE)
 
     def free(self) -> None:
-        """When neither kernels nor proxies use them any more."""
+        """Frees the rings; call when neither kernels nor proxies use them any more."""
         self._runtime.free(self._gpu)
         self._runtime.freeHost(self._pinned)
 
@@ -69,7 +70,7 @@ class GpuRings(Rings):
 
 
 def copy_engine(memory: IpcMemory, rank: int, device: int, queues: int) -> engine.CopyEngine:
-    """The executor for heaps that are mapped, and zero yet. Raises BackendUnavailable."""
+    """The executor for mapped heaps that are still all zero. Raises BackendUnavailable."""
     attribute = import_cupy().cuda.runtime.deviceGetAttribute
     major, minor = (int(attribute(which, device)) for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR))
     return engine.CopyEngine(queues, memory.addresses, memory.bytes, rank, device=device, arch=f"sm_{major}{minor}")
@@ -96,25 +97,26 @@ class GpuProxyHeap(IpcMemory):
         return nvrtc.compile_cubin(kernel, arch, Path(__file__).parent)
 
     def register_module(self, module: Module, image: NvrtcImage) -> None:
-        """Nothing to do: the head of the heap says where the rings are."""
+        """Nothing to do: the head of the heap has the rings' address."""
 
     def failure(self) -> str:
         return "" if self._proxy is None else engine.gave_up(self._rank, self._proxy)
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Ends the proxies, when they have carried out what kernels have pushed, then gives the memory back."""
+        """Ends the proxies after all pushed commands, then frees the memory."""
         self._finish()
         super().close(orderly=orderly, timeout=timeout)
 
     def _start(self, device: int) -> None:
         executor = copy_engine(self, self._rank, device, QUEUE_PAIRS)
-        rings = self._rings = GpuRings(QUEUE_PAIRS, SLOTS)
+        own = any((root / "ep" / "proxy_ring.cuh").is_file() for root in pieces.active())  # a learner's, without seals
+        rings = self._rings = GpuRings(QUEUE_PAIRS, SLOTS, sealed=not own)
         self._proxy = engine.Proxy(rings, executor)
         head = self.addresses[self._rank] + device_state.HEADER.offsets["proxy"]
         rings.write(head, rings.told.to_bytes(8, "little"))
 
     def _finish(self) -> None:
-        if failure := self.failure():  # no wait may have found out
+        if failure := self.failure():  # perhaps no wait has seen it
             warnings.warn(failure, RuntimeWarning, stacklevel=2)
         proxy, rings, self._proxy, self._rings = self._proxy, self._rings, None, None
         if proxy is not None:

@@ -22,9 +22,8 @@ _SPIN_SECONDS = 50e-6  # ranks that are processes of one host usually have to sh
 class ProxyHeap:
     """``ep::net_*`` are commands to the proxies of this rank. Fits :class:`ep_lib.transports.base.Transport`.
 
-    Where all ranks are in this process, the proxies are threads of a kernel, which the schedule runs, and post to the
-    rank's simulated NIC. Where each rank is a process, they are native threads, which copy between the heaps that the
-    processes share.
+    If all ranks are in this process, the proxies are threads of a scheduled kernel, and post to the rank's simulated
+    NIC. If each rank is a process, they are native threads, which copy between the shared heaps.
     """
 
     name = "proxy"
@@ -60,12 +59,12 @@ class ProxyHeap:
         return build_emulator_kernel(kernel, Path(__file__).parent)
 
     def register_module(self, module: Module, image: EmulatorImage) -> None:
-        """Nothing to do: the head of the heap says where the rings are."""
+        """Nothing to do: the head of the heap has the rings' address."""
 
     def failure(self) -> str:
         return "" if self._proxy is None else engine.gave_up(self._rank, self._proxy)
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Ends native proxies, when they have carried out what kernels have pushed; the others end with the machine."""
+        """Ends native proxies after all pushed commands; the others end with the machine."""
         if self._proxy is not None:
             self._proxy.finish(_CLOSING_SECONDS)

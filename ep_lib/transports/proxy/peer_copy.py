@@ -1,4 +1,4 @@
-"""Hands data that has arrived on to other GPUs of the host, many pieces in one launch (``<ep/peer_copy.cuh>``)."""
+"""Copies arrived data to other GPUs of the host, many pieces in one launch (``<ep/peer_copy.cuh>``)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _THREADS = 512
 
 @dataclass(frozen=True)
 class Copy:
-    """A piece: addresses in this rank's symmetric heap; ``target`` and ``done`` mean the copies of rank ``peer``.
+    """A piece: addresses in this rank's symmetric heap; ``target`` and ``done`` are rank ``peer``'s copies.
 
-    It waits until the 64-bit counter at ``arrived`` is at least ``expected`` (0: the data is there). The one at
-    ``done`` grows by 1 with every chunk that has been copied (0: they are not counted); :func:`chunks` says how
-    many there are.
+    It waits until the 64-bit counter at ``arrived`` is at least ``expected`` (0: the data has already arrived). The one
+    at ``done`` grows by 1 with every copied chunk (0: not counted); :func:`chunks` gives their number.
     """
 
     peer: int
@@ -36,7 +35,7 @@ class Copy:
 
 
 def chunks(nbytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """How many chunks a piece is cut into."""
+    """The number of chunks of a piece."""
     return -(-nbytes // chunk_bytes)
 
 

@@ -1,4 +1,4 @@
-"""The memory of rings, as ``<ep/proxy_command.cuh>`` lays it out."""
+"""The memory of rings, in the layout of ``<ep/proxy_command.cuh>``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def op(name: str) -> int:
 
 
 class Rings:
-    """``count`` rings of ``slots`` slots each; ``address`` is that of their ProxyRing structs.
+    """``count`` rings of ``slots`` slots each; ``address``: the ProxyRing structs'.
 
-    ``memory``: where slots and counts are, at least :meth:`shared_bytes` zeros that begin at a line of 64 bytes: shared
-    memory, if another process pushes. By default they are in this process. ``producers``: where kernels count instead,
-    in memory of a GPU. ``sealed``: kernels push over PCIe.
+    ``memory``: the memory of slots and counts, at least :meth:`shared_bytes` zeros, aligned to 64 bytes: shared memory,
+    if another process pushes. By default it is this process's. ``producers``: GPU memory for kernels' counts instead.
+    ``sealed``: kernels push over PCIe.
     """
 
     def __init__(self, count: int, slots: int, memory: Any = None, producers: int = 0, *, sealed: bool = False) -> None:
@@ -51,7 +51,7 @@ class Rings:
 
     @staticmethod
     def shared_bytes(count: int, slots: int) -> int:
-        """Of memory that the two sides share."""
+        """The size of the memory that both sides share."""
         return count * (slots * COMMAND.size + CREDITS.size + PRODUCER.size)
 
     def spans(self) -> list[tuple[int, int]]:
@@ -59,7 +59,7 @@ class Rings:
         return [(part.ctypes.data, part.nbytes) for part in (self._heads, self._memory)]
 
     def pushed(self, number: int) -> int:
-        """How many commands were pushed into a ring, or are being pushed."""
+        """The number of commands pushed into a ring, or being pushed."""
         return int(np.frombuffer(self._producer(number), PRODUCER.dtype)[0]["head"])
 
     def _producer(self, number: int) -> Any:

@@ -1,5 +1,5 @@
-// The signal of a command that CUDA's copy engine has carried out, where the stream cannot write it itself: one thread,
-// behind the copy. kProxyNothing does nothing, so that the kernel can be loaded and tried.
+// The signal of a command of CUDA's copy engine, if the stream cannot write it itself: one thread, behind the copy.
+// kProxyNothing is a no-op, for loading and trying the kernel.
 #include <ep/memory.cuh>
 #include <ep/proxy_command.cuh>
 

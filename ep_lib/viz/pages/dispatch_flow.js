@@ -3,18 +3,19 @@ let at = 0;
 const tokens = data.tokens, perRank = data.experts / data.ranks;
 const received = Array.from({length: data.ranks}, (_, d) => data.sent.reduce((sum, row) => sum + row[d], 0));
 const mine = Array.from({length: data.ranks}, (_, r) => tokens.filter(([rank]) => rank === r).length);
-const most = Math.max(1, ...received, ...mine), HEIGHT = Math.max(300, data.ranks * 62), LEFT = 150, RIGHT = 560;
-const CELL = Math.min(14, 400 / most), TOKEN = Math.min(14, 300 / Math.max(1, ...mine));
+const most = Math.max(1, ...received, ...mine), HEIGHT = Math.max(300, data.ranks * 62);
+const WIDE = 640, LEFT = 55, RIGHT = 335;  // fits a narrow page: letters stay letters
+const CELL = Math.min(14, (WIDE - RIGHT) / most), TOKEN = Math.min(14, 170 / Math.max(1, ...mine));
 const rowTop = (rank) => 24 + rank * (HEIGHT - 24) / data.ranks;
 $("about").textContent = `${data.ranks} ranks with ${perRank} experts each; a token goes to each rank once, however many of its experts are there`;
 $("slider").max = tokens.length - 1;
-const from = ([rank, number]) => [LEFT + number * TOKEN - mine[rank] * TOKEN + 200, rowTop(rank) + 24];
+const from = ([rank, number]) => [LEFT + 170 + (number - mine[rank]) * TOKEN, rowTop(rank) + 24];
 const to = ([destination, slot]) => [RIGHT + slot * CELL + CELL / 2, rowTop(destination) + 22];
 function way(token, strong) {
   const [x1, y1] = from(token);
   return token[3].map((row) => {
     const [x2, y2] = to(row);
-    return `<path d="M${x1 + TOKEN / 2} ${y1}C${x1 + 120} ${y1} ${x2 - 120} ${y2} ${x2} ${y2}" fill="none" stroke="${colorOf(token[0])}" stroke-width="${strong ? 3.5 : 1}" stroke-opacity="${strong ? 1 : 0.45}"/>`;
+    return `<path d="M${x1 + TOKEN / 2} ${y1}C${x1 + 70} ${y1} ${x2 - 70} ${y2} ${x2} ${y2}" fill="none" stroke="${colorOf(token[0])}" stroke-width="${strong ? 3.5 : 1}" stroke-opacity="${strong ? 1 : 0.45}"/>`;
   }).join("");
 }
 function draw() {
@@ -35,7 +36,7 @@ function draw() {
     out.push(`<rect data-token="${i}" x="${x}" y="${y - 8}" width="${TOKEN - 1}" height="17" fill="${colorOf(other[0])}" fill-opacity="${i <= at ? 1 : 0.3}" stroke="${i === at ? "var(--ink)" : "none"}" stroke-width="2.5"/>`);
   });
   out.push(way(token, true));
-  $("chart").setAttribute("viewBox", `0 0 1000 ${HEIGHT + 10}`);
+  $("chart").setAttribute("viewBox", `0 0 ${WIDE} ${HEIGHT + 10}`);
   $("chart").innerHTML = out.join("");
   const rows = token[3].map(([d, slot]) => `slot ${slot} of rank ${d}`).join(", ");
   const said = token[3].length ? `token ${token[1]} of rank ${token[0]} chose experts ${token[2].join(", ")}: it goes to ${rows}` +

@@ -1,4 +1,4 @@
-"""Why the predictions of notebooks 01 and 01b come out as they do. See __init__.py."""
+"""Explanations of the predictions of notebooks 01 and 01b. See __init__.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why the predictions of notebook 03 come out as they do. See __init__.py."""
+"""Explanations of the predictions of notebook 03. See __init__.py."""
 
 from __future__ import annotations
 

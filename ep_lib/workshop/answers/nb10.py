@@ -1,4 +1,4 @@
-"""Why the predictions of notebook 10 come out as they do. See __init__.py."""
+"""Explanations of the predictions of notebook 10. See __init__.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     "waits-first": (
         "rows that its own node does not forward",
         "The messages have arrived. A rank's rows come from its mates, who forward what their partners sent. If all of "
-        "them wait for their own rows first, nobody forwards. It is 05's deadlock once more: a rank that waits must go "
+        "them wait for their own rows first, none forwards. It is 05's deadlock once more: a rank that waits must go "
         "on serving the others.",
     ),
     "operations": (

@@ -78,7 +78,7 @@ EP_DEVICE bool push(const Job& job, const ep::ProxyRing& ring, const ep::ProxyCo
     }
     *number = ep::atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
     if (job.learners & kRoom) {
-        if (!piece_proxy_wait_for_room(ring, *number, 0, command.peer)) return false;
+        if (!piece_proxy_wait_for_room(ring, *number, command.peer)) return false;
     } else if (*number >= ring.num_slots) {
         while (ep::ld_acquire_sys_u64(&ring.credits->taken) < *number - ring.num_slots + 1) {  // role: the push's wait
         }
@@ -181,8 +181,8 @@ extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* 
     if (ep::rank() == 0) {
         produce(job, my);
         meet_at_the_end();
-        const bool gave_up = noted[2 * job.total] != 0 || job.served < job.total;
-        if (ep::thread_in_block() == 0 && gave_up) note_fault(noted + 2 * job.total + 1);
+        // If the proxy stays, the host tells who waited for what.
+        if (ep::thread_in_block() == 0 && job.served < job.total) note_fault(noted + 2 * job.total + 1);
     } else if (ep::thread_in_block() == 0) {
         serve(job, my);
     }

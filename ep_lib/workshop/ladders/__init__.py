@@ -1,9 +1,9 @@
 """Ladders: the rungs of a tutorial file, each run, checked and timed (``ep-lib ladder 06``, ``workshop.ladder("06")``).
 
-A file of tutorial_kernels/ has one idea per rung, and a table of its rungs at its head. The module here of the same
-number says how each rung is run and what is right (:class:`Rung`); the kernels are compiled from the file as it is now,
-so a rung that you have changed is judged like any other. The manner is that of karpathy/llm.c, dev/cuda: a reference,
-the simplest kernel, then better ones, and every one of them is checked before its time counts.
+A file of tutorial_kernels/ has one idea per rung, and a table of its rungs at its head. The module of the same number
+defines how each rung is run and checked (:class:`Rung`); the kernels are compiled from the file as it is now, so a rung
+that you have changed is judged like any other. The style is karpathy/llm.c's, dev/cuda: a reference, the simplest
+kernel, then better ones, and every one of them is checked before its time counts.
 
 On the emulator the time is virtual (:func:`ep_lib.simulate`): from the first kernel's first instruction to the end of
 the last. On GPUs it is measured between two events, the best of several rounds, on the slowest rank. Begin with
@@ -47,7 +47,7 @@ _GREEN, _RED = "#009E73", "#D55E00"
 
 
 class Memory:
-    """The arrays of a rung on one rank. :meth:`reset` gives them their first content again, for the next round."""
+    """The arrays of a rung on one rank. :meth:`reset` restores their initial content, for the next round."""
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
@@ -63,7 +63,7 @@ class Memory:
 
     @property
     def arrays(self) -> list[Any]:
-        """All of them: what a struct of addresses may point to (``uses`` of a launch)."""
+        """All arrays: those that a struct of addresses may point to (``uses`` of a launch)."""
         return [array for array, _ in self._first]
 
     def reset(self) -> None:
@@ -81,7 +81,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A rung that is ready to run on one rank: ``launch`` starts its kernels once, and ``result`` is what they made."""
+    """A rung that is ready to run on one rank: ``launch`` starts its kernels once, and ``result`` is their output."""
 
     launch: Callable[[], None]
     result: Callable[[], Any]
@@ -89,11 +89,11 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Rung:
-    """``number`` in its file's table, the kernel it is about, and how it is run.
+    """A rung: its ``number`` in the file's table, its kernel, and how it is run.
 
-    ``program(memory, file, kernel)`` prepares it; its kernels are compiled from ``file``. ``wrong(results)`` looks at
-    the results of all ranks and says what is wrong with them, "" if nothing is. Rungs with the same ``work`` do the
-    same, so that their times can be compared.
+    ``program(memory, file, kernel)`` prepares it; its kernels are compiled from ``file``. ``wrong(results)`` describes
+    the mistake in the results of all ranks, "" if there is none. Rungs with the same ``work`` do the same, so that
+    their times are comparable.
     """
 
     number: int
@@ -105,18 +105,18 @@ class Rung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """A tutorial file and its rungs. ``fabric`` and ``ranks_per_node``: where the emulator runs them."""
+    """A tutorial file and its rungs. ``fabric`` and ``ranks_per_node``: the emulator's network for them."""
 
     file: str
-    what: str  # what every rung does: a line above the table
+    what: str  # the task of every rung: a line above the table
     ranks: int
     rungs: tuple[Rung, ...]
     fabric: str = "p2p"
     ranks_per_node: int = 1
-    clock: str = ""  # why the virtual clock's times are what they are: a sentence under the emulator's table
+    clock: str = ""  # explanation of the virtual clock's times: a sentence under the emulator's table
 
     def ideas(self) -> dict[int, str]:
-        """What is new in each rung, from the table at the head of the file."""
+        """The new idea of each rung, from the table at the head of the file."""
         return {int(number): idea for number, idea in _IDEA.findall(self.path.read_text("utf-8"))}
 
     @property
@@ -142,7 +142,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """What :func:`run` found; true if every rung is right."""
+    """The results of :func:`run`; true if every rung is right."""
 
     file: str
     what: str
@@ -184,7 +184,9 @@ class Table:
 
         def line(texts: Sequence[str], tag: str) -> Markup:
             one = Markup(f'<{tag} style="{{}}">{{}}</{tag}>')
-            return Markup("<tr>{}</tr>").format(Markup().join(one.format(cell + _colour(text), text) for text in texts))
+            looks = [cell + _colour(text) for text in texts]
+            looks[-1] += "; min-width:14em"  # else a narrow page has a column of single words
+            return Markup("<tr>{}</tr>").format(Markup().join(map(one.format, looks, texts)))
 
         head, *rows = self.cells()
         body = line(head, "th") + Markup().join(line(row, "td") for row in rows)
@@ -223,7 +225,7 @@ def run(
 
     ``fabric`` ("p2p", "rc" or "srd"; the ladder has a usual one) and ``hardware`` (a name in ep_lib.HARDWARE) are for
     the emulator. ``progress`` gets a line before each rung. A rung that does not compile, hangs or gives a wrong result
-    is a row of the table that says so. Raises ArgumentError for arguments that do not fit.
+    has a row that says so. Raises ArgumentError for invalid arguments.
     """
     ladder = load(number)
     ideas = ladder.ideas()
@@ -253,7 +255,7 @@ def run(
             else:
                 results, microseconds = _measured(ladder, index)
             problem = rung.wrong(results)
-        except BackendUnavailable:  # nothing that a rung could help
+        except BackendUnavailable:  # not a rung's fault
             raise
         except EpError as error:
             problem = f"{type(error).__name__}: {error}"
@@ -292,7 +294,7 @@ def main(rank: Rank, number: str, index: int, rounds: int = 1) -> tuple[Any, lis
 
 
 def _timed(rank: Rank, launch: Callable[[], None]) -> float:
-    """Microseconds between two events around the kernels; 0 on the emulator, whose timeline knows better."""
+    """Microseconds between two events around the kernels; 0 on the emulator, which has the timeline."""
     if rank.backend == "emulator":
         launch()
         rank.synchronize()
@@ -309,12 +311,12 @@ def _timed(rank: Rank, launch: Callable[[], None]) -> float:
 
 # ---- what several ladders share --------------------------------------------------------------------------------------
 def random_bytes(rank: int, size: int) -> Any:
-    """What rank ``rank`` sends."""
+    """The data that rank ``rank`` sends."""
     return np.random.default_rng(rank).integers(0, 256, size, np.uint8)
 
 
 def differing(results: Sequence[Any], expected: Sequence[Any], what: str = "bytes") -> str:
-    """What is wrong with results that must equal ``expected``, rank by rank, bit for bit."""
+    """The mistake in results that must equal ``expected``, rank by rank, bit for bit."""
     for rank, (got, want) in enumerate(zip(results, expected, strict=True)):
         if got.shape != want.shape:
             return f"rank {rank} has {got.shape[0]} rows and not {want.shape[0]}"
@@ -325,5 +327,5 @@ def differing(results: Sequence[Any], expected: Sequence[Any], what: str = "byte
 
 
 def equal_to(expected: Callable[[int], Any]) -> Callable[[Sequence[Any]], str]:
-    """What is wrong with results of which that of each rank must equal ``expected(rank)``, bit for bit."""
+    """The mistake in results that must equal ``expected(rank)`` on each rank, bit for bit."""
     return lambda results: differing(results, list(map(expected, range(len(results)))))

@@ -1,4 +1,4 @@
-"""What the ladders of 06 and 07 share: a routing, the arrays around it, and the launches of each rung's kernels."""
+"""Shared code of the ladders of 06 and 07: a routing, the arrays around it, and the launches of each rung's kernels."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BROKEN = ("dispatch_without_atomics", "dispatch_block_0_signals", "combine_fuse
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a run is: tokens of each rank, numbers of a token (a multiple of 4), the grid of its kernels, and how
-    many ranks and choices of a token there are."""
+    """The size of a run: tokens of each rank, elements of a token (a multiple of 4), the grid of its kernels, the
+    number of ranks, and the choices of a token."""
 
     tokens: int = 64
     hidden: int = 1792
@@ -76,13 +76,13 @@ def inputs(shape: Shape) -> Routed:
 
 @functools.cache
 def arrivals(shape: Shape) -> list[reference.Received]:
-    """What every rank receives, by the NumPy oracle."""
+    """The rows that every rank receives, by the NumPy oracle."""
     routed = inputs(shape)
     return reference.dispatch(routed.xs, routed.topk_idx, routed.topk_weights, num_experts=shape.experts)
 
 
 def combined(shape: Shape) -> list[Any]:
-    """What every rank's tokens become, by the NumPy oracle."""
+    """The combined tokens of every rank, by the NumPy oracle."""
     routed = inputs(shape)
     ys = [each.x * _factor(rank) for rank, each in enumerate(arrivals(shape))]
     return list(reference.combine(ys, routed.topk_idx, routed.topk_weights, num_experts=shape.experts))
@@ -114,7 +114,7 @@ class Exchange:
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
     def dispatch(self, name: str) -> None:
-        """The kernels of the rung ``name`` of 06_dispatch.cu; or of a mistake, in the place of rung 2."""
+        """The kernels of the rung ``name`` of 06_dispatch.cu; or of a mistake, in place of rung 2."""
         tokens = (self._x, self._idx, self._weights)
         args = (self._dispatch_args(), self._signals(1), self._finished, *tokens)
         if name == "dispatch_atomics":
@@ -133,19 +133,20 @@ class Exchange:
             self._launch(name, *args, self._send_index, self._plan, shared_bytes=self._shared_bytes(name))
 
     def read_rows(self) -> None:
-        """A kernel behind the dispatch that reads what it brought, as an expert's would."""
+        """Launches a kernel that reads the dispatched rows, as an expert's would."""
         vectors = len(arrivals(self._shape)[self._rank.rank].x) * self._shape.row_vectors
         self._launch("read_rows", self._rows, vectors, self._rank.empty(self._rows.shape, np.float32))
 
     def received(self) -> dict[str, Any]:
-        """What has come, row by row, as NumPy arrays."""
+        """The received rows as NumPy arrays."""
         rows = len(arrivals(self._shape)[self._rank.rank].x)
         arrays = {"x": self._rows, "topk_idx": self._recv_idx}
         arrays |= {"topk_weights": self._recv_weights, "source": self._recv_source}
         return {name: self._rank.to_host(array)[:rows] for name, array in arrays.items()}
 
     def enter(self, tag: int) -> Any:
-        """The barrier of a dispatch whose handle knows all counts; int32 [ranks]: who has another ``tag``."""
+        """The barrier of a dispatch whose handle knows all counts; int32 [ranks]: the ranks that have another
+        ``tag``."""
         differs = self._rank.to_device(np.zeros(self._shape.ranks, np.int32))
         self._launch("enter", self._signals(1), tag, differs, grid=1)
         return differs
@@ -164,7 +165,8 @@ class Exchange:
 
     # ---- combine -----------------------------------------------------------------------------------------------------
     def prepare_combine(self) -> Any:
-        """What a dispatch leaves behind, by the oracle, so that a combine runs alone. Returns the array of sums."""
+        """Prepares the results of a dispatch, by the oracle, so that a combine runs alone. Returns the array of
+        sums."""
         memory, me, shape = self._memory, self._rank.rank, self._shape
         sizes = {"num_experts": shape.experts, "world_size": shape.ranks}
         layouts = [reference.layout(idx, **sizes) for idx in inputs(shape).topk_idx]
@@ -219,7 +221,7 @@ class Exchange:
 
     @property
     def _published(self) -> dict[str, Any]:
-        """What blocks need that end with a signal for all of their rows."""
+        """The arguments of blocks that end with one signal for all of their rows."""
         return {"signals": self._signals(1), "rows": self._rows, "finished_blocks": self._finished}
 
     # ---- launches ----------------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ class Exchange:
         return {"num_tokens": shape.tokens, "top_k": shape.top_k, "experts_per_rank": EXPERTS_PER_RANK}
 
     def _shared_bytes(self, name: str) -> int:
-        """Dynamic shared memory of a block: row pointers, and the rows that TMA has under way."""
+        """Dynamic shared memory of a block: row pointers, and the rows that TMA is copying."""
         warps = self._shape.threads // 32
         pointers = warps * self._shape.ranks * header_struct(_LAYOUT, "RowPtr").size
         if name in ("dispatch_exact", "combine_thread", "combine_fused"):
@@ -254,7 +256,7 @@ class Exchange:
 
 
 def _factor(rank: int) -> np.float32:
-    """What a rank's experts multiply by."""
+    """The factor that a rank's experts multiply by."""
     return np.float32(1 + rank / 3)
 
 

@@ -15,7 +15,7 @@ RANKS, BYTES, PIECES = 2, 16 << 10, 16
 
 
 def _prepare(memory: Memory, send: Callable[..., None]) -> Prepared:
-    """``send(source, target, out, signal, peer)`` launches what this rank does."""
+    """``send(source, target, out, signal, peer)`` launches this rank's kernels."""
     rank = memory.rank
     peer = 1 - rank.rank
     target, signal = memory.symmetric(np.zeros(BYTES, np.uint8)), memory.symmetric(np.zeros(1, np.uint64))

@@ -18,14 +18,14 @@ _ALL = "all messages"
 
 
 def _outbox(memory: Memory) -> tuple[Any, Any, Any]:
-    """inbox, outbox and where the receiver puts what came."""
+    """inbox, outbox, and the receiver's output."""
     ibgda.init_efa_device_state(memory.rank, num_channels=CHANNELS)
     sent, nothing = random_bytes(memory.rank.rank, _SIZE), np.zeros(_SIZE, np.uint8)
     return memory.symmetric(nothing), memory.symmetric(sent), memory.own(nothing)
 
 
 def _put(memory: Memory, file: Path, name: str) -> Prepared:
-    """All of it as one message; nobody is told but by the host's barrier."""
+    """All data as one message; only the host's barrier tells the receiver."""
     rank, (inbox, outbox, _) = memory.rank, _outbox(memory)
     put = Kernel.from_file(file, name)
     return Prepared(lambda: put.launch(rank, 1, 32, inbox, outbox, _SIZE, 1 - rank.rank), lambda: rank.to_host(inbox))

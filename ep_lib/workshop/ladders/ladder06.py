@@ -11,7 +11,7 @@ import numpy as np
 from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
 from ep_lib.workshop.ladders.exchange import FULL, RANKS, Exchange, arrivals
 
-# What a row of the results holds: the token, and what travels beside it.
+# The contents of a result row: the token, and its metadata.
 _NAMES = ("x", "topk_idx", "topk_weights", "source")
 
 
@@ -21,7 +21,7 @@ def _program(memory: Memory, file: Path, name: str) -> Prepared:
 
 
 def expected() -> list[dict[str, Any]]:
-    """By the NumPy oracle, rank by rank."""
+    """The expected rows by the NumPy oracle, rank by rank."""
     received = arrivals(FULL)
     sources = [np.stack([each.src_rank, each.src_token], axis=1).astype(np.int32) for each in received]
     return [
@@ -37,7 +37,7 @@ def _wrong(results: Sequence[dict[str, Any]]) -> str:
 
 
 def _wrong_in_any_order(results: Sequence[dict[str, Any]]) -> str:
-    """The same rows, wherever they lie."""
+    """The same rows, in any order."""
     for each in results:
         order = np.lexsort(each["source"].T[::-1])
         each.update({name: each[name][order] for name in _NAMES})

@@ -1,4 +1,4 @@
-"""07_combine.cu: what the experts made of the tokens that 06 sent, back home and added up, in each rung."""
+"""07_combine.cu: the experts' results for the tokens of 06, sent back and summed, in each rung."""
 
 from __future__ import annotations
 

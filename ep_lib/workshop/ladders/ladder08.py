@@ -1,4 +1,4 @@
-"""08_fp8_and_low_latency.cu: rows to a peer, words there and back, and a small batch to its experts and home again."""
+"""08_fp8_and_low_latency.cu: rows to a peer, words there and back, and a small batch to its experts and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _rows_of(rank: int) -> Any:
 
 
 def _as_fp8(rows: Any) -> Any:
-    """What is left of the rows after FP8 with a scale for each 128 elements, as float32."""
+    """The rows after quantisation to FP8 with a scale for each 128 elements, as float32."""
     numbers, scales = reference.quantize_fp8(rows)
     return numbers.astype(np.float32) * np.repeat(scales, 128, axis=1)
 
@@ -114,7 +114,7 @@ def _batch(memory: Memory, file: Path) -> bytes:
 
 
 def _dispatched(memory: Memory, file: Path, send: str, receive: str) -> tuple[Callable[[], None], bytes, Any, Any]:
-    """What launches it, the batch, its experts, and where rows come to."""
+    """The launcher, the batch, its experts, and the array for arriving rows."""
     rank, batch = memory.rank, _batch(memory, file)
     x, idx = memory.own(_rows_of(rank.rank).view(np.uint16)), memory.own(_experts_of(rank.rank))
     sent, out = memory.own(np.zeros(RANKS, np.int32)), memory.own(np.zeros((_PLACES, HIDDEN), np.float32))

@@ -19,7 +19,7 @@ def _dispatch(memory: Memory, file: Path, name: str, levels: int) -> Prepared:
 
 
 def _combine(memory: Memory, file: Path, name: str) -> Prepared:
-    """The experts' results lie where a dispatch has brought the rows."""
+    """The experts' results are at the dispatched rows' places."""
     exchange = Exchange(memory, _WANTS, WORDS, MATES, dispatched=True)
     kernel = Kernel.from_file(file, name)
     return Prepared(lambda: exchange.launch_combine(kernel), lambda: memory.rank.to_host(exchange.out))

@@ -1,4 +1,5 @@
-"""The programs around the kernels of single notebooks: a module each, so that a notebook's cells show what is new."""
+"""The programs around the kernels of single notebooks: a module each, so that a notebook's cells show only the new
+parts."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from ep_lib.workshop.exercises import workshop_root
 
 
 def packed(header: str | Path, name: str, **fields: Any) -> bytes:
-    """A struct that is declared in ``header``, a file of the library or an absolute path: of arrays it has the
+    """A struct that is declared in ``header``, a file of the library or an absolute path: arrays are passed as
     addresses."""
     plain = {
         field: value if isinstance(value, (int, float, bytes)) else describe(value).address
@@ -22,7 +23,7 @@ def packed(header: str | Path, name: str, **fields: Any) -> bytes:
 
 
 def of_the_tutorial(file: str, name: str, **fields: Any) -> bytes:
-    """The same of a struct that a file of tutorial_kernels declares."""
+    """The same for a struct declared in a file of tutorial_kernels."""
     return packed(workshop_root("tutorial_kernels", ArgumentError) / "tutorial_kernels" / file, name, **fields)
 
 

@@ -19,16 +19,16 @@ from ep_lib.workshop.lessons import of_the_tutorial
 _STRUCTS = "05_bounce_buffer.cuh"
 HEADER_BYTES = 16  # of a slot
 ROW_BYTES = 256
-SCALE = 56  # how many times shorter than rows of 14 KiB these are: simulate() lets each byte count so often
+SCALE = 56  # rows are so many times shorter than 14 KiB: simulate() counts each byte so many times
 
 
 def rows_of(source: int, ranks: int, max_rows: int, row_bytes: int = ROW_BYTES) -> NDArray[np.uint8]:
-    """What a rank may send: [ranks, max_rows, row_bytes], without zeros."""
+    """The rows that a rank may send: [ranks, max_rows, row_bytes], without zeros."""
     return np.random.default_rng(source).integers(1, 256, (ranks, max_rows, row_bytes), np.uint8)
 
 
 def expected(rank: int, counts: NDArray[Any], max_rows: int, row_bytes: int = ROW_BYTES) -> NDArray[np.uint8]:
-    """The oracle: what must lie in ``out`` of a rank, [ranks, max_rows, row_bytes], zeros where nothing came."""
+    """The oracle: the expected ``out`` of a rank, [ranks, max_rows, row_bytes], zeros where nothing came."""
     out = np.zeros((len(counts), max_rows, row_bytes), np.uint8)
     for source, number in enumerate(counts[:, rank]):
         out[source, :number] = rows_of(source, len(counts), max_rows, row_bytes)[rank, :number]
@@ -47,7 +47,7 @@ def exchange(
 ) -> bool:
     """``counts[source, destination]`` rows, in rings of ``slots`` slots for each pair of ranks; 0: room for everything.
 
-    Did all come out right on this rank?
+    Returns whether all rows are right on this rank.
     """
     ranks, me = rank.world_size, rank.rank
     max_rows = int(counts.max()) if max_rows is None else max_rows
@@ -75,7 +75,7 @@ def exchange(
 
 
 def clocked(kernel: Kernel, counts: NDArray[Any], slots: int, fabric: str = "rc", blocks_a_peer: int = 2) -> Timeline:
-    """The same on the virtual clock: as long as it takes with rows of 14 KiB, four of them in a slot."""
+    """The same on the virtual clock, with the times of rows of 14 KiB, four in a slot."""
     args = (kernel, counts, slots, 4, blocks_a_peer)
     hardware = HARDWARE["h20-cx7"].scaled(SCALE)
     return simulate(exchange, len(counts), fabric=fabric, hardware=hardware, args=args)

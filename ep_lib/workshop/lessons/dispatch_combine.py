@@ -24,7 +24,8 @@ __all__ = ["FULL", "PROFILED", "RANKS", "SMALL", "combine", "combine_runs", "com
 
 
 def dispatch(rank: Rank, name: str, shape: Shape = SMALL) -> dict[str, Any]:
-    """The kernel ``name`` of 06_dispatch.cu or 06_dispatch_broken.cu, and a reader behind it: what came here."""
+    """The kernel ``name`` of 06_dispatch.cu or 06_dispatch_broken.cu, and a reader behind it: the rows that arrive
+    here."""
     exchange = Exchange(Memory(rank), load("06").path, shape)
     rank.barrier()
     exchange.dispatch(name)
@@ -44,7 +45,7 @@ def combine(rank: Rank, name: str, shape: Shape = SMALL) -> Any:
 
 
 def dispatch_orders(name: str, backend: str, seeds: int) -> list[list[tuple[int, int]]]:
-    """For each seed (on GPUs: each run), whose tokens lie in rank 0's rows, as (source rank, token)."""
+    """For each seed (on GPUs: each run), the tokens in rank 0's rows, as (source rank, token)."""
     runs = (_spawn(dispatch, name, backend, seed) for seed in range(seeds))
     return [[(int(rank), int(token)) for rank, token in results[0]["source"]] for results in runs]
 
@@ -54,7 +55,7 @@ def combine_runs(name: str, backend: str, seeds: int) -> list[list[Any]]:
     return [_spawn(combine, name, backend, seed) for seed in range(seeds)]
 
 
-# ---- what a GPU does, beside the virtual clock -----------------------------------------------------------------------
+# ---- a GPU's times beside the virtual clock --------------------------------------------------------------------------
 def clocked_dispatch() -> Timeline:
     """The kernel that benchmarks/gpu_profile.py records, on the virtual clock: from its first instruction on."""
     timeline = ep_lib.simulate(_profiled, PROFILED.ranks, hardware=_HARDWARE)
@@ -86,7 +87,7 @@ def recorded_dispatch(file: Path) -> Timeline:
 
 
 def _spans(marks: Sequence[tuple[int, int, int, str, int]]) -> Iterator[Span]:
-    """What one warp did between its marks."""
+    """The spans of one warp between its marks."""
     for (rank, block, warp, what, begin), (*_, then, end) in pairwise(marks):
         if what == "token":
             yield Span(rank, block, warp, "copy", "", begin, end)

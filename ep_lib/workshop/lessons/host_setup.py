@@ -27,7 +27,7 @@ _PROGRAM = "tutorial_kernels/02_peer.py"
 
 
 def missing() -> str:
-    """Why there is no NIXL on this machine, and how to get it; "" where there is."""
+    """Why this machine has no NIXL, and how to install it; "" if it has."""
     try:
         build.find_wheel()
     except BackendUnavailable as error:
@@ -36,7 +36,7 @@ def missing() -> str:
 
 
 def run_cell(shell: Any, cell: str) -> None:
-    """``%%with_nixl``: runs the cell, or says in a sentence what is missing."""
+    """``%%with_nixl``: runs the cell, or prints what is missing."""
     why = missing()
     if why:
         show_note(Note("This cell needs NIXL, and was left out", f"{why}\nRead on: only cells that begin so need it."))
@@ -53,7 +53,7 @@ class Owner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # an interrupt of the notebook is not for it
+            start_new_session=True,  # an interrupt of the notebook must not reach it
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -82,7 +82,7 @@ class Owner:
 
 
 def read_first(handshake: ModuleType, nbytes: int, patience: float = 0.5) -> list[str]:
-    """What becomes of two ends of a stream that read the other's hello of ``nbytes`` before they send their own."""
+    """The outcome if both ends of a stream read the other's hello of ``nbytes`` before they send their own."""
     ends = socket.socketpair()
 
     def meet(end: socket.socket) -> str:
@@ -99,8 +99,8 @@ def read_first(handshake: ModuleType, nbytes: int, patience: float = 0.5) -> lis
 
 
 def watch_cache(module: ModuleType, sends: Sequence[tuple[int, int]], limits: Sequence[int]) -> Any:
-    """A picture of what a RegistrationCache of ``module`` keeps registered while (address, bytes) are sent, one after
-    the other, with each of ``limits`` as its idle_bytes."""
+    """A picture of the registrations that a RegistrationCache of ``module`` keeps while (address, bytes) are sent in
+    turn, with each of ``limits`` as its idle_bytes."""
     picture = viz.new_picture(8, 3.4)
     for axes, limit in zip(picture.subplots(1, len(limits), sharey=True), limits, strict=True):
         lives = _lives(module, sends, limit)
@@ -141,7 +141,7 @@ def microseconds(call: Callable[[], Any], times: int = 1) -> float:
 
 
 def step_times(handshake: ModuleType, owner: Owner, data: NDArray[Any], descs: bytes) -> dict[str, float]:
-    """Microseconds of what an agent does once, before it writes ``data`` to the ``descs`` of ``owner``."""
+    """Microseconds of an agent's setup steps, before it writes ``data`` to the ``descs`` of ``owner``."""
     began = time.perf_counter()
     with DeviceHost("second writer") as agent:
         took = {"make an agent": 1e6 * (time.perf_counter() - began)}
@@ -170,8 +170,8 @@ def times_picture(took: Mapping[str, float], title: str) -> Any:
 def write_by_view(
     rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64, registered: int | None = None
 ) -> bool | None:
-    """Rank 0's kernel writes ``size`` bytes and signals, by memory views; did rank 1 find them right? ``registered``:
-    how many bytes are, if not all that are sent."""
+    """Rank 0's kernel writes ``size`` bytes and signals, by memory views; returns whether rank 1 found them right.
+    ``registered``: the number of registered bytes, by default all."""
     registered = size if registered is None else registered
     data, bell = rank.symmetric(registered, np.uint8), rank.symmetric(1, np.uint64)
     values = np.random.default_rng(2).integers(1, 256, registered, np.uint8)

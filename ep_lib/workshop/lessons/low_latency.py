@@ -39,7 +39,7 @@ def _kernel(name: str) -> Kernel:
 
 
 def on_device(rank: Rank, x: NDArray[Any]) -> Any:
-    """bfloat16 as kernels take it: two bytes per number."""
+    """bfloat16 for kernels: two bytes per number."""
     return rank.to_device(np.ascontiguousarray(x).view(np.uint16))
 
 
@@ -64,7 +64,7 @@ def rows(outlier: float | None = None) -> NDArray[Any]:
 
 
 def to_the_peer(rank: Rank, send: Kernel, receive: Kernel, data: NDArray[Any], *scale: float) -> Any:
-    """Every rank sends its rows to the other one; what it got, as float32."""
+    """Every rank sends its rows to the other one; returns the received rows as float32."""
     peer, shape = 1 - rank.rank, data.shape[1:]
     slots = rank.symmetric((TOKENS, _SLOT_VECTORS * 16), np.uint8)
     flags, out = rank.symmetric(TOKENS, np.uint64), rank.to_device(np.zeros(shape, np.float32))
@@ -75,7 +75,7 @@ def to_the_peer(rank: Rank, send: Kernel, receive: Kernel, data: NDArray[Any], *
 
 
 def spoilt(arrived: NDArray[Any], sent: NDArray[Any]) -> str:
-    """What became of the groups without an outlier."""
+    """The groups without an outlier, after the exchange."""
     got, wanted = arrived[:, 128:], sent[:, 128:]
     error = np.sqrt(((got - wanted) ** 2).mean() / (wanted**2).mean())
     return f"the groups without outlier are {error:5.1%} off, {(got == 0).mean():.1%} of their numbers became zero"
@@ -124,7 +124,7 @@ def outlier_picture(sizes: NDArray[Any], curves: Mapping[str, Sequence[float]]) 
 
 # ---- packets and rounds ----------------------------------------------------------------------------------------------
 def ping_pong(rank: Rank, program: Kernel) -> Any:
-    """For every word of every round: is it right?"""
+    """Whether each word of each round is right."""
     peer = 1 - rank.rank
     inbox = rank.symmetric((WORDS, 2), np.uint64)  # [data, tag] each
     memory = (inbox, rank.symmetric(1, np.uint64)) if "flag" in program.name else (inbox,)
@@ -134,7 +134,7 @@ def ping_pong(rank: Rank, program: Kernel) -> Any:
 
 
 def exchange(rank: Rank, buffers: int) -> Any:
-    """Rounds through so many inboxes; for every word of every round: is it right?"""
+    """Rounds through so many inboxes; returns whether each word of each round is right."""
     peer = 1 - rank.rank
     inbox, flag = rank.symmetric((buffers, EXCHANGED), np.uint64), rank.symmetric(1, np.uint64)
     source, out = rank.to_device(_EXCHANGED[rank.rank]), rank.to_device(np.zeros((ROUNDS, EXCHANGED), np.uint64))
@@ -179,7 +179,8 @@ def _batch_of(rank: Rank) -> bytes:
 
 
 def dispatch(rank: Rank, send: Kernel, receive: Kernel) -> tuple[Any, Any]:
-    """What arrived at this rank's experts (float32 [PER_RANK, RANKS, BATCH, WIDTH]), and the rows sent to each rank."""
+    """The rows that arrived at this rank's experts (float32 [PER_RANK, RANKS, BATCH, WIDTH]), and the rows sent to each
+    rank."""
     (x, idx, _), me = batch(), rank.rank
     described = _batch_of(rank)
     sent = rank.to_device(np.zeros(RANKS, np.int32))
@@ -187,7 +188,7 @@ def dispatch(rank: Rank, send: Kernel, receive: Kernel) -> tuple[Any, Any]:
     send.launch(rank, 1, 32, described, on_device(rank, x[me]), rank.to_device(idx[me]), sent)
     receive.launch(rank, 1, 32, described, out)
     arrived, counts = rank.to_host(out), rank.to_host(sent)
-    rank.barrier()  # nobody frees memory that others still write
+    rank.barrier()  # so that no rank frees memory that others still write
     return arrived, counts
 
 
@@ -196,7 +197,7 @@ def _back_from_fp8(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def expected(rank: int) -> NDArray[np.float32]:
-    """What dispatch must bring to this rank's experts."""
+    """The expected rows at this rank's experts."""
     x, idx, _ = batch()
     want = np.zeros((PER_RANK, RANKS, BATCH, WIDTH), np.float32)
     for source in range(RANKS):
@@ -229,7 +230,7 @@ def there_and_back(rank: Rank) -> Any:
 
 
 def wanted() -> NDArray[Any]:
-    """What must come back, as one sum over all experts: [RANKS, BATCH, WIDTH]."""
+    """The expected result, as one sum over all experts: [RANKS, BATCH, WIDTH]."""
     x, idx, weights = batch()
     factors = (weights * (1 + idx // PER_RANK)).sum(axis=2)
     back: NDArray[Any] = factors[..., None] * np.array([_back_from_fp8(each) for each in x])
@@ -238,7 +239,7 @@ def wanted() -> NDArray[Any]:
 
 # ---- the same by ep_lib.Buffer ---------------------------------------------------------------------------------------
 def _to_library(rank: Rank, x: NDArray[Any]) -> Any:
-    """NumPy has bfloat16, by ml_dtypes; CuPy on GPUs has not, and takes its bits."""
+    """Converts for the library: NumPy has bfloat16 through ml_dtypes; CuPy on GPUs lacks it, and gets the bits."""
     return x if rank.backend == "emulator" else rank.to_device(x.view(np.uint16))
 
 
@@ -249,7 +250,7 @@ def on_rank(rank: Rank) -> tuple[Any, Any, Any]:
 
 
 def experts(rank: Rank, received: tuple[Any, Any], counts: Any) -> Any:
-    """What the experts of a rank make of the FP8 rows and scales: each row times (1 + rank), in bfloat16."""
+    """The results of a rank's experts for the FP8 rows and scales: each row times (1 + rank), in bfloat16."""
     numbers, scales = rank.to_host(received[0]).copy().view(FP8), rank.to_host(received[1]).copy()
     behind = np.arange(numbers.shape[1]) >= rank.to_host(counts)[:, None]
     numbers[behind], scales[behind] = 0, 0  # behind the count, rows mean nothing
@@ -258,19 +259,19 @@ def experts(rank: Rank, received: tuple[Any, Any], counts: Any) -> Any:
 
 
 def as_float32(rank: Rank, out: Any) -> NDArray[Any]:
-    """What combine gave, on the host."""
+    """Combine's result, on the host."""
     back: NDArray[Any] = rank.to_host(out).copy().view(BF16).astype(np.float32)
     return back
 
 
-# ---- what was measured -----------------------------------------------------------------------------------------------
+# ---- measurements ----------------------------------------------------------------------------------------------------
 def link_gb_s(report: Iterable[Row]) -> float:
-    """What bare stores reach when all GPUs send at once: the ceiling of the pictures."""
+    """The bandwidth of bare stores when all GPUs send at once: the ceiling of the pictures."""
     return max(float(row["wire_gb_s"]) for row in report if (row["group"], row["what"]) == ("ceiling", "stores"))
 
 
 def picture_of(draw: Callable[..., Any], report: Sequence[Row], **options: Any) -> Any:
-    """The picture, or a line that says which numbers the report lacks."""
+    """The picture, or a line that names the numbers that the report lacks."""
     try:
         return draw(report, **options)
     except ArgumentError as error:

@@ -61,7 +61,7 @@ def train(steps: int, balance: float = lm.BALANCE_WEIGHT, router: Router = libra
 
 
 def dropped(routing: Routing, factor: float) -> float:
-    """Which share of the choices finds its expert full, if each has room for ``factor`` times the mean load."""
+    """The share of choices whose expert is full, if each has room for ``factor`` times the mean load."""
     chosen = int((routing.topk_idx >= 0).sum())
     room = int(factor * chosen / CONFIG.num_experts)
     kept = int((library_router.limit_load(routing, room).topk_idx >= 0).sum())
@@ -72,7 +72,7 @@ def dropped(routing: Routing, factor: float) -> float:
 class OwnBuffer:
     """The two calls that a MoE layer makes, on the kernels of tutorial_kernels/09_own_dispatch.cu. Collective.
 
-    Rows are float32. Between two dispatches the ranks meet on the host: that is what makes one set of slots enough.
+    Rows are float32. Between two dispatches the ranks meet on the host, so that one set of slots is enough.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ def serve(model: lm.ByteMoE, prompts: list[str], length: int, backend: str) -> l
 def exchange(
     kernel: str, blocks: int, warps: int, *, tokens: int, hidden: int, file: str = KERNELS
 ) -> Callable[..., bool]:
-    """A program: one dispatch of ``tokens`` tokens per rank by a kernel; whether every expert got its rows."""
+    """A program: one dispatch of ``tokens`` tokens per rank by a kernel; returns whether every expert got its rows."""
 
     def main(rank: Rank) -> bool:
         experts, top_k = 4 * rank.world_size, 4

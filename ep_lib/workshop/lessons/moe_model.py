@@ -1,9 +1,9 @@
-"""What ``ep-lib demo`` and notebook 09 train, and on what.
+"""The language model of ``ep-lib demo`` and notebook 09, and its training text.
 
 The text is the help topics that every Python ships (``help("for")`` reads :mod:`pydoc_data.topics`). The split is by
 topic and depends on the names alone: every eighth topic, in alphabetical order, is held out. Topics overlap
 (``compound`` repeats ``for`` and ``try`` word for word), so every paragraph of a held-out topic is removed from the
-training part as well; otherwise the held-out loss would reward remembering.
+training part as well; otherwise the held-out loss would reward memorising.
 
 The model is a small byte-level language model whose feed-forward layers are Mixtures of Experts. A block is a causal
 convolution over the last few bytes, causal self-attention, and the MoE layer, each added to the stream: small enough to
@@ -126,7 +126,7 @@ def _join(paragraphs: list[str]) -> Bytes:
 # ---- the model -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes. ``context`` is the number of bytes that the model sees, ``conv_width`` that the convolution sees."""
+    """Sizes. ``context``: the number of bytes that the model sees; ``conv_width``: that the convolution sees."""
 
     hidden: int = 64
     ffn: int = 128
@@ -200,7 +200,7 @@ class ByteMoE(nn.Module):
     def shard(self, rank: int, world_size: int) -> ByteMoE:
         """The model of one rank: everything but the experts replicated, and a copy of that rank's experts."""
         own = {id(block.moe): block.moe.shard(rank, world_size) for block in self.blocks}
-        return copy.deepcopy(self, own)  # deepcopy takes every MoE layer as copied already: as this rank's shard
+        return copy.deepcopy(self, own)  # deepcopy treats every MoE layer as already copied: as this rank's shard
 
 
 def _normal(generator: torch.Generator, *shape: int, scale: float) -> Tensor:
@@ -209,7 +209,7 @@ def _normal(generator: torch.Generator, *shape: int, scale: float) -> Tensor:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What is known after a step: mean cross-entropy in nats per byte, and the balance loss."""
+    """The losses of a step: mean cross-entropy in nats per byte, and the balance loss."""
 
     step: int
     loss: float
@@ -217,8 +217,8 @@ class TrainingStep:
 
 
 class AdamW:
-    """torch.optim.AdamW to the last bit, for parameters on the CPU. Making torch's own imports torch's compiler, which
-    takes four seconds: longer than the demo trains."""
+    """Bit-identical to torch.optim.AdamW, for parameters on the CPU. torch's own imports torch's compiler, which takes
+    four seconds: longer than the demo's training."""
 
     def __init__(self, parameters: Iterable[Tensor], betas: tuple[float, float], weight_decay: float) -> None:
         self._state = [(each, torch.zeros_like(each), torch.zeros_like(each)) for each in parameters]
@@ -227,7 +227,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """One step along the gradients; a parameter without one stays. Clears them."""
+        """One step along the gradients; a parameter without one is unchanged. Clears them."""
         self._steps += 1
         first, second = self._betas
         step_size = learning_rate / (1 - first**self._steps)
@@ -255,7 +255,7 @@ def train(
 ) -> list[TrainingStep]:
     """Train in place with AdamW; batches are drawn from ``seed``. Returns one :class:`TrainingStep` per step.
 
-    ``router``: whose choices and whose loss the model trains with, the library's or a learner's module.
+    ``router``: the module that chooses experts and gives the balance loss, the library's or a learner's.
     """
     optimizer = AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = min(_WARM_UP_STEPS, max(1, steps // 4))

@@ -1,4 +1,4 @@
-"""The trained language model on the learner's own pieces, and which of them is at fault (``ep-lib demo --mine``)."""
+"""The trained language model on the learner's own pieces, and the search for a faulty one (``ep-lib demo --mine``)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ep_lib.workshop.lessons.moe_runs import SpreadRun
 from ep_lib.workshop.lessons.moe_spread import WAYS, OnPart, run_spread
 from ep_lib.workshop.mine import Mine, Piece, find_pieces, whose_mistake
 
-_LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most that low-latency mode takes
+_LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most for low-latency mode
 
 
 def pieces_of_a_model(mine: Path | str | None = None) -> tuple[Piece, ...]:
-    """The pieces that a model needs: its router, and what is counted on the way of its tokens."""
+    """The pieces that a model needs: its router, and pieces on the path of its tokens."""
     return tuple(piece for piece in find_pieces(mine) if piece.exercise.is_of_a_model)
 
 
 class CountedRouter:
-    """A router that says how many tokens it was asked about."""
+    """A router that counts its tokens."""
 
     def __init__(self, router: Router) -> None:
         self._router, self.tokens = router, 0
@@ -40,7 +40,7 @@ class CountedRouter:
 
 
 def router_of(found: Sequence[Piece]) -> CountedRouter:
-    """The learner's router where it is whole, else the library's. Raises GradingError if theirs cannot be imported."""
+    """The learner's router if it is complete, else the library's. Raises GradingError if theirs cannot be imported."""
     with Mine(tuple(found)) as mine:
         return CountedRouter(mine.module(ROUTER, library_router))
 
@@ -57,10 +57,10 @@ def run_ways(
     seed: int,
     loss_local: float,
 ) -> tuple[list[SpreadRun], list[str]]:
-    """Run ``data`` once in each of WAYS with the pieces that are the learner's, and tell what went through them.
+    """Run ``data`` once in each of WAYS with the learner's pieces, and count their use.
 
-    Returns the runs, and a sentence or more for each that went wrong. Float32 is compared with ``loss_local``. Low-
-    latency mode carries bfloat16, so there the measure is the same run with the library's pieces.
+    Returns the runs, and at least one sentence for each failed one. Float32 is compared with ``loss_local``. Low-
+    latency mode carries bfloat16, so its reference is the same run with the library's pieces.
     """
     runs: list[SpreadRun] = []
     problems: list[str] = []
@@ -82,7 +82,7 @@ def run_ways(
 
 @dataclass(frozen=True)
 class _Way:
-    """One of WAYS, to be run with these pieces and those."""
+    """One of WAYS, to run with different sets of pieces."""
 
     model: ByteMoE
     data: Bytes
@@ -121,5 +121,5 @@ class _Way:
 
 
 def _blame(trial: _Way, wrong: str, found: Sequence[Piece]) -> str:
-    """What went wrong, and whose code it is."""
+    """Describes the failure, and whose code caused it."""
     return f"{trial.way}: {wrong}\n{whose_mistake(found, trial.is_right)}"

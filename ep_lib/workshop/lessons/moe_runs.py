@@ -21,7 +21,7 @@ class Traffic:
 
     @property
     def logical_bytes(self) -> int:
-        """Bytes received, also those from the rank itself: what most published bandwidths count."""
+        """Bytes received, including those from the rank itself, as in most published bandwidths."""
         return sum(map(sum, self.matrix))
 
     @property
@@ -41,9 +41,9 @@ class Traffic:
 class SpreadRun:
     """Held-out text through the model with its experts on ``ranks`` ranks.
 
-    ``loss`` is the mean next-byte cross-entropy in nats, ``load`` the tokens of ``[layer][expert]``, ``misplaced`` how
-    many rows and choices arrived too many or too few, over all ranks, experts and layers. ``moe_seconds`` is the time
-    in dispatch, experts and combine, ``seconds`` that of the whole run, the start of the ranks included.
+    ``loss`` is the mean next-byte cross-entropy in nats, ``load`` the tokens of ``[layer][expert]``, ``misplaced`` the
+    number of surplus and missing rows and choices, over all ranks, experts and layers. ``moe_seconds`` is the time in
+    dispatch, experts and combine, ``seconds`` that of the whole run, the start of the ranks included.
     """
 
     ranks: int
@@ -60,7 +60,7 @@ class SpreadRun:
     seconds: float
     tolerance: float = LOSS_TOLERANCE
     way: str = "direct"  # one of spread.WAYS
-    carried: tuple[tuple[str, dict[str, Any]], ...] = ()  # by the learner's pieces: for people, and for programs
+    carried: tuple[tuple[str, dict[str, Any]], ...] = ()  # use of the learner's pieces: as text, and for programs
 
     @property
     def difference(self) -> float:
@@ -72,7 +72,7 @@ class SpreadRun:
         return self.difference <= self.tolerance and self.misplaced == 0
 
     def explain_difference(self) -> str:
-        """Why the run does not count as equal, and where to look; empty if it does."""
+        """Why the run does not count as equal, and where to look; empty if it is equal."""
         if self.equal:
             return ""
         where = f"{self.ranks} ranks on backend {self.backend}"
@@ -117,5 +117,5 @@ def problems_of(runs: Sequence[SpreadRun]) -> tuple[str, ...]:
 
 
 def finite(value: float) -> float | None:
-    """None for what JSON has no number for: NaN and infinity."""
+    """None for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None

@@ -23,16 +23,16 @@ from ep_lib.workshop.lessons.moe_runs import LOSS_TOLERANCE, SpreadRun, Traffic
 _CHOICE_BYTES = 8  # an int32 expert number and a float32 weight, top_k of each, travel with a row,
 _SOURCE_BYTES = 8  # and so does where the row came from: rank and token, int32 each
 
-# How tokens travel: direct writes; PCIe mode, everything through NICs and rings; low-latency mode, rows as bfloat16
+# Modes: direct writes; PCIe mode, everything through NICs and rings; low-latency mode, rows as bfloat16
 WAYS = ("direct", "pcie", "low latency")
 
-OnPart = Callable[[int, int], None]  # how many parts of a run are done, and how many there are: 0 first
+OnPart = Callable[[int, int], None]  # the number of finished parts of a run, 0 first, and of all parts
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass
 class Counters:
-    """What one rank counted, one entry per MoE layer: ``came`` of what arrived, ``chosen`` of what the router chose."""
+    """One rank's counts, one entry per MoE layer: ``came`` counts arrivals, ``chosen`` the router's choices."""
 
     chosen: list[list[int]] = field(default_factory=list)  # choices of each expert (all ranks') by this rank's tokens
     came: list[list[int]] = field(default_factory=list)  # choices that reached each of this rank's experts
@@ -43,7 +43,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank reports; ``loss_sum`` is over its own ``tokens``, in nats."""
+    """One rank's report; ``loss_sum`` is over its own ``tokens``, in nats."""
 
     loss_sum: float
     tokens: int
@@ -51,7 +51,7 @@ class RankResult:
 
 
 class MeasuredBuffer:
-    """A Buffer that also counts, takes the time, and carries activations in ``dtype``."""
+    """A Buffer that also counts, measures time, and sends activations in ``dtype``."""
 
     def __init__(
         self, buffer: ExpertBuffer, rank: Rank, num_experts: int, dtype: torch.dtype, on_part: Callable[[], None]
@@ -88,7 +88,7 @@ class MeasuredBuffer:
 
 
 class Came(NamedTuple):
-    """What a low-latency dispatch brought, in the form in which :meth:`ep_lib.Buffer.dispatch` tells it: N rows."""
+    """The N rows of a low-latency dispatch, in the form of :meth:`ep_lib.Buffer.dispatch`."""
 
     x: torch.Tensor  # [N, hidden]
     topk_idx: torch.Tensor  # int64 [N, 1]
@@ -101,11 +101,11 @@ class Came(NamedTuple):
 
 @dataclass
 class LowLatencyWay:
-    """The way back of a low-latency dispatch: where its rows were, and what its tokens chose."""
+    """The handle of a low-latency dispatch: the places of its rows, and its tokens' choices."""
 
     handle: Any
-    room: tuple[int, ...]  # shape of what experts return: [experts_per_rank, capacity, hidden]
-    places: torch.Tensor  # [N]: of the rows, in all the room for them
+    room: tuple[int, ...]  # shape of the experts' results: [experts_per_rank, capacity, hidden]
+    places: torch.Tensor  # [N]: of the rows, in the whole array
     topk_idx: torch.Tensor
     topk_weights: torch.Tensor
     recv_tokens_per_rank: torch.Tensor
@@ -144,10 +144,10 @@ class LowLatencyBuffer:
 def run_rank(
     rank: Rank, model: ByteMoE, data: Bytes, dtype_name: str, way: str = "direct", on_part: OnPart | None = None
 ) -> RankResult:
-    """What every rank runs. ``data`` uint8 ``[sequences, context + 1]`` is the text for all ranks; each takes its part.
-    ``way``: one of WAYS. ``on_part`` is told by rank 0.
+    """The main function of every rank. ``data`` uint8 ``[sequences, context + 1]`` is the text for all ranks; each
+    takes its part. ``way``: one of WAYS. Rank 0 calls ``on_part``.
 
-    The rank keeps a copy of its own experts only and drops the full model that it was given.
+    The rank keeps only a copy of its own experts, and drops the full model.
     """
     config = model.config
     device = torch.device("cuda", torch.cuda.current_device()) if rank.backend == "cuda" else torch.device("cpu")
@@ -193,9 +193,10 @@ def run_spread(
     way: str = "direct",
     on_part: OnPart | None = None,
 ) -> SpreadRun:
-    """Run ``data`` with the experts on ``ranks`` ranks and compare with ``loss_local``, that of all experts here.
+    """Run ``data`` with the experts on ``ranks`` ranks and compare with ``loss_local``, the loss with all experts in
+    this process.
 
-    ``on_part`` hears how far it is, from the emulator: GPUs have processes of their own, and are done at once.
+    ``on_part`` gets the progress, on the emulator only: on GPUs, ranks are other processes, and quick.
     """
     on_part = on_part if backend == "emulator" else None
     if on_part is not None:

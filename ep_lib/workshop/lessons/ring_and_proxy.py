@@ -16,17 +16,17 @@ BLOCKS = 3  # producers, the proxy, and the proxy's second thread
 
 
 def rows_of(rank: int, count: int, words: int) -> Any:
-    """What a rank sends: uint64 [count, words], no word is zero."""
+    """The messages of a rank: uint64 [count, words], no word is zero."""
     return np.random.default_rng(rank).integers(1, 1 << 62, (count, words), np.uint64)
 
 
 def new_ring(rank: Rank, slots: int) -> Any:
-    """An ``ep::ProxyRing`` of its own for this rank, all zero, in memory that stays with the rank."""
+    """An ``ep::ProxyRing`` for this rank, all zero, in memory that lives as long as the rank."""
     return ring_in(rank.symmetric(ring_bytes(slots), np.uint8), slots)
 
 
 def ring_bytes(slots: int) -> int:
-    """Of the memory of a ring."""
+    """The bytes of a ring's memory."""
     return slots * COMMAND.size + CREDITS.size + PRODUCER.size
 
 
@@ -38,7 +38,7 @@ def ring_in(memory: Any, slots: int) -> Any:
 
 
 def messages_of(source: Any, outbox: Any, inbox: Any, peer: int) -> bytes:
-    """The struct of the kernels: of arrays whose rows are messages."""
+    """The kernels' struct for arrays whose rows are messages."""
     arrays, (count, words) = {"source": source, "outbox": outbox, "inbox": inbox}, inbox.shape
     sizes = {"count": count, "words": words, "outbox_rows": len(outbox)}
     return of_the_tutorial("04_ring_and_proxy.cuh", "Messages", **arrays, **sizes, peer=peer)
@@ -53,7 +53,8 @@ def send(
     threads: int = 32,
     outbox_rows: int = 0,
 ) -> bool:
-    """Every rank sends ``count`` messages to the next one, by its proxy. Did all that came here come right?
+    """Every rank sends ``count`` messages to the next one, by its proxy. Returns whether all that arrived here are
+    right.
 
     ``outbox_rows``: of the outbox; 0: one for each message.
     """
@@ -71,7 +72,8 @@ def send(
 
 
 def traced(rank: Rank, kernel: Kernel, count: int, slots: int, ahead: int) -> tuple[Any, Any]:
-    """When each command was filled in and taken, as (begin, end) in the order of events: two arrays [count, 2]."""
+    """The times at which each command was filled in and taken, as (begin, end) in the order of events: two arrays
+    [count, 2]."""
     words = 1
     outbox, inbox = (rank.symmetric((count, words), np.uint64) for _ in range(2))
     source = rank.to_device(rows_of(rank.rank, count, words))

@@ -1,4 +1,4 @@
-"""Notebook 03: messages from rank to rank through the shim's kernels, one counter, and what a command prints."""
+"""Notebook 03: messages from rank to rank through the shim's kernels, one counter, and the output of a command."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 
 BYTES, MESSAGES, CHANNELS, CHUNK = 200, 5, 2, 2
-_INTERRUPTED = 130  # what a command returns after Ctrl-C
+_INTERRUPTED = 130  # the exit status of a command after Ctrl-C
 ADDITIONS = 20  # of count(): two ranks, two blocks each, five times
 
 
 def data_of(rank: int, size: int) -> NDArray[np.uint8]:
-    """What a rank sends. No zeros: a zero means that nothing came."""
+    """The data of a rank, without zeros: a zero means that nothing arrived."""
     return np.random.default_rng(rank).integers(1, 256, size, np.uint8)
 
 
@@ -35,7 +35,7 @@ def ring(
     n: int = MESSAGES,
     senders: Sequence[int] = (0, 1),
 ) -> NDArray[np.bool_]:
-    """Sends ``n`` messages of ``size`` bytes to the next rank. For every byte received: is it right?"""
+    """Sends ``n`` messages of ``size`` bytes to the next rank. Returns whether each byte received is right."""
     ranks, me = rank.world_size, rank.rank
     following, previous = (me + 1) % ranks, (me - 1) % ranks
     channels = CHANNELS if "channel" in send.name else 1
@@ -72,7 +72,7 @@ def outcomes(network: str, seeds: Iterable[int], *kernels: Kernel) -> Counter[st
 
 
 def count(rank: Rank, add: Kernel) -> list[int]:
-    """Both ranks add to rank 0's counters; what this rank's hold in the end."""
+    """Both ranks add to rank 0's counters; returns the final values of this rank's counters."""
     counters = rank.symmetric(rank.world_size, np.uint32)
     ibgda.init_efa_device_state(rank, num_channels=4)
     add.launch(rank, 2, 32, counters, 5, 0)
@@ -89,7 +89,7 @@ def totals(network: str | Fabric, seeds: Iterable[int], add: Kernel) -> Counter[
 
 
 def damage(seeds: Iterable[int], *kernels: Kernel, most: int = 6) -> dict[str, Any]:
-    """Of some runs on EFA that went wrong: was nothing (0), a part (1) or all (2) of each message there?"""
+    """For failed runs on EFA: whether nothing (0), a part (1) or all (2) of each message had arrived."""
     found: dict[str, Any] = {}
     for seed in seeds:
         results = spawn(ring, 2, "emulator", fabric="srd", seed=seed, args=kernels)
@@ -101,7 +101,7 @@ def damage(seeds: Iterable[int], *kernels: Kernel, most: int = 6) -> dict[str, A
 
 
 def printed(main: Callable[[list[str]], int], *words: str) -> str:
-    """What a command prints in a terminal; ``main`` is that of the command line (ep_lib.cli)."""
+    """The output of a command in a terminal; ``main``: the command line's (ep_lib.cli)."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
         if main(list(words)) == _INTERRUPTED:

@@ -1,4 +1,4 @@
-"""Notebook 10: tokens between nodes, in one level and in two, and what hierarchical mode's NICs carry."""
+"""Notebook 10: tokens between nodes, in one level and in two, and the traffic of hierarchical mode's NICs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Wants = NDArray[np.bool_]  # [source, token, rank]
 
 
 def draw_wants(ranks: int, tokens: int, top_k: int, seed: int = 0) -> Wants:
-    """Every token goes to ``top_k`` experts, all with equal probability, of which each rank has the same number."""
+    """Every token goes to ``top_k`` experts, all with equal probability; each rank has the same number of experts."""
     rng = np.random.default_rng(seed)
     wants = np.zeros((ranks, tokens, ranks), np.bool_)
     experts = np.argsort(rng.random((ranks, tokens, 8 * ranks)), axis=2)[:, :, :top_k]
@@ -36,7 +36,7 @@ def draw_wants(ranks: int, tokens: int, top_k: int, seed: int = 0) -> Wants:
 
 
 def rows_of(rank: int, tokens: int, words: int) -> NDArray[np.float32]:
-    """What a rank sends: float32 [tokens, words]."""
+    """The tokens of a rank: float32 [tokens, words]."""
     return np.random.default_rng(100 + rank).standard_normal((tokens, words), np.float32)
 
 
@@ -47,7 +47,7 @@ def by_node(wants: Wants, mates: int) -> Wants:
 
 
 def crossings(wants: Wants, mates: int) -> tuple[int, int]:
-    """Rows that cross between nodes: one for each rank that needs it, and one for each node."""
+    """Rows that cross between nodes: with one row for each rank that needs the token, and with one for each node."""
     ranks = len(wants)
     node = np.arange(ranks) // mates
     other_rank = node[:, None] != node[None, :]
@@ -73,7 +73,7 @@ def expected_sum(source: int, wants: Wants, words: int, mates: int) -> NDArray[n
 
 
 def rows_that_come(rank: int, wants: Wants, words: int) -> NDArray[np.float32]:
-    """What a dispatch brings to a rank, [source, token, words]; zeros where it needs none."""
+    """The rows that a dispatch brings to a rank, [source, token, words]; zeros where it needs none."""
     sources, tokens, _ = wants.shape
     rows = np.stack([rows_of(source, tokens, words) for source in range(sources)])
     return np.where(wants[:, :, rank, None], rows, np.float32(0))
@@ -91,8 +91,8 @@ def labels_that_come(rank: int, wants: Wants, mates: int) -> NDArray[np.uint64]:
 
 
 class Exchange:
-    """The arrays of one rank, and its kernels' structs. ``dispatched``: they begin as a dispatch and the experts leave
-    them; else empty."""
+    """The arrays of one rank, and its kernels' structs. ``dispatched``: whether the arrays start as after a dispatch
+    and the experts, or empty."""
 
     def __init__(self, memory: Memory, wants: Wants, words: int, mates: int, dispatched: bool = False) -> None:
         rank = memory.rank
@@ -136,7 +136,7 @@ class Exchange:
         kernel.launch(self.rank, 2, 32, *areas, uses=self.memory.arrays)
 
     def dispatch(self, kernel: Kernel, levels: int) -> bool:
-        """Did all rows arrive, and no others?"""
+        """Dispatches; returns whether exactly the right rows arrived."""
         rank = self.rank
         self.launch_dispatch(kernel, levels)
         rank.synchronize()
@@ -144,7 +144,8 @@ class Exchange:
         return np.array_equal(rank.to_host(self.arrived), rows_that_come(rank.rank, self.wants, self.words))
 
     def combine(self, kernel: Kernel) -> bool:
-        """Are the sums the oracle's, bit for bit? Each rank's experts multiply by its number plus 1."""
+        """Combines; returns whether the sums equal the oracle's, bit for bit. Each rank's experts multiply by its
+        number plus 1."""
         rank = self.rank
         self.arrived[...] *= np.float32(rank.rank + 1)
         rank.barrier()
@@ -155,14 +156,15 @@ class Exchange:
 
 
 def dispatch(rank: Rank, kernel: Kernel, wants: Wants, mates: int, words: int = 8, levels: int = 1) -> bool:
-    """A dispatch by a kernel of tutorial_kernels/10_two_levels.cu. Did all rows arrive here, and no others?"""
+    """A dispatch by a kernel of tutorial_kernels/10_two_levels.cu. Returns whether exactly the right rows arrived
+    here."""
     return Exchange(Memory(rank), wants, words, mates).dispatch(kernel, levels)
 
 
 def there_and_back(
     rank: Rank, kernels: Sequence[Kernel], wants: Wants, mates: int, words: int = 8
 ) -> tuple[bool, bool]:
-    """A dispatch and a combine in two levels. Are the rows right, and the sums?"""
+    """A dispatch and a combine in two levels. Returns whether the rows and the sums are right."""
     exchange = Exchange(Memory(rank), wants, words, mates)
     return exchange.dispatch(kernels[0], 2), exchange.combine(kernels[1])
 
@@ -178,8 +180,8 @@ def tally(main: Callable[[Rank, str], bool], name: str, fabric: str, seeds: Iter
 
 
 def through_buffer(rank: Rank, mates: int = 2, tokens: int = 12) -> bool:
-    """A dispatch and a combine in hierarchical mode. Are the rows that came here and the sums the oracle's, bit for
-    bit?"""
+    """A dispatch and a combine in hierarchical mode. Returns whether the received rows and the sums equal the oracle's,
+    bit for bit."""
     rng, ranks, me = np.random.default_rng(10), rank.world_size, rank.rank
     shape: dict[str, Any] = {"num_experts": 2 * ranks, "top_k": 3, "hidden": 64, "max_tokens": tokens}
     xs = list(rng.standard_normal((ranks, tokens, shape["hidden"]), np.float32))
@@ -192,7 +194,7 @@ def through_buffer(rank: Rank, mates: int = 2, tokens: int = 12) -> bool:
     return np.array_equal(rank.to_host(recv.x), rows[me]) and np.array_equal(out, sums[me])
 
 
-SCALE = 14  # how many times shorter than 7168 numbers the rows are, and how often each byte counts
+SCALE = 14  # rows are so many times shorter than 7168 elements, and each byte counts so many times
 
 
 def buffer_on_clock(hierarchical: bool, nodes: int = 2, mates: int = 8, tokens: int = 32) -> Timeline:
@@ -221,7 +223,7 @@ def buffer_on_clock(hierarchical: bool, nodes: int = 2, mates: int = 8, tokens: 
 
 
 def bytes_between(timeline: Timeline) -> NDArray[np.float64]:
-    """What NICs were given, [source, target], in bytes of full rows."""
+    """The bytes posted to NICs, [source, target], for full rows."""
     total = np.zeros((timeline.ranks, timeline.ranks))
     for message in timeline.messages:
         total[message.source, message.target] += message.bytes * SCALE

@@ -1,4 +1,4 @@
-"""Notebooks 00, 01 and 01b: a sketch, a pipeline that takes notes, a board that is looked at while it is written."""
+"""Notebooks 00, 01 and 01b: a sketch, a pipeline that takes notes, a board that is read while it is written."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _WORDS = np.array([2026, 1789], np.uint64)  # of the board
 
 
 def data_of(rank: int, size: int) -> NDArray[np.uint8]:
-    """What a rank sends: no zeros, since a zero means that nothing came."""
+    """The data of a rank, without zeros: a zero means that nothing arrived."""
     return np.random.default_rng(rank).integers(1, 256, size, np.uint8)
 
 
 def two_ways() -> viz.Picture:
-    """A sketch: rank 1 needs what rank 0 has computed, with the help of CPUs and without."""
+    """A sketch: rank 1 needs a result of rank 0, with the help of CPUs and without."""
     cpu = [
         viz.Event(0, 0, 3, "compute", "kernel"),
         viz.Event(0, 3, 4.5, "CPU: notice, launch", "CPU"),
@@ -72,7 +72,8 @@ def traced(rank: Rank, use_credits: bool) -> tuple[NDArray[Any], bool]:
 
 
 def edition(rank: Rank, send: Kernel, receive: Kernel, seen: list[str]) -> list[int] | None:
-    """Rank 0 publishes two words and the number of their edition, rank 1 looks, and notes in ``seen`` what it saw."""
+    """Rank 0 publishes two words and the number of their edition; rank 1 reads them, and notes the values in
+    ``seen``."""
     board, number = rank.symmetric(2, np.uint64), rank.symmetric(1, np.uint64)
     if rank.rank == 0:
         send.launch(rank, 1, 32, board, rank.to_device(_WORDS), 2, number, 1, 1)
@@ -85,7 +86,7 @@ def edition(rank: Rank, send: Kernel, receive: Kernel, seen: list[str]) -> list[
 
 
 def look(send: Kernel, receive: Kernel, memory: str, seeds: range) -> tuple[Counter[str], ep_lib.CheckReport]:
-    """What rank 1 saw, over all ``seeds``, on a ``memory`` of ep_lib.check, and what that says."""
+    """The values that rank 1 saw, over all ``seeds``, with a ``memory`` of ep_lib.check, and the report."""
     seen: list[str] = []
     report = ep_lib.check(edition, 2, args=(send, receive, seen), seeds=seeds, memory=memory)
     return Counter(seen[-len(seeds) :]), report  # "ptx" first makes one run without

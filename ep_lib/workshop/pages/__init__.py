@@ -1,6 +1,6 @@
 """Pages for instructors and learners: the Jinja2 templates beside this file, without scripts.
 
-Every value is escaped, and has no control characters: much of it comes out of submissions.
+Every value is escaped and free of control characters, since much of it comes from submissions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
+    """The first of many names, and the number of others."""
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f", and {more} more" if more > 0 else "")
 

@@ -1,11 +1,11 @@
 """Micro-puzzles: one to five lines that a learner writes in a notebook's cell.
 
-``workshop.puzzle("00.1")`` shows the task, hints that unfold one after the other, and a discussed solution. The cell
-below it begins with ``%%puzzle 00.1``; running it puts its lines into the puzzle's template, runs that under the
-checker with a few seeds, and shows who read and wrote which word, and what is not right yet.
+``workshop.puzzle("00.1")`` shows the task, folded hints, and a discussed solution. The cell below it begins with
+``%%puzzle 00.1``; it puts its lines into the puzzle's template, runs that under the checker with a few seeds, and shows
+the reads and writes of each word, and any mistakes.
 
-Begin with puzzle.py: what a puzzle is. Each notebook has a module ``nbNN.py`` with its ``PUZZLES``; nb00.py is the
-model. cell.py is what notebooks see of it. Importing this package imports none of its modules.
+Begin with puzzle.py: the definition of a puzzle. Each notebook has a module ``nbNN.py`` with its ``PUZZLES``; nb00.py
+is the model. cell.py is the interface for notebooks. Importing this package imports none of its modules.
 """
 
 from __future__ import annotations

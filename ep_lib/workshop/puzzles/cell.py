@@ -28,7 +28,7 @@ _FOLD = "margin:0.3em 0 0.3em 0.2em"
 
 @dataclass(frozen=True)
 class Shown:
-    """A puzzle as a notebook shows it: task, template, hints and a solution that unfold."""
+    """A puzzle in a notebook: task, template, folded hints and solution."""
 
     puzzle: Puzzle
 
@@ -42,13 +42,13 @@ class Shown:
         return "\n".join(lines)
 
     def hint(self, number: int) -> Note:
-        """Hint 1, 2 or 3, where a page does not unfold. Raises ArgumentError for another number."""
+        """Hint 1, 2 or 3, for pages without folding. Raises ArgumentError for another number."""
         if number not in (1, 2, 3):
             raise ArgumentError(f"hint is {number!r}; there are hints 1, 2 and 3")
         return Note(f"Hint {number}: {_HINTS[number - 1].lower()}", self.puzzle.hints[number - 1])
 
     def solution(self) -> Note:
-        """A solution, and what is to be said about it; a release has none."""
+        """A solution and its discussion; a release has none."""
         if not self.puzzle.solution:
             return Note("The solution", "is with your instructor.")
         return Note("A solution", f"{self.puzzle.solution.strip()}\n{' '.join(self.puzzle.discussion.split())}")
@@ -74,7 +74,7 @@ def _fold(head: str, body: Markup) -> Markup:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a notebook shows of an attempt: the verdict, what a right one costs, and the picture of its accesses."""
+    """An attempt in a notebook: the verdict, the cost of a right one, and the picture of its accesses."""
 
     puzzle: Puzzle
     verdict: Verdict
@@ -89,7 +89,7 @@ class Answer:
 
     @property
     def discussion(self) -> str:
-        """What is to be said about the solution, once it is found."""
+        """The discussion of the solution, once the answer is right."""
         return self.puzzle.discussion.strip() if self.verdict.kind == "right" else ""
 
     @property
@@ -114,7 +114,7 @@ _last: Answer | None = None  # of this kernel
 
 
 def show(number: str) -> Shown:
-    """The puzzle ``number``, as a notebook shows it. Raises ArgumentError for an unknown one."""
+    """The puzzle ``number``, for display in a notebook. Raises ArgumentError for an unknown one."""
     return Shown(puzzles.find(number))
 
 
@@ -130,7 +130,7 @@ def answer(number: str, lines: str) -> Answer:
 
 
 def _score(puzzle: Puzzle, lines: str) -> str:
-    """What a right answer costs, beside the course's own."""
+    """The cost of a right answer, beside the course's own."""
     score = puzzle.score(lines)
     if score is None:
         return ""
@@ -144,7 +144,7 @@ def _score(puzzle: Puzzle, lines: str) -> str:
 
 
 def watch() -> Page:
-    """The run of the last answer, step by step. Raises ArgumentError if there is none."""
+    """Shows the run of the last answer, step by step. Raises ArgumentError if there is none."""
     if _last is None or _last.verdict.main is None:
         raise ArgumentError("there is no run to look at: run a cell with %%puzzle first")
     puzzle, verdict, main = _last.puzzle, _last.verdict, _last.verdict.main
@@ -152,13 +152,13 @@ def watch() -> Page:
     def run(rank: ep_lib.Rank) -> None:
         main(rank)
 
-    run.__name__ = f"puzzle {puzzle.number}: {puzzle.title}"  # what the page is headed by
+    run.__name__ = f"puzzle {puzzle.number}: {puzzle.title}"  # the page's heading
     recording = record(run, puzzle.ranks, puzzle.fabric, verdict.seed)
     return page_of(recording, tell=verdict.tell, line_names={puzzle.filename: verdict.line_names})
 
 
 def run_cell(line: str, cell: str) -> None:
-    """``%%puzzle 00.1``: what IPython calls with the rest of the first line, and the lines below it."""
+    """``%%puzzle 00.1``: IPython calls it with the rest of the first line, and the lines below it."""
     try:
         show_note(answer(line.strip(), cell))
     except ArgumentError as error:

@@ -1,7 +1,7 @@
 """Points for the puzzles in a submitted notebook: one for each ``%%puzzle`` cell whose lines are right.
 
-Puzzles run behind the same walls as exercises. But the verdict comes from the process in which the learner's lines
-run, and the notebook unfolds each solution: these are points for having done them, and no examination.
+Puzzles run behind the same walls as exercises. But the verdict comes from the process that runs the learner's lines,
+and the notebook contains each solution: these points are for practice, not for an examination.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 _PREFIX = "puzzles_"
 _CELL = re.compile(r"\s*%%puzzle[ \t]+([0-9]{2}\.[0-9]+)[ \t]*(?:\r?\n|$)")
-_SECONDS = 30.0  # of one answer: it is compiled, and runs with several seeds
+_SECONDS = 30.0  # of one answer, for compiling and running with several seeds
 _HEAP_BYTES = 16 << 20  # the child's address space is limited
-_TO_DO = "this puzzle is still to do"  # as the holes of an exercise say it
+_TO_DO = "this puzzle is still to do"  # the wording of an exercise's holes
 
 
 def names() -> list[str]:
-    """What takes the place of an exercise's name: "puzzles_00", ..."""
+    """The names in place of an exercise's: "puzzles_00", ..."""
     return [_PREFIX + number for number in puzzles.notebooks()]
 
 
 def name_of(number: str) -> str | None:
-    """Where the puzzle "01.2" belongs: "puzzles_01"; None if there is no such puzzle."""
+    """The group of a puzzle: "puzzles_01" for "01.2"; None if there is no such puzzle."""
     notebook = number.partition(".")[0]
     is_known = notebook in puzzles.notebooks() and any(p.number == number for p in puzzles.puzzles_of(notebook))
     return _PREFIX + notebook if is_known else None
@@ -50,7 +50,8 @@ def is_of_puzzles(exercise: str) -> bool:
 
 
 def answers_in(notebook: bytes) -> dict[str, str]:
-    """The lines by puzzle in a notebook's ``%%puzzle`` cells, of several for one puzzle the last that has any.
+    """The lines by puzzle in a notebook's ``%%puzzle`` cells; of several cells for one puzzle, the last that is not
+    empty.
 
     Raises GradingError if it is no notebook.
     """
@@ -83,7 +84,7 @@ def solutions(name: str) -> dict[str, bytes]:
 
 
 def grade(name: str, files: Mapping[str, bytes], *, seed: int | None = None, tasks: Sequence[int] = ()) -> Grade:
-    """Grades answers by puzzle ("01.1"), as UTF-8 text; those that are not there are still to do."""
+    """Grades answers by puzzle ("01.1"), as UTF-8 text; missing ones are still to do."""
     from ep_lib.workshop.grader import examine
     from ep_lib.workshop.hidden import HiddenTests
     from ep_lib.workshop.sandbox import Limits
@@ -117,12 +118,12 @@ def _behaviour(task: int, number: str) -> Behaviour:
 
 
 def attempt(answers: Guest, number: str) -> list[str]:
-    """In the child: kind and words of the verdict on an answer, which runs in a process of its own."""
+    """In the child: the kind and text of the verdict on an answer, which runs in a process of its own."""
     return list(answers.call("ep_lib.workshop.puzzles.graded:verdict", answers.get("ANSWERS").get(number, ""), number))
 
 
 def verdict(lines: str, number: str) -> list[str]:
-    """In that process."""
+    """The verdict, computed in that process."""
     os.environ["EP_LIB_HEAP_BYTES"] = str(_HEAP_BYTES)
     found = puzzles.find(number).attempt(lines)
     return [found.kind, f"{found.headline}\n{found.text}".strip()]

@@ -93,7 +93,7 @@ worse still: the compiler may read it once and loop for ever.
             "what you have called has it inside."
         },
         flows=(
-            Flow("flag", "reads", "own", "Nobody has looked at `flag`: wait for it."),
+            Flow("flag", "reads", "own", "No thread has looked at `flag`: wait for it."),
             Flow(
                 "box", "reads", "own", "`heard` must be what is read from `box`; the last line of the template does it."
             ),
@@ -195,7 +195,7 @@ for that many credits. The last argument, a `WaitInfo`, does nothing but say wha
 the phase, which rank is waited for, and which slot (-1: none in particular).
 """,
         picture=("slots", "arrived", "credits"),
-        flows=(Flow("credits", "reads", "own", "Nobody has looked at `credits`: wait for them."),),
+        flows=(Flow("credits", "reads", "own", "No thread has looked at `credits`: wait for them."),),
         requires=_RETURNS,
         frees="credits",
     ),

@@ -1,4 +1,5 @@
-"""The puzzles of notebook 02: what a registration holds, a stream of bytes, and writes by memory views in a kernel."""
+"""The puzzles of notebook 02: the content of a registration, a stream of bytes, and writes by memory views in a
+kernel."""
 
 from __future__ import annotations
 

@@ -141,8 +141,8 @@ an idle network the result nearly always looks right.
         number="03.3",
         title="Four messages, no wait in between",
         task="""
-Four messages of 64 bytes, from `outbox` to the peer's `inbox`, each with its own signal in `signals`. Nobody waits
-between them, and the network is EFA. Two lines.
+Four messages of 64 bytes, from `outbox` to the peer's `inbox`, each with its own signal in `signals`. There is no
+wait between them, and the network is EFA. Two lines.
 """,
         template="""
 #include <ep/net.cuh>
@@ -177,7 +177,7 @@ before it reads. The quiet at the end is for the outbox, not for the receiver.
 """,
         fabric="srd",
         flows=SENT_TO_INBOX,
-        forbids={r"quiet|fence|wait": "Nobody waits between the messages: neither a quiet nor another wait is needed."},
+        forbids={r"quiet|fence|wait": "No wait between the messages: neither a quiet nor another wait is needed."},
     ),
     Puzzle(
         number="03.4",

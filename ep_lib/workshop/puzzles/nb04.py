@@ -22,7 +22,7 @@ def _room(bench: Bench) -> None:
     taken, out = bench.array("taken", np.zeros(1, np.uint64)), bench.array("out", np.zeros(_COMMANDS, np.uint64))
     bench.launch(2, 1, slots, numbers, taken, out)
     bench.expect("out", 100 + np.arange(_COMMANDS), "The proxy takes command n out of slot n % 4.")
-    # Once more where the proxy has taken eight already, and is away: the last four have room all at once.
+    # Once more after the proxy has taken eight and paused: the last four have room at the same time.
     filled, away = bench.array("filled", np.zeros(_SLOTS, np.uint64)), bench.array("away", np.full(1, 8, np.uint64))
     bench.launch(1, 1, filled, numbers, away, out)
     bench.expect("filled", 108 + np.arange(_SLOTS), "A ring of four slots has room for four commands.")
@@ -135,7 +135,7 @@ comparison: it puts the stores into the slot behind the proxy's loads out of it.
 """,
         ranks=1,
         frees="taken",
-        flows=(Flow("taken", "reads", "own", "Nobody has looked at `taken`: wait for it."),),
+        flows=(Flow("taken", "reads", "own", "No thread has looked at `taken`: wait for it."),),
     ),
     Puzzle(
         number="04.3",

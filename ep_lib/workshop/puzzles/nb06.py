@@ -83,7 +83,7 @@ const uint32_t row = ep::atom_add_relaxed_sys_u32(ep::peer_ptr(next_row, to), 1)
 ep::peer_ptr(rows, to)[row] = mine;
 """,
         discussion="""
-The atomic hands out numbers, each of them once, whoever comes. It is right, and nobody waits for anybody. But for
+The atomic hands out numbers, each of them once, whoever comes. It is right, and no thread waits for another. But for
 every row a question crosses the link and an answer comes back before the row may leave, and the order of the rows
 is that of the questions: another one on every run. Both are reasons to **count first**.
 """,

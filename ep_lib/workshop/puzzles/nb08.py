@@ -158,7 +158,7 @@ oneself, comes with it.
         number="08.4",
         title="Which buffer this round?",
         task="""
-Two ranks exchange one word per round, through a `box` of two words, and nobody sends a credit. Choose the word `at`
+Two ranks exchange one word per round, through a `box` of two words, without a credit. Choose the word `at`
 of this round, so that nothing is overwritten before it has been read. One line.
 """,
         template="""
@@ -189,6 +189,6 @@ You are in round 2 because you have read the peer's round 1, which it sent after
 is free again, without a credit. With one word the peer may still be reading round 0 when your round 1 arrives.
 """,
         flows=(Flow("box", "writes", "another", "The word goes to the other rank's box."),),
-        forbids={r"wait|while|signal": "Nobody waits or signals here; the choice of the word is enough."},
+        forbids={r"wait|while|signal": "There is no wait or signal here; the choice of the word is enough."},
     ),
 )

@@ -198,7 +198,7 @@ const float* const theirs = ep::peer_ptr(made, expert / 4);
 sum += weights[k] * theirs[expert % 4];
 """,
         discussion="""
-The whole way back of a token, in two lines: combine *reads*, and nobody has to be told where to write. The order of
+The whole way back of a token, in two lines: combine *reads*, so no rank needs an address to write to. The order of
 the sum is the order of the choices, so its bits are the same on every run. The barrier before this kernel is what
 makes the results readable; in one kernel, that would be a signal.
 """,

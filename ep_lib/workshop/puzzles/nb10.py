@@ -1,4 +1,4 @@
-"""The puzzles of notebook 10: who is my partner, what crosses, hand a row on, add up a node."""
+"""The puzzles of notebook 10: a rank's partner, rows that cross, forwarding a row, a node's sum."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ for (int i = 0; i < 2; ++i)
     if (wanted >> i & 1) ep::peer_ptr(box, first + i)[8 * me + thread] = row[thread];
 """,
         discussion="""
-The row came over the network once and is now stored as often as it is needed, by NVLink. Row `me` of the box is nobody
-else's, so no two ranks write to the same words.
+The row came over the network once and is now stored as often as it is needed, by NVLink. Row `me` of the box is written
+by no other rank, so no two ranks write to the same words.
 """,
         ranks=4,
         seeds=4,
         flows=(
-            Flow("box", "writes", "another", "Nobody has handed a row on: rank 0 has one for rank 1, for instance."),
+            Flow("box", "writes", "another", "No rank has handed a row on: rank 0 has one for rank 1, for instance."),
         ),
     ),
     Puzzle(

@@ -19,7 +19,8 @@ def _cell(kind: str, name: str, source: str) -> dict[str, Any]:
 
 
 def as_notebook() -> str:
-    """All puzzles, one after the other: the file's text. The first cell asks, the second one is the learner's."""
+    """All puzzles, one after the other: the file's text. The first cell of each has the task, the second one is the
+    learner's."""
     cells: list[dict[str, Any]] = []
     for stage in STAGES:
         own = [each for number in puzzles.notebooks() for each in puzzles.puzzles_of(number) if stage.has(each.number)]

@@ -1,4 +1,4 @@
-"""What a puzzle is, and how an answer to it is judged."""
+"""The definition of a puzzle, and the judging of answers."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _SEEDS = 8
 _NOT_AS_ASKED = "The values are right, but this is not what the task asks for"
 _OF_ANOTHER_FORM = (TypeError, ValueError, LookupError, AttributeError)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
-_ASSERTION = "assertion"  # of main: attempt.reasons has its words
-_TIMEOUT_S = 0.5  # of CPU for a schedule; right answers take 0.01. A loop that never ends is told soon
-_LOOK_S = 0.2  # of the run for the picture, which may end early
+_ASSERTION = "assertion"  # of main: attempt.reasons has its text
+_TIMEOUT_S = 0.5  # of CPU for a schedule; right answers take 0.01. Endless loops are reported soon
+_LOOK_S = 0.2  # of the picture's run, which may end early
 _MOST_SHOWN = 16  # numbers of an array in a message
-# What a finding says of the library's own insides: the loop of a wait, the fault record at the start of the heap, and a
-# time limit that is not the learner's to set.
+# The part of a finding about the library's internals: the loop of a wait, the fault record at the start of the heap,
+# and a time limit that the learner cannot set.
 _INSIDE = re.compile(
     r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)| \(spawn's timeout=\)|, or less work, or a higher timeout="
 )
-_NO_CREDIT = "its writer does not wait for a credit"  # of what the checker says of a slot that is reused
+_NO_CREDIT = "its writer does not wait for a credit"  # part of the checker's text about a reused slot
 _WAIT = re.compile(r"\b(?:wait_until|ld_(?:acquire|relaxed)|atomic)\w*\s*\(")
 _PASSED = re.compile(
     r"  (?P<who>[^\n]*) waits in (?P<at>line \d+ of the template) for one value: it was (?P<was>\d+) until "
@@ -54,7 +54,7 @@ _PASSED = re.compile(
 )
 _IN_HEAP = re.compile(r"(?:rank (\d+) )?heap\+0x([0-9a-f]+)")
 Kernels = Callable[[str], ep_lib.Kernel]  # by name
-# The types of what a Python answer returns; none of their subclasses.
+# The allowed types in a Python answer's result; no subclasses.
 _TAKEN_AS_THEY_ARE = frozenset((type(None), bool, int, float, str, bytes, bytearray, *np.sctypeDict.values())) - {
     np.object_,
     np.void,
@@ -64,7 +64,7 @@ _MOST_RETURNED = 1 << 13
 
 
 class Bench:
-    """What a puzzle's ``main`` gets, once per rank: arrays with names, which the picture shows, and the learner's code.
+    """The argument of a puzzle's ``main``, one per rank: named arrays, which the picture shows, and the learner's code.
 
     ``rank`` is the :class:`ep_lib.Rank`; a puzzle with ``ranks=0`` has none, and cannot make arrays or launch.
     """
@@ -73,7 +73,7 @@ class Bench:
         self._attempt = attempt
         self._rank = rank
         self._arrays: dict[str, Any] = {}
-        self._named: list[tuple[NamedArray, Any]] = []  # with what they hold
+        self._named: list[tuple[NamedArray, Any]] = []  # with their contents
 
     @property
     def rank(self) -> ep_lib.Rank:
@@ -93,7 +93,7 @@ class Bench:
         return array
 
     def array(self, name: str, values: Any) -> Any:
-        """Memory of this rank alone, which holds ``values``, a NumPy array."""
+        """Memory of this rank alone, with the content ``values``, a NumPy array."""
         return self._keep(name, self.rank.to_device(np.array(values)))
 
     def _keep(self, name: str, array: Any) -> Any:
@@ -104,7 +104,7 @@ class Bench:
         return array
 
     def arrays(self) -> list[NamedArray]:
-        """The arrays, with what they hold now."""
+        """The arrays with their current contents."""
         return [dataclasses.replace(array, values=tuple(held.reshape(-1).tolist())) for array, held in self._named]
 
     def launch(
@@ -116,7 +116,7 @@ class Bench:
     def call(self, *args: object, function: str = FUNCTION) -> Any:
         """Calls a function of a Python template: ``puzzle``, unless ``function`` names another.
 
-        It gets copies of lists and arrays, and what it returns is taken as plain values (:func:`_plain`). An exception
+        It gets copies of lists and arrays, and its result is converted to plain values (:func:`_plain`). An exception
         in the learner's lines ends the attempt, and names the line.
         """
         given = [copy.deepcopy(each) if isinstance(each, (list, np.ndarray)) else each for each in args]
@@ -127,7 +127,7 @@ class Bench:
                 return self._attempt.returned
         except AssertionError:
             raise
-        except Exception as error:  # noqa: BLE001 - the learner's lines may raise anything, and should hear what it was
+        except Exception as error:  # noqa: BLE001 - the learner's lines may raise any error, which is shown
             self.wrong(self._attempt.puzzle.raised(error))
 
     def expect(self, name: str, values: Any, why: str = "") -> None:
@@ -135,12 +135,12 @@ class Bench:
         got = self.rank.to_host(self._arrays[name])
         wanted = np.broadcast_to(np.asarray(values, got.dtype), got.shape)
         if not np.array_equal(got, wanted):
-            # The run goes on: the checker may yet see the reason.
+            # The run continues: the checker may still find the reason.
             self._attempt.reasons.append(f"{name} of rank {self.me} {_difference(got, wanted)}. {why}".strip())
 
     @contextlib.contextmanager
     def ends(self, otherwise: str) -> Iterator[None]:
-        """What is launched inside comes to its end. ``otherwise``: a sentence if not."""
+        """Requires that kernels launched inside end. ``otherwise``: the sentence if not."""
         try:
             yield
             self.rank.synchronize()
@@ -149,19 +149,19 @@ class Bench:
             raise
 
     def require(self, condition: object, otherwise: str) -> None:
-        """The attempt is wrong, for the reason ``otherwise``, unless ``condition`` is true."""
+        """Ends the attempt as wrong, with the reason ``otherwise``, unless ``condition`` is true."""
         if not condition:
             self.wrong(otherwise)
 
     def wrong(self, reason: str) -> None:
-        """Ends the attempt."""
+        """Ends the attempt as wrong."""
         self._attempt.reasons.append(reason.strip())
         raise AssertionError(reason)
 
 
 def _plain(value: Any, function: str) -> Any:
-    """``value`` in lists, tuples and values of Python's and NumPy's own types: an object of another class may say of
-    itself that it equals whatever it is compared with. Raises TypeError for those, ValueError for very many values.
+    """``value`` in lists, tuples and values of Python's and NumPy's own types: an object of another class may claim to
+    equal anything. Raises TypeError for those, ValueError for too many values.
     """
     kind = type(value)
     if kind in _TAKEN_AS_THEY_ARE or (kind is np.ndarray and not value.dtype.hasobject):
@@ -183,13 +183,13 @@ def _plain(value: Any, function: str) -> Any:
 
 @contextlib.contextmanager
 def _ended_in_time(filename: str) -> Iterator[None]:
-    """Ends Python lines of ``filename`` that loop for longer than ``_TIMEOUT_S``: a TimeoutError in one of them."""
+    """Ends Python lines of ``filename`` that run longer than ``_TIMEOUT_S``, by a TimeoutError in one of them."""
     deadline = time.thread_time() + _TIMEOUT_S
 
     def look(frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code.co_filename != filename:
             return None
-        frame.f_trace_opcodes = True  # `while True: pass` never comes to another line
+        frame.f_trace_opcodes = True  # `while True: pass` never reaches another line
         if time.thread_time() > deadline:
             raise TimeoutError(f"a loop that does not end? Your lines still ran after {_TIMEOUT_S:g} s")
         return look
@@ -203,7 +203,7 @@ def _ended_in_time(filename: str) -> Iterator[None]:
 
 
 def _difference(got: Any, wanted: Any) -> str:
-    """The numbers that there are, and those that there should be: from the first that differs, if they are many."""
+    """The actual and the expected numbers, from the first different one if there are many."""
     got, wanted = got.reshape(-1), wanted.reshape(-1)
     if got.size <= _MOST_SHOWN:
         return f"holds {_numbers(got)}, and should hold {_numbers(wanted)}"
@@ -221,18 +221,19 @@ def _numbers(array: Any) -> str:
 
 @dataclass(frozen=True)
 class Flow:
-    """What must be seen in the run of a right answer, so that nobody computes what should have come from elsewhere.
+    """Accesses that the run of a right answer must make, so that an answer cannot compute values that should arrive
+    from elsewhere.
 
     The named ``array`` of at least one rank (``everywhere``: of each) is accessed by so many different ``threads`` of
     one rank: ``"another"`` one or its ``"own"``. ``does`` is ``"reads"`` or ``"writes"`` (an atomic does both; a NIC is
-    one thread of the rank that posts). ``begins_within``: the first access of each thread lies in so many bytes from
+    one thread of the rank that posts). ``begins_within``: the first access of each thread is within so many bytes of
     the array's start.
     """
 
     array: str
     does: str
     by: str
-    otherwise: str  # what is said to an answer without it
+    otherwise: str  # the message for an answer without it
     threads: int = 1
     begins_within: int = 0
     everywhere: bool = False
@@ -255,7 +256,7 @@ class Flow:
         return is_near and max(by_rank.values(), default=0) >= self.threads
 
 
-# Of puzzles in which `got` is what the other rank sent to one's own `inbox`.
+# For puzzles in which `got` is read from the `inbox` that the other rank has written.
 SENT_TO_INBOX = (
     Flow("inbox", "writes", "another", "`got` is right, but nothing came from the other rank: send to its `inbox`."),
     Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
@@ -264,9 +265,9 @@ SENT_TO_INBOX = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an attempt. ``kind``: "to do", "right" or "wrong". The picture shows ``accesses``, of a run of
-    ``main`` with ``seed``. ``tell`` words what is said of that run: with lines of the cell, and names of the arrays;
-    ``line_names`` are what the lines of the file that was compiled are called."""
+    """The result of an attempt. ``kind``: "to do", "right" or "wrong". The picture shows ``accesses``, of a run of
+    ``main`` with ``seed``. ``tell`` rewrites a message about that run with the cell's lines and the arrays' names;
+    ``line_names``: the names of the compiled file's lines."""
 
     kind: str
     headline: str
@@ -281,7 +282,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Score:
-    """What an answer costs, each the least of its schedules, since how often a thread polls is luck.
+    """The cost of an answer: the least over its schedules, since the number of polls is random.
 
     ``accesses``: of the busiest thread, to the arrays. ``messages``: accesses of threads to arrays of other ranks, and
     operations of NICs. ``steps``: synchronising operations, and events of the network.
@@ -307,20 +308,20 @@ def _score_of_run(run: Accesses, arrays: Sequence[NamedArray], posted: int) -> S
 class Puzzle:
     """A task of one to five lines.
 
-    ``template``: CUDA C++ with a kernel ``extern "C" __global__ void puzzle(...)`` (or several, of which ``main`` says
-    the names) and a line ``// YOUR LINES``, or
-    Python with a function ``puzzle`` and a line ``# YOUR LINES``: the learner's lines take that line's place, indented
-    as it is. ``main(bench)`` runs on each of ``ranks`` emulated ranks (0: once, without a rank), under the checker,
-    with ``seeds`` schedules on ``fabric``; it calls ``bench.launch`` or ``bench.call``, and says what must come out
+    ``template``: CUDA C++ with a kernel ``extern "C" __global__ void puzzle(...)`` (or several, which ``main`` names)
+    and a line ``// YOUR LINES``, or
+    Python with a function ``puzzle`` and a line ``# YOUR LINES``: the learner's lines replace that line, with its
+    indentation. ``main(bench)`` runs on each of ``ranks`` emulated ranks (0: once, without a rank), under the checker,
+    with ``seeds`` schedules on ``fabric``; it calls ``bench.launch`` or ``bench.call``, and gives the expected values
     with ``bench.expect`` (compare with NumPy). ``task``, ``hints`` and ``discussion`` are prose, in which `code`,
     **strong** and *emphasis* count and an empty line begins a paragraph.
 
     ``hints``: three: where to look, what to think of, nearly the code. ``picture``: the names of the arrays to show, by
     default all.
 
-    Right values are not all that a task asks for: ``flows`` are what must be seen in the run. Where the run cannot
-    tell, ``requires`` and ``forbids`` are regular expressions for the lines, with what is said if they do not hold.
-    ``frees``: the array that counts what readers are done with, where the learner writes the wait for it.
+    A right answer needs more than right values: ``flows`` are required accesses. For requirements that a run cannot
+    show, ``requires`` and ``forbids`` are regular expressions for the lines, with messages. ``frees``: the array that
+    counts items that readers have released, if the learner writes the wait for it.
     """
 
     number: str
@@ -346,7 +347,7 @@ class Puzzle:
 
     @property
     def filename(self) -> str:
-        """What errors call the template."""
+        """The template's name in errors."""
         return f"puzzle {self.number}"
 
     @functools.cached_property
@@ -364,14 +365,14 @@ class Puzzle:
         return f"{before}{written}\n{after}"
 
     def attempt(self, lines: str) -> Verdict:
-        """Runs an answer, and says what is right or wrong with it."""
+        """Runs an answer, and judges it."""
         if not self._code(lines).strip():
             return Verdict("to do", f"Puzzle {self.number} is yours to solve", self._what_to_do())
         if self.is_python:
             return self._judge(lines, _Attempt(self, None))
         code = without_comments(lines, keep_strings=True)
         if self._before[1] and (found := _INCLUDE.search(code)):
-            # Otherwise a page of errors, all of them in the header
+            # It would cause a page of errors, all of them in the header
             number = code.count("\n", 0, found.start()) + 2  # the cell's first line is %%puzzle
             text = "your lines are inside a function, where no header can be included; the template has what they need."
             return Verdict("wrong", "This does not compile", f"line {number} of your cell: {text}")
@@ -383,7 +384,7 @@ class Puzzle:
         return self._judge(lines, _Attempt(self, kernel))
 
     def _compiled(self, lines: str) -> Kernels:
-        """The kernels of an answer in CUDA. Raises what the compiler says of it."""
+        """The kernels of an answer in CUDA. Raises the compiler's errors."""
         source = self.source(lines)
 
         @functools.cache
@@ -394,7 +395,7 @@ class Puzzle:
         return kernel
 
     def score(self, lines: str) -> Score | None:
-        """What a right answer costs; None in a puzzle without ranks."""
+        """The cost of a right answer; None in a puzzle without ranks."""
         if not self.ranks:
             return None
         attempt = _Attempt(self, None if self.is_python else self._compiled(lines))
@@ -413,7 +414,7 @@ class Puzzle:
         return re.sub(r"#.*", "", lines) if self.is_python else without_comments(lines)
 
     def _beside_the_task(self, lines: str, attempt: _Attempt) -> tuple[str, Sequence[MemoryAccess]]:
-        """What the task asks for and an answer with the right values has not done, or ""; and the accesses of a run."""
+        """The unmet requirement of an answer with right values, or ""; and the accesses of a run."""
         attempt.arrays.clear()
         accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=0, timeout=_LOOK_S) if self.ranks else ()
         code = self._code(lines)
@@ -425,7 +426,7 @@ class Puzzle:
         return said[0] if said else "", accesses
 
     def judge(self, lines: str, kernel: Kernels) -> Verdict:
-        """As :meth:`attempt`, with kernels that somebody else has made of these lines."""
+        """As :meth:`attempt`, with given kernels for these lines."""
         return self._judge(lines, _Attempt(self, kernel))
 
     def _what_to_do(self) -> str:
@@ -446,7 +447,7 @@ class Puzzle:
             return Verdict("wrong", "This is no Python", f"{self._line(error.lineno or 0, lines)}: {error.msg}")
         except EpError as error:
             return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
-        except _OF_ANOTHER_FORM as error:  # what main makes of None, or of a number in the place of a list
+        except _OF_ANOTHER_FORM as error:  # main's errors for None, or for a number in place of a list
             said = f"The function's value is {show(attempt.returned)}, and the task asks for another kind of value"
             return Verdict("wrong", "Not right yet", f"{said} ({error}).")
         told: list[str] = []
@@ -483,7 +484,7 @@ class Puzzle:
         return verdict("wrong", headline, text, accesses, shown, seed=wrong_at)
 
     def _reused(self, told: str, lines: str, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> str:
-        """A finding about a slot that is written too early, with what the answer waits for and in which line."""
+        """A finding about a slot that is written too early, with the answer's wait and its line."""
         waits = [n for n, line in enumerate(self._code(lines).split("\n"), start=2) if _WAIT.search(line)]
         why = _NO_CREDIT
         if self.frees and waits:
@@ -492,7 +493,7 @@ class Puzzle:
                 f"too little of `{self.frees}`, or not every time" if looks else f"something else than `{self.frees}`"
             )
             why = f"line {waits[0]} of your cell waits for {what}"
-            if told.startswith("race: ") and "of your cell" not in told:  # within a rank it has no name of its own
+            if told.startswith("race: ") and "of your cell" not in told:  # within a rank there is a plainer message
                 return re.sub(r"  remedy: .*", f"  reason: {why}\n  remedy: credit before reuse", told)
         passed = (
             rf"  slot reused: \g<who> waits in \g<at> for \g<was>, which was there until \g<by> made it \g<is>: "
@@ -518,7 +519,7 @@ class Puzzle:
         return namespace
 
     def raised(self, error: Exception) -> str:
-        """An exception in the learner's lines, with its line."""
+        """A message for an exception in the learner's lines, with its line."""
         at, trace = 0, error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == self.filename:
@@ -538,11 +539,11 @@ class Puzzle:
         return re.sub(places, lambda m: self._line(int(m[1] or m[2]), lines), text)
 
     def _told(self, text: str, attempt: _Attempt, lines: str) -> str:
-        """What is said of a run, in the learner's words."""
+        """A message about a run, in the learner's terms."""
         return self._in_cell(attempt.named(_INSIDE.sub("", text)), lines)
 
     def _line_names(self, lines: str) -> list[str]:
-        """What the lines of the source are called where it is shown: "cell 2", "template 9"."""
+        """The displayed names of the source's lines: "cell 2", "template 9"."""
         names = (self._line(number, lines) for number in range(1, self.source(lines).count("\n") + 2))
         return [re.sub(r"line (\d+) of (?:your|the) (\w+)", r"\2 \1", name) for name in names]
 
@@ -553,12 +554,12 @@ class Puzzle:
         height = ours.strip("\n").count("\n") + 1
         if before < number <= before + height:
             return f"line {number - before + dropped + 1} of your cell"
-        # The template is shown with its own numbers: there, one line stands for all of the learner's.
+        # The template is shown with its own numbers: there, one line represents all of the learner's.
         return f"line {number if number <= before else number - height + 1} of the template"
 
 
 def _braces(code: str) -> str:
-    """What a compiler says of a missing or stray brace is rarely where it is."""
+    """A message about a missing or stray brace, which compilers report far from its place."""
     opened, closed = code.count("{"), code.count("}")
     if opened == closed:
         return ""
@@ -566,7 +567,7 @@ def _braces(code: str) -> str:
 
 
 def _short(finding: Finding) -> str:
-    """A finding without what only a long program needs."""
+    """A finding without the parts that only a long program needs."""
     lines = [f"{finding.kind}: {finding.message}"]
     for side in dict.fromkeys(each for each in (finding.first, finding.second) if each is not None):
         by = " (by the NIC)" if side.operation else ""
@@ -580,7 +581,7 @@ def _short(finding: Finding) -> str:
 
 @dataclass
 class _Attempt:
-    """One answer while it runs: its code, and what the benches of its ranks have seen."""
+    """A running answer: its code, and observations of its ranks' benches."""
 
     puzzle: Puzzle
     kernels: Kernels | None
@@ -596,13 +597,13 @@ class _Attempt:
         return self.kernels(name)
 
     def named(self, text: str) -> str:
-        """Addresses in symmetric heaps as words of the arrays that lie there."""
+        """Replaces addresses in symmetric heaps by words of the arrays there."""
 
         def name(match: re.Match[str]) -> str:
             offset = int(match[2], 16)
             of = f" of rank {match[1]}" if match[1] else ""
             for begin, array in self.symmetric.items():
-                if 0 <= offset - begin < 2 * array.words * array.word_bytes:  # behind it, nothing else lies so near
+                if 0 <= offset - begin < 2 * array.words * array.word_bytes:  # no other array is so close behind it
                     return f"{array.name}[{(offset - begin) // array.word_bytes}]{of}"
             return match[0]
 

@@ -1,6 +1,6 @@
-// Exercise 04_proxy_ring, version 1. Leave this line: ep_lib reads it.
-// Commands from a kernel to a thread of the host, the proxy, which carries them out: for NICs that a GPU cannot drive
-// itself, and for the copy engine. The design is UCCL's: a lock-free ring in memory that host and GPU share.
+// Exercise 04_proxy_ring, version 2. Leave this line: ep_lib reads it.
+// Commands from a kernel to a thread of the host, the proxy, which carries them out: a lock-free ring in memory that both
+// see. <ep/proxy_command.cuh> has the structs.
 //
 //     kernel (any thread)                                        proxy (one thread for each ring)
 //     1. reserve a number: head += 1
@@ -8,116 +8,48 @@
 //     3. fill the slot, then its `number` with release  ---->    4. acquires the slot's `number`
 //                                                                5. copies the command out of the slot
 //     next round in this slot                    taken  <----    6. returns the credit
-//                                                                7. posts it: NIC, copy engine, shared memory
+//                                                                7. posts it
 //     proxy_flush                            completed  <----    8. it and all before it are done
 //
-// Many threads may push into a ring, and its commands are carried out in the order of their numbers. Each slot says
-// itself when it is full, so a slow thread holds up those behind it, but loses nothing, and no lock is needed. A ring for
-// each block or warp keeps them out of each other's way.
-//
-// The rules that the checker watches:
-//   * The data comes before the push. The push releases what its thread did before, and what reached it through a
-//     barrier; the proxy acquires it, then reads the source. So other threads' data needs a __syncwarp or __syncthreads
-//     before the push, as a signal does (<ep/signal.cuh>).
-//   * A slot is filled after its credit was acquired, or a command is overwritten that the proxy has not read.
-//   * `taken` is no completion: the source may be overwritten after proxy_flush or proxy_wait only.
-//
-// Over PCIe, in a sealed ring, two things of the above would cost a microsecond each, measured on an H200:
-//   * A release at system scope waits until the host's memory has acknowledged all stores before it: 1.5 us. The parts of
-//     a sealed slot need no order, since each has a seal, and are stored behind a fence at GPU scope. It is enough for
-//     the source, which lies in this GPU's memory: copy engine and NIC read that through the same L2 cache. HAZARD: it
-//     orders no plain stores to the memory of *others* before the command. Follow them by a signal of their own.
-//   * A look at `completed` crosses PCIe and back, 1.2 us, and the answer is never there at once. So the first look waits a
-//     little, else it would only hold up the second one.
-//
-// Exercise 04_proxy_ring replaces this file by the learner's.
+// Many threads may push into a ring. A slot says itself when it is full, so a slow thread holds up those behind it, loses
+// nothing, and needs no lock. Exercise 04_proxy_ring replaces this file by the learner's.
 #pragma once
 #include <ep/peer.cuh>
 #include <ep/proxy_command.cuh>
 #include <ep/wait.cuh>
 
 namespace ep {
-namespace detail {
 
-EP_DEVICE int4 two_words(uint64_t low, uint64_t high) {
-    return make_int4(static_cast<int>(low), static_cast<int>(low >> 32), static_cast<int>(high),
-                     static_cast<int>(high >> 32));
-}
-
-// Before the reservation, so that both are on their way at once: in a sealed ring, proxy_fill's fence comes behind this load.
-EP_DEVICE uint64_t proxy_known_room(const ProxyRing& ring) {
-    return ring.sealed ? ld_relaxed_gpu_u64(&ring.producer->room) : 0;
-}
-
-EP_DEVICE bool proxy_wait_for_room(const ProxyRing& ring, uint64_t number, uint64_t known_room, int peer) {
+// One thread waits until the slot of command `number` is free. `peer`: whom the command is for, which the report of a wait
+// that gave up names. False after the time limit.
+EP_DEVICE bool proxy_wait_for_room(const ProxyRing& ring, uint64_t number, int peer) {
     // TASK 1 (3 points): wait for room
     // Command `number` takes the slot of command number - num_slots, which must have been taken: taken >= number
     // - num_slots + 1. The first num_slots commands find their slots empty; counts are unsigned. The credit is
     // ring.credits->taken, which the proxy releases at system scope. Wait with wait_until_ge(pointer, value,
     // {kPhaseProxy, peer, -1}), and return what it returns.
-    // The library also remembers the last credit that it saw in ring.producer->room, in the GPU's own memory, so
-    // that most pushes need not look across PCIe (known_room is what was read of it early). You may leave that
-    // out. If you do it: which kind of load and store does it take, so that the next thread may rely on what
-    // this one acquired?
     assert(!"Task 1 is still to do: wait for room");
     return false;
     // end of TASK 1
 }
 
-EP_DEVICE ProxyCommand* proxy_slot(const ProxyRing& ring, uint64_t number) {
-    return ring.slots + (number & (ring.num_slots - 1));
-}
-
-EP_DEVICE uint64_t proxy_what(const ProxyCommand& c) {  // the word of op, peer and queue pair
-    return static_cast<uint64_t>(c.op) | static_cast<uint64_t>(c.peer) << 16 |
-           static_cast<uint64_t>(c.queue_pair) << 32;
-}
-
-// Four stores of 16 bytes, each with a seal.
-EP_DEVICE void proxy_fill_sealed(const ProxyRing& ring, const ProxyCommand& c, uint64_t number) {
-    const uint64_t seal = (number + 1) << kProxySealShift;
-    uint64_t* const parts = reinterpret_cast<uint64_t*>(proxy_slot(ring, number));
-    fence_gpu();
-    st_relaxed_sys_u64x2(parts, c.target, seal | (c.source & kProxyOffsetMask));
-    st_relaxed_sys_u64x2(parts + 2, c.bytes, seal | (c.signal & kProxyOffsetMask));
-    st_relaxed_sys_u64x2(parts + 4, c.value, seal | proxy_what(c));
-    st_relaxed_sys_u64x2(parts + 6, 0, number + 1);
-}
-
-// Elsewhere the last store's upper half is released.
-EP_DEVICE void proxy_fill(const ProxyRing& ring, const ProxyCommand& c, uint64_t number) {
-    if (ring.sealed) return proxy_fill_sealed(ring, c, number);
+// One thread fills the slot of command `number`, which is free, and publishes it: with what this thread wrote before, and
+// what reached it through a barrier.
+EP_DEVICE void proxy_fill(const ProxyRing& ring, const ProxyCommand& command, uint64_t number) {
     // TASK 2 (3 points): fill a slot and publish it
-    // All of the command goes into proxy_slot(ring, number), and `number` last: the proxy takes the slot when it
-    // says number + 1. It reads the other words right after that, on a CPU: which store, at which scope?
-    // (slot->place = call_site() is for the emulator's reports, and not needed.)
+    // Slot number % num_slots of ring.slots. Its words target to queue_pair are the command's, and `number`
+    // comes last: the proxy takes the slot when it says number + 1. It reads the other words right after that,
+    // on a CPU: which store, at which scope?
     assert(!"Task 2 is still to do: fill a slot and publish it");
     // end of TASK 2
 }
 
-// As long as the proxy takes at least, from the push's arrival to its store: a quarter of a microsecond. A nanosleep is too
-// coarse for that.
-constexpr int64_t kProxyAnswerCycles = 500;
-
-// Waits until so many commands are done.
-EP_DEVICE bool proxy_wait_for(const ProxyRing& ring, uint64_t count) {
-    if (ring.sealed) {
-        for (const int64_t begin = clock_cycles(); clock_cycles() - begin < kProxyAnswerCycles;) {
-        }
-    }
-    return wait_until_ge(&ring.credits->completed, count, {kPhaseProxy, -1, -1});
-}
-
-}  // namespace detail
-
-// Pushes one command; `number` becomes its number. False after the time limit: return from the kernel then. The number
-// stays reserved, so the ring is of no use after that. The ring is passed by value: loads of its fields between the steps
-// took as long as the answer of the proxy.
-EP_DEVICE bool proxy_push(ProxyRing ring, const ProxyCommand& command, uint64_t* number = nullptr) {
+// One thread pushes a command; *number becomes its number. False after the time limit: return from the kernel then. The
+// number stays reserved, so the ring is of no use after that.
+EP_DEVICE bool proxy_push(const ProxyRing& ring, const ProxyCommand& command, uint64_t* number = nullptr) {
     // TASK 3 (2 points): push by one thread
     // Reserve a number (atom_add_relaxed_gpu_u64 on ring.producer->head), tell it to the caller if `number` is
-    // not null, wait for room (detail::proxy_wait_for_room(ring, number, 0, command.peer)), fill
-    // (detail::proxy_fill). False if there is no room after the time limit.
+    // not null, wait for room, fill. False if there is no room after the time limit.
     assert(!"Task 3 is still to do: push by one thread");
     return false;
     // end of TASK 3
@@ -125,7 +57,8 @@ EP_DEVICE bool proxy_push(ProxyRing ring, const ProxyCommand& command, uint64_t*
 
 // Pushes the commands of the first `count` lanes, in their order, with one reservation and one look at the credit. All 32
 // lanes call.
-EP_DEVICE bool proxy_push_warp(ProxyRing ring, const ProxyCommand& command, int count, uint64_t* number = nullptr) {
+EP_DEVICE bool proxy_push_warp(const ProxyRing& ring, const ProxyCommand& command, int count,
+                               uint64_t* number = nullptr) {
     // TASK 4 (4 points): push by a warp
     // Lane 0 reserves `count` numbers with one addition, and waits until the LAST of them has room. All lanes
     // learn the first number and whether there is room (__shfl_sync), and what lane 0 acquired: which barrier?
@@ -136,70 +69,24 @@ EP_DEVICE bool proxy_push_warp(ProxyRing ring, const ProxyCommand& command, int 
     // end of TASK 4
 }
 
-// Waits until a command is done, and all that have smaller numbers in its ring. False after the time limit.
+// One thread waits until a command is done, and all that have smaller numbers in its ring: the source may be overwritten
+// then, and the target is written. False after the time limit.
 EP_DEVICE bool proxy_wait(const ProxyRing& ring, uint64_t number) {
     // TASK 5a (2 points for 5a and 5b together): wait until commands are done
-    // detail::proxy_wait_for(ring, count) waits until `count` commands are done, those with the smallest
-    // numbers. How many are that when command `number` is among them, the first of which has number 0?
+    // ring.credits->completed commands are done, those with the smallest numbers. How many are that when command
+    // `number` is among them, the first of which has number 0? Wait as in task 1; no peer is meant (-1).
     assert(!"Task 5a is still to do: wait until commands are done");
     return false;
     // end of TASK 5a
 }
 
-// Waits until all that was pushed into the ring before is done, by this thread or by threads that have synchronised with
-// it.
+// The same for all that was pushed into the ring before, by this thread or by threads that have synchronised with it.
 EP_DEVICE bool proxy_flush(const ProxyRing& ring) {
     // TASK 5b (2 points for 5a and 5b together): wait until commands are done
     // How many commands were pushed up to now? ring.producer->head says so.
     assert(!"Task 5b is still to do: wait until commands are done");
     return false;
     // end of TASK 5b
-}
-
-// ---- Commands, made from this rank's pointers into the symmetric heap --------------------------------------------------
-
-EP_DEVICE uint64_t heap_offset(const void* mine) {
-    return reinterpret_cast<uint64_t>(mine) - reinterpret_cast<uint64_t>(detail::heap_base(rank()));
-}
-
-EP_DEVICE ProxyCommand proxy_command(ProxyOp op, int peer, int queue_pair = 0) {
-    ProxyCommand command = {};
-    command.op = op;
-    command.peer = static_cast<uint16_t>(peer);
-    command.queue_pair = static_cast<uint16_t>(queue_pair);
-    return command;
-}
-
-EP_DEVICE ProxyCommand proxy_write(void* dst_mine, const void* src, size_t bytes, int peer, int queue_pair = 0) {
-    ProxyCommand command = proxy_command(kProxyWrite, peer, queue_pair);
-    command.target = heap_offset(dst_mine);
-    command.source = heap_offset(src);
-    command.bytes = bytes;
-    return command;
-}
-
-EP_DEVICE ProxyCommand proxy_write_signal(void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine,
-                                          uint64_t value, bool add, int peer, int queue_pair = 0) {
-    ProxyCommand command = proxy_write(dst_mine, src, bytes, peer, queue_pair);
-    command.op = add ? kProxyWriteAddSignal : kProxyWriteSetSignal;
-    command.signal = heap_offset(signal_mine);
-    command.value = value;
-    return command;
-}
-
-EP_DEVICE ProxyCommand proxy_add(void* counter_mine, uint64_t value, int size, int peer, int queue_pair = 0) {
-    ProxyCommand command = proxy_command(size == sizeof(uint32_t) ? kProxyAdd32 : kProxyAdd64, peer, queue_pair);
-    command.signal = heap_offset(counter_mine);
-    command.value = value;
-    return command;
-}
-
-EP_DEVICE ProxyCommand proxy_read(void* dst, const void* src_mine, size_t bytes, int peer, int queue_pair = 0) {
-    ProxyCommand command = proxy_command(kProxyRead, peer, queue_pair);
-    command.target = heap_offset(dst);
-    command.source = heap_offset(src_mine);
-    command.bytes = bytes;
-    return command;
 }
 
 }  // namespace ep

@@ -1,5 +1,5 @@
 // CUB's own header with its shuffles as calls. The rest of its inline PTX (bit fields, matches) stays: it compiles as
-// long as nothing uses it.
+// long as it is unused.
 #pragma once
 #include <cub/util_type.cuh>
 #include <ep_emulator/cub.h>

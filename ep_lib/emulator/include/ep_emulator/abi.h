@@ -12,7 +12,7 @@ struct epemu_dim3 {
     unsigned x, y, z;
 };
 
-// What never changes for a fiber: the compiler may fold repeated calls.
+// These never change for a fiber: the compiler may fold repeated calls.
 #define EPEMU_CONST __attribute__((const))
 
 // ---- where am I among the ranks -------------------------------------------------------------------------------
@@ -23,9 +23,9 @@ EPEMU_CONST uint64_t epemu_heap_bytes();
 
 // ---- block and warp -------------------------------------------------------------------------------------------
 enum epemu_barrier_op { EPEMU_BARRIER, EPEMU_BARRIER_COUNT, EPEMU_BARRIER_AND, EPEMU_BARRIER_OR };
-// `site` tells calls in the source apart, whatever the compiler makes of them.
+// `site` identifies the call in the source, even if the compiler merges or copies calls.
 int epemu_syncthreads(int barrier_op, int predicate, unsigned site);
-// One of a block's 16 barriers, for `threads` of its threads; 0: for all.
+// One of a block's 16 named barriers, for `threads` of its threads; 0: all.
 void epemu_named_barrier(unsigned id, unsigned threads);
 
 enum epemu_warp_op {
@@ -81,10 +81,10 @@ enum epemu_atomic_op {
 };
 // Returns the old value, zero-extended. size: 1, 2, 4 or 8 (ADD_F32: 4, ADD_F64: 8).
 uint64_t epemu_atomic(int atomic_op, void* address, uint64_t value, uint64_t compare, int size, int order, int scope);
-// What an atomic has found, for who uses that: where nobody does, compilers leave this out, and it was no look.
+// The old value of an atomic. If the program does not use it, compilers drop this call, and the atomic was no poll.
 EPEMU_CONST uint64_t epemu_found(const void* address, uint64_t old);
 
-// The same for 16 bytes: EPEMU_ATOMIC_EXCH or _CAS. What was there goes to `old`.
+// The same for 16 bytes: EPEMU_ATOMIC_EXCH or _CAS. `old` receives the old value.
 void epemu_atomic16(int atomic_op, void* address, const void* value, const void* compare, void* old, int order,
                     int scope);
 
@@ -98,7 +98,7 @@ void epemu_free(void* pointer);
 // while the queue pair is full. A NIC reads its source late and moves data in pieces.
 bool epemu_reachable(int rank);  // by loads and stores: the rank itself, and P2P peers of its node
 int epemu_num_queue_pairs();
-bool epemu_keeps_order();  // rc: a queue pair delivers in the order in which it was given operations
+bool epemu_keeps_order();  // rc: a queue pair delivers operations in posting order
 enum epemu_signal_op { EPEMU_SIGNAL_SET, EPEMU_SIGNAL_ADD };
 void epemu_net_put(int rank, int queue_pair, void* remote, const void* local, size_t bytes);
 void epemu_net_get(int rank, int queue_pair, void* local, const void* remote, size_t bytes);
@@ -106,11 +106,11 @@ void epemu_net_get(int rank, int queue_pair, void* local, const void* remote, si
 void epemu_net_put_signal(int rank, int queue_pair, void* remote, const void* local, size_t bytes, uint64_t* signal,
                           uint64_t value, int signal_op);
 void epemu_net_atomic(int rank, int queue_pair, void* remote, uint64_t value, int size, int signal_op);
-void epemu_net_fence(int rank, int queue_pair);  // -1: all; what is posted later stays behind what was posted before
-void epemu_net_quiet(int rank, int queue_pair);  // -1: all; waits until everything posted there is done
+void epemu_net_fence(int rank, int queue_pair);  // -1: all; later operations stay behind earlier ones
+void epemu_net_quiet(int rank, int queue_pair);  // -1: all; waits until all operations posted there are done
 
-// A proxy posts for the threads that asked it to. Where they ask, epemu_call_site() gives the place a number; what the
-// proxy posts after epemu_on_behalf(number) is reported as posted there, until the next call. 0: for itself.
+// A proxy posts operations for other threads. epemu_call_site() numbers the caller's line; operations that the proxy
+// posts after epemu_on_behalf(number) are reported at that line, until the next call. 0: for itself.
 uint64_t epemu_call_site();
 void epemu_on_behalf(uint64_t place);
 
@@ -125,21 +125,21 @@ void epemu_bulk_commit();
 void epemu_bulk_wait_groups(int but, bool written);  // until all but the last `but` groups are read, or written too
 void epemu_proxy_fence();
 
-// ---- copies to shared memory that a thread posts and waits for (cp.async): any lane; of 4, 8 or 16 bytes, of which
-// those behind `source_bytes` become 0. In virtual time they are made at once, and none of these is called.
+// ---- copies to shared memory by cp.async, which any lane posts and waits for: 4, 8 or 16 bytes; those behind
+// `source_bytes` become 0. In virtual time, copies are immediate and these functions are not called.
 void epemu_copy_async(void* shared, const void* global, uint32_t bytes, uint32_t source_bytes);
 void epemu_copy_commit();
-void epemu_copy_wait(uint32_t but);  // until all but the last `but` groups are there
+void epemu_copy_wait(uint32_t but);  // until all but the last `but` groups are complete
 
 // ---- what kernels say about themselves ------------------------------------------------------------------------
 void epemu_trace_value(const char* name, double value);  // ep::trace_value; does nothing without virtual time
 
 // ---- time, text, ends -----------------------------------------------------------------------------------------
 long long epemu_clock64();                // virtual cycles of this block; grows with every call
-int epemu_polls_per_clock();              // after so many looks a wait asks for the time
-void epemu_only_looks(bool from_now_on);  // the thread is in a wait of ep::look_until
+int epemu_polls_per_clock();              // a wait reads the clock once in so many polls
+void epemu_only_looks(bool from_now_on);  // the thread is in ep::look_until
 uint64_t epemu_globaltimer();             // virtual nanoseconds, the same clock on all ranks
-uint64_t epemu_limit_timer();             // the same, for the limit of a wait that is over long before
+uint64_t epemu_limit_timer();             // the same, for a time limit that the wait is not expected to reach
 void epemu_nanosleep(unsigned ns);
 void epemu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void epemu_trap(const char* why);

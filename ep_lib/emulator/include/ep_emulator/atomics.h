@@ -13,7 +13,7 @@ EPEMU_INLINE T atomic(epemu_atomic_op op, T* address, T value, T compare, epemu_
     return from_bits<T>(epemu_found(address, old));
 }
 
-// For types whose addition is ours to do (half, bfloat16 and their pairs): a compare-and-swap loop on the bits.
+// For types without a hardware addition (half, bfloat16 and their pairs): a compare-and-swap loop on the bits.
 template <typename T, typename Add>
 EPEMU_INLINE T atomic_add_by_cas(T* address, Add add, epemu_scope scope) {
     uint64_t seen = epemu_load(address, sizeof(T), EPEMU_RELAXED, scope);

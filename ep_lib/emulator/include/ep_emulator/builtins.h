@@ -4,12 +4,12 @@
 
 // Inlined, so that a fault inside is reported in the caller's function; debuggers and addr2line -i give its line.
 #define EPEMU_INLINE inline __attribute__((always_inline, artificial, unused))
-// CUDA's C-named functions that glibc declares too (clock, __expf): our definition serves this translation unit.
+// CUDA's C-named functions that glibc declares too (clock, __expf): this translation unit uses our definition.
 #define EPEMU_C_INLINE extern "C" inline __attribute__((always_inline, artificial, unused))
 
 // ---- indices --------------------------------------------------------------------------------------------------
-// Variables of the runtime, which changes them when another thread goes on. They are const, so that the compiler keeps what
-// it has read, and g++ tells the sanitizer of no read: of dim3, which has a constructor, it would.
+// Variables of the runtime, which changes them when it switches threads. They are const, so that the compiler keeps
+// values it has read, and g++ does not instrument reads (which it would for dim3, a type with a constructor).
 struct EpEmulatorDim {
     unsigned x, y, z;
     constexpr operator dim3() const { return dim3(x, y, z); }
@@ -24,13 +24,13 @@ EPEMU_INDEX(EpEmulatorDim, gridDim, epemu_grid_dim)
 static constexpr int warpSize = 32;
 
 // ---- block barriers -------------------------------------------------------------------------------------------
-// The default argument is evaluated where the barrier is called: line and column tell two barriers apart.
+// The default argument is evaluated at the call: its line and column identify the barrier.
 #ifdef __clang__
 #define EPEMU_SITE (__builtin_LINE() << 10 | __builtin_COLUMN())
 #else
 namespace std {
 struct source_location {
-    struct __impl {  // what g++ fills in; <source_location> itself is C++20's
+    struct __impl {  // filled in by g++; <source_location> itself is C++20's
         const char* _M_file_name;
         const char* _M_function_name;
         unsigned _M_line, _M_column;
@@ -62,7 +62,8 @@ EPEMU_INLINE void __barrier_sync(unsigned id, unsigned site = EPEMU_SITE) {
 }
 EPEMU_INLINE void __barrier_sync_count(unsigned id, unsigned threads) { epemu_named_barrier(id, threads); }
 
-// Programmatic dependent launches, which ep_lib does not make: the kernel before has ended, and none waits for a trigger.
+// Programmatic dependent launches, which ep_lib does not use: the previous kernel has ended, and no kernel waits for a
+// trigger.
 EPEMU_INLINE void cudaGridDependencySynchronize() {}
 EPEMU_INLINE void cudaTriggerProgrammaticLaunchCompletion() {}
 
@@ -85,7 +86,7 @@ EPEMU_INLINE void __brkpt() { epemu_trap("__brkpt()"); }
 #define __brkpoint() __brkpt()
 EPEMU_INLINE void __prof_trigger(int) {}
 
-// An assumption that does not hold is a bug: the emulator says so, where a GPU would go on with nonsense.
+// A false assumption is a bug: the emulator reports it, where a GPU would continue with wrong values.
 #define __builtin_assume(condition) ((condition) ? (void)0 : epemu_trap("__builtin_assume(" #condition ") is false"))
 #define __assume(condition) ((condition) ? (void)0 : epemu_trap("__assume(" #condition ") is false"))
 EPEMU_INLINE void __nv_assume_unreachable() { epemu_trap("unreachable code reached"); }
@@ -115,7 +116,7 @@ EPEMU_INLINE void* __cvta_constant_to_generic(size_t address) { return reinterpr
 EPEMU_INLINE unsigned __isShared(const void* pointer) {
     return __cvta_generic_to_shared(pointer) < ep_emulator::kMaxSharedBytes;
 }
-// A thread's stack is small: what lies near this call's frame is local memory.
+// A thread's stack is small: addresses near this call's frame are local memory.
 EPEMU_INLINE unsigned __isLocal(const void* pointer) {
     constexpr ptrdiff_t kStackBytes = 16 * 1024;
     const ptrdiff_t distance = static_cast<const char*>(pointer) - static_cast<char*>(__builtin_frame_address(0));

@@ -1,7 +1,7 @@
 // Loads and stores with a cache hint (__ldg, __ldcs, __stcg, ...), for the scalar and vector types that CUDA takes.
 //
-// All of them are ordinary accesses of the kernel, so bounds are checked and races seen. __ldcg and __ldcv are also
-// polls: on a GPU they reach L2 or memory every time, so here they are volatile loads, which let other threads run.
+// All are ordinary accesses of the kernel, so the checker sees bounds and races. __ldcg and __ldcv are also polls: on a
+// GPU they reach L2 or memory every time, so here they are volatile loads, which let other threads run.
 #pragma once
 #include <ep_emulator/builtins.h>
 

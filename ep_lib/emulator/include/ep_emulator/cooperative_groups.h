@@ -8,7 +8,7 @@
 #include <ep_emulator/unsupported.h>
 #include <ep_emulator/warp.h>
 
-// These headers of NVIDIA need NVIDIA's groups; what they have is below.
+// These headers of NVIDIA need NVIDIA's groups; their contents are below.
 #define _COOPERATIVE_GROUPS_REDUCE_H
 #define _COOPERATIVE_GROUPS_SCAN_H
 #define _COOPERATIVE_GROUPS_MEMCPY_ASYNC
@@ -42,8 +42,8 @@ class thread_block {
 };
 EPEMU_INLINE thread_block this_thread_block() { return {}; }
 
-// Of blocks that have come to a grid's barrier: each adds one, and the first block what turns the highest bit when all
-// have. A kernel that has no such barrier has no such variable.
+// The counter of a grid's barrier: each block adds one, and the first block adds the amount that flips the highest bit
+// once all have arrived. A kernel without such a barrier has no such variable.
 template <typename T = unsigned>
 struct grid_barrier {
     static inline T arrived = 0;
@@ -92,8 +92,7 @@ class cluster_group_of {
 };
 using cluster_group = cluster_group_of<>;
 template <typename T = void>
-EPEMU_INLINE grid_group this_cluster() {
-    static_assert(ep_emulator::kNever<T>, EPEMU_NO_CLUSTERS("this_cluster"));
+EPEMU_INLINE cluster_group_of<T> this_cluster() {
     return {};
 }
 
@@ -133,7 +132,7 @@ class coalesced_group {
     }
     static unsigned meta_group_rank() { return 0; }
     static unsigned meta_group_size() { return 1; }
-    unsigned mask() const { return mask_; }  // not of CUDA: for the functions below
+    unsigned mask() const { return mask_; }  // not in CUDA: for the functions below
 
   protected:
     template <typename T>
@@ -152,7 +151,7 @@ class coalesced_group {
 };
 EPEMU_INLINE coalesced_group coalesced_threads() { return coalesced_group(__activemask()); }
 
-// A block, or lanes of one of its warps: which of them is known when the kernel runs.
+// A block, or lanes of one of its warps, known at run time.
 class thread_group {
   public:
     thread_group(const thread_block&) : lanes_(0), is_block_(true) {}
@@ -160,7 +159,7 @@ class thread_group {
     unsigned long long size() const { return is_block_ ? thread_block::size() : lanes_.size(); }
     unsigned long long thread_rank() const { return is_block_ ? thread_block::thread_rank() : lanes_.thread_rank(); }
     void sync(unsigned site = EPEMU_SITE) const { is_block_ ? thread_block::sync(site) : lanes_.sync(); }
-    // Not of CUDA: groups of so many threads with consecutive ranks, of which the caller's is the result.
+    // Not in CUDA: splits the group into groups of `threads` consecutive ranks; returns the caller's.
     coalesced_group part(unsigned threads) const {
         if (threads == 0 || threads > warpSize || (threads & (threads - 1)) != 0)
             epemu_trap("tiled_partition into groups that do not have 1, 2, 4, 8, 16 or 32 threads");
@@ -188,7 +187,7 @@ class thread_block_tile : public coalesced_group {
   public:
     thread_block_tile()
         : coalesced_group((Size == 32 ? 0xffffffffu : (1u << (Size % 32)) - 1) << (lane() / Size * Size)) {}
-    // That of any parent is one of no parent.
+    // A tile of any parent converts to a tile without one.
     template <typename Other>
     thread_block_tile(const thread_block_tile<Size, Other>&) : thread_block_tile() {}
     static constexpr unsigned num_threads() { return Size; }
@@ -278,7 +277,7 @@ template <typename Group, typename T>
 EPEMU_INLINE T inclusive_scan(const Group& group, T value) {
     return inclusive_scan(group, value, plus<T>());
 }
-// The first thread gets the identity of the operation, which only plus has: T() else.
+// The first thread gets the identity of plus, else T().
 template <typename Group, typename T, typename Operation>
 EPEMU_INLINE auto exclusive_scan(const Group& group, T value, Operation operation) -> T {
     const T before = group.shfl_up(inclusive_scan(group, value, operation), 1);
@@ -298,7 +297,7 @@ struct RelaxedOrder {  // memory_order_relaxed of whichever atomic it is
         return static_cast<Order>(0);
     }
 };
-// Of a reduction's result: into a variable, into an atomic, or joined with what an atomic holds.
+// Stores a reduction's result: into a variable, into an atomic, or combined with an atomic's value.
 template <typename Group, typename T, typename Operation>
 EPEMU_INLINE void reduce_store_async(const Group& group, T* target, T value, Operation operation) {
     const T result = reduce(group, value, operation);
@@ -319,7 +318,7 @@ EPEMU_INLINE void reduce_update_async(const Group& group, Atomic&& target, T val
     }
 }
 
-// ---- one thread of the group calls: which one, CUDA leaves open ---------------------------------------------------------
+// ---- one thread of the group calls; CUDA does not define which ----------------------------------------------------------
 template <typename Group, typename Function, typename... Arguments>
 EPEMU_INLINE void invoke_one(const Group& group, Function&& function, Arguments&&... arguments) {
     if (group.thread_rank() == 0) std::forward<Function>(function)(std::forward<Arguments>(arguments)...);
@@ -331,7 +330,7 @@ EPEMU_INLINE auto invoke_one_broadcast(const Group& group, Function&& function, 
     return group.shfl(result, 0);
 }
 
-// A scan on top of what an atomic holds (cuda::atomic or cuda::atomic_ref), which grows by the sum of all.
+// A scan that starts from an atomic's value (cuda::atomic or cuda::atomic_ref) and adds the total to it.
 template <typename Group, typename Atomic, typename T>
 EPEMU_INLINE T inclusive_scan_update(const Group& group, Atomic&& total, T value) {
     const T sum = inclusive_scan(group, value);
@@ -354,7 +353,7 @@ template <typename Group, typename Bytes>
 EPEMU_INLINE void memcpy_async(const Group& group, void* target, const void* source, const Bytes& count) {
     memcpy_async(group, static_cast<char*>(target), static_cast<const char*>(source), count);
 }
-// In elements: as many as both have.
+// In elements: the smaller of both counts.
 template <typename Group, typename T, typename TargetCount, typename SourceCount>
 EPEMU_INLINE void memcpy_async(const Group& group, T* target, const TargetCount& target_count, const T* source,
                                const SourceCount& source_count) {

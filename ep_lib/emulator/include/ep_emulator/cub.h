@@ -5,7 +5,7 @@
 
 namespace ep_emulator {
 
-// shfl.sync of the PTX ISA: the lane that is read, and whether it is in the segment that `control` describes.
+// shfl.sync of the PTX ISA: the source lane, and whether it is in the segment that `control` describes.
 EPEMU_INLINE bool shuffle_lane(bool up, unsigned by, unsigned control, unsigned* source) {
     const unsigned lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize;
     const unsigned segment = control >> 8 & 31, last = (lane & segment) | (control & 31 & ~segment);

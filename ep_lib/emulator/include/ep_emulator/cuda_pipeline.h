@@ -1,5 +1,5 @@
-// Copies by cp.async, which a host does not have: in place of NVIDIA's cuda_pipeline_primitives.h, and of its
-// cuda_pipeline_helpers.h, of which nvcuda::experimental::pipeline is made.
+// Copies by cp.async, which a host does not have. Replaces NVIDIA's cuda_pipeline_primitives.h, and
+// cuda_pipeline_helpers.h, on which nvcuda::experimental::pipeline is built.
 #pragma once
 #define _CUDA_PIPELINE_PRIMITIVES_H_
 #define _CUDA_PIPELINE_HELPERS_H_
@@ -22,7 +22,7 @@
 
 namespace ep_emulator {
 
-// Of `bytes`, those behind `source_bytes` become 0.
+// Copies `bytes`; those behind `source_bytes` become 0.
 EPEMU_INLINE void copy_async(void* shared, const void* global, unsigned bytes, unsigned source_bytes) {
     if (!epemu_bulk_by_lanes()) return epemu_copy_async(shared, global, bytes, source_bytes);
     for (unsigned i = 0; i < bytes; i += 4) {
@@ -39,14 +39,14 @@ EPEMU_INLINE void copy_wait(unsigned but) {
     if (!epemu_bulk_by_lanes()) epemu_copy_wait(but);
 }
 
-// By cp.async where that can be, and what is too small for it at once.
+// Copies by cp.async where possible; smaller pieces are copied at once.
 template <typename Group, typename T>
 EPEMU_INLINE void copy_by_group(const Group& group, T* target, const T* source, size_t bytes) {
     auto* const to = reinterpret_cast<char*>(target);
     const auto* const from = reinterpret_cast<const char*>(source);
     const size_t size = group.size(), rank = group.thread_rank();
     const size_t odd = reinterpret_cast<size_t>(to) | reinterpret_cast<size_t>(from) | 16;
-    const size_t aligned = odd & -odd;  // both, to so many bytes
+    const size_t aligned = odd & -odd;  // alignment of both
     size_t done = 0;
     if (aligned >= 4 && __isShared(to) && __isGlobal(from)) {
         done = bytes / aligned * aligned;
@@ -72,7 +72,7 @@ EPEMU_INLINE void __pipeline_commit() { ep_emulator::copy_commit(); }
 EPEMU_INLINE void __pipeline_wait_prior(size_t prior) {
     ep_emulator::copy_wait(prior < 8 ? static_cast<unsigned>(prior) : 8);
 }
-// The barrier is one of threads here: they arrive when their copies are there.
+// Here the barrier counts only threads: each arrives when its copies are complete.
 template <typename Barrier>
 EPEMU_INLINE void __pipeline_arrive_on(Barrier*) {
     ep_emulator::copy_commit();

@@ -1,5 +1,5 @@
-// What a kernel's own code sees of CUDA's macros, and of NV_IF_TARGET, which is made of them. CUDA's headers are for the
-// host compiler here: host_view.h goes before each of them, and this one behind it (ep_lib/jit/gxx.py).
+// CUDA's macros as a kernel's own code sees them, and NV_IF_TARGET, which uses them. CUDA's headers see a host
+// compiler: ep_lib/jit/gxx.py puts host_view.h before each of them and this file after it.
 #define __CUDACC__ 1
 #define __CUDA_ARCH__ EPEMU_CUDA_ARCH
 #define __CUDACC_VER_MAJOR__ (CUDART_VERSION / 1000)

@@ -1,12 +1,12 @@
-// What cuda_fp16.h and cuda_bf16.h keep for the device: fused multiply-add, elementary functions, conversions with
-// other roundings. NVIDIA's host paths have the rest (arithmetic, comparisons, conversions to nearest).
+// The device-only part of cuda_fp16.h and cuda_bf16.h: fused multiply-add, elementary functions, conversions with other
+// roundings. NVIDIA's host paths have the rest (arithmetic, comparisons, conversions to nearest).
 //
 // Elementary functions are computed in float and rounded once; the device's last bit may differ.
 #pragma once
 #include <ep_emulator/math.h>
 
-// A template without a use for its parameter: where another version of NVIDIA's headers offers the function to the
-// host, overload resolution takes theirs, which is none.
+// A template with an unused parameter: if a version of NVIDIA's headers has the function for the host, overload
+// resolution prefers theirs, which is no template.
 #define EPEMU_UNLESS_NVIDIA_HAS_IT \
     template <int = 0>             \
     EPEMU_INLINE
@@ -25,8 +25,8 @@ EPEMU_INLINE __nv_bfloat16 narrow<__nv_bfloat16>(double x) {
     return __double2bfloat16(x);
 }
 
-// One rounding, as on the device. The product of two 16-bit numbers is exact in double; where the sum is not, its last
-// bit is made odd, so that rounding it again gives what rounding the exact sum gives.
+// One rounding, as on the device. The product of two 16-bit numbers is exact in double; if the sum is not, its last bit
+// is made odd, so that the second rounding gives the same as rounding the exact sum.
 template <typename T>
 EPEMU_INLINE T fused_multiply_add(T a, T b, T c) {
     const double product = static_cast<double>(widen(a)) * widen(b);
@@ -137,7 +137,7 @@ EPEMU_TO_INTEGERS(__nv_bfloat16, bfloat16)
 #undef EPEMU_TO_INTEGERS
 #undef EPEMU_TO_INTEGER
 
-// Integers to bfloat16: two roundings in one direction (integer to float, float to bfloat16) are as good as one.
+// Integers to bfloat16: two roundings in one direction (integer to float, float to bfloat16) equal one.
 #define EPEMU_TO_BFLOAT16(I, from, wide)                                   \
     EPEMU_UNLESS_NVIDIA_HAS_IT __nv_bfloat16 __##from##2bfloat16_rz(I x) { \
         return __float2bfloat16_rz(__##wide##2float_rz(x));                \

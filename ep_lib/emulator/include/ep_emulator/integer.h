@@ -138,7 +138,7 @@ EPEMU_DP2A(__dp2a_hi, 2)
 
 // ---- min and max ----------------------------------------------------------------------------------------------
 // In the global namespace, with the mixed pairs that CUDA has and their result types. std::min and std::max stay as
-// they are; with `using namespace std` these win, being no templates.
+// they are; with `using namespace std` these win, since they are no templates.
 #define EPEMU_MIN_MAX(R, A, B)                                                                \
     EPEMU_INLINE R min(A a, B b) {                                                            \
         return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); \

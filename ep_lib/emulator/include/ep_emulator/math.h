@@ -71,8 +71,8 @@ EPEMU_FLOAT_OPERATIONS(ru)
 EPEMU_FLOAT_OPERATIONS(rd)
 #undef EPEMU_MODE
 
-// To nearest, ties to even: plain arithmetic, of which the compiler makes no fused multiply-add. Apart from the others
-// before the operation too: a product that serves both is joined to nothing.
+// To nearest, ties to even: plain arithmetic, kept from becoming a fused multiply-add. The operands are separated as
+// well, so that no shared product is fused.
 #undef EPEMU_IN
 #undef EPEMU_TERM
 #undef EPEMU_DIRECTED
@@ -156,7 +156,7 @@ EPEMU_C_INLINE float __saturatef(float x) noexcept { return x > 0.0f ? (x < 1.0f
 
 // ---- CUDA's additions to <math.h>, and their float overloads --------------------------------------------------
 namespace ep_emulator {
-// sin(pi x): exact for whole and half numbers, since the argument is reduced before pi comes in.
+// sin(pi x): exact for whole and half numbers, since the argument is reduced before it is multiplied by pi.
 inline double sin_pi(double x) {
     const double r = std::remainder(x, 2.0), a = std::fabs(r);
     const double s = a <= 0.25   ? std::sin(M_PI * a)

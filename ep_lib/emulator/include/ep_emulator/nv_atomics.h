@@ -1,5 +1,5 @@
 // CUDA's atomics with an order and a scope as arguments: __nv_atomic_load, _store, _exchange, _compare_exchange,
-// _fetch_add and so on (CUDA 12.8), for 1, 2, 4, 8 and, where nothing is computed, 16 bytes.
+// _fetch_add and so on (CUDA 12.8), for 1, 2, 4, 8 and, without arithmetic, 16 bytes.
 #pragma once
 #include <ep_emulator/atomics.h>
 
@@ -37,7 +37,7 @@ constexpr epemu_scope nv_scope(int scope) {
 
 template <typename T>
 EPEMU_INLINE T nv_load(const T* address, int order, int scope) {
-    if constexpr (sizeof(T) == 16) {  // a compare-and-swap of nothing for nothing
+    if constexpr (sizeof(T) == 16) {  // a compare-and-swap of zero for zero
         T* writable = const_cast<T*>(address);
         const T zero{};
         return atomic16(EPEMU_ATOMIC_CAS, writable, zero, zero, nv_order(order), nv_scope(scope));

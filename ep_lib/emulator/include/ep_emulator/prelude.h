@@ -1,5 +1,5 @@
-// What a CUDA kernel may take for granted, for g++ and clang++: force-included (as a precompiled header) before the
-// user's own source, which then compiles unchanged.
+// The CUDA environment of a kernel for g++ and clang++: force-included (as a precompiled header) before the user's own
+// source, which then compiles unchanged.
 //
 // Order matters. System and NVIDIA headers come first, while CUDA's keywords still mean what those headers expect;
 // the keywords get the emulator's meaning last, just before the user's first line.
@@ -14,8 +14,8 @@ inline __attribute__((always_inline)) void* epemu_move_bits(void* to, const void
 }
 }  // namespace std
 
-// Calls, which the runtime sees: of short copies g++ makes moves when the sanitizer has been told of all accesses. Before
-// the headers whose templates copy by these: std::copy, std::char_traits.
+// memcpy and memmove as calls that the runtime sees: g++ would turn short copies into moves without instrumentation.
+// They come before headers whose templates use them: std::copy, std::char_traits.
 #define __builtin_memcpy(...) memcpy(__VA_ARGS__)
 #define __builtin_memmove(...) memmove(__VA_ARGS__)
 #define __builtin_memset(...) memset(__VA_ARGS__)
@@ -44,30 +44,31 @@ inline __attribute__((always_inline)) void* epemu_move_bits(void* to, const void
 #include <utility>
 
 // The rest of the C++ library takes a third of a small kernel's compilation, and few kernels use it: ep_lib/jit/gxx.py
-// looks. It cannot come later: <memory> and <string> use __attribute__((__noinline__)), which the macro below would break.
+// detects those. It cannot come later: <memory> and <string> use __attribute__((__noinline__)), which the macro below
+// would break.
 #ifdef EP_EMULATOR_CPP_LIBRARY
 #include <algorithm>
 #include <memory>
 #include <string>
 #endif
 
-// A user's <cooperative_groups.h> must not reach NVIDIA's, which is empty for a host compiler: ours takes its place.
+// A user's <cooperative_groups.h> must not reach NVIDIA's, which is empty for a host compiler: ours replaces it.
 #define _COOPERATIVE_GROUPS_H_
-// <device_launch_parameters.h> would declare threadIdx and its kin as variables.
+// <device_launch_parameters.h> would declare threadIdx and the like as variables.
 #define __DEVICE_LAUNCH_PARAMETERS_H__
-// <device_functions.h> would declare again what is here.
+// <device_functions.h> would redeclare these functions.
 #define __DEVICE_FUNCTIONS_H__
 
 // NVIDIA's own types and conversions, host paths: bit-exact with the device. cuda_runtime.h brings dim3, the vector
 // types and their make_ functions; it is included here so that a user's #include of it changes nothing.
 #include <cuda_runtime.h>
 #include <nv/target>
-// For host compilers the conversions are functions of their own, "static __attribute__((unused))", which call memcpy.
-// Inlined, with moves in its place, they work in registers: what is no memory on a GPU is no access here either.
+// For host compilers the conversions are functions ("static __attribute__((unused))") that call memcpy. Inlined, with
+// moves instead, they work in registers, as on a GPU, and make no memory accesses.
 #define memcpy epemu_move_bits
 #define unused unused, always_inline
 #include <cuda_fp16.h>
-// Those of bfloat16 take -0 for 0: half.h has others.
+// NVIDIA's bfloat16 minimum and maximum treat -0 as 0: half.h replaces them.
 #define __hmax_nan epemu_host_hmax_nan
 #define __hmin_nan epemu_host_hmin_nan
 #define __hmax2_nan epemu_host_hmax2_nan
@@ -131,7 +132,7 @@ inline __attribute__((always_inline)) void* epemu_move_bits(void* to, const void
 #include <ep_emulator/unsupported.h>
 #include <ep_emulator/warp.h>
 
-// ---- text and ends: last, since they are macros on names of the C library --------------------------------------
+// ---- text and ends: last, since they are macros with names of the C library -----------------------------------
 // Every <assert.h>, whenever included, ends in __assert_fail.
 #define __assert_fail epemu_assert_fail
 // Returns the number of its arguments, as CUDA's does. A function-like macro leaves `#include <cstdio>`, `&printf` and
@@ -147,12 +148,12 @@ using ::epemu_free;
 using ::epemu_malloc;
 using ::epemu_print;  // std::printf(...)
 }  // namespace std
-// In a kernel these are the device's own heap. `new` and `delete` come to it as well (ep_lib/jit/gxx.py).
+// In a kernel these use the device's heap. So do `new` and `delete` (ep_lib/jit/gxx.py).
 #define malloc(...) epemu_malloc(__VA_ARGS__)
 #define free(...) epemu_free(__VA_ARGS__)
 
 // CUDA lets alignas follow __shared__, C++ does not let it follow thread_local; a GNU attribute may stand anywhere.
-// The template takes what alignas takes: a type or a constant.
+// Like alignas, the template takes a type or a constant.
 namespace ep_emulator {
 template <typename T>
 constexpr size_t alignment() {

@@ -1,6 +1,6 @@
-// What CUDA has and the emulator has not: names that stop the compilation and say why, where plain C++ would print
-// pages about something undeclared. Inline PTX and what needs it (TMA, mbarrier, tensor cores) cannot be caught here:
-// the assembler complains, or <ep/platform.cuh> keeps it away.
+// CUDA features that the emulator lacks: names that stop the compilation with a reason, where plain C++ would print
+// pages of errors. Inline PTX and what needs it (TMA, mbarrier, tensor cores) cannot be caught here: the assembler
+// complains, or <ep/platform.cuh> keeps it away.
 #pragma once
 #include <ep_emulator/builtins.h>
 
@@ -9,7 +9,7 @@ template <typename...>
 constexpr bool kNever = false;
 }
 
-// Functions whose call, once the compiler cannot prove it dead, ends the compilation with this text.
+// Functions whose call ends the compilation with this text, unless the compiler proves the call dead.
 #define EPEMU_UNSUPPORTED(name, why)                                                             \
     template <typename... Arguments>                                                             \
     EPEMU_INLINE int name(Arguments...) {                                                        \
@@ -38,9 +38,10 @@ EPEMU_UNSUPPORTED(__clusterIdx, "thread-block clusters are not emulated; use blo
 EPEMU_UNSUPPORTED(__clusterDim, "thread-block clusters are not emulated; use blocks and atomics in global memory")
 #undef EPEMU_UNSUPPORTED
 
-// Textures and surfaces: templates over what they fetch, called as tex2D<float4>(object, x, y).
+// Textures and surfaces: templates over what they fetch, called as tex2D<float4>(object, x, y), or
+// surf2Dread(&value, object, x, y).
 #define EPEMU_UNSUPPORTED_FETCH(name)                                                                         \
-    template <typename T, typename... Arguments>                                                              \
+    template <typename T = void, typename... Arguments>                                                       \
     EPEMU_INLINE T name(Arguments...) {                                                                       \
         static_assert(ep_emulator::kNever<T>,                                                                 \
                       "the emulator has no " #name ": textures and surfaces are not emulated; use an array"); \

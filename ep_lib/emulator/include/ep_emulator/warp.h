@@ -4,8 +4,8 @@
 #include <ep_emulator/builtins.h>
 
 namespace ep_emulator {
-// The bits of a value of up to 8 bytes, and back. Numbers are converted: a memcpy is a call that the runtime looks at
-// (prelude.h), and a kernel that adds up BF16 would make two for each value.
+// The bits of a value of up to 8 bytes, and back. Numbers are converted: a memcpy is a call into the runtime
+// (prelude.h), and a kernel that sums BF16 would make two for each value.
 template <typename T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 template <typename T>
@@ -75,7 +75,8 @@ EPEMU_SHUFFLES(__nv_bfloat162)
 
 // ---- votes ----------------------------------------------------------------------------------------------------
 namespace ep_emulator {
-// The lanes that voted yes, and above them those that voted: of the mask, the ones that have not exited.
+// Low half: the lanes that voted yes. High half: those that voted, which are the lanes of the mask that have not
+// exited.
 EPEMU_INLINE uint64_t votes(unsigned mask, int predicate) {
     return epemu_warp(EPEMU_BALLOT, mask, predicate != 0, 0, warpSize);
 }

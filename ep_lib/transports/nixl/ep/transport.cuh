@@ -1,11 +1,11 @@
 // The operations of <ep/net.cuh> on NIXL's device API: UCX's device functions over NIXL's memory views.
 //
-// nixlPut and nixlAtomicAdd are thin covers of ucp_device_put and ucp_device_counter_inc; NIXL's wheels bring no device
-// headers, UCX's (libucx-cu12, libucx-cu13) do, so this calls what they would call. The host (heap.py)
-// registers every rank's heap with a NIXL agent and makes two memory views: of this rank's heap, and of all others'.
+// nixlPut and nixlAtomicAdd are thin wrappers of ucp_device_put and ucp_device_counter_inc; NIXL's wheels have no
+// device headers, UCX's (libucx-cu12, libucx-cu13) do, so this calls UCX directly. The host (heap.py) registers every
+// rank's heap with a NIXL agent and makes two memory views: of this rank's heap, and of all others'.
 //
-// What UCX's device functions do not have, and what stands in for it:
-//   quiet      each post is followed until it is complete, so that nothing is left to wait for. Over NVLink and PCIe a
+// Operations that UCX's device functions lack, and their replacements:
+//   quiet      each post waits until it is complete, so that nothing remains for quiet. Over NVLink and PCIe a
 //              put is complete when it returns (the threads themselves store); over a NIC this waits a round trip
 //   a fence    before every signal: ucp_device_counter_inc is a relaxed atomic, with a fence behind it and none before
 //   get, set   loads and stores to where UCX has mapped the peer's memory (ucp_device_get_ptr), as far as it has
@@ -37,7 +37,7 @@ namespace ep {
 namespace transport {
 
 using detail::reachable;
-constexpr unsigned kChannel = 0;  // UCX's word for a queue pair
+constexpr unsigned kChannel = 0;  // UCX's name for a queue pair
 
 EP_DEVICE int num_queue_pairs() { return 1; }
 EP_DEVICE bool keeps_order() { return false; }
@@ -54,14 +54,14 @@ EP_DEVICE void refused(int peer, ucs_status_t status) {
     record_fault(kFaultTransport, {kPhaseWrite, peer, -1}, static_cast<uint64_t>(-static_cast<int>(status)), 0);
 }
 
-// Follows what was just posted until it is done.
+// Waits until the last post is complete.
 template <ucs_device_level_t kLevel>
 EP_DEVICE void finish(int peer, ucs_status_t status, ucp_device_request_t* request) {
     while (status == UCS_INPROGRESS) status = ucp_device_progress_req<kLevel>(request);
     if (status != UCS_OK) refused(peer, status);
 }
 
-// Where this rank's loads and stores reach the peer's copy; null, and a fault, where they do not.
+// The address at which this rank's loads and stores reach the peer's copy; null, and a fault, if they do not.
 template <typename T>
 EP_DEVICE T* mapped(T* mine, int peer) {
     if (detail::reachable(peer)) return peer_ptr(mine, peer);
@@ -138,7 +138,7 @@ EP_DEVICE void net_put_signal_block(int peer, int qp, void* dst_mine, const void
     if (thread_in_block() == 0) nixl::signal(peer, qp, signal_mine, value, add);
 }
 EP_DEVICE void net_fence(int, int) { fence_sys(); }
-EP_DEVICE void net_quiet(int, int) {}  // ep::net_quiet has a fence for the stores, and nothing else is under way
+EP_DEVICE void net_quiet(int, int) {}  // ep::net_quiet has a fence for the stores, and no operation is pending
 
 }  // namespace transport
 }  // namespace ep

@@ -1,16 +1,16 @@
 // The operations of <ep/net.cuh> as calls of NVSHMEM's device library.
 //
-// NVSHMEM chooses how each peer is reached: loads and stores over NVLink or PCIe, or a NIC, driven by the GPU (IBGDA) or
-// by a CPU thread (InfiniBand, RoCE, EFA through libfabric). The symmetric heap lies in NVSHMEM's memory, so the address
-// of this rank's own copy is what its calls expect.
+// NVSHMEM chooses the path to each peer: loads and stores over NVLink or PCIe, or a NIC, driven by the GPU (IBGDA) or
+// by a CPU thread (InfiniBand, RoCE, EFA through libfabric). The symmetric heap is in NVSHMEM's memory, so its calls
+// take the address of this rank's own copy.
 //
-// NVSHMEM has no queue pairs in its interface: it spreads operations over its own, and quiet and fence are for all of
-// them. Both are stronger than what was asked for, never weaker.
+// NVSHMEM has no queue pairs in its interface: it spreads operations over its own, and quiet and fence apply to all of
+// them. Both are stronger than requested, never weaker.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/platform.cuh>
 
-// NVRTC cannot read all of <nvshmem.h>: these two hold the operations between two PEs.
+// NVRTC cannot read all of <nvshmem.h>: these two have the operations between two PEs.
 #include <device/nvshmem_defines.h>
 #include <device/nvshmemx_defines.h>
 
@@ -41,8 +41,8 @@ EP_DEVICE void net_put_signal_block(int peer, int, void* dst_mine, const void* s
     nvshmemx_putmem_signal_nbi_block(dst_mine, src, bytes, signal_mine, value,
                                      add ? NVSHMEM_SIGNAL_ADD : NVSHMEM_SIGNAL_SET, peer);
 }
-// To a P2P peer NVSHMEM's add is a relaxed atomic. The fence puts it behind what this thread, and those of its warp or
-// block before a barrier, have done: a credit must not be seen before the reads that it speaks of.
+// To a P2P peer NVSHMEM's add is a relaxed atomic. The fence orders it after the earlier accesses of this thread, and
+// of its warp or block before a barrier: a credit must not be visible before the reads that it acknowledges.
 EP_DEVICE void net_add(int peer, int, void* counter_mine, uint64_t value, int size) {
     fence_sys();
     if (size == sizeof(uint32_t)) {

@@ -1,5 +1,5 @@
-// The operations of <ep/net.cuh> as stores to the peer's memory, over NVLink or PCIe. They order more than a NIC does.
-// For a peer that they do not reach, an operation does nothing and records a fault that says so.
+// The operations of <ep/net.cuh> as stores to the peer's memory, over NVLink or PCIe. They are ordered more strongly
+// than a NIC's. An operation on a peer that they do not reach only records a fault.
 #pragma once
 #include <ep/put.cuh>
 #include <ep/signal.cuh>
@@ -62,7 +62,7 @@ EP_DEVICE void net_add(int peer, int, void* counter_mine, uint64_t value, int si
     }
 }
 EP_DEVICE void net_fence(int, int) { fence_sys(); }
-EP_DEVICE void net_quiet(int, int) {}  // stores are done in order; ep::net_quiet has the fence
+EP_DEVICE void net_quiet(int, int) {}  // stores are ordered; ep::net_quiet has the fence
 
 }  // namespace transport
 }  // namespace ep

@@ -1,5 +1,5 @@
-// The proxy of an emulated rank: what the native proxy's threads do (native/engine.cpp), as threads of a kernel that never
-// ends, so that a seed decides when they run and the checker sees what they read. They post to the simulated NIC.
+// The proxy of an emulated rank: like the native proxy (native/engine.cpp), but as threads of a kernel that never ends,
+// so that a seed schedules them and the checker sees their accesses. They post to the simulated NIC.
 #include <ep/net.cuh>
 #include <ep/proxy_ring.cuh>
 
@@ -31,7 +31,7 @@ __device__ void post(const ep::ProxyCommand& c) {
     epemu_on_behalf(0);
 }
 
-// Without the number, which a thread of the kernel stores while another may look at it.
+// Copies a command without its number, which one thread may store while another reads it.
 __device__ ep::ProxyCommand copy_of(const ep::ProxyCommand* slot) {
     constexpr int kWords = offsetof(ep::ProxyCommand, number) / sizeof(uint64_t);
     ep::ProxyCommand command = {};
@@ -66,8 +66,8 @@ __device__ void complete(const ep::ProxyRing& ring) {
 
 }  // namespace
 
-// Two blocks of one thread for each ring. The one that posts never learns of completions, which the other awaits: so
-// nothing is in order here that a NIC does not order.
+// Two blocks of one thread for each ring: one posts, the other waits for completions. The poster never learns of
+// completions, so the only order is the NIC's.
 extern "C" __global__ void ep_proxy(const ep::ProxyRing* rings) {
     const ep::ProxyRing ring = rings[blockIdx.x / 2];
     if (blockIdx.x % 2 == 0) {

@@ -1,10 +1,13 @@
-// The operations of <ep/net.cuh> through a proxy: each one is a command in a ring (<ep/proxy_ring.cuh>).
+// The operations of <ep/net.cuh> through a proxy: each one is a command in a ring (<ep/proxy_ring.cuh>; behind PCIe,
+// <ep/sealed_ring.cuh>).
 //
-// Each queue pair has a ring, as long as there are that many rings: what is pushed on one queue pair is posted in order,
-// by one thread of the host. Operations of different queue pairs are as unordered as those of a NIC.
+// Each queue pair has a ring, up to the number of rings: one host thread posts its commands in order. Operations of
+// different queue pairs are as unordered as a NIC's.
 #pragma once
 #include <ep/pieces.cuh>
+#include <ep/proxy_operations.cuh>
 #include <ep/proxy_ring.cuh>
+#include <ep/sealed_ring.cuh>
 
 namespace ep {
 namespace transport {
@@ -16,9 +19,16 @@ EP_DEVICE const ProxyRings& mine() { return *reinterpret_cast<const ProxyRings*>
 EP_DEVICE const ProxyRing& ring_of(int queue_pair) { return mine().rings[queue_pair % mine().count]; }
 
 EP_DEVICE void push(int queue_pair, const ProxyCommand& command) {
-    proxy_push(ring_of(queue_pair), command);  // a push that ran into its limit has recorded a fault
+    const ProxyRing& ring = ring_of(queue_pair);
+    if (ring.sealed) {
+        sealed::push(ring, command);
+        return;
+    }
+    proxy_push(ring, command);  // a push that ran into its limit has recorded a fault
     count_piece(kCountCommands);
 }
+
+EP_DEVICE bool flush(const ProxyRing& ring) { return ring.sealed ? sealed::flush(ring) : proxy_flush(ring); }
 
 }  // namespace proxy
 
@@ -42,18 +52,18 @@ EP_DEVICE void net_add(int peer, int queue_pair, void* counter_mine, uint64_t va
 }
 EP_DEVICE void net_quiet(int, int queue_pair) {
     if (queue_pair != proxy::kAll) {
-        proxy_flush(proxy::ring_of(queue_pair));
+        proxy::flush(proxy::ring_of(queue_pair));
         return;
     }
     for (int i = 0; i < proxy::mine().count; ++i) {
-        if (!proxy_flush(proxy::mine().rings[i])) return;
+        if (!proxy::flush(proxy::mine().rings[i])) return;
     }
 }
 EP_DEVICE void net_fence(int peer, int queue_pair) {
     if (queue_pair != proxy::kAll) {
         proxy::push(queue_pair, proxy_command(kProxyFence, peer, queue_pair));
     } else {
-        net_quiet(peer, queue_pair);  // no order of a ring holds between rings
+        net_quiet(peer, queue_pair);  // there is no order between rings
     }
 }
 

@@ -1,21 +1,21 @@
 // An executor on CUDA's copy engine: a command is a copy in the stream of its queue, and its signal follows in the stream.
 // For peers whose memory this process has mapped (CUDA IPC, P2P).
 //
-// Signals: to set one, the stream itself writes the value (cuStreamWriteValue64), which needs no SM. To add to one takes a
-// kernel of one thread, since other ranks may add to the same counter and the GPU may have written to it: no count that
-// the host keeps would do. HAZARD: that kernel does not run while kernels that wait for it fill all SMs. A kernel
-// that waits must leave room for one block more. So that nothing else holds it up, its streams have the highest priority,
-// and it is loaded and has run before the first command.
+// Signals: to set one, the stream itself writes the value (cuStreamWriteValue64), which needs no SM. Adding to one
+// takes a kernel of one thread, since other ranks may add to the same counter and the GPU may write to it, so the host
+// cannot know its value. HAZARD: that kernel does not run while kernels that wait for it fill all SMs. A waiting kernel
+// must leave room for one more block. To avoid other delays, its streams have the highest priority, and it is loaded
+// and has run before the first command.
 //
-// The engine needs 2.6 us between two copies, as long as for a megabyte, however many streams there are. So copies that
-// continue each other, in source and target, become one; and large ones that do not go to the driver in one call
-// (cuMemcpyBatchAsync, CUDA 13), which keeps no order among them and so leaves no gap. Everything else in a stream keeps
-// its order.
+// The engine needs 2.6 us between two copies, as long as for a megabyte, for any number of streams. So copies that
+// continue each other, in source and target, become one; other large ones go to the driver in one call
+// (cuMemcpyBatchAsync, CUDA 13), without order among them and so without gaps. All other work in a stream keeps its
+// order.
 //
-// The stream itself says what is done: behind each batch it writes the batch's number to host memory, which costs a load to
-// look at; to ask for an event costs the driver 1.3 us. benchmarks/NOTES.md has the measurements.
+// The stream itself reports completion: behind each batch it writes the batch's number to host memory, which the host
+// polls by a load; querying an event costs the driver 1.3 us. benchmarks/NOTES.md has the measurements.
 //
-// libcuda is opened when it is asked for, so that hosts without it build and load this library.
+// libcuda is opened on demand, so that hosts without it can build and load this library.
 #include "engine.hpp"
 
 #include <dlfcn.h>
@@ -32,10 +32,10 @@ namespace {
 constexpr int kCudaSuccess = 0, kCudaNotReady = 600;
 constexpr unsigned kNonBlocking = 1, kPortableAndMapped = 3;
 constexpr int kCanWrite64 = 122;  // CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
-constexpr size_t kDepth = 4;      // batches under way on a queue: what comes meanwhile merges into larger copies
+constexpr size_t kDepth = 4;      // batches in flight on a queue: later commands meanwhile merge into larger copies
 constexpr uint64_t kWarmUpBytes = 16;
-constexpr uint64_t kAnyOrderBytes = 64 << 10;  // copies of at least so many bytes need no order among themselves
-constexpr int kLooksPerQuery = 1024;  // at the number of the last batch that is done, between two at the stream
+constexpr uint64_t kAnyOrderBytes = 64 << 10;  // copies of at least so many bytes may be unordered among themselves
+constexpr int kLooksPerQuery = 1024;           // polls of the last finished batch's number, between two of the stream
 
 // clang-format off
 #define EP_CUDA_CALLS(call) \
@@ -96,7 +96,7 @@ bool overlap(const char* one, uint64_t bytes, const char* other, uint64_t other_
     return one < other + other_bytes && other < one + bytes;
 }
 
-// Copies that continue each other, not yet in the stream.
+// Merged contiguous copies, not yet in the stream.
 struct Piece {
     char* to;
     const char* from;
@@ -125,7 +125,7 @@ struct CopyEngine {
     };
     std::vector<Queue> queues;
     struct alignas(64) Done {
-        uint64_t batch;  // the number of the last one that is done; the stream writes it
+        uint64_t batch;  // the number of the last finished one; the stream writes it
     };
     Done* done_of_queues = nullptr;
 
@@ -133,14 +133,14 @@ struct CopyEngine {
         if (context) cuda.cuCtxSetCurrent(context);
         for (Queue& q : queues) {
             if (!q.stream) continue;
-            cuda.cuStreamSynchronize(q.stream);  // it writes to memory that is freed
+            cuda.cuStreamSynchronize(q.stream);  // it writes to memory that is freed next
             cuda.cuStreamDestroy(q.stream);
         }
         if (done_of_queues) cuda.cuMemFreeHost(done_of_queues);
         if (context) cuda.cuDevicePrimaryCtxRelease(device);
     }
 
-    // Whether a call has worked.
+    // Whether a call has succeeded.
     bool worked(int status, const char* what, Failure* failure) {
         if (status == kCudaSuccess) return true;
         const char* text = nullptr;
@@ -199,7 +199,7 @@ struct CopyEngine {
                       "adding to a signal", failure);
     }
 
-    // By the stream, if it can, else by a kernel.
+    // Sets a signal by the stream, if possible, else by a kernel.
     bool set(Queue& q, void* to, uint64_t value, const char* what, Failure* failure) {
         if (!writes_values) return launch_signal(q, to, value, kProxyWriteSetSignal, failure);
         return worked(cuda.cuStreamWriteValue64(q.stream, reinterpret_cast<uintptr_t>(to), value, 0), what, failure);
@@ -221,8 +221,8 @@ struct CopyEngine {
         return set(q, counter, c.value, "setting a signal", failure);
     }
 
-    // CUDA loads code when it is first used, and may wait for kernels then, which may wait for us. All heaps are zero yet.
-    // What the driver has and does not do here, it is not asked for again.
+    // Uses each function once: CUDA loads code at its first use, and may then wait for kernels, which may wait for us.
+    // All heaps are still zero. A driver function that fails here is not used again.
     bool warm_up(Queue& q, Failure* failure) {
         const uint64_t last = (heaps.bytes - kWarmUpBytes) & -kWarmUpBytes;
         char* const source = bases[heaps.rank] + last - kWarmUpBytes;
@@ -270,7 +270,7 @@ int poll(void* state, int queue, Failure* failure) {
     for (; !q.under_way.empty() && q.under_way.front().number <= done; q.under_way.pop_front())
         commands += q.under_way.front().commands;
     if (commands || ++q.looks % kLooksPerQuery) return commands;
-    const int status = self.cuda.cuStreamQuery(q.stream);  // a stream that has failed will never say that it is done
+    const int status = self.cuda.cuStreamQuery(q.stream);  // a failed stream never reports completion
     return status == kCudaNotReady || self.worked(status, "a copy", failure) ? 0 : -1;
 }
 
@@ -282,8 +282,8 @@ using namespace ep::proxy;
 
 extern "C" {
 
-// `bases`: the heaps' addresses in this process, null where it has not mapped one; nobody has written to them. `cubin`:
-// has the kernel ep_proxy_signal (../signal.cu). -1: `text` says why.
+// `bases`: the heaps' addresses in this process, null for unmapped ones; the heaps must be unwritten. `cubin`: contains
+// the kernel ep_proxy_signal (../signal.cu). -1: `text` has the error.
 int ep_executor_copy_engine(Executor* executor, const char* library, int device, const void* cubin, int queues,
                             char* const* bases, uint64_t heap_bytes, int ranks, int rank, char* text) {
     auto self = new CopyEngine;
@@ -302,7 +302,7 @@ int ep_executor_copy_engine(Executor* executor, const char* library, int device,
         step(cuda.cuModuleLoadData(&module, cubin), "loading the signal's kernel") &&
         step(cuda.cuModuleGetFunction(&self->signal, module, "ep_proxy_signal"), "finding the signal's kernel");
     int least = 0, greatest = 0;
-    // A driver that does not know the attribute cannot do it.
+    // A driver without the attribute cannot write values.
     if (worked && cuda.cuDeviceGetAttribute(&self->writes_values, kCanWrite64, self->device)) self->writes_values = 0;
     void* memory = nullptr;
     const size_t bytes = queues * sizeof(CopyEngine::Done);

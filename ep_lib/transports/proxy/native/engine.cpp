@@ -1,4 +1,4 @@
-// The threads of the native proxy: poll, take, hand on, publish.
+// The threads of the native proxy: poll the rings, take commands, post them, publish completions.
 #include "engine.hpp"
 
 #include <errno.h>
@@ -24,10 +24,10 @@ uint64_t now_ns() {
 
 namespace {
 
-constexpr int kRoundsPerClock = 256;  // looks at all rings between two looks at the clock, when there is nothing to do
-constexpr long kNapNs = 50000;        // of a thread that has had nothing to do for long
+constexpr int kRoundsPerClock = 256;  // idle polls of all rings between two reads of the clock
+constexpr long kNapNs = 50000;        // of a thread that has been idle for long
 
-// What a thread counts; others read it while it runs.
+// A thread's counters; other threads read them while it runs.
 struct alignas(64) Counts {
     std::atomic<uint64_t> commands{0}, batches{0}, bytes{0}, naps{0};
 };
@@ -92,7 +92,7 @@ class Engine {
             std::lock_guard<std::mutex> guard(failing_);
             if (!failure_.text[0]) failure_ = failure;
         }
-        uint32_t none = 0;  // kernels have recorded nothing yet
+        uint32_t none = 0;  // no kernel has recorded a fault yet
         if (fault_word_)
             __atomic_compare_exchange_n(fault_word_, &none, fault_code_, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
     }
@@ -106,7 +106,8 @@ class Engine {
                                 __atomic_load_n(&slot.seal, __ATOMIC_ACQUIRE) == seal >> kProxySealShift);
     }
 
-    // Copies full slots out of the ring, behind those that the executor has not taken yet, and returns their credits.
+    // Copies full slots out of the ring, behind those that the executor has not accepted yet, and returns their
+    // credits.
     static void take(Queue& q, Counts& counts) {
         const uint64_t mask = q.ring.num_slots - 1;
         uint64_t bytes = 0;
@@ -131,7 +132,7 @@ class Engine {
         add(counts.bytes, bytes);
     }
 
-    // Whether anything happened; `failed` if nothing will any more.
+    // Returns whether there was progress; sets `failed` after a failure.
     bool advance(Queue& q, Counts& counts, bool* failed) {
         Failure failure;
         take(q, counts);
@@ -192,27 +193,27 @@ using namespace ep::proxy;
 
 extern "C" {
 
-// Threads begin to serve the rings; `cpus`: where each is pinned, -1 for nowhere. Takes the executor over. A thread that
-// gives up puts `fault_code` into `fault_word`, if there is one, which kernels look at while they wait.
+// Starts threads that serve the rings; `cpus`: each one's CPU, -1 if not pinned. Takes ownership of the executor. A
+// failing thread stores `fault_code` to `fault_word`, if there is one, which waiting kernels poll.
 Engine* ep_proxy_start(const ep::ProxyRing* rings, int num_rings, const Executor* executor, int threads,
                        const int* cpus, uint64_t spin_ns, uint32_t* fault_word, uint32_t fault_code) {
     return new Engine(rings, num_rings, *executor, threads, cpus, spin_ns, fault_word, fault_code);
 }
-// Ends the threads, when each has finished what it has begun to post.
+// Ends the threads after each has finished the commands that it has begun to post.
 void ep_proxy_stop(Engine* engine) { delete engine; }
-// Of one thread: commands, batches, bytes, naps.
+// A thread's counters: commands, batches, bytes, naps.
 void ep_proxy_counts(Engine* engine, int thread, uint64_t* four) {
     const auto& counts = engine->counts(thread);
     const std::atomic<uint64_t>* each[] = {&counts.commands, &counts.batches, &counts.bytes, &counts.naps};
     for (int i = 0; i < 4; i++) four[i] = each[i]->load(std::memory_order_relaxed);
 }
-// Empty, or why a thread has given up.
+// Why a thread has failed, or empty.
 const char* ep_proxy_failure(Engine* engine) { return engine->failure(); }
 
-// ---- A kernel's part, for programs without one: benchmarks, and tests of executors ------------------------------------
+// ---- The kernel's side, for programs without kernels: benchmarks, and tests of executors ------------------------------
 
-// Pushes copies of a command, numbered on; `stamps`: each says in `value` when it was pushed. Waits for credits. Returns
-// how many were pushed within the limit.
+// Pushes numbered copies of a command; `stamps`: store the time of the push in `value`. Waits for credits. Returns the
+// number pushed within the limit.
 uint64_t ep_proxy_push(const ep::ProxyRing* ring, const ep::ProxyCommand* command, uint64_t count, uint64_t pause_ns,
                        int stamps, uint64_t limit_ns) {
     uint64_t room = __atomic_load_n(&ring->credits->taken, __ATOMIC_ACQUIRE) + ring->num_slots;
@@ -241,7 +242,7 @@ uint64_t ep_proxy_push(const ep::ProxyRing* ring, const ep::ProxyCommand* comman
     }
     return count;
 }
-// Waits until the first `count` commands are complete. 0 after the limit.
+// Waits until the first `count` commands are complete. Returns 0 after the limit.
 int ep_proxy_await(const ep::ProxyRing* ring, uint64_t count, uint64_t limit_ns) {
     const uint64_t begin = now_ns();
     for (int looks = 1; __atomic_load_n(&ring->credits->completed, __ATOMIC_ACQUIRE) < count; looks++) {

@@ -1,12 +1,12 @@
-// The native proxy: threads of the host that take commands out of rings, and executors that carry them out.
+// The native proxy: host threads that take commands from rings, and their executors.
 //
 // Begin here. A proxy thread (engine.cpp) serves some of the rings, each of which has a queue of its own at the executor
-// (a queue pair and its completion queue, a stream of the copy engine). It copies full slots into a batch, returns their
-// credits, hands the batch to the executor, and publishes what has completed. Python starts and stops the threads
+// (a queue pair and its completion queue, a stream of the copy engine). It copies full slots into a batch, returns
+// their credits, posts the batch to the executor, and publishes completions. Python starts and stops the threads
 // (../engine.py) and is not in their loop.
 //
-// An executor is a table of functions: Executor below. One file each: memory.cpp (shared memory, and none at all),
-// nixl.cpp, copy_engine.cpp, and verbs/verbs.cpp, a library of its own.
+// An executor is a table of functions: Executor below. One file each: memory.cpp (shared memory, and no transfer at
+// all), nixl.cpp, copy_engine.cpp, and verbs/verbs.cpp, a library of its own.
 #pragma once
 #include <ep/proxy_command.cuh>
 #include <stdarg.h>
@@ -17,10 +17,10 @@
 namespace ep {
 namespace proxy {
 
-constexpr int kBatch = 64;          // commands that go to an executor at once, at most
-constexpr size_t kTextBytes = 512;  // of an error's sentence
+constexpr int kBatch = 64;          // the most commands posted to an executor at once
+constexpr size_t kTextBytes = 512;  // of an error's text
 
-// What executors say went wrong; Python raises it.
+// An executor's error; Python raises it.
 struct Failure {
     char text[kTextBytes] = "";
     __attribute__((format(printf, 2, 3))) int operator()(const char* format, ...) {
@@ -32,26 +32,25 @@ struct Failure {
     }
 };
 
-// What an executor knows of the heaps: where this process has them, and how long they are.
+// The heaps for an executor: their addresses in this process, and their sizes.
 struct Heaps {
-    char* const* bases;  // by rank; null where only the executor's own means reach
+    char* const* bases;  // by rank; null if only the executor's device reaches it
     uint64_t bytes;
     int ranks, rank;
 };
 
 struct Executor {
     void* state;
-    // Begins to carry out the first commands of a batch, in order; returns how many it took, fewer if its queue is full.
-    // -1: it cannot, and `failure` says why.
+    // Starts the first commands of a batch, in order; returns the number accepted, fewer if its queue is full. -1: it
+    // failed, and `failure` has the error.
     int (*post)(void* state, int queue, const ProxyCommand* batch, int count, Failure* failure);
-    // How many of this queue's commands have completed since the last call, in their order. Also moves on what needs a
-    // push. -1 as above.
+    // Returns the number of this queue's commands that have completed since the last call, in order. Also drives
+    // pending work. -1 as above.
     int (*poll)(void* state, int queue, Failure* failure);
     void (*destroy)(void* state);
 };
 
-// Refuses what no executor may touch. `ring`: where the command was pushed; -1: a peer's proxy has sent it. Returns 0, or
-// -1.
+// Refuses a command outside of the heaps. `ring`: the command's ring; -1: it is from a peer's proxy. Returns 0, or -1.
 inline int check(const Heaps& heaps, const ProxyCommand& c, int ring, Failure* failure) {
     using Count = unsigned long long;  // for printf
     const bool copies = c.op >= kProxyWrite && c.op <= kProxyWriteAddSignal || c.op == kProxyRead;
@@ -81,7 +80,7 @@ inline int check(const Heaps& heaps, const ProxyCommand& c, int ring, Failure* f
     return 0;
 }
 
-// The part of a command that sets or adds to a counter, by this thread. The data before it is seen first.
+// Applies a command's signal (a set or an addition) by this thread, after its data.
 inline void apply_signal(const ProxyCommand& c, char* heap) {
     char* const counter = heap + c.signal;
     switch (c.op) {

@@ -1,5 +1,5 @@
 // Executors that need no device: one that does nothing, and one that copies between heaps which this process has mapped
-// (shared memory), straight or through a buffer as a host without GPUDirect has to.
+// (shared memory), directly or through a buffer, as on hosts without GPUDirect.
 #include "engine.hpp"
 
 #include <string.h>
@@ -12,10 +12,10 @@ namespace ep {
 namespace proxy {
 namespace {
 
-// ---- Nothing: what the ring and the threads cost ------------------------------------------------------------------------
+// ---- Nothing: measures the cost of the ring and the threads -------------------------------------------------------------
 struct Nothing {
     std::vector<int> done;  // by queue
-    uint64_t* delays_ns;    // of commands that say when they were pushed, from their push to here
+    uint64_t* delays_ns;    // of commands with a timestamp, from their push to here
     uint64_t room;
     uint64_t count = 0;
 };
@@ -40,7 +40,7 @@ struct Memory {
     Heaps heaps;
     std::vector<char*> bases;
     std::vector<int> done;                   // by queue
-    std::vector<std::vector<char>> staging;  // by queue; empty: the bytes go straight
+    std::vector<std::vector<char>> staging;  // by queue; empty: bytes are copied directly
 };
 
 void copy(std::vector<char>& staging, char* to, const char* from, uint64_t bytes) {
@@ -67,7 +67,7 @@ int memory_post(void* state, int queue, const ProxyCommand* batch, int count, Fa
             case kProxyWriteSetSignal:
             case kProxyWriteAddSignal: copy(self.staging[queue], theirs + c.target, mine + c.source, c.bytes); break;
             case kProxyRead: copy(self.staging[queue], mine + c.target, theirs + c.source, c.bytes); break;
-            default: break;  // commands are in order here, so a fence has nothing to do
+            default: break;  // commands are ordered here, so a fence is a no-op
         }
         apply_signal(c, theirs);
     }
@@ -84,13 +84,13 @@ using namespace ep::proxy;
 
 extern "C" {
 
-// `delays_ns` [room]: filled round and round with the delays of commands that have a time in `value`; room 0: none are.
+// `delays_ns` [room]: a ring buffer for the delays of commands that have a time in `value`; room 0: none.
 void ep_executor_nothing(Executor* executor, int queues, uint64_t* delays_ns, uint64_t room) {
     auto self = new Nothing{std::vector<int>(queues), delays_ns, room};
     *executor = {self, nothing_post, nothing_poll, [](void* state) { delete static_cast<Nothing*>(state); }};
 }
 
-// `staging_bytes`: of the buffer of each queue through which everything goes; 0: none.
+// `staging_bytes`: size of each queue's staging buffer; 0: none.
 void ep_executor_memory(Executor* executor, int queues, char* const* bases, uint64_t heap_bytes, int ranks, int rank,
                         uint64_t staging_bytes) {
     auto self = new Memory{{nullptr, heap_bytes, ranks, rank}, {bases, bases + ranks}, std::vector<int>(queues)};

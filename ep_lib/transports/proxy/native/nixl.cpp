@@ -1,9 +1,9 @@
-// An executor on NIXL's own C interface (libnixl_capi, in its wheels): UCX carries the bytes, no Python takes part.
+// An executor on NIXL's own C interface (libnixl_capi, in its wheels): UCX transfers the bytes, without Python.
 //
-// A WRITE with a signal is a transfer with a notification, which arrives after the bytes and carries the signal, as the
-// immediate of an RDMA write does; the peer's proxy applies it to its heap. Transfers are unordered among each other, so a
-// fence waits until those of its queue are done. An addition on its own is a notification: its completion says that it
-// was sent, not that the peer has applied it.
+// A WRITE with a signal is a transfer with a notification, which arrives after the bytes and contains the signal, like
+// the immediate of an RDMA write; the peer's proxy applies it to its heap. Transfers are unordered among each other, so
+// a fence waits until those of its queue are done. An addition on its own is a notification: its completion means that
+// it was sent, not that the peer has applied it.
 //
 // The declarations follow nixl/src/bindings/rust/wrapper.h of NIXL 1.5.
 #include "engine.hpp"
@@ -22,9 +22,9 @@ namespace proxy {
 namespace {
 
 constexpr int kSuccess = 0, kInProgress = 1, kDram = 0, kRead = 0, kWrite = 1, kSyncStrict = 1;
-constexpr size_t kDepth = 64;                // transfers under way on a queue
+constexpr size_t kDepth = 64;                // transfers in flight on a queue
 constexpr uint32_t kMagic = 0x58505045;      // "EPPX"
-constexpr size_t kLooksPerNotification = 4;  // polls of queue 0 between two looks for notifications, while busy
+constexpr size_t kLooksPerNotification = 4;  // polls of queue 0 between two checks for notifications, while busy
 
 struct AgentConfig {
     bool progress_thread, listen_thread;
@@ -35,7 +35,7 @@ struct AgentConfig {
     bool telemetry;
 };
 
-// What a notification says: the signal of a command.
+// The content of a notification: a command's signal.
 struct Notification {
     uint32_t magic;
     uint16_t op;
@@ -89,7 +89,7 @@ struct Peer {
 };
 
 struct Transfer {
-    void* request;  // null: there is none, it is complete
+    void* request;  // null: no request, already complete
     int commands;
 };
 
@@ -111,7 +111,7 @@ struct Nixl {
         return (*failure)("NIXL failed (%d) at %s: NIXL_LOG_LEVEL=DEBUG makes it say why", status, what);
     }
 
-    // One transfer for commands of one peer and one direction; the last of them may have a signal.
+    // Starts one transfer for commands to one peer in one direction; the last of them may have a signal.
     int start(int queue, const ProxyCommand* batch, int count, Failure* failure) {
         const bool reads = batch[0].op == kProxyRead;
         const Peer& peer = peers[batch[0].peer];
@@ -194,7 +194,7 @@ int post(void* state, int queue, const ProxyCommand* batch, int count, Failure* 
         const ProxyCommand& c = batch[i];
         if (check(self.heaps, c, queue, failure) < 0) return -1;
         if (moves_bytes(c) && c.bytes) {
-            int n = 1;  // those that go together: to one peer, one direction, and only the last with a signal
+            int n = 1;  // commands in one transfer: one peer, one direction, and only the last with a signal
             while (i + n < count && batch[i + n - 1].op == c.op && (c.op == kProxyWrite || c.op == kProxyRead) &&
                    batch[i + n].peer == c.peer && batch[i + n].bytes &&
                    (batch[i + n].op == c.op ||
@@ -249,7 +249,7 @@ using namespace ep::proxy;
 
 extern "C" {
 
-// An agent whose registered memory is this heap. Null: `text` says why.
+// An agent whose registered memory is this heap. Null: `text` has the error.
 void* ep_nixl_open(const char* library, const char* name, char* base, uint64_t bytes, int ranks, int rank, int queues,
                    int is_loopback, char* text) {
     auto self = new Nixl;
@@ -282,7 +282,7 @@ void* ep_nixl_open(const char* library, const char* name, char* base, uint64_t b
     return nullptr;
 }
 
-// What a peer needs of this agent; returns its bytes, of which at most `room` are written. -1: see `text`.
+// The metadata of this agent for a peer; returns their size, and writes at most `room` bytes. -1: see `text`.
 int64_t ep_nixl_metadata(void* state, char* to, uint64_t room, char* text) {
     auto& self = *static_cast<Nixl*>(state);
     void* data = nullptr;
@@ -298,7 +298,7 @@ int64_t ep_nixl_metadata(void* state, char* to, uint64_t room, char* text) {
     return static_cast<int64_t>(bytes);
 }
 
-// Makes a peer known by its metadata; `base`: where its heap is in its own process. -1: see `text`.
+// Adds a peer by its metadata; `base`: its heap's address in its own process. -1: see `text`.
 int ep_nixl_connect(void* state, int rank, const char* metadata, uint64_t bytes, uint64_t base, char* text) {
     auto& self = *static_cast<Nixl*>(state);
     char* name = nullptr;

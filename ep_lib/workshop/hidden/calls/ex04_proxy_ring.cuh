@@ -2,10 +2,10 @@
 #include "piece.cuh"
 #include <ep/proxy_command.cuh>
 
-PIECE(bool, proxy_wait_for_room, (const ep::ProxyRing& ring, uint64_t number, uint64_t known_room, int peer),
-      ep::detail::proxy_wait_for_room(ring, number, known_room, peer))
+PIECE(bool, proxy_wait_for_room, (const ep::ProxyRing& ring, uint64_t number, int peer),
+      ep::proxy_wait_for_room(ring, number, peer))
 PIECE(void, proxy_fill, (const ep::ProxyRing& ring, const ep::ProxyCommand& command, uint64_t number),
-      ep::detail::proxy_fill(ring, command, number))
+      ep::proxy_fill(ring, command, number))
 PIECE(bool, proxy_push, (const ep::ProxyRing& ring, const ep::ProxyCommand& command, uint64_t* number),
       ep::proxy_push(ring, command, number))
 PIECE(bool, proxy_push_warp, (const ep::ProxyRing& ring, const ep::ProxyCommand& command, int count, uint64_t* number),

@@ -1,7 +1,8 @@
-// The scope of cuda::atomic_thread_fence. On a host libcu++ forgets it; here it tells the emulator, just before the fence.
+// The scope of cuda::atomic_thread_fence. On a host libcu++ ignores it; this header passes it to the emulator just
+// before the fence.
 //
-// Found before libcu++'s own header of this name, which is included and does the rest: its call of the fence without a
-// scope (one argument) is changed on the way, its declaration (two arguments) is not.
+// Found before libcu++'s own header of this name, which is included and does the rest: a macro changes its call of the
+// fence without a scope (one argument), not its declaration (two arguments).
 #pragma once
 #include <ep_emulator/abi.h>
 

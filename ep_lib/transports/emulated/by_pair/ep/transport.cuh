@@ -1,8 +1,8 @@
-// The operations of <ep/net.cuh> on the emulator by whatever reaches the peer, as NVSHMEM chooses on GPUs: stores to
-// ranks of the same node (and to this rank itself), the simulated NIC to all others.
+// The operations of <ep/net.cuh> on the emulator, by the path to each peer, as NVSHMEM chooses on GPUs: stores to ranks
+// of the same node (and to this rank itself), the simulated NIC to all others.
 //
-// Stores to a peer are done, and in order, when the next signal is released: only what a NIC carries needs its fence
-// and its quiet. Which way a pair of ranks takes never changes, so each counter has one kind of writer from each peer.
+// Stores to a peer are complete and ordered when the next signal is released: only NIC operations need a fence and a
+// quiet. A pair of ranks never changes its path, so each counter has one kind of writer from each peer.
 #pragma once
 #include <ep/put.cuh>
 #include <ep/signal.cuh>

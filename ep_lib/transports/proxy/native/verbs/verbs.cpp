@@ -1,10 +1,10 @@
-// An executor on libibverbs: RDMA WRITEs, with an immediate where a small signal follows. A library of its own, which is
-// built where rdma-core's headers are.
+// An executor on libibverbs: RDMA WRITEs, with an immediate where a small signal follows. A separate library, built
+// only with rdma-core's headers.
 //
-// Each queue has a completion queue, and a reliable connection to each peer, so that a proxy thread shares nothing. A signal
-// is applied by the peer's proxy, which every write with immediate and every message tells: it needs no atomics of the
-// NIC, which EFA has not, and all additions to a counter have one writer. Connections keep their order, so a fence has to
-// hold back only what follows a READ.
+// Each queue has a completion queue, and a reliable connection to each peer, so that a proxy thread shares nothing. The
+// peer's proxy applies signals, which it gets from writes with immediate and from messages: this needs no NIC atomics,
+// which EFA lacks, and all additions to a counter have one writer. Connections keep their order, so a fence has to
+// delay only operations behind a READ.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -20,17 +20,17 @@ namespace ep {
 namespace proxy {
 namespace {
 
-constexpr int kDepth = 128, kReceives = 64;  // of a connection: requests under way, messages that may come
+constexpr int kDepth = 128, kReceives = 64;  // of a connection: requests in flight, incoming messages
 constexpr uint64_t kMostBytes = 1 << 30;     // of one request
 constexpr uint32_t kMagic = 0x58505056;      // "VPPX"
 constexpr int kMaxQueues = 8;
 
-struct Message {  // what a SEND brings: a signal that no immediate holds
+struct Message {  // the content of a SEND: a signal too large for an immediate
     uint64_t signal, value;
     uint32_t op, unused[3];
 };
 
-// What a peer needs to connect, one for each pair of ranks.
+// The data for a peer's connection, one for each pair of ranks.
 struct Address {
     uint32_t magic, lid, mtu, num_queues;
     uint8_t gid[16];
@@ -38,7 +38,7 @@ struct Address {
     uint32_t rkey, qp_num[kMaxQueues];
 };
 
-// An immediate holds a counter among the first 2^24 words and an addition of 1 to 255.
+// Whether an immediate can encode the signal: a counter among the first 2^24 words and an addition of 1 to 255.
 bool fits_immediate(const ProxyCommand& c) {
     return c.op == kProxyWriteAddSignal && c.signal / 8 < 1 << 24 && c.value - 1 < 255;
 }
@@ -101,7 +101,7 @@ struct Verbs {
         return true;
     }
 
-    // One request of the list that ibv_wr_start has begun; the last one of a command tells its completion.
+    // One request of the list that ibv_wr_start has begun; the last one of a command signals its completion.
     static void begin(Link& link, uint64_t number, bool last) {
         link.requests->wr_id = number;
         link.requests->wr_flags = (last ? IBV_SEND_SIGNALED : 0) | (link.fences_next ? IBV_SEND_FENCE : 0);
@@ -311,7 +311,7 @@ bool connect(Verbs& self, int rank, const Address& peer, Failure* failure) {
         to.qp_state = IBV_QPS_RTS;
         to.timeout = 14;  // 67 ms until a packet is sent again
         to.retry_cnt = 7;
-        to.rnr_retry = 7;  // without end: the peer's proxy posts receives again
+        to.rnr_retry = 7;  // endless: the peer's proxy posts receives again
         to.max_rd_atomic = 16;
         if (!error)
             error = ibv_modify_qp(qp, &to,
@@ -330,7 +330,7 @@ using namespace ep::proxy;
 
 extern "C" {
 
-// The heap, registered with a device ("": the first), with queue pairs for all peers. Null: `text` says why.
+// The heap, registered with a device ("": the first), with queue pairs for all peers. Null: `text` has the error.
 void* ep_verbs_open(const char* device, int port, int gid_index, char* base, uint64_t bytes, int ranks, int rank,
                     int queues, char* text) {
     auto self = new Verbs;
@@ -348,7 +348,7 @@ void* ep_verbs_open(const char* device, int port, int gid_index, char* base, uin
     return nullptr;
 }
 
-// What `peer` needs to connect with this rank; returns its bytes.
+// The data for `peer` to connect with this rank; returns its size.
 int64_t ep_verbs_address(void* state, int peer, char* to, uint64_t room) {
     auto& self = *static_cast<Verbs*>(state);
     Address address = {kMagic, self.port_attributes.lid, static_cast<uint32_t>(self.port_attributes.active_mtu),
@@ -361,7 +361,7 @@ int64_t ep_verbs_address(void* state, int peer, char* to, uint64_t room) {
     return sizeof address;
 }
 
-// -1: `text` says why.
+// Connects to a peer. -1: `text` has the error.
 int ep_verbs_connect(void* state, int rank, const char* address, uint64_t bytes, char* text) {
     Failure failure;
     Address peer = {};

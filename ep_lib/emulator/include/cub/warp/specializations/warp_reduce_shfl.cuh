@@ -1,4 +1,4 @@
-// CUB's own header, whose statements of inline PTX all shuffle down and add: `asm volatile(...)` becomes that.
+// CUB's own header. Its inline PTX always shuffles down and adds: `asm volatile(...)` becomes a function that does.
 #pragma once
 #include <cub/thread/thread_operators.cuh>
 #include <cub/util_ptx.cuh>

@@ -1,5 +1,5 @@
-// cuda::ptx::get_sreg_*: special registers without PTX, as far as CUB's block and warp algorithms and most kernels read
-// them. Found before libcu++'s own header of this name, which is inline assembly.
+// cuda::ptx::get_sreg_*: special registers without PTX, the ones that CUB's block and warp algorithms and most kernels
+// read. Found before libcu++'s own header of this name, which is inline assembly.
 #pragma once
 #define _CUDA_PTX_GET_SREG_H_
 #include <cuda/std/cstdint>

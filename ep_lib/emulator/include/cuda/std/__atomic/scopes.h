@@ -1,5 +1,5 @@
-// The scope of libcu++'s atomics (cuda::atomic, cuda::atomic_ref). On a host they forget it; here the tag that stands for
-// it tells the emulator, just before the operation.
+// The scope of libcu++'s atomics (cuda::atomic, cuda::atomic_ref). On a host libcu++ ignores it; here the scope's tag
+// passes it to the emulator just before the operation.
 //
 // Found before libcu++'s own header of this name, which is included and does the rest.
 #pragma once

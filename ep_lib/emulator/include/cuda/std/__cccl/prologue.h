@@ -1,5 +1,5 @@
 // The CCCL of CUDA 12 and 13.0 has no header of this name, and other names for its namespaces: this is for the
-// emulator's own headers of the cuda/ folder. Included again and again, as CCCL's is.
+// emulator's own headers of the cuda/ folder. Without an include guard, as CCCL's.
 #if __has_include_next(<cuda/std/__cccl/prologue.h>)
 #include_next <cuda/std/__cccl/prologue.h>
 #else

@@ -1,6 +1,6 @@
 // How cuda::barrier, cuda::atomic::wait and cuda::counting_semaphore poll, on the emulator. Found before libcu++'s own
-// header of this name, which for a host compiler backs off by the host's clock: it would put the only thread that runs
-// fibers to sleep, and make a schedule depend on more than its seed.
+// header of this name, which backs off by the host's clock: that would put the only thread that runs fibers to sleep,
+// and make a schedule depend on more than its seed.
 #pragma once
 #define _CUDA_STD___THREAD_THREADING_SUPPORT_H
 #include <ep_emulator/abi.h>

@@ -1,5 +1,5 @@
 // A JupyterLab extension written by hand, so that nothing needs a build: a container of webpack's module federation with
-// one module, './extension', and four plugins.
+// one module, './extension', and five plugins.
 (function () {
     let shared;
 
@@ -42,6 +42,25 @@
                     if (frame.contentWindow === event.source) frame.closest('.jp-Cell').focus();
                 }
             });
+        },
+    };
+
+    // Pictures and listings have an ink of their own, dark on light. Turned around, blue stays blue. A page in a frame looks
+    // at the frame's own scheme. (As in docs/site/wide.css.)
+    const looks = {
+        id: 'ep-lib:looks',
+        description: 'In a dark theme, pictures and listings are dark, too; in a narrow page, drawings of text scroll.',
+        autoStart: true,
+        activate: () => {
+            const style = document.createElement('style');
+            style.textContent = `
+                .jp-MarkdownOutput pre, .jp-MarkdownOutput pre code { white-space: pre; overflow-x: auto; }
+                [data-jp-theme-light="false"] .jp-OutputArea-output :is(img, [style*="color:#222222"]) {
+                    filter: invert(0.93) hue-rotate(180deg);
+                }
+                [data-jp-theme-light="false"] .jp-OutputArea-output iframe { color-scheme: dark; }
+                [data-jp-theme-light="true"] .jp-OutputArea-output iframe { color-scheme: light; }`;
+            document.head.append(style);
         },
     };
 
@@ -122,7 +141,7 @@
     window._JUPYTERLAB['ep-lib'] = {
         init: (scope) => { shared = scope; },
         get: async () => {
-            const plugins = [await cuda(), await predictions(), leave, tabs];
+            const plugins = [await cuda(), await predictions(), leave, looks, tabs];
             return () => ({ __esModule: true, default: plugins });
         },
     };
