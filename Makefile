@@ -53,7 +53,7 @@ SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 DEMO_SHOWN := $(VENV)/.demo-shown
 
-.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize lock matrix lint .formats .types .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test extended quick nightly prove mutants coverage sanitize lock matrix lint .formats .types .documents .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -89,12 +89,12 @@ pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run 
 test extended quick nightly coverage matrix: export OPENBLAS_NUM_THREADS = 1
 test extended quick nightly coverage matrix: export OMP_NUM_THREADS = 1
 # pytest takes seconds to rewrite the tests' assertions: their bytecode is kept for all workers, whatever the shell says.
-test extended quick nightly coverage matrix: export PYTHONDONTWRITEBYTECODE =
+test lint extended quick nightly coverage matrix: export PYTHONDONTWRITEBYTECODE =
 
 test: $(CORE_INSTALLED)  ## lint, types and the tests, compile checks and notebooks included
 	$(BOTH) $(TEST_INSTALLED) .emulator
-	$(BOTH) --output-sync=target .types $(TEST_BYTECODE) .formats
-	$(PHASE) "running the tests" "$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended"
+	$(BOTH) --output-sync=target .types $(TEST_BYTECODE) .formats .documents
+	$(PHASE) "running the tests" "$(PY)" -m pytest $(PYTEST_FLAGS) -m "not extended" --ignore tests/documents
 
 extended: $(TEST_INSTALLED)  ## the tests that `make test` leaves out: more seeds, launchers, broken files and wrong answers of the same kind; CI runs as many as its time allows
 	"$(PY)" -m pytest $(PYTEST_FLAGS) $(MORE_FLAGS) -m extended
@@ -105,9 +105,9 @@ quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types
 
 nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the checker on every fabric, thousands of random inputs, 50 rounds of each fault, every notebook in a browser, the emulator by clang++ (about an hour)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -m extended
-	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/test_,$(addsuffix .py,right_kernels pcie pcie_checked \
+	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/*/test_,$(addsuffix .py,right_kernels pcie pcie_checked \
 		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
-		grader_answers bounce_buffer weak_memory others_kernels))
+		grader_answers bounce_buffer weak_memory others_kernels notebooks puzzles))
 
 prove: $(TEST_INSTALLED)  ## every schedule of every kernel in its smallest shape, on every fabric and memory, and a mistake in each (at most an hour)
 	"$(PY)" benchmarks/prove.py --json benchmarks/results/prove.json && "$(PY)" benchmarks/prove_docs.py
@@ -124,7 +124,7 @@ SANITIZER_OPTIONS := detect_leaks=0:allow_user_segv_handler=1:handle_segv=0:hand
 sanitize: $(TEST_INSTALLED)  ## the emulator's C++ under AddressSanitizer and UBSan, over a part of the tests (needs g++; minutes)
 	EP_LIB_CXX=g++ EP_LIB_SANITIZE=1 ASAN_OPTIONS="$(SANITIZER_OPTIONS)" UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		"$(PY)" -m pytest -q -m "not slow" -k "not for_gpus" $(addprefix tests/test_,$(addsuffix .py,emulator_runtime network checker flat \
+		"$(PY)" -m pytest -q -m "not slow" -k "not for_gpus" $(addprefix tests/*/test_,$(addsuffix .py,emulator_runtime network checker flat \
 		cuda_people_write hostile_by_hand proxy peer_copy dispatch_combine exhaustive))
 
 lock: $(TEST_INSTALLED)  ## the newest releases that the ranges of pyproject.toml allow become what `make` installs, and the tests run on them
@@ -134,13 +134,16 @@ lock: $(TEST_INSTALLED)  ## the newest releases that the ranges of pyproject.tom
 matrix: $(TEST_INSTALLED)  ## the oldest and the newest dependencies, smoke-tested for every Python here, and the tests with the newest of everything
 	"$(PY)" .ci/matrix.py $(MATRIX_FLAGS)
 
-lint: .formats .types  ## format and type checks only
+lint: .formats .types .documents  ## formats, types, and the documents: what they name exists, what they show is what was measured
 
 # Two steps: mypy takes longest, and has a core to itself while the other one does all else that comes before the tests.
 .formats: $(TEST_INSTALLED)
 	"$(PY)" -m ruff check .
 	"$(PY)" -m ruff format --check .
 	@$(CPP_FILES) | tr '\n' '\0' | xargs -0 -r "$(VENV)/bin/clang-format" --dry-run -Werror
+
+.documents: $(TEST_INSTALLED)
+	"$(PY)" -m pytest -q -m "not extended" tests/documents
 
 .types: $(TEST_INSTALLED)
 	"$(PY)" -m mypy

@@ -1,8 +1,8 @@
 """What tests run of ep_lib: lines and branches of its Python, lines of the emulator's runtime in C++ (by g++ and gcov).
 
     python benchmarks/covered.py                                     # the whole suite; `make coverage` does it
-    python benchmarks/covered.py --json before.json tests/test_ring.py -k signal
-    python benchmarks/covered.py --against before.json tests/test_ring.py -k signal
+    python benchmarks/covered.py --json before.json tests/device/test_ring.py -k signal
+    python benchmarks/covered.py --against before.json tests/device/test_ring.py -k signal
 
 What is not an option of this script goes to pytest. ``--json`` keeps the figures of each file, ``--against`` names the
 files of which less is run than was then. Kernels and the runtime are compiled anew, into build/coverage. A process that

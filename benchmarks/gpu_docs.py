@@ -7,7 +7,7 @@ table NAME of benchmarks/results/h200x4.json, or of what gpu_compare.py wrote: h
 "compared", and h200x2-by-expert.json, if with "grouped"; of what gpu_vary.py wrote: h200x2-vary.json, if with "varied"
 (without one of these files its tables are empty). A number behind NAME is that of the GPUs, so "machine 2" comes from
 h200x2.json. --check changes nothing and exits with 1 if a document differs from its JSON;
-tests/test_gpu_docs.py does the same.
+`make lint` does the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows of few bits beside BF16: dispatch with a cached handle, of rows given or cast on the way, and combine as FP8.
 
 Times are those of the GPU, the median over the repeats of the slowest rank. What arrives is checked by
-tests/test_row_formats.py and tests/test_packed_combine.py, not here. docs/row_formats.md says what the forms are.
+tests/moe/ (test_row_formats.py, test_packed_combine.py), not here. docs/row_formats.md says what the forms are.
 """
 
 from __future__ import annotations

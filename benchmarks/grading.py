@@ -31,7 +31,7 @@ from ep_lib.workshop.grader import prepare
 
 SEED = 1  # of the tests' inputs, so that gradings can be compared
 CLASS = 100, 23  # learners, exercises
-# Answers of tests/grader_answers/01_write_signal that harm others, if they can.
+# Answers of tests/grader_answers/01_write_signal.cuh that harm others, if they can.
 HOSTILE = (
     "wrong_fork_bomb",
     "wrong_memory_hog",

@@ -880,7 +880,7 @@ CASES = (
 
 # ---- what is in no row -----------------------------------------------------------------------------------------------
 NOT_PROVED = {  # by file, or by file and kernel
-    "tutorial_kernels/*_broken.cu": "wrong on purpose: the checker must find it (tests/test_checker.py and others)",
+    "tutorial_kernels/*_broken.cu": "wrong on purpose: the checker must find it (tests/checker/ and others)",
     "tutorial_kernels/02_memory_views.cu:signal_first": "wrong on purpose, as its name says",
     "tutorial_kernels/00_start_here.cu:wait_for_ever": "wrong on purpose, as its name says",
     "tutorial_kernels/00_start_here.cu:write_past_the_end": "wrong on purpose, as its name says",

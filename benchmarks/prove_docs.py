@@ -4,8 +4,7 @@ row of it, from prove_cases.py.
     python benchmarks/prove_docs.py [--check]
 
 They go between `<!-- table: proved -->` or `<!-- table: in no row -->` and `<!-- end of table -->`. --check changes
-nothing and exits with 1 if the document differs from the JSON, which prove.py wrote; tests/test_prove_docs.py does the
-same.
+nothing and exits with 1 if the document differs from the JSON, which prove.py wrote; `make lint` does the same.
 """
 
 from __future__ import annotations

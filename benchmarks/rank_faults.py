@@ -4,7 +4,7 @@
 
 Prints a table. A round is right if every rank that remains raises an error of ep_lib which names the rank that is to
 blame, within the time limit and a second, and nothing stays behind: no memory in /dev/shm, no process, no socket.
-tests/test_rank_faults.py does some rounds.
+tests/runtime/test_rank_faults.py does some rounds.
 """
 
 from __future__ import annotations

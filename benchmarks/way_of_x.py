@@ -5,7 +5,7 @@
 It counts on the emulator, in each mode: a dispatch and a combine of a Buffer that did both before (the first ones
 compile and remember), one with another number of tokens, and one with a handle. A call is a function of ep_lib entered
 in the rank's own thread, or one that Python has written for a class of it (the constructor of a NamedTuple or
-dataclass). A move is a call into another file than that of the call before. tests/test_way_of_x.py holds the limits.
+dataclass). A move is a call into another file than that of the call before. tests/benchmarks/ holds the limits.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -22,17 +23,19 @@ os.environ["EP_LIB_CUDA_RULES"] = "0"  # of fixtures; for tests see below
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest.register_assert_rewrite("support", "wrong_variants")
-pytest_plugins = ["support.crashes"]
+pytest_plugins = ["support.cpu_seconds", "support.crashes"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--seeds N``: how many schedules and random inputs the tests of that kind try. ``--rounds N``: random times.
     ``--until T``: no test begins after that second of the clock, and what is left out is told. ``--order TEXT``: the
-    tests in an order of this text's own, so that what is left out is not the same each time."""
+    tests in an order of this text's own, so that what is left out is not the same each time. ``--first NAME``: those
+    that have this in their own names before all others."""
     parser.addoption("--seeds", type=int, default=6, help="schedules and random inputs (default 6)")
     parser.addoption("--rounds", type=int, default=3, help="repetitions of tests with random times (default 3)")
     parser.addoption("--until", type=float, help="no test begins later (seconds since 1970)")
     parser.addoption("--order", help="shuffle the tests by this text")
+    parser.addoption("--first", action="append", default=[], help="tests with this in their names come first")
 
 
 @pytest.fixture
@@ -61,14 +64,22 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Markers before ``-m`` looks at them. Slow tests first: the short ones fill the gaps at the end, however many
     workers there are."""
-    from support import extended
-
-    extended.mark(items)
+    seen: Counter[object] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("extended")
+        if marker is None:
+            continue
+        on_gpu = item.get_closest_marker("gpu") is not None
+        test = item.path, item.name.split("[", 1)[0]
+        seen[test] += not on_gpu
+        if on_gpu or seen[test] <= marker.kwargs.get("after", 0):
+            item.own_markers.remove(marker)
     yield
     if (order := config.getoption("--order")) is not None:
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())
     else:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(key=lambda item: not any(name in item.name for name in config.getoption("--first")))
 
 
 def pytest_collection_finish() -> None:

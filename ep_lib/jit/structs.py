@@ -3,8 +3,8 @@
 A device header is the only owner of a struct's layout: the host asks :func:`header_struct` for it and packs bytes that
 a kernel takes by value, so there is no mirror in Python to keep in step. The parser knows the plain C++ that such
 headers are written in: integers, floats, pointers, enums, arrays and structs by value; any other declaration is an
-error that names it. ``tests/test_jit_structs.py`` compares sizes and offsets with the compiler's, for every struct in
-use.
+error that names it. ``tests/jit/test_jit_structs.py`` compares sizes and offsets with the compiler's, for every struct
+in use.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ state, and choose no backend. Save one with ``figure.savefig(path)``; a notebook
 
 Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with any kind of colour blindness
 can distinguish; a grey, dark enough for that too, replaces black, so that text stays readable on every colour. (Many
-cannot distinguish a light grey from the pink: tests/test_viz.py measures it.)
+cannot distinguish a light grey from the pink: tests/viz/test_viz.py measures it.)
 """
 
 from __future__ import annotations

@@ -1,35 +1,58 @@
-"""Makes a submission from answer files: the solution, with the regions that the answers give in place of its own.
+"""Answers to the exercises, right and wrong, and what the grader must make of the wrong ones.
 
-Answers to a piece in Python are .txt files, since regions alone are no Python.
+A file an exercise: ``// === name: tasks that lose their points: words`` begins an answer, which gives regions of the
+solution anew. One of the ``words`` ("a|b") stands in the message of the first failing task. Those to a piece in Python
+are .txt files, since regions alone are no Python.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from ep_lib.workshop.exercises import Exercise
+from ep_lib.workshop.exercises import Exercise, find, names
 
-FOLDER = Path(__file__).parent
 _REGION = re.compile(r"^ *(?://|#) EXERCISE-BEGIN (\w+)\n(.*?)^ *(?://|#) EXERCISE-END \1\n", re.MULTILINE | re.DOTALL)
+_HEAD = re.compile(r"^(?://|#) === (\w+)(?:: ([\d, ]+): (.*))?\n", re.MULTILINE)
 
 
-def filled(exercise: Exercise, answer: str) -> set[str]:
-    """The names of the regions that an answer gives; "top" is what it puts above all."""
-    return _regions(exercise, answer).keys() - {"top"}
+class Answer(NamedTuple):
+    """``regions``: what it gives anew of the solution; "top" goes above all."""
+
+    regions: dict[str, str]
+    loses: set[int]
+    says: str
 
 
-def _regions(exercise: Exercise, answer: str) -> dict[str, str]:
-    suffix = ".txt" if exercise.pieces[0].endswith(".py") else ".cuh"
-    return dict(_REGION.findall((FOLDER / exercise.name / f"{answer}{suffix}").read_text("utf-8")))
+@functools.cache
+def answers(exercise: str) -> dict[str, Answer]:
+    """Those of an exercise, by their names: ``right_...`` and ``wrong_...``."""
+    suffix = ".txt" if find(exercise).pieces[0].endswith(".py") else ".cuh"
+    text = (Path(__file__).parent / f"{exercise}{suffix}").read_text("utf-8")
+    before, *found = _HEAD.split(text)
+    assert not before
+    return {
+        name: Answer(dict(_REGION.findall(body)), {int(task) for task in (tasks or "").split(",") if task}, says or "")
+        for name, tasks, says, body in zip(*(found[at::4] for at in range(4)), strict=True)
+    }
 
 
-def submission(exercise: Exercise, answers: str | tuple[str, ...], folder: Path) -> Path:
-    """Writes the pieces with ``answers`` (one answer file, or several for different holes) into ``folder``."""
+def of_kind(kind: str) -> dict[str, dict[str, Answer]]:
+    """All answers that are "right", or "wrong", by exercise."""
+    return {
+        name: {each: answer for each, answer in answers(name).items() if each.startswith(f"{kind}_")}
+        for name in names()
+    }
+
+
+def submission(exercise: Exercise, given: str | tuple[str, ...], folder: Path) -> Path:
+    """Writes the pieces with answers (one, or several for different holes) into ``folder``."""
     regions: dict[str, str] = {}
     top = ""
-    for answer in (answers,) if isinstance(answers, str) else answers:
-        found = _regions(exercise, answer)
+    for answer in (given,) if isinstance(given, str) else given:
+        found = dict(answers(exercise.name)[answer].regions)
         top += found.pop("top", "")
         assert found and not found.keys() & regions.keys(), f"{answer} has no regions, or those of another answer"
         regions |= found
@@ -39,5 +62,5 @@ def submission(exercise: Exercise, answers: str | tuple[str, ...], folder: Path)
         at = text.index("\n", text.rindex("#include")) + 1 if top else 0
         (folder / piece).parent.mkdir(parents=True, exist_ok=True)
         (folder / piece).write_text(text[:at] + top + text[at:], "utf-8")
-    assert not regions, f"{answers} have regions that the solution lacks: {list(regions)}"
+    assert not regions, f"{given} have regions that the solution lacks: {list(regions)}"
     return folder

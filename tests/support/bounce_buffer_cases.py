@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ep_lib import Fabric, Kernel, Rank
 from ep_lib.workshop.lessons import bounce_buffers
+from support import ROOT
 
 Array = np.ndarray[Any, Any]
-TUTORIAL = Path(__file__).resolve().parents[2] / "tutorial_kernels"
+TUTORIAL = ROOT / "tutorial_kernels"
 RIGHT, BROKEN = "05_bounce_buffer", "05_bounce_buffer_broken"
 ROW_BYTES, MAX_ROWS, SLOT_ROWS = 48, 11, 2
 

@@ -9,11 +9,10 @@ import atexit
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 
 import ep_lib
 
@@ -57,7 +56,6 @@ class Table:
     inputs: Sequence[np.ndarray[Any, Any]]
     rows: list[Row]
     prelude: str = ""
-    _results: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
     def source(self) -> str:
         stores = "\n".join(f"    out[{i} * n + at] = ({self.out_type})({row});" for i, row in enumerate(self.rows))
@@ -75,37 +73,30 @@ extern "C" __global__ void table(const {self.c_type}* as, const {self.c_type}* b
         return ep_lib.Kernel.from_source(self.source(), "table", filename="table.cu")
 
     def results(self, backend: str) -> np.ndarray[Any, Any]:
-        """All results as an array (row, input); computed once per backend."""
-        if backend not in self._results:
-            kernel, inputs = self.kernel(), [np.ascontiguousarray(x) for x in self.inputs]
-            shape = (len(self.rows), inputs[0].size)
-            dtype = {"long long": np.int64, "double": np.float64, "float": np.float32}[self.out_type]
+        """All results as an array (row, input)."""
+        kernel, inputs = self.kernel(), [np.ascontiguousarray(x) for x in self.inputs]
+        shape = (len(self.rows), inputs[0].size)
+        dtype = {"long long": np.int64, "double": np.float64, "float": np.float32}[self.out_type]
 
-            def main(rank: ep_lib.Rank) -> np.ndarray[Any, Any]:
-                out = rank.to_device(np.zeros(shape, dtype))
-                kernel.launch(rank, -(-shape[1] // 64), 64, *map(rank.to_device, inputs), out, shape[1])
-                return rank.to_host(out).copy()
+        def main(rank: ep_lib.Rank) -> np.ndarray[Any, Any]:
+            out = rank.to_device(np.zeros(shape, dtype))
+            kernel.launch(rank, -(-shape[1] // 64), 64, *map(rank.to_device, inputs), out, shape[1])
+            return rank.to_host(out).copy()
 
-            self._results[backend] = alone(backend, main)
-        return self._results[backend]
+        results: np.ndarray[Any, Any] = alone(backend, main)
+        return results
 
-    def check(self, index: int, results: np.ndarray[Any, Any]) -> None:
-        """Compares one row of ``results``. Fails naming the first input that differs."""
-        row = self.rows[index]
-        for values, result in zip(zip(*self.inputs, strict=True), results[index], strict=True):
-            a, b, c = (v.item() for v in values)
-            expected = row.expected(a, b, c)
-            if not same(expected, result.item(), row, self.out_type):
-                raise AssertionError(
-                    f"{row.expression} with a={a!r}, b={b!r}, c={c!r}: {result.item()!r}, not {expected!r}"
-                )
-
-
-def every_row(tables: dict[str, Table]) -> list[Any]:
-    """Parameters (table, row) for pytest, named by their expressions."""
-    return [
-        pytest.param(name, index, id=str(row)) for name, table in tables.items() for index, row in enumerate(table.rows)
-    ]
+    def check(self, backend: str) -> None:
+        """Compares all results; fails naming each row that differs, with the first input for which it does."""
+        wrong = []
+        for row, results in zip(self.rows, self.results(backend), strict=True):
+            for values, result in zip(zip(*self.inputs, strict=True), results, strict=True):
+                a, b, c = (v.item() for v in values)
+                expected = row.expected(a, b, c)
+                if not same(expected, result.item(), row, self.out_type):
+                    wrong.append(f"{row} with a={a!r}, b={b!r}, c={c!r}: {result.item()!r}, not {expected!r}")
+                    break
+        assert not wrong, "\n".join(wrong)
 
 
 def same(expected: float, got: float, row: Row, out_type: str) -> bool:

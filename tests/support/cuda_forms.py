@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ep_lib import Rank
 from ep_lib.jit.kernel import Kernel
+from support import TESTS
 
-FOLDER = Path(__file__).parents[1] / "cuda_forms"
+FOLDER = TESTS / "cuda_forms"
 _BEGIN = re.compile(r"^// ==== (\w+)(?: \| (.+))?\n", re.MULTILINE)
 _INCLUDE = re.compile(r"^#include [^\n]*\n", re.MULTILINE)
 _MACRO = re.compile(r"^#define (\w+)", re.MULTILINE)

@@ -15,11 +15,11 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from ep_lib import Kernel, Rank
+from support import TESTS
 
 PLAIN, VOLATILE, ATOMIC, EXCHANGE, COMPARE_SWAP, FENCE, BLOCK_BARRIER, WARP_BARRIER = range(8)
 RELAXED, ACQUIRE, RELEASE, ACQ_REL, SEQ_CST = range(5)
@@ -183,7 +183,7 @@ def random_program(seed: int) -> Program:
 
 @functools.cache
 def kernel() -> Kernel:
-    return Kernel.from_file(Path(__file__).parents[1] / "kernels" / "random_program.cu", "random_program")
+    return Kernel.from_file(TESTS / "kernels" / "random_program.cu", "random_program")
 
 
 def run(rank: Rank, program: Program, runs: list[dict[int, np.ndarray]]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ep_lib import Fabric, Kernel, Rank, ibgda
+from support import ROOT
 
 Array = np.ndarray[Any, Any]
-TUTORIAL = Path(__file__).resolve().parents[2] / "tutorial_kernels"
+TUTORIAL = ROOT / "tutorial_kernels"
 FILES = ("03_ibgda_shim", "03_ibgda_shim_broken", "03_ibgda_shim_debug")
 BYTES, MESSAGES, CHANNELS, CHUNK = 200, 5, 2, 2
 FABRICS = [

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from ep_lib import Kernel, Rank
 from ep_lib.workshop.lessons import ring_and_proxy
+from support import ROOT, TESTS
 
-SOURCE = Path(__file__).parents[1] / "kernels" / "proxy_ring.cu"
-TUTORIAL = Path(__file__).resolve().parents[2] / "tutorial_kernels"
+SOURCE = TESTS / "kernels" / "proxy_ring.cu"
+TUTORIAL = ROOT / "tutorial_kernels"
 LADDER: dict[str, dict[str, int]] = {
     "mailbox": {},
     "ring_of_slots": {},

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ep_lib import Kernel, Rank
+from support import TESTS
 
-SOURCE = Path(__file__).parents[1] / "kernels" / "ring.cu"
+SOURCE = TESTS / "kernels" / "ring.cu"
 
 
 @functools.cache

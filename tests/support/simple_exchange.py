@@ -15,9 +15,10 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, describe
 from ep_lib.moe.config import BufferConfig, make_config
 from ep_lib.moe.memory import lay_out
+from support import ROOT
 from support.dispatch_combine_cases import Case, assert_same, expert_output
 
-TUTORIALS = Path(__file__).parents[2] / "tutorial_kernels"
+TUTORIALS = ROOT / "tutorial_kernels"
 SOURCE = TUTORIALS / "07_combine.cu"
 LAYOUT, NOTIFY, DISPATCH = "moe/common/layout.cuh", "moe/common/notify.cuh", "moe/common/dispatch.cuh"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import numpy as np
 
 import ep_lib
+from support import TESTS
 
-KERNELS = Path(__file__).parents[1] / "kernels" / "small_programs.cu"
+KERNELS = TESTS / "kernels" / "small_programs.cu"
 
 # And how many threads they have.
 PROGRAMS = {

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ep_lib
 from ep_lib import HARDWARE, Fabric, Hardware, Timeline
+from support import TESTS
 
 PROGRAMS = ("puts", "incast", "ping_pong", "get", "overtake", "fenced", "adds", "copy", "store", "all_to_all", "sleep")
-KERNEL = ep_lib.Kernel.from_file(Path(__file__).parents[1] / "kernels" / "timed.cu", "timed")
+KERNEL = ep_lib.Kernel.from_file(TESTS / "kernels" / "timed.cu", "timed")
 CX7 = HARDWARE["h20-cx7"]
 
 

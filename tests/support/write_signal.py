@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ep_lib import Kernel, Rank
+from support import ROOT
 
-TUTORIAL = Path(__file__).resolve().parents[2] / "tutorial_kernels"
+TUTORIAL = ROOT / "tutorial_kernels"
 RIGHT = ("bare", "thread", "warp")
 
 

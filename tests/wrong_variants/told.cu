@@ -1,5 +1,5 @@
 // Mistakes as learners make them. What the checker says of each is read as a learner reads it: the two right lines,
-// marked "// A" and "// B", and the right cause (tests/test_findings_told.py).
+// marked "// A" and "// B", and the right cause (tests/checker/test_findings_told.py).
 #include <ep/net.cuh>
 #include <ep/signal.cuh>
 #include <ep/tma.cuh>

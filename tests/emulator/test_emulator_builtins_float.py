@@ -1,0 +1,194 @@
+"""Floating-point intrinsics: stated roundings exactly (against fractions), approximations within a few ulps."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from support.builtins_table import Row, Table, f32
+
+RNG = np.random.default_rng(2)
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5, -1.5, 1e-40, -3e9, 3e9, 5e9, 1e19, -1e19])
+
+
+def spread(n: int, decades: float) -> np.ndarray[Any, Any]:
+    """Numbers of either sign whose size spans decades: sums lose bits, products round."""
+    return RNG.choice([-1.0, 1.0], n) * 10 ** RNG.uniform(-decades, decades, n)
+
+
+# ---- operations with a stated rounding ------------------------------------------------------------------------
+def rounded(exact: Fraction, mode: str, kind: type[np.floating[Any]]) -> float:
+    """The number of type ``kind`` that ``exact`` becomes; exact must be finite and neither tiny nor huge."""
+    near = kind(float(exact)) if kind is np.float64 else nearest(exact)
+    below = near if Fraction(float(near)) <= exact else np.nextafter(near, kind(-np.inf))
+    above = near if Fraction(float(near)) >= exact else np.nextafter(near, kind(np.inf))
+    toward_zero = below if exact > 0 else above
+    return float({"rn": near, "rz": toward_zero, "ru": above, "rd": below}[mode])
+
+
+def nearest(exact: Fraction) -> np.floating[Any]:
+    """float32, ties to even; through float64 it could round twice."""
+    near = np.float32(float(exact))
+    candidates = [near, np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf))]
+    odd = {x: struct.unpack("<I", struct.pack("<f", x))[0] & 1 for x in candidates}
+    return min(candidates, key=lambda x: (abs(Fraction(float(x)) - exact), odd[x]))
+
+
+def square_root(x: float, mode: str, kind: type[np.floating[Any]]) -> float:
+    scaled = Fraction(abs(x)) * 4**200  # an integer square root of enough digits; its own error only breaks ties
+    root = Fraction(math.isqrt(int(scaled)), 2**200)
+    exact_square = root * root == Fraction(abs(x))
+    return rounded(root if exact_square else root + Fraction(1, 2**201), mode, kind)
+
+
+def stated_roundings(kind: type[np.floating[Any]], names: dict[str, str]) -> list[Row]:
+    rows = []
+    for mode in ("rn", "rz", "ru", "rd"):
+        operations: dict[str, tuple[str, Callable[..., Fraction]]] = {
+            "add": ("(a, b)", lambda a, b, c: Fraction(a) + Fraction(b)),
+            "sub": ("(a, b)", lambda a, b, c: Fraction(a) - Fraction(b)),
+            "mul": ("(a, b)", lambda a, b, c: Fraction(a) * Fraction(b)),
+            "div": ("(a, b)", lambda a, b, c: Fraction(a) / Fraction(b)),
+            "fma": ("(a, b, c)", lambda a, b, c: Fraction(a) * Fraction(b) + Fraction(c)),
+            "rcp": ("(a)", lambda a, b, c: 1 / Fraction(a)),
+        }
+        for name, (arguments, exact) in operations.items():
+            rows.append(
+                Row(
+                    f"{names[name]}_{mode}{arguments}",
+                    lambda a, b, c, exact=exact, mode=mode: rounded(exact(a, b, c), mode, kind),
+                )
+            )
+        rows.append(
+            Row(f"{names['sqrt']}_{mode}({names['abs']}(a))", lambda a, b, c, mode=mode: square_root(a, mode, kind))
+        )
+    return rows
+
+
+FLOAT_NAMES = {name: f"__f{name}" for name in ("add", "sub", "mul", "div", "rcp", "sqrt")}
+FLOAT_NAMES |= {"fma": "__fmaf", "abs": "fabsf"}
+DOUBLE_NAMES = {name: f"__d{name}" for name in ("add", "sub", "mul", "div", "rcp", "sqrt")}
+DOUBLE_NAMES |= {"fma": "__fma", "abs": "fabs"}
+TO_FLOAT = [
+    Row(f"__double2float_{m}(a)", lambda a, b, c, m=m: rounded(Fraction(a), m, np.float32))
+    for m in ("rn", "rz", "ru", "rd")
+]
+
+
+# ---- float to integer, integer to float -----------------------------------------------------------------------
+def to_integer(x: float, mode: str, bits: int, signed: bool, from_double: bool) -> int:
+    low = -(1 << bits - 1) if signed else 0
+    high = low + (1 << bits) - 1
+    if math.isnan(x):
+        value = 1 << bits - 1 if bits == 64 or from_double else 0
+    elif math.isinf(x):
+        value = high if x > 0 else low
+    else:
+        value = {"rn": round, "rz": math.trunc, "ru": math.ceil, "rd": math.floor}[mode](x)
+        value = min(max(value, low), high)
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63) if bits == 64 else _cut(value, bits, signed)
+
+
+def _cut(value: int, bits: int, signed: bool) -> int:
+    value %= 1 << bits
+    return value - (1 << bits) if signed and value >> bits - 1 else value
+
+
+def conversions(source: str) -> list[Row]:
+    rows = []
+    for name, bits, signed in (("int", 32, True), ("uint", 32, False), ("ll", 64, True), ("ull", 64, False)):
+        for mode in ("rn", "rz", "ru", "rd"):
+            rows.append(
+                Row(
+                    f"__{source}2{name}_{mode}(a)",
+                    lambda a, b, c, args=(mode, bits, signed, source == "double"): to_integer(a, *args),
+                )
+            )
+    return rows
+
+
+INTEGER_TO_FLOAT = [
+    Row(
+        f"__{name}2float_{mode}(({c_type})a)", lambda a, b, c, cut=cut, m=mode: rounded(Fraction(cut(a)), m, np.float32)
+    )
+    for name, c_type, cut in (
+        ("int", "int", lambda a: _cut(a, 32, True)),
+        ("uint", "unsigned", lambda a: _cut(a, 32, False)),
+        ("ll", "long long", lambda a: _cut(a, 64, True)),
+        ("ull", "unsigned long long", lambda a: a),
+    )
+    for mode in ("rn", "rz", "ru", "rd")
+]
+
+
+# ---- functions ------------------------------------------------------------------------------------------------
+def f(function: Callable[..., float]) -> Callable[..., float]:
+    """The function of the table's a (and b), rounded to float32."""
+    return lambda a, b, c: f32(function(a, b))
+
+
+# Tolerances are those of a GPU's approximations (CUDA programming guide, mathematical functions).
+FUNCTIONS = [
+    Row("__sinf(a)", f(lambda a, b: math.sin(a)), 8, 4e-6),
+    Row("__cosf(a)", f(lambda a, b: math.cos(a)), 8, 4e-6),
+    Row("__tanf(a)", f(lambda a, b: math.tan(a)), 1 << 16, 1e-4),
+    Row("__expf(a)", f(lambda a, b: math.exp(a)), 32),
+    Row("__exp10f(a)", f(lambda a, b: 10.0**a), 64),
+    Row("exp2f(a)", f(lambda a, b: 2.0**a), 4),
+    Row("exp10f(a)", f(lambda a, b: 10.0**a), 4),
+    Row("__logf(b)", f(lambda a, b: math.log(b)), 8, 1e-6),
+    Row("__log2f(b)", f(lambda a, b: math.log2(b)), 8, 1e-6),
+    Row("__log10f(b)", f(lambda a, b: math.log10(b)), 8, 1e-6),
+    Row("__powf(b, a)", f(lambda a, b: b**a), 1 << 10),
+    Row("__fdividef(a, b)", f(lambda a, b: a / b), 4),
+    Row("fdividef(a, b)", f(lambda a, b: a / b), 4),
+    Row("__saturatef(a)", f(lambda a, b: min(max(a, 0.0), 1.0)), 1),
+    Row("rsqrtf(b)", f(lambda a, b: 1 / math.sqrt(b)), 4),
+    Row("rsqrt(b)", f(lambda a, b: 1 / math.sqrt(b)), 4),
+    Row("__frsqrt_rn(b)", f(lambda a, b: 1 / math.sqrt(b)), 1),
+    Row("rcbrtf(b)", f(lambda a, b: b ** (-1 / 3)), 4),
+    Row("sinpif(a)", f(lambda a, b: math.sin(math.pi * a)), 16),
+    Row("cospif(a)", f(lambda a, b: math.cos(math.pi * a)), 16),
+    Row("normcdff(a)", f(lambda a, b: 0.5 * math.erfc(-a / math.sqrt(2))), 16),
+    Row("rhypotf(a, b)", f(lambda a, b: 1 / math.hypot(a, b)), 4),
+    Row("norm3df(a, b, 2.0f)", f(lambda a, b: math.hypot(a, b, 2.0)), 4),
+    Row("rnorm4df(a, b, 2.0f, 3.0f)", f(lambda a, b: 1 / math.hypot(a, b, 2.0, 3.0)), 4),
+    Row("fminf(a, b) + fmaxf(a, b)", f(lambda a, b: a + b), 1),
+    Row("min(a, b)", f(lambda a, b: min(a, b))),
+    Row("max(a, 1.0)", f(lambda a, b: max(a, 1.0))),
+    Row("sqrt(b)", f(lambda a, b: math.sqrt(b)), 1),
+    Row("abs(a) + fabsf(a)", f(lambda a, b: 2 * abs(a)), 1),
+    Row("tanhf(a) + __tanhf(a)", f(lambda a, b: 2 * math.tanh(a)), 1 << 14),
+    Row("__int_as_float(__float_as_int(a))", f(lambda a, b: a)),
+    Row("__uint_as_float(__float_as_uint(a) ^ 0x80000000u)", f(lambda a, b: -a)),
+]
+
+FLOATS = [np.concatenate([spread(200, 4)]).astype(np.float32) for _ in range(3)]
+CLOSE = [
+    spread(200, 1).astype(np.float32),
+    np.abs(spread(200, 1)).astype(np.float32),
+    spread(200, 1).astype(np.float32),
+]
+CONVERTED = np.concatenate([SPECIAL, spread(60, 10), RNG.integers(-50, 50, 30) + 0.5])
+INTEGERS = RNG.integers(1, 1 << 62, 100, np.uint64) >> RNG.integers(0, 62, 100, np.uint64)
+INTEGERS = np.concatenate([INTEGERS, ~INTEGERS[:20]])
+
+TABLES = {
+    "float": Table("float", "float", FLOATS, stated_roundings(np.float32, FLOAT_NAMES)),
+    "double": Table("double", "double", [spread(150, 6) for _ in range(3)], stated_roundings(np.float64, DOUBLE_NAMES)),
+    "narrowing": Table("double", "float", [spread(150, 6)] * 3, TO_FLOAT),
+    "float to integer": Table("float", "long long", [CONVERTED.astype(np.float32)] * 3, conversions("float")),
+    "double to integer": Table("double", "long long", [CONVERTED] * 3, conversions("double")),
+    "integer to float": Table("unsigned long long", "float", [INTEGERS] * 3, INTEGER_TO_FLOAT),
+    "functions": Table("float", "float", CLOSE, FUNCTIONS),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_is_what_python_says(backend: str, table: str) -> None:
+    TABLES[table].check(backend)

@@ -1,8 +1,0 @@
-// One thread publishes, and the other lanes are somewhere else.
-// EXERCISE-BEGIN 2
-ep::fence_sys();
-__syncwarp();
-uint64_t* const board_words = ep::peer_ptr(board.words, board.home);
-for (int i = 0; i < board.count; ++i) ep::st_relaxed_sys_u64(board_words + i, words[i]);
-ep::st_release_sys_u64(ep::peer_ptr(board.edition, board.home), number + 1);
-// EXERCISE-END 2

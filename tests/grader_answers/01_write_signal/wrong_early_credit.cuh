@@ -1,8 +1,0 @@
-// Gives the slot back while other lanes still read it.
-// EXERCISE-BEGIN 5b
-const uint64_t slot = round % pipe.num_slots;
-if (!wait_until_ge_warp(pipe.arrived, round + 1, {kPhaseSignal, peer, int64_t(slot)})) return false;
-copy_bytes<kWarpUnroll>(target, pipe.slots + slot * pipe.slot_bytes, pipe.slot_bytes, lane_id(), kWarpSize);
-if (lane_id() == 0) signal_add(pipe.credits, 1, peer);
-return true;
-// EXERCISE-END 5b

@@ -1,9 +1,0 @@
-// The quiet stands before the puts that it should wait for.
-// EXERCISE-BEGIN 2
-if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);
-for (int i = 0; i < messages; ++i) {
-    const size_t at = i * bytes;
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
-}
-if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
-// EXERCISE-END 2

@@ -1,3 +1,0 @@
-// EXERCISE-BEGIN 1
-return chunk + 1 - ring.num_slots;
-// EXERCISE-END 1

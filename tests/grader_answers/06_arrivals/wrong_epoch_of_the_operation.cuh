@@ -1,9 +1,0 @@
-// Does not look at the argument.
-// EXERCISE-BEGIN 2
-int failed = 0;
-for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-    if (signals.leave_out(peer)) continue;
-    failed |= !wait_until_ge(signals.flags + kind * num_ranks() + peer, signals.epoch, {phase, peer, kind});
-}
-return __syncthreads_or(failed) == 0;
-// EXERCISE-END 2

@@ -1,9 +1,0 @@
-// Nothing says that the rows came before.
-// EXERCISE-BEGIN 1
-const int mine = kind * num_ranks() + rank();
-for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-    if (signals.leave_out(peer)) continue;
-    *peer_ptr(signals.tags + mine, peer) = tag;
-    st_relaxed_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch);
-}
-// EXERCISE-END 1

@@ -1,9 +1,0 @@
-// The tag comes after the signal that speaks for it.
-// EXERCISE-BEGIN 1
-const int mine = kind * num_ranks() + rank();
-for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-    if (signals.leave_out(peer)) continue;
-    st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch);
-    *peer_ptr(signals.tags + mine, peer) = tag;
-}
-// EXERCISE-END 1

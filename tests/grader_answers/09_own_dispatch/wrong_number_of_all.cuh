@@ -1,8 +1,0 @@
-// The expert's number among all.
-// EXERCISE-BEGIN 1
-uint64_t bits = 0;
-for (int k = 0; k < count; ++k) {
-    if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k];
-}
-return bits;
-// EXERCISE-END 1

@@ -1,0 +1,270 @@
+"""<ep/ibgda_shim.cuh> and tutorial_kernels/03_ibgda_shim*.cu: right on every fabric, broken where they say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.ibgda_shim import (
+    LADDER,
+    adds,
+    any_fabric,
+    counted,
+    data_of,
+    get_and_fence,
+    kernel,
+    look,
+    one_put,
+    piece,
+    ring,
+)
+
+from ep_lib import Fabric, Rank, ibgda, spawn
+from ep_lib.errors import ArgumentError, EpError, KernelFault, RankMismatchError
+from ep_lib.jit import device_state
+
+Spmd = Callable[..., list[Any]]
+
+
+# ---- the ladder ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("send", "receive"), LADDER)
+@any_fabric
+def test_messages_arrive_on_every_fabric(send: str, receive: str, fabric: Fabric | None) -> None:
+    for seed in range(10):
+        ranks = 2 + 2 * (seed % 2)
+        right = spawn(ring, ranks=ranks, backend="emulator", seed=seed, fabric=fabric, args=(send, receive))
+        assert right == [True] * ranks, f"seed {seed}"
+
+
+@pytest.mark.gpu(count=2)
+@pytest.mark.parametrize(("send", "receive"), LADDER)
+def test_messages_arrive_on_gpus(send: str, receive: str) -> None:
+    assert spawn(ring, ranks=2, backend="cuda", args=(send, receive)) == [True, True]
+
+
+@pytest.mark.extended(after=1)
+@any_fabric
+def test_a_put_is_there_after_quiet_and_a_barrier(fabric: Fabric | None) -> None:
+    for seed in range(12):
+        size = (0, 1, 17, 3000)[seed % 4]
+        for rank, got in enumerate(spawn(one_put, ranks=4, backend="emulator", seed=seed, fabric=fabric, args=(size,))):
+            expected = np.append(data_of(3 - rank, size + 1)[:size], np.uint8(0))
+            assert np.array_equal(got, expected), f"seed {seed}, rank {rank}"
+
+
+@pytest.mark.extended(after=1)
+@any_fabric
+def test_counters_with_one_kind_of_writer_lose_nothing(fabric: Fabric | None) -> None:
+    for seed in range(10):
+        counts = spawn(counted, ranks=4, backend="emulator", seed=seed, fabric=fabric, args=("count_by_source",))
+        assert counts == [[10] * 4, *[[0] * 4] * 3], f"seed {seed}"
+
+
+# ---- the mistakes ----------------------------------------------------------------------------------------------------
+SEEDS = range(60)
+
+
+def verdicts(fabric: str, send: str, receive: str) -> set[bool]:
+    args = (send, receive)
+    runs = (spawn(ring, ranks=2, backend="emulator", seed=seed, fabric=fabric, args=args) for seed in SEEDS)
+    return {all(right) for right in runs}
+
+
+def test_a_tail_that_trusts_its_queue_pair_is_wrong_on_srd_only() -> None:
+    assert verdicts("rc", "channel_send_trusts_the_queue_pair", "channel_receive") == {True}
+    assert False in verdicts("srd", "channel_send_trusts_the_queue_pair", "channel_receive")
+
+
+def totals(fabric: Fabric) -> set[int]:
+    args = ("count_together",)
+    return {spawn(counted, ranks=3, backend="emulator", seed=seed, fabric=fabric, args=args)[0][0] for seed in SEEDS}
+
+
+def test_a_counter_of_gpu_and_nic_loses_counts_without_global_atomics() -> None:
+    assert totals(Fabric("rc", global_atomics=True)) == {30}
+    assert min(totals(Fabric("rc"))) < 30
+    assert min(totals(Fabric("srd"))) < 30
+
+
+@pytest.mark.parametrize("send", ["send_staged_reuses_source", "send_batched_quiet_first"])
+@pytest.mark.parametrize("fabric", ["rc", "srd"])
+def test_mistakes_that_show_on_every_network(send: str, fabric: str) -> None:
+    assert False in verdicts(fabric, send, "receive_messages")
+
+
+# ---- the pieces of the shim ------------------------------------------------------------------------------------------
+
+
+def test_state_and_p2p_pointers_everywhere_p2p(spmd: Spmd) -> None:
+    for out, addresses in spmd(look, 2):
+        assert out == [5, 2, *addresses]
+
+
+@any_fabric
+def test_p2p_pointers_reach_the_node(fabric: Fabric | None) -> None:
+    for rank, (out, addresses) in enumerate(spawn(look, ranks=4, backend="emulator", fabric=fabric)):
+        for peer, pointer in enumerate(out[2:]):
+            near = fabric is None or peer == rank or (fabric.p2p and rank // fabric.ranks_per_node == peer // 2)
+            near = near and not (fabric is not None and fabric.ranks_per_node == 1 and peer != rank)
+            assert pointer == (addresses[peer] if near else 0)
+
+
+@any_fabric
+def test_atomics_add_32_bits_and_negative_numbers(fabric: Fabric | None) -> None:
+    for seed in range(5):
+        assert spawn(adds, ranks=4, backend="emulator", seed=seed, fabric=fabric) == [[7, 14, 10]] * 4
+
+
+def test_atomics_to_oneself(spmd: Spmd) -> None:
+    assert spmd(adds, 1) == [[7, 14, 10]]
+
+
+@any_fabric
+def test_gets_arrive_and_fences_order_all_queue_pairs(fabric: Fabric | None) -> None:
+    for seed in range(10):
+        done = spawn(get_and_fence, ranks=2, backend="emulator", seed=seed, fabric=fabric)
+        assert done == [(True, True)] * 2, f"seed {seed}"
+
+
+def reused_after_one_quiet(rank: Rank, quiet_pe: int, quiet_qp: int) -> tuple[bool, bool]:
+    """Rank 0 puts one half to rank 1 on queue pair 0 and the other on 1, waits for one of them, and reuses both."""
+    inbox, outbox = rank.symmetric(80, np.uint64), rank.symmetric(80, np.uint64)
+    outbox[:] = rank.xp.asarray(data_of(rank.rank, 640).view(np.uint64))
+    ibgda.init_efa_device_state(rank)
+    rank.barrier()
+    if rank.rank == 0:
+        piece("two_puts").launch(rank, 1, 32, inbox, outbox, 40, 1, quiet_pe, quiet_qp)
+    rank.barrier()
+    right = rank.to_host(inbox) == data_of(0, 640).view(np.uint64)
+    return bool(right[:40].all()), bool(right[40:].all())
+
+
+@pytest.mark.extended(after=1)
+@pytest.mark.parametrize(
+    ("fabric", "pe", "queue_pair", "waited_for"),
+    [("rc", 1, 0, {0}), ("rc", 1, 1, {1}), ("rc", 2, 0, set()), ("srd", 2, 3, {0, 1}), (None, 1, 1, {0, 1})],
+)
+def test_quiet_waits_for_one_queue_pair_on_rc_and_for_everything_on_srd(
+    fabric: str | None, pe: int, queue_pair: int, waited_for: set[int]
+) -> None:
+    args = (pe, queue_pair)
+    runs = [spawn(reused_after_one_quiet, 3, "emulator", seed=s, fabric=fabric, args=args)[1] for s in range(40)]
+    assert {half for half in range(2) if all(run[half] for run in runs)} == waited_for
+
+
+# ---- without the host side -------------------------------------------------------------------------------------------
+def forgotten(rank: Rank, what: int) -> tuple[str, list[int]]:
+    mine, after = rank.symmetric(2, np.uint64, fill=3), rank.to_device(np.zeros(1, np.int32))
+    mine[0] = rank.rank
+    rank.barrier()
+    message = ""
+    piece("one_of_each").launch(rank, 1, 32, mine, what, (rank.rank + 1) % rank.world_size, after)
+    try:
+        rank.synchronize()
+    except KernelFault as error:
+        message = str(error)
+    rank.barrier()
+    return message, [*rank.to_host(mine).tolist(), *rank.to_host(after).tolist()]
+
+
+@pytest.mark.parametrize("what", range(5))
+@pytest.mark.parametrize("fabric", [None, "srd"])
+def test_every_function_says_which_call_is_missing(what: int, fabric: str | None) -> None:
+    results = spawn(forgotten, ranks=2, backend="emulator", fabric=fabric, args=(what,))
+    for rank, (message, values) in enumerate(results):
+        assert f"rank {rank}: a kernel used <ep/ibgda_shim.cuh>" in message
+        assert "call ep_lib.ibgda.init_efa_device_state(rank, num_channels, num_devices)" in message
+        assert values == [rank, 3, 1 if what == 0 else 0], "nothing moved, and no division by zero"
+
+
+def send_without_state(rank: Rank) -> None:
+    data, counter = rank.symmetric(64, np.uint8), rank.symmetric(1, np.uint32)
+    out = rank.to_device(np.zeros(64, np.uint8))
+    if rank.rank == 0:
+        kernel("send_batched").launch(rank, 1, 32, data, data, 64, 1, counter, 1)
+    else:
+        kernel("receive_messages").launch(rank, 1, 32, counter, 1, data, 64, out, 0)
+    rank.synchronize()
+
+
+@pytest.mark.parametrize("fabric", [None, "rc"])
+def test_the_missing_call_is_named_though_the_peer_waits(fabric: str | None) -> None:
+    with pytest.raises(EpError, match="init_efa_device_state"):
+        spawn(send_without_state, ranks=2, backend="emulator", fabric=fabric, timeout=20)
+
+
+def no_such_peer(rank: Rank) -> None:
+    mine, after = rank.symmetric(2, np.uint64), rank.to_device(np.zeros(1, np.int32))
+    ibgda.init_efa_device_state(rank)
+    piece("one_of_each").launch(rank, 1, 32, mine, 1, 9, after)
+    rank.synchronize()
+
+
+@pytest.mark.parametrize("fabric", [None, "srd"])
+def test_a_peer_that_does_not_exist(fabric: str | None) -> None:
+    with pytest.raises(KernelFault, match="rank 9"):
+        spawn(no_such_peer, ranks=2, backend="emulator", fabric=fabric)
+
+
+def bad_numbers(rank: Rank) -> list[str]:
+    found = []
+    for channels, devices in ((0, 1), (16, -1), (2.5, 1), (True, 1), ("16", 1), (2**20, 2**20)):
+        try:
+            ibgda.init_efa_device_state(rank, channels, devices)  # type: ignore[arg-type]
+        except ArgumentError as error:
+            found.append(str(error))
+    return found
+
+
+def test_bad_numbers_are_refused(spmd: Spmd) -> None:
+    found = spmd(bad_numbers, 1)[0]
+    assert len(found) == 6
+    assert "num_channels is 0" in found[0] and "num_devices is -1" in found[1] and "2.5" in found[2]
+    assert "1048576 x 1048576" in found[5]
+
+
+def disagree(rank: Rank) -> None:
+    ibgda.init_efa_device_state(rank, num_channels=4 + rank.rank)
+
+
+def test_ranks_that_disagree(spmd: Spmd) -> None:
+    with pytest.raises(RankMismatchError, match="rank 0: 4 and 1; rank 1: 5 and 1"):
+        spmd(disagree, 2)
+
+
+# ---- the debugging kernels -------------------------------------------------------------------------------------------
+def debugged(rank: Rank) -> int:
+    remote, local = rank.symmetric(4096, np.uint8), rank.symmetric(4096, np.uint8, fill=rank.rank + 1)
+    totals = rank.to_device(np.zeros(2, np.int64))
+    ibgda.init_efa_device_state(rank, num_channels=16, num_devices=2)
+    kernel("print_ibgda_state").launch(rank, 1, 32)
+    kernel("print_p2p").launch(rank, 1, 32, remote)
+    kernel("benchmark_put").launch(rank, 1, 32, remote, local, 4096, 1 - rank.rank, 1000, totals)
+    rank.barrier()
+    assert set(rank.to_host(remote).tolist()) == {2 - rank.rank}
+    return int(rank.to_host(totals)[0])
+
+
+@pytest.mark.parametrize(("fabric", "way"), [(None, "P2P"), ("srd", "RDMA")])
+def test_the_debugging_kernels(fabric: str | None, way: str, capfd: pytest.CaptureFixture[str]) -> None:
+    cycles = spawn(debugged, ranks=2, backend="emulator", fabric=fabric)
+    assert all(cycle > 1000 for cycle in cycles)
+    said = capfd.readouterr().out
+    for rank in range(2):
+        assert f"rank {rank}: num_rc_per_pe=16 num_devices_initialized=2" in said
+        assert f"rank {rank} -> rank {1 - rank}: {way}" in said and f"rank {rank} -> rank {rank}: P2P" in said
+        assert f"4096 bytes to rank {rank}: " in said
+
+
+def test_a_gpu_that_is_out_of_reach_is_named() -> None:
+    """No machine of ours has such GPUs: this is what the record of <ep/net.cuh> becomes."""
+    record = device_state.FaultRecord(device_state.FAULT_TRANSPORT, 0, 3, "write", -1, 0, 0)
+    error = device_state.to_error(record)
+    assert isinstance(error, KernelFault)
+    assert "rank 0: a network operation to rank 3 was refused" in str(error) and "take transport='nvshmem'" in str(
+        error
+    )
