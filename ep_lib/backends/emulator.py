@@ -278,6 +278,7 @@ class EmulatorBackend:
 
     def executor(self, operation: Operation) -> Callable[[tuple[Value, ...]], Sequence[Array]] | None:
         """Its launches without another look at the types of their arguments: the first run was checked."""
+        operation = weakref.proxy(operation)  # it holds what is returned
         kernels = {launch.kernel for launch in operation.launches}
         if not kernels <= self._loaded.keys():  # what stands in for one launches others
             return None
