@@ -51,6 +51,7 @@ _USE = re.compile(
     re.MULTILINE,
 )
 _OF_CPP = re.compile(r"[a-z_]+")
+_OF_THE_HOST = re.compile(r"^([^\n(]+)\(\d+\): error: A function without execution space annotations", re.MULTILINE)
 
 
 class _Declaration(NamedTuple):
@@ -63,9 +64,11 @@ class _Declaration(NamedTuple):
     words: set[str]
 
 
-def set_aside(kernel: KernelSource, transport: Path) -> KernelSource | None:
+def set_aside(kernel: KernelSource, transport: Path, log: str = "") -> KernelSource | None:
     """The kernel with spaces in place of what only the host has, in its source and in headers of the learner's own;
-    None if there is nothing of the host's. Byte order marks, which NVRTC takes in no header, go as well."""
+    None if there is nothing of the host's. Byte order marks, which NVRTC takes in no header, go as well. ``log``: what
+    the compiler says of it; CUDA's folders hold libraries of the host as well, and functions of theirs are named there.
+    """
     system = [toolkit.EMULATOR_INCLUDE, *toolkit.cuda_include_dirs()]
     found = digest.scan(kernel.source, kernel.include_roots(transport), system)
     own = found.outside([*system, toolkit.PACKAGE, *kernel.pieces(transport)])  # the library calls the pieces
@@ -73,8 +76,15 @@ def set_aside(kernel: KernelSource, transport: Path) -> KernelSource | None:
     texts = [kernel.source, *(text.removeprefix(BYTE_ORDER_MARK) for text in files.values())]
     others = [Path(file) for file in found.outside(system) if file not in own]
     defines = [define for file in others for define in _DEFINE.findall(file.read_text("utf-8", "replace"))]
-    included = found.others & {name[1:-1] for text in texts for name in digest.includes(text)}
-    missing = {name for name in included if not (_OF_CPP.fullmatch(name) or toolkit.is_of_the_host(name))}
+    included = {name[1:-1] for text in texts for name in digest.includes(text)}
+    blamed = set(_OF_THE_HOST.findall(log))
+    missing = {
+        name for name in included & found.others if not (_OF_CPP.fullmatch(name) or toolkit.is_of_the_host(name))
+    } | {
+        name
+        for name in included - found.others
+        if blamed.intersection(digest.scan(f"#include <{name}>\n", system).files)
+    }
     bare = without_host_code(texts, named=[kernel.name, *kernel.defines.values()], defines=defines, missing=missing)
     if bare == [kernel.source, *files.values()]:
         return None

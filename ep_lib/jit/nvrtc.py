@@ -153,10 +153,11 @@ def without_the_host(kernel: KernelSource, transport: Path, compiled: Callable[[
     """What ``compiled`` makes of a kernel, or if it refuses, of its source without what only the host has."""
     try:
         return compiled(kernel)
-    except KernelCompileError:
+    except KernelCompileError as error:
+        log = error.log
         from ep_lib.jit import host_code  # few sources have any
 
-        if (bare := host_code.set_aside(kernel, transport)) is None:
+        if (bare := host_code.set_aside(kernel, transport, log)) is None:
             raise
     return compiled(bare)
 

@@ -14,7 +14,7 @@ from support.cuda_forms import forms
 
 import ep_lib
 from ep_lib.errors import KernelCompileError
-from ep_lib.jit import nvrtc
+from ep_lib.jit import nvrtc, toolkit
 from ep_lib.jit.kernel import Kernel
 
 FORMS = {form.name: form.text for form in forms("public.txt")}
@@ -542,3 +542,18 @@ def test_errors_behind_what_was_set_aside_name_the_headers_own_line(tmp_path: Pa
         (tmp_path / name).write_text(textwrap.dedent(text).replace("by * x", "bye * x"))
     with pytest.raises(KernelCompileError, match=r"names\.h:7: error: .*bye"):
         Kernel.from_file(tmp_path / "main.cu", "doubles").compile()
+
+
+def test_a_library_of_the_host_in_cudas_folder_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As cuBLAS is, where it is installed: NVRTC names the functions of its headers."""
+    if not nvrtc.available():
+        pytest.skip("NVRTC is not installed")
+    (tmp_path / "hostlib.h").write_text('#pragma once\n#include "hostlib_api.h"\n')
+    (tmp_path / "hostlib_api.h").write_text("inline void hostlib_check(int status) { if (status) throw status; }\n")
+    folders = (*toolkit.cuda_include_dirs(), tmp_path)
+    monkeypatch.setattr(toolkit, "cuda_include_dirs", lambda: folders)
+    source = "#include <hostlib.h>\n__global__ void k(float* y) { *y = 2; }\n"
+    source += "int main() { hostlib_check(0); k<<<1, 1>>>(0); }\n"
+    Kernel.from_source(source, "k").compile("sm_90")
+    with pytest.raises(KernelCompileError, match="hostlib"):
+        Kernel.from_source(source.replace("*y = 2", "hostlib_check(0)"), "k").compile("sm_90")
