@@ -187,8 +187,8 @@ def _missing(groups: Sequence[_Group]) -> Quiescence:
         if g.nobody and g.place:
             untouched.setdefault(str(g.place), []).append(g.who)
     lines = [
-        f"nobody has stored to what {' and '.join(who)} wait{'s' * (len(who) == 1)} for in {place}: it holds what it "
-        "began with"
+        f"no thread has stored to what {' and '.join(who)} wait{'s' * (len(who) == 1)} for in {place}: it holds what "
+        "it began with"
         for place, who in untouched.items()
     ]
     for g in groups:

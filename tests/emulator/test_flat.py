@@ -70,7 +70,7 @@ def machines() -> int:
 def test_no_machine_outlives_its_run(what: int, without_collector: None) -> None:
     before = machines()
     run_once(what)
-    assert machines() == before
+    assert machines() <= before
 
 
 LAYER = {"num_experts": 4, "top_k": 1, "hidden": 128, "max_tokens": 4, "num_max_dispatch_tokens_per_rank": 4}
@@ -94,7 +94,7 @@ def test_no_machine_outlives_a_buffer_that_was_not_closed(way: str, without_coll
         ep_lib.spawn(layer, 2, "emulator")
     else:
         layer(ep_lib.init("emulator"))
-    assert machines() == before
+    assert machines() <= before
 
 
 def test_no_machine_outlives_what_python_raised(without_collector: None) -> None:
@@ -109,7 +109,7 @@ def test_no_machine_outlives_what_python_raised(without_collector: None) -> None
     with pytest.raises(KeyError):
         ep_lib.spawn(main, 3, "emulator")
     del main
-    assert machines() == before
+    assert machines() <= before
 
 
 @pytest.mark.parametrize("what", [0, 1, 2])
@@ -117,7 +117,7 @@ def test_no_machine_outlives_a_check(what: int, without_collector: None) -> None
     before = machines()
     report = ep_lib.check(program, 2, seeds=2, args=(what,))
     assert bool(report.findings) == (what != 0)
-    assert machines() == before
+    assert machines() <= before
 
 
 def test_an_array_outlives_its_run_and_the_rest_does_not(without_collector: None) -> None:
@@ -126,7 +126,7 @@ def test_an_array_outlives_its_run_and_the_rest_does_not(without_collector: None
     assert array.tolist() == [7] * 4
     assert machines() == before + 1, "the memory that the array looks at"
     del array
-    assert machines() == before
+    assert machines() <= before
 
 
 def test_an_error_that_is_kept_can_be_raised_again(without_collector: None) -> None:
