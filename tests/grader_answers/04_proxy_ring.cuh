@@ -294,16 +294,6 @@ if (!proxy_wait_for_room(ring, mine, command.peer)) {
 proxy_fill(ring, command, mine);
 return true;
 // EXERCISE-END 3
-// === wrong_room_after_failure: 1, 3, 4: producer->room is 1 after a wait that gave up
-// Remembers a credit that never came.
-// EXERCISE-BEGIN 1
-if (number < ring.num_slots) return true;
-const uint64_t needed = number - ring.num_slots + 1;
-if (ld_acquire_gpu_u64(&ring.producer->room) >= needed) return true;
-const bool has_room = wait_until_ge(&ring.credits->taken, needed, {kPhaseProxy, peer, -1});
-st_release_gpu_u64(&ring.producer->room, needed);
-return has_room;
-// EXERCISE-END 1
 // === wrong_queue_pair_of_8_bits: 2: with words that are not theirs
 // A queue pair has 16 bits.
 // EXERCISE-BEGIN 2

@@ -154,11 +154,12 @@ def test_an_edit_counts_from_the_next_run_on(mine: Path) -> None:
 @pytest.mark.slow
 def test_processes_know_the_pieces_too(mine: Path, tmp_path: Path) -> None:
     program = (
-        "import ep_lib, tests.test_mine as t\n"
+        "import ep_lib, test_mine as t\n"
         "if __name__ == '__main__': ep_lib.spawn(t.exchange, ranks=2, backend='emulator', args=(True,))\n"
     )
     file = tmp_path / "counts"
-    environment = {"EP_LIB_MINE": str(mine / "05_ring"), "EP_LIB_MINE_COUNTS": str(file), "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/workshop")))
+    environment = {"EP_LIB_MINE": str(mine / "05_ring"), "EP_LIB_MINE_COUNTS": str(file), "PYTHONPATH": paths}
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={**os.environ, **environment})
     counts, launches = pieces.told(file)
     assert 4 * TOKENS in counts and launches[str(mine / "05_ring")] >= 4
