@@ -84,8 +84,13 @@ class Source:
             return self.blocks
         code = [next((n for n, line in enumerate(b, first) if _is_code(line)), first) for first, b in self.blocks]
         near = sorted(lines, key=lambda n: (min(abs(n - at) for at in {*code, *self.marked}), n))
+        for many in range(LONGEST, 0, -1):
+            chosen = set(near[:many])  # and single lines between two of them, or at the end of a block
+            chosen |= {n for n in lines if all(beside in chosen or beside not in lines for beside in (n - 1, n + 1))}
+            if len(chosen) <= LONGEST:
+                break
         found: list[tuple[int, list[str]]] = []
-        for n in sorted(near[:LONGEST]):
+        for n in sorted(chosen):
             if not found or n != found[-1][0] + len(found[-1][1]):
                 found.append((n, []))
             found[-1][1].append(lines[n])
