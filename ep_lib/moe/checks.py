@@ -8,7 +8,7 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array, like
-from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, WARP, BufferConfig
 from ep_lib.moe.formats import (
     CASTS,
     FP8,
@@ -27,7 +27,6 @@ from ep_lib.moe.mode import ExpertRows, Payload
 from ep_lib.require import at_least_one, flag, index, refuse, show
 
 UINT16 = np.dtype(np.uint16)
-WARP = 32
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 

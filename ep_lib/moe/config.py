@@ -14,6 +14,7 @@ from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.require import at_least_one, brief, flag, index, refuse, whole_number
 
 VECTOR_BYTES = 16  # kernels move rows in vectors of this size
+WARP = 32  # threads
 FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
 MAX_BLOCKS = 1024

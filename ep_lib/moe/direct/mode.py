@@ -22,7 +22,7 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import refuse_choices, refuse_weights
-from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, WARP, BufferConfig
 from ep_lib.moe.direct.areas import Lease, ReceiveAreas
 from ep_lib.moe.direct.memory import allocate, make_direct_map
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, for_packed_rows, most_ranks
@@ -31,7 +31,6 @@ from ep_lib.moe.formats import FP8_FLOAT32, PLAIN, ROW_SCALE_BYTES, UINT8, RowFo
 from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan, with_scales
 from ep_lib.runtime.rank import Rank
 
-_WARP = 32
 _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 _MOST_KNOWN = 1024  # operations that are remembered
@@ -548,7 +547,7 @@ class DirectMode:
         return Launch(
             kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}{rows}>"),
             self.num_sms,
-            warps * _WARP,
+            warps * WARP,
             (
                 args,
                 "x",
@@ -577,7 +576,7 @@ class DirectMode:
         launch = Launch(
             kernel(name, f"<{element}{template}>"),
             self.num_sms + more_blocks,
-            tuning.add_warps * _WARP,
+            tuning.add_warps * WARP,
             (
                 self._combine_args(tuning, send_blocks, is_push=name == "combine_push"),
                 "out",

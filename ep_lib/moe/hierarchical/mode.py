@@ -14,7 +14,7 @@ from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, struct
 from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe
 from ep_lib.moe.agreement import require_same_everywhere
-from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, WARP, BufferConfig
 from ep_lib.moe.hierarchical.memory import (
     KINDS_OF_BLOCKS,
     allocate,
@@ -38,8 +38,6 @@ from ep_lib.moe.pcie.mode import (
 )
 from ep_lib.require import whole_number
 from ep_lib.runtime.rank import Rank
-
-_WARP = 32
 
 
 @functools.cache
@@ -210,12 +208,12 @@ class HierarchicalMode(RingsMode):
         return Launch(which, config.num_sms, self._nic_barrier.threads, (args, "received", *to))
 
     def _node_barrier(self, name: str) -> Launch:
-        threads = -(-self._mates // _WARP) * _WARP
+        threads = -(-self._mates // WARP) * WARP
         return Launch(kernel(name), 1, threads, (self._at["node_signals"], self._mates, "epoch"))
 
     def _declare(self, name: str, slots: tuple[Slot, ...], blocks: int) -> Launch:
         name, bracket, template = name.partition("<")
-        return Launch(kernel(name, bracket + template), blocks, warps_per_block() * _WARP, slots)
+        return Launch(kernel(name, bracket + template), blocks, warps_per_block() * WARP, slots)
 
 
 def find_ranks_per_node(rank: Rank, given: int | None) -> int:

@@ -21,7 +21,7 @@ from ep_lib.jit.operation import Launch, Made, Operation, Part, Struct, struct
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
-from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, WARP, BufferConfig
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import FP8, FP8_GROUP
 from ep_lib.moe.handle import Arrived, refuse_other_rows, require_owner
@@ -37,7 +37,6 @@ RECEIVES: Halves = ("kReceives",)
 BOTH = SENDS + RECEIVES
 
 _PLURAL = {"dispatch": "dispatches", "combine": "combines"}
-_WARP = 32
 # Blocks on each SM, and threads of each. Together they fill one: __launch_bounds__ leaves 72 registers per thread. Two
 # blocks of a dispatch keep the links busy while one of them signals; a combine has more to wait for.
 _DISPATCH_BLOCKS, _DISPATCH_THREADS = 2, 448
@@ -85,7 +84,7 @@ class LaunchShape(NamedTuple):
     send_blocks: int  # the first of them only send, the others only receive; 0: every block does both in turn
 
 
-_NO_ROLES = LaunchShape(1, _WARP, 1, 0)
+_NO_ROLES = LaunchShape(1, WARP, 1, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +169,7 @@ class LowLatencyMode:
             return
         if orderly:
             args = self._common(0, mask_on_timeout=True).data  # a rank that is gone is no error any more
-            kernel("finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask, self._broken))
+            kernel("finish").launch(self.rank, 1, WARP, args, uses=(self._finished, self.mask, self._broken))
             self.rank.synchronize()
         self._memory.free()
 
@@ -606,7 +605,7 @@ class LowLatencyMode:
         if self.rank._backend.costly_threads:
             return _EMULATED_THREADS
         rounds = -(-vectors // most)
-        return -(-vectors // (rounds * _WARP)) * _WARP
+        return -(-vectors // (rounds * WARP)) * WARP
 
     def _common(
         self, tokens: int | str, shape: LaunchShape = _NO_ROLES, halves: Halves = BOTH, mask_on_timeout: bool = False

@@ -15,7 +15,7 @@ from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, st
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, like
 from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
-from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, WARP, BufferConfig
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import FP8, FP8_FLOAT32
 from ep_lib.moe.memory import ModeMemory, address_of
@@ -23,7 +23,6 @@ from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan
 from ep_lib.moe.pcie.memory import PcieSizes, allocate, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
 from ep_lib.runtime.rank import Rank
 
-_WARP = 32
 _MAX_THREADS = 512  # __launch_bounds__ of the kernels
 _RINGS_PER_WARP = 8  # on the emulator: more than that, and a wait for any of them is slow there
 
@@ -128,7 +127,7 @@ class NicBarrier:
     def finish(self) -> None:
         """Wait until all that this rank has posted is done, if it is in step with the others."""
         if self.in_step:
-            kernel("finish").launch(self._rank, 1, _WARP)
+            kernel("finish").launch(self._rank, 1, WARP)
             self._rank._backend.synchronize()
 
 
@@ -377,7 +376,7 @@ class PcieMode(RingsMode):
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        most = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
+        most = self._threads // WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
         launch = Launch(
             kernel("combine", "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"),
             config.num_sms,
@@ -396,7 +395,7 @@ class PcieMode(RingsMode):
         if not self._rank._backend.costly_threads:
             return _MAX_THREADS
         warps = max(2, -(-(self._config.world_size - 1) // _RINGS_PER_WARP))
-        return min(tasks * warps * _WARP, _MAX_THREADS)
+        return min(tasks * warps * WARP, _MAX_THREADS)
 
     def _declare_send(
         self, payload: Payload, weights: ArrayInfo | None, options: DispatchOptions, *, with_routing: bool
