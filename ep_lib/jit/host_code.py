@@ -2,7 +2,8 @@
 
 nvcc compiles a whole program, so files that people paste, and headers that these include, hold a `main`, allocations
 and launches as well. Neither g++, which knows no `<<<`, nor NVRTC, which has no host, can compile these, and no kernel
-needs them. With them go headers of Thrust and CUB that no kernel names anything of, and libraries that are not here.
+needs them. With them go headers of Thrust and CUB that no kernel names anything of, libraries that are not here, and
+those in CUDA's folders whose functions NVRTC refuses.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def without_host_code(
 ) -> list[str]:
     """``texts``, of one translation unit, with spaces in place of what only the host has, as far as brackets tell;
     lines stay lines. ``named``: what is needed besides; ``defines``: macros of other files, and what each stands for;
-    ``missing``: headers that are nowhere."""
+    ``missing``: headers that are not here, or not for GPUs."""
     codes = [_without_attempts(text) for text in texts]
     defines = [*defines, *(define for text in texts for define in _DEFINE.findall(without_comments(text)))]
     macros = {name: set(_WORD.findall(body)) for name, body in defines}

@@ -275,14 +275,16 @@ class InputChecks:
 
     def sum_order(self, order: Any) -> bool:
         """Whether combine sums in the order of choices, in which a warp sorts a token's ranks."""
-        if order not in ("ranks", "choices"):
+        if order == "ranks":
+            return False
+        if order != "choices":
             refuse("sum_order", order, "'ranks' or 'choices'")
         most = min(self._config.top_k, self._config.world_size)
-        if order == "choices" and most > WARP:
+        if most > WARP:
             raise ArgumentError(
                 f"sum_order='choices': a token goes to {most} ranks here, and a warp sorts {WARP}: leave it out"
             )
-        return bool(order == "choices")
+        return True
 
     def bias(self, bias: Any, num_tokens: int, width: int) -> list[ArrayInfo]:
         """None, one array or a pair of them, each ``[num_tokens, width]``: as a list."""

@@ -305,9 +305,10 @@ class ElasticBuffer(Face):
     ) -> Combined:
         """``(combined_x, combined_topk_weights, event)``. ``x``: rows in the order of that dispatch, ``[N, hidden]``,
         with do_expand ``[M, hidden]``. A rank sums its rows of a token in float32, in the order of k, and rounds; the
-        ranks' sums in float32, in ascending order of ranks, and rounded. ``topk_weights``: float32 ``[N, k]``, ``[M]``
-        with do_expand; each returns to its token and choice, ``[T, k]``, without weighting the rows. ``bias``: one or
-        two ``[T, hidden]`` that the sums begin with. ``num_sms`` is the dispatch's. Every run gives equal bits.
+        ranks' sums are added up in float32, in the order of the token's choices (between nodes: of ranks), and rounded.
+        ``topk_weights``: float32 ``[N, k]``, ``[M]`` with do_expand; each returns to its token and choice, ``[T, k]``,
+        without weighting the rows. ``bias``: one or two ``[T, hidden]`` that the sums begin with. ``num_sms`` is the
+        dispatch's. Every run gives equal bits.
 
         Raises the errors of :meth:`ep_lib.Buffer.combine`.
         """
