@@ -43,6 +43,7 @@ EMPTY = "#F2F2F2"
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 _DPI = 110
 _PAD_INCHES = 0.1
+NARROW = 6.7  # inches: a picture that a page of 620 pixels shows whole, with its legend below
 _LEAST_SHARE = 0.65  # of its width: a narrow page shrinks a picture to this at most, then scrolls
 
 
@@ -75,8 +76,9 @@ class Picture(Figure):
     def _repr_html_(self) -> str:
         data = base64.b64encode(self.png()).decode()
         least = _LEAST_SHARE * self.get_figwidth() * _DPI
+        scrolls = "overflow-x:auto; width:0; min-width:100%"  # no wider than what it stands in, a prediction's box, too
         return (
-            f'<div style="overflow-x:auto"><img style="max-width:100%; min-width:{least:.0f}px; background:white; '
+            f'<div style="{scrolls}"><img style="max-width:100%; min-width:{least:.0f}px; background:white; '
             f'border-radius:4px" alt="{html.escape(self.description)}" src="data:image/png;base64,{data}"></div>'
         )
 
