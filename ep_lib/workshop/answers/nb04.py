@@ -5,7 +5,7 @@ from __future__ import annotations
 ANSWERS: dict[str, str | tuple[str, str]] = {
     "ring": (
         "The mailbox waits for the NIC each time, and the network carries one message at a time. With the ring, the "
-        "NIC's own pace is what is left. (This clock counts the network's latency, and not PCIe's, which would make the "
+        "NIC's own pace is what is left. (This clock counts the network's latency, not PCIe's, which would make the "
         "mailbox slower still.)"
     ),
     "break": (
