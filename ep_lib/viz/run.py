@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
+from ep_lib.viz.page import NARROW
 from ep_lib.viz.style import (
     INK,
-    NARROW,
     QUIET,
     byte_unit,
     describe,

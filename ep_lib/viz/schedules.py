@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.page import RANK_COLORS
-from ep_lib.viz.style import NARROW, describe, draws, ink_on, legend_below, legend_beside, place, rank_color, tidy
+from ep_lib.viz.page import NARROW, RANK_COLORS
+from ep_lib.viz.style import describe, draws, ink_on, legend_below, legend_beside, place, rank_color, tidy
 
 RIGHT = "right"
 """Drawn first and in green; everything else is a way to go wrong."""

@@ -12,9 +12,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.errors import ArgumentError
 from ep_lib.require import whole_number
+from ep_lib.viz.page import NARROW
 from ep_lib.viz.style import (
     EMPTY,
-    NARROW,
     describe,
     draws,
     ink_on,

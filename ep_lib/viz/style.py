@@ -43,7 +43,6 @@ EMPTY = "#F2F2F2"
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 _DPI = 110
 _PAD_INCHES = 0.1
-NARROW = 6.7  # inches: a picture that a page of 620 pixels shows whole, with its legend below
 _LEAST_SHARE = 0.65  # of its width: a narrow page shrinks a picture to this at most, then scrolls
 
 
