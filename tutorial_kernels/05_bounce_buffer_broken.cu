@@ -121,8 +121,7 @@ extern "C" __global__ void exchange_late_credit(Streams streams, Ring ring) {
 extern "C" __global__ void exchange_one_counter(Streams streams, Ring ring) {
     const int peer = peer_of_block();
     if (is_sender()) {
-        const uint64_t chunks = num_chunks(streams, ring, peer);
-        for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
+        for (uint64_t chunk = 0, chunks = num_chunks(streams, ring, peer); chunk < chunks; ++chunk) {
             if (!wait_for_credit(ring, peer, chunk)) return;
             char* const staging = slot_of(ring.staging, streams, ring, peer, chunk);
             const size_t bytes = fill_slot(staging, streams, ring, peer, chunk);

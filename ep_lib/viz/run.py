@@ -41,7 +41,7 @@ Floats = npt.NDArray[np.float64]
 
 KERNEL_COLOR, REST_COLOR = "#E8E8E8", "#9FD8C6"  # the second if the rest of a kernel has a meaning
 NAMES_HEIGHT = 0.4  # of the strip above a rank's lanes
-SPAN_COLORS = {"wait": "#D0D0D0", "copy": "#5A5A5A", "post": "#F0E442"}  # no rank's colours; the last one on top
+SPAN_COLORS = {"wait": "#D0D0D0", "copy": "#5A5A5A", "post": "#B59A00"}  # no rank's colours; the last one on top
 SPAN_WORDS = {"wait": "waits", "copy": "copies", "post": "posts to the NIC"}
 MESSAGE_COLORS = {"put": "#56B4E9", "put_signal": "#009E73", "get": "#CC79A7", "add": "#D55E00"}
 MESSAGE_WORDS = {"put": "put", "put_signal": "put with signal", "get": "get", "add": "atomic add (a signal)"}
@@ -169,31 +169,31 @@ def timelines_compared(
     shown; None: all. ``messages``: the axis ends when so many messages of the slowest run have arrived; None: with the
     slowest run. Raises ArgumentError where a run has no message.
     """
-    runs = {
-        title: replace(
+    shown = [
+        replace(
             run,
             spans=tuple(s for s in run.spans if rank in (None, s.rank) and (blocks is None or s.block in blocks)),
             messages=tuple(m for m in run.messages if rank in (None, m.source)),
         )
-        for title, run in runs.items()
-    }
-    if not runs or any(not run.messages for run in runs.values()) or (messages is not None and messages < 1):
+        for run in runs.values()
+    ]
+    if not runs or any(not run.messages for run in shown) or (messages is not None and messages < 1):
         raise ArgumentError("timelines_compared needs runs with messages, and shows at least one of them")
-    begin = max(0.0, min(m.posted_ns for run in runs.values() for m in run.messages) / 1000 - 1)
+    begin = max(0.0, min(m.posted_ns for run in shown for m in run.messages) / 1000 - 1)
     if messages is None:
-        last = max(run.end_ns for run in runs.values()) / 1000
+        last = max(run.end_ns for run in shown) / 1000
     else:
-        arrivals = (sorted(until(run, m.delivered_ns) for m in run.messages)[:messages] for run in runs.values())
+        arrivals = (sorted(until(run, m.delivered_ns) for m in run.messages)[:messages] for run in shown)
         last = max(times[-1] for times in arrivals) / 1000
     end = last + 0.02 * (last - begin)
-    pieces = [_piece(run, "block", begin, end, blocks or {}) for run in runs.values()]
+    pieces = [_piece(run, "block", begin, end, blocks or {}) for run in shown]
     heights = [1.0 + 0.3 * piece.height for piece in pieces]
     picture = new_picture(NARROW, 0.6 + sum(heights))
     panels = picture.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0]
     legend: dict[Any, Patch | Line2D] = {}
-    for axes, title, piece in zip(panels, runs, pieces, strict=True):
+    for axes, (title, run), piece in zip(panels, runs.items(), pieces, strict=True):
         legend |= {handle.get_label(): handle for handle in _draw_piece(picture, axes, piece, title)}
-        axes.set_title(f"kernels take {piece.run.kernel_us:.1f} µs", loc="right", fontsize=9, color=QUIET)
+        axes.set_title(f"kernels take {run.kernel_us:.1f} µs", loc="right", fontsize=9, color=QUIET)
     legend_below(picture, list(legend.values()))
     return picture
 

@@ -71,6 +71,9 @@ _ADVICE = {
 }
 _COPY = re.compile(r"\S*\bmine/(?=\S)")
 _A_LINE = "a line of the test"  # left out of a list of waits: these wait for a thread of their own warp
+_STANDS_BY = re.compile(  # threads of the test that wait because others do
+    f"at {_A_LINE}$|which are no part of this call$|are at the barrier in {_A_LINE}"
+)
 _WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a polling loop.* at (?P<place>.*)")
 _LABEL = "{:<12}"
 _OF_THE_CHILD = (
@@ -157,7 +160,7 @@ def failure_text(failure: Failure, work: Path) -> str:
         return f"{failure.kind}: {_OF_TESTS_OWN.sub('', compiled['error'])}\n{advice}"
     lines = [_loop_in_words(line, work) for line in _OF_A_TEST.sub("", text).splitlines()]
     lines = without_test_places("\n".join(lines)).splitlines()
-    text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
+    text = "\n".join(_once_each(line for line in lines if not _STANDS_BY.search(line)))
     named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"
 

@@ -227,7 +227,8 @@ class _Buttons:
                 right = choice == prediction.outcome
                 button.icon, button.button_style = ("check", "success") if right else ("times", "warning")
         if note is not None:
-            self._below.value = prediction._told + note._repr_html_()
+            close = Markup('<div style="line-height:1.5">{}</div>')  # a widget's lines lie as far apart as buttons
+            self._below.value = close.format(prediction._told + Markup(note._repr_html_()))
         elif prediction.answer is not None:
             kept = Markup("<br>{}").format(progress.problem()) if progress.problem() else ""
             said = Markup("You predicted: <b>{}</b>. Now run the next cells.{}")

@@ -14,8 +14,8 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     ),
     "mistakes": (
         "The next chunk must arrive just while this one is copied out. Here a seed may stop a thread between any two "
-        "instructions, so some runs meet it: they read mixed rows, or a wrong header, and then wait for ever. On a GPU "
-        "the window is microseconds, and a customer finds it."
+        "instructions, so some runs meet it, and read mixed rows. On a GPU the window is microseconds, and a customer "
+        "finds it."
     ),
     "pipelined": "Copying in, the wire, copying out and the credit's way back overlap, instead of taking turns.",
     "one-counter": (

@@ -84,7 +84,7 @@ def clocked(kernel: Kernel, counts: NDArray[Any], slots: int, fabric: str = "rc"
 def memory_picture(ways: Mapping[str, Callable[[int], int]], title: str) -> Any:
     """Registered MB of a rank against the number of ranks; ``ways``: the bytes for so many ranks, by their names."""
     ranks = [2, 4, 8, 16, 32]
-    picture = viz.new_picture(8, 3.8)
+    picture = viz.new_picture(viz.NARROW, 3.2)
     axes = picture.add_subplot()
     for number, (name, of) in enumerate(ways.items()):
         axes.plot(ranks, [of(each) / 1e6 for each in ranks], "o-", color=viz.rank_color(number + 2), label=name)
