@@ -33,7 +33,8 @@ endif
 comma := ,
 PHASE := @sh .ci/phase.sh
 PY := $(VENV)/bin/python
-# The lock's torch is for CUDA 13. For CUDA 12 the newest one that is for it is taken, with what comes along.
+# The lock's torch is for CUDA 13. For CUDA 12 the newest one that is for it is taken, with what comes along: what is for
+# CUDA 12 has no pins.
 ifeq ($(CUDA),cuda12)
 PINS := $(VENV)/.pins-cuda12
 NIXL := nixl-cu12
@@ -175,7 +176,7 @@ $(VENV_MADE): | check-machine
 	@echo "$(CURDIR)" > "$@"
 
 $(VENV)/.pins-cuda12: $(CONSTRAINTS) $(VENV_MADE)
-	@sed '/^\(torch\|triton\|nvidia-.*-cu12\)==/d' "$(CONSTRAINTS)" > "$@"
+	@sed '/^\(torch\|triton\|cuda-bindings\)==/d' "$(CONSTRAINTS)" > "$@"
 
 # The library alone, which is enough to compile the emulator.
 $(CORE_INSTALLED): $(VENV_MADE) pyproject.toml $(PINS) | check-machine
