@@ -223,17 +223,17 @@ class CudaBackend:
         """Always False: CuPy arrays do not record their origin."""
         return False
 
-    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
         """An uninitialised array of the caller's kind. bfloat16 and FP8 are uint16 and uint8 in CuPy. torch's come from
         torch's allocator, which handles its streams and graphs."""
         if kind == "torch":
             make = self._torch_empty.get(dtype)
             if make is None:
                 make = self._torch_empty[dtype] = torch_empty(dtype, self.device)
-            return make(shape)
+            return describe(make(shape))
         self._check_open()
         bits = np.dtype(f"u{dtype.itemsize}") if dtype.isbuiltin == 2 else dtype  # registered with NumPy by ml_dtypes
-        return self.xp.empty(shape, bits)
+        return describe(self.xp.empty(shape, bits))
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """A CuPy array from its own pool."""
