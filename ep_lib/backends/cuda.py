@@ -142,6 +142,7 @@ class CudaBackend:
         self.fault_word: Array = self._shown.word
         self._raised_at: int | None = None  # number of launches when a fault was raised that is not cleared yet
         self._device_timeout = min(DEVICE_TIMEOUT, self.kernel_timeout / 2)
+        self._left_out: set[int] = set()
         self._closing_timeout = self.kernel_timeout  # seconds that close() waits for the other ranks
         self._heap = open_transport(transport, bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
         self.transport = self._heap.name
@@ -404,10 +405,12 @@ class CudaBackend:
         )
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """Nothing to do: kernels do not touch their memory."""
+        """Kernels do not touch their memory, and :meth:`close` does not wait for them."""
+        self._left_out |= set(ranks)
 
     def take_back(self, ranks: Collection[int]) -> None:
-        """Nothing to do: their memory has not moved."""
+        """Their memory has not moved."""
+        self._left_out -= set(ranks)
 
     def abandon(self, error: BaseException) -> None:
         """Nothing to do: other ranks' kernels may be writing to this rank's memory, so it closes normally."""
@@ -428,6 +431,7 @@ class CudaBackend:
             self._closed = True
             self._shown.stop()
             deadline = time.monotonic() + self._closing_timeout
+            self._bootstrap.leave_out(self._left_out)
             if self._lost is None:
                 self._heap.close(orderly=True, timeout=self._closing_timeout)
                 with contextlib.suppress(self._runtime.CUDARuntimeError):

@@ -149,7 +149,7 @@ _SIGNATURES = {
     "epemu_check_keep_accesses": ([c_void_p, c_uint64], None),
     "epemu_check_accesses": ([c_void_p, POINTER(c_uint64)], c_void_p),
     "epemu_check_unwritten": ([c_void_p, c_uint64, c_uint64], None),
-    "epemu_record_begin": ([c_void_p, c_uint64], None),
+    "epemu_record_begin": ([c_void_p, c_uint64, c_int], None),
     "epemu_record_events": ([c_void_p, POINTER(c_uint64)], c_void_p),
     "epemu_record_info": ([c_void_p], c_char_p),
     "epemu_host_sync": ([c_void_p, c_int, c_int64], None),

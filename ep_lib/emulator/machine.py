@@ -282,9 +282,10 @@ class Machine:
             )
         self.checks = True
 
-    def begin_recording(self) -> None:
-        """Records events from here on, up to ``limit``; call after :meth:`begin_checks`."""
-        self._lib.epemu_record_begin(self.handle, recording.LIMIT)
+    def begin_recording(self, whole: bool = False) -> None:
+        """Records events from here on, up to ``limit``; call after :meth:`begin_checks`. ``whole``: each access and its
+        value, also where those of neighbours are one event else."""
+        self._lib.epemu_record_begin(self.handle, recording.LIMIT, whole)
         self.notes = recording.Notes()
 
     def recorded(self) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
