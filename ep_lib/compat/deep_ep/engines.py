@@ -80,8 +80,8 @@ class Engine:
         return self.buffer.config.max_tokens
 
     def sync_emulated(self) -> None:
-        """On the emulator, waits for all launches: reading a CPU tensor does not synchronise."""
-        if self.shape.backend == "emulator":
+        """Where reading a tensor does not synchronise (on the CPU), waits for all launches."""
+        if self.buffer.rank._backend.host_waits:
             self.buffer.rank.synchronize()
 
 
