@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     """The ranks' exchanged counts: in host memory, or on the device with ``num_worst_tokens``."""
 
     received: Array  # int32 [ranks]: rows from each source
-    contents: Array | None  # [ranks]: each rank's `content`; None on the device
+    contents: list[int] | None  # [ranks]: each rank's `content`; None on the device
     tokens_per_expert: Array  # int32 [experts_per_rank]
 
 

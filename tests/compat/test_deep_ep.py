@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 import subprocess
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from support.threads import on_threads
 from support.waiting import run_ranks, wait_until
 
 import ep_lib
+from ep_lib.bootstrap.group import StoreGroup
 from ep_lib.bootstrap.torchrun import StoreBootstrap
 from ep_lib.compat import deep_ep
 from ep_lib.compat.deep_ep import engines
@@ -102,6 +105,16 @@ def test_a_rank_with_more_tokens_makes_all_meet_and_handles_stay_good() -> None:
     assert ep_lib.spawn(main, ranks=2, backend="emulator") == [[2, 0], [2, 0]]
 
 
+def test_a_group_lives_no_longer_than_its_buffers() -> None:
+    group = StoreGroup(torch.distributed.HashStore(), 0, 1, timeout=5)
+    buffer = deep_ep.Buffer(group)
+    assert engines.members_of(group) is buffer._members
+    known = weakref.ref(group)
+    del group, buffer
+    gc.collect()
+    assert known() is None
+
+
 def test_a_token_goes_where_is_token_in_rank_says() -> None:
     def main(rank: ep_lib.Rank) -> None:
         buffer = deep_ep.Buffer(rank)
@@ -171,18 +184,19 @@ SHAPE = engines.Shape("emulator", 8, 2, 64, "bfloat16", 4)
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> list[engines.Members]:
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[engines.Members]]:
     """The members of a group of two, which meet in a store of torch."""
     server = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setattr(
         engines,
         "make_group_bootstrap",
-        lambda rank: StoreBootstrap(
-            torch.distributed.TCPStore("localhost", server.port), "group", rank, 2, rank, kind="group"
+        lambda group: StoreBootstrap(
+            torch.distributed.TCPStore("localhost", server.port), "group", group.rank(), 2, group.rank(), kind="group"
         ),
     )
-    made = on_threads({rank: (lambda rank=rank: engines.Members(rank)) for rank in range(2)})
-    return [made[0], made[1]]
+    groups = [StoreGroup(None, rank, 2, timeout=5) for rank in range(2)]
+    made = on_threads({group.rank(): (lambda group=group: engines.Members(group)) for group in groups})
+    yield [made[0], made[1]]
 
 
 def failed_kernel() -> PeerTimeout:

@@ -92,8 +92,8 @@ class Members:
 
     def __init__(self, group: Any) -> None:
         """Collective. ``group``: of torch.distributed or a StoreGroup, a communicator of mpi4py, or a Rank (of all)."""
-        self._group = group
         self._bootstrap = None if isinstance(group, Rank) else make_group_bootstrap(group)
+        self.group_ref = weakref.ref(group)  # the Buffers hold it
         one = group if self._bootstrap is None else self._bootstrap
         self.rank, self.size = int(one.rank), int(one.world_size)
         self._engines: dict[int, tuple[weakref.ref[Engine], Buffer]] = {}
@@ -103,6 +103,10 @@ class Members:
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._processes = self._find_processes()
         self.ranks_per_node = self._find_ranks_per_node()  # None: all ranks are on one node
+
+    @property
+    def _group(self) -> Any:
+        return self.group_ref()
 
     def all_gather(self, obj: object, what: str) -> list[Any]:
         """Collective: plain data of every rank, if all are in the operation ``what``.
@@ -245,19 +249,19 @@ class Members:
         return here
 
 
-_members: list[tuple[weakref.ref[Any], Members]] = []
+_members: list[Members] = []
 _lock = threading.Lock()
 
 
 def members_of(group: Any) -> Members:
     """The Members of ``group``; the first call makes them, and is collective."""
     with _lock:
-        _members[:] = [(known, members) for known, members in _members if known() is not None]
-        found = next((members for known, members in _members if known() is group), None)
+        _members[:] = [members for members in _members if members.group_ref() is not None]
+        found = next((members for members in _members if members.group_ref() is group), None)
     if found is None:
         found = Members(group)
         with _lock:
-            _members.append((weakref.ref(group), found))
+            _members.append(found)
     return found
 
 

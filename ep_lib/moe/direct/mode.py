@@ -458,7 +458,7 @@ class DirectMode:
             self._backend.synchronize()  # raises why
             raise BufferClosedError("an earlier operation of this Buffer failed, so the ranks may be out of step")
         plan = self._report[2:].copy()
-        return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks], plan[3 * ranks :])
+        return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks].tolist(), plan[3 * ranks :])
 
     # ---- what calls launch -------------------------------------------------------------------------------------------
     def _sent(self, payload: Payload, weights: ArrayInfo | None, lease: Lease | None) -> tuple[Any, ...]:
