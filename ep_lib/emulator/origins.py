@@ -376,10 +376,12 @@ def _early(run: Trace, read: int, later: Trace, missed: int | None) -> tuple[Pla
     store = None if missed is None else run.by_name.get(later.names[missed])
     if store is None or store < read:
         return None
-    writer, reader = run.whose[store], run.whose[read]
+    writer, reader, address = run.whose[store], run.whose[read], run.events["address"]
     for seen in range(read + 1, -1, -1):  # the other half of a load of 16 bytes comes behind
         source = run.source.get(seen)
-        if source is not None and run.whose[seen] == reader and run.whose[source] == writer and source < store:
+        if source is None or run.whose[seen] != reader or address[seen] == address[read]:
+            continue
+        if run.whose[source] == writer and source < store:
             return run.place(source), run.place(store)
     return None
 

@@ -1353,6 +1353,10 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
 
 def _explained(program: _Program, found: Sequence[Finding]) -> list[Finding]:
     told = [_with_origin(program, finding) for finding in found]
+    sides = {side.location.partition(" (in ")[0] for f in told for side in (f.first, f.second) if side is not None}
+    for i, finding in enumerate(told):
+        if finding.kind == "values differ" and sides & {*finding.lines}:
+            told[i] = dataclasses.replace(finding, place="")  # another finding says what to do there
     if any(finding.remedy == origins.TORN for finding in told):  # what any memory may show
         told = [finding for finding in told if finding.kind != _WEAK]
     return told
