@@ -36,6 +36,7 @@
 //
 // Plain accesses do not end an event: if two of them conflict, the checker finds a race in any order.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -204,5 +205,14 @@ class Exploration {
     uint64_t decisions_ = 0;
     std::vector<std::pair<uint64_t, uint32_t>> made_;  // decisions that were not 0, by their number
 };
+
+inline void join(std::vector<int>& clock, const std::vector<int>& other) {
+    for (size_t i = 0; i < clock.size(); i++) clock[i] = std::max(clock[i], other[i]);
+}
+
+inline uint64_t mix(uint64_t hash, uint64_t more) {
+    hash = (hash ^ more) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 31;
+}
 
 }  // namespace epemu
