@@ -133,6 +133,17 @@ extern "C" __global__ void ping_pong_packets(ep::TaggedWord* inbox, const uint64
     }
 }
 
+// Rungs 4 and 5: casts a row into slot `at` of rank `to`, and sets its flag.
+EP_DEVICE void send_row(const Batch& batch, const int4* row, int at, int to, int* sent) {
+    int4* const slot = ep::peer_ptr(batch.slots + at * batch.slot_vectors(), to);
+    ep::quantize_row_warp(row, slot, scales_of(slot, batch.hidden), batch.hidden);
+    __syncwarp();
+    if (ep::lane_id() == 0) {
+        ep::st_release_sys_u64(ep::peer_ptr(batch.flags + at, to), 1);
+        ++sent[to];
+    }
+}
+
 // ---- Rung 4: a row for each expert ----------------------------------------------------------------------------------
 // First the ids of every token go to all ranks, in packets: so a receiver knows what to wait for. Then the row, once for
 // each of the token's experts, to that expert's slot (expert, source rank, token). `sent` [ranks] counts rows.
@@ -143,13 +154,7 @@ extern "C" __global__ void dispatch_to_experts(Batch batch, const int4* x, const
         for (int k = 0; k < batch.top_k; ++k) {
             const int expert = topk_idx[token * batch.top_k + k], to = expert / batch.experts_per_rank;
             const int at = place_of(batch, expert % batch.experts_per_rank, ep::rank(), token);
-            int4* const slot = ep::peer_ptr(batch.slots + at * batch.slot_vectors(), to);
-            ep::quantize_row_warp(x + token * batch.hidden / 8, slot, scales_of(slot, batch.hidden), batch.hidden);
-            __syncwarp();
-            if (ep::lane_id() == 0) {
-                ep::st_release_sys_u64(ep::peer_ptr(batch.flags + at, to), 1);
-                ++sent[to];
-            }
+            send_row(batch, x + token * batch.hidden / 8, at, to, sent);
         }
     }
 }
@@ -181,13 +186,7 @@ extern "C" __global__ void dispatch_to_ranks(Batch batch, const int4* x, const i
         const int at = place_of(batch, 0, ep::rank(), token);
         for (int to = 0; to < ep::num_ranks(); ++to) {
             if (!goes_to(batch, ids, to)) continue;
-            int4* const slot = ep::peer_ptr(batch.slots + at * batch.slot_vectors(), to);
-            ep::quantize_row_warp(x + token * batch.hidden / 8, slot, scales_of(slot, batch.hidden), batch.hidden);
-            __syncwarp();
-            if (ep::lane_id() == 0) {
-                ep::st_release_sys_u64(ep::peer_ptr(batch.flags + at, to), 1);
-                ++sent[to];
-            }
+            send_row(batch, x + token * batch.hidden / 8, at, to, sent);
         }
     }
 }
@@ -211,42 +210,61 @@ extern "C" __global__ void receive_and_scatter(Batch batch, float* out) {
 }
 
 // ---- Rung 6: add up before the way back -----------------------------------------------------------------------------
-// y is what this rank's experts made of `out`. A token's result is a weighted sum over its experts, so those of one rank
-// can be added here: ONE row goes back, to slot (this rank, token) of the owner. The weights are the owner's: they come
-// in packets, each to the rank whose expert it is for. `sums` [ranks, tokens, hidden] and `flags` [ranks, tokens].
-extern "C" __global__ void combine_sums(Batch batch, const float* y, ep::TaggedWord* weight_packets, float* sums,
-                                        uint64_t* flags, const int* topk_idx, const float* weights, float* result) {
-    if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
-    const int lane = ep::lane_id(), hidden = batch.hidden, me = ep::rank();
-    for (int i = lane; i < batch.tokens * batch.top_k; i += ep::kWarpSize) {
+// A token's result is a weighted sum over its experts, so those of one rank can be added there: ONE row goes back, to
+// slot (that rank, token) of the owner. The weights are the owner's: they come in packets, each to the rank whose expert
+// it is for. `y` is what this rank's experts made of `out`; `sums` [ranks, tokens, hidden] and `flags` [ranks, tokens].
+
+EP_DEVICE void send_weights(const Batch& batch, ep::TaggedWord* packets, const int* topk_idx, const float* weights) {
+    for (int i = ep::lane_id(); i < batch.tokens * batch.top_k; i += ep::kWarpSize) {
         const uint64_t bits = static_cast<unsigned>(__float_as_int(weights[i]));
-        ep::send_packet(weight_packets + me * batch.tokens * batch.top_k + i, bits, 1,
-                        topk_idx[i] / batch.experts_per_rank);
+        ep::TaggedWord* const packet = packets + ep::rank() * batch.tokens * batch.top_k + i;
+        ep::send_packet(packet, bits, 1, topk_idx[i] / batch.experts_per_rank);
     }
+}
+
+// Lane k waits for the weight of the token's k-th expert, if that is one of this rank.
+EP_DEVICE bool wait_weights(const Batch& batch, const ep::TaggedWord* packets, int owner, int token, uint64_t ids,
+                            float* weight) {
+    const int k = ep::lane_id();
+    uint64_t bits = 0;
+    const bool mine = k < batch.top_k && own_expert(batch, ids, k) >= 0;
+    const ep::TaggedWord* const packet = packets + (owner * batch.tokens + token) * batch.top_k + k;
+    const bool ok = !mine || ep::wait_packet(packet, 1, &bits, {ep::kPhaseCombine, owner, token});
+    *weight = __int_as_float(static_cast<int>(bits));
+    return __all_sync(ep::kFullWarp, ok);
+}
+
+EP_DEVICE bool send_sums(const Batch& batch, const float* y, const ep::TaggedWord* packets, float* sums,
+                         uint64_t* flags) {
+    const int64_t lane = ep::lane_id(), me = ep::rank(), hidden = batch.hidden;
     for (int i = 0; i < ep::num_ranks() * batch.tokens; ++i) {  // tokens of all ranks that were here
         const int owner = i / batch.tokens, token = i % batch.tokens;
-        uint64_t ids, bits = 0;
-        if (!wait_ids(batch, owner, token, &ids)) return;
+        uint64_t ids;
+        float of_lane;
+        if (!wait_ids(batch, owner, token, &ids)) return false;
         if (!goes_to(batch, ids, me)) continue;
-        const bool mine = lane < batch.top_k && own_expert(batch, ids, lane) >= 0;
-        const int packet = (owner * batch.tokens + token) * batch.top_k + lane;
-        const bool ok = !mine || ep::wait_packet(weight_packets + packet, 1, &bits, {ep::kPhaseCombine, owner, token});
-        if (!__all_sync(ep::kFullWarp, ok)) return;
-        float* const sum = ep::peer_ptr(sums + static_cast<int64_t>(me * batch.tokens + token) * hidden, owner);
-        for (int base = 0; base < hidden; base += ep::kWarpSize) {  // hidden is a multiple of 128: all lanes take part
+        if (!wait_weights(batch, packets, owner, token, ids, &of_lane)) return false;
+        float* const sum = ep::peer_ptr(sums + (me * batch.tokens + token) * hidden, owner);
+        for (int64_t h = lane; h < hidden; h += ep::kWarpSize) {  // a multiple of 128: all lanes take part
             float total = 0.0f;
             for (int k = 0; k < batch.top_k; ++k) {
-                const float weight = __int_as_float(static_cast<int>(__shfl_sync(ep::kFullWarp, bits, k)));
+                const float weight = __shfl_sync(ep::kFullWarp, of_lane, k);
                 const int expert = own_expert(batch, ids, k);
-                if (expert < 0) continue;
-                total += weight * y[place_of(batch, expert, owner, token) * int64_t(hidden) + base + lane];
+                if (expert >= 0) total += weight * y[place_of(batch, expert, owner, token) * hidden + h];
             }
-            sum[base + lane] = total;
+            sum[h] = total;
         }
         __syncwarp();
         if (lane == 0) ep::st_release_sys_u64(ep::peer_ptr(flags + me * batch.tokens + token, owner), 1);
     }
-    for (int token = 0; token < batch.tokens; ++token) {  // and what comes back of my own
+    return true;
+}
+
+// What comes back of this rank's own tokens.
+EP_DEVICE void add_sums(const Batch& batch, const float* sums, const uint64_t* flags, const int* topk_idx,
+                        float* result) {
+    const int lane = ep::lane_id(), hidden = batch.hidden;
+    for (int token = 0; token < batch.tokens; ++token) {
         const uint64_t ids = pack_ids(batch, topk_idx, token);
         for (int i = lane; i < hidden; i += ep::kWarpSize) result[token * hidden + i] = 0.0f;
         for (int from = 0; from < ep::num_ranks(); ++from) {  // in the order of ranks: the same bits on every run
@@ -259,6 +277,13 @@ extern "C" __global__ void combine_sums(Batch batch, const float* y, ep::TaggedW
     }
 }
 
+extern "C" __global__ void combine_sums(Batch batch, const float* y, ep::TaggedWord* weight_packets, float* sums,
+                                        uint64_t* flags, const int* topk_idx, const float* weights, float* result) {
+    if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
+    send_weights(batch, weight_packets, topk_idx, weights);
+    if (send_sums(batch, y, weight_packets, sums, flags)) add_sums(batch, sums, flags, topk_idx, result);
+}
+
 // ---- Rung 7: round after round --------------------------------------------------------------------------------------
 // Each round both ranks write into each other's inbox [buffers, words] and read their own. With two buffers no credit is
 // needed: I write buffer 0 again in round 2, after I have read your round 1. You sent that after you had read round 0.
@@ -267,11 +292,12 @@ extern "C" __global__ void exchange_rounds(uint64_t* inbox, int buffers, uint64_
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
     for (int round = 0; round < rounds; ++round) {
         uint64_t* const box = inbox + round % buffers * words;
-        copy_words(ep::peer_ptr(box, peer), source + round * words, words);
+        uint64_t* const theirs = ep::peer_ptr(box, peer);
+        for (int i = ep::lane_id(); i < words; i += ep::kWarpSize) theirs[i] = source[round * words + i];
         __syncwarp();
         if (ep::lane_id() == 0) ep::st_release_sys_u64(ep::peer_ptr(flag, peer), round + 1);
         if (!ep::wait_until_ge_warp(flag, round + 1, {ep::kPhaseSignal, peer, round})) return;
-        copy_words(out + round * words, box, words);
+        for (int i = ep::lane_id(); i < words; i += ep::kWarpSize) out[round * words + i] = box[i];
         __syncwarp();  // all lanes have read, before lane 0's next signal says so
     }
 }

@@ -304,7 +304,7 @@ def _who(row: Row) -> str:
 
 @draws
 def transports_compared(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Figure:
-    """Left, microseconds of one way (half a round trip); right, GB/s; both against bytes, with the copy engine.
+    """Above, microseconds of one way (half a round trip); below, GB/s; both against bytes, with the copy engine.
 
     ``rows`` are the ``results`` of ``ep-lib bench p2p --json`` on GPUs: mappings with ``transport``, ``how``,
     ``bytes``, ``us_one_way`` and ``gbytes_per_s``. The best rate of bare stores is drawn as the ceiling. Raises
@@ -321,8 +321,8 @@ def transports_compared(rows: Sequence[Mapping[str, Any]], *, title: str | None 
             series.setdefault(_series_name(row), []).append(row)
     if not series:
         raise ArgumentError("transports_compared needs at least one row with bytes and a time")
-    picture = new_picture(10.5, 4.8)
-    latency, bandwidth = picture.subplots(1, 2)
+    picture = new_picture(6.7, 7.2)
+    latency, bandwidth = picture.subplots(2, 1)
     for number, (name, points) in enumerate(series.items()):
         points = sorted(points, key=lambda row: row["bytes"])
         sizes = [row["bytes"] for row in points]

@@ -95,7 +95,7 @@ def error_of_the_others(outlier: float, group: int) -> float:
 def e4m3_picture() -> Any:
     """All numbers of E4M3 that are not negative, and how far apart they lie."""
     numbers = np.arange(0x7F, dtype=np.uint8).view(FP8).astype(np.float32)  # 0x7f is NaN; there is no infinity
-    picture = viz.new_picture(9, 3.2)
+    picture = viz.new_picture(6.7, 3.2)
     axes = picture.add_subplot()
     axes.plot(numbers[1:-1], np.diff(numbers)[1:] / numbers[1:-1] * 100, ".", color=viz.rank_color(0))
     axes.set(xscale="log", yscale="log", xlabel="E4M3 number", ylabel="distance to the next one, %")
@@ -109,7 +109,7 @@ def e4m3_picture() -> Any:
 
 
 def outlier_picture(sizes: NDArray[Any], curves: Mapping[str, Sequence[float]]) -> Any:
-    picture = viz.new_picture(9, 3.4)
+    picture = viz.new_picture(6.7, 3.4)
     axes = picture.add_subplot()
     for number, (name, errors) in enumerate(curves.items()):
         axes.plot(sizes, np.array(errors) * 100, "os"[number] + "-", color=viz.rank_color(number), label=name)
