@@ -33,7 +33,16 @@ endif
 comma := ,
 PHASE := @sh .ci/phase.sh
 PY := $(VENV)/bin/python
-INSTALL := "$(PY)" .ci/install.py --constraint "$(CONSTRAINTS)" \
+# The lock's torch is for CUDA 13. For CUDA 12 the newest one that is for it is taken, with what comes along: what is for
+# CUDA 12 has no pins.
+ifeq ($(CUDA),cuda12)
+PINS := $(VENV)/.pins-cuda12
+NIXL := nixl-cu12
+else
+PINS := $(CONSTRAINTS)
+NIXL := nixl
+endif
+INSTALL := "$(PY)" .ci/install.py --constraint "$(PINS)" \
 	$(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(PIP_FLAGS)
 # By all cores, where pip takes one. Ours too: processes that the library starts write none, and there are hundreds of
 # them. Some packages carry files that are no Python of this version: pip says nothing of them either.
@@ -166,22 +175,25 @@ $(VENV_MADE): | check-machine
 	$(PHASE) "making an environment in $(VENV)" "$(PYTHON)" -m venv "$(VENV)"
 	@echo "$(CURDIR)" > "$@"
 
+$(VENV)/.pins-cuda12: $(CONSTRAINTS) $(VENV_MADE)
+	@sed '/^\(torch\|triton\|cuda-bindings\)==/d' "$(CONSTRAINTS)" > "$@"
+
 # The library alone, which is enough to compile the emulator.
-$(CORE_INSTALLED): $(VENV_MADE) pyproject.toml $(CONSTRAINTS) | check-machine
+$(CORE_INSTALLED): $(VENV_MADE) pyproject.toml $(PINS) | check-machine
 	$(PHASE) "installing uv, which installs the rest, and the library" $(INSTALL) --editable .
 	@touch "$@"
 
-$(LAB_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(CONSTRAINTS) | check-machine
+$(LAB_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(PINS) | check-machine
 ifeq ($(CUDA)$(TORCH_INDEX),)
 	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in docs/learners.md."
 endif
-	$(PHASE) "installing JupyterLab, torch, MPI, NIXL and NVRTC (390 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PHASE) "installing JupyterLab, torch, MPI, NIXL and NVRTC (390 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,$(NIXL)$(if $(CUDA),$(comma)$(CUDA))]'
 	$(PHASE) "compiling Python's bytecode" $(BYTECODE)
 	@touch "$@"
 
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
-$(TEST_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(CONSTRAINTS) | check-machine
-	$(PHASE) "installing the workshop and what tests it (500 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,nixl,site,test,$(or $(CUDA),nvrtc)]'
+$(TEST_INSTALLED): $(CORE_INSTALLED) pyproject.toml $(PINS) | check-machine
+	$(PHASE) "installing the workshop and what tests it (500 MB to download, the first time)" $(INSTALL) --editable '.[lab,mpi,$(NIXL),site,test,$(or $(CUDA),nvrtc)]'
 	@touch "$@"
 
 $(SITE_INSTALLED): $(LAB_INSTALLED)

@@ -96,7 +96,7 @@ def lock(target: str) -> int:
     flags = [
         "--universal",
         "--python-version=3.11",
-        *(f"--extra={extra}" for extra in extras if extra != "nixl-cu12"),  # its torch is an older one
+        *(f"--extra={extra}" for extra in extras if extra not in ("cuda12", "nixl-cu12")),  # older torch and bindings
         "--upgrade",
         "--no-annotate",
         "--no-emit-index-url",

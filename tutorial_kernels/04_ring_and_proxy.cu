@@ -103,7 +103,7 @@ extern "C" __global__ void many_producers(ep::ProxyRing ring, Messages m) {
 }
 
 // ---- Rung 3: batches ------------------------------------------------------------------------------------------------
-// A look at the other side crosses PCIe, so both sides look seldom. ep::proxy_push_warp pushes the commands of 32 lanes
+// A look at the credit crosses PCIe, so producers look seldom. ep::proxy_push_warp pushes the commands of 32 lanes
 // with one addition and one look at the credit, which it remembers for the next warp. The proxy takes all that is there,
 // and returns the credits of the whole batch with one store.
 constexpr int kBatch = 64;  // commands

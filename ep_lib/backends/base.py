@@ -12,7 +12,7 @@ import numpy as np
 from ep_lib.errors import EpError
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.jit.operation import Operation, Value
-from ep_lib.memory.arrays import Array
+from ep_lib.memory.arrays import Array, ArrayInfo
 
 MAX_SHARED_BYTES = 227 << 10  # of a block (CUDA C++ Programming Guide, Compute Capabilities, 9.0 and 10.0)
 
@@ -153,7 +153,7 @@ class Backend(Protocol):
         """Whether free() is known to have freed this symmetric array, or the one that it is a view of."""
         ...
 
-    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
         """An uninitialised array of the caller's ``kind`` ("numpy", "cupy" or "torch"), made without a kernel, in
         memory that this rank's kernels may access. bfloat16 and FP8 are uint16 and uint8 in CuPy."""
         ...

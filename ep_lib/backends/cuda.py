@@ -142,6 +142,7 @@ class CudaBackend:
         self.fault_word: Array = self._shown.word
         self._raised_at: int | None = None  # number of launches when a fault was raised that is not cleared yet
         self._device_timeout = min(DEVICE_TIMEOUT, self.kernel_timeout / 2)
+        self._left_out: set[int] = set()
         self._closing_timeout = self.kernel_timeout  # seconds that close() waits for the other ranks
         self._heap = open_transport(transport, bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
         self.transport = self._heap.name
@@ -222,17 +223,17 @@ class CudaBackend:
         """Always False: CuPy arrays do not record their origin."""
         return False
 
-    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
         """An uninitialised array of the caller's kind. bfloat16 and FP8 are uint16 and uint8 in CuPy. torch's come from
         torch's allocator, which handles its streams and graphs."""
         if kind == "torch":
             make = self._torch_empty.get(dtype)
             if make is None:
                 make = self._torch_empty[dtype] = torch_empty(dtype, self.device)
-            return make(shape)
+            return describe(make(shape))
         self._check_open()
         bits = np.dtype(f"u{dtype.itemsize}") if dtype.isbuiltin == 2 else dtype  # registered with NumPy by ml_dtypes
-        return self.xp.empty(shape, bits)
+        return describe(self.xp.empty(shape, bits))
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """A CuPy array from its own pool."""
@@ -404,10 +405,12 @@ class CudaBackend:
         )
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """Nothing to do: kernels do not touch their memory."""
+        """Kernels do not touch their memory, and :meth:`close` does not wait for them."""
+        self._left_out |= set(ranks)
 
     def take_back(self, ranks: Collection[int]) -> None:
-        """Nothing to do: their memory has not moved."""
+        """Their memory has not moved."""
+        self._left_out -= set(ranks)
 
     def abandon(self, error: BaseException) -> None:
         """Nothing to do: other ranks' kernels may be writing to this rank's memory, so it closes normally."""
@@ -428,6 +431,7 @@ class CudaBackend:
             self._closed = True
             self._shown.stop()
             deadline = time.monotonic() + self._closing_timeout
+            self._bootstrap.leave_out(self._left_out)
             if self._lost is None:
                 self._heap.close(orderly=True, timeout=self._closing_timeout)
                 with contextlib.suppress(self._runtime.CUDARuntimeError):

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,13 @@ from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunc
 from ep_lib.jit import device_state
 from ep_lib.jit.gxx import MAX_THREADS
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, require_threads, used_arrays
-from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, no_memory
+from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, no_memory
 from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, EmulatorSetup, Transport
 
 if TYPE_CHECKING:
     from ep_lib.backends.base import Streams
-    from ep_lib.emulator.machine import Machine
+    from ep_lib.emulator.machine import Entry, Machine
     from ep_lib.emulator.process_world import ProcessWorld
     from ep_lib.emulator.world import SoloWorld, World
     from ep_lib.jit.gxx import EmulatorImage
@@ -105,17 +105,23 @@ class _Allocation:
 
 
 class _Memory:
-    """The memory of a rank's own array, between two empty gaps of its own size (4 KiB to 1 MiB), so that a kernel that
-    runs over the array's end is found, independent of the C library's placement. The array and its views keep it alive.
+    """A rank's own array: its ``bytes``, between two empty gaps of the array's size (4 KiB to 1 MiB), so that a kernel
+    that runs over its end is found, independent of the C library's placement. The array and its views keep it alive.
 
     Cleanup before freeing waits for this object and not for the array: from 2.5 on, NumPy frees an array's data before
     it runs the array's finalizers.
     """
 
-    def __init__(self, nbytes: int) -> None:
-        gap = min(max(-(-nbytes // _ALIGNMENT) * _ALIGNMENT, _SMALLEST_GAP), _LARGEST_GAP)
-        self.bytes = np.empty(gap + nbytes + gap, np.uint8)[gap : gap + nbytes]
-        self.__array_interface__ = self.bytes.__array_interface__
+    bytes: np.ndarray[Any, np.dtype[np.uint8]]
+    __array_interface__: dict[str, Any]
+
+
+class _Loaded(NamedTuple):
+    """A kernel that this rank can launch."""
+
+    image: EmulatorImage
+    entry: Entry
+    parameters: str  # for reports, as :func:`_names` has them
 
 
 class EmulatedModule:
@@ -164,7 +170,7 @@ class EmulatorBackend:
         self._heap_begin = world.machine.heap_address(rank)
         self._heaps = world.machine.heap_address(0), world.machine.heap_address(world.size - 1) + len(self._heap)
         self._allocations: weakref.WeakValueDictionary[int, _Allocation] = weakref.WeakValueDictionary()  # by offset
-        self._loaded: dict[Kernel, tuple[EmulatorImage, str]] = {}  # with the names of its parameters
+        self._loaded: dict[Kernel, _Loaded] = {}
         self._last_ticket = 0
         self._in_use: list[list[ArrayInfo]] = []  # arrays of running launches
         self._closed = False
@@ -206,12 +212,15 @@ class EmulatorBackend:
             weakref.finalize(memory, memory.bytes[:_MARKED_BYTES].fill, 0).atexit = False
         return array
 
-    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
         """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels may access it by address."""
         array, memory = self._array(shape, dtype)
         if self._machine.checks:  # earlier data here may look like marked memory
             memory.bytes[:_MARKED_BYTES].fill(0)
-        return array if kind == "numpy" else as_kind(kind, array, dtype)
+        if kind != "numpy":
+            return describe(as_kind(kind, array, dtype))
+        address, _ = memory.__array_interface__["data"]
+        return ArrayInfo(address, shape, dtype, None, "cpu", kind, False, array, array.nbytes)
 
     def heap_reserve(self, offset: int, nbytes: int) -> None:
         """Reserves memory for an array, if it must be reserved in advance."""
@@ -239,15 +248,19 @@ class EmulatorBackend:
         self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
     ) -> tuple[np.ndarray[Any, Any], _Memory]:
         """An uninitialised array. Kernels of this rank may access it by address while it or a view lives."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        gap = min(max(-(-nbytes // _ALIGNMENT) * _ALIGNMENT, _SMALLEST_GAP), _LARGEST_GAP)
+        memory = _Memory()
         try:
-            memory = _Memory(math.prod(shape) * dtype.itemsize)
+            memory.bytes = np.empty(gap + nbytes + gap, np.uint8)[gap : gap + nbytes]
         except MemoryError as error:
             raise no_memory(shape, error) from error
+        memory.__array_interface__ = memory.bytes.__array_interface__
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory), strides=strides)
-        if memory.bytes.nbytes:
-            address = memory.bytes.ctypes.data
-            self._machine.register(self.rank, address, memory.bytes.nbytes, True)
-            weakref.finalize(memory, self._machine.unregister_later, self.rank, address, memory.bytes.nbytes)
+        if nbytes:
+            address, _ = memory.__array_interface__["data"]
+            self._machine.register(self.rank, address, address + nbytes, True)
+            weakref.finalize(memory, self._machine.stale.append, (self.rank, address, address + nbytes))
         return array, memory
 
     def watched(self, array: Array) -> Array:
@@ -273,7 +286,7 @@ class EmulatorBackend:
     def variable(self, kernel: Kernel, symbol: str) -> Array | None:
         """A view of a variable of the kernel's library; each kernel of each rank has its own copy."""
         self._check_open()
-        image, _ = self._loaded.get(kernel) or self._load(kernel)
+        image = (self._loaded.get(kernel) or self._load(kernel)).image
         return self._machine.variable(image, self.rank, symbol)
 
     def executor(self, operation: Operation) -> Callable[[tuple[Value, ...]], Sequence[Array]] | None:
@@ -282,12 +295,13 @@ class EmulatorBackend:
         kernels = {launch.kernel for launch in operation.launches}
         if not kernels <= self._loaded.keys():  # what stands in for one launches others
             return None
-        params = {kernel: self._loaded[kernel][0].params for kernel in kernels}
+        params = {kernel: self._loaded[kernel].image.params for kernel in kernels}
 
         def run(values: tuple[Value, ...]) -> Sequence[Array]:
-            self._check_open()
-            made, known = operation.make(values)
-            for launch, args, uses in operation.filled(known):
+            if self._closed:
+                self._check_open()
+            made, filled = operation.prepare(values)
+            for launch, args, uses in filled:
                 packed: list[Marshalled] = []
                 for param, arg in zip(params[launch.kernel], args, strict=True):
                     array = arg if type(arg) is ArrayInfo else None
@@ -312,7 +326,7 @@ class EmulatorBackend:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch is invalid."""
         self._check_open()
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
-        image, _ = self._loaded.get(kernel) or self._load(kernel)
+        image = (self._loaded.get(kernel) or self._load(kernel)).image
         if image.most_threads < MAX_THREADS:
             require_threads(kernel.name, block3, image.most_threads)
         shared_bytes = dynamic_shared(kernel.name, shared_bytes)
@@ -332,7 +346,7 @@ class EmulatorBackend:
         """Raises for arrays that this rank's kernels may not have."""
         if threading.get_ident() != self._thread:
             self._world.require_own(self.rank)
-        image, parameters = self._loaded[kernel]
+        loaded = self._loaded[kernel]
         arrays, data = [], []
         for words, array, inside in marshalled:
             data.append(words)
@@ -366,7 +380,16 @@ class EmulatorBackend:
                 (array.address, array.address + array.nbytes, False) for array in pointers if array is not None
             ]
         self._last_ticket = self._machine.launch(
-            self.rank, kernel.name, image, grid, block, data, ranges, shared_bytes, parameters, read_only=read_only
+            self.rank,
+            kernel.name,
+            loaded.entry,
+            grid,
+            block,
+            data,
+            ranges,
+            shared_bytes,
+            loaded.parameters,
+            read_only=read_only,
         )
         if self._machine.notes is not None:
             given = [list(inside) if array is None else [array] for _, array, inside in marshalled]
@@ -377,15 +400,17 @@ class EmulatorBackend:
             self._watch.launched(kernel.name, kernel.path, arrays)
         self._in_use.append(arrays)
 
-    def _load(self, kernel: Kernel) -> tuple[EmulatorImage, str]:
+    def _load(self, kernel: Kernel) -> _Loaded:
         image = self._transport.compile(kernel, "emulator")
         self._transport.register_module(EmulatedModule(self._machine, self.rank, image), image)
-        self._loaded[kernel] = image, _names(kernel.source, kernel.name, image.params)
+        names = _names(kernel.source, kernel.name, image.params)
+        self._loaded[kernel] = _Loaded(image, self._machine.entry(image, self.rank), names)
         return self._loaded[kernel]
 
     def synchronize(self) -> None:
         """Waits until this rank's launches have finished; other ranks run meanwhile."""
-        self._check_open()
+        if self._closed:
+            self._check_open()
         if self._watch is not None:
             self._watch.look()
         self._world.wait_for_ticket(self.rank, self._last_ticket)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ep_lib.bootstrap import siblings
 from ep_lib.bootstrap.base import Bootstrap, Look
+from ep_lib.bootstrap.torchrun import StoreBootstrap
 from ep_lib.errors import PeerTimeout, RankFailed
 from ep_lib.processes import Identity, is_stopped
 
@@ -109,6 +110,11 @@ class Watched:
 
     def barrier(self, timeout: float | None = None) -> None:
         self.all_gather(None, timeout)
+
+    def leave_out(self, ranks: Iterable[int]) -> None:
+        """Collectives do not wait for these ranks any more. The others call this, too."""
+        if isinstance(self._bootstrap, StoreBootstrap):  # others report the end of a rank at once
+            self._bootstrap.leave_out(ranks)
 
     def close(self, timeout: float | None = None) -> None:
         self._bootstrap.close(timeout)

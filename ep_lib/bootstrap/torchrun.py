@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -34,7 +34,7 @@ class _Found(NamedTuple):
     """The result of a search for a collective's keys: all values, or the ranks whose keys are missing, and those that
     have left."""
 
-    values: list[bytes]
+    values: dict[int, bytes]
     missing: list[int]
     lost: list[int]
 
@@ -56,17 +56,20 @@ class StoreBootstrap:
         self._store_error: type[Exception] = dist.DistError  # its connection ended, or another rank's did
         self._operation = 0
         self._pieces: list[str] = []  # keys that this rank has set for the previous operation
+        self._left_out: frozenset[int] = frozenset()
         self._closed = False
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
         operation = self._operation
-        keys = [f"{operation}/{rank}" for rank in range(self.world_size)]
+        keys = {rank: f"{operation}/{rank}" for rank in range(self.world_size) if rank not in self._left_out}
+        parts: list[Any] = [None] * self.world_size
         try:
             mine = self._answered(partial(self._set, keys[self.rank], dumps(obj)), limit)
             is_complete = False
             try:
-                parts = [loads(data, rank) for rank, data in enumerate(self._await(keys, operation, limit, look))]
+                for rank, data in self._await(keys, operation, limit, look).items():
+                    parts[rank] = loads(data, rank)
                 is_complete = True
             finally:
                 if not is_complete:
@@ -83,6 +86,10 @@ class StoreBootstrap:
         self._operation, self._pieces = operation + 1, mine
         return parts
 
+    def leave_out(self, ranks: Iterable[int]) -> None:
+        """Collectives continue without these ranks, whose objects are None. The others call this, too."""
+        self._left_out = frozenset(ranks)
+
     def tell(self, word: object) -> None:
         """Publishes a message for :meth:`hear`, in place of this rank's earlier one. Local."""
         self._answered(partial(self._store.set, f"word/{self.rank}", dumps(word)))
@@ -97,7 +104,7 @@ class StoreBootstrap:
         said = self._answered(lambda: self._get(f"{self._operation}/{rank}"))
         return None if said is None else loads(said, rank)
 
-    def _await(self, keys: list[str], operation: int, limit: float, look: Look | None) -> list[bytes]:
+    def _await(self, keys: dict[int, str], operation: int, limit: float, look: Look | None) -> dict[int, bytes]:
         """Waits for all ``keys``; returns their values."""
         deadline = time.monotonic() + limit
         while True:
@@ -115,20 +122,21 @@ class StoreBootstrap:
             if look is not None:
                 look()
 
-    def _look_at(self, keys: list[str], seconds: float) -> _Found:
+    def _look_at(self, keys: dict[int, str], seconds: float) -> _Found:
         """The values of all ``keys``, or, after so many seconds, the missing ones."""
         if missing := self._missing(keys):
             self._wait(keys[missing[0]], seconds)
             missing = self._missing(keys)
-        values = [] if missing else [self._get(key) for key in keys]
-        missing = missing or [rank for rank, value in enumerate(values) if value is None]  # that one was removed again
+        values = {} if missing else {rank: self._get(key) for rank, key in keys.items()}
+        missing = missing or [rank for rank, value in values.items() if value is None]  # that one was removed again
         lost = [rank for rank in missing if self._store.check([f"bye/{rank}"])]
         # It may have set its key between our two checks, so check again.
         lost = [rank for rank in lost if not self._store.check([keys[rank]])]
-        return _Found([] if missing else [value for value in values if value is not None], missing, lost)
+        complete = {rank: value for rank, value in values.items() if value is not None}
+        return _Found({} if missing else complete, missing, lost)
 
-    def _missing(self, keys: list[str]) -> list[int]:
-        return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+    def _missing(self, keys: dict[int, str]) -> list[int]:
+        return [rank for rank, key in keys.items() if not self._store.check([key])]
 
     def _answered(self, step: Callable[[], T], limit: float | None = None) -> T:
         """The result of ``step``, which queries the store, within a limit: torch waits for ever for a store whose

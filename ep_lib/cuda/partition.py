@@ -7,21 +7,12 @@ Programming Guide, "Green Contexts".
 
 from __future__ import annotations
 
-import ctypes
-import functools
+import importlib
+from typing import Any
 
-from ep_lib.cuda.devices import import_cupy
 from ep_lib.errors import BackendUnavailable
 
-_RESOURCE_BYTES = 144  # CUdevResource, RESOURCE_ABI_VERSION 1
-_COUNT_AT = 96  # of its SMs
-_SM = 1  # CU_DEV_RESOURCE_TYPE_SM
-_DEFAULT_STREAM = 1  # CU_GREEN_CTX_DEFAULT_STREAM
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_MULTIPROCESSORS = 16  # cudaDevAttrMultiProcessorCount
 _SPARE = 2  # SMs of no rank: room for other programs' kernels while every rank waits
-
-_Resource = ctypes.c_ubyte * _RESOURCE_BYTES
 
 
 class Partition:
@@ -31,24 +22,26 @@ class Partition:
     """
 
     def __init__(self, device: int, part: int, parts: int) -> None:
-        total = int(import_cupy().cuda.runtime.deviceGetAttribute(_MULTIPROCESSORS, device))
-        whole = _Resource()
-        _call("cuDeviceGetDevResource", device, whole, _SM)
-        groups = _split(whole, parts, (total - _SPARE) // parts)
+        self._driver = driver = _load_driver()
+        (whole,) = self._call("cuDeviceGetDevResource", device, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
+        total = whole.sm.smCount
+        groups = _split(driver, whole, parts, (total - _SPARE) // parts)
         if groups is None:
             raise BackendUnavailable(
                 f"GPU {device} has {total} SMs, which cannot be divided among {parts} ranks: take fewer ranks, or "
                 "larger gpus="
             )
-        self.sm_count = _count(groups[part])
-        self._context = _green_context(groups[part], device)
+        self.sm_count = int(groups[part].sm.smCount)
+        (description,) = self._call("cuDevResourceGenerateDesc", [groups[part]], 1)
+        flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+        (self._context,) = self._call("cuGreenCtxCreate", description, device, flags)
         self._beside: dict[int, int] = {}  # any stream -> a stream of this part
 
     def stream(self) -> int:
         """A new stream of this part."""
-        stream = ctypes.c_void_p()
-        _call("cuGreenCtxStreamCreate", ctypes.byref(stream), self._context, _NON_BLOCKING, 0)
-        made = int(stream.value or 0)
+        flags = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        (stream,) = self._call("cuGreenCtxStreamCreate", self._context, flags, 0)
+        made = int(stream)
         self._beside[made] = made
         return made
 
@@ -58,43 +51,34 @@ class Partition:
             self._beside[stream] = self.stream()
         return self._beside[stream]
 
+    def _call(self, name: str, *arguments: object) -> Any:
+        try:
+            status, *results = getattr(self._driver, name)(*arguments)
+        except RuntimeError as error:  # the driver does not have this function
+            raise BackendUnavailable(
+                f"several ranks on one GPU need CUDA's green contexts, of driver 550 or later: {error}"
+            ) from error
+        if status.value:
+            raise BackendUnavailable(
+                f"the GPU's SMs cannot be divided among ranks: {name} failed with {status.name}; use one GPU per rank"
+            )
+        return results
 
-@functools.cache
-def _driver() -> ctypes.CDLL:
-    library = ctypes.CDLL("libcuda.so.1")
-    if not hasattr(library, "cuGreenCtxStreamCreate"):
+
+def _load_driver() -> Any:
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
         raise BackendUnavailable(
-            "several ranks on one GPU need CUDA's green contexts, which this driver does not have: update it to 550 or "
-            "later"
-        )
-    return library
+            "several ranks on one GPU need the package cuda-bindings, of the CUDA that CuPy is for: pip install "
+            f"cuda-bindings ({error})"
+        ) from error
 
 
-def _call(name: str, *arguments: object) -> None:
-    status = getattr(_driver(), name)(*arguments)
-    if status != 0:
-        raise BackendUnavailable(
-            f"the GPU's SMs cannot be divided among ranks: {name} failed with CUDA error {status}; use one GPU per rank"
-        )
-
-
-def _count(group: ctypes.Array[ctypes.c_ubyte]) -> int:
-    return int.from_bytes(bytes(group[_COUNT_AT : _COUNT_AT + 4]), "little")
-
-
-def _split(whole: ctypes.Array[ctypes.c_ubyte], parts: int, most: int) -> list[ctypes.Array[ctypes.c_ubyte]] | None:
+def _split(driver: Any, whole: Any, parts: int, most: int) -> list[Any] | None:
     """The driver rounds the size of a part up, so search the largest size that leaves enough parts."""
     for wanted in range(most, 0, -1):
-        groups = (_Resource * parts)()
-        found, rest = ctypes.c_uint(parts), _Resource()
-        status = _driver().cuDevSmResourceSplitByCount(groups, ctypes.byref(found), whole, rest, 0, wanted)
-        if status == 0 and found.value >= parts:
+        status, groups, found, _ = driver.cuDevSmResourceSplitByCount(parts, whole, 0, wanted)
+        if not status.value and found >= parts:
             return list(groups)
     return None
-
-
-def _green_context(group: ctypes.Array[ctypes.c_ubyte], device: int) -> ctypes.c_void_p:
-    description, context = ctypes.c_void_p(), ctypes.c_void_p()
-    _call("cuDevResourceGenerateDesc", ctypes.byref(description), group, 1)
-    _call("cuGreenCtxCreate", ctypes.byref(context), description, device, _DEFAULT_STREAM)
-    return context

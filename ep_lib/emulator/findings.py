@@ -119,7 +119,7 @@ class Finding:
     place: str = ""
     ranks: tuple[int, ...] = ()
     certainty: int = 0
-    lines: tuple[str, ...] = ()  # of a deadlock: where threads wait
+    lines: tuple[str, ...] = ()  # of a deadlock: where threads wait; of values that differ: where they come from
     replay: str = ""  # what leads to this run, step by step: a call or a command
     schedule: str | None = None  # the run with the fewest switches that shows it, as far as one was found
 

@@ -62,7 +62,7 @@ class Range(Structure):
 
 
 class Bounds(Structure):
-    """``epemu::Exploration::Bounds`` in runtime/exhaustive.hpp."""
+    """``epemu::Exploration::Bounds`` in runtime/exploration.hpp."""
 
     _fields_ = [("preemptions", c_int64), ("reduction", c_int64), ("events", c_uint64), ("turns", c_uint64)]
 
@@ -149,7 +149,7 @@ _SIGNATURES = {
     "epemu_check_keep_accesses": ([c_void_p, c_uint64], None),
     "epemu_check_accesses": ([c_void_p, POINTER(c_uint64)], c_void_p),
     "epemu_check_unwritten": ([c_void_p, c_uint64, c_uint64], None),
-    "epemu_record_begin": ([c_void_p, c_uint64], None),
+    "epemu_record_begin": ([c_void_p, c_uint64, c_int], None),
     "epemu_record_events": ([c_void_p, POINTER(c_uint64)], c_void_p),
     "epemu_record_info": ([c_void_p], c_char_p),
     "epemu_host_sync": ([c_void_p, c_int, c_int64], None),

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -182,6 +182,14 @@ class Launched(NamedTuple):
     parameters: str  # as :meth:`Machine.launch` takes them
 
 
+class Entry(NamedTuple):
+    """A kernel in a loaded library."""
+
+    library: int
+    address: int
+    static_shared_bytes: int
+
+
 class Machine:
     """Owns a C++ machine. Not thread safe: only the world's driver or the rank that holds the baton calls it."""
 
@@ -245,14 +253,19 @@ class Machine:
         for rank, after in fabric.stopped_ranks.items():
             self._lib.epemu_stop_rank(self.handle, int(rank), int(after))
         self._images: dict[tuple[str, int, str], int] = {}  # (path, rank or -1, its entry or "") -> Image*
-        self._error: EpError | None = None
+        self.error: EpError | None = None
         self.checks = False
         self.host_accesses: list[HostAccess] = []  # under checks: to arrays that a kernel may be using
         self.notes: recording.Notes | None = None  # while the run is recorded
         self.runs_in_virtual_time = False
         self._has_services = self._has_failed = False
         self.launches: list[Launched] | None = None  # a list if they are to be kept
-        self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the runtime looks at them
+        # register(rank, begin, end, writable): kernels of the rank may access these addresses
+        self.register = functools.partial(self._lib.epemu_register, self.handle)
+        # Such (rank, begin, end) to forget before the runtime looks at them: finalisers, which run in any thread at any
+        # time, append them.
+        self.stale: list[tuple[int, int, int]] = []
+        self.done_ticket: Callable[[int], int] = functools.partial(self._lib.epemu_done_ticket, self.handle)
         self._kept: list[object] = []
         self._other_values, self._warned = 0, set[Place]()
 
@@ -269,9 +282,10 @@ class Machine:
             )
         self.checks = True
 
-    def begin_recording(self) -> None:
-        """Records events from here on, up to ``limit``; call after :meth:`begin_checks`."""
-        self._lib.epemu_record_begin(self.handle, recording.LIMIT)
+    def begin_recording(self, whole: bool = False) -> None:
+        """Records events from here on, up to ``limit``; call after :meth:`begin_checks`. ``whole``: each access and its
+        value, also where those of neighbours are one event else."""
+        self._lib.epemu_record_begin(self.handle, recording.LIMIT, whole)
         self.notes = recording.Notes()
 
     def recorded(self) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
@@ -355,20 +369,13 @@ class Machine:
         flat = [offset for array in arrays for offset in array]
         self._lib.epemu_set_arrays(self.handle, rank, (ctypes.c_uint64 * len(flat))(*flat), len(arrays))
 
-    def register(self, rank: int, address: int, nbytes: int, writable: bool) -> None:
-        self._lib.epemu_register(self.handle, rank, address, address + nbytes, writable)
-
     def keep(self, *memory: object) -> None:
         """Keeps memory of a rank alive for services, which run on after the rank has closed."""
         self._kept += memory
 
-    def unregister_later(self, rank: int, address: int, nbytes: int) -> None:
-        """Unregisters memory later; safe in a finaliser, which may run in any thread at any time."""
-        self._stale.append((rank, address, address + nbytes))
-
     def _forget_stale(self) -> None:
-        while self._stale:
-            self._lib.epemu_unregister(self.handle, *self._stale.pop())
+        while self.stale:
+            self._lib.epemu_unregister(self.handle, *self.stale.pop())
 
     def load(self, image: EmulatorImage, rank: int) -> int:
         """Loads a compiled kernel's library; returns its handle. Each rank gets its own copy if the kernel has
@@ -384,6 +391,12 @@ class Machine:
             raise KernelLaunchError(f"a compiled kernel cannot be loaded: {self._lib.epemu_error().decode()}")
         self._images[key] = loaded
         return int(loaded)
+
+    def entry(self, image: EmulatorImage, rank: int) -> Entry:
+        """What launches of a rank start; loads it."""
+        loaded = self.load(image, rank)
+        address = int(self._lib.epemu_symbol(loaded, image.entry_symbol.encode()))
+        return Entry(loaded, address, image.static_shared_bytes)
 
     @property
     def kernels(self) -> frozenset[str]:
@@ -410,7 +423,7 @@ class Machine:
         self,
         rank: int,
         name: str,
-        image: EmulatorImage,
+        entry: Entry,
         grid: Sequence[int],
         block: Sequence[int],
         args: Sequence[bytes],
@@ -425,10 +438,10 @@ class Machine:
         memory behind its arguments. ``parameters``: their names for reports (``Launch`` of the runtime). ``read_only``:
         ranges that the compiler may load through the read-only path. ``is_service``: the kernel starts beside the
         others and never ends, like a thread of the host."""
-        self.raise_if_broken()
-        self._forget_stale()
-        loaded = self.load(image, rank)
-        entry = self._lib.epemu_symbol(loaded, image.entry_symbol.encode())
+        if self.error is not None:
+            self.raise_if_broken()
+        while self.stale:
+            self._lib.epemu_unregister(self.handle, *self.stale.pop())
         offsets, blob = [], bytearray()
         for data in args:
             blob.extend(b"\0" * (-len(blob) % 16))
@@ -438,7 +451,7 @@ class Machine:
             rank=rank,
             grid=(ctypes.c_uint32 * 3)(*grid),
             block=(ctypes.c_uint32 * 3)(*block),
-            static_shared=image.static_shared_bytes,
+            static_shared=entry.static_shared_bytes,
             dynamic_shared=shared_bytes,
             kernel=name.encode(),
             arg_bytes=bytes(blob),
@@ -455,13 +468,10 @@ class Machine:
         self._has_services |= is_service
         if self.launches is not None:
             self.launches.append(Launched(rank, name, tuple(grid), tuple(block), tuple(args), parameters))
-        ticket = int(start(self.handle, loaded, entry, ctypes.byref(request)))
+        ticket = int(start(self.handle, entry.library, entry.address, ctypes.byref(request)))
         if not ticket:
             library.require_memory(self._lib)
         return ticket
-
-    def done_ticket(self, rank: int) -> int:
-        return int(self._lib.epemu_done_ticket(self.handle, rank))
 
     @property
     def steps(self) -> int:
@@ -493,8 +503,8 @@ class Machine:
         return bool(self._lib.epemu_rank_stopped(self.handle, rank))
 
     def raise_if_broken(self) -> None:
-        if self._error is not None:
-            raise copy.copy(self._error)  # a traceback on the kept error would keep this machine alive
+        if self.error is not None:
+            raise copy.copy(self.error)  # a traceback on the kept error would keep this machine alive
 
     def run(self, awaited: Sequence[int], *, timeout: float, host_waits: list[str]) -> None:
         """Runs kernels until one of the awaited tickets (by rank, 0 for none) is done, for at most ``timeout`` seconds
@@ -523,11 +533,11 @@ class Machine:
         self._warn_of_other_values()
         self._has_failed = run.error is not None or run.outcome != library.DONE
         if run.error is not None:
-            self._error = run.error
+            self.error = run.error
             self.raise_if_broken()
         if run.outcome != library.DONE:
             report = self._lib.epemu_report(self.handle).decode()
-            self._error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)
+            self.error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)
             self.raise_if_broken()
 
     def _warn_of_other_values(self) -> None:
@@ -573,6 +583,6 @@ class Machine:
 
     def close(self) -> None:
         """Refuses further work. The heaps stay readable for as long as arrays refer to them."""
-        if self._error is None:
-            self._error = BackendUnavailable("this emulated machine ended with its spawn(); start a new one")
+        if self.error is None:
+            self.error = BackendUnavailable("this emulated machine ended with its spawn(); start a new one")
         _bury()

@@ -15,7 +15,7 @@ import numpy as np
 from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel, Launcher
 from ep_lib.jit.structs import header_struct
-from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.memory.arrays import Array, ArrayInfo
 
 Value = ArrayInfo | int | None  # of a name, in one call
 _ADDRESS_BYTES = 8
@@ -135,19 +135,17 @@ class Operation:
             self._natively = self._rank._backend.executor(self)
         return made
 
-    def make(self, values: Sequence[Any]) -> tuple[list[Array], list[Any]]:
-        """Allocates a call's arrays; returns them and all values: the given ones, then the arrays' ArrayInfos."""
-        known, made = [*values], []
+    def prepare(self, values: Sequence[Any]) -> tuple[list[Array], list[tuple[Launch, list[Any], list[ArrayInfo]]]]:
+        """Allocates a call's arrays; returns them, and each launch with its arguments and the arrays that it accesses
+        by other addresses."""
+        known, made = [*values], []  # known: the given values, then the arrays' ArrayInfos
         for kind, lengths, dtype in self.makes:
             shape: list[int] = []
             for slot, length in lengths:
                 shape.append(length if slot < 0 else values[slot])
-            made.append(self._rank._backend.empty(kind, tuple(shape), dtype))
-            known.append(describe(made[-1]))
-        return made, known
-
-    def filled(self, known: Sequence[Any]) -> list[tuple[Launch, list[Any], list[ArrayInfo]]]:
-        """Each launch, its arguments, and the arrays that it accesses by other addresses."""
+            info = self._rank._backend.empty(kind, tuple(shape), dtype)
+            made.append(info.owner)
+            known.append(info)
         filled = []
         for launch, arguments in zip(self.launches, self.arguments, strict=True):
             args: list[Any] = []
@@ -165,11 +163,11 @@ class Operation:
                     block[at : at + size] = word.to_bytes(size, "little")
                 args.append(bytes(block) if is_struct else int.from_bytes(block, "little"))
             filled.append((launch, args, uses))
-        return filled
+        return made, filled
 
     def _one_by_one(self, values: Sequence[Any]) -> Sequence[Array]:
-        made, known = self.make(values)
-        for launch, args, uses in self.filled(known):
+        made, filled = self.prepare(values)
+        for launch, args, uses in filled:
             launch.kernel.launch(
                 self._rank, launch.grid, launch.block, *args, shared_bytes=launch.shared_bytes, uses=tuple(uses)
             )

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, NoReturn
 
 from ep_lib.errors import RankMismatchError, everywhere
-from ep_lib.memory.arrays import Array
 from ep_lib.moe.config import BufferConfig
 from ep_lib.runtime.rank import Rank
 
@@ -68,10 +67,9 @@ def content_of(tag_bits: int) -> int:
     return tag_bits & (1 << _BITS) - 1
 
 
-def require_same_content(contents: Array, names: Sequence[str]) -> None:
+def require_same_content(contents: Sequence[int], names: Sequence[str]) -> None:
     """Raises RankMismatchError, which names the ranks and their contents, if ``contents`` ``[ranks]`` differ;
     NoRoomError if one of them declined. ``names``: of the forms of rows."""
-    contents = contents if isinstance(contents, list) else contents.tolist()  # NumPy's scalars are slow
     if len(set(contents)) == 1 and not contents[0] & NO_ROOM:
         return
     declining = [r for r, bits in enumerate(contents) if bits & NO_ROOM]

@@ -36,7 +36,7 @@ from ep_lib.moe.agreement import (
 )
 from ep_lib.moe.checks import InputChecks, require_flags
 from ep_lib.moe.config import DEFAULT_SMS, VECTOR_BYTES, BufferConfig, make_config, most_sms
-from ep_lib.moe.direct.mode import DirectMode
+from ep_lib.moe.direct import DirectMode
 from ep_lib.moe.handle import (
     Arrived,
     DispatchHandle,
@@ -349,7 +349,7 @@ class Buffer:
                 raise HandleError(f"x has {num_tokens} rows; this handle's dispatch sent {handle.num_tokens}")
             if sorted_by_expert and handle._by_expert is None:
                 raise HandleError("sorted_by_expert takes the handle of a dispatch that had it as well")
-            if topk_idx is not None and bool((checks.view(topk_idx) != handle._routing.topk_idx).any()):
+            if experts is not None and bool((checks.view(experts) != handle._routing.topk_idx).any()):
                 raise HandleError("topk_idx differs from that of the handle's dispatch; dispatch without a handle")
             index = describe(handle._recv_topk_idx)
         elif experts is None:
@@ -381,8 +381,7 @@ class Buffer:
         self._require_usable()
         config, kind = self._config, describe(self._rank.empty(0, np.int32)).kind
         empty = functools.partial(self._rank._backend.empty, kind)
-        experts = describe(empty((0, config.top_k), np.dtype(np.int64)))
-        rows = describe(empty((0, config.hidden), config.dtype))
+        experts, rows = empty((0, config.top_k), np.dtype(np.int64)), empty((0, config.hidden), config.dtype)
         with _Operation(self):
             self._dispatch_new(Payload(rows, None), experts, None, NO_ROOM, DispatchOptions(experts))
 
@@ -754,7 +753,7 @@ class Buffer:
     ) -> tuple[DispatchHandle, Arrivals]:
         """Count, exchange counts with all ranks, send; then build the handle from the counts."""
         routing, plan, arrivals = self._mode.dispatch(payload, experts, weights, content, options)
-        if plan.contents is not None:
+        if plan.contents is not None and (content == NO_ROOM or plan.contents.count(content) < len(plan.contents)):
             require_same_content(plan.contents, self._checks.form_names)
         assert arrivals is not None
         handle = make_record(
@@ -785,7 +784,7 @@ class Buffer:
             self._arrived.remember(arrivals.x, handle)
         return make_record(
             Received,
-            x=arrivals.rows,
+            x=arrivals.x if arrivals.scales is None else arrivals.rows,
             topk_idx=handle._recv_topk_idx,
             topk_weights=arrivals.weights,
             tokens_per_expert=tokens,

@@ -35,7 +35,7 @@ class InputChecks:
 
     def __init__(self, config: BufferConfig, device: str) -> None:
         self._config = config
-        self._device = device
+        self._device, self._kind = device, "numpy" if device == "cpu" else "cupy"
         self.forms = row_formats(config)
         self.form_names = ["" if form is None else form.name for form in self.forms]
 
@@ -170,9 +170,10 @@ class InputChecks:
         info = describe_here("topk_idx", array, self._device)
         if info.dtype not in INDEX_TYPES:
             raise ArgumentError(f"topk_idx has dtype {info.dtype.name}; expert ids must be int64 or int32")
-        self._require_topk_shape("topk_idx", info, num_tokens)
+        if info.shape != (num_tokens, self._config.top_k) or info.strides_bytes is not None:
+            self._refuse_topk("topk_idx", info, num_tokens)
         if values:
-            refuse_choices(self.view(array), self._config.num_experts)
+            refuse_choices(self.view(info), self._config.num_experts)
         return info
 
     def topk_weights(self, array: Array, num_tokens: int, *, values: bool) -> ArrayInfo:
@@ -180,23 +181,23 @@ class InputChecks:
         info = describe_here("topk_weights", array, self._device)
         if info.dtype != FLOAT32:
             raise ArgumentError(f"topk_weights has dtype {info.dtype.name}; weights must be float32")
-        self._require_topk_shape("topk_weights", info, num_tokens)
+        if info.shape != (num_tokens, self._config.top_k) or info.strides_bytes is not None:
+            self._refuse_topk("topk_weights", info, num_tokens)
         if values:
-            refuse_weights(self.view(array))
+            refuse_weights(self.view(info))
         return info
 
-    def view(self, array: Array) -> Array:
+    def view(self, array: ArrayInfo) -> Array:
         """A NumPy or CuPy array on this rank's device."""
-        return like("numpy" if self._device == "cpu" else "cupy", array)
+        return array.owner if array.kind == self._kind else like(self._kind, array.owner)
 
-    def _require_topk_shape(self, name: str, info: ArrayInfo, num_tokens: int) -> None:
+    def _refuse_topk(self, name: str, info: ArrayInfo, num_tokens: int) -> NoReturn:
         if info.shape != (num_tokens, self._config.top_k):
             raise ArgumentError(
                 f"{name} has shape {info.shape}; it must be ({num_tokens}, {self._config.top_k}): "
                 f"a row for each token that this rank sends, and the Buffer's top_k={self._config.top_k}"
             )
-        if info.strides_bytes is not None:
-            _refuse_strides(name, info)
+        _refuse_strides(name, info)
 
     @staticmethod
     def expert_rows(handle: DispatchHandle, topk_weights: Any) -> ExpertRows:
@@ -221,12 +222,13 @@ class InputChecks:
         form: RowFormat | None,
     ) -> tuple[int, int]:
         """Checks the other options of a dispatch; returns the first two as whole numbers."""
-        require_flags(
-            sorted_by_expert=sorted_by_expert,
-            async_finish=async_finish,
-            copy=copy,
-            column_major_scales=column_major_scales,
-        )
+        if not type(sorted_by_expert) is type(async_finish) is type(copy) is type(column_major_scales) is bool:
+            require_flags(
+                sorted_by_expert=sorted_by_expert,
+                async_finish=async_finish,
+                copy=copy,
+                column_major_scales=column_major_scales,
+            )
         if column_major_scales:
             self._require_columns(form)
         if not copy and self._config.receive_areas == 0:

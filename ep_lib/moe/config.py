@@ -59,7 +59,7 @@ class BufferConfig:
             else "hierarchical mode (hierarchical=True)"
         )
 
-    @property
+    @cached_property
     def nodes(self) -> int:
         """The number of nodes in hierarchical mode."""
         return self.world_size // (self.ranks_per_node or self.world_size)

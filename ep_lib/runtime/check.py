@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ep_lib.bootstrap.base import dumps, loads
 from ep_lib.config import Config
 from ep_lib.emulator import exploration as runs
+from ep_lib.emulator import origins
 from ep_lib.emulator.exploration import BUSY_TURNS, Exploration, Status
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import DEFAULT_SCHEDULE, Finding, merge_findings, parse, parse_spots, schedule_name
@@ -41,7 +42,7 @@ from ep_lib.jit import gxx, pieces
 from ep_lib.require import at_least_one, brief, flag, index, one_of, several, text, whole_number
 from ep_lib.require import seconds as a_time
 from ep_lib.runtime import arguments
-from ep_lib.runtime.differences import describe_difference, describe_launches, digest
+from ep_lib.runtime.differences import describe_difference, describe_launches, digest, unequal_numbers
 from ep_lib.runtime.emulated import make_machine, run_program
 from ep_lib.runtime.exhaustion import RUNS, Estimate, ExplorationFile, Explored, Parts
 from ep_lib.runtime.rank_process import RemoteError, encode, rebuilt
@@ -309,7 +310,7 @@ def check(
     run with few switches between threads that shows it too (in at most as many runs as were tried), then shorten that
     run. It becomes the finding's ``schedule``, whose replay is easier to follow than the seed's.
     ``exhaustive``: run every schedule of a small program instead of seeds, except those that differ only in the order
-    of independent steps (dynamic partial-order reduction; runtime/exhaustive.hpp); with ``memory="ptx"`` also every
+    of independent steps (dynamic partial-order reduction; runtime/exploration.hpp); with ``memory="ptx"`` also every
     store that each load may read. The report's ``coverage`` gives what was covered. Bounds: ``preemptions`` of a run,
     ``events`` of a run, ``turns`` of a wait that counts its iterations, and ``seconds`` for the whole check.
     ``kernels`` names the kernels to explore (without template arguments) in a program that launches several: the
@@ -363,6 +364,7 @@ def check(
     found = merge_findings(search.told)
     if flag("reduce", reduce) and not ran_out:  # each run may take as long
         found = _with_few_switches(program, found, len(search.tried))
+    found = _explained(program, found)
     replay = _line_of(program, found)
     return CheckReport(
         findings=tuple(dataclasses.replace(finding, replay=replay(finding.run)) for finding in found),
@@ -623,6 +625,11 @@ class _Run(NamedTuple):
     launches: Sequence[Launched] = ()  # of exhaustive checks
 
 
+class _Traced(NamedTuple):
+    trace: origins.Trace
+    result: Any
+
+
 class _Calm(NamedTuple):
     """The first finished run of an exhaustive check; the results of others are compared with it."""
 
@@ -821,8 +828,20 @@ class _Search:
         """Drops the findings, but keeps the results that others are compared with."""
         self.findings.clear()
 
+    def trace(self, seed: int, exploration: Exploration | None = None, weak_memory: bool = False) -> _Traced:
+        """Runs main once, and records each access."""
+        run = self._run(seed, True, weak_memory, exploration, whole=True)
+        assert self.recorded is not None
+        events, info, notes, _ = self.recorded
+        return _Traced(origins.Trace(events, info, notes, self.program.ranks), run.result)
+
     def _run(
-        self, seed: int, recorded: bool = False, weak_memory: bool = False, exploration: Exploration | None = None
+        self,
+        seed: int,
+        recorded: bool = False,
+        weak_memory: bool = False,
+        exploration: Exploration | None = None,
+        whole: bool = False,
     ) -> _Run:
         program = self.program
         machine = make_machine(
@@ -838,7 +857,7 @@ class _Search:
             exploration.begin(machine)
             machine.launches = []
         if recorded:
-            machine.begin_recording()
+            machine.begin_recording(whole)
         error: Exception | None = None
         result = None
         try:
@@ -969,6 +988,7 @@ _ALONE_SECONDS = 0.5  # of an exhaustive check, before the first random runs
 _DRAWN_SHARE = 0.1  # of its time, for random runs
 _MOST_SHARE = 0.95  # of all schedules: the largest share reported before the end
 _EVENTS_OF_CALM = 500_000  # for the calm run of a program too large for others: some seconds
+_PAIRS = 256  # of numbers that differ, to find where they come from
 _LOST = 4  # repeated runs per new one; beyond that, runs with few preemptions no longer come first
 _FIRST_FINDING = "stopped at the first finding"
 _INTERRUPT = "stopped by an interrupt"
@@ -1255,7 +1275,7 @@ class _Exhaustion:
     def _report(self, stopped: str) -> CheckReport:
         totals, program, bounds = self._parts.totals, self._program, self._stages[0]
         told = self._search.told or (self._drawn if stopped else [])  # the search would find these as well
-        found = [self._reduced(finding) for finding in merge_findings(told)]
+        found = _explained(program, [reduce_schedule(program, finding) for finding in merge_findings(told)])
         replay = _line_of(program, found)
         return CheckReport(
             findings=tuple(dataclasses.replace(one, replay=replay(one.schedule or "")) for one in found),
@@ -1285,9 +1305,6 @@ class _Exhaustion:
             ),
             resume=self.go_on,
         )
-
-    def _reduced(self, finding: Finding) -> Finding:
-        return reduce_schedule(self._program, finding)
 
 
 def _strays(program: _Program, how: str, asked: Iterable[str]) -> str:
@@ -1332,6 +1349,51 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
     except (*_MAY_FOLLOW, KeyboardInterrupt):
         pass  # an exception in another run is no reason to lose the findings
     return told
+
+
+def _explained(program: _Program, found: Sequence[Finding]) -> list[Finding]:
+    told = [_with_origin(program, finding) for finding in found]
+    sides = {side.location.partition(" (in ")[0] for f in told for side in (f.first, f.second) if side is not None}
+    for i, finding in enumerate(told):
+        if finding.kind == "values differ" and sides & {*finding.lines}:
+            told[i] = dataclasses.replace(finding, place="")  # another finding says what to do there
+    if any(finding.remedy == origins.TORN for finding in told):  # what any memory may show
+        told = [finding for finding in told if finding.kind != _WEAK]
+    return told
+
+
+def _with_origin(program: _Program, finding: Finding) -> Finding:
+    """The finding; of one that says only that a run goes wrong, with the lines that its values come from, or by which
+    they belong to two rounds. Makes the run again, and the one that it is compared with."""
+    differs = finding.kind == "values differ"
+    if not differs and (finding.remedy or finding.kind not in ("assertion", "fault")):
+        return finding
+    search = _Search(program, compare_values=False)
+    try:
+        search.measure()
+        if finding.schedule is None:
+            other = search.trace(finding.seed, None, program.weak_memory)
+        else:
+            other = search.trace(0, _follower(finding.schedule), program.weak_memory)
+        if (torn := origins.torn(other.trace)) is not None:
+            return dataclasses.replace(
+                finding, detail=torn.detail, remedy=origins.TORN, place=torn.place, lines=torn.lines
+            )
+        if not differs:
+            return finding
+        if finding.schedule is None:
+            name, one = "seed 0", search.trace(0)
+        else:
+            name, one = "the calm schedule", search.trace(0, _follower(""), program.weak_memory)
+    except (*_MAY_FOLLOW, KeyboardInterrupt):
+        return finding  # an exception in another run is no reason to lose it
+    if digest(one.result) == digest(other.result):
+        return dataclasses.replace(finding, detail="made again, both runs gave the same: main keeps what differs")
+    pairs = list(itertools.islice(unequal_numbers(one.result, other.result), _PAIRS))
+    origin = origins.find(one.trace, other.trace, pairs)
+    if origin is None:
+        return dataclasses.replace(finding, detail="kernels left the same in memory: main itself makes the difference")
+    return dataclasses.replace(finding, detail=origin.told(name), place=origin.place, lines=origin.lines)
 
 
 def _is_the_same(finding: Finding, other: Finding) -> bool:

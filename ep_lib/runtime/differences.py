@@ -45,6 +45,20 @@ def describe_difference(first: list[Any], second: list[Any]) -> Difference:
     return Difference()
 
 
+def unequal_numbers(one: Any, other: Any) -> Iterable[tuple[Any, Any]]:
+    """Pairs of numbers in the same places of two results that differ there."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.shape == other.shape:
+        differ = one != other
+        one, other = one[differ].tolist(), other[differ].tolist()
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        for a, b in zip(one, other, strict=False):
+            yield from unequal_numbers(a, b)
+    elif isinstance(one, (int, float, np.number)) and isinstance(other, (int, float, np.number)) and one != other:
+        yield one, other
+
+
 def describe_launches(first: Sequence[Launched], second: Sequence[Launched]) -> str:
     """How the launches of two runs of one schedule differ, or "" if only in the addresses of arrays."""
     for one, other in zip_longest(first, second):

@@ -21,7 +21,7 @@ import importlib.util
 from typing import Any
 
 from ep_lib.viz.findings import findings
-from ep_lib.viz.page import RANK_COLORS, Page
+from ep_lib.viz.page import NARROW, RANK_COLORS, Page
 from ep_lib.viz.time_travel import time_travel
 
 if importlib.util.find_spec("matplotlib") is not None:
@@ -57,6 +57,7 @@ else:
 __all__ = [
     "BYTES_ON_THEIR_WAY",
     "MESSAGES_ON_THEIR_WAY",
+    "NARROW",
     "RANK_COLORS",
     "RIGHT",
     "WAITING",

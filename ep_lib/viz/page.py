@@ -16,6 +16,9 @@ from ep_lib.errors import ArgumentError
 RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
 """One colour per rank; they repeat from rank 8 on, with hatching where there is room."""
 
+NARROW = 6.7
+"""The width, in inches, of a picture that a page of 620 pixels shows whole."""
+
 _PAGES = Path(__file__).parent / "pages"
 
 

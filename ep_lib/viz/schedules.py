@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.page import RANK_COLORS
-from ep_lib.viz.style import describe, draws, ink_on, legend_beside, place, rank_color, tidy
+from ep_lib.viz.page import NARROW, RANK_COLORS
+from ep_lib.viz.style import describe, draws, ink_on, legend_below, legend_beside, place, rank_color, tidy
 
 RIGHT = "right"
 """Drawn first and in green; everything else is a way to go wrong."""
@@ -76,7 +76,8 @@ def outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | None = Non
     kinds = [kind for kind in kinds if any(row.get(kind, 0) for row in counts.values())]
     palette = iter([color for color in ("#D55E00", "#E69F00", *RANK_COLORS) if color != _RIGHT_COLOR])
     colors = {kind: _RIGHT_COLOR if kind == RIGHT else next(palette) for kind in kinds}
-    figure, axes = place(axes, 9.0, 1.3 + 0.42 * len(counts))
+    is_alone = axes is None
+    figure, axes = place(axes, NARROW, 1.5 + 0.42 * len(counts))
     most = max(sum(row.values()) for row in counts.values()) or 1
     left = [0.0] * len(counts)
     for kind in kinds:
@@ -93,7 +94,10 @@ def outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | None = Non
     axes.set_xlim(0, most)
     axes.set_xlabel("runs, one seed each")
     tidy(axes, title=title or "What came of it")
-    legend_beside(axes)
+    if is_alone:
+        legend_below(figure)
+    else:
+        legend_beside(axes)
     told = (
         f"{name}, {', '.join(f'{number} {kind}' for kind, number in row.items() if number)}"
         for name, row in counts.items()

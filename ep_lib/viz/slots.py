@@ -12,7 +12,19 @@ from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.errors import ArgumentError
 from ep_lib.require import whole_number
-from ep_lib.viz.style import EMPTY, describe, draws, ink_on, legend_beside, place, rank_color, rank_hatch, tidy
+from ep_lib.viz.page import NARROW
+from ep_lib.viz.style import (
+    EMPTY,
+    describe,
+    draws,
+    ink_on,
+    legend_below,
+    legend_beside,
+    place,
+    rank_color,
+    rank_hatch,
+    tidy,
+)
 
 _MOST_LABELLED_SLOTS = 40  # with more cells in a row, they are too narrow for labels
 
@@ -124,7 +136,8 @@ def slots_over_time(
             f"slots_over_time needs (begin, end) of each round's write and read; got shapes {writes.shape} and "
             f"{reads.shape}"
         )
-    figure, axes = place(axes, 10.0, 1.4 + 0.62 * num_slots)
+    is_alone = axes is None
+    figure, axes = place(axes, NARROW, 1.6 + 0.62 * num_slots)
     clashes = 0
     for number, (begin, end) in enumerate(writes):
         slot = number % num_slots
@@ -152,7 +165,10 @@ def slots_over_time(
     ]
     if clashes:
         handles.append(Patch(facecolor="none", edgecolor=_CLASH, linewidth=1.8, label=f"too early ({clashes}x)"))
-    legend_beside(axes, handles)
+    if is_alone:
+        legend_below(figure, handles, columns=len(handles))
+    else:
+        legend_beside(axes, handles)
     early = f"{clashes} written before the round before it had been read" if clashes else "none written too early"
     describe(figure, title, f"{len(writes)} rounds through {num_slots} slots, {early}")
     return figure

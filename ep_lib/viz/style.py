@@ -75,8 +75,9 @@ class Picture(Figure):
     def _repr_html_(self) -> str:
         data = base64.b64encode(self.png()).decode()
         least = _LEAST_SHARE * self.get_figwidth() * _DPI
+        scrolls = "overflow-x:auto; width:0; min-width:100%"  # no wider than what it stands in, a prediction's box, too
         return (
-            f'<div style="overflow-x:auto"><img style="max-width:100%; min-width:{least:.0f}px; background:white; '
+            f'<div style="{scrolls}"><img style="max-width:100%; min-width:{least:.0f}px; background:white; '
             f'border-radius:4px" alt="{html.escape(self.description)}" src="data:image/png;base64,{data}"></div>'
         )
 

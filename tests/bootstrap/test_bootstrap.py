@@ -355,9 +355,11 @@ def test_torchrun_ranks_exchange_more_than_the_store_takes_at_once(in_store: lis
         assert all(np.array_equal(array, big) for _, array in first)
 
 
-def test_torchrun_names_late_ranks(in_store: list[TorchrunBootstrap]) -> None:
+def test_torchrun_names_late_ranks_and_leaves_them_out(in_store: list[TorchrunBootstrap]) -> None:
     with pytest.raises(PeerTimeout, match="rank 1"):
         in_store[0].barrier(timeout=0.3)
+    in_store[0].leave_out([1])
+    assert in_store[0].all_gather("alone", timeout=30) == ["alone", None]
 
 
 def test_a_key_that_is_taken_back_between_two_questions_is_waited_for(

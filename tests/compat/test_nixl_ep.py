@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from support.waiting import run_ranks
 from torch import distributed as dist
 
 from ep_lib.compat import nixl_ep
+from ep_lib.config import Config
+from ep_lib.cuda import mps
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, HandleError, NotSupportedError
 
 PROGRAM = TESTS / "programs" / "nixl_ep_program.py"
@@ -28,11 +31,13 @@ def test_vllms_sequence_runs_while_a_rank_comes_goes_comes_back_and_dies(tmp_pat
     run_ranks(PROGRAM, ranks, str(tmp_path / "store"), "cpu")
 
 
-@pytest.mark.parametrize(
-    "ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks, own=True)) for ranks in (2, 4)]
-)
-def test_vllms_sequence_runs_on_gpus(tmp_path: Path, ranks: int) -> None:
-    run_ranks(PROGRAM, ranks, str(tmp_path / "store"), "cuda")
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks)) for ranks in (2, 4)])
+def test_vllms_sequence_runs_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    with contextlib.ExitStack() as stack:
+        if Config.from_environment().gpus is not None:
+            for name, value in stack.enter_context(mps.service()).items():
+                monkeypatch.setenv(name, value)
+        run_ranks(PROGRAM, ranks, str(tmp_path / "store"), "cuda")
 
 
 def made(**arguments: Any) -> nixl_ep.Buffer:

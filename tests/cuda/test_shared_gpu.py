@@ -181,23 +181,31 @@ def test_a_small_part_has_fewer_blocks_by_default() -> None:
     assert [most_sms(sms) for sms in (None, 132, 16, 5, 1)] == [24, 24, 16, 4, 1]
 
 
-def test_a_part_is_as_large_as_the_driver_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def split(groups: Any, found: Any, whole: Any, rest: Any, flags: int, wanted: int) -> int:
+def test_a_part_is_as_large_as_the_driver_allows() -> None:
+    def split(parts: int, whole: object, flags: int, wanted: int) -> tuple[Any, list[int], int, None]:
         """An H100's: parts of 8, 16, ... SMs, 132 in all."""
-        asked.append(wanted)
         size = -(-wanted // 8) * 8
-        found._obj.value = min(found._obj.value, 132 // size)
-        for group in groups:
-            group[96] = size
-        return 0
+        found = min(parts, 132 // size)
+        return SimpleNamespace(value=0), [size] * found, found, None
 
-    monkeypatch.setattr(partition, "_driver", lambda: SimpleNamespace(cuDevSmResourceSplitByCount=split))
-    whole = partition._Resource()
-    groups = partition._split(whole, 3, 43)
-    assert groups is not None and [partition._count(group) for group in groups] == [40] * 3
-    assert partition._split(whole, 17, 7) is None
+    driver = SimpleNamespace(cuDevSmResourceSplitByCount=split)
+    assert partition._split(driver, None, 3, 43) == [40] * 3
+    assert partition._split(driver, None, 17, 7) is None
+
+
+def test_an_absent_package_and_an_old_driver_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    with pytest.raises(BackendUnavailable, match="pip install cuda-bindings"):
+        partition.Partition(0, 0, 2)
+
+    def absent(*arguments: object) -> None:
+        raise RuntimeError('Function "cuDeviceGetDevResource" not found')
+
+    kinds = SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=1)
+    old = SimpleNamespace(cuDeviceGetDevResource=absent, CUdevResourceType=kinds)
+    monkeypatch.setattr(partition, "_load_driver", lambda: old)
+    with pytest.raises(BackendUnavailable, match="driver 550"):
+        partition.Partition(0, 0, 2)
 
 
 # A program in place of NVIDIA's: it answers once its "control" file is there.

@@ -92,7 +92,7 @@ def test_the_lock_holds_what_make_installs_within_the_ranges() -> None:
     for pin in pins("constraints.txt"):
         locked.setdefault(canonicalize_name(pin.name), []).append(pin)
     assert [str(pin) for pin in pins("constraints.in")] == [str(pin) for pin in locked["torch"]]
-    extras = [line for extra, lines in EXTRAS.items() if extra != "nixl-cu12" for line in lines]  # of another torch
+    extras = [line for extra, lines in EXTRAS.items() if extra not in ("cuda12", "nixl-cu12") for line in lines]
     for line in [*PYPROJECT["project"]["dependencies"], *extras]:
         wanted = Requirement(line)
         for pin in locked[canonicalize_name(wanted.name)]:
@@ -127,7 +127,7 @@ def test_both_cuda_variants_offer_the_same() -> None:
 
 def test_upper_bounds_where_the_next_major_release_breaks() -> None:
     capped = {"numpy", "torch", "jupyterlab", "ipywidgets", "mpi4py", "nixl"}
-    extras = [line for extra, lines in EXTRAS.items() if extra != "nixl-cu12" for line in lines]  # of another torch
+    extras = [line for extra, lines in EXTRAS.items() if extra not in ("cuda12", "nixl-cu12") for line in lines]
     for line in [*PYPROJECT["project"]["dependencies"], *extras]:
         requirement = Requirement(line)
         operators = {part.operator for part in requirement.specifier}

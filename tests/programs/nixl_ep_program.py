@@ -29,7 +29,7 @@ import nixl_ep  # noqa: E402
 HIDDEN, PER_RANK, TOP_K, MOST, MOST_RANKS = 512, 2, 2, 8, 6
 number, size, file, device = sys.argv[1:]
 RANK, RANKS = int(number), int(size)
-DEVICE = torch.device("cuda", RANK) if device == "cuda" else torch.device("cpu")
+DEVICE = torch.device("cuda", RANK % torch.cuda.device_count()) if device == "cuda" else torch.device("cpu")
 LAST = RANKS - 1
 
 

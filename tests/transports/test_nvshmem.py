@@ -174,6 +174,9 @@ struct Attributes { int version; void* mpi; int args_version; IdArguments unique
 static_assert(sizeof(Id) == 128 && sizeof(IdArguments) == 24 && sizeof(Attributes) == 144, "NVSHMEM 3.4");
 extern "C" {
 void nvshmemx_vendor_get_version_info(int* a, int* b, int* c) { *a = 3; *b = 4; *c = atoi(getenv("FAKE_PATCH")); }
+int nvshmemx_init_status() { return getenv("FAKE_PES") ? 2 : 0; }
+int nvshmem_my_pe() { return 0; }
+int nvshmem_n_pes() { return atoi(getenv("FAKE_PES")); }
 int nvshmemx_get_uniqueid(Id* id) {
     if (id->version != (1 << 16) + 128) return 7;
     strcpy(id->internal, "a unique id");
@@ -233,7 +236,7 @@ def heap_of(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     make.log = lambda: log.read_text().split() if log.exists() else []  # type: ignore[attr-defined]
     make.cuda = cuda  # type: ignore[attr-defined]
     yield make
-    for name in (*libc, "FAKE_REFUSES"):
+    for name in (*libc, "FAKE_REFUSES", "FAKE_PES"):
         os.unsetenv(name)
 
 
@@ -252,6 +255,15 @@ def test_everything_happens_in_order_and_is_undone_in_reverse(heap_of: Any) -> N
     heap.close(orderly=True)
     heap.close(orderly=True)
     assert heap_of.log() == ["start", "allocate", "register", "forget", "free", "stop"]
+
+
+def test_an_nvshmem_that_the_program_has_started_is_used_and_left_running(heap_of: Any) -> None:
+    os.putenv("FAKE_PES", "1")
+    heap_of().close(orderly=True)
+    assert heap_of.log() == ["allocate", "free"]
+    os.putenv("FAKE_PES", "4")
+    with pytest.raises(BackendUnavailable, match="with this process as PE 0 of 4, and it is rank 0 of 1"):
+        heap_of()
 
 
 def test_after_a_failure_nobody_is_waited_for(heap_of: Any) -> None:

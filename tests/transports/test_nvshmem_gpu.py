@@ -14,12 +14,14 @@ import pytest
 from support import TESTS
 from support import ibgda_shim as shim
 
+import ep_lib
 from ep_lib import Fabric, Kernel, Rank, spawn
 from ep_lib.errors import PeerTimeout
 from ep_lib.jit import nvrtc, toolkit
 from ep_lib.transports.nccl import library as nccl
 from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nvshmem import build as nvshmem
+from ep_lib.transports.nvshmem.library import NvshmemLibrary
 
 TRANSPORTS = ("p2p", *(f"nvshmem:{route}" for route in nvshmem.ROUTES), "nixl", "proxy", "nccl")
 SOURCE = r"""
@@ -213,6 +215,27 @@ def waits_in_vain(rank: Rank) -> str:
 def test_a_wait_over_nvshmem_has_its_limit_and_the_world_closes() -> None:
     needs("nvshmem")
     assert spawn(waits_in_vain, 2, "cuda", timeout=2, transport="nvshmem") == ["1 0 3", "0 0 3"]
+
+
+def shares_nvshmem(rank: Rank) -> list[int]:
+    """Starts NVSHMEM for itself, as nvshmem4py does, and lends it to another Rank."""
+    mine = NvshmemLibrary(nvshmem.find())
+    mine.start(0, 1, mine.unique_id())
+    with ep_lib.init("cuda", heap_bytes=1 << 20, transport="nvshmem") as lent:
+        signal = lent.symmetric(1, np.uint64)
+        kernel("add_both").launch(lent, 1, 1, lent.symmetric(1, np.uint32), signal, 5, 0)
+        lent.synchronize()
+        added = int(signal.get()[0] >> 40)
+    address = mine.allocate(1 << 20)
+    mine.free(address)
+    mine.stop()
+    return [added, address != 0]
+
+
+@pytest.mark.gpu
+def test_an_nvshmem_of_the_programs_own_is_adopted() -> None:
+    needs("nvshmem")
+    assert spawn(shares_nvshmem, 1, "cuda") == [[5, True]]
 
 
 PROGRAM = """

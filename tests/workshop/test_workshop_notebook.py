@@ -139,11 +139,11 @@ def test_pictures_are_drawn() -> None:
     _png(viz.outcomes({"a": {"right": 3, "wrong data": 1}, "b": {"PeerTimeout": 4}, "c": {}}))
     clean = viz.slots_over_time([[0, 1], [2, 3], [8, 9]], [[4, 5], [6, 7], [10, 11]], 2)
     clash = viz.slots_over_time([[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]], 2)
-    legend = [[text.get_text() for text in figure.axes[0].get_legend().get_texts()] for figure in (clean, clash)]
+    legend = [[text.get_text() for text in figure.legends[0].get_texts()] for figure in (clean, clash)]
     assert "too early (1x)" not in legend[0] and "too early (1x)" in legend[1]
     _png(clash)
     proxy = viz.slots_over_time([[0, 1]], [[4, 5]], 1, reader=0)  # both of rank 0: one colour, filled and hollow
-    written, _, read = proxy.axes[0].get_legend().get_patches()
+    written, _, read = proxy.legends[0].get_patches()
     assert written.get_facecolor() == read.get_edgecolor() != read.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
 
 

@@ -313,8 +313,8 @@ const AccessRecord* epemu_check_accesses(Machine* m, uint64_t* count) {
     return m->checker->accesses.data();
 }
 // Under checks: records events from here on, up to `limit`.
-void epemu_record_begin(Machine* m, uint64_t limit) {
-    with_memory([&] { m->recorder = std::make_shared<Recorder>(*m, limit); });
+void epemu_record_begin(Machine* m, uint64_t limit, int whole) {
+    with_memory([&] { m->recorder = std::make_shared<Recorder>(*m, limit, whole); });
 }
 const Event* epemu_record_events(Machine* m, uint64_t* count) {
     *count = m->recorder->events().size();

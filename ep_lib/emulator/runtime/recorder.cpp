@@ -41,7 +41,7 @@ bool Recorder::is_full() {
 bool Recorder::merge(const Event& e) {
     const bool plain = e.kind == EventKind::kAccess && !(e.flags & kAtomic);
     const bool state = e.kind == EventKind::kWait || e.kind == EventKind::kResume || e.kind == EventKind::kEnd;
-    if (!plain && !state) return false;
+    if (!(plain && !whole_) && !state) return false;
     const size_t oldest = events_.size() - std::min(events_.size(), kLookBack);
     for (size_t i = events_.size(); i-- > oldest;) {
         Event& old = events_[i];
@@ -90,10 +90,12 @@ void Recorder::read_latest() {
     if (!unread_) return;
     Event& e = events_[unread_ - 1];
     unread_ = 0;
-    if (e.bytes > kValueBytes) return;
+    const bool digest = e.bytes > kValueBytes;
+    if (digest && !whole_) return;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(e.address);
     e.value = 0;
     for (uint32_t i = 0; i < e.bytes; i++)
-        e.value |= static_cast<uint64_t>(reinterpret_cast<const uint8_t*>(e.address)[i]) << 8 * i;
+        e.value = digest ? (e.value ^ bytes[i]) * 0x100000001b3u : e.value | static_cast<uint64_t>(bytes[i]) << 8 * i;
     e.detail |= kHasValue;
 }
 

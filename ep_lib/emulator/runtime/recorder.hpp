@@ -5,7 +5,7 @@
 // nothing, so a recorded run is the run of its seed. Without a recorder the cost is one test of a pointer.
 //
 // Accesses to adjacent bytes by one thread, or by the lanes of a warp in one turn, in one line are one event, unless an
-// event in between conflicts.
+// event in between conflicts. A whole recording has each of them, and the values of all.
 #pragma once
 #include <stdint.h>
 
@@ -72,7 +72,7 @@ enum EventDetails : uint8_t {
 
 class __attribute__((visibility("hidden"))) Recorder {
   public:
-    Recorder(Machine& m, size_t limit) : m_(m), limit_(limit) {}
+    Recorder(Machine& m, size_t limit, bool whole) : m_(m), limit_(limit), whole_(whole) {}
 
     void launched(const Launch& launch);
     void admitted(const Block& block);
@@ -131,6 +131,7 @@ class __attribute__((visibility("hidden"))) Recorder {
 
     Machine& m_;
     const size_t limit_;
+    const bool whole_;
     std::vector<Event> events_;
     uint64_t dropped_ = 0;
     int order_ = 0, scope_ = 0;

@@ -30,6 +30,7 @@ from ep_lib.moe.pcie.mode import (
     NicBarrier,
     RingsMode,
     RingsRouting,
+    count_parts,
     counted,
     declare_layout,
     made_rows,
@@ -73,14 +74,15 @@ class HierarchicalMode(RingsMode):
 
     def _route(self, known: tuple[ArrayInfo, ...], received: Array) -> RingsRouting:
         rank, nodes, (idx, index, ranks_plan) = self._rank, self._config.nodes, known
-        node_index, *_, plan = self._exchange.run(idx, ranks_plan, idx.shape[0], self.epoch)
+        node_index, plan = self._exchange.run(idx, ranks_plan, idx.shape[0], self.epoch)
         sends = self._plan_lengths[0]
-        receives = rank.to_host(plan[sends : 2 * sends]).reshape(nodes, -1)[:, -1]
+        rank._backend.synchronize()
+        receives = np.array(plan[sends : 2 * sends].tolist()).reshape(nodes, -1)[:, -1]
         handed_on = int(receives.sum() - receives[rank.rank // self._mates])
         forwards = rank._backend.empty(self._memory.kind, (handed_on, self._mates), INT32)
-        by_source = rank.to_device(np.stack([np.zeros_like(received), received]))
-        rank.streams.settle()
-        arrays = idx, index, *map(describe, (node_index, plan, forwards, by_source))
+        by_source = rank._backend.copy_of(np.stack([np.zeros_like(received), received]))
+        self._nic_barrier.streams.settle()
+        arrays = idx, index, describe(node_index), describe(plan), forwards, describe(by_source)
         return RingsRouting(idx.owner, arrays, handed_on)
 
     def _declare_exchange(self) -> Operation:
@@ -100,15 +102,17 @@ class HierarchicalMode(RingsMode):
             num_tokens="tokens",
         )
         first_row = self._nic_barrier.plan_parts[2]._replace(array="ranks_plan")
-        slots = (args, "index", "counts", first_row, "plan")
+        length = sum(self._plan_lengths)
+        node_counts = count_parts(config, config.nodes, length)[0]
+        slots = (args, "index", node_counts, first_row, "plan")
         return Operation(
             self._rank,
             ("idx", "ranks_plan", "tokens", "epoch"),
             [
-                declare_layout(kernel("layout"), config, config.nodes, threads, config.nodes),
+                declare_layout(kernel("layout"), config, config.nodes, threads, length, config.nodes),
                 Launch(kernel("exchange_nodes"), 1, threads, slots),
             ],
-            counted(config, self._memory.kind, config.nodes, sum(self._plan_lengths)),
+            counted(config, self._memory.kind, config.nodes, length),
         )
 
     def _declare_send(

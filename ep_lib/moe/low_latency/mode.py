@@ -209,7 +209,7 @@ class LowLatencyMode:
             "dispatch", launch, kind, async_finish, return_recv_hook, (x, topk_idx, recv_totals, launch)
         )
         assert arrivals is not None
-        sent = np.array(self._checks.view(topk_idx)) if self.rank._backend.sees_values else None
+        sent = np.array(self._checks.view(choices)) if self.rank._backend.sees_values else None
         handle = LowLatencyHandle(num_tokens, self._owner, LowLatencyArrivals(None, None, *arrivals[2:]), sent)
         if hook is not None:
             self._without_rows.append(handle)
@@ -247,24 +247,24 @@ class LowLatencyMode:
             self._require_same_rows(handle, other)
         choices, weights = self._check_choices(topk_idx, topk_weights, handle.num_tokens)
         if handle._sent_idx is not None:
-            _require_same_choices(self._checks.view(topk_idx), handle._sent_idx)
+            _require_same_choices(self._checks.view(choices), handle._sent_idx)
         arrivals = handle._arrivals
         if topk_weights is None and arrivals.weights is None:
             raise ArgumentError("combine needs topk_weights, here or in the low_latency_dispatch that made the handle")
         self._require_order("combine", async_finish, return_recv_hook)
         if out is None:
-            out = self._empty(kind, (handle.num_tokens, config.hidden), BFLOAT16)
+            sums = self._empty(kind, (handle.num_tokens, config.hidden), BFLOAT16)
         else:
-            info = self._check_rows("out", out, (handle.num_tokens, config.hidden))
-            if info.readonly:
+            sums = self._check_rows("out", out, (handle.num_tokens, config.hidden))
+            if sums.readonly:
                 raise ArgumentError("out is read-only")
-            kind = info.kind
+            kind = sums.kind
         launch = functools.partial(
-            self.launch_combine, out=out, rows=rows, topk_idx=choices, topk_weights=weights, arrivals=arrivals
+            self.launch_combine, out=sums, rows=rows, topk_idx=choices, topk_weights=weights, arrivals=arrivals
         )
-        keep = (rows, topk_idx, topk_weights, handle, out)
+        keep = (rows, topk_idx, topk_weights, handle, sums)
         event, hook = self._run("combine", launch, kind, async_finish, return_recv_hook, keep)
-        return LowLatencyCombined(out, event, hook)
+        return LowLatencyCombined(sums.owner, event, hook)
 
     def _require_same_rows(self, handle: LowLatencyHandle, other: LowLatencyHandle) -> None:
         """Rows of another dispatch may be combined by a handle if they came from the same tokens."""
@@ -282,7 +282,8 @@ class LowLatencyMode:
         if rows is None:
             config = self.config
             shape = (config.experts_per_rank, capacity_of(config), config.hidden)
-            rows = self._expert_rows[handle] = self._empty(describe(handle._arrivals.ints).kind, shape, BFLOAT16)
+            rows = self._empty(describe(handle._arrivals.ints).kind, shape, BFLOAT16).owner
+            self._expert_rows[handle] = rows
         return rows
 
     def begin_anew(self, masked: Collection[int]) -> None:
@@ -442,7 +443,7 @@ class LowLatencyMode:
 
     def empty_arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> LowLatencyArrivals:
         """Memory for what a dispatch brings. Nothing waits for the GPU."""
-        made = {of.name: self._empty(kind, of.shape, of.dtype) for of in self._made(kind, fp8, weighted)}  # type: ignore[arg-type]
+        made = {of.name: self._empty(kind, of.shape, of.dtype).owner for of in self._made(kind, fp8, weighted)}  # type: ignore[arg-type]
         return self._arrivals_of(made)
 
     def _arrivals_of(self, made: Mapping[str, Array]) -> LowLatencyArrivals:

@@ -63,6 +63,7 @@ class NicBarrier:
     def __init__(self, rank: Rank, config: BufferConfig, memory: ModeMemory, channels: int) -> None:
         """``memory`` has the parts of :func:`ep_lib.moe.pcie.memory.exchange_parts`."""
         self._rank, self._config, self._memory, self._channels = rank, config, memory, channels
+        self.streams = rank.streams
         self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
         self._contents = [0] * config.world_size  # what each rank's tag says
         self.mismatched: list[tuple[int, int]] = []  # ranks whose tag differs from ours, and in what bits
@@ -77,7 +78,7 @@ class NicBarrier:
         self._counting = Operation(
             rank,
             ("tag", "epoch", "idx", "tokens"),
-            [declare_layout(layout, config, ranks, self.threads), self._declare(with_counts=True)],
+            [declare_layout(layout, config, ranks, self.threads, sum(self._lengths)), self._declare(with_counts=True)],
             counted(config, kind, ranks, sum(self._lengths)),
         )
 
@@ -94,33 +95,39 @@ class NicBarrier:
             experts_per_rank=self._config.experts_per_rank,
             with_counts=int(with_counts),
         )
-        counts = ("index", "counts", "expert_counts", "plan") if with_counts else (None,) * 4
-        slots = (args, *counts[:3], address_of(self._tags), counts[3])
+        given: tuple[Slot, ...] = (None,) * 3
+        if with_counts:
+            given = ("index", *count_parts(self._config, self._config.world_size, sum(self._lengths)))
+        slots = (args, *given, address_of(self._tags), "plan" if with_counts else None)
         return Launch(kernel("exchange_counts"), 1, self.threads, slots)
 
     def begin(self, kind: int, epoch: int, content: int, topk: ArrayInfo | None = None) -> Sequence[Array]:
         """Raises RankMismatchError if the ranks call other operations. With ``topk`` [tokens, top_k] it counts first,
-        and returns send_index, tokens for each rank, choices of each expert, and the plan of exchange_counts.cu, which
-        means nothing if ranks are :attr:`mismatched`."""
+        and returns send_index, and the plan of exchange_counts.cu, which means nothing if ranks are
+        :attr:`mismatched`."""
         self.in_step = False
         tag = kind | content << _KIND_BITS
-        self._rank.streams.settle()
+        self.streams.settle()
         if topk is None:
             made = self._alone.run(tag, epoch)
         else:
             made = self._counting.run(tag, epoch, topk, topk.shape[0])
-        told = self._rank.to_host(self._tags).tolist()
-        if len({theirs & (1 << _KIND_BITS) - 1 for theirs in told}) > 1:
-            self.in_step = True  # all ranks see it
-            raise _different_operations(told)
-        self._contents = [theirs >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for theirs in told]
-        self.mismatched = [(r, (theirs ^ tag) >> _KIND_BITS) for r, theirs in enumerate(told) if theirs != tag]
+        self._rank._backend.synchronize()
+        told = self._tags.tolist()
+        self._contents, self.mismatched = [content] * len(told), []
+        if told.count(tag) < len(told):
+            if len({theirs & (1 << _KIND_BITS) - 1 for theirs in told}) > 1:
+                self.in_step = True  # all ranks see it
+                raise _different_operations(told)
+            self._contents = [theirs >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for theirs in told]
+            self.mismatched = [(r, (theirs ^ tag) >> _KIND_BITS) for r, theirs in enumerate(told) if theirs != tag]
         return made
 
     def plan_of(self, plan: Array) -> Plan:
         """What a dispatch has told this rank: zeros unless all ranks' tags are alike."""
         ranks = self._config.world_size
-        told = np.zeros(sum(self._lengths), np.int32) if self.mismatched else self._rank.to_host(plan)
+        length = sum(self._lengths)
+        told = np.array([0] * length if self.mismatched else plan[:length].tolist(), np.int32)
         received = told[self._lengths[0] :][: self._lengths[1]].reshape(ranks, -1)[:, -1]
         return Plan(received.copy(), self._contents, told[-self._config.experts_per_rank :].copy())
 
@@ -191,10 +198,9 @@ class RingsMode(ABC):
         """Count and send. No routing and no Arrivals if ``content`` differs between ranks: nothing was sent then."""
         self._refuse_options(payload, options)
         # Kernels know one type of index. The copy is the handle's own: the caller may overwrite the array.
-        topk_idx = self._rank._backend.empty(self._memory.kind, experts.shape, INT32)
-        topk_idx[...] = like(self._memory.kind, experts.owner)
-        topk = describe(topk_idx)
-        send_index, *_, ranks_plan = self._nic_barrier.begin(DISPATCH, self.epoch, content, topk)
+        topk = self._rank._backend.empty(self._memory.kind, experts.shape, INT32)
+        topk.owner[...] = experts.owner if experts.kind == topk.kind else like(topk.kind, experts.owner)
+        send_index, ranks_plan = self._nic_barrier.begin(DISPATCH, self.epoch, content, topk)
         plan = self._nic_barrier.plan_of(ranks_plan)
         routing = arrivals = None
         if not self._nic_barrier.mismatched:
@@ -262,8 +268,14 @@ class RingsMode(ABC):
         return self._nic_barrier.mismatched
 
     def _refuse_options(self, payload: Payload, options: DispatchOptions) -> None:
-        form, asked = payload.form, {name: getattr(options, name) for name in _INSTEAD if hasattr(options, name)}
-        self._refuse(**asked, quantize=payload.cast)
+        form = payload.form
+        if options.num_worst_tokens or options.sorted_by_expert or options.column_major_scales or payload.cast:
+            self._refuse(
+                num_worst_tokens=options.num_worst_tokens,
+                sorted_by_expert=options.sorted_by_expert,
+                column_major_scales=options.column_major_scales,
+                quantize=payload.cast,
+            )
         if form is not None and form.code != FP8_FLOAT32:
             raise ArgumentError(
                 f"x has {form.name}: {self._config.mode_name} carries FP8 rows with float32 scales only, or "
@@ -293,8 +305,9 @@ class RingsMode(ABC):
 
     def _arrivals(self, made: dict[str, Array], ids: ArrayInfo) -> Arrivals:
         """Of arrays that an operation of _declare_send has made. ``ids``: as the caller has them."""
+        known = made.get
         return Arrivals(
-            **{name: made.get(name) for name in ("x", "scales", "topk", "weights", "src_rank", "src_token")}
+            made["x"], known("scales"), known("topk"), known("weights"), known("src_rank"), known("src_token")
         )
 
     def _send(
@@ -449,21 +462,27 @@ def _different_operations(tags: list[int]) -> RankMismatchError:
     return RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
 
 
-def declare_layout(which: Kernel, config: BufferConfig, destinations: int, threads: int, *more: Slot) -> Launch:
+def declare_layout(
+    which: Kernel, config: BufferConfig, destinations: int, threads: int, plan_length: int, *more: Slot
+) -> Launch:
     """Of <moe/common/layout.cuh>: how many tokens of "idx" go to each of ``destinations``, ranks or nodes."""
     experts = config.num_experts // destinations
     sizes = {"top_k": config.top_k, "experts_per_rank": experts}
     args = struct("moe/common/layout.cuh", "LayoutArgs", num_tokens="tokens", **sizes)
     shared_bytes = 4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + experts)
-    slots = (args, "idx", "index", "counts", "expert_counts", *more)
+    slots = (args, "idx", "index", *count_parts(config, destinations, plan_length), *more)
     return Launch(which, min(destinations, config.num_sms), threads, slots, shared_bytes)
 
 
 def counted(config: BufferConfig, kind: str, destinations: int, plan_length: int) -> list[Made]:
-    """What :func:`declare_layout` counts, and the plan of an exchange behind it."""
-    lengths = {"counts": destinations, "expert_counts": config.num_experts, "plan": plan_length}
-    index = Made("index", kind, ("tokens", destinations), INT32)
-    return [index, *(Made(name, kind, (length,), INT32) for name, length in lengths.items())]
+    """What :func:`declare_layout` counts, and the plan of the exchange that follows."""
+    length = plan_length + destinations + config.num_experts
+    return [Made("index", kind, ("tokens", destinations), INT32), Made("plan", kind, (length,), INT32)]
+
+
+def count_parts(config: BufferConfig, destinations: int, plan_length: int) -> list[Part]:
+    """Tokens for each destination and choices of each expert, which lie behind the plan."""
+    return parts("plan", (plan_length, destinations, config.num_experts))[1:]
 
 
 def made_rows(payload: Payload, weights: ArrayInfo | None, config: BufferConfig) -> list[Made]:

@@ -229,8 +229,8 @@ class HostAgent:
                 return memory
         known = "; ".join(str(region) for region, _, _ in self._regions.values()) or "nothing"
         raise ArgumentError(
-            f"{nbytes} bytes at 0x{address:x} (device {device}) are not registered; registered: {known}. Call "
-            "register_dram() or register_vram() first"
+            f"{nbytes} bytes at 0x{address:x} (device {device}) are not registered; registered: {known}. Register them "
+            "first"
         )
 
     # ---- peers -------------------------------------------------------------------------------------------------

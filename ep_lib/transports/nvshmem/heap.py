@@ -29,7 +29,8 @@ class NvshmemHeap:
     The setup's ``variant`` is the build route of kernels (:mod:`ep_lib.transports.nvshmem.build`), empty for the one
     with the fewest requirements. Attributes: ``name``, ``bytes``, ``addresses`` (this rank's address of each rank's
     heap, or 0) and ``route``.
-    Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory.
+    An NVSHMEM that the program has started, on the same ranks, is used and not stopped; its NVSHMEM_SYMMETRIC_SIZE must
+    have room for the heap. Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory.
     """
 
     name = "nvshmem"
@@ -42,7 +43,12 @@ class NvshmemHeap:
         self._own = 0
         self.bytes = heap_bytes
         self.addresses: list[int] = []
-        agree(bootstrap, lambda: self._load(setup.variant or None), timeout)
+        adopted = agree(bootstrap, lambda: self._load(setup.variant or None), timeout)
+        if len(set(adopted)) == 2:
+            raise BackendUnavailable(
+                f"the program has started NVSHMEM already on rank {adopted.index(True)}, and not on rank "
+                f"{adopted.index(False)}: start it on all ranks, or leave it to ep_lib"
+            )
         agree(bootstrap, lambda: _prepare_environment(heap_bytes, unreachable), timeout)
         rank_0_says = agree(bootstrap, lambda: self._library.unique_id() if bootstrap.rank == 0 else b"", timeout)
         agree(bootstrap, lambda: self._start(rank_0_says[0], unreachable), timeout)
@@ -70,7 +76,8 @@ class NvshmemHeap:
 
     # Implementation
 
-    def _load(self, route: str | None) -> None:
+    def _load(self, route: str | None) -> bool:
+        """Returns whether the program has started NVSHMEM."""
         self.route = build.choose_route(route)
         found = build.find()
         cuda = self._runtime.runtimeGetVersion() // 1000
@@ -83,6 +90,7 @@ class NvshmemHeap:
         if missing:
             raise BackendUnavailable(f"kernels cannot be built by the route {self.route!r}: {missing}")
         self._library = NvshmemLibrary(found)
+        return self._library.is_adopted
 
     def _start(self, unique_id: bytes, unreachable: list[str]) -> None:
         try:

@@ -14,6 +14,7 @@ from ep_lib.transports.nvshmem.build import Installation, version_text
 
 _VERSION_1 = 1 << 16  # the first version of a struct; its size is added
 _INIT_WITH_UNIQUEID = 1 << 3
+_IS_INITIALIZED = 2  # NVSHMEM_STATUS_IS_INITIALIZED; the statuses above it are of PEs that share a GPU
 
 
 class _UniqueId(ctypes.Structure):
@@ -62,6 +63,8 @@ class NvshmemLibrary:
                 f"headers of {version_text(installation.version)} in {installation.home}: install one version only, "
                 "or name its folder in NVSHMEM_HOME"
             )
+        self.is_adopted = bool(self._library.nvshmemx_init_status() >= _IS_INITIALIZED)
+        """Whether the program has started NVSHMEM before, so that :meth:`stop` leaves it running."""
         self._keep: list[Any] = []  # objects that the library has pointers to
 
     def unique_id(self) -> bytes:
@@ -72,7 +75,17 @@ class NvshmemLibrary:
         return bytes(made)
 
     def start(self, rank: int, ranks: int, unique_id: bytes) -> None:
-        """Collective: join as PE number ``rank`` of ``ranks``. The CUDA context of the PE's GPU must be current."""
+        """Collective: join as PE number ``rank`` of ``ranks``. The CUDA context of the PE's GPU must be current.
+
+        Raises BackendUnavailable if the program has started NVSHMEM with other PEs."""
+        if self.is_adopted:
+            pe, pes = self._library.nvshmem_my_pe(), self._library.nvshmem_n_pes()
+            if (pe, pes) != (rank, ranks):
+                raise BackendUnavailable(
+                    f"the program has started NVSHMEM already, with this process as PE {pe} of {pes}, and it is rank "
+                    f"{rank} of {ranks}: start both with the same processes in the same order"
+                )
+            return
         own_id = _UniqueId.from_buffer_copy(unique_id)
         attributes = _InitAttributes(version=_version_of(_InitAttributes))
         attributes.arguments.version = _version_of(_InitArguments)
@@ -106,8 +119,9 @@ class NvshmemLibrary:
         self._check("nvshmemx_cumodule_finalize", self._library.nvshmemx_cumodule_finalize(module))
 
     def stop(self) -> None:
-        """Collective: leave. All symmetric memory must have been freed."""
-        self._library.nvshmemx_hostlib_finalize()
+        """Collective: leave, unless the program had started it. All memory of :meth:`allocate` must have been freed."""
+        if not self.is_adopted:
+            self._library.nvshmemx_hostlib_finalize()
 
     def _check(self, call: str, status: int) -> None:
         if status:
@@ -119,6 +133,9 @@ class NvshmemLibrary:
         pointer, integer = ctypes.c_void_p, ctypes.c_int
         for name, result, arguments in (
             ("nvshmemx_vendor_get_version_info", None, [pointer] * 3),
+            ("nvshmemx_init_status", integer, []),
+            ("nvshmem_my_pe", integer, []),
+            ("nvshmem_n_pes", integer, []),
             ("nvshmemx_get_uniqueid", integer, [pointer]),
             ("nvshmemx_set_attr_uniqueid_args", integer, [integer, integer, pointer, pointer]),
             ("nvshmemx_hostlib_init_attr", integer, [ctypes.c_uint, pointer]),

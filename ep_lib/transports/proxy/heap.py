@@ -34,12 +34,12 @@ class ProxyHeap:
         self.addresses = [machine.heap_address(rank) for rank in range(machine.ranks)]
         self.rings = Rings(min(MAX_RINGS, machine.fabric.queue_pairs), SLOTS)
         for address, nbytes in self.rings.spans():
-            machine.register(rank, address, nbytes, True)
+            machine.register(rank, address, address + nbytes, True)
         fabric = machine.fabric
         self._told = np.zeros(1, RINGS.dtype)
         self._told["rings"], self._told["count"] = self.rings.address, self.rings.count
         self._told["num_queue_pairs"], self._told["keeps_order"] = fabric.queue_pairs, fabric.kind == "rc"
-        machine.register(rank, self._told.ctypes.data, self._told.nbytes, False)
+        machine.register(rank, self._told.ctypes.data, self._told.ctypes.data + self._told.nbytes, False)
         machine.keep(self.rings, self._told)
         self._rank = rank
         begin = device_state.HEADER.offsets["proxy"]
@@ -53,7 +53,7 @@ class ProxyHeap:
         kernel = library_kernel("transports/proxy/emulated/proxy.cu", "ep_proxy")
         image, argument = build_emulator_kernel(kernel), self.rings.address.to_bytes(8, "little")
         grid, block = (2 * self.rings.count, 1, 1), (1, 1, 1)
-        machine.launch(rank, kernel.name, image, grid, block, [argument], [], 0, is_service=True)
+        machine.launch(rank, kernel.name, machine.entry(image, rank), grid, block, [argument], [], 0, is_service=True)
 
     def compile(self, kernel: Kernel, arch: str) -> EmulatorImage:
         return build_emulator_kernel(kernel, Path(__file__).parent)

@@ -250,7 +250,7 @@ _BOTH = "Both sides run the same code: send first, then read; decode() refuses w
 BEHAVIOURS = (
     Behaviour(1, "a frame is head and body", one(_frames), "HEAD.pack(MAGIC, checksum, length), then the body."),
     Behaviour(2, "bytes come in pieces of any size", _reads(1000, 30, 1), _WHOLE),
-    Behaviour(2, "a stream that ends is told", _ends_early(), 'receive() returns b"" at the end, for ever.'),
+    Behaviour(2, "the end of the stream is an error", _ends_early(), 'receive() returns b"" at the end, for ever.'),
     Behaviour(3, "right frames are read, one behind the other", one(_good_frames), _WHOLE),
     Behaviour(3, "strangers and accidents are refused", all_of(*_STRANGERS), _TRUST),
     Behaviour(4, "a hello says what is registered", _HELLOS, _REGISTER),

@@ -99,9 +99,9 @@ def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int) -> str | N
         if not stores[name] and was != now:
             return f"{what}() did not write ring.{name}, which should be {now}"
         if stores[name] and was == now:
-            return f"{what}() wrote ring.{name}, which stays {now}: each store crosses PCIe, and none is needed here"
+            return f"{what}() wrote ring.{name}, which stays {now}: no store is needed here"
         if len(stores[name]) > 1:
-            return f"{what}() wrote ring.{name} {len(stores[name])} times: each store crosses PCIe, and one is enough"
+            return f"{what}() wrote ring.{name} {len(stores[name])} times, and one is enough"
     if found := _out_of_order(what, seen["events"], len(before)):
         return found
     if left != model.batch:

@@ -150,7 +150,8 @@ EP_DEVICE void serve(const Job& job, const Memory& mine) {
     for (int64_t index = 0; index < job.served; ++index) {
         const int64_t number = job.first + index;
         const ep::ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-        while (ep::ld_acquire_sys_u64(&slot->number) != static_cast<uint64_t>(number) + 1) {  // role: the proxy's wait
+        const uint64_t published = number + 1;
+        while (ep::ld_acquire_sys_u64(&slot->number) != published) {  // role: the wait for a slot's `number`
         }
         let_others_run(job.delay);
         const uint64_t* const words = reinterpret_cast<const uint64_t*>(slot);

@@ -166,8 +166,8 @@ _FREE = "Command n takes the slot of command n - num_slots, once that one and al
 _LAST = "All words, then `number`, with a release that a CPU sees: it says number + 1."
 _OWN = "One addition reserves a number for one thread; tell it, wait for its slot, fill it."
 _WARP = (
-    "One addition for all lanes; room for the last of them; a __syncwarp before any lane fills its slot. Of no "
-    "commands there is no last one."
+    "One addition for all lanes; room for the last of them; a __syncwarp before any lane fills its slot. With count 0 "
+    "nothing is reserved, and nothing waited for."
 )
 _DONE = "Command 0 is done when completed is 1. What is taken may not be done yet."
 _ROOM_JOBS = ((1, 4, 9), (1, 2, 5), (6, 4, 3), (12, 8, 4), (40, 512, 13))

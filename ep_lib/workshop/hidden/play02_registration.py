@@ -12,6 +12,11 @@ _KNOWN = "__getattribute__", "known"
 FIRST_NUMBER = 101  # of the registrations that are there at the beginning; those that the cache makes have 0, 1, ...
 
 
+def _number(given: Any) -> int:
+    """-1 for a registration that has none yet."""
+    return -1 if given is None else int(given)
+
+
 def run(
     piece: Guest, idle_bytes: int, held: Sequence[tuple[int, int, int]], steps: Sequence[tuple[Any, ...]]
 ) -> list[dict[str, Any]]:
@@ -58,11 +63,12 @@ def run(
             given = [known[arguments[0]]] if what == "release" else arguments
             found = cache.make(what, *given, may_be_none=True)
             if found is not None:
-                returned, used_by = int(found.get("number")), int(found.get("users"))
+                returned, used_by = _number(found.get("number")), int(found.get("users"))
                 known[returned] = found
         except EpError as raised:
             error = type(raised).__name__
-        now = [tuple(map(int, each)) for each in piece.call("builtins:map", described, cache.make(*_KNOWN))]
+        shown = piece.call("builtins:map", described, cache.make(*_KNOWN))
+        now = [(_number(number), int(users)) for number, users in shown]
         seen.append({"returned": returned, "users": used_by, "error": error, "events": events, "known": now})
         events = []
     return seen

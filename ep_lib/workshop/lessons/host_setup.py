@@ -101,12 +101,13 @@ def read_first(handshake: ModuleType, nbytes: int, patience: float = 0.5) -> lis
 def watch_cache(module: ModuleType, sends: Sequence[tuple[int, int]], limits: Sequence[int]) -> Any:
     """A picture of the registrations that a RegistrationCache of ``module`` keeps while (address, bytes) are sent in
     turn, with each of ``limits`` as its idle_bytes."""
-    picture = viz.new_picture(8, 3.4)
+    picture = viz.new_picture(viz.NARROW, 3.0)
     for axes, limit in zip(picture.subplots(1, len(limits), sharey=True), limits, strict=True):
         lives = _lives(module, sends, limit)
         for begin, end, address, nbytes in lives:
             axes.broken_barh([(begin, max(end - begin, 0.3))], (address, nbytes), color="#777777", edgecolor="white")
-        axes.set(xlabel="send number", title=f"{limit} idle bytes: {len(lives)} made")
+        axes.set(xlabel="send number")
+        axes.set_title(f"{limit} idle bytes: {len(lives)} made", fontsize=9)
         axes.set_xticks(range(0, len(sends) + 1, 2))
         picture.describe(f"With {limit} idle bytes {len(lives)} registrations serve {len(sends)} sends.")
     picture.axes[0].set_ylabel("registered addresses")
@@ -155,7 +156,7 @@ def step_times(handshake: ModuleType, owner: Owner, data: NDArray[Any], descs: b
 
 def times_picture(took: Mapping[str, float], title: str) -> Any:
     """A bar for each step, in microseconds."""
-    picture = viz.new_picture(8, 3)
+    picture = viz.new_picture(viz.NARROW, 2.8)
     axes = picture.add_subplot()
     axes.barh(list(took), list(took.values()), color="#777777")  # colours are ranks
     for place, us in enumerate(took.values()):

@@ -92,6 +92,7 @@ The release puts both stores before the number, and the proxy's acquire sees the
 is a CPU. A plain store of the number may come first, on a GPU in earnest: stores to different addresses have no order.
 """,
         ranks=1,
+        forbids={"_gpu_": "The reader is a CPU: scope gpu ends at this GPU's own threads."},
     ),
     Puzzle(
         number="04.2",
@@ -101,7 +102,7 @@ Twelve commands through four slots. Command *n* goes into slot *n* % 4, and `*ta
 has taken so far. Wait until command *n* may be filled in. One line.
 """,
         template="""
-#include <ep/memory.cuh>
+#include <ep/wait.cuh>
 
 extern "C" __global__ void puzzle(uint64_t* slots, uint64_t* numbers, uint64_t* taken,
                                   uint64_t* out) {

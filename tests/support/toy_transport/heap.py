@@ -27,7 +27,7 @@ class ToyHeap:
         self.addresses = [setup.machine.heap_address(rank) for rank in range(setup.machine.ranks)]
         self._area = np.zeros(AREA_BYTES + 64, np.uint8)
         self._address = -(-self._area.ctypes.data // 64) * 64
-        self._machine.register(self._rank, self._address, AREA_BYTES, True)
+        self._machine.register(self._rank, self._address, self._address + AREA_BYTES, True)
 
     def compile(self, kernel: Kernel, arch: str) -> EmulatorImage:
         return build_emulator_kernel(kernel, Path(__file__).parent)
@@ -39,4 +39,4 @@ class ToyHeap:
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         staged[self._rank] = ctypes.c_uint64.from_address(self._address).value
-        self._machine.unregister_later(self._rank, self._address, AREA_BYTES)
+        self._machine.stale.append((self._rank, self._address, self._address + AREA_BYTES))
