@@ -39,7 +39,7 @@ def test_the_corpus_is_large_enough() -> None:
     assert len(set(names)) == len(names) >= 300 and len(wrong) >= len(names) // 3
 
 
-@pytest.mark.extended(after=2)
+@pytest.mark.extended(after=1)
 @needs_nvrtc
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))

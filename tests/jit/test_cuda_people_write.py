@@ -101,15 +101,20 @@ def test_a_heap_that_is_full_gives_null() -> None:
     assert run("more_than_the_heap_has")[:2].tolist() == [1, 0]
 
 
+GROUPS = "#include <cooperative_groups.h>"
 OUT = {
     "inline PTX": ('asm volatile("mov.u32 %0, %%laneid;" : "=r"(p[0]));', "<ep/memory.cuh>", ""),
     "wgmma": ('asm volatile("wgmma.fence.sync.aligned;\\n" ::: "memory");', "<ep/memory.cuh>", ""),
     "a texture": ("p[0] = tex2D<float>(0ull, 1.0f, 2.0f);", "use an array", ""),
-    "a cluster": ("cooperative_groups::cluster_group g = cooperative_groups::this_cluster();", "use blocks and", ""),
+    "a cluster": (
+        "cooperative_groups::cluster_group g = cooperative_groups::this_cluster();",
+        "use blocks and",
+        GROUPS,
+    ),
     "a large tile": (
         "__shared__ cooperative_groups::block_tile_memory<128> s; p[0] = sizeof s;",
         "tiles of more than 32",
-        "",
+        GROUPS,
     ),
     "a kernel's launch": ("k<<<1, 32>>>(p);", "launched from Python, by Kernel.launch", ""),
     "nvshmem.h": ("", "<ep/net.cuh>", "#include <nvshmem.h>"),
@@ -125,7 +130,7 @@ OUT = {
 @functools.cache
 def told(what: str) -> str:
     code, _, include = OUT[what]
-    source = f"#include <cooperative_groups.h>\n{include}\n__global__ void k(int* p) {{\n    {code}\n}}\n"
+    source = f"{include}\n__global__ void k(int* p) {{\n    {code}\n}}\n"
     with pytest.raises(errors.KernelCompileError) as caught:
         Kernel.from_source(source, "k").compile("emulator")
     return str(caught.value)
