@@ -1,4 +1,4 @@
-"""``ep-lib check script.py``: the script's ``main(rank)`` under many schedules, with every access watched.
+"""``ep-lib check script.py ...``: each script's ``main(rank)`` under many schedules, with every access watched.
 
 The script runs in a process of its own. At the time limit, or if this process is killed, that process ends with all its
 children.
@@ -44,7 +44,7 @@ _LOOK_S = 0.2  # between two checks of the script's time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
+    add_run_arguments(parser, several=True)
     parser.add_argument("--seeds", type=int, help=f"how many schedules to try (default: {_SEEDS})")
     parser.add_argument("--first-seed", type=int, help="the first of them (default: 0)")
     parser.add_argument(
@@ -76,9 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that determine a run, except its seed; shared with ``ep-lib replay``."""
-    parser.add_argument("script", type=Path, help="a Python file that defines main(rank)")
+def add_run_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Adds the options that determine a run, except its seed; shared with ``ep-lib replay``, which takes one script."""
+    a_script = "a Python file that defines main(rank)"
+    if several:
+        parser.add_argument("scripts", type=Path, nargs="+", metavar="script", help=f"{a_script}; one after the other")
+    else:
+        parser.add_argument("script", type=Path, help=a_script)
     parser.add_argument("--main", default="main", help="another function of the script (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, help="how many ranks (default: %(default)s)")
     parser.add_argument("--fabric", choices=KINDS, default="p2p", help="what connects the ranks (default: %(default)s)")
@@ -112,6 +116,37 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if len(args.scripts) > 1 and (args.executor is not None or args.resume is not None):
+        raise ArgumentError(f"--executor and --resume are for one script, and there are {len(args.scripts)}")
+    codes, reports = set(), []
+    for script in args.scripts:
+        args.script = script
+        if len(args.scripts) > 1 and not args.json:
+            print(f"== {script}")
+        try:
+            answer = _checked(args)
+        except CheckFailed as error:
+            if len(args.scripts) == 1:
+                raise
+            answer = {"report": {"error": str(error), "ok": False}, "text": f"not checked: {error}"}
+        if answer is None:
+            return 0  # it has served another process of mpiexec
+        reports.append(answer["report"])
+        if not args.json:
+            print(answer["text"], flush=True)
+        proved = not args.exhaustive or answer["report"].get("proved")
+        codes.add(1 if not answer["report"]["ok"] else 0 if proved else _NOT_PROVED)
+    if args.json:
+        print(
+            json.dumps(
+                reports[0] if len(args.scripts) == 1 else dict(zip(map(str, args.scripts), reports, strict=True))
+            )
+        )
+    return 1 if 1 in codes else max(codes)
+
+
+def _checked(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The report on ``args.script``; None in a process of mpiexec that has served another one."""
     if args.exhaustive and (args.seeds is not None or args.first_seed is not None):
         raise ArgumentError("--seeds and --first-seed choose schedules, and --exhaustive makes all: leave one out")
     seeds, first = _SEEDS if args.seeds is None else args.seeds, args.first_seed or 0
@@ -142,16 +177,9 @@ def run(args: argparse.Namespace) -> int:
         }
     request = {"checks": task, "again": _again(args)}
     if args.executor is None:
-        answer = in_a_process(args, request)
-    else:
-        with open_executor(args.executor) as place:
-            if place is None:
-                return 0  # it has served another process of mpiexec
-            answer = _require_report(_answer(_request(args, request), place[0]))
-    print(json.dumps(answer["report"]) if args.json else answer["text"])
-    if not answer["report"]["ok"]:
-        return 1
-    return _NOT_PROVED if args.exhaustive and not answer["report"]["proved"] else 0
+        return in_a_process(args, request)
+    with open_executor(args.executor) as place:
+        return None if place is None else _require_report(_answer(_request(args, request), place[0]))
 
 
 def _again(args: argparse.Namespace) -> str:
@@ -223,6 +251,11 @@ def _request(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a run, and the task for it. Raises ArgumentError."""
     if not args.script.is_file():
         raise ArgumentError(f"there is no file {args.script}; name a Python file that defines main(rank)")
+    if args.script.suffix in (".cu", ".cuh"):
+        raise CheckFailed(
+            f"{args.script} holds kernels, and a check runs a program: name the Python file whose main(rank) launches "
+            f"them. Pieces of an exercise are checked by `ep-lib grade`"
+        )
     if not args.timeout > 0:
         raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
     Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from ep_lib.emulator.symbols import Place
 
 _WORD = 4
 _MOST_STEPS = 64  # back from a write
+_ORDERS = range(2, 6)  # of an event that is not relaxed: acquire, release, acq_rel, seq_cst
+_NEAR = 16  # reads of a thread that may belong together
 _READS = (recording.ACCESS, recording.NIC_READ)
 _WRITES = (recording.NIC_WRITE, recording.NIC_SIGNAL)
 
@@ -42,18 +45,19 @@ class Origin(NamedTuple):
 
     def told(self, first: str) -> str:
         """The note of a finding; ``first``: the name of the run that is compared with, such as "seed 0"."""
-        one, other = map(self._side, range(2))
+        file = self.reads.file if self.reads else None
+        one, other = (self._side(run, file) for run in range(2))
         if self.reads is None:
             return f"the value that differs is {other}, and with {first} {one}"
         kept = "" if self.result == self.reads else f"; what differs in the end is written in {_short(self.result)}"
         return f"{self.reads} ({self.reader}) finds {other}, and with {first} {one}{kept}"
 
-    def _side(self, run: int) -> str:
+    def _side(self, run: int, file: Path | None) -> str:
         value, stored = self.values[run], self.stored[run]
         number = f"{value}" if value is not None and value < 1 << 16 else "a value"  # else an address, a float
         if stored is None:
             return f"{number} from before any kernel's store"
-        return f"{number}, stored in {_short(stored)} by {self.who[run]}"
+        return f"{number}, stored in {_short(stored) if stored.file == file else stored} by {self.who[run]}"
 
     @property
     def place(self) -> str:
@@ -91,6 +95,7 @@ class Trace:
         self._info, self._notes, self.events = info, notes, events
         self._heaps_bytes = ranks * info["stride"]
         self._blocks = info["blocks"]
+        self.whose: dict[int, tuple[Any, ...]] = {}  # the thread of an access
         self.names: dict[int, tuple[Any, ...]] = {}
         self.by_name: dict[tuple[Any, ...], int] = {}
         self.reads_before: dict[int, tuple[list[int], int]] = {}  # of a write: its thread's reads, and how many
@@ -122,7 +127,7 @@ class Trace:
                 continue
             is_write = kind in _WRITES or (kind == recording.ACCESS and flags[event] & recording.WRITES)
             updates = kind == recording.NIC_SIGNAL or details[event] & recording.UPDATES
-            who = self._who(event)
+            who = self.whose[event] = self._who(event)
             words = range(address[event] // _WORD, (address[event] + size[event] - 1) // _WORD + 1)
             if not is_write or updates:
                 found = self._written(written[words[0]], event)
@@ -271,15 +276,112 @@ def _read_otherwise(first: Trace, other: Trace, write: int) -> int | None:
     return None
 
 
+class Torn(NamedTuple):
+    """A reader has put together what a writer had stored in two rounds. ``mark``: where the writer says that a round is
+    whole; ``looks``: where the reader looks at that; ``stores`` and ``reads``: of the values, first and last line."""
+
+    mark: Place
+    looks: tuple[Place, ...]
+    stores: tuple[Place, Place]
+    reads: tuple[Place, Place]
+
+    @property
+    def detail(self) -> str:
+        """What the reader has found."""
+        first, last = sorted(self.reads, key=lambda place: place.line)
+        lines = f"{first} reads" if first.line == last.line else f"{first} and {_short(last)} read"
+        return f"{lines} values of two rounds of the writer as if they were of one"
+
+    @property
+    def place(self) -> str:
+        """What to do, with the lines."""
+        first, last = sorted(self.reads, key=lambda place: place.line)
+        if len(self.looks) > 1:
+            early = min(self.stores, key=lambda place: place.line)
+            return (
+                f"mark the beginning too: an odd number before {early}, with __threadfence_system() behind it; "
+                f"{self.mark} stores the next even one, and {_short(self.looks[0])} takes no odd one"
+            )
+        before = self.looks[0].line < first.line
+        where = f"behind {last}, with __threadfence_system() before it" if before else f"before {first}, with acquire"
+        return f"look at what {self.mark} stores {where}, too, and go again unless both looks find the same"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All of them, as file:line."""
+        places = [*self.reads, *self.looks, *self.stores, self.mark]
+        return tuple(dict.fromkeys(place.location.partition(" (in ")[0] for place in places))
+
+
+TORN = (
+    "a sequence lock marks both ends: the writer stores an odd number, then (behind a fence) the values, then with "
+    "release an even one; the reader looks with acquire, reads, looks again behind a fence, and takes the values only "
+    "if both found one even number"
+)
+
+
+def torn(run: Trace) -> Torn | None:
+    """The last values of two rounds that a reader has taken for those of one, by a sequence lock that is not whole."""
+    stores: dict[Any, list[int]] = defaultdict(list)  # by thread and address
+    reads: dict[Any, list[int]] = defaultdict(list)
+    address = run.events["address"].tolist()
+    marked = {address[e] for e in run.whose if int(run.events["order"][e]) in _ORDERS}
+    for event in run.reads_before:
+        if event not in run.source:
+            stores[run.whose[event], address[event]].append(event)
+    for event in sorted(run.source):
+        if event not in run.reads_before:
+            reads[run.whose[event]].append(event)
+    marks_of = {who_at: marks for who_at, marks in stores.items() if who_at[1] in marked}
+    for reader, looks in reads.items():
+        for i in range(len(looks) - 1, -1, -1):
+            newer, source = looks[i], run.source[looks[i]]
+            if source is None or (writer := run.whose[source]) == reader or address[newer] in marked:
+                continue
+            again = [store for store in stores[writer, address[newer]] if store < source]
+            for older in looks[max(0, i - _NEAR) : i + _NEAR] if again else ():
+                its = run.source[older]
+                if its is None or run.whose[its] != writer or its >= source or address[older] in marked:
+                    continue
+                if address[older] == address[newer]:
+                    continue
+                rounds = (its, source, again[-1])
+                for (who, _), marks in marks_of.items():
+                    between = who == writer and any(max(its, again[-1]) < mark < source for mark in marks)
+                    if between and (found := _half_marked(run, looks, (older, newer), rounds, marks)):
+                        return found
+    return None
+
+
+def _half_marked(
+    run: Trace, reads: list[int], pair: tuple[int, int], rounds: tuple[int, int, int], marks: list[int]
+) -> Torn | None:
+    """``rounds``: the stores of the older value and of the newer one, and that of the newer one's place before."""
+    address, pcs = run.events["address"], run.events["pc"]
+    looks = [read for read in reads if address[read] == address[marks[0]]]
+    before, behind = [r for r in looks if r < min(pair)], [r for r in looks if r > max(pair)]
+    lines = {int(pcs[read]): run.place(read) for read in looks}
+    twice = len(lines) > 1
+    if not looks or (twice and not (before and behind and run.source[before[-1]] == run.source[behind[0]])):
+        return None
+    older, newer, before_it = rounds
+    if twice and sum(before_it < mark < newer for mark in marks) > 1:
+        return None  # it marks the beginning too: a fence is missing
+    (one, two), stores = map(run.place, pair), (run.place(older), run.place(newer))
+    return Torn(run.place(marks[-1]), tuple(lines.values()), stores, (one, two))
+
+
 def _early(run: Trace, read: int, later: Trace, missed: int | None) -> tuple[Place, Place] | None:
     """What the reader has seen of the thread that stores the value behind it: that store, and the one of the value."""
     store = None if missed is None else run.by_name.get(later.names[missed])
     if store is None or store < read:
         return None
-    (writer, *_), (reader, *_) = run.names[store], run.names[read]
+    writer, reader, address = run.whose[store], run.whose[read], run.events["address"]
     for seen in range(read + 1, -1, -1):  # the other half of a load of 16 bytes comes behind
         source = run.source.get(seen)
-        if source is not None and run.names[seen][0] == reader and run.names[source][0] == writer and source < store:
+        if source is None or run.whose[seen] != reader or address[seen] == address[read]:
+            continue
+        if run.whose[source] == writer and source < store:
             return run.place(source), run.place(store)
     return None
 

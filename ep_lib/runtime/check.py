@@ -310,7 +310,7 @@ def check(
     run with few switches between threads that shows it too (in at most as many runs as were tried), then shorten that
     run. It becomes the finding's ``schedule``, whose replay is easier to follow than the seed's.
     ``exhaustive``: run every schedule of a small program instead of seeds, except those that differ only in the order
-    of independent steps (dynamic partial-order reduction; runtime/exhaustive.hpp); with ``memory="ptx"`` also every
+    of independent steps (dynamic partial-order reduction; runtime/exploration.hpp); with ``memory="ptx"`` also every
     store that each load may read. The report's ``coverage`` gives what was covered. Bounds: ``preemptions`` of a run,
     ``events`` of a run, ``turns`` of a wait that counts its iterations, and ``seconds`` for the whole check.
     ``kernels`` names the kernels to explore (without template arguments) in a program that launches several: the
@@ -364,7 +364,7 @@ def check(
     found = merge_findings(search.told)
     if flag("reduce", reduce) and not ran_out:  # each run may take as long
         found = _with_few_switches(program, found, len(search.tried))
-    found = [_with_origin(program, finding) for finding in found]
+    found = _explained(program, found)
     replay = _line_of(program, found)
     return CheckReport(
         findings=tuple(dataclasses.replace(finding, replay=replay(finding.run)) for finding in found),
@@ -1275,7 +1275,7 @@ class _Exhaustion:
     def _report(self, stopped: str) -> CheckReport:
         totals, program, bounds = self._parts.totals, self._program, self._stages[0]
         told = self._search.told or (self._drawn if stopped else [])  # the search would find these as well
-        found = [self._reduced(finding) for finding in merge_findings(told)]
+        found = _explained(program, [reduce_schedule(program, finding) for finding in merge_findings(told)])
         replay = _line_of(program, found)
         return CheckReport(
             findings=tuple(dataclasses.replace(one, replay=replay(one.schedule or "")) for one in found),
@@ -1305,9 +1305,6 @@ class _Exhaustion:
             ),
             resume=self.go_on,
         )
-
-    def _reduced(self, finding: Finding) -> Finding:
-        return _with_origin(self._program, reduce_schedule(self._program, finding))
 
 
 def _strays(program: _Program, how: str, asked: Iterable[str]) -> str:
@@ -1354,18 +1351,40 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
     return told
 
 
+def _explained(program: _Program, found: Sequence[Finding]) -> list[Finding]:
+    told = [_with_origin(program, finding) for finding in found]
+    sides = {side.location.partition(" (in ")[0] for f in told for side in (f.first, f.second) if side is not None}
+    for i, finding in enumerate(told):
+        if finding.kind == "values differ" and sides & {*finding.lines}:
+            told[i] = dataclasses.replace(finding, place="")  # another finding says what to do there
+    if any(finding.remedy == origins.TORN for finding in told):  # what any memory may show
+        told = [finding for finding in told if finding.kind != _WEAK]
+    return told
+
+
 def _with_origin(program: _Program, finding: Finding) -> Finding:
-    """The finding; if it is that values differ, with the lines that they come from. Makes the two runs again."""
-    if finding.kind != "values differ":
+    """The finding; of one that says only that a run goes wrong, with the lines that its values come from, or by which
+    they belong to two rounds. Makes the run again, and the one that it is compared with."""
+    differs = finding.kind == "values differ"
+    if not differs and (finding.remedy or finding.kind not in ("assertion", "fault")):
         return finding
     search = _Search(program, compare_values=False)
     try:
+        search.measure()
         if finding.schedule is None:
-            name, one = "seed 0", search.trace(0)
             other = search.trace(finding.seed, None, program.weak_memory)
         else:
-            name, one = "the calm schedule", search.trace(0, _follower(""), program.weak_memory)
             other = search.trace(0, _follower(finding.schedule), program.weak_memory)
+        if (torn := origins.torn(other.trace)) is not None:
+            return dataclasses.replace(
+                finding, detail=torn.detail, remedy=origins.TORN, place=torn.place, lines=torn.lines
+            )
+        if not differs:
+            return finding
+        if finding.schedule is None:
+            name, one = "seed 0", search.trace(0)
+        else:
+            name, one = "the calm schedule", search.trace(0, _follower(""), program.weak_memory)
     except (*_MAY_FOLLOW, KeyboardInterrupt):
         return finding  # an exception in another run is no reason to lose it
     if digest(one.result) == digest(other.result):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -183,3 +184,18 @@ def test_a_grid_barrier_of_more_blocks_than_are_resident(command: Command, tmp_p
     assert command(script, *few).returncode == 0
     stuck = command(script, *few, "--resident-blocks", "2")
     assert stuck.returncode == 1 and "deadlock" in stuck.stdout
+
+
+def test_several_scripts_are_checked_one_after_the_other(tmp_path: Path, command: Command) -> None:
+    for name, order in ("right", "release"), ("wrong", "relaxed"):
+        (tmp_path / f"{name}.py").write_text(KERNEL.replace("ORDER", order))
+    names = [str(tmp_path / name) for name in ("right.py", "kernels.cu", "wrong.py")]
+    (tmp_path / "kernels.cu").touch()
+    ran = command(Path(names[0]), *names[1:], "--seeds", "2")
+    heads = [f"== {name}" for name in names]
+    assert ran.returncode == 1 and [line for line in ran.stdout.splitlines() if line in heads] == heads, ran.stderr
+    right, kernels, wrong = re.split("^== .*$", ran.stdout, flags=re.M)[1:]
+    assert "no findings" in right and "main(rank) launches them" in kernels and "1. race" in wrong
+    reports = json.loads(command(Path(names[0]), *names[1:], "--seeds", "2", "--json").stdout)
+    assert [reports[name]["ok"] for name in names] == [True, False, False]
+    assert command(Path(names[0]), names[2], "--exhaustive", "--resume", "x").stderr.count("one script") == 1

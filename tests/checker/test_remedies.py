@@ -227,6 +227,38 @@ FOLLOWED = [
 ]
 
 
+SEQUENCE_LOCK = """if (t) return;
+if (rank() == 0) {
+for (uint64_t r = 1; r <= 2; ++r) {
+// begin
+st_relaxed_sys_u64(peer_ptr(box, 1), r);
+st_relaxed_sys_u64(peer_ptr(box + 1, 1), r);
+st_release_sys_u64(peer_ptr(flag, 1), 2 * r);
+}
+} else {
+uint64_t seen, a, b;
+do {
+do { seen = ld_acquire_sys_u64(flag); } while (seen == 0 || seen % 2);
+a = ld_relaxed_sys_u64(box);
+b = ld_relaxed_sys_u64(box + 1);
+__threadfence_system();
+} while (ld_relaxed_sys_u64(flag) != seen); // end
+if (a != b) __trap();
+}"""
+MARK = "st_relaxed_sys_u64(peer_ptr(flag, 1), 2 * r - 1); __threadfence_system();"
+LOOK = "__threadfence_system();\n} while (ld_relaxed_sys_u64(flag) != seen); // end"
+SEQUENCE_LOCKS = [
+    Followed("sequence_lock_of_a_writer", SEQUENCE_LOCK, "an odd number before line", "// begin", MARK),
+    Followed(
+        "sequence_lock_of_a_reader",
+        SEQUENCE_LOCK.replace(LOOK, "} while (false); // end").replace("// begin", MARK),
+        "behind line 21 of",
+        "} while (false); // end",
+        LOOK,
+    ),
+]
+
+
 def main(rank: Rank, source: str) -> Any:
     arrays = [rank.symmetric(64, np.uint64) for _ in range(4)]
     Kernel.from_source(source, "k").launch(rank, 1, 64, *arrays)
@@ -263,6 +295,17 @@ def test_who_does_what_the_remedy_says_is_right(wrong: Followed) -> None:
     assert wrong.old in wrong.body
     report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source.replace(wrong.old, wrong.new),))
     assert report.ok, f"{wrong.remedy}, and then:\n{report}"
+
+
+@pytest.mark.parametrize("memory", ["sc", "ptx"])
+@pytest.mark.parametrize("wrong", SEQUENCE_LOCKS, ids=[case.name for case in SEQUENCE_LOCKS])
+def test_a_sequence_lock_wants_both_ends_marked(wrong: Followed, memory: str) -> None:
+    source = HEAD + wrong.body + "\n}\n"
+    report = ep_lib.check(main, 2, args=(source,), exhaustive=True, stop_at_first=True, memory=memory)
+    [finding] = report.findings
+    assert wrong.remedy in finding.place, str(report)
+    report = ep_lib.check(main, 2, seeds=100, args=(source.replace(wrong.old, wrong.new),), memory=memory)
+    assert report.ok, str(report)
 
 
 HAND_OVER = """if (t == 0) full = empty = 0;

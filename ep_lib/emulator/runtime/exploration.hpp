@@ -20,7 +20,7 @@
 //   partial-order reduction", OOPSLA 2013). Of runs that differ only in the time of a NIC's event, the one with the
 //   earliest time counts.
 //
-// Several processes can make the runs: the remaining work splits into parts (exhaustive_parts.cpp,
+// Several processes can make the runs: the remaining work splits into parts (exploration_parts.cpp,
 // ep_lib/runtime/exhaustion.py), each a path whose end one of them explores. A place of the path that others explore
 // too is shared: a run to be made from there is requested, not made.
 //
@@ -36,7 +36,6 @@
 //
 // Plain accesses do not end an event: if two of them conflict, the checker finds a race in any order.
 #pragma once
-#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -48,6 +47,11 @@
 #include "schedule.hpp"
 
 namespace epemu {
+
+inline uint64_t mix(uint64_t hash, uint64_t more) {
+    hash = (hash ^ more) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 31;
+}
 
 // The state of all runs so far, and the next run. It outlives the machines that make them.
 class Exploration {
@@ -205,14 +209,5 @@ class Exploration {
     uint64_t decisions_ = 0;
     std::vector<std::pair<uint64_t, uint32_t>> made_;  // decisions that were not 0, by their number
 };
-
-inline void join(std::vector<int>& clock, const std::vector<int>& other) {
-    for (size_t i = 0; i < clock.size(); i++) clock[i] = std::max(clock[i], other[i]);
-}
-
-inline uint64_t mix(uint64_t hash, uint64_t more) {
-    hash = (hash ^ more) * 0x9e3779b97f4a7c15ull;
-    return hash ^ hash >> 31;
-}
 
 }  // namespace epemu
