@@ -40,16 +40,13 @@ class Bootstrap(Protocol):
         ``timeout`` is in seconds (None: 120). ``look`` is called now and then while others are missing; its exceptions
         end the wait. Raises PeerTimeout with the missing ranks at the limit, and RankFailed when a rank has ended.
         """
-        ...
 
     def barrier(self, timeout: float | None = None) -> None:
         """Return when every rank has called it; limits and errors as in ``all_gather``."""
-        ...
 
     def close(self, timeout: float | None = None) -> None:
         """Leave the world in order; the other ranks may continue. A rank that they need for their collectives waits for
         them, up to ``timeout`` seconds (None: 120). Calling it twice does no harm."""
-        ...
 
 
 def _reduced(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, ...]]:

@@ -53,11 +53,9 @@ class Module(Protocol):
     @property
     def handle(self) -> int:
         """The CUmodule, or the emulator's counterpart."""
-        ...
 
     def symbol(self, name: str) -> int | None:
         """The address of a variable of the module; None if there is none."""
-        ...
 
 
 class Transport(Protocol[Image]):
@@ -72,16 +70,13 @@ class Transport(Protocol[Image]):
 
     def compile(self, kernel: Kernel, arch: str) -> Image:
         """The kernel for ``arch`` ("sm_90", "emulator"), compiled for this transport."""
-        ...
 
     def register_module(self, module: Module, image: Image) -> None:
         """Registers a newly loaded module, before its first launch."""
-        ...
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Free the memory. ``orderly``: all ranks call this, and memory is freed after no rank uses it any more;
         ``timeout``: seconds to wait for them (None: the setup's)."""
-        ...
 
 
 @runtime_checkable
@@ -90,7 +85,6 @@ class CanFail(Protocol):
 
     def failure(self) -> str:
         """Why it no longer works, one sentence; empty while it does."""
-        ...
 
 
 @runtime_checkable
