@@ -26,7 +26,7 @@ from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import describe
 from ep_lib.moe.agreement import Tag
 from ep_lib.moe.config import make_config
-from ep_lib.moe.direct.mode import DirectMode
+from ep_lib.moe.direct import DirectMode
 from ep_lib.moe.direct.tuning import EMULATED
 from ep_lib.moe.mode import DispatchOptions, Payload
 from ep_lib.workshop.ladders import Memory, exchange

@@ -207,43 +207,27 @@ __global__ void combine(CombineArgs args, int4* out, const int* topk_idx, const 
 // everything at once. But a token needs its own rows only. So each group of rows is stored straight to its owner as soon
 // as its expert has it, and a flag of its own follows: data, then signal. Some blocks are experts, the others add up: a
 // warp waits for the groups of its token, and for no others. The order of additions is the same as ever.
-// The first `expert_blocks` blocks are experts, so they run first wherever blocks have to take turns.
 
+// The blocks of experts.
+EP_DEVICE void send_groups(const Experts& experts, const Overlap& args) {
+    const int groups = num_groups(experts.max_tokens, kGroupRows), warps = args.expert_blocks * warps_in_block();
+    int4* const mine = row_of(args.returned, rank() * experts.max_tokens, experts.row_vectors);
+    for (int item = warp_in_grid(); item < num_ranks() * groups; item += warps) {
+        const int group = item / num_ranks();
+        const int owner = (rank() + 1 + item) % num_ranks();  // not all ranks to the same one at once
+        int4* const rows = row_of(mine, group * kGroupRows, experts.row_vectors);
+        if (do_group(experts, owner, group, peer_ptr(rows, owner)) == 0) continue;
+        __syncwarp();
+        if (lane_id() == 0) signal_group(args.arrived, groups, group, owner, args.epoch);
+    }
+}
+
+// The first `expert_blocks` blocks are experts, so they run first wherever blocks have to take turns.
 extern "C" __global__ void experts_and_combine(Experts experts, Overlap args, int4* out, const int* topk_idx,
                                                const float* topk_weights, const int* send_index) {
-    const int me = rank(), ranks = num_ranks(), groups = num_groups(experts.max_tokens, kGroupRows),
-              vectors = experts.row_vectors;
     if (static_cast<int>(blockIdx.x) < args.expert_blocks) {
-        const int warps = args.expert_blocks * warps_in_block();
-        for (int item = warp_in_grid(); item < ranks * groups; item += warps) {
-            const int owner = (me + 1 + item) % ranks, group = item / ranks;  // not all ranks to the same one at once
-            const int64_t place = static_cast<int64_t>(me) * experts.max_tokens + group * kGroupRows;
-            if (do_group(experts, owner, group, peer_ptr(row_of(args.returned, place, vectors), owner)) == 0) continue;
-            __syncwarp();
-            if (lane_id() == 0) signal_group(args.arrived, groups, group, owner, args.epoch);
-        }
-        return;
-    }
-    const int first = warp_in_grid() - args.expert_blocks * warps_in_block();
-    const int warps = warps_in_grid() - args.expert_blocks * warps_in_block();
-    for (int token = first; token < args.num_tokens; token += warps) {
-        bool here = true;
-        for (int r = lane_id(); r < ranks; r += kWarpSize) {  // each lane waits for another rank
-            const int place = send_index[token * ranks + r];
-            if (place >= 0) here &= wait_for_group(args.arrived, groups, place / kGroupRows, r, args.epoch);
-        }
-        if (!__all_sync(kFullWarp, here)) return;
-        __syncwarp();  // what one lane has waited for, all may read
-        for (int i = lane_id(); i < vectors; i += kWarpSize) {
-            Sums<float> sums;
-            for (int r = 0; r < ranks; ++r) {
-                const int place = send_index[token * ranks + r];
-                if (place < 0) continue;
-                const float weight = weight_on(args.top_k, args.experts_per_rank, r, token, topk_idx, topk_weights);
-                const int64_t row = static_cast<int64_t>(r) * experts.max_tokens + place;
-                sums.add(ld_na_v4(row_of(args.returned, row, vectors) + i), weight);
-            }
-            st_na_v4(row_of(out, token, vectors) + i, sums.rounded());
-        }
+        send_groups(experts, args);
+    } else {
+        add_up(experts, args, out, topk_idx, topk_weights, send_index);
     }
 }

@@ -3,6 +3,7 @@
 #include <ep/groups.cuh>
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>
+#include <moe/common/sums.cuh>
 
 using namespace ep;
 
@@ -50,7 +51,7 @@ EP_DEVICE int do_group(const Experts& experts, int source, int group, int4* to) 
     return rows;
 }
 
-// Rung 4: the experts' rows on their way home.
+// ---- Rung 4 ---------------------------------------------------------------------------------------------------------
 struct Overlap {
     int4* returned;  // symmetric [ranks, max_tokens, row_vectors]: rows on their way home, by the rank they come from
     uint64_t* arrived;  // symmetric [ranks, groups]: the epoch of the last group that came
@@ -60,5 +61,30 @@ struct Overlap {
     int top_k;
     int experts_per_rank;
 };
+
+// The blocks that are no experts: a warp waits for the groups of its token, and for no others.
+EP_DEVICE void add_up(const Experts& experts, const Overlap& args, int4* out, const int* topk_idx,
+                      const float* topk_weights, const int* send_index) {
+    const int groups = num_groups(experts.max_tokens, kGroupRows), vectors = experts.row_vectors;
+    const int before = args.expert_blocks * warps_in_block(), warps = warps_in_grid() - before;
+    for (int token = warp_in_grid() - before; token < args.num_tokens; token += warps) {
+        const int* const places = send_index + token * num_ranks();
+        bool here = true;
+        for (int r = lane_id(); r < num_ranks(); r += kWarpSize)  // each lane waits for another rank
+            if (places[r] >= 0) here &= wait_for_group(args.arrived, groups, places[r] / kGroupRows, r, args.epoch);
+        if (!__all_sync(kFullWarp, here)) return;
+        __syncwarp();  // what one lane has waited for, all may read
+        for (int i = lane_id(); i < vectors; i += kWarpSize) {
+            Sums<float> sums;
+            for (int r = 0; r < num_ranks(); ++r) {  // the fixed order
+                if (places[r] < 0) continue;
+                const int4* const rows = row_of(args.returned, r * experts.max_tokens, vectors);
+                const float weight = weight_on(args.top_k, args.experts_per_rank, r, token, topk_idx, topk_weights);
+                sums.add(ld_na_v4(row_of(rows, places[r], vectors) + i), weight);
+            }
+            st_na_v4(row_of(out, token, vectors) + i, sums.rounded());
+        }
+    }
+}
 
 }  // namespace

@@ -37,37 +37,24 @@ extern "C" __global__ void combine_fused(CombineArgs args, int4* out, const int*
     if (is_last_block(args.finished_blocks)) signal_all(args.signals, kSignalPulled);
 }
 
-// Rung 4 in which a group is announced before it is there.
-extern "C" __global__ void signal_before_rows(Experts experts, Overlap args, int4* out, const int* topk_idx,
-                                              const float* topk_weights, const int* send_index) {
-    const int me = rank(), ranks = num_ranks(), groups = num_groups(experts.max_tokens, kGroupRows);
-    const int vectors = experts.row_vectors;
-    if (static_cast<int>(blockIdx.x) < args.expert_blocks) {
-        const int warps = args.expert_blocks * warps_in_block();
-        for (int item = warp_in_grid(); item < ranks * groups; item += warps) {
-            const int owner = (me + 1 + item) % ranks, group = item / ranks;
-            const int64_t place = static_cast<int64_t>(me) * experts.max_tokens + group * kGroupRows;
-            if (lane_id() == 0) signal_group(args.arrived, groups, group, owner, args.epoch);
-            do_group(experts, owner, group, peer_ptr(row_of(args.returned, place, vectors), owner));
-        }
-        return;
+// Rung 4 in which lane 0 announces a group without waiting for the other lanes.
+EP_DEVICE void send_groups(const Experts& experts, const Overlap& args) {
+    const int groups = num_groups(experts.max_tokens, kGroupRows), warps = args.expert_blocks * warps_in_block();
+    int4* const mine = row_of(args.returned, rank() * experts.max_tokens, experts.row_vectors);
+    for (int item = warp_in_grid(); item < num_ranks() * groups; item += warps) {
+        const int group = item / num_ranks();
+        const int owner = (rank() + 1 + item) % num_ranks();
+        int4* const rows = row_of(mine, group * kGroupRows, experts.row_vectors);
+        if (do_group(experts, owner, group, peer_ptr(rows, owner)) == 0) continue;
+        if (lane_id() == 0) signal_group(args.arrived, groups, group, owner, args.epoch);
     }
-    const int first = warp_in_grid() - args.expert_blocks * warps_in_block();
-    const int warps = warps_in_grid() - args.expert_blocks * warps_in_block();
-    for (int token = first; token < args.num_tokens; token += warps) {
-        for (int r = 0; r < ranks; ++r) {
-            const int place = send_index[token * ranks + r];
-            if (place < 0) continue;
-            const int group = place / kGroupRows;
-            if (!wait_until_ge_warp(args.arrived + r * groups + group, args.epoch, {kPhaseCombine, r, group})) return;
-            const int4* const row =
-                row_of(args.returned, static_cast<int64_t>(r) * experts.max_tokens + place, vectors);
-            for (int i = lane_id(); i < vectors; i += kWarpSize) {
-                Sums<float> sums;
-                sums.add(row_of(out, token, vectors)[i]);
-                sums.add(row[i], weight_on(args.top_k, args.experts_per_rank, r, token, topk_idx, topk_weights));
-                row_of(out, token, vectors)[i] = sums.rounded();
-            }
-        }
+}
+
+extern "C" __global__ void hurried_signal(Experts experts, Overlap args, int4* out, const int* topk_idx,
+                                          const float* topk_weights, const int* send_index) {
+    if (static_cast<int>(blockIdx.x) < args.expert_blocks) {
+        send_groups(experts, args);
+    } else {
+        add_up(experts, args, out, topk_idx, topk_weights, send_index);
     }
 }

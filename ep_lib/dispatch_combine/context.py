@@ -68,7 +68,7 @@ class DispatchCombineContext:
             all_ways = [way for ways in rank.all_gather(self._ways) for way in ways]
             direct = self.config.window_bytes is None and "network" not in all_ways
             arguments = self.config.buffer_arguments(rank.backend, direct=direct, sm_count=rank.sm_count)
-            if rank.backend == "emulator":
+            if rank._backend.sees_values:  # they lie in memory of the host, which may have less
                 _require_memory(rank, Buffer.symmetric_bytes(rank.world_size, **arguments))
             self._buffer = Buffer(rank, **arguments)
             self._rank = rank

@@ -1,4 +1,4 @@
-"""Every schedule of a small program, one run after the other: Python's interface to runtime/exhaustive.hpp."""
+"""Every schedule of a small program, one run after the other: Python's interface to runtime/exploration.hpp."""
 
 from __future__ import annotations
 

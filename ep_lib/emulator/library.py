@@ -62,7 +62,7 @@ class Range(Structure):
 
 
 class Bounds(Structure):
-    """``epemu::Exploration::Bounds`` in runtime/exhaustive.hpp."""
+    """``epemu::Exploration::Bounds`` in runtime/exploration.hpp."""
 
     _fields_ = [("preemptions", c_int64), ("reduction", c_int64), ("events", c_uint64), ("turns", c_uint64)]
 

@@ -36,7 +36,7 @@ from ep_lib.moe.agreement import (
 )
 from ep_lib.moe.checks import InputChecks, require_flags
 from ep_lib.moe.config import DEFAULT_SMS, VECTOR_BYTES, BufferConfig, make_config, most_sms
-from ep_lib.moe.direct.mode import DirectMode
+from ep_lib.moe.direct import DirectMode
 from ep_lib.moe.handle import (
     Arrived,
     DispatchHandle,

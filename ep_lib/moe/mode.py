@@ -1,6 +1,6 @@
 """The interface between a Buffer and its mode (the path of its data): a Protocol, and its records.
 
-:class:`ep_lib.moe.direct.mode.DirectMode` writes directly into peers' memory,
+:class:`ep_lib.moe.direct.DirectMode` writes directly into peers' memory,
 :class:`ep_lib.moe.pcie.mode.PcieMode` sends everything through NICs and bounce buffers,
 :class:`ep_lib.moe.hierarchical.mode.HierarchicalMode` uses NICs between nodes only, and
 :class:`ep_lib.moe.low_latency.mode.LowLatencyMode` is for decode batches, with calls of its own.

@@ -310,7 +310,7 @@ def check(
     run with few switches between threads that shows it too (in at most as many runs as were tried), then shorten that
     run. It becomes the finding's ``schedule``, whose replay is easier to follow than the seed's.
     ``exhaustive``: run every schedule of a small program instead of seeds, except those that differ only in the order
-    of independent steps (dynamic partial-order reduction; runtime/exhaustive.hpp); with ``memory="ptx"`` also every
+    of independent steps (dynamic partial-order reduction; runtime/exploration.hpp); with ``memory="ptx"`` also every
     store that each load may read. The report's ``coverage`` gives what was covered. Bounds: ``preemptions`` of a run,
     ``events`` of a run, ``turns`` of a wait that counts its iterations, and ``seconds`` for the whole check.
     ``kernels`` names the kernels to explore (without template arguments) in a program that launches several: the

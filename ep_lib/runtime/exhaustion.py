@@ -1,7 +1,7 @@
 """The remaining work of an exhaustive check, in parts that any number of processes explore.
 
 A part is a path of choices, from which a worker continues for some runs (``epemu::Exploration``, whose text
-emulator/runtime/exhaustive_parts.cpp writes). If there are few parts, one is split: the places of its path with untried
+emulator/runtime/exploration_parts.cpp writes). If there are few parts, one is split: the places of its path with untried
 choices become shared, and each alternative is a part. When the runs of one part request a choice at a shared place, the
 request comes here and becomes a part of its own, unless another part covers it.
 
@@ -116,7 +116,7 @@ class Totals:
 @dataclass
 class Estimate:
     """The estimated number of schedules that are not equivalent. Each random run gives an unbiased estimate
-    (runtime/exhaustive.hpp)."""
+    (runtime/exploration.hpp)."""
 
     runs: int = 0
     total: float = 0.0

@@ -1,7 +1,7 @@
 """Calls of main whose result may differ between runs: clocks, random numbers, files, addresses, other threads.
 
 An exhaustive check has to repeat each run up to some place. It compares what hosts launch and what kernels read
-(emulator/runtime/exhaustive.hpp), which shows most differences; but a clock may return equal values for the whole
+(emulator/runtime/exploration.hpp), which shows most differences; but a clock may return equal values for the whole
 check. So the interpreter's profiler watches calls of such functions in the ranks' threads while main runs. Calls inside
 ep_lib and during imports do not count. Seeded generators are as good as constants.
 """

@@ -24,7 +24,7 @@ from ep_lib.viz.page import Page, make_page
 from ep_lib.viz.style import draws
 
 _FABRICS = (("rc", "RC (InfiniBand)"), ("srd", "SRD (EFA)"))
-_HEIGHT = 560
+_HEIGHT = 590
 _COMPARED = ("normal", "low latency", "peer")  # of the groups of a report
 
 

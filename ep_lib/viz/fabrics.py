@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
+from ep_lib.viz.page import NARROW
 from ep_lib.viz.run import MESSAGE_COLORS, MESSAGE_WORDS
 from ep_lib.viz.style import (
     INK,
@@ -43,7 +44,7 @@ def fabrics_side_by_side(
     labels: Sequence[str] = ("RC (InfiniBand)", "SRD (EFA)"),
     title: str | None = None,
 ) -> Figure:
-    """Messages from ``source`` to ``target`` in two runs, side by side on one scale of virtual time.
+    """Messages from ``source`` to ``target`` in two runs, one below the other on one scale of virtual time.
 
     One row per message, queue pair by queue pair in the order of posting: a line while the message waits to leave, a
     bar from the first byte on the wire to the last one written, and then its place in the order of arrival on its queue
@@ -56,13 +57,13 @@ def fabrics_side_by_side(
     begin = min(m.posted_ns for messages in sent for m in messages) / 1000
     end = max(m.delivered_ns for messages in sent for m in messages) / 1000
     longest = max(map(len, sent))
-    picture = new_picture(11.0, 1.9 + min(0.27 * longest, 5.0))
-    panels = picture.subplots(1, 2, sharex=True)
+    picture = new_picture(NARROW, 2.2 + 2 * min(0.22 * longest, 5.0))
+    panels = picture.subplots(2, 1, sharex=True)
     panels[0].set_xlim(begin, end + 0.16 * (end - begin))
     for axes, messages, label in zip(panels, sent, labels, strict=True):
         axes.set_ylim(longest - 0.4, -0.6)
         _panel(axes, messages, label)
-        axes.set_xlabel("virtual time (µs)")
+    panels[-1].set_xlabel("virtual time (µs)")
     headline(picture, title)
     kinds = {message.kind for messages in sent for message in messages}
     handles: list[Patch | Line2D] = [

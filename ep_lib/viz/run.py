@@ -74,6 +74,22 @@ class Lane:
     packed: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """What a picture shows of a run: the rows, and the spans and messages in its window."""
+
+    run: Timeline
+    window: tuple[float, float]
+    spans: Sequence[Span]
+    blocks: dict[int, list[int]]
+    single: bool
+    rows: Sequence[Lane]
+
+    @property
+    def height(self) -> float:
+        return self.rows[-1].top + self.rows[-1].height
+
+
 @draws
 def run_timeline(
     run: Timeline,
@@ -98,95 +114,101 @@ def run_timeline(
     """
     if lanes not in ("auto", "block", "rank"):
         raise ArgumentError(f"lanes is {lanes!r}; it must be 'auto', 'block' or 'rank'")
-    figure, axes, handles = _timeline(run, lanes, _window(run, begin_us, end_us), rest, clock, title, axes, {})
-    legend_beside(axes, handles)
+    piece = _piece(run, lanes, begin_us, end_us, {})
+    figure, axes = place(axes, _WIDTH, 1.5 + 0.36 * piece.height)
+    legend_beside(axes, _draw_piece(figure, axes, piece, title, rest, clock))
     return figure
 
 
-def _timeline(
-    run: Timeline,
-    lanes: str,
-    window: tuple[float, float],
-    rest: str | None,
-    clock: str,
-    title: str | None,
-    axes: Axes | None,
-    names: Mapping[int, str],
-) -> tuple[Figure, Axes, list[Patch | Line2D]]:
-    """The picture without its legend, whose entries come last. ``names``: of blocks."""
+def _piece(run: Timeline, lanes: str, begin_us: float | None, end_us: float | None, names: Mapping[int, str]) -> _Piece:
     if not run.spans and not run.messages:
         raise ArgumentError("nothing happened in this run: no kernel was launched, and no message sent")
-    begin, end = window
+    begin, end = _window(run, begin_us, end_us)
     spans = [span for span in run.spans if span.end_ns >= begin and span.begin_ns <= end]
     messages = [m for m in run.messages if until(run, m.completed_ns) >= begin and m.posted_ns <= end]
     blocks = {rank: sorted({span.block for span in run.spans if span.rank == rank}) for rank in range(run.ranks)}
     single = lanes == "block" or (lanes == "auto" and sum(map(len, blocks.values())) <= _MOST_BLOCK_LANES)
     rows = _lay_out(run, blocks, spans, messages, single, names)
-    height = rows[-1].top + rows[-1].height
-    figure, axes = place(axes, _WIDTH, 1.5 + 0.36 * height)
+    return _Piece(run, (begin, end), spans, blocks, single, rows)
+
+
+def _draw_piece(
+    figure: Figure, axes: Axes, piece: _Piece, title: str | None, rest: str | None = None, clock: str = "virtual time"
+) -> list[Patch | Line2D]:
+    """Draws it, and returns the entries of a legend."""
+    begin, end = piece.window
     axes.set_xlim(begin / 1000, end / 1000)
-    axes.set_ylim(height + 0.1, -0.1)
+    axes.set_ylim(piece.height + 0.1, -0.1)
     ground = KERNEL_COLOR if rest is None else REST_COLOR
-    for row in rows:
-        _draw(axes, run, row, blocks, ground)
-    for rank, first in {row.rank: row for row in reversed(rows)}.items():
-        draw_names(axes, first.top, [span for span in spans if span.rank == rank and span.kind == "kernel"])
-    if single and sum(map(len, (row.messages for row in rows if row.packed))) <= _MOST_ARROWS:
-        _arrows(axes, rows)
-    _label(axes, rows)
+    for row in piece.rows:
+        _draw(axes, piece.run, row, piece.blocks, ground)
+    for rank, first in {row.rank: row for row in reversed(piece.rows)}.items():
+        draw_names(axes, first.top, [span for span in piece.spans if span.rank == rank and span.kind == "kernel"])
+    if piece.single and sum(map(len, (row.messages for row in piece.rows if row.packed))) <= _MOST_ARROWS:
+        _arrows(axes, piece.rows)
+    _label(axes, piece.rows)
     axes.set_xlabel(f"{clock} (µs)")
     tidy(axes, title=title or "Who did what, and what was on its way", grid="x")
     axes.spines["left"].set_visible(False)
-    describe(figure, title, *(_told(run, rank, spans, messages) for rank in sorted({row.rank for row in rows})))
-    return figure, axes, _handles(rows, ground, rest or "anything else in a kernel")
+    ranks = sorted({row.rank for row in piece.rows})
+    describe(figure, title, *(_told(piece, rank) for rank in ranks))
+    return _handles(piece.rows, ground, rest or "anything else in a kernel")
 
 
 @draws
 def timelines_compared(
-    runs: Mapping[str, Timeline], *, rank: int = 0, blocks: Mapping[int, str] | None = None, messages: int | None = None
+    runs: Mapping[str, Timeline],
+    *,
+    rank: int | None = None,
+    blocks: Mapping[int, str] | None = None,
+    messages: int | None = None,
 ) -> Figure:
-    """One rank of ``runs``, by their titles, one below the other on one axis that begins with its first message.
+    """``runs`` by their titles, one below the other on one axis of virtual time that begins with the first message.
 
-    ``blocks``: names of the blocks that are shown; None: all. ``messages``: the axis ends when so many messages of the
-    slowest run have arrived; None: with the last. Raises ArgumentError where the rank sends no message in a run.
+    ``rank``: the only one that is shown, and whose messages count; None: all. ``blocks``: names of the blocks that are
+    shown; None: all. ``messages``: the axis ends when so many messages of the slowest run have arrived; None: with the
+    slowest run. Raises ArgumentError where a run has no message.
     """
     runs = {
         title: replace(
             run,
-            spans=tuple(s for s in run.spans if s.rank == rank and (blocks is None or s.block in blocks)),
-            messages=tuple(m for m in run.messages if m.source == rank),
+            spans=tuple(s for s in run.spans if rank in (None, s.rank) and (blocks is None or s.block in blocks)),
+            messages=tuple(m for m in run.messages if rank in (None, m.source)),
         )
         for title, run in runs.items()
     }
     if not runs or any(not run.messages for run in runs.values()) or (messages is not None and messages < 1):
-        raise ArgumentError(f"timelines_compared needs runs in which rank {rank} sends, and shows at least one message")
-    first = min(min(m.posted_ns for m in run.messages) for run in runs.values()) / 1000
-    arrivals = (sorted(until(run, m.delivered_ns) for m in run.messages)[:messages] for run in runs.values())
-    begin, last = max(0.0, first - 1), max(times[-1] for times in arrivals) / 1000
+        raise ArgumentError("timelines_compared needs runs with messages, and shows at least one of them")
+    begin = max(0.0, min(m.posted_ns for run in runs.values() for m in run.messages) / 1000 - 1)
+    if messages is None:
+        last = max(run.end_ns for run in runs.values()) / 1000
+    else:
+        arrivals = (sorted(until(run, m.delivered_ns) for m in run.messages)[:messages] for run in runs.values())
+        last = max(times[-1] for times in arrivals) / 1000
     end = last + 0.02 * (last - begin)
-    picture = new_picture(NARROW, 0.4 + 2.0 * len(runs))
-    panels = picture.subplots(len(runs), 1, squeeze=False)[:, 0]
+    pieces = [_piece(run, "block", begin, end, blocks or {}) for run in runs.values()]
+    heights = [1.0 + 0.3 * piece.height for piece in pieces]
+    picture = new_picture(NARROW, 0.6 + sum(heights))
+    panels = picture.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0]
     legend: dict[Any, Patch | Line2D] = {}
-    for axes, (title, run) in zip(panels, runs.items(), strict=True):
-        window = _window(run, begin, end)
-        *_, handles = _timeline(run, "block", window, None, "virtual time", title, axes, blocks or {})
-        legend |= {handle.get_label(): handle for handle in handles}
-        axes.set_title(f"{len(run.messages)} messages: {run.kernel_us:.1f} µs", loc="right", fontsize=9, color=QUIET)
+    for axes, title, piece in zip(panels, runs, pieces, strict=True):
+        legend |= {handle.get_label(): handle for handle in _draw_piece(picture, axes, piece, title)}
+        axes.set_title(f"kernels take {piece.run.kernel_us:.1f} µs", loc="right", fontsize=9, color=QUIET)
     legend_below(picture, list(legend.values()))
     return picture
 
 
-def _told(run: Timeline, rank: int, spans: Sequence[Span], messages: Sequence[Message]) -> str:
+def _told(piece: _Piece, rank: int) -> str:
     """A rank in words: the time with at least one active warp, and its messages."""
     parts = []
     for kind, words in SPAN_WORDS.items():
         busy = sum(
             end - begin
-            for begin, end in union((s.begin_ns, s.end_ns) for s in spans if (s.rank, s.kind) == (rank, kind))
+            for begin, end in union((s.begin_ns, s.end_ns) for s in piece.spans if (s.rank, s.kind) == (rank, kind))
         )
         if busy:
             parts.append(f"{words} {busy / 1000:.1f} µs")
-    sent = sum(message.source == rank for message in messages)
+    sent = sum(len(row.messages) for row in piece.rows if row.rank == rank)
     return f"rank {rank} {', '.join(parts) or 'only computes'}, sends {sent} messages"
 
 

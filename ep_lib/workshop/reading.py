@@ -50,7 +50,7 @@ def read(function: Callable[..., Any], *given: Any) -> Any:
         reader.leave()
         reader = Reader()
     try:
-        said = reader.call(function, *given)
+        said = reader.call(function, *given, seconds=SECONDS)
     except (ChildFailed, BadReply) as error:
         raise Unreadable(error) from error
     atexit.unregister(_end)
@@ -67,7 +67,7 @@ class Reader(Sandbox):
         super().__init__(Path("/"), limits, Path("/"), environment, {"readable": [Path("/")], "writable": writable})
         self._owner = os.getpid()
 
-    def call(self, function: Callable[..., Any], *given: Any, seconds: float = SECONDS) -> Any:
+    def call(self, function: Callable[..., Any], *given: Any, seconds: float) -> Any:
         """Calls ``function`` there; returns its result through JSON. Raises ChildFailed, BadReply and
         sandbox.Stopped."""
         _, said = self.ask({"call": (function, given)}, reply_bytes=_MOST_SAID, seconds=seconds)

@@ -111,12 +111,10 @@ put_thread(target, source, bytes, peer);
 // === wrong_no_syncwarp: 3, 4, 5: is there a __syncwarp()
 // Lane 0 signals when its own part is written, not when the warp's is.
 // EXERCISE-BEGIN 3
-put_warp(target, source, bytes, peer);
-if (lane_id() == 0) signal_add(signal, increment, peer);
+-    __syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it
 // EXERCISE-END 3
 // EXERCISE-BEGIN 4
-for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
-if (lane_id() == 0) signal_add(signal, increment, peer);
+-    __syncwarp();  // once, for all writes
 // EXERCISE-END 4
 // === wrong_sets_the_signal: 1: instead of growing by it
 // Two rounds, or two senders, and the count is wrong.
@@ -184,11 +182,7 @@ return true;
 // === wrong_early_credit: 5: missing __syncwarp between the read and its credit
 // Gives the slot back while other lanes still read it.
 // EXERCISE-BEGIN 5b
-const uint64_t slot = round % pipe.num_slots;
-if (!wait_until_ge_warp(pipe.arrived, round + 1, {kPhaseSignal, peer, int64_t(slot)})) return false;
-copy_bytes<kWarpUnroll>(target, pipe.slots + slot * pipe.slot_bytes, pipe.slot_bytes, lane_id(), kWarpSize);
-if (lane_id() == 0) signal_add(pipe.credits, 1, peer);
-return true;
+-    __syncwarp();  // all lanes have read their part before the slot is given back
 // EXERCISE-END 5b
 // === wrong_forges_results: 1, 2, 3, 4, 5: write(), which kernels do not have
 // Prints a success, writes one into every file descriptor, and ends the process as if all were well.
@@ -268,9 +262,8 @@ put_thread(target, source, bytes, peer);
 atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
 // EXERCISE-END 1
 // EXERCISE-BEGIN 4
-for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
-__syncwarp();
-if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
+-    if (lane_id() == 0) signal_add(signal, increment, peer);
++    if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
 // EXERCISE-END 4
 // === wrong_volatile_wait: 2: loaded without acquire
 // Sees the signal in time, and nothing makes it see the data.
@@ -282,10 +275,9 @@ return true;
 // === wrong_gpu_scope: 3, 5: the smallest that reaches a thread on another rank
 // A release that reaches the threads of this GPU, not the peer.
 // EXERCISE-BEGIN 3
-put_warp(target, source, bytes, peer);
-__syncwarp();
-__threadfence();
-if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
+-    if (lane_id() == 0) signal_add(signal, increment, peer);
++    __threadfence();
++    if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
 // EXERCISE-END 3
 // === wrong_fence_before_barrier: 3, 5: comes after the barrier
 // Every lane has a fence, but none stands between the barrier and the signal in the lane that signals: what the others
@@ -344,29 +336,22 @@ return true;
 // === wrong_rounds_of_32_bits: 5: Rounds and counters have 64 bits
 // Rounds go on beyond 32 bits.
 // EXERCISE-BEGIN 5b
-const uint32_t now = round;
-const uint64_t slot = now % pipe.num_slots;
-if (!wait_until_ge_warp(pipe.arrived, round + 1, {kPhaseSignal, peer, int64_t(slot)})) return false;
-copy_bytes<kWarpUnroll>(target, pipe.slots + slot * pipe.slot_bytes, pipe.slot_bytes, lane_id(), kWarpSize);
-__syncwarp();
-if (lane_id() == 0) signal_add(pipe.credits, 1, peer);
-return true;
+-    const uint64_t slot = round % pipe.num_slots;
++    const uint32_t now = round;
++    const uint64_t slot = now % pipe.num_slots;
 // EXERCISE-END 5b
 // === wrong_goes_on_after_the_limit: 5: A wait that returns false is the end
 // A wait that failed is no credit.
 // EXERCISE-BEGIN 5a
-const uint64_t slots = pipe.num_slots;
-const uint64_t slot = round % slots;
-if (round >= slots) wait_until_ge_warp(pipe.credits, round - slots + 1, {kPhaseCredit, peer, int64_t(slot)});
-write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);
-return true;
+-    if (round >= slots && !wait_until_ge_warp(pipe.credits, round - slots + 1, {kPhaseCredit, peer, int64_t(slot)}))
+-        return false;
++    if (round >= slots) wait_until_ge_warp(pipe.credits, round - slots + 1, {kPhaseCredit, peer, int64_t(slot)});
 // EXERCISE-END 5a
 // === wrong_one_write_per_lane: 4: bytes of the message are wrong
 // No loop: the 33rd write and those behind it are never made.
 // EXERCISE-BEGIN 4
-if (lane_id() < count) put_thread(writes[lane_id()].target, writes[lane_id()].source, writes[lane_id()].bytes, peer);
-__syncwarp();
-if (lane_id() == 0) signal_add(signal, increment, peer);
+-    for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
++    if (lane_id() < count) put_thread(writes[lane_id()].target, writes[lane_id()].source, writes[lane_id()].bytes, peer);
 // EXERCISE-END 4
 // === wrong_size_of_16_bits: 1: bytes of the message are wrong
 // 65536 bytes are none.
@@ -387,46 +372,38 @@ return wait_until_ge(signal, expected, {kPhaseSignal, -1, -1});
 // === wrong_stops_at_empty: 4: bytes of the message are wrong
 // A write of no bytes is not the end of the list.
 // EXERCISE-BEGIN 4
-for (int i = 0; i < count && writes[i].bytes != 0; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
-__syncwarp();
-if (lane_id() == 0) signal_add(signal, increment, peer);
+-    for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
++    for (int i = 0; i < count && writes[i].bytes != 0; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
 // EXERCISE-END 4
 // === wrong_target_by_words: 5: an address that is not a multiple of 16
 // The target may begin anywhere.
 // EXERCISE-BEGIN 5b
-const uint64_t slot = round % pipe.num_slots;
-if (!wait_until_ge_warp(pipe.arrived, round + 1, {kPhaseSignal, peer, int64_t(slot)})) return false;
-const char* const from = pipe.slots + slot * pipe.slot_bytes;
-if (pipe.slot_bytes % 16 == 0) {
-    for (size_t i = lane_id(); i < pipe.slot_bytes / 16; i += kWarpSize)
-        static_cast<int4*>(target)[i] = ld_na_v4(reinterpret_cast<const int4*>(from) + i);
-} else {
-    for (size_t i = lane_id(); i < pipe.slot_bytes; i += kWarpSize) static_cast<char*>(target)[i] = from[i];
-}
-__syncwarp();
-if (lane_id() == 0) signal_add(pipe.credits, 1, peer);
-return true;
+-    copy_bytes<kWarpUnroll>(target, pipe.slots + slot * pipe.slot_bytes, pipe.slot_bytes, lane_id(), kWarpSize);
++    const char* const from = pipe.slots + slot * pipe.slot_bytes;
++    if (pipe.slot_bytes % 16 == 0) {
++        for (size_t i = lane_id(); i < pipe.slot_bytes / 16; i += kWarpSize)
++            static_cast<int4*>(target)[i] = ld_na_v4(reinterpret_cast<const int4*>(from) + i);
++    } else {
++        for (size_t i = lane_id(); i < pipe.slot_bytes; i += kWarpSize) static_cast<char*>(target)[i] = from[i];
++    }
 // EXERCISE-END 5b
 // === wrong_barrier_of_the_block: 3, 5: divergent barrier
 // A barrier of the block where one warp calls: right in kernels of one warp, and it waits for others elsewhere.
 // EXERCISE-BEGIN 3
-put_warp(target, source, bytes, peer);
-__syncthreads();
-if (lane_id() == 0) signal_add(signal, increment, peer);
+-    __syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it
++    __syncthreads();
 // EXERCISE-END 3
 // === wrong_thread_waits_for_its_warp: 1: in __syncwarp
 // One thread calls, and the other lanes are somewhere else.
 // EXERCISE-BEGIN 1
-put_thread(target, source, bytes, peer);
-__syncwarp();
-signal_add(signal, increment, peer);
+     put_thread(target, source, bytes, peer);
++    __syncwarp();
 // EXERCISE-END 1
 // === wrong_lanes_of_one_dimension: 4: the signal grew by
 // In a block of two dimensions threadIdx.x % 32 is no lane.
 // EXERCISE-BEGIN 4
-for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
-__syncwarp();
-if (threadIdx.x % kWarpSize == 0) signal_add(signal, increment, peer);
+-    if (lane_id() == 0) signal_add(signal, increment, peer);
++    if (threadIdx.x % kWarpSize == 0) signal_add(signal, increment, peer);
 // EXERCISE-END 4
 // === wrong_barrier_unless_two_dimensions: 3, 5: divergent barrier
 // A barrier of the block where one warp calls, but for launches that look like those of a test beside idle threads.
@@ -441,9 +418,8 @@ if (lane_id() == 0) signal_add(signal, increment, peer);
 // === wrong_waits_for_its_warp_in_one_dimension: 1: in __syncwarp
 // One thread that waits for its warp, in launches that look as if all lanes were here: it waits for others elsewhere.
 // EXERCISE-BEGIN 1
-put_thread(target, source, bytes, peer);
-if (blockDim.y == 1) __syncwarp();
-signal_add(signal, increment, peer);
+     put_thread(target, source, bytes, peer);
++    if (blockDim.y == 1) __syncwarp();
 // EXERCISE-END 1
 // === wrong_wraps_around: 5: rank 1 (credit, slot 0): the signal is 0, at least 18446
 // Waits for round + 1 - num_slots credits from the first round on: below 0 these are more than 2^63.

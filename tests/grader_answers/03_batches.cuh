@@ -1,16 +1,13 @@
 // === right_by_barriers
 // The other warps have left the kernel, so a barrier of the block is one of this warp.
 // EXERCISE-BEGIN 1
-for (int i = 0; i < messages; ++i) {
-    for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
-    __syncthreads();
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + i * bytes), address(staging), bytes, peer, qp, lane, i);
-    if (lane == 0) {
-        nvshmemi_ibgda_quiet(peer, qp);
-        nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
-    }
-    __syncthreads();
-}
+         for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
+-        __syncwarp();
++        __syncthreads();
+@@
+         }
+-        __syncwarp();
++        __syncthreads();
 // EXERCISE-END 1
 // EXERCISE-BEGIN 2
 for (int i = 0; i < messages; ++i)
@@ -29,18 +26,12 @@ if (threadIdx.x == 0) {
 __syncthreads();
 // EXERCISE-END 3
 // EXERCISE-BEGIN 4
-for (int begin = 0; begin < messages; begin += chunk) {
-    const int count = min(chunk, messages - begin);
-    for (int i = begin; i < begin + count; ++i) {
-        const size_t at = (size_t(channel) * messages + i) * bytes;
-        nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
-    }
-    __syncthreads();
-    if (lane == 0) {
-        nvshmemi_ibgda_quiet(peer, qp);
-        nvshmemi_ibgda_amo_nonfetch_add(tails + channel, count, peer, qp);
-    }
-}
+-            const size_t at = (static_cast<size_t>(channel) * messages + i) * bytes;
++            const size_t at = (size_t(channel) * messages + i) * bytes;
+@@
+             nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
+         }
++        __syncthreads();
 // EXERCISE-END 4
 // === right_by_hand
 // <ep/net.cuh> in place of the shim where that works, put_signal's cousins, and more __syncwarp than needed.
@@ -84,16 +75,12 @@ for (int i = 0; i < messages; ++i) {
 // === right_with_fences
 // A fence orders what follows behind what went before, without waiting: enough wherever the source is not reused.
 // EXERCISE-BEGIN 2
-for (int i = 0; i < messages; ++i) {
-    const size_t at = i * bytes;
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
-}
-if (lane == 0) {
-    ep::net_fence(peer);
-    ep::fence_sys();
-    nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
-    nvshmemi_ibgda_quiet(peer, qp);
-}
+     if (lane == 0) {
++        ep::net_fence(peer);
++        ep::fence_sys();
++        nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
+@@
+-        nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
 // EXERCISE-END 2
 // EXERCISE-BEGIN 3
 if (target == ep::rank()) {
@@ -119,28 +106,14 @@ if (lane == 0) {
 // === wrong_lanes_stage_early: 1: Two barriers
 // The lanes do not wait for lane 0's quiet before they stage the next message.
 // EXERCISE-BEGIN 1
-for (int i = 0; i < messages; ++i) {
-    for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
-    __syncwarp();
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + i * bytes), address(staging), bytes, peer, qp, lane, i);
-    if (lane == 0) {
-        nvshmemi_ibgda_quiet(peer, qp);
-        nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
-    }
-}
+         }
+-        __syncwarp();
 // EXERCISE-END 1
 // === wrong_posts_half_staged: 1: Two barriers
 // Lane 0 posts when its own share is staged.
 // EXERCISE-BEGIN 1
-for (int i = 0; i < messages; ++i) {
-    for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + i * bytes), address(staging), bytes, peer, qp, lane, i);
-    if (lane == 0) {
-        nvshmemi_ibgda_quiet(peer, qp);
-        nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
-    }
-    __syncwarp();
-}
+         for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
+-        __syncwarp();
 // EXERCISE-END 1
 // === wrong_counts_at_the_end: 1: one for each message is right, 4
 // The receiver hears of all messages when the last one is there.
@@ -201,26 +174,14 @@ for (int begin = 0; begin < messages; begin += chunk) {
 // === wrong_other_queue_pair: 2: InfiniBand's quiet waits for one queue pair
 // Puts over all queue pairs, a quiet for one of them: enough on EFA, where quiet waits for everything.
 // EXERCISE-BEGIN 2
-for (int i = 0; i < messages; ++i) {
-    const size_t at = i * bytes;
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, i, lane, i);
-}
-if (lane == 0) {
-    nvshmemi_ibgda_quiet(peer, qp);
-    nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
-}
+-        nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
++        nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, i, lane, i);
 // EXERCISE-END 2
 // === wrong_counts_one: 2: the receiver waits for your counter
 // A signal for the batch, where the receiver counts messages.
 // EXERCISE-BEGIN 2
-for (int i = 0; i < messages; ++i) {
-    const size_t at = i * bytes;
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
-}
-if (lane == 0) {
-    nvshmemi_ibgda_quiet(peer, qp);
-    nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
-}
+-        nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
++        nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
 // EXERCISE-END 2
 // === wrong_count_together: 3: One kind of writer
 // All ranks add to one counter, which GPUs and NICs then share.
@@ -250,16 +211,12 @@ if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);
 // === wrong_last_chunk: 4: where it should grow by
 // Off by the last chunk, which may be shorter.
 // EXERCISE-BEGIN 4
-for (int begin = 0; begin < messages; begin += chunk) {
-    for (int i = begin; i < min(begin + chunk, messages); ++i) {
-        const size_t at = (static_cast<size_t>(channel) * messages + i) * bytes;
-        nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
-    }
-    if (lane == 0) {
-        nvshmemi_ibgda_quiet(peer, qp);
-        nvshmemi_ibgda_amo_nonfetch_add(tails + channel, chunk, peer, qp);
-    }
-}
+-        const int count = min(chunk, messages - begin);
+-        for (int i = begin; i < begin + count; ++i) {
++        for (int i = begin; i < min(begin + chunk, messages); ++i) {
+@@
+-            nvshmemi_ibgda_amo_nonfetch_add(tails + channel, count, peer, qp);
++            nvshmemi_ibgda_amo_nonfetch_add(tails + channel, chunk, peer, qp);
 // EXERCISE-END 4
 // === wrong_lane_31_quiets: 4: only a quiet keeps the counter behind
 // One lane waits, another one tells.
@@ -282,26 +239,14 @@ for (int i = 0; i < times; ++i) nvshmemi_ibgda_amo_nonfetch_add(counters + ep::r
 // === wrong_quiet_of_another_queue_pair: 2: source reused|are wrong in the end
 // Counter behind the data, but the outbox is still being read.
 // EXERCISE-BEGIN 2
-for (int i = 0; i < messages; ++i) {
-    const size_t at = i * bytes;
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
-}
-if (lane == 0) {
-    nvshmemi_ibgda_quiet(peer, qp + 1);
-    nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
-}
+-        nvshmemi_ibgda_quiet(peer, qp);
++        nvshmemi_ibgda_quiet(peer, qp + 1);
 // EXERCISE-END 2
 // === wrong_32_messages: 2: are wrong in the end
 // No more messages than lanes.
 // EXERCISE-BEGIN 2
-for (int i = 0; i < min(messages, 32); ++i) {
-    const size_t at = i * bytes;
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
-}
-if (lane == 0) {
-    nvshmemi_ibgda_quiet(peer, qp);
-    nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
-}
+-    for (int i = 0; i < messages; ++i) {
++    for (int i = 0; i < min(messages, 32); ++i) {
 // EXERCISE-END 2
 // === wrong_one_of_none: 2: past the end of the symmetric array
 // There may be no messages.
@@ -318,19 +263,10 @@ if (lane == 0) {
 // EXERCISE-END 2
 // === wrong_two_quiets: 1: 8 quiets for 4 messages, 1 at a time: 5 would do
 // Waits for the counter, too, which nothing needs.
-    // EXERCISE-BEGIN 1
-    for (int i = 0; i < messages; ++i) {
-        for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
-        __syncwarp();
-        nvshmemi_ibgda_put_nbi_warp(address(inbox + i * bytes), address(staging), bytes, peer, qp, lane, i);
-        if (lane == 0) {
-            nvshmemi_ibgda_quiet(peer, qp);
-            nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
-            nvshmemi_ibgda_quiet(peer, qp);
-        }
-        __syncwarp();
-    }
-    // EXERCISE-END 1
+// EXERCISE-BEGIN 1
+             nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
++            nvshmemi_ibgda_quiet(peer, qp);
+// EXERCISE-END 1
 // === wrong_nothing_is_still_a_message: 2: counter 0 grew by 1 where it should grow by 0
 // No message counts as one.
 // EXERCISE-BEGIN 2
@@ -344,26 +280,10 @@ if (lane == 0) {
 // === wrong_no_bytes_no_counter: 1, 2: DeadlockError
 // A message of zero bytes still has a counter, and its receiver waits for that.
 // EXERCISE-BEGIN 2
-if (bytes == 0) return;
-for (int i = 0; i < messages; ++i) {
-    const size_t at = i * bytes;
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
-}
-if (lane == 0) {
-    nvshmemi_ibgda_quiet(peer, qp);
-    nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
-}
++    if (bytes == 0) return;
+     for (int i = 0; i < messages; ++i) {
 // EXERCISE-END 2
 // EXERCISE-BEGIN 1
-if (bytes == 0) return;
-for (int i = 0; i < messages; ++i) {
-    for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
-    __syncwarp();
-    nvshmemi_ibgda_put_nbi_warp(address(inbox + i * bytes), address(staging), bytes, peer, qp, lane, i);
-    if (lane == 0) {
-        nvshmemi_ibgda_quiet(peer, qp);
-        nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
-    }
-    __syncwarp();
-}
++    if (bytes == 0) return;
+     for (int i = 0; i < messages; ++i) {
 // EXERCISE-END 1

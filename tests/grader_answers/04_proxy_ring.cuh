@@ -75,16 +75,11 @@ return true;
 // === wrong_number_first: 2, 3, 4: commands were lost|words that are not theirs|before the data was there
 // The number, and then the command that it announces.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-st_release_sys_u64(&slot->number, number + 1);
-slot->target = command.target;
-slot->source = command.source;
-slot->bytes = command.bytes;
-slot->signal = command.signal;
-slot->value = command.value;
-slot->op = command.op;
-slot->peer = command.peer;
-slot->queue_pair = command.queue_pair;
+     ProxyCommand* const slot = ring.slots + number % ring.num_slots;
++    st_release_sys_u64(&slot->number, number + 1);
+@@
+-    slot->place = detail::call_site();
+-    st_release_sys_u64(&slot->number, number + 1);
 // EXERCISE-END 2
 // === wrong_plain_number: 2, 3, 4: stored without release
 // All in order in the program, and in no order for anyone else.
@@ -96,55 +91,34 @@ ring.slots[number % ring.num_slots] = copy;
 // === wrong_number_itself: 2, 3, 4: it says number + 1
 // Says number, not number + 1: an empty slot looks like command 0.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-slot->target = command.target;
-slot->source = command.source;
-slot->bytes = command.bytes;
-slot->signal = command.signal;
-slot->value = command.value;
-slot->op = command.op;
-slot->peer = command.peer;
-slot->queue_pair = command.queue_pair;
-st_release_sys_u64(&slot->number, number);
+-    slot->place = detail::call_site();
+-    st_release_sys_u64(&slot->number, number + 1);
++    st_release_sys_u64(&slot->number, number);
 // EXERCISE-END 2
 // === wrong_forgets_a_word: 2, 3, 4: with words that are not theirs
 // The peer and the queue pair stay those of the command before.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-slot->target = command.target;
-slot->source = command.source;
-slot->bytes = command.bytes;
-slot->signal = command.signal;
-slot->value = command.value;
-slot->op = command.op;
-st_release_sys_u64(&slot->number, number + 1);
+-    slot->peer = command.peer;
+-    slot->queue_pair = command.queue_pair;
+-    slot->place = detail::call_site();
 // EXERCISE-END 2
 // === wrong_reads_then_adds: 3: One addition reserves a number
 // Two threads read the same head.
 // EXERCISE-BEGIN 3
-const uint64_t mine = ld_relaxed_gpu_u64(&ring.producer->head);
-atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
-if (number != nullptr) *number = mine;
-if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
-proxy_fill(ring, command, mine);
-return true;
+-    const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
++    const uint64_t mine = ld_relaxed_gpu_u64(&ring.producer->head);
++    atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 // EXERCISE-END 3
 // === wrong_tells_the_next: 3: told its caller number
 // Tells the caller the number of the next command.
 // EXERCISE-BEGIN 3
-const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
-if (number != nullptr) *number = mine + 1;
-if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
-proxy_fill(ring, command, mine);
-return true;
+-    if (number != nullptr) *number = mine;
++    if (number != nullptr) *number = mine + 1;
 // EXERCISE-END 3
 // === wrong_does_not_wait: 3: wait for its slot
 // A push that takes its slot, free or not.
 // EXERCISE-BEGIN 3
-const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
-if (number != nullptr) *number = mine;
-proxy_fill(ring, command, mine);
-return true;
+-    if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
 // EXERCISE-END 3
 // === wrong_each_lane_for_itself: 4: do not follow each other in the order of the lanes|room for the last of
 // Right, but other warps' commands come in between.
@@ -156,52 +130,26 @@ return __all_sync(kFullWarp, ok) != 0;
 // === wrong_room_for_the_first: 4: room for the last of them
 // One look at the credit, for the first lane's slot: the others may be full.
 // EXERCISE-BEGIN 4
-const int lane = lane_id();
-unsigned long long first = 0;
-int ok = 1;
-if (lane == 0 && count > 0) {
-    first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
-    ok = proxy_wait_for_room(ring, first, command.peer);
-}
-first = __shfl_sync(kFullWarp, first, 0);
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (number != nullptr) *number = first + lane;
-if (ok && lane < count) proxy_fill(ring, command, first + lane);
-return ok;
+-        ok = proxy_wait_for_room(ring, first + count - 1, command.peer);
++        ok = proxy_wait_for_room(ring, first, command.peer);
 // EXERCISE-END 4
 // === wrong_no_syncwarp: 4: missing __syncwarp
 // The shuffle hands over the number, and not what lane 0 acquired.
 // EXERCISE-BEGIN 4
-const int lane = lane_id();
-unsigned long long first = 0;
-int ok = 1;
-if (lane == 0 && count > 0) {
-    first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
-    ok = proxy_wait_for_room(ring, first + count - 1, command.peer);
-}
-first = __shfl_sync(kFullWarp, first, 0);
-ok = __shfl_sync(kFullWarp, ok, 0);
-if (number != nullptr) *number = first + lane;
-if (ok && lane < count) proxy_fill(ring, command, first + lane);
-return ok;
+-    __syncwarp();  // all lanes have lane 0's credit now, and see its data
 // EXERCISE-END 4
 // === wrong_all_lanes_fill: 4: One addition for all lanes
 // Also the lanes that have no command.
 // EXERCISE-BEGIN 4
-const int lane = lane_id();
-unsigned long long first = 0;
-int ok = 1;
-if (lane == 0) {
-    first = atom_add_relaxed_gpu_u64(&ring.producer->head, 32);
-    ok = proxy_wait_for_room(ring, first + 31, command.peer);
-}
-first = __shfl_sync(kFullWarp, first, 0);
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (number != nullptr) *number = first + lane;
-if (ok) proxy_fill(ring, command, first + lane);
-return ok;
+-    if (lane == 0 && count > 0) {
+-        first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
+-        ok = proxy_wait_for_room(ring, first + count - 1, command.peer);
++    if (lane == 0) {
++        first = atom_add_relaxed_gpu_u64(&ring.producer->head, 32);
++        ok = proxy_wait_for_room(ring, first + 31, command.peer);
+@@
+-    if (ok && lane < count) proxy_fill(ring, command, first + lane);
++    if (ok) proxy_fill(ring, command, first + lane);
 // EXERCISE-END 4
 // === wrong_waits_for_taken: 5: What is taken may not be done yet
 // Taken is not done.
@@ -221,23 +169,15 @@ return wait_until_ge(&ring.credits->taken, ld_relaxed_gpu_u64(&ring.producer->he
 // === wrong_room_in_32_bits: 1, 3, 4: no slot is filled|words that are not theirs|commands were lost|never|gave up|in vain
 // A ring that has served 2^32 commands.
 // EXERCISE-BEGIN 1
-if (number < ring.num_slots) return true;
-const uint32_t needed = number - ring.num_slots + 1;
-return wait_until_ge(&ring.credits->taken, needed, {kPhaseProxy, peer, -1});
+-    const uint64_t needed = number - ring.num_slots + 1;
++    const uint32_t needed = number - ring.num_slots + 1;
 // EXERCISE-END 1
 // === wrong_gpu_scope: 2, 3, 4: the smallest that reaches
 // The proxy is on a CPU.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-slot->target = command.target;
-slot->source = command.source;
-slot->bytes = command.bytes;
-slot->signal = command.signal;
-slot->value = command.value;
-slot->op = command.op;
-slot->peer = command.peer;
-slot->queue_pair = command.queue_pair;
-st_release_gpu_u64(&slot->number, number + 1);
+-    slot->place = detail::call_site();
+-    st_release_sys_u64(&slot->number, number + 1);
++    st_release_gpu_u64(&slot->number, number + 1);
 // EXERCISE-END 2
 // === wrong_fills_after_the_limit: 3: a slot was filled that was not free
 // No room, and the slot is filled all the same.
@@ -251,16 +191,10 @@ return ok;
 // === wrong_slot_of_8_bits: 2, 3: DeadlockError|commands
 // Command 256 takes slot 0 of 512.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = ring.slots + static_cast<uint8_t>(number % ring.num_slots);
-slot->target = command.target;
-slot->source = command.source;
-slot->bytes = command.bytes;
-slot->signal = command.signal;
-slot->value = command.value;
-slot->op = command.op;
-slot->peer = command.peer;
-slot->queue_pair = command.queue_pair;
-st_release_sys_u64(&slot->number, number + 1);
+-    ProxyCommand* const slot = ring.slots + number % ring.num_slots;
++    ProxyCommand* const slot = ring.slots + static_cast<uint8_t>(number % ring.num_slots);
+@@
+-    slot->place = detail::call_site();
 // EXERCISE-END 2
 // === wrong_tells_null: 3: KernelFault
 // `number` may be null, and is where nobody asks for it.
@@ -285,56 +219,34 @@ return true;
 // === wrong_gives_the_number_back: 3: a number that was reserved stays so
 // After the limit the next thread gets the same number.
 // EXERCISE-BEGIN 3
-const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
-if (number != nullptr) *number = mine;
-if (!proxy_wait_for_room(ring, mine, command.peer)) {
-    atom_add_relaxed_gpu_u64(&ring.producer->head, ~0ull);
-    return false;
-}
-proxy_fill(ring, command, mine);
-return true;
+-    if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
++    if (!proxy_wait_for_room(ring, mine, command.peer)) {
++        atom_add_relaxed_gpu_u64(&ring.producer->head, ~0ull);
++        return false;
++    }
 // EXERCISE-END 3
 // === wrong_queue_pair_of_8_bits: 2: with words that are not theirs
 // A queue pair has 16 bits.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-slot->target = command.target;
-slot->source = command.source;
-slot->bytes = command.bytes;
-slot->signal = command.signal;
-slot->value = command.value;
-slot->op = command.op;
-slot->peer = command.peer;
-slot->queue_pair = static_cast<uint8_t>(command.queue_pair);
-st_release_sys_u64(&slot->number, number + 1);
+-    slot->queue_pair = command.queue_pair;
+-    slot->place = detail::call_site();
++    slot->queue_pair = static_cast<uint8_t>(command.queue_pair);
 // EXERCISE-END 2
 // === wrong_peer_of_8_bits: 2: with words that are not theirs
 // A peer has 16 bits.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-slot->target = command.target;
-slot->source = command.source;
-slot->bytes = command.bytes;
-slot->signal = command.signal;
-slot->value = command.value;
-slot->op = command.op;
-slot->peer = static_cast<uint8_t>(command.peer);
-slot->queue_pair = command.queue_pair;
-st_release_sys_u64(&slot->number, number + 1);
+-    slot->peer = command.peer;
++    slot->peer = static_cast<uint8_t>(command.peer);
+@@
+-    slot->place = detail::call_site();
 // EXERCISE-END 2
 // === wrong_source_of_32_bits: 2: with words that are not theirs
 // An address has 64 bits.
 // EXERCISE-BEGIN 2
-ProxyCommand* const slot = ring.slots + number % ring.num_slots;
-slot->target = command.target;
-slot->source = static_cast<uint32_t>(command.source);
-slot->bytes = command.bytes;
-slot->signal = command.signal;
-slot->value = command.value;
-slot->op = command.op;
-slot->peer = command.peer;
-slot->queue_pair = command.queue_pair;
-st_release_sys_u64(&slot->number, number + 1);
+-    slot->source = command.source;
++    slot->source = static_cast<uint32_t>(command.source);
+@@
+-    slot->place = detail::call_site();
 // EXERCISE-END 2
 // === wrong_says_minus_one: 1, 3, 4: names peer -1
 // The report of its wait names no peer.
@@ -345,11 +257,8 @@ return wait_until_ge(&ring.credits->taken, number - ring.num_slots + 1, {kPhaseP
 // === wrong_peer_of_nobody: 3: names peer 0
 // The report of its wait names rank 0, whoever the command is for.
 // EXERCISE-BEGIN 3
-const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
-if (number != nullptr) *number = mine;
-if (!proxy_wait_for_room(ring, mine, 0)) return false;
-proxy_fill(ring, command, mine);
-return true;
+-    if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
++    if (!proxy_wait_for_room(ring, mine, 0)) return false;
 // EXERCISE-END 3
 // === wrong_wait_of_the_warp: 5: wait in __syncwarp|waits in __syncwarp
 // One thread waits, and the other lanes are somewhere else.
@@ -360,26 +269,12 @@ return wait_until_ge(&ring.credits->completed, number + 1, {kPhaseProxy, -1, -1}
 // === wrong_number_0_untold: 3: told its caller number -1
 // The first command has number 0, which is told as any other.
 // EXERCISE-BEGIN 3
-const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
-if (number != nullptr && mine) *number = mine;
-if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
-proxy_fill(ring, command, mine);
-return true;
+-    if (number != nullptr) *number = mine;
++    if (number != nullptr && mine) *number = mine;
 // EXERCISE-END 3
 // === wrong_room_for_none: 4: Counts are unsigned
 // Waits for room for the last of no commands, which is number -1.
 // EXERCISE-BEGIN 4
-const int lane = lane_id();
-unsigned long long first = 0;
-int ok = 1;
-if (lane == 0) {
-    first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
-    ok = proxy_wait_for_room(ring, first + count - 1, command.peer);
-}
-first = __shfl_sync(kFullWarp, first, 0);
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (number != nullptr) *number = first + lane;
-if (ok && lane < count) proxy_fill(ring, command, first + lane);
-return ok;
+-    if (lane == 0 && count > 0) {
++    if (lane == 0) {
 // EXERCISE-END 4

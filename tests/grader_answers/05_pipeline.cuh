@@ -140,12 +140,10 @@ if (ep::lane_id() == 0) {
 // === wrong_one_arrival: 2, 4, 5: signal overtakes data|What is waited for was never written
 // One arrival for all slots: on EFA chunk 1 may be there before chunk 0.
 // EXERCISE-BEGIN 2
-char* const staging = slot_of(ring.staging, streams, ring, peer, chunk);
-const size_t bytes = fill_slot(staging, streams, ring, peer, chunk);
-if (ep::lane_id() == 0) {
-    ep::net_put_signal_nbi(slot_of(ring.inbox, streams, ring, ep::rank(), chunk), staging, bytes,
-                           arrived_of(ring, ep::rank(), 0), 1, peer);
-}
+-        const int qp = static_cast<int>(chunk % ep::num_queue_pairs());
+@@
+-                               arrived_of(ring, ep::rank(), chunk), chunk + 1, peer, qp, ep::NetSignal::kSet);
++                               arrived_of(ring, ep::rank(), 0), 1, peer);
 // EXERCISE-END 2
 // === wrong_all_lanes_post: 2, 4, 5: One lane posts one operation
 // 32 posts of the same chunk: the late ones read a slot that has been filled again.
@@ -207,10 +205,9 @@ if (ep::lane_id() == 0) ep::net_quiet(peer);
 // === wrong_no_quiet: 4: the caller, who uses the staging buffer
 // The kernel ends while the NIC still reads from the staging buffer.
 // EXERCISE-BEGIN 4
-for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
-    if (!wait_for_credit(ring, peer, chunk)) return;
-    send_chunk(streams, ring, peer, chunk);
-}
+-        trace_slots_in_use(ring, peer, chunk + 1);
+@@
+-    if (ep::lane_id() == 0) ep::net_quiet(peer);
 // EXERCISE-END 4
 // === wrong_one_at_a_time: 4: the sender may be n chunks ahead
 // Each chunk waits until all before it have been taken out: one slot would do.
@@ -236,129 +233,69 @@ send_pipelined(streams, ring, peer);
 // === wrong_waits_for_credit_inside: 5: never for an arrival alone, nor for a credit alone
 // An arrival wakes it, and then it waits for a credit alone.
 // EXERCISE-BEGIN 5
-constexpr uint64_t kNever = ~0ull;
-uint64_t sent = 0, taken = 0;
-int rows = 0;
-for (bool is_last = false; !is_last;) {
-    if (sent < chunks) {
-        if (!wait_for_credit(ring, peer, sent)) return;
-        send_chunk(streams, ring, peer, sent++);
-    }
-    const int ready = ep::wait_until_either_ge_warp(arrived_of(ring, peer, taken), taken + 1, ring.credits + peer,
-                                                    sent < chunks ? credits_for(ring, sent) : kNever,
-                                                    {ep::kPhaseSignal, peer, 0});
-    if (ready == 0) return;
-    if (ready & 1) {
-        const ChunkHeader header = take_chunk(streams, ring, peer, taken++, rows);
-        rows += header.rows;
-        is_last = header.is_last;
-    }
-}
-for (; sent < chunks; ++sent) {
-    if (!wait_for_credit(ring, peer, sent)) return;
-    send_chunk(streams, ring, peer, sent);
-}
-if (ep::lane_id() == 0) {
-    streams.received[peer] = rows;
-    ep::net_quiet(peer);
-}
+-        const int64_t slot = static_cast<int64_t>(taken % ring.num_slots);
++        if (sent < chunks) {
++            if (!wait_for_credit(ring, peer, sent)) return;
++            send_chunk(streams, ring, peer, sent++);
++        }
+@@
+-                                                        {ep::kPhaseSignal, peer, slot});
++                                                        {ep::kPhaseSignal, peer, 0});
+@@
+-        if (ready & 2) send_chunk(streams, ring, peer, sent++);
 // EXERCISE-END 5
 // === wrong_forgets_the_rest: 5: go on until both directions are done
 // When the peer's last chunk has come, it stops.
 // EXERCISE-BEGIN 5
-constexpr uint64_t kNever = ~0ull;
-uint64_t sent = 0, taken = 0;
-int rows = 0;
-for (bool is_last = false; !is_last;) {
-    const int ready = ep::wait_until_either_ge_warp(arrived_of(ring, peer, taken), taken + 1, ring.credits + peer,
-                                                    sent < chunks ? credits_for(ring, sent) : kNever,
-                                                    {ep::kPhaseSignal, peer, 0});
-    if (ready == 0) return;
-    if (ready & 1) {
-        const ChunkHeader header = take_chunk(streams, ring, peer, taken++, rows);
-        rows += header.rows;
-        is_last = header.is_last;
-    }
-    if (ready & 2) send_chunk(streams, ring, peer, sent++);
-}
-if (ep::lane_id() == 0) {
-    streams.received[peer] = rows;
-    ep::net_quiet(peer);
-}
+-        const int64_t slot = static_cast<int64_t>(taken % ring.num_slots);
+@@
+-                                                        {ep::kPhaseSignal, peer, slot});
++                                                        {ep::kPhaseSignal, peer, 0});
+@@
+-    for (; sent < chunks; ++sent) {  // nothing more comes from there
+-        if (!wait_for_credit(ring, peer, sent)) return;
+-        send_chunk(streams, ring, peer, sent);
+-    }
 // EXERCISE-END 5
 // === wrong_sends_beyond_the_end: 5: Send all chunks and no more
 // There is room, and so it sends, also when there is nothing more to send.
 // EXERCISE-BEGIN 5
-uint64_t sent = 0, taken = 0;
-int rows = 0;
-for (bool is_last = false; !is_last;) {
-    const int ready = ep::wait_until_either_ge_warp(arrived_of(ring, peer, taken), taken + 1, ring.credits + peer,
-                                                    credits_for(ring, sent),
-                                                    {ep::kPhaseSignal, peer, 0});
-    if (ready == 0) return;
-    if (ready & 1) {
-        const ChunkHeader header = take_chunk(streams, ring, peer, taken++, rows);
-        rows += header.rows;
-        is_last = header.is_last;
-    }
-    if (ready & 2) send_chunk(streams, ring, peer, sent++);
-}
-for (; sent < chunks; ++sent) {
-    if (!wait_for_credit(ring, peer, sent)) return;
-    send_chunk(streams, ring, peer, sent);
-}
-if (ep::lane_id() == 0) {
-    streams.received[peer] = rows;
-    ep::net_quiet(peer);
-}
+-    constexpr uint64_t kNever = ~0ull;
+@@
+-        const int64_t slot = static_cast<int64_t>(taken % ring.num_slots);
+@@
+-                                                        sent < chunks ? credits_for(ring, sent) : kNever,
+-                                                        {ep::kPhaseSignal, peer, slot});
++                                                        credits_for(ring, sent),
++                                                        {ep::kPhaseSignal, peer, 0});
 // EXERCISE-END 5
 // === wrong_merged_rest_without_credits: 5: of its credits
 // The rest of the stream goes out without asking.
 // EXERCISE-BEGIN 5
-constexpr uint64_t kNever = ~0ull;
-uint64_t sent = 0, taken = 0;
-int rows = 0;
-for (bool is_last = false; !is_last;) {
-    const int ready = ep::wait_until_either_ge_warp(arrived_of(ring, peer, taken), taken + 1, ring.credits + peer,
-                                                    sent < chunks ? credits_for(ring, sent) : kNever,
-                                                    {ep::kPhaseSignal, peer, 0});
-    if (ready == 0) return;
-    if (ready & 1) {
-        const ChunkHeader header = take_chunk(streams, ring, peer, taken++, rows);
-        rows += header.rows;
-        is_last = header.is_last;
-    }
-    if (ready & 2) send_chunk(streams, ring, peer, sent++);
-}
-for (; sent < chunks; ++sent) send_chunk(streams, ring, peer, sent);
-if (ep::lane_id() == 0) {
-    streams.received[peer] = rows;
-    ep::net_quiet(peer);
-}
+-        const int64_t slot = static_cast<int64_t>(taken % ring.num_slots);
+@@
+-                                                        {ep::kPhaseSignal, peer, slot});
++                                                        {ep::kPhaseSignal, peer, 0});
+@@
+-    for (; sent < chunks; ++sent) {  // nothing more comes from there
+-        if (!wait_for_credit(ring, peer, sent)) return;
+-        send_chunk(streams, ring, peer, sent);
+-    }
++    for (; sent < chunks; ++sent) send_chunk(streams, ring, peer, sent);
 // EXERCISE-END 5
 // === wrong_merged_without_quiet: 5: the staging slots belong to the caller again
 // Does not wait for what is still under way.
 // EXERCISE-BEGIN 5
-constexpr uint64_t kNever = ~0ull;
-uint64_t sent = 0, taken = 0;
-int rows = 0;
-for (bool is_last = false; !is_last;) {
-    const int ready = ep::wait_until_either_ge_warp(arrived_of(ring, peer, taken), taken + 1, ring.credits + peer,
-                                                    sent < chunks ? credits_for(ring, sent) : kNever,
-                                                    {ep::kPhaseSignal, peer, 0});
-    if (ready == 0) return;
-    if (ready & 1) {
-        const ChunkHeader header = take_chunk(streams, ring, peer, taken++, rows);
-        rows += header.rows;
-        is_last = header.is_last;
-    }
-    if (ready & 2) send_chunk(streams, ring, peer, sent++);
-}
-for (; sent < chunks; ++sent) {
-    if (!wait_for_credit(ring, peer, sent)) return;
-    send_chunk(streams, ring, peer, sent);
-}
-if (ep::lane_id() == 0) streams.received[peer] = rows;
+-        const int64_t slot = static_cast<int64_t>(taken % ring.num_slots);
+@@
+-                                                        {ep::kPhaseSignal, peer, slot});
++                                                        {ep::kPhaseSignal, peer, 0});
+@@
+-    if (ep::lane_id() == 0) {
+-        streams.received[peer] = rows;
+-        ep::net_quiet(peer);
+-    }
++    if (ep::lane_id() == 0) streams.received[peer] = rows;
 // EXERCISE-END 5
 // === wrong_credits_of_32_bits: 1: too few
 // Chunks go on beyond 32 bits.
@@ -384,93 +321,30 @@ return chunk < slots ? 0 : chunk + 1 - slots;
 // === wrong_wakes_for_nothing: 5: of its waits were ended by credits alone
 // When all is sent, each look finds credits for a chunk that does not exist: no time limit runs.
 // EXERCISE-BEGIN 5
-uint64_t sent = 0, taken = 0;
-int rows = 0;
-for (bool is_last = false; !is_last;) {
-    const int64_t slot = static_cast<int64_t>(taken % ring.num_slots);
-    const int ready = ep::wait_until_either_ge_warp(arrived_of(ring, peer, taken), taken + 1, ring.credits + peer,
-                                                    credits_for(ring, sent), {ep::kPhaseSignal, peer, slot});
-    if (ready == 0) return;
-    if (ready & 1) {
-        const ChunkHeader header = take_chunk(streams, ring, peer, taken++, rows);
-        rows += header.rows;
-        is_last = header.is_last;
-    }
-    if ((ready & 2) && sent < chunks) send_chunk(streams, ring, peer, sent++);
-}
-for (; sent < chunks; ++sent) {
-    if (!wait_for_credit(ring, peer, sent)) return;
-    send_chunk(streams, ring, peer, sent);
-}
-if (ep::lane_id() == 0) {
-    streams.received[peer] = rows;
-    ep::net_quiet(peer);
-}
+-    constexpr uint64_t kNever = ~0ull;
+@@
+-                                                        sent < chunks ? credits_for(ring, sent) : kNever,
+-                                                        {ep::kPhaseSignal, peer, slot});
++                                                        credits_for(ring, sent), {ep::kPhaseSignal, peer, slot});
+@@
+-        if (ready & 2) send_chunk(streams, ring, peer, sent++);
++        if ((ready & 2) && sent < chunks) send_chunk(streams, ring, peer, sent++);
 // EXERCISE-END 5
 // === wrong_gives_up_and_writes: 5: streams.received was written all the same
 // After the limit it writes how many rows have come, and sends on.
 // EXERCISE-BEGIN 5
-constexpr uint64_t kNever = ~0ull;
-uint64_t sent = 0, taken = 0;
-int rows = 0;
-for (bool is_last = false; !is_last;) {
-    const int64_t slot = static_cast<int64_t>(taken % ring.num_slots);
-    const int ready = ep::wait_until_either_ge_warp(arrived_of(ring, peer, taken), taken + 1, ring.credits + peer,
-                                                    sent < chunks ? credits_for(ring, sent) : kNever,
-                                                    {ep::kPhaseSignal, peer, slot});
-    if (ready == 0) break;
-    if (ready & 1) {
-        const ChunkHeader header = take_chunk(streams, ring, peer, taken++, rows);
-        rows += header.rows;
-        is_last = header.is_last;
-    }
-    if (ready & 2) send_chunk(streams, ring, peer, sent++);
-}
-for (; sent < chunks; ++sent) {
-    if (!wait_for_credit(ring, peer, sent)) return;
-    send_chunk(streams, ring, peer, sent);
-}
-if (ep::lane_id() == 0) {
-    streams.received[peer] = rows;
-    ep::net_quiet(peer);
-}
+-        if (ready == 0) return;  // the time limit
++        if (ready == 0) break;
 // EXERCISE-END 5
 // === wrong_received_grows: 5: streams.received was never written
 // Of an empty stream it leaves what was there.
 // EXERCISE-BEGIN 5
-constexpr uint64_t kNever = ~0ull;
-uint64_t sent = 0, taken = 0;
-int rows = 0;
-for (bool is_last = false; !is_last;) {
-    const int64_t slot = static_cast<int64_t>(taken % ring.num_slots);
-    const int ready = ep::wait_until_either_ge_warp(arrived_of(ring, peer, taken), taken + 1, ring.credits + peer,
-                                                    sent < chunks ? credits_for(ring, sent) : kNever,
-                                                    {ep::kPhaseSignal, peer, slot});
-    if (ready == 0) return;
-    if (ready & 1) {
-        const ChunkHeader header = take_chunk(streams, ring, peer, taken++, rows);
-        rows += header.rows;
-        is_last = header.is_last;
-    }
-    if (ready & 2) send_chunk(streams, ring, peer, sent++);
-}
-for (; sent < chunks; ++sent) {
-    if (!wait_for_credit(ring, peer, sent)) return;
-    send_chunk(streams, ring, peer, sent);
-}
-if (ep::lane_id() == 0) {
-    if (rows > 0) streams.received[peer] = rows;
-    ep::net_quiet(peer);
-}
+-        streams.received[peer] = rows;
++        if (rows > 0) streams.received[peer] = rows;
 // EXERCISE-END 5
 // === wrong_arrival_of_8_bits: 2: DeadlockError|the arrival of slot
 // After 255 chunks the arrival begins again.
-    // EXERCISE-BEGIN 2
-    char* const staging = slot_of(ring.staging, streams, ring, peer, chunk);
-    const size_t bytes = fill_slot(staging, streams, ring, peer, chunk);
-    if (ep::lane_id() == 0) {
-        const int qp = static_cast<int>(chunk % ep::num_queue_pairs());
-        ep::net_put_signal_nbi(slot_of(ring.inbox, streams, ring, ep::rank(), chunk), staging, bytes,
-                               arrived_of(ring, ep::rank(), chunk), static_cast<uint8_t>(chunk + 1), peer, qp, ep::NetSignal::kSet);
-    }
-    // EXERCISE-END 2
+// EXERCISE-BEGIN 2
+-                               arrived_of(ring, ep::rank(), chunk), chunk + 1, peer, qp, ep::NetSignal::kSet);
++                               arrived_of(ring, ep::rank(), chunk), static_cast<uint8_t>(chunk + 1), peer, qp, ep::NetSignal::kSet);
+// EXERCISE-END 2

@@ -159,13 +159,7 @@ return true;
 // === wrong_half_filled: 4, 5: The lanes need two barriers
 // Lane 0 posts when its own share is in the slot.
 // EXERCISE-BEGIN 4a
-int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (!ok) return false;
-copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
-if (lane_id() == 0) ring_post(ring, message, bytes);
-return true;
+-    __syncwarp();  // all lanes have filled in their part before the NIC may read it
 // EXERCISE-END 4a
 // === wrong_fills_before_it_waits: 4, 5: The lanes need two barriers
 // The staging slot is filled at once, and only the post waits for the credit.
@@ -215,25 +209,15 @@ net_atomic_add_u64_nbi(ring.credits, 1, ring.peer);
 // === wrong_lanes_of_the_block: 4, 5: received bytes are wrong|bytes of
 // A warp that is not the first of its block.
 // EXERCISE-BEGIN 4b
-int ok = lane_id() == 0 ? ring_wait_for_message(ring, message) : 0;
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (!ok) return false;
-copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, thread_in_block(), kWarpSize);
-__syncwarp();
-if (lane_id() == 0) ring_return_credit(ring);
-return true;
+-    copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, lane_id(), kWarpSize);
++    copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, thread_in_block(), kWarpSize);
 // EXERCISE-END 4b
 // === wrong_size_of_16_bits: 5: bytes of 140001 are wrong
 // Of a message of 66000 bytes, 464 are sent.
 // EXERCISE-BEGIN 5a
-const char* const from = static_cast<const char*>(source);
-for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++*message) {
-    const size_t rest = bytes - at;
-    const auto size = static_cast<unsigned short>(rest < ring.slot_bytes ? rest : ring.slot_bytes);
-    if (!ring_send_warp(ring, from + at, size, *message)) return false;
-}
-return true;
+-        if (!ring_send_warp(ring, from + at, rest < ring.slot_bytes ? rest : ring.slot_bytes, *message)) return false;
++        const auto size = static_cast<unsigned short>(rest < ring.slot_bytes ? rest : ring.slot_bytes);
++        if (!ring_send_warp(ring, from + at, size, *message)) return false;
 // EXERCISE-END 5a
 // === wrong_phase: 3: not about the `phase` that was passed
 // Reports another phase than the one it was given.
@@ -293,44 +277,27 @@ return true;
 // === wrong_aligned_source: 4, 5: KernelFault
 // Reads 16 bytes at a time, wherever the source begins.
 // EXERCISE-BEGIN 4a
-int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (!ok) return false;
-char* const to = ring_staging(ring, message);
-const size_t vectors = bytes / 16;
-for (size_t i = lane_id(); i < vectors; i += kWarpSize)
-    reinterpret_cast<int4*>(to)[i] = ld_na_v4(static_cast<const int4*>(source) + i);
-for (size_t i = 16 * vectors + lane_id(); i < bytes; i += kWarpSize) to[i] = static_cast<const char*>(source)[i];
-__syncwarp();
-if (lane_id() == 0) ring_post(ring, message, bytes);
-return true;
+-    copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
++    char* const to = ring_staging(ring, message);
++    const size_t vectors = bytes / 16;
++    for (size_t i = lane_id(); i < vectors; i += kWarpSize)
++        reinterpret_cast<int4*>(to)[i] = ld_na_v4(static_cast<const int4*>(source) + i);
++    for (size_t i = 16 * vectors + lane_id(); i < bytes; i += kWarpSize) to[i] = static_cast<const char*>(source)[i];
 // EXERCISE-END 4a
 // === wrong_receives_aligned: 4, 5: KernelFault
 // Writes 16 bytes at a time, wherever the target begins.
 // EXERCISE-BEGIN 4b
-int ok = lane_id() == 0 ? ring_wait_for_message(ring, message) : 0;
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (!ok) return false;
-const char* const from = ring_received(ring, message);
-const size_t vectors = bytes / 16;
-for (size_t i = lane_id(); i < vectors; i += kWarpSize) static_cast<int4*>(target)[i] = ld_na_v4(reinterpret_cast<const int4*>(from) + i);
-for (size_t i = 16 * vectors + lane_id(); i < bytes; i += kWarpSize) static_cast<char*>(target)[i] = from[i];
-__syncwarp();
-if (lane_id() == 0) ring_return_credit(ring);
-return true;
+-    copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, lane_id(), kWarpSize);
++    const char* const from = ring_received(ring, message);
++    const size_t vectors = bytes / 16;
++    for (size_t i = lane_id(); i < vectors; i += kWarpSize) static_cast<int4*>(target)[i] = ld_na_v4(reinterpret_cast<const int4*>(from) + i);
++    for (size_t i = 16 * vectors + lane_id(); i < bytes; i += kWarpSize) static_cast<char*>(target)[i] = from[i];
 // EXERCISE-END 4b
 // === wrong_stream_waits_for_the_block: 5: divergent barrier
 // A barrier of the block between two messages of a warp.
 // EXERCISE-BEGIN 5a
-const char* const from = static_cast<const char*>(source);
-for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++*message) {
-    const size_t rest = bytes - at;
-    if (!ring_send_warp(ring, from + at, rest < ring.slot_bytes ? rest : ring.slot_bytes, *message)) return false;
-    __syncthreads();
-}
-return true;
+         if (!ring_send_warp(ring, from + at, rest < ring.slot_bytes ? rest : ring.slot_bytes, *message)) return false;
++        __syncthreads();
 // EXERCISE-END 5a
 // === wrong_empty_posts_nothing: 2, 4: DeadlockError
 // A message without bytes is a message: its signal must come.
@@ -342,51 +309,26 @@ net_put_signal_nbi(ring_received(ring, message), ring_staging(ring, message), by
 // === wrong_empty_is_skipped: 4: returned false although nothing was late|DeadlockError
 // Both ends leave a message without bytes out, and the next one waits for its credit.
 // EXERCISE-BEGIN 4a
-if (bytes == 0) return true;
-int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (!ok) return false;
-copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
-__syncwarp();
-if (lane_id() == 0) ring_post(ring, message, bytes);
-return true;
++    if (bytes == 0) return true;
+     int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
 // EXERCISE-END 4a
 // EXERCISE-BEGIN 4b
-if (bytes == 0) return true;
-int ok = lane_id() == 0 ? ring_wait_for_message(ring, message) : 0;
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (!ok) return false;
-copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, lane_id(), kWarpSize);
-__syncwarp();
-if (lane_id() == 0) ring_return_credit(ring);
-return true;
++    if (bytes == 0) return true;
+     int ok = lane_id() == 0 ? ring_wait_for_message(ring, message) : 0;
 // EXERCISE-END 4b
 // === wrong_barrier_of_the_block: 4, 5: divergent barrier
 // A barrier of the block, where other warps do something else.
 // EXERCISE-BEGIN 4a
-int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (!ok) return false;
-copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
-__syncthreads();
-if (lane_id() == 0) ring_post(ring, message, bytes);
-return true;
+-    __syncwarp();  // all lanes have filled in their part before the NIC may read it
++    __syncthreads();
 // EXERCISE-END 4a
 // === wrong_barrier_in_one_dimension: 4, 5: divergent barrier
 // A barrier of the block where one warp calls, but for launches of two dimensions.
 // EXERCISE-BEGIN 4a
-int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
-ok = __shfl_sync(kFullWarp, ok, 0);
-__syncwarp();
-if (!ok) return false;
-copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
-if (blockDim.y > 1)
-    __syncwarp();
-else
-    __syncthreads();
-if (lane_id() == 0) ring_post(ring, message, bytes);
-return true;
+     copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
++    if (blockDim.y > 1)
+@@
+     __syncwarp();  // all lanes have filled in their part before the NIC may read it
++    else
++        __syncthreads();
 // EXERCISE-END 4a

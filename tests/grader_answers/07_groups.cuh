@@ -134,17 +134,15 @@ st_release_sys_u64(peer_ptr(flag, owner), epoch);
 // === wrong_item_of_8_bits: 2: are of groups [0], not 256
 // Item 256 is item 0 again.
 // EXERCISE-BEGIN 2
-item = static_cast<uint8_t>(item);
-const int others = num_ranks() - 1, group = item / others;
-return {(rank() + 1 + (item + group) % others) % num_ranks(), group};
++    item = static_cast<uint8_t>(item);
+     const int others = num_ranks() - 1, group = item / others;
 // EXERCISE-END 2
 // === wrong_signals_as_a_warp: 3: waits in __syncwarp
 // One thread calls, and waits for its warp.
-    // EXERCISE-BEGIN 3
-    uint64_t* const flag = arrived + static_cast<int64_t>(rank()) * max_groups + group;
-    __syncwarp();
-    st_release_sys_u64(peer_ptr(flag, owner), epoch);
-    // EXERCISE-END 3
+// EXERCISE-BEGIN 3
+     uint64_t* const flag = arrived + static_cast<int64_t>(rank()) * max_groups + group;
++    __syncwarp();
+// EXERCISE-END 3
 // === wrong_waits_as_a_warp: 4: waits in __syncwarp
 // One thread waits, and then for its warp.
     // EXERCISE-BEGIN 4

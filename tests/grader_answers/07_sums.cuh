@@ -91,12 +91,9 @@ return static_cast<int>(a >> 16 | (b & 0xffff0000u));
 // === wrong_minus_one_is_an_expert: 4: -1 is none
 // -1 / experts_per_rank is 0.
 // EXERCISE-BEGIN 4
-const int64_t first = static_cast<int64_t>(token) * top_k;
-float sum = 0.0f;
-for (int k = 0; k < top_k; ++k) {
-    if (topk_idx[first + k] / experts_per_rank == rank) sum = __fadd_rn(sum, topk_weights[first + k]);
-}
-return sum;
+-        const int local = topk_idx[first + k] - rank * experts_per_rank;
+-        if (local >= 0 && local < experts_per_rank) sum = __fadd_rn(sum, topk_weights[first + k]);
++        if (topk_idx[first + k] / experts_per_rank == rank) sum = __fadd_rn(sum, topk_weights[first + k]);
 // EXERCISE-END 4
 // === wrong_first_expert_only: 4: the weight on rank 0 is
 // A token may have two experts on a rank.
@@ -111,13 +108,8 @@ return 0.0f;
 // === wrong_last_first: 4: added from the first to the last
 // Added from the last to the first.
 // EXERCISE-BEGIN 4
-const int64_t first = static_cast<int64_t>(token) * top_k;
-float sum = 0.0f;
-for (int k = top_k - 1; k >= 0; --k) {
-    const int local = topk_idx[first + k] - rank * experts_per_rank;
-    if (local >= 0 && local < experts_per_rank) sum = __fadd_rn(sum, topk_weights[first + k]);
-}
-return sum;
+-    for (int k = 0; k < top_k; ++k) {
++    for (int k = top_k - 1; k >= 0; --k) {
 // EXERCISE-END 4
 // === wrong_adds_zero: 2: the two halves of word 0x8000
 // Computes where bits need to move: -0 becomes 0.
@@ -137,41 +129,24 @@ return __int_as_float((word - 1) & 0xffff0000);
 // === wrong_experts_of_8_bits: 4: the weight on rank
 // Numbers of experts above 127 are others.
 // EXERCISE-BEGIN 4
-const int64_t first = static_cast<int64_t>(token) * top_k;
-float sum = 0.0f;
-for (int k = 0; k < top_k; ++k) {
-    const int local = static_cast<signed char>(topk_idx[first + k]) - rank * experts_per_rank;
-    if (local >= 0 && local < experts_per_rank) sum = __fadd_rn(sum, topk_weights[first + k]);
-}
-return sum;
+-        const int local = topk_idx[first + k] - rank * experts_per_rank;
++        const int local = static_cast<signed char>(topk_idx[first + k]) - rank * experts_per_rank;
 // EXERCISE-END 4
 // === wrong_waits_for_its_warp: 1, 3: wait in __syncwarp
 // Each thread adds for itself; this one waits for its warp.
-    // EXERCISE-BEGIN 1
-    // No compiler joins these two.
-    __syncwarp();
-    return __fadd_rn(sum, __fmul_rn(weight, value));
-    // EXERCISE-END 1
+// EXERCISE-BEGIN 1
++    __syncwarp();
+     return __fadd_rn(sum, __fmul_rn(weight, value));
+// EXERCISE-END 1
 // === wrong_token_of_16_bits: 4: KernelFault|the weight on rank
 // Tokens from 32768 on are others.
-    // EXERCISE-BEGIN 4
-    const int64_t first = static_cast<int64_t>(static_cast<int16_t>(token)) * top_k;
-    float sum = 0.0f;
-    for (int k = 0; k < top_k; ++k) {
-        const int local = topk_idx[first + k] - rank * experts_per_rank;
-        if (local >= 0 && local < experts_per_rank) sum = __fadd_rn(sum, topk_weights[first + k]);
-    }
-    return sum;
-    // EXERCISE-END 4
+// EXERCISE-BEGIN 4
+-    const int64_t first = static_cast<int64_t>(token) * top_k;
++    const int64_t first = static_cast<int64_t>(static_cast<int16_t>(token)) * top_k;
+// EXERCISE-END 4
 // === wrong_expert_twice_is_one: 4: the weight on rank
 // What a token names twice it weighs twice.
-    // EXERCISE-BEGIN 4
-    const int64_t first = static_cast<int64_t>(token) * top_k;
-    float sum = 0.0f;
-    for (int k = 0; k < top_k; ++k) {
-        const int local = topk_idx[first + k] - rank * experts_per_rank;
-        if (k > 0 && topk_idx[first + k] == topk_idx[first + k - 1]) continue;
-        if (local >= 0 && local < experts_per_rank) sum = __fadd_rn(sum, topk_weights[first + k]);
-    }
-    return sum;
-    // EXERCISE-END 4
+// EXERCISE-BEGIN 4
+         const int local = topk_idx[first + k] - rank * experts_per_rank;
++        if (k > 0 && topk_idx[first + k] == topk_idx[first + k - 1]) continue;
+// EXERCISE-END 4

@@ -74,21 +74,8 @@ for (int round = 0; round * kWarpSize < vectors; ++round) {
 // === wrong_leaves_zeros_out: 5: elements of zeros of both signs are wrong
 // Zeros are numbers, too.
 // EXERCISE-BEGIN 5
-const int vectors = hidden / kFp8Elements;
-for (int base = 0; base < vectors; base += kWarpSize) {
-    const int i = base + lane_id();
-    int4 first = {}, second = {};  // lanes beyond the end of the row take part with zeros
-    if (i < vectors) {
-        first = ld_nc_v4(row + 2 * i);
-        second = ld_nc_v4(row + 2 * i + 1);
-    }
-    float scale;
-    const int4 v = quantize_fp8(first, second, &scale);
-    if (i < vectors) {
-        if (v.x | v.y | v.z | v.w) st_na_v4(numbers + i, v);
-        if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
-    }
-}
+-            st_na_v4(numbers + i, v);
++            if (v.x | v.y | v.z | v.w) st_na_v4(numbers + i, v);
 // EXERCISE-END 5
 // === wrong_counts_infinities: 1, 4, 5: only of finite numbers
 // fmaxf ignores NaN, but infinity is larger than everything.
@@ -103,15 +90,12 @@ return largest;
 // === wrong_whole_warp: 1, 4, 5: only among the eight lanes of the group
 // One scale for all 512 elements of the warp.
 // EXERCISE-BEGIN 1
-float largest = 0.0f;
-for (int i = 0; i < kFp8Elements; ++i) {
-    const float magnitude = fabsf(values[i]);
-    if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
-}
-for (int step = 1; step < kWarpSize; step *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
-}
-return largest;
+     float largest = 0.0f;
+-#pragma unroll
+@@
+-#pragma unroll
+-    for (int step = 1; step < kFp8LanesPerGroup; step *= 2) {
++for (int step = 1; step < kWarpSize; step *= 2) {
 // EXERCISE-END 1
 // === wrong_down_only: 1, 4, 5: results of ordinary numbers are wrong
 // __shfl_down brings the largest to the first lane of the group only.
@@ -171,32 +155,22 @@ return __nv_cvt_float2_to_fp8x2(divided, __NV_SATFINITE, __NV_E4M3);
 // === wrong_bytes_swapped: 3, 4, 5: the first number in the lower byte
 // The first number in the upper byte.
 // EXERCISE-BEGIN 3
-const auto divided = [scale](float value) {
-    return fabsf(value) <= kFp8LargestFloat ? __fdiv_rn(value, scale) : __int_as_float(0x7fffffff);
-};
-return __nv_cvt_float2_to_fp8x2(make_float2(divided(second), divided(first)), __NV_SATFINITE, __NV_E4M3);
+-    return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E4M3);
++    return __nv_cvt_float2_to_fp8x2(make_float2(divided(second), divided(first)), __NV_SATFINITE, __NV_E4M3);
 // EXERCISE-END 3
 // === wrong_e5m2: 3, 4, 5: pairs of ordinary numbers are wrong
 // The other FP8 type: more range, one bit less.
 // EXERCISE-BEGIN 3
-const auto divided = [scale](float value) {
-    return fabsf(value) <= kFp8LargestFloat ? __fdiv_rn(value, scale) : __int_as_float(0x7fffffff);
-};
-return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E5M2);
+-    return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E4M3);
++    return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E5M2);
 // EXERCISE-END 3
 // === wrong_halves_swapped: 4, 5: Element i is byte i
 // Elements 2 and 3 before 0 and 1.
 // EXERCISE-BEGIN 4
-float values[kFp8Elements];
-bfloat16_to_float(first, values);
-bfloat16_to_float(second, values + kFp8Elements / 2);
-*scale = fp8_scale(fp8_group_largest(values));
-int words[4];
-for (int w = 0; w < 4; ++w) {
-    const float* const v = values + 4 * w;
-    words[w] = static_cast<int>(fp8_pair(v[2], v[3], *scale) | fp8_pair(v[0], v[1], *scale) << 16);
-}
-return make_int4(words[0], words[1], words[2], words[3]);
+-#pragma unroll
+@@
+-        words[w] = static_cast<int>(fp8_pair(v[0], v[1], *scale) | fp8_pair(v[2], v[3], *scale) << 16);
++    words[w] = static_cast<int>(fp8_pair(v[2], v[3], *scale) | fp8_pair(v[0], v[1], *scale) << 16);
 // EXERCISE-END 4
 // === wrong_leaves_early: 5: All 32 lanes call quantize_fp8 in every round
 // Lanes beyond the end of the row leave, and the shuffles of the others wait for them.
@@ -211,37 +185,21 @@ for (int i = lane_id(); i < vectors; i += kWarpSize) {
 // === wrong_every_lane_stores_the_scale: 5: one lane of eight stores the scale
 // Eight lanes store one scale: the same value, and still eight stores, over NVLink too.
 // EXERCISE-BEGIN 5
-const int vectors = hidden / kFp8Elements;
-for (int base = 0; base < vectors; base += kWarpSize) {
-    const int i = base + lane_id();
-    int4 first = {}, second = {};
-    if (i < vectors) {
-        first = ld_nc_v4(row + 2 * i);
-        second = ld_nc_v4(row + 2 * i + 1);
-    }
-    float scale;
-    const int4 v = quantize_fp8(first, second, &scale);
-    if (i < vectors) {
-        st_na_v4(numbers + i, v);
-        scales[i / kFp8LanesPerGroup] = scale;
-    }
-}
+-            if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
++            scales[i / kFp8LanesPerGroup] = scale;
 // EXERCISE-END 5
 // === wrong_stores_behind_the_end: 5: each stores what exists
 // All lanes store, those beyond the end too.
 // EXERCISE-BEGIN 5
-const int vectors = hidden / kFp8Elements;
-for (int base = 0; base < vectors; base += kWarpSize) {
-    const int i = base + lane_id();
-    int4 first = {}, second = {};
-    if (i < vectors) {
-        first = ld_nc_v4(row + 2 * i);
-        second = ld_nc_v4(row + 2 * i + 1);
-    }
-    float scale;
-    st_na_v4(numbers + i, quantize_fp8(first, second, &scale));
-    if (i < vectors && i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
-}
+-        const int4 v = quantize_fp8(first, second, &scale);
+-        if (i < vectors) {
+-            st_na_v4(numbers + i, v);
+-            if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
++        st_na_v4(numbers + i, quantize_fp8(first, second, &scale));
++        if (i < vectors && i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
+@@
+         }
+-    }
 // EXERCISE-END 5
 // === wrong_one_round: 5: scales of|elements of
 // 512 elements, and no more.
@@ -262,92 +220,36 @@ if (i < hidden / kFp8Elements) {
 // === wrong_vector_of_8_bits: 5: elements of
 // Vector 256 of a row overwrites the first.
 // EXERCISE-BEGIN 5
-const int vectors = hidden / kFp8Elements;
-for (int base = 0; base < vectors; base += kWarpSize) {
-    const int i = base + lane_id();
-    int4 first = {}, second = {};
-    if (i < vectors) {
-        first = ld_nc_v4(row + 2 * i);
-        second = ld_nc_v4(row + 2 * i + 1);
-    }
-    float scale;
-    const int4 v = quantize_fp8(first, second, &scale);
-    if (i < vectors) {
-        st_na_v4(numbers + static_cast<uint8_t>(i), v);
-        if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
-    }
-}
+-            st_na_v4(numbers + i, v);
++            st_na_v4(numbers + static_cast<uint8_t>(i), v);
 // EXERCISE-END 5
 // === wrong_largest_float_is_none: 1, 3: of numbers as large as kFp8LargestFloat are wrong
 // The largest float32 is finite.
-    // EXERCISE-BEGIN 1
-    float largest = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kFp8Elements; ++i) {
-        const float magnitude = fabsf(values[i]);
-        if (magnitude < kFp8LargestFloat) largest = fmaxf(largest, magnitude);
-    }
-#pragma unroll
-    for (int step = 1; step < kFp8LanesPerGroup; step *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
-    }
-    return largest;
-    // EXERCISE-END 1
+// EXERCISE-BEGIN 1
+-        if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
++        if (magnitude < kFp8LargestFloat) largest = fmaxf(largest, magnitude);
+// EXERCISE-END 1
 // It is a number here, too.
-    // EXERCISE-BEGIN 3
-    const auto divided = [scale](float value) {  // an infinity would be rounded to 448
-        return fabsf(value) < kFp8LargestFloat ? __fdiv_rn(value, scale) : __int_as_float(0x7fffffff);
-    };
-    return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E4M3);
-    // EXERCISE-END 3
+// EXERCISE-BEGIN 3
+-        return fabsf(value) <= kFp8LargestFloat ? __fdiv_rn(value, scale) : __int_as_float(0x7fffffff);
++        return fabsf(value) < kFp8LargestFloat ? __fdiv_rn(value, scale) : __int_as_float(0x7fffffff);
+// EXERCISE-END 3
 // === wrong_barrier_of_the_block: 1, 4, 5: divergent barrier
 // One warp calls, and waits for all warps.
-    // EXERCISE-BEGIN 1
-    float largest = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kFp8Elements; ++i) {
-        const float magnitude = fabsf(values[i]);
-        if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int step = 1; step < kFp8LanesPerGroup; step *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
-    }
-    return largest;
-    // EXERCISE-END 1
+// EXERCISE-BEGIN 1
+         if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
+     }
++    __syncthreads();
+// EXERCISE-END 1
 // === wrong_barrier_before_the_bytes: 4, 5: divergent barrier
 // One warp calls, and waits for all warps when it has its scale.
-    // EXERCISE-BEGIN 4
-    float values[kFp8Elements];
-    bfloat16_to_float(first, values);
-    bfloat16_to_float(second, values + kFp8Elements / 2);
-    *scale = fp8_scale(fp8_group_largest(values));
-    __syncthreads();
-    int words[4];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-        const float* const v = values + 4 * w;
-        words[w] = static_cast<int>(fp8_pair(v[0], v[1], *scale) | fp8_pair(v[2], v[3], *scale) << 16);
-    }
-    return make_int4(words[0], words[1], words[2], words[3]);
-    // EXERCISE-END 4
+// EXERCISE-BEGIN 4
+     *scale = fp8_scale(fp8_group_largest(values));
++    __syncthreads();
+// EXERCISE-END 4
 // === wrong_row_of_16_bits: 5: scales of|elements of
 // Of a row of 65536 elements and more it casts the rest only.
-    // EXERCISE-BEGIN 5
-    const int vectors = static_cast<uint16_t>(hidden) / kFp8Elements;
-    for (int base = 0; base < vectors; base += kWarpSize) {
-        const int i = base + lane_id();
-        int4 first = {}, second = {};  // lanes beyond the end of the row take part with zeros
-        if (i < vectors) {
-            first = ld_nc_v4(row + 2 * i);
-            second = ld_nc_v4(row + 2 * i + 1);
-        }
-        float scale;
-        const int4 v = quantize_fp8(first, second, &scale);
-        if (i < vectors) {
-            st_na_v4(numbers + i, v);
-            if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
-        }
-    }
-    // EXERCISE-END 5
+// EXERCISE-BEGIN 5
+-    const int vectors = hidden / kFp8Elements;
++    const int vectors = static_cast<uint16_t>(hidden) / kFp8Elements;
+// EXERCISE-END 5

@@ -98,13 +98,11 @@ st_relaxed_sys_u64x2(&mine->data, data, tag);
 // === wrong_at_least: 2, 4: until the tag is this one
 // Takes whatever lies there if its tag is larger.
 // EXERCISE-BEGIN 2
-uint64_t seen = 0;
-return poll_until(
-    [&] {
-        ld_relaxed_sys_u64x2(&packet->data, data, &seen);
-        return seen >= tag;
-    },
-    [&] { record_fault(kFaultTimeout, info, seen, tag); });
+-    return look_until(
++    return poll_until(
+@@
+-            return seen == tag;
++            return seen >= tag;
 // EXERCISE-END 2
 // === wrong_looks_by_atomics: 2, 4: the data may be older than the tag
 // The tag by an atomic, the data by a volatile load: two looks.
@@ -129,15 +127,8 @@ return true;
 // === wrong_vote_of_the_last: 4: was told 1 of 1 times that the packets are there; 0 is right
 // What the last packet said is what counts.
 // EXERCISE-BEGIN 4
-bool ok = true;
-for (int i = lane_id(); i < words; i += kWarpSize) {
-    uint64_t data = 0;
-    ok = wait_packet(packets + i, tag, &data, info);
-    if (ok) target[i] = data;
-}
-const bool all = __all_sync(kFullWarp, ok) != 0;
-__syncwarp();
-return all;
+-    for (int i = lane_id(); i < words && ok; i += kWarpSize) {
++    for (int i = lane_id(); i < words; i += kWarpSize) {
 // EXERCISE-END 4
 // === wrong_first_look_reported: 2, 4: was in the packet when the wait gave up
 // Reports what it saw before it waited.
@@ -165,13 +156,11 @@ return poll_until(
 // === wrong_says_the_wrong_thing: 2, 4: but the wait was for 3
 // Seen and expected are swapped.
 // EXERCISE-BEGIN 2
-uint64_t seen = 0;
-return poll_until(
-    [&] {
-        ld_relaxed_sys_u64x2(&packet->data, data, &seen);
-        return seen == tag;
-    },
-    [&] { record_fault(kFaultTimeout, info, tag, seen); });
+-    return look_until(
++    return poll_until(
+@@
+-        [&] { record_fault(kFaultTimeout, info, seen, tag); });
++        [&] { record_fault(kFaultTimeout, info, tag, seen); });
 // EXERCISE-END 2
 // === wrong_first_32_words: 3: Lane l takes words l, l + 32
 // A warp has 32 lanes, a message any number of words.
@@ -211,13 +200,10 @@ return all;
 // === wrong_no_syncwarp: 4: missing __syncwarp
 // The vote hands over an answer, but orders no memory.
 // EXERCISE-BEGIN 4
-bool ok = true;
-for (int i = lane_id(); i < words && ok; i += kWarpSize) {
-    uint64_t data = 0;
-    ok = wait_packet(packets + i, tag, &data, info);
-    if (ok) target[i] = data;
-}
-return __all_sync(kFullWarp, ok) != 0;
+-    const bool all = __all_sync(kFullWarp, ok) != 0;
+-    __syncwarp();
+-    return all;
++    return __all_sync(kFullWarp, ok) != 0;
 // EXERCISE-END 4
 // === wrong_lane_0_waits: 4: All lanes stay until the vote and return the same
 // Lane 0's packets have come, so the others' will have?
@@ -236,13 +222,11 @@ return ok;
 // === wrong_tag_of_32_bits: 2, 4: words are wrong
 // Tags have 64 bits.
 // EXERCISE-BEGIN 2
-uint64_t seen = 0;
-return poll_until(
-    [&] {
-        ld_relaxed_sys_u64x2(&packet->data, data, &seen);
-        return static_cast<uint32_t>(seen) == static_cast<uint32_t>(tag);
-    },
-    [&] { record_fault(kFaultTimeout, info, seen, tag); });
+-    return look_until(
++    return poll_until(
+@@
+-            return seen == tag;
++            return static_cast<uint32_t>(seen) == static_cast<uint32_t>(tag);
 // EXERCISE-END 2
 // === wrong_lanes_of_the_block: 3: DeadlockError|words are wrong
 // A warp that is not the first of its block.
@@ -272,59 +256,34 @@ for (int i = lane_id(); i < words; i += kWarpSize) send_packet(mine + static_cas
     // EXERCISE-END 3
 // === wrong_barrier_unless_two_dimensions: 4: divergent barrier
 // A barrier of the block, where one warp has waited, in blocks of one dimension.
-    // EXERCISE-BEGIN 4
-    bool ok = true;
-    for (int i = lane_id(); i < words && ok; i += kWarpSize) {
-        uint64_t data = 0;
-        ok = wait_packet(packets + i, tag, &data, info);
-        if (ok) target[i] = data;
-    }
-    const bool all = __all_sync(kFullWarp, ok) != 0;
-    if (blockDim.y > 1)
-        __syncwarp();
-    else
-        __syncthreads();
-    return all;
-    // EXERCISE-END 4
+// EXERCISE-BEGIN 4
+     const bool all = __all_sync(kFullWarp, ok) != 0;
++    if (blockDim.y > 1)
+@@
+     __syncwarp();
++    else
++        __syncthreads();
+// EXERCISE-END 4
 // === wrong_barrier_after_the_vote: 4: divergent barrier
 // A barrier of the block, where one warp has waited.
-    // EXERCISE-BEGIN 4
-    bool ok = true;
-    for (int i = lane_id(); i < words && ok; i += kWarpSize) {
-        uint64_t data = 0;
-        ok = wait_packet(packets + i, tag, &data, info);
-        if (ok) target[i] = data;
-    }
-    const bool all = __all_sync(kFullWarp, ok) != 0;
-    __syncthreads();
-    return all;
-    // EXERCISE-END 4
+// EXERCISE-BEGIN 4
+-    __syncwarp();
++    __syncthreads();
+// EXERCISE-END 4
 // === wrong_no_zero_word: 2: words are wrong
 // A word of 0 is data, too.
-    // EXERCISE-BEGIN 2
-    uint64_t seen = 0;
-    return look_until(
-        [&] {
-            uint64_t found;
-            ld_relaxed_sys_u64x2(&packet->data, &found, &seen);
-            if (seen == tag && found) *data = found;
-            return seen == tag;
-        },
-        [&] { record_fault(kFaultTimeout, info, seen, tag); });
-    // EXERCISE-END 2
+// EXERCISE-BEGIN 2
+-            ld_relaxed_sys_u64x2(&packet->data, data, &seen);
++            uint64_t found;
++            ld_relaxed_sys_u64x2(&packet->data, &found, &seen);
++            if (seen == tag && found) *data = found;
+// EXERCISE-END 2
 // === wrong_target_keeps_zeros: 4: words are wrong
 // A word of 0 is data, too.
-    // EXERCISE-BEGIN 4
-    bool ok = true;
-    for (int i = lane_id(); i < words && ok; i += kWarpSize) {
-        uint64_t data = 0;
-        ok = wait_packet(packets + i, tag, &data, info);
-        if (ok && data) target[i] = data;
-    }
-    const bool all = __all_sync(kFullWarp, ok) != 0;
-    __syncwarp();
-    return all;
-    // EXERCISE-END 4
+// EXERCISE-BEGIN 4
+-        if (ok) target[i] = data;
++        if (ok && data) target[i] = data;
+// EXERCISE-END 4
 // === wrong_words_of_10_bits: 3: DeadlockError|words are wrong
 // Of 1024 words it sends none.
     // EXERCISE-BEGIN 3

@@ -77,54 +77,42 @@ for (int i = num_ranks() * my.max_tokens - 1 - first_warp; i >= 0; i -= all_warp
 // === wrong_number_of_all: 1, 2, 5: the bit's number counts from the first of them
 // The expert's number among all.
 // EXERCISE-BEGIN 1
-uint64_t bits = 0;
-for (int k = 0; k < count; ++k) {
-    if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k];
-}
-return bits;
+-        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k] % my.experts_per_rank;
++        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k];
 // EXERCISE-END 1
 // === wrong_minus_one: 1, 2, 5: the bits for rank 0 are wrong
 // -1 / experts_per_rank is 0, which is a rank.
 // EXERCISE-BEGIN 1
-uint64_t bits = 0;
-for (int k = 0; k < count; ++k) {
-    if (choices[k] / my.experts_per_rank == r) bits |= 1ull << (choices[k] & 63) % my.experts_per_rank;
-}
-return bits;
+-        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k] % my.experts_per_rank;
++        if (choices[k] / my.experts_per_rank == r) bits |= 1ull << (choices[k] & 63) % my.experts_per_rank;
 // EXERCISE-END 1
 // === wrong_tells_some: 2, 5: DeadlockError
 // Ranks that do not want the token hear nothing.
 // EXERCISE-BEGIN 2
-for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
-    const uint64_t bits = wanted_on(my, choices, count, r);
-    if (bits != 0) send_packet(my.routes + slot_of(my, rank(), token), bits, my.epoch, r);
-}
+-        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
++        const uint64_t bits = wanted_on(my, choices, count, r);
++        if (bits != 0) send_packet(my.routes + slot_of(my, rank(), token), bits, my.epoch, r);
 // EXERCISE-END 2
 // === wrong_same_tag: 2, 5: DeadlockError
 // The tag of the first epoch, for ever.
 // EXERCISE-BEGIN 2
-for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
-    send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), 1, r);
-}
+-        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
++        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), 1, r);
 // EXERCISE-END 2
 // === wrong_slot_of_the_receiver: 2, 5: DeadlockError
 // The slot of the rank that is told, instead of this one's.
 // EXERCISE-BEGIN 2
-for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
-    send_packet(my.routes + slot_of(my, r, token), wanted_on(my, choices, count, r), my.epoch, r);
-}
+-        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
++        send_packet(my.routes + slot_of(my, r, token), wanted_on(my, choices, count, r), my.epoch, r);
 // EXERCISE-END 2
 // === wrong_no_syncwarp: 3, 5: rows of the experts are wrong|published nothing|a __syncwarp; then each rank's
 // The signals may overtake other lanes' stores.
 // EXERCISE-BEGIN 3
-const int64_t slot = slot_of(my, rank(), token);
-for (int r = 0; r < num_ranks(); ++r) {
-    if (wanted_on(my, choices, count, r) == 0) continue;
-    put_warp(my.rows + slot * my.row_vectors, row, my.row_vectors * sizeof(int4), r);
-}
-for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
-    if (wanted_on(my, choices, count, r) != 0) signal_set(my.arrived + slot, my.epoch, r);
-}
+-    for (int n = 0; n < num_ranks(); ++n) {
+-        const int r = (rank() + 1 + n) % num_ranks();  // not all to rank 0 first
++    for (int r = 0; r < num_ranks(); ++r) {
+@@
+-    __syncwarp();  // a lane's release covers the other lanes' stores only if they come before it
 // EXERCISE-END 3
 // === wrong_row_per_expert: 3, 5: a row crosses once
 // The row for each expert of a rank that wants it, not once to the rank.
@@ -145,63 +133,45 @@ for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
 // === wrong_tells_twice: 2, 5: each word once is right
 // Two packets for each token and rank, in case that one is lost.
 // EXERCISE-BEGIN 2
-for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
-    TaggedWord* const packet = my.routes + slot_of(my, rank(), token);
-    for (int again = 0; again < 2; ++again) send_packet(packet, wanted_on(my, choices, count, r), my.epoch, r);
-}
+-        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
++        TaggedWord* const packet = my.routes + slot_of(my, rank(), token);
++        for (int again = 0; again < 2; ++again) send_packet(packet, wanted_on(my, choices, count, r), my.epoch, r);
 // EXERCISE-END 2
 // === wrong_shuffle_only: 4, 5: missing __syncwarp|rows of the experts are wrong
 // A shuffle hands over the answer, not what lane 0 acquired.
 // EXERCISE-BEGIN 4
-const int64_t slot = slot_of(my, source, token);
-uint64_t found = 0;
-int ok = 1;
-if (lane_id() == 0) {
-    ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
-    if (ok && found) ok = wait_until_ge(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token});
-}
-if (!__shfl_sync(kFullWarp, ok, 0)) return false;
-*bits = __shfl_sync(kFullWarp, found, 0);
-for (uint64_t left = *bits; left != 0; left &= left - 1) {
-    const int64_t row = (__ffsll(left) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
-    copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
-                            my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
-}
-return true;
+-    if (lane_id() == 0) ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
++    if (lane_id() == 0) {
++        ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
++        if (ok && found) ok = wait_until_ge(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token});
++    }
+@@
+-    if (*bits == 0) return true;
+-    if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return false;
 // EXERCISE-END 4
 // === wrong_one_expert: 4, 5: rows of the experts are wrong
 // Only the first of the experts gets the row.
 // EXERCISE-BEGIN 4
-const int64_t slot = slot_of(my, source, token);
-uint64_t found = 0;
-int ok = 1;
-if (lane_id() == 0) ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
-if (!__shfl_sync(kFullWarp, ok, 0)) return false;
-*bits = __shfl_sync(kFullWarp, found, 0);
-if (*bits == 0) return true;
-if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return false;
-const int64_t row = (__ffsll(*bits) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
-copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4),
-                        lane_id(), kWarpSize);
-return true;
+-    for (uint64_t left = *bits; left != 0; left &= left - 1) {
+-        const int64_t row = (__ffsll(left) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
+-        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
+-                                my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
+-    }
++    const int64_t row = (__ffsll(*bits) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
++    copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4),
++                            lane_id(), kWarpSize);
 // EXERCISE-END 4
 // === wrong_waits_for_ever: 4: waits in a polling loop
 // No limit while it waits for the packet.
 // EXERCISE-BEGIN 4
-const int64_t slot = slot_of(my, source, token);
-uint64_t found = 0, seen = 0;
-if (lane_id() == 0) {
-    while (seen != my.epoch) ld_relaxed_sys_u64x2(&my.routes[slot].data, &found, &seen);
-}
-*bits = __shfl_sync(kFullWarp, found, 0);
-if (*bits == 0) return true;
-if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return false;
-for (uint64_t left = *bits; left != 0; left &= left - 1) {
-    const int64_t row = (__ffsll(left) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
-    copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
-                            my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
-}
-return true;
+-    uint64_t found = 0;
+-    int ok = 1;
+-    if (lane_id() == 0) ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
+-    if (!__shfl_sync(kFullWarp, ok, 0)) return false;
++    uint64_t found = 0, seen = 0;
++    if (lane_id() == 0) {
++        while (seen != my.epoch) ld_relaxed_sys_u64x2(&my.routes[slot].data, &found, &seen);
++    }
 // EXERCISE-END 4
 // === wrong_real_tokens_only: 5: PeerTimeout
 // Nobody is told of the tokens that do not exist.
@@ -253,20 +223,16 @@ for (int i = 0; i < num_ranks() * my.max_tokens; ++i) {
 // === wrong_one_rank_per_lane: 2, 5: DeadlockError
 // No loop: rank 32 and those behind it are told nothing.
 // EXERCISE-BEGIN 2
-const int r = lane_id();
-if (r < num_ranks()) {
-    send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
-}
+-    for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
++    const int r = lane_id();
++    if (r < num_ranks()) {
 // EXERCISE-END 2
 // === wrong_choices_of_8_bits: 1: are wrong
 // Expert 256 is taken for expert 0.
 // EXERCISE-BEGIN 1
-uint64_t bits = 0;
-for (int k = 0; k < count; ++k) {
-    const int expert = static_cast<unsigned char>(choices[k]);
-    if (choices[k] >= 0 && expert / my.experts_per_rank == r) bits |= 1ull << expert % my.experts_per_rank;
-}
-return bits;
+-        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k] % my.experts_per_rank;
++        const int expert = static_cast<unsigned char>(choices[k]);
++        if (choices[k] >= 0 && expert / my.experts_per_rank == r) bits |= 1ull << expert % my.experts_per_rank;
 // EXERCISE-END 1
 // === wrong_wanted_if_any: 5: slots say that other experts want their token
 // Leaves the bits of the epoch before where nobody wants the token.
@@ -286,71 +252,41 @@ for (int i = first_warp; i < num_ranks() * my.max_tokens; i += all_warps) {
 // === wrong_bits_unset: 4: slots say that other experts want their token
 // Leaves the caller's bits as they were where nobody wants the token.
 // EXERCISE-BEGIN 4
-const int64_t slot = slot_of(my, source, token);
-uint64_t found = 0;
-int ok = 1;
-if (lane_id() == 0) ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
-if (!__shfl_sync(kFullWarp, ok, 0)) return false;
-found = __shfl_sync(kFullWarp, found, 0);
-if (found == 0) return true;
-*bits = found;
-if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return false;
-for (uint64_t left = *bits; left != 0; left &= left - 1) {
-    const int64_t row = (__ffsll(left) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
-    copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
-}
-return true;
+-    *bits = __shfl_sync(kFullWarp, found, 0);
+-    if (*bits == 0) return true;
++    found = __shfl_sync(kFullWarp, found, 0);
++    if (found == 0) return true;
++    *bits = found;
+@@
+-        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
+-                                my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
++        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
 // EXERCISE-END 4
 // === wrong_row_that_never_came: 4: never came, and receive_warp was true
 // True after the limit of its second wait.
 // EXERCISE-BEGIN 4
-const int64_t slot = slot_of(my, source, token);
-uint64_t found = 0;
-int ok = 1;
-if (lane_id() == 0) ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
-if (!__shfl_sync(kFullWarp, ok, 0)) return false;
-*bits = __shfl_sync(kFullWarp, found, 0);
-if (*bits == 0) return true;
-if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return true;
-for (uint64_t left = *bits; left != 0; left &= left - 1) {
-    const int64_t row = (__ffsll(left) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
-    copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
-}
-return true;
+-    if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return false;
++    if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return true;
+@@
+-        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
+-                                my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
++        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
 // EXERCISE-END 4
 // === wrong_thread_waits_for_its_warp: 1, 2, 3, 5: wait in __syncwarp|waits in __syncwarp
 // Who asks alone waits for the other lanes.
-    // EXERCISE-BEGIN 1
-    uint64_t bits = 0;
-    __syncwarp();
-    for (int k = 0; k < count; ++k) {
-        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k] % my.experts_per_rank;
-    }
-    return bits;
-    // EXERCISE-END 1
+// EXERCISE-BEGIN 1
+     uint64_t bits = 0;
++    __syncwarp();
+// EXERCISE-END 1
 // === wrong_lanes_of_one_dimension: 2, 5: packets were sent; each word once is right|deadlock: 
 // In a block of two dimensions threadIdx.x is no number of a thread.
-    // EXERCISE-BEGIN 2
-    for (int r = threadIdx.x % 32; r < num_ranks(); r += kWarpSize) {
-        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
-    }
-    // EXERCISE-END 2
+// EXERCISE-BEGIN 2
+-    for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
++    for (int r = threadIdx.x % 32; r < num_ranks(); r += kWarpSize) {
+// EXERCISE-END 2
 // === wrong_barrier_after_the_packet: 4: divergent barrier|say that other experts want|wait in __syncthreads
 // One warp receives, and waits for all warps.
-    // EXERCISE-BEGIN 4
-    const int64_t slot = slot_of(my, source, token);
-    uint64_t found = 0;
-    int ok = 1;
-    if (lane_id() == 0) ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
-    if (!__shfl_sync(kFullWarp, ok, 0)) return false;
-    *bits = __shfl_sync(kFullWarp, found, 0);
-    __syncthreads();
-    if (*bits == 0) return true;
-    if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return false;
-    for (uint64_t left = *bits; left != 0; left &= left - 1) {
-        const int64_t row = (__ffsll(left) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
-        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
-                                my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
-    }
-    return true;
-    // EXERCISE-END 4
+// EXERCISE-BEGIN 4
+     *bits = __shfl_sync(kFullWarp, found, 0);
++    __syncthreads();
+// EXERCISE-END 4

@@ -1,8 +1,9 @@
 """Answers to the exercises, right and wrong, and what the grader must make of the wrong ones.
 
 A file an exercise: ``// === name: tasks that lose their points: words`` begins an answer, which gives regions of the
-solution anew. One of the ``words`` ("a|b") stands in the message of the first failing task. Those to a piece in Python
-are .txt files, since regions alone are no Python.
+solution anew or, where lines of a region begin with "-" or "+", edits the solution's as ``diff -u`` writes it: a hunk
+("@@" between two) replaces the one place with its lines. One of the ``words`` ("a|b") stands in the message of the
+first failing task. Those to a piece in Python are .txt files, since regions alone are no Python.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from ep_lib.workshop.exercises import Exercise, find, names
 
 _REGION = re.compile(r"^ *(?://|#) EXERCISE-BEGIN (\w+)\n(.*?)^ *(?://|#) EXERCISE-END \1\n", re.MULTILINE | re.DOTALL)
+_EDIT = re.compile(r"^[-+]", re.MULTILINE)
 _HEAD = re.compile(r"^(?://|#) === (\w+)(?:: ([\d, ]+): (.*))?\n", re.MULTILINE)
 
 
@@ -58,9 +60,24 @@ def submission(exercise: Exercise, given: str | tuple[str, ...], folder: Path) -
         regions |= found
     for piece in exercise.pieces:
         text = (exercise.solution_dir / piece).read_text("utf-8")
-        text = _REGION.sub(lambda match: regions.pop(match[1], match[2]), text)
+        text = _REGION.sub(lambda match: _given(match[2], regions.pop(match[1], match[2])), text)
         at = text.index("\n", text.rindex("#include")) + 1 if top else 0
         (folder / piece).parent.mkdir(parents=True, exist_ok=True)
         (folder / piece).write_text(text[:at] + top + text[at:], "utf-8")
     assert not regions, f"{given} have regions that the solution lacks: {list(regions)}"
     return folder
+
+
+def _given(solution: str, region: str) -> str:
+    """A region of the solution as an answer has it."""
+    if not _EDIT.search(region):
+        return region
+    given, at = "", 0
+    for hunk in region.split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        before, after = ("".join(line[1:] for line in lines if line[0] != sign) for sign in "+-")
+        assert solution.count(before) == 1, f"not one place has these lines:\n{before}"
+        begin = solution.index(before, at)
+        given += solution[at:begin] + after
+        at = begin + len(before)
+    return given + solution[at:]

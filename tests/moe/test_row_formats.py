@@ -27,7 +27,7 @@ import ep_lib
 from ep_lib import Buffer, Rank, reference, spawn
 from ep_lib.errors import ArgumentError
 from ep_lib.moe.config import make_config
-from ep_lib.moe.direct import mode as direct
+from ep_lib.moe.direct.workspace import kernel as direct_kernel
 from ep_lib.moe.formats import row_formats
 
 BF = ml_dtypes.bfloat16
@@ -313,5 +313,5 @@ def test_bytes_of_every_form() -> None:
 @pytest.mark.slow
 def test_a_handle_by_expert_is_launched_the_quick_way() -> None:
     """Other kinds of parameters would make each launch take the slow way (ep_lib/cuda/native_host.py)."""
-    by_expert = direct.kernel("copy_epilogue", "<long long, unsigned char>", "copy_by_expert").compile("sm_90")
+    by_expert = direct_kernel("copy_epilogue", "<long long, unsigned char>", "copy_by_expert").compile("sm_90")
     assert {param.kind for param in by_expert.params} <= {"pointer", "struct", "int"}

@@ -12,7 +12,7 @@ from ep_lib.memory.arrays import describe
 from ep_lib.moe import Received
 from ep_lib.moe.agreement import Tag
 from ep_lib.moe.config import make_config
-from ep_lib.moe.direct.mode import DirectMode
+from ep_lib.moe.direct import DirectMode
 from ep_lib.moe.direct.tuning import EMULATED, Tuning
 from ep_lib.moe.mode import DispatchOptions, Payload
 from support.dispatch_combine_cases import (

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import verbs
 from support import TESTS
 
 from ep_lib.errors import BackendUnavailable, PeerTimeout
@@ -16,9 +17,9 @@ FAKE = TESTS / "support" / "fake_verbs"
 BYTES = 1 << 16
 
 
-def an_executor(heap: np.ndarray[Any, Any], rank: int, queues: int = 1, **options: Any) -> engine.Verbs:
+def an_executor(heap: np.ndarray[Any, Any], rank: int, queues: int = 1, **options: Any) -> verbs.Verbs:
     fake: dict[str, Any] = {"includes": [FAKE], "libraries": []}
-    return engine.Verbs(heap, ranks=2, rank=rank, queues=queues, **fake, **options)
+    return verbs.Verbs(heap, ranks=2, rank=rank, queues=queues, **fake, **options)
 
 
 class Two:

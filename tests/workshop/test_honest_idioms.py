@@ -12,12 +12,11 @@ from ep_lib.workshop import grader
 from ep_lib.workshop.watched import look_through
 
 PYTHON, CPP = idioms("python.txt"), idioms("cpp.txt")
-MOST_FLAGGED = 10
+MOST_FLAGGED = 3
 EACH = 30  # idioms in one file: what two of them call alike is the later one's
 
 
 def test_no_honest_idiom_is_refused_and_hardly_any_is_flagged(tmp_path: Path) -> None:
-    assert len(PYTHON) >= 180 and len(CPP) >= 112
     flagged = {}
     for idiom in (*PYTHON, *CPP):
         exercise, mine = submission([idiom], tmp_path / idiom.exercise)

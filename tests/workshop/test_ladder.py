@@ -46,7 +46,7 @@ def test_a_rung_of_06_and_07_has_no_races(name: str) -> None:
     [
         ("dispatch_without_atomics", 6, "next_of_mine[to]++"),
         ("dispatch_block_0_signals", 6, "row[i] = x["),
-        ("signal_before_rows", 6, "st_na_v4(to + i"),
+        ("hurried_signal", 6, "st_na_v4(to + i"),
     ],
 )
 def test_the_checker_finds_the_mistakes_of_06_and_07(name: str, seeds: int, at: str) -> None:

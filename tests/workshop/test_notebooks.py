@@ -124,7 +124,7 @@ SHOWN = [
     ("03_ibgda_efa_shim", "batch-run", "It is: 5 times as long, or more"),
     ("03_ibgda_efa_shim", "signal-run", "It is: after its own data"),
     ("03_ibgda_efa_shim", "atomics-run", "It is: sometimes less than 20 on both"),
-    ("03_ibgda_efa_shim", "atomics-run", "remedy  one kind of writer for a counter"),
+    ("03_ibgda_efa_shim", "atomics-run", "remedy: one kind of writer for a counter"),
     ("03_ibgda_efa_shim", "channel-run", "It is: on InfiniBand only"),
     ("03_ibgda_efa_shim", "channel-run", "InfiniBand (RC): no findings"),
     ("03_ibgda_efa_shim", "channel-run", "remedy  quiet, fence or put_signal between data and signal"),

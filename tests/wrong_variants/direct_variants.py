@@ -11,7 +11,7 @@ import pytest
 from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
-from ep_lib.moe.direct import mode
+from ep_lib.moe.direct import combine, dispatch
 from ep_lib.moe.direct.tuning import EMULATED
 from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
@@ -114,6 +114,7 @@ def programs(name: str) -> Kernel:
 
 def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Buffers in normal mode run with this mistake from now on."""
+    mode = combine if VARIANTS[number].kernel.startswith("combine") else dispatch
     all_in_one.use_variant(monkeypatch, mode, programs, VARIANTS, number)
 
 

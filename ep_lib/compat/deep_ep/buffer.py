@@ -92,6 +92,7 @@ class Buffer(Face):
         super().__init__(comm if group is None else group, explicitly_destroy)
         self.rank, self.group_size = self._members.rank, self._members.size
         self._masked: set[int] = set()
+        self._shapes: dict[tuple[bool, int, int, int, int], Shape] = {}  # of low-latency calls
         self._raw: dict[bool, Tensor] = {}
         # masks of get_dispatch_layout: versions of mask and ids, and the ids
         self._masks: Any = WeakTensorKeyDictionary()
@@ -381,30 +382,17 @@ class Buffer(Face):
         if use_fp8:
             require_groups(rows.shape[1], use_ue8m0)
         stats = cumulative_local_expert_recv_stats
-        if stats is not None:
-            here = (self._require_experts(num_experts) // self.group_size,)
-            require_tensor("cumulative_local_expert_recv_stats", stats)
-            if (
-                stats.dtype != torch.int32
-                or stats.shape != here
-                or stats.device != rows.device
-                or not stats.is_contiguous()
-            ):
-                wanted = f"contiguous int32 {list(here)} on {rows.device}"
-                refuse("cumulative_local_expert_recv_stats", stats, wanted)
         engine = self._low_latency_engine(rows, ids, num_max_dispatch_tokens_per_rank, num_experts)
         buffer = self._use(engine, rows)
         rounded = use_fp8 and round_scale
 
         def send() -> tuple[Any, Rows, Hook]:
-            sent = buffer.low_latency_dispatch(
-                rows,
-                ids,
-                use_fp8 and not rounded,
-                return_recv_hook=return_recv_hook,
-                column_major_scales=True,
-                recv_totals=stats,
-            )
+            try:
+                sent = buffer.low_latency_dispatch(
+                    rows, ids, use_fp8 and not rounded, False, return_recv_hook, None, True, stats
+                )
+            except ArgumentError as error:
+                raise ArgumentError(str(error).replace("recv_totals", "cumulative_local_expert_recv_stats")) from error
             out, finish = _cast_later(sent.recv_x, use_ue8m0) if rounded else (sent.recv_x, None)
 
             def arrive() -> None:
@@ -554,9 +542,14 @@ class Buffer(Face):
 
     def _low_latency_engine(self, rows: Tensor, ids: Tensor, most: int, num_experts: int) -> Engine:
         most = whole_number("num_max_dispatch_tokens_per_rank", most, 1, _LOW_LATENCY_TOKENS)
-        backend, num_experts = "cuda" if rows.is_cuda else "emulator", self._require_experts(num_experts)
-        top_k, hidden = ids.shape[1], rows.shape[1]
-        shape = Shape(backend, num_experts, top_k, hidden, "bfloat16", _LOW_LATENCY_SMS, most, self.enable_shrink)
+        num_experts = at_least_one("num_experts", num_experts)
+        key = rows.is_cuda, num_experts, ids.shape[1], rows.shape[1], most
+        shape = self._shapes.get(key)
+        if shape is None:
+            on_gpu, _, top_k, hidden, _ = key
+            backend, num_experts = "cuda" if on_gpu else "emulator", self._require_experts(num_experts)
+            shape = Shape(backend, num_experts, top_k, hidden, "bfloat16", _LOW_LATENCY_SMS, most, self.enable_shrink)
+            self._shapes[key] = shape
         engine = self._engines.get(shape)
         if engine is None:
             engine = self._engines[shape] = self._make(shape, 1, rows)

@@ -14,8 +14,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look
@@ -82,8 +80,8 @@ class Engine:
         return self.buffer.config.max_tokens
 
     def sync_emulated(self) -> None:
-        """On the emulator, waits for all launches: reading a CPU tensor does not synchronise."""
-        if self.shape.backend == "emulator":
+        """Where reading a tensor does not synchronise (on the CPU), waits for all launches."""
+        if self.buffer.rank._backend.host_waits:
             self.buffer.rank.synchronize()
 
 
@@ -135,25 +133,18 @@ class Members:
             raise everywhere(RankMismatchError(f"{_in_different_calls(calls)}{_MEET}"))
         return [theirs for _, theirs, _ in said]
 
-    @contextmanager
-    def call(self, shape: Shape) -> Iterator[None]:
-        """A context for an operation of an engine of ``shape``, in which a rank may wait for one that never comes.
-
-        After such a failure, others that wait for this rank in a meeting are notified, and the error
-        (RankMismatchError) says what they want.
-        """
-        try:
-            yield
-        except (PeerTimeout, RankFailed) as error:
-            if isinstance(self._bootstrap, StoreBootstrap):
-                what = f"a call with {shape}"
-                self._failures += 1  # the same failure again is a new message
-                self._bootstrap.tell([self._failures, f"{what}, which failed: {type(error).__name__}: {error}"])
-                there = {r: said[0] for r in self._others if (said := self._bootstrap.peek(r)) is not None}
-                self._heard = [self._failures_of(rank) for rank in range(self.size)]  # one failure may affect all ranks
-                if there:
-                    raise RankMismatchError(f"{_in_different_calls({self.rank: what} | there)}{_MEET}") from error
-            raise
+    def report(self, shape: Shape, error: PeerTimeout | RankFailed) -> None:
+        """Notifies others that wait for this rank in a meeting that its operation of an engine of ``shape`` has failed,
+        perhaps for one that never came. Raises RankMismatchError, which says what they want."""
+        if not isinstance(self._bootstrap, StoreBootstrap):
+            return
+        what = f"a call with {shape}"
+        self._failures += 1  # the same failure again is a new message
+        self._bootstrap.tell([self._failures, f"{what}, which failed: {type(error).__name__}: {error}"])
+        there = {r: said[0] for r in self._others if (said := self._bootstrap.peek(r)) is not None}
+        self._heard = [self._failures_of(rank) for rank in range(self.size)]  # one failure may affect all ranks
+        if there:
+            raise RankMismatchError(f"{_in_different_calls({self.rank: what} | there)}{_MEET}") from error
 
     def make(self, shape: Shape, num_tokens: int) -> Engine:
         """Collective: an engine for ``shape`` and at least ``num_tokens`` of every rank. Raises RankMismatchError if

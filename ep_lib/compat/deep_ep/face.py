@@ -12,7 +12,7 @@ import ep_lib.moe.buffer as moe
 from ep_lib.compat.deep_ep.engines import Engine, Shape, members_of
 from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap, event_of
 from ep_lib.compat.deep_ep.scales import require_groups, spread_scales
-from ep_lib.errors import ArgumentError, BufferClosedError, NotSupportedError
+from ep_lib.errors import ArgumentError, BufferClosedError, NotSupportedError, PeerTimeout, RankFailed
 from ep_lib.moe.autograd import dense, require_tensor, return_weights
 from ep_lib.moe.handle import DispatchHandle
 from ep_lib.require import at_least_one, flag, refuse
@@ -82,13 +82,24 @@ class Face:
         """Runs ``step`` in the caller's stream, or with ``async_finish`` in the Buffer's own, after ``previous_event``
         or else after the caller's stream; returns its result and an event. ``given``: the caller's tensors and handles
         that it uses; ``read``: tensors made from them. ``shape``: that of the operation's engine."""
-        if shape is not None:
-            with self._members.call(shape):
-                return self._run(step, like, previous_event, async_finish, given, read)
-        before = None
-        if previous_event is not None:
-            before = event_of("previous_event", previous_event)
+        before = None if previous_event is None else event_of("previous_event", previous_event)
         flag("async_finish", async_finish)
+        try:
+            return self._in_stream(step, like, before, async_finish, given, read)
+        except (PeerTimeout, RankFailed) as error:
+            if shape is not None:
+                self._members.report(shape, error)
+            raise
+
+    def _in_stream(
+        self,
+        step: Callable[[], T],
+        like: Tensor,
+        before: EventHandle | None,
+        async_finish: bool,
+        given: tuple[Any, ...],
+        read: tuple[Any, ...],
+    ) -> tuple[T, EventOverlap]:
         if not like.is_cuda:
             return step(), EventOverlap(EventHandle() if async_finish else None)
         if not async_finish:

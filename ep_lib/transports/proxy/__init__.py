@@ -8,7 +8,7 @@ proxies that transfers the bytes.
   ``<ep/sealed_ring.cuh>``): any kernel may use them.
 * ``ep/transport.cuh`` makes ``ep::net_*`` of them: one command for each operation, one ring for each queue pair.
 * ``native/`` are the proxies of real processes: threads in C++, and executors behind the functions of
-  ``native/engine.hpp``: nothing, memory, NIXL (UCX), libibverbs, CUDA's copy engine. ``engine`` starts and stops them;
+  ``native/engine.hpp``: nothing, memory, NIXL (UCX), CUDA's copy engine. ``engine`` starts and stops them;
   ``rings`` has the memory that both sides share.
 * ``peer_copy`` copies arrived data to other GPUs of the host (``<ep/peer_copy.cuh>``).
 * ``heap`` is the host's half on the emulator. If ranks are processes, the proxies are native. In one process they are

@@ -31,7 +31,7 @@ SPIN_SECONDS = 1e-3  # an idle thread polls for so long before it sleeps between
 _NUMA_NODES = Path("/sys/devices/system/node")
 
 
-class _Executor(ctypes.Structure):
+class Table(ctypes.Structure):
     """``ep::proxy::Executor`` of native/engine.hpp."""
 
     _fields_ = [("state", c_void_p), ("post", c_void_p), ("poll", c_void_p), ("destroy", c_void_p)]
@@ -39,7 +39,7 @@ class _Executor(ctypes.Structure):
 
 _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "ep_proxy_start": (
-        [c_void_p, c_int, POINTER(_Executor), c_int, POINTER(c_int), c_uint64, c_void_p, c_uint32],
+        [c_void_p, c_int, POINTER(Table), c_int, POINTER(c_int), c_uint64, c_void_p, c_uint32],
         c_void_p,
     ),
     "ep_proxy_stop": ([c_void_p], None),
@@ -47,22 +47,16 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "ep_proxy_failure": ([c_void_p], c_char_p),
     "ep_proxy_push": ([c_void_p, c_char_p, c_uint64, c_uint64, c_int, c_uint64], c_uint64),
     "ep_proxy_await": ([c_void_p, c_uint64, c_uint64], c_int),
-    "ep_executor_nothing": ([POINTER(_Executor), c_int, c_void_p, c_uint64], None),
-    "ep_executor_memory": ([POINTER(_Executor), c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_uint64], None),
+    "ep_executor_nothing": ([POINTER(Table), c_int, c_void_p, c_uint64], None),
+    "ep_executor_memory": ([POINTER(Table), c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_uint64], None),
     "ep_executor_copy_engine": (
-        [POINTER(_Executor), c_char_p, c_int, c_char_p, c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_char_p],
+        [POINTER(Table), c_char_p, c_int, c_char_p, c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_char_p],
         c_int,
     ),
     "ep_nixl_open": ([c_char_p, c_char_p, c_void_p, c_uint64, c_int, c_int, c_int, c_int, c_char_p], c_void_p),
     "ep_nixl_metadata": ([c_void_p, c_char_p, c_uint64, c_char_p], c_int64),
     "ep_nixl_connect": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64, c_char_p], c_int),
-    "ep_executor_nixl": ([POINTER(_Executor), c_void_p], None),
-}
-_VERBS_SIGNATURES: dict[str, tuple[list[Any], Any]] = {
-    "ep_verbs_open": ([c_char_p, c_int, c_int, c_void_p, c_uint64, c_int, c_int, c_int, c_char_p], c_void_p),
-    "ep_verbs_address": ([c_void_p, c_int, c_char_p, c_uint64], c_int64),
-    "ep_verbs_connect": ([c_void_p, c_int, c_char_p, c_uint64, c_char_p], c_int),
-    "ep_executor_verbs": ([POINTER(_Executor), c_void_p], None),
+    "ep_executor_nixl": ([POINTER(Table), c_void_p], None),
 }
 _TEXT_BYTES = 512  # ep::proxy::kTextBytes
 _METADATA_BYTES = 1 << 20
@@ -170,7 +164,7 @@ class Executor:
 
     def __init__(self, queues: int) -> None:
         self.queues = queues
-        self.table = _Executor()
+        self.table = Table()
 
 
 class Nothing(Executor):
@@ -259,65 +253,6 @@ class Nixl(Executor):
         """Connects to a peer. ``address``: its heap's, in its own process."""
         if self._library.ep_nixl_connect(self._state, rank, metadata, len(metadata), address, self._text) < 0:
             raise BackendUnavailable(self._text.value.decode())
-
-
-class Verbs(Executor):
-    """libibverbs: RDMA WRITEs, with an immediate where a signal follows. It was tested only against a fake, never on a
-    NIC.
-
-    ``heap``: this rank's. ``device``: of /sys/class/infiniband, "" for the first. ``includes`` and ``libraries``: the
-    folders of libibverbs, rdma-core's by default. Raises BackendUnavailable.
-    """
-
-    def __init__(
-        self,
-        heap: np.ndarray[Any, Any],
-        *,
-        ranks: int,
-        rank: int,
-        queues: int = 1,
-        device: str = "",
-        port: int = 1,
-        gid_index: int = 0,
-        includes: Sequence[Path] = (),
-        libraries: Sequence[str] = ("ibverbs",),
-    ) -> None:
-        super().__init__(queues)
-        self._library, self._heap = load_verbs(tuple(includes), tuple(libraries)), heap
-        self._text = ctypes.create_string_buffer(_TEXT_BYTES)
-        place, shape = (device.encode(), port, gid_index), (heap.ctypes.data, heap.nbytes, ranks, rank, queues)
-        self._state = self._library.ep_verbs_open(*place, *shape, self._text)
-        if not self._state:
-            raise BackendUnavailable(self._text.value.decode())
-        self._library.ep_executor_verbs(ctypes.byref(self.table), self._state)
-
-    def address(self, peer: int) -> bytes:
-        """The argument for :meth:`connect` on rank ``peer``."""
-        data = ctypes.create_string_buffer(_METADATA_BYTES)
-        count = self._library.ep_verbs_address(self._state, peer, data, len(data))
-        return data.raw[:count]
-
-    def connect(self, rank: int, address: bytes) -> None:
-        """Connects to a peer, which does the same with this rank's address."""
-        if self._library.ep_verbs_connect(self._state, rank, address, len(address), self._text) < 0:
-            raise BackendUnavailable(self._text.value.decode())
-
-
-@functools.cache
-def load_verbs(includes: tuple[Path, ...], libraries: tuple[str, ...]) -> ctypes.CDLL:
-    """The verbs' executor, compiled at its first use. Raises BackendUnavailable."""
-    if not includes and not Path("/usr/include/infiniband/verbs.h").exists():
-        raise BackendUnavailable("the proxy's RDMA executor needs rdma-core's headers: apt-get install libibverbs-dev")
-    native = Path(__file__).with_name("native")
-    path = build_host_library("epverbs", native / "verbs", includes=[native, *includes], libraries=libraries)
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise BackendUnavailable(f"the proxy's RDMA executor cannot be loaded: {error}") from error
-    for name, (arguments, result) in _VERBS_SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, result
-    return library
 
 
 def _find_nixl() -> Path:

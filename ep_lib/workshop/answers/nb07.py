@@ -20,7 +20,7 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "between. What remains is little more than the experts themselves."
     ),
     "hurry": (
-        "Nothing orders the rows behind the signal any more, so every schedule has the race, even those in which the "
-        "data happens to be there in time. That is why the checker needs few of them."
+        "Nothing orders the other lanes' rows before the signal, so every schedule has the race, even those in which "
+        "the data happens to be there in time. That is why the checker needs few of them."
     ),
 }

@@ -155,7 +155,10 @@ def _counts(rng: Rng, ranks: int) -> Iterator[Case]:
 
 
 _EVERYWHERE = (_P2P, RC, SRD, NODES)
-_TWICE = "One quiet between a put and its counter: the data is there, and the staging buffer is free. Two barriers."
+_TWICE = (
+    "One quiet between a put and its counter: the data is there, and the staging buffer is free. Two barriers: one "
+    "before the put, one behind the quiet."
+)
 _ONE_QUIET = "A quiet waits for a round trip: one for the batch keeps the network busy with all of it."
 _AFTER_A_QUIET = "What was posted is done after a quiet only."
 _ORDER = "On EFA only a quiet keeps the counter behind the data."

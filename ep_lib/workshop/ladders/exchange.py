@@ -19,7 +19,7 @@ RANKS, EXPERTS_PER_RANK = 4, 2
 WORK_NS = 3000  # of an expert, for a group of four rows
 _LAYOUT, _NOTIFY, _DISPATCH = "moe/common/layout.cuh", "moe/common/notify.cuh", "moe/common/dispatch.cuh"
 _VECTOR_BYTES = 16
-_BROKEN = ("dispatch_without_atomics", "dispatch_block_0_signals", "combine_fused", "signal_before_rows")
+_BROKEN = ("dispatch_without_atomics", "dispatch_block_0_signals", "combine_fused", "hurried_signal")
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Exchange:
         sizes = {"max_tokens": self._shape.tokens, "row_vectors": self._shape.row_vectors}
         experts = packed(self._shared, "Experts", x=self._arrived_x, received=self._received, **sizes, **work)
         choices = (self._idx, self._weights)
-        if name in ("experts_and_combine", "signal_before_rows"):
+        if name in ("experts_and_combine", "hurried_signal"):
             ways = {"returned": self._rows, "arrived": self._arrived, "epoch": 1, "expert_blocks": self._shape.blocks}
             overlap = packed(self._shared, "Overlap", **ways, **self._sizes)
             args = (experts, overlap, self._sums, *choices, self._send_index)

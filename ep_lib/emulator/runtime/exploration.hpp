@@ -20,7 +20,7 @@
 //   partial-order reduction", OOPSLA 2013). Of runs that differ only in the time of a NIC's event, the one with the
 //   earliest time counts.
 //
-// Several processes can make the runs: the remaining work splits into parts (exhaustive_parts.cpp,
+// Several processes can make the runs: the remaining work splits into parts (exploration_parts.cpp,
 // ep_lib/runtime/exhaustion.py), each a path whose end one of them explores. A place of the path that others explore
 // too is shared: a run to be made from there is requested, not made.
 //
@@ -47,6 +47,11 @@
 #include "schedule.hpp"
 
 namespace epemu {
+
+inline uint64_t mix(uint64_t hash, uint64_t more) {
+    hash = (hash ^ more) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 31;
+}
 
 // The state of all runs so far, and the next run. It outlives the machines that make them.
 class Exploration {

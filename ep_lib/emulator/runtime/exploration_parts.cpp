@@ -2,7 +2,7 @@
 // writes the same.
 #include <sstream>
 
-#include "exhaustive.hpp"
+#include "exploration.hpp"
 
 namespace epemu {
 namespace {

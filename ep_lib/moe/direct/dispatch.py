@@ -1,75 +1,37 @@
-"""Direct mode: every row straight to where it stays, without bounce buffers and without the host in between.
-
-The kernels lie beside this file. They run in the caller's stream or in one beside it. The host waits in one place only:
-where it must know how many rows a dispatch without a handle brings, and then while the rows are on their way.
-Operations count themselves on the GPU (<moe/common/epoch.cuh>), so a CUDA graph may replay them.
-"""
+"""A direct dispatch: what it launches, what the host learns meanwhile, and its results."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ep_lib.errors import BufferClosedError
-from ep_lib.jit.kernel import Kernel, library_kernel
-from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, Struct, struct
-from ep_lib.jit.structs import header_constant, header_struct
+from ep_lib.jit.operation import Launch, Made, Operation, Part, Slot, struct
+from ep_lib.jit.structs import header_constant
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
-from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, WARP, BufferConfig
-from ep_lib.moe.direct.areas import Lease, ReceiveAreas
-from ep_lib.moe.direct.memory import allocate, make_direct_map
-from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, for_packed_rows, most_ranks
-from ep_lib.moe.event import Event
-from ep_lib.moe.formats import FP8_FLOAT32, PLAIN, ROW_SCALE_BYTES, UINT8, RowFormat, row_formats
+from ep_lib.moe.direct.areas import Lease
+from ep_lib.moe.direct.tuning import dispatch_shared
+from ep_lib.moe.direct.workspace import Workspace, kernel
+from ep_lib.moe.formats import FP8_FLOAT32, ROW_SCALE_BYTES, UINT8, RowFormat
 from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan, with_scales
-from ep_lib.runtime.rank import Rank
 
 _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
-_MOST_KNOWN = 1024  # operations that are remembered
-# How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
-_WAYS = {
-    "push": ("combine_push", ""),
-    "pull": ("combine_pull", ", ep::direct::kInPlace"),
-    "stage": ("combine_pull", ", ep::direct::kElsewhere"),
-    "packed": ("combine_push", ", true"),
-    "by expert": ("combine_pull", ", ep::direct::kByExpert"),
-}
-
-_NUMBER_OF_WAY = {way: number for number, way in enumerate(_WAYS)}
 
 # What every dispatch sends, as values of an operation: four arrays, how many tokens, the area in which it receives.
 _SENT = ("x", "scales", "row_scale", "weights", "tokens", "area")
 # Of a copy: where rows arrived, and for scales by column the numbers in a column, and those and rows together.
 _COPIED = (
-    "routing",
-    "tokens",
-    "rows",
-    "grouped",
-    "from_rows",
-    "from_side",
-    "side",
-    "stride",
-    "lines",
-    "all_stride",
-    "all_lines",
+    *("routing", "tokens", "rows", "grouped", "from_rows", "from_side", "side"),
+    *("stride", "lines", "all_stride", "all_lines"),
 )
-
-T = TypeVar("T")
-
-
-@functools.cache
-def kernel(name: str, template: str = "", entry: str = "") -> Kernel:
-    """The kernel ``ep_<entry>`` of ``<name>.cu``, with template arguments if it has any (``"<float>"``); ``entry`` is
-    ``name`` where the file has one kernel."""
-    return library_kernel(f"moe/direct/{name}.cu", f"ep_{entry or name}{template}")
 
 
 class SideRows(NamedTuple):
@@ -131,27 +93,28 @@ def _side_array(payload: Payload, form: RowFormat) -> _SideArray | None:
     )
 
 
-class _Wanted(NamedTuple):
-    """What a dispatch gives to the caller."""
+class _Copy(NamedTuple):
+    """A kind of copy from where rows arrived to arrays of the caller's own."""
 
-    options: DispatchOptions
+    form: int
+    kind: str  # of x
     side: _SideArray | None
+    ids: str  # the kind of ids and sources
+    ids_dtype: np.dtype[Any]
+    weights: str | None  # their kind, if they were sent
     copied: bool  # rows and side rows
     routing: bool  # ids and sources
+    by_expert: bool
     placed: bool  # rows by expert have the places of an earlier dispatch
+    by_column: bool
 
 
-def _make_side_rows(makes: list[Made], side: _SideArray | None, prefix: str, by_column: bool) -> str | Part | None:
+def _make_side_rows(makes: list[Made], side: _SideArray, prefix: str, by_column: bool) -> str | Part:
     """Where a kernel writes side rows. By column there is room for both in one array, which lives as long as what the
     caller gets of it: columns first."""
-    if side is None:
-        return None
     name, rows = f"{prefix}side_rows", "grouped" if prefix else "rows"
-    if not by_column:
-        makes.append(Made(name, side.kind, (rows, side.columns), side.dtype))
-        return name
-    makes.append(Made(name, side.kind, (f"{prefix}lines", side.columns), side.dtype))
-    return Part(name, 0, f"{prefix}stride", side.dtype.itemsize * side.columns)
+    makes.append(Made(name, side.kind, (f"{prefix}lines" if by_column else rows, side.columns), side.dtype))
+    return Part(name, 0, f"{prefix}stride", side.dtype.itemsize * side.columns) if by_column else name
 
 
 def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: Array) -> tuple[Array, Array]:
@@ -165,37 +128,6 @@ def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: A
 def _most_grouped(config: BufferConfig, received: int, alignment: int) -> int:
     """Rows that ``received`` ones can make: whole groups of ``alignment``."""
     return (received * config.top_k + config.experts_per_rank * (alignment - 1)) // alignment * alignment
-
-
-class _RoutingParts(NamedTuple):
-    """Where the parts of a routing's array begin."""
-
-    topk: Part
-    send_index: Part
-    rank_counts: Part
-    choice_counts: Part
-    plan: Part
-    received: Part  # of the plan: rows from each rank
-
-    @classmethod
-    def of(cls, config: BufferConfig) -> _RoutingParts:
-        ranks, each = config.world_size, INT32.itemsize
-        a_token = each * (config.top_k + ranks)
-
-        def behind(ints: int) -> Part:
-            return Part("routing", each * ints, "tokens", a_token)
-
-        plan = ranks + config.num_experts
-        send_index = Part("routing", 0, "tokens", each * config.top_k)
-        return cls(Part("routing"), send_index, behind(0), behind(ranks), behind(plan), behind(plan + ranks))
-
-
-class _Combining(NamedTuple):
-    """One way to bring rows back."""
-
-    operation: Operation
-    most_warps: int  # of a block that sends
-    rows_a_warp: int  # of all that send: few rows are sent quicker by a few warps of all blocks than by all of a few
 
 
 class DirectRouting:
@@ -234,89 +166,9 @@ class DirectRouting:
         return Plan(plan[ranks : 2 * ranks], None, plan[3 * ranks : 3 * ranks + experts])
 
 
-class DirectMode:
-    """The :class:`ep_lib.moe.mode.Mode` of ranks that reach each other by loads and stores: direct writes."""
+class Dispatches(Workspace):
+    """Dispatches of direct mode."""
 
-    checks_values = True
-    memory_map = staticmethod(make_direct_map)
-
-    def __init__(self, rank: Rank, config: BufferConfig, tuning: Tuning | None = None) -> None:
-        """Collective. Raises RankMismatchError and OutOfSymmetricMemory. ``tuning`` None: chosen by rows' size."""
-        require_same_everywhere(rank, config)
-        self._rank, self._config, self._backend = rank, config, rank._backend
-        self._tuning = tuning
-        self._tunings: dict[int, Tuning] = {}
-        self._tuning_of(config.row_bytes)  # raises ArgumentError if rows are too large
-        self.num_sms = config.num_sms
-        plain = row_formats(config)[PLAIN]
-        assert plain is not None
-        self._plain = plain
-        # For what touches memory of this GPU alone, which is not what num_sms is for.
-        self._local_blocks = rank.sm_count or min(config.num_sms, 2)
-        # Beside num_sms blocks that may wait for them.
-        self._spare_blocks = (rank.sm_count or config.num_sms + 2) - config.num_sms
-        self._memory = allocate(rank, config)
-        self.device, self._xp_kind, self._at = self._memory.device, self._memory.kind, self._memory.at
-        parts = {name: self._at[name] for name in ("flags", "tags", "state")}
-        self._state = header_struct("moe/common/epoch.cuh", "WorkspaceState")
-        self._broken_address = self._at["state"] + self._state.offsets["broken"]
-        self.broken = rank.host_array(1, np.uint32)
-        self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(
-            **parts, broken_on_host=describe(self.broken).address
-        )
-        # What the host reads while kernels run: the counts of a dispatch, and the ranks that passed another tag.
-        self._report = rank.host_array(2 + 3 * config.world_size + config.experts_per_rank, np.int32)
-        self._done = self._report[:2].view(np.uint64)
-        self._differs = rank.host_array(config.world_size, np.int32)
-        self._alike = bytes(self._differs.nbytes)  # what it is while all ranks pass the same
-        self._report_address, self._differs_address = (describe(a).address for a in (self._report, self._differs))
-        self._tickets = 0
-        self._areas = ReceiveAreas(self._memory, config)
-        self._views: dict[Any, Array] = {}
-        self._parts = _RoutingParts.of(config)
-        self._operations: dict[Any, Any] = {}  # one for each kind of call
-        self._streams = rank.streams.operations()
-        self.epoch = 0
-
-    @property
-    def tuning(self) -> Tuning | None:
-        """How kernels are launched; None: chosen by rows' size."""
-        return self._tuning
-
-    @tuning.setter
-    def tuning(self, tuning: Tuning | None) -> None:
-        self._tuning = tuning
-        self._operations.clear()
-
-    @property
-    def meeting_place(self) -> int:
-        """The address of the part that <moe/common/regroup.cu> takes."""
-        return self._at["hellos"]
-
-    def waits(self, async_finish: bool) -> bool:
-        """Where hosts wait, and the operation need not run beside the caller's others."""
-        return self._backend.host_waits and not async_finish
-
-    def is_combine_input(self, x: ArrayInfo) -> bool:
-        """Whether these rows are :meth:`combine_input`'s."""
-        return x.address == self._at["returned"] and x.nbytes > 0
-
-    def begin_anew(self, masked: Collection[int]) -> None:
-        """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
-        self._memory.clear("state")
-        at = self._memory.parts["state"].offset + self._state.offsets["masked"]
-        bits = sum(1 << r for r in masked)
-        self._memory.array[at : at + 8] = self._rank.xp.asarray(np.array([bits], np.uint64).view(np.uint8))
-        self._rank.streams.settle()
-        self.broken[0] = self.epoch = 0
-        self._differs[...] = 0
-
-    def close(self, orderly: bool = True) -> None:
-        """Free the symmetric memory."""
-        if not self._rank.is_closed:
-            self._memory.free()
-
-    # ---- operations --------------------------------------------------------------------------------------------------
     def dispatch(
         self,
         payload: Payload,
@@ -331,7 +183,11 @@ class DirectMode:
             lease = self._lend(options)
             self._tickets += 1
             (ints,) = self._sending(payload, experts.dtype, content, options).run(
-                *self._sent(payload, weights, lease), experts, DirectRouting.size(config, num_tokens), self._tickets
+                *self._sent(payload, weights, lease),
+                experts,
+                DirectRouting.size(config, num_tokens),
+                self._tickets,
+                options.expert_alignment,
             )
             routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
             if options.num_worst_tokens:
@@ -367,79 +223,6 @@ class DirectMode:
         self._finish(options.async_finish)
         return arrivals
 
-    def combine(
-        self,
-        x: ArrayInfo,
-        weights: ArrayInfo | None,
-        routing: DirectRouting,
-        tag: Tag,
-        *,
-        bias: Sequence[ArrayInfo],
-        async_finish: bool,
-        by_expert: ExpertRows | None = None,
-        as_fp8: bool = False,
-        by_choice: bool = False,
-    ) -> Array:
-        """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
-        config = self._config
-        if as_fp8:
-            way = "packed"
-        elif by_expert is not None:
-            way = "by expert"
-        elif x.address == self._at["returned"]:
-            way = "pull"
-        elif self._tuning_of(config.row_bytes).push or self._spare_blocks < 1:
-            way = "push"
-        else:
-            way = "stage"
-        (rows, columns), slot = x.shape, None if by_expert is None else describe(by_expert.slot)
-        # Ranks that disagree about the dispatch or about the way are told so: both are in the tag.
-        number = Tag(tag.epoch, _NUMBER_OF_WAY[way], tag.row_vectors).number
-        how = self._operations.get((way, x.kind))
-        if how is None:
-            how = self._remember((way, x.kind), self._declare_combine(way, x.kind))
-        with self._streams.begin(x.kind, async_finish):
-            (out,) = how.operation.run(
-                x,
-                weights,
-                routing.info,
-                *(*bias, None, None)[:2],
-                slot,
-                0 if slot is None else slot.shape[0],
-                number,
-                routing.num_tokens,
-                columns,
-                columns * config.dtype.itemsize // VECTOR_BYTES,
-                min(how.most_warps, max(1, -(-rows // how.rows_a_warp))),
-                int(by_choice),
-            )
-        self._finish(async_finish)
-        return out
-
-    def combine_input(self, like: Array, num_rows: int) -> Array:
-        """Where experts may write what a combine brings back, so that it can be read from there: ``[num_rows, hidden]``
-        of the Buffer's dtype, in the kind of array of ``like``."""
-        return self._view("returned", describe(like).kind, self._config.dtype, self._config.hidden)[:num_rows]
-
-    def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
-        """The end of the last operation, for streams of the kind of ``array``."""
-        stream = self._streams.last
-        return Event(self._rank, 0 if stream is None else stream, describe(array).kind, keep)
-
-    def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """Without waiting: known at the latest when the kernels are done."""
-        if self._differs.tobytes() == self._alike:  # asked at every call: a third of what any() takes
-            return []
-        differs = [(r, int(bits)) for r, bits in enumerate(self._differs) if bits]
-        self._differs[...] = 0
-        return differs
-
-    def _finish(self, async_finish: bool) -> None:
-        """NumPy knows no streams: on the emulator results are there when a call returns, or behind its event."""
-        if self.waits(async_finish):
-            self._backend.synchronize()
-
-    # ---- what the host learns ----------------------------------------------------------------------------------------
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
         ranks, first = self._config.world_size, 4 * self._tickets
@@ -460,7 +243,6 @@ class DirectMode:
         plan = self._report[2:].copy()
         return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks].tolist(), plan[3 * ranks :])
 
-    # ---- what calls launch -------------------------------------------------------------------------------------------
     def _sent(self, payload: Payload, weights: ArrayInfo | None, lease: Lease | None) -> tuple[Any, ...]:
         """Values for _SENT."""
         area = 0 if lease is None else lease.area
@@ -470,20 +252,23 @@ class DirectMode:
         self, payload: Payload, ids: np.dtype[Any] | None, content: int, options: DispatchOptions
     ) -> Operation:
         """Of rows like these: behind _SENT it takes the choices, whose dtype is ``ids``, how many ints a routing has,
-        and a ticket; where ``ids`` is None, the routing of an earlier dispatch, and a tag."""
+        a ticket and expert_alignment; where ``ids`` is None, the routing of an earlier dispatch, and a tag."""
         scales, form = payload.scales, payload.form or self._plain
         misplaced = 0 if scales is None else scales.address % 4  # then they are sent by bytes
-        counted = None if ids is None else (ids, content, options.num_worst_tokens > 0, options.expert_alignment)
+        counted = None if ids is None else (ids, content, options.num_worst_tokens > 0)
         key = (form.code, payload.cast, misplaced, payload.x.kind, counted)
-        known: Operation | None = self._operations.get(key)
-        if known is not None:
-            return known
+        operation: Operation | None = self._operations.get(key)
+        if operation is not None:
+            return operation
         launch = self._declare_bulk(form, payload.cast, misplaced, send_routing=ids is not None)
         if ids is None:
-            return self._remember(key, Operation(self._rank, (*_SENT, "routing", "tag"), [launch]))
-        launches = [self._declare_notify(ids == INT32, content, options), launch]
-        made = Made("routing", payload.x.kind, ("ints",), INT32)
-        return self._remember(key, Operation(self._rank, (*_SENT, "ids", "ints", "ticket"), launches, [made]))
+            operation = Operation(self._rank, (*_SENT, "routing", "tag"), [launch])
+        else:
+            launches = [self._declare_notify(ids == INT32, content, options), launch]
+            made = Made("routing", payload.x.kind, ("ints",), INT32)
+            operation = Operation(self._rank, (*_SENT, "ids", "ints", "ticket", "alignment"), launches, [made])
+        self._operations[key] = operation
+        return operation
 
     def _declare_notify(self, is_int: bool, content: int, options: DispatchOptions) -> Launch:
         config, parts = self._config, self._parts
@@ -499,7 +284,7 @@ class DirectMode:
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             options=content,
-            expert_alignment=options.expert_alignment,
+            expert_alignment="alignment",
         )
         return Launch(
             kernel("notify_dispatch", "<int>" if is_int else "<long long>"),
@@ -562,131 +347,55 @@ class DirectMode:
             dispatch_shared(warps, stages, stage_vectors, config.world_size),
         )
 
-    def _declare_combine(self, way: str, kind: str) -> _Combining:
-        """``way``: "push", "packed" (push as FP8), "pull" rows that are in symmetric memory, "stage": copy them there
-        and pull them, or "by expert": add up those of "slot" there and pull the sums."""
-        config, parts, tuning = self._config, self._parts, self._tuning_of(self._config.row_bytes)
-        if way == "packed":
-            tuning = for_packed_rows(tuning, config, self._rank.shared_bytes)
-        name, template = _WAYS[way]
-        more_blocks = max(0, self._spare_blocks) if way in ("stage", "by expert") else 0
-        share = 1 if way == "by expert" else tuning.push_share  # of the blocks, if there are no more
-        send_blocks = max(1, more_blocks or round(share * self.num_sms))
-        element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
-        launch = Launch(
-            kernel(name, f"<{element}{template}>"),
-            self.num_sms + more_blocks,
-            tuning.add_warps * WARP,
-            (
-                self._combine_args(tuning, send_blocks, is_push=name == "combine_push"),
-                "out",
-                "x",
-                parts.topk,
-                "weights",
-                parts.send_index,
-                parts.plan,
-                self._differs_address,
-            ),
-            combine_shared(tuning, config, config.row_vectors),
-        )
-        given = ("x", "weights", "routing", "bias", "more_bias", "slot", "capacity", "tag", "tokens", "columns")
-        out = Made("out", kind, ("tokens", "columns"), config.dtype)
-        operation = Operation(self._rank, (*given, "row_vectors", "warps", "by_choice"), [launch], [out])
-        return _Combining(operation, tuning.send_warps, tuning.group_rows * send_blocks)
-
-    def _combine_args(self, tuning: Tuning, send_blocks: int, is_push: bool) -> Struct:
-        config = self._config
-        inside: dict[str, Any] = {"workspace": self._workspace, "tag": "tag"}
-        inside["add"] = struct(
-            "moe/direct/combine_add.cuh",
-            "AddArgs",
-            bias=("bias", "more_bias"),
-            num_tokens="tokens",
-            row_vectors="row_vectors",
-            top_k=config.top_k,
-            experts_per_rank=config.experts_per_rank,
-            piece_vectors=tuning.add_vectors,
-            most_ranks=most_ranks(config),
-            stages=tuning.add_stages,
-            by_choice="by_choice",
-        )
-        inside["send"] = struct(
-            "moe/direct/combine_send.cuh",
-            "SendArgs",
-            returned=self._at["returned"],
-            arrived=self._at["arrived"],
-            max_tokens=config.max_tokens,
-            max_groups=-(-config.max_tokens // tuning.group_rows),
-            group_rows=tuning.group_rows,
-            blocks=send_blocks,
-            warps="warps",
-            stages=tuning.send_stages,
-        )
-        if is_push:
-            shares = int(config.receive_areas == 0)
-            return struct("moe/direct/combine_push.cu", "PushCombineArgs", **inside, shares_area=shares)
-        inside |= {"slot": "slot", "capacity": "capacity", "pull_blocks": self.num_sms}
-        return struct("moe/direct/combine_pull.cu", "PullCombineArgs", **inside)
-
-    def _declare_copy(self, payload: Payload, weights: ArrayInfo | None, wants: _Wanted) -> Operation | None:
-        """From where rows arrived to arrays of the caller's own; None where there is nothing to do."""
-        config, parts, options = self._config, self._parts, wants.options
-        form, ids, index = payload.form or self._plain, options.ids.kind, options.ids.dtype
-        side, by_expert, turned = wants.side, options.sorted_by_expert, options.column_major_scales
-        sent_kind = None if weights is None else weights.kind
+    def _declare_copy(self, form: RowFormat, copy: _Copy) -> Operation | None:
+        """None where there is nothing to do."""
+        config, parts, side = self._config, self._parts, copy.side
         makes: list[Made] = []
+
+        def make(name: str, kind: str, shape: tuple[int | str, ...], dtype: np.dtype[Any]) -> str:
+            makes.append(Made(name, kind, shape, dtype))
+            return name
+
         x: Slot = None
-        of_side: str | Part | None = None
-        if wants.copied:
-            x = "x"
-            makes.append(Made("x", payload.x.kind, ("rows", form.columns), form.dtype))
-            of_side = _make_side_rows(makes, side, "", turned)
-        elif side is not None and turned:
-            _make_side_rows(makes, side, "", turned)
-        if wants.routing:
-            makes.append(Made("topk", ids, ("rows", config.top_k), index))
-            makes += [Made(name, ids, ("rows",), INT32) for name in ("src_rank", "src_token")]
-        if sent_kind is not None:
-            makes.append(Made("weights", sent_kind, ("rows", config.top_k), FLOAT32))
+        topk = weights = src_rank = src_token = of_side = all_side = None
         given: tuple[str, ...] = _COPIED
-        all_side = None
-        if by_expert:
-            makes.append(Made("all_x", payload.x.kind, ("grouped", form.columns), form.dtype))
-            all_side = _make_side_rows(makes, side, "all_", turned)
-            if sent_kind is not None:
-                makes.append(Made("all_weights", sent_kind, ("grouped",), FLOAT32))
-            if wants.placed:
+        if copy.copied:
+            x = make("x", copy.kind, ("rows", form.columns), form.dtype)
+        if side is not None and (copy.copied or copy.by_column):
+            of_side = _make_side_rows(makes, side, "", copy.by_column)
+        if copy.routing:
+            topk = make("topk", copy.ids, ("rows", config.top_k), copy.ids_dtype)
+            src_rank, src_token = (make(name, copy.ids, ("rows",), INT32) for name in ("src_rank", "src_token"))
+        if copy.weights is not None:
+            weights = make("weights", copy.weights, ("rows", config.top_k), FLOAT32)
+        if copy.by_expert:
+            make("all_x", copy.kind, ("grouped", form.columns), form.dtype)
+            all_side = None if side is None else _make_side_rows(makes, side, "all_", copy.by_column)
+            if copy.weights is not None:
+                make("all_weights", copy.weights, ("grouped",), FLOAT32)
+            if copy.placed:
                 given = (*given, "offsets", "row", "slot")
             else:
-                makes.append(Made("offsets", ids, (config.experts_per_rank + 1,), INT32))
-                makes.append(Made("row", ids, ("grouped",), INT32))
-                makes.append(Made("slot", ids, ("rows", config.top_k), INT32))
+                make("offsets", copy.ids, (config.experts_per_rank + 1,), INT32)
+                make("row", copy.ids, ("grouped",), INT32)
+                make("slot", copy.ids, ("rows", config.top_k), INT32)
         launches = []
-        if by_expert or wants.copied or wants.routing or sent_kind is not None:
-            names = {made.name for made in makes}
-            targets: list[Slot] = [
-                name if name in names else None for name in ("topk", "weights", "src_rank", "src_token")
-            ]
-            is_int = not wants.routing or index == INT32
-            if isinstance(of_side, str) and not form.is_apart:
-                of_side = Part(of_side)
-            launches.append(self._declare_epilogue(form, is_int, [x, of_side, *targets], all_side, wants, sent_kind))
-        if turned and side is not None:
-            source = of_side if wants.copied else "side"
+        if copy.by_expert or copy.copied or copy.routing or weights is not None:
+            scales: Slot = of_side if copy.copied else None
+            if isinstance(scales, str) and not form.is_apart:
+                scales = Part(scales)
+            targets = (x, scales, topk, weights, src_rank, src_token)
+            launches.append(self._declare_epilogue(form, copy, targets, all_side))
+        if copy.by_column and side is not None:
+            source = of_side if copy.copied else "side"
             launches.append(self._declare_by_column(side, source, "", parts.received, config.world_size))
-            if by_expert:
+            if copy.by_expert:
                 end = Part("offsets", INT32.itemsize * config.experts_per_rank)
                 launches.append(self._declare_by_column(side, all_side, "all_", end, 1))
         return Operation(self._rank, given, launches, makes) if launches else None
 
     def _declare_epilogue(
-        self,
-        form: RowFormat,
-        is_int: bool,
-        targets: Sequence[Slot],
-        all_side: str | Part | None,
-        wants: _Wanted,
-        sent_kind: str | None,
+        self, form: RowFormat, copy: _Copy, targets: Sequence[Slot], all_side: str | Part | None
     ) -> Launch:
         config, side = self._config, _side_rows(form, 0)
         args = struct(
@@ -706,25 +415,25 @@ class DirectMode:
         )
         slots: list[Slot] = [args]
         threads, shared_bytes = self._tuning_of(config.row_bytes).local_threads, 0
-        if wants.options.sorted_by_expert:
+        if copy.by_expert:
             args = struct(
                 "moe/direct/expert_rows.cuh",
                 "ExpertRowsArgs",
                 **{name: name for name in ("slot", "row", "offsets")},
-                weights=None if sent_kind is None else "all_weights",
+                weights=None if copy.weights is None else "all_weights",
                 x="all_x",
                 scales=all_side,
                 all="grouped",
                 experts_per_rank=config.experts_per_rank,
-                placed=int(wants.placed),
+                placed=int(copy.placed),
                 padding=side.padding,
             )
             slots.append(args)
             # expert_rows_shared of <moe/direct/expert_rows.cuh>
             shared_bytes = 4 * (config.experts_per_rank + 1 + threads)
+        index = "int" if not copy.routing or copy.ids_dtype == INT32 else "long long"
         element = "" if side.element == "float" else f", {side.element}"
-        entry = "copy_by_expert" if wants.options.sorted_by_expert else ""
-        which = kernel("copy_epilogue", f"<{'int' if is_int else 'long long'}{element}>", entry)
+        which = kernel("copy_epilogue", f"<{index}{element}>", "copy_by_expert" if copy.by_expert else "")
         return Launch(which, self._local_blocks, threads, (*slots, self._parts.plan, *targets), shared_bytes)
 
     def _declare_by_column(
@@ -754,7 +463,6 @@ class DirectMode:
             ),
         )
 
-    # ---- results -----------------------------------------------------------------------------------------------------
     def _lend(self, options: DispatchOptions) -> Lease | None:
         """A receive area for the results alone. None: rows arrive in the first area and are copied, if at all. A CUDA
         graph would write to the same area at each replay, also after the results of its capture are gone."""
@@ -782,7 +490,7 @@ class DirectMode:
         form, kind, ids = payload.form or self._plain, payload.x.kind, options.ids
         side, copied = _side_array(payload, form), options.copy and lease is None
         by_column = options.column_major_scales and side is not None
-        key = (
+        key = _Copy(
             form.code,
             kind,
             side,
@@ -792,14 +500,13 @@ class DirectMode:
             copied,
             with_routing,
             options.sorted_by_expert,
-            placed is None,
+            placed is not None,
             by_column,
         )
-        if key in self._operations:
+        try:
             operation = self._operations[key]
-        else:
-            wants = _Wanted(options, side, copied, with_routing, placed is not None)
-            operation = self._remember(key, self._declare_copy(payload, weights, wants))
+        except KeyError:
+            operation = self._operations[key] = self._declare_copy(form, key)
         x = side_rows = None
         if not copied:
             x, side_rows = self._where_they_are(form, kind, side, lease, num_rows)
@@ -845,13 +552,15 @@ class DirectMode:
         self, form: RowFormat, kind: str, side: _SideArray | None, lease: Lease | None, num_rows: int
     ) -> tuple[Array, Array | None]:
         """Rows and side rows in the area that is lent, or in the first one until the next operation."""
+        name, skipped = self._side_place(form)
         if lease is None:
             x = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
-            return x, None if side is None else self._side_view(form, side)[:num_rows]
+            if side is None:
+                return x, None
+            return x, self._view(name, side.kind, side.dtype, side.columns, skipped)[:num_rows]
         x = self._areas.array(lease, "rows", kind, (num_rows, form.columns), form.dtype)
         if side is None:
             return x, None
-        name, skipped = self._side_place(form)
         shape = num_rows, side.columns
         return x, self._areas.array(lease, name, side.kind, shape, side.dtype, skipped)
 
@@ -876,39 +585,6 @@ class DirectMode:
         form = payload.form or self._plain
         return _scales_of(form, payload.scales, side.kind, found) if form.has_row_scale else (found, None)
 
-    # ---- side rows ---------------------------------------------------------------------------------------------------
     def _side_place(self, form: RowFormat) -> tuple[str, int]:
         """The part of the memory in which a receive area's side rows lie, and the bytes before them."""
         return ("recv_scales", 0) if form.is_apart else ("rows", self._config.max_rows * form.row_bytes)
-
-    def _side_view(self, form: RowFormat, of_side: _SideArray) -> Array:
-        name, skipped = self._side_place(form)
-        return self._view(name, of_side.kind, of_side.dtype, of_side.columns, skipped)
-
-    def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int, skipped: int = 0) -> Array:
-        """A part of the receive area, all of it from the byte ``skipped`` on, as an array of the caller's kind."""
-        key = (name, kind, dtype, columns, skipped)
-        if key not in self._views:
-            begin = self._memory.parts[name].offset + skipped
-            area = self._memory.array[begin : begin + self._config.max_rows * columns * dtype.itemsize]
-            stored = dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
-            view = area if stored == UINT8 else area.view(stored)
-            self._views[key] = as_kind(kind, view.reshape(-1, columns), dtype)
-        return self._views[key]
-
-    def _tuning_of(self, row_bytes: int) -> Tuning:
-        if self._tuning is not None:
-            return self._tuning
-        found = self._tunings.get(row_bytes)
-        if found is None:
-            costly = self._backend.costly_threads
-            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, costly_threads=costly)
-            self._tunings[row_bytes] = found
-        return found
-
-    def _remember(self, key: Any, value: T) -> T:
-        known = self._operations
-        if len(known) >= _MOST_KNOWN:
-            known.clear()
-        known[key] = value
-        return value
