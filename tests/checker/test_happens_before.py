@@ -72,7 +72,7 @@ PLAIN, ATOMIC, EXCHANGE, FENCE = (
     happens_before.EXCHANGE,
     happens_before.FENCE,
 )
-RELAXED, ACQUIRE, RELEASE, ACQ_REL = range(4)
+RELAXED, ACQUIRE, RELEASE, ACQ_REL, SEQ_CST = range(5)
 BLOCK, DEVICE, SYSTEM = range(3)
 _numbers = itertools.count(1)
 
@@ -175,3 +175,24 @@ def an_acquire_fence_is_no_release() -> Program:
 )
 def test_a_program_that_was_judged_wrongly(make: Any) -> None:
     assert disagreements(make(), 40) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("fence", "behind", "is_right"),
+    [(SEQ_CST, SEQ_CST, True), (ACQ_REL, SEQ_CST, False), (SEQ_CST, ACQ_REL, False), (SEQ_CST, ACQUIRE, False)],
+)
+def test_a_fence_before_a_barrier_is_enough_only_for_a_fence_sc(fence: int, behind: int, is_right: bool) -> None:
+    """A fence covers what its own thread has done; but Fence-SC order cannot contradict causality order."""
+
+    def fenced(order: int, guard: int = 0) -> Op:
+        return Op(FENCE, order=order, number=next(_numbers), guard=guard)
+
+    data, see = at(PLAIN, True, offset=24), at(ATOMIC, False)
+    met = Op(happens_before.BLOCK_BARRIER)
+    writers = ([data, fenced(fence), met], [fenced(fence), met, at(ATOMIC, True)])
+    reader = [see, fenced(behind, see.number), when(see, at(PLAIN, False, offset=24))]
+    program = Program(1, 2, 2, (*map(tuple, writers), tuple(reader), ()))
+    assert disagreements(program, 40) == ([], [])
+    runs: list[dict[int, Any]] = []
+    report = ep_lib.check(happens_before.run, 1, seeds=40, args=(program, runs), compare_values=False, memory="sc")
+    assert report.ok == is_right, str(report)

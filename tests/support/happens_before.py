@@ -4,8 +4,10 @@ The oracle knows nothing of clocks, slots and schedules. A run is known by what 
 number of its own in each of its bytes, so each byte that is read names its writer. From that follow the edges of the
 PTX memory model (PTX ISA, "Memory Consistency Model"): which release pattern synchronises with which acquire pattern,
 through which read-modify-writes. Base causality order is their transitive closure with program order; causality order
-adds that a write comes before what follows a read that observes it. A race is a pair of overlapping accesses of two
-threads, at least one a write, that causality order leaves unordered and that are not morally strong.
+adds that a write comes before what follows a read that observes it. Of two morally strong fence.sc, the one that comes
+before a write, by barriers, synchronises with the one behind a read of it: Fence-SC order cannot contradict causality
+order. A race is a pair of overlapping accesses of two threads, at least one a write, that causality order leaves
+unordered and that are not morally strong.
 """
 
 from __future__ import annotations
@@ -319,6 +321,16 @@ class Events:
                 barriers.setdefault((self.program.place(self.thread[e])[1], nth), []).append(e)
         for together in barriers.values():
             yield from itertools.permutations(together, 2)
+        in_block = [(a, b) for a, b in itertools.pairwise(range(self.count)) if self.thread[a] == self.thread[b]]
+        in_block += [pair for together in barriers.values() for pair in itertools.permutations(together, 2)]
+        met_before = self._closure(iter(in_block))
+        fences = [e for e, op in enumerate(self.ops) if op.kind == FENCE and op.order == SEQ_CST]
+        for read in (e for e in range(self.count) if self.ops[e].strong and self.read[e]):
+            behind = [e for e in fences if e > read and self.thread[e] == self.thread[read]]
+            for write, first, last in itertools.product(self._observes(read), fences, behind):
+                others = self.thread[first] != self.thread[last] and met_before[first][write]
+                if others and self._morally_strong(first, last):
+                    yield first, last
 
     def _closure(self, edges: Iterator[tuple[int, int]]) -> list[list[bool]]:
         before = [[False] * self.count for _ in range(self.count)]

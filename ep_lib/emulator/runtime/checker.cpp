@@ -816,22 +816,22 @@ void Checker::overwritten(const Access& a) {
     }
 }
 
-void Checker::contribute(Write& w, const ThreadCheck& t, Known known, int scope) {
-    w.any_release = true;
+void Checker::contribute(Write& w, const ThreadCheck& t, Known known, int scope, bool by_sc) {
+    w.any_release |= !by_sc;
     for (Published& p : w.published) {
-        if (p.scope != scope || p.rank != t.rank || p.block != t.block) continue;
+        if (p.scope != scope || p.rank != t.rank || p.block != t.block || p.by_sc != by_sc) continue;
         p.known.join(known);
         return;
     }
     if (w.published.size() >= kPublishers && scope > EPEMU_SCOPE_BLOCK) {
         for (Published& p : w.published) {
-            if (p.scope != scope || p.rank != t.rank) continue;
+            if (p.scope != scope || p.rank != t.rank || p.by_sc != by_sc) continue;
             p.block = kManyBlocks;
             p.known.join(known);
             return;
         }
     }
-    w.published.push_back({std::move(known), scope, t.rank, t.block});
+    w.published.push_back({std::move(known), scope, t.rank, t.block, by_sc});
 }
 
 namespace {
@@ -866,6 +866,10 @@ void Checker::release_into(Write& w, const Location& l, ThreadCheck& t, int orde
     };
     contribute_known(t.fenced);
     if (earlier) contribute_known(earlier->known);
+    for (int s = EPEMU_SCOPE_SYSTEM; s >= EPEMU_SCOPE_BLOCK; s--) {
+        const Known& known = t.sc_fenced[s];
+        if (!known.empty() && !known.same(t.fenced[s])) contribute(w, t, known, s, true);
+    }
 }
 
 // Whether an atomic of this scope sees this write as atomic.
@@ -920,7 +924,11 @@ void Checker::acquire_from(const Write* w, ThreadCheck& t, uintptr_t address, in
     for (const Published& p : too_narrow ? kNothing : w->published) {
         const int needed = scope_between(t, p.rank, p.block);
         if (p.scope < needed) {
-            too_narrow = true;
+            too_narrow |= !p.by_sc;
+            continue;
+        }
+        if (p.by_sc) {
+            t.sc_pending[needed].join(p.known);
             continue;
         }
         if (acquire && scope >= needed) {
@@ -1113,10 +1121,16 @@ void Checker::order_by_fence(ThreadCheck& t, int order, int scope) {
             for (AtLocation& seen : t.seen) seen.known[s] = Known();
         }
     }
-    if (weak && order == EPEMU_SEQ_CST) sc_fence(t, scope);
+    if (order == EPEMU_SEQ_CST) {
+        for (int s = 0; s <= scope; s++) join(t, std::exchange(t.sc_pending[s], Known()));
+        if (weak) sc_fence(t, scope);
+    }
     if (releases(order)) {
         const Known covered = publish(t);
-        for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
+        for (int s = 0; s <= scope; s++) {
+            t.fenced[s] = covered;
+            if (order == EPEMU_SEQ_CST) t.sc_fenced[s] = covered;
+        }
     }
 }
 
@@ -1124,8 +1138,10 @@ void Checker::order_by_fence(ThreadCheck& t, int order, int scope) {
 // other one shares its nodes.
 template <class Each>
 void Checker::join_all(const Each& each) {
-    Known joined, previous;
+    Known joined, previous, fenced[3];
     each([&](ThreadCheck& t) {
+        for (int s = 0; s < 3; s++)
+            if (!t.sc_fenced[s].empty() && !t.sc_fenced[s].same(fenced[s])) fenced[s].join(t.sc_fenced[s]);
         if (!previous.clock.same(t.clock)) joined.clock.join(t.clock);
         if (!previous.proxied.same(t.proxied)) joined.proxied.join(t.proxied);
         previous = {t.clock, t.proxied};
@@ -1139,6 +1155,8 @@ void Checker::join_all(const Each& each) {
     each([&](ThreadCheck& t) {
         t.clock = joined.clock;
         t.proxied = joined.proxied;
+        for (int s = 0; s < 3; s++)
+            if (!fenced[s].empty()) t.sc_fenced[s] = fenced[s];
     });
 }
 

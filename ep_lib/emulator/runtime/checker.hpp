@@ -6,7 +6,8 @@
 // Observation passes through read-modify-writes, and each pair on its way must be morally strong: atomics of one width,
 // with scopes that include each other. A write that a strong read observes comes before the code behind that read, so a
 // thread that has seen the last addition to a counter may set it to 0 by a plain store. Fences order nothing by
-// themselves, sequentially consistent ones neither.
+// themselves; of two fence.sc the one comes first that had come, by barriers, before a write that was read before the
+// other one, as Fence-SC order cannot contradict causality order.
 // Shuffles and votes order nothing. An operation of a NIC is a thread of its own: it starts when it is posted, and its
 // end happens only before a quiet, or before an acquire of a signal behind it. tests/support/happens_before.py says the
 // same in a few lines of Python, and random programs compare the two.
@@ -87,6 +88,7 @@ struct ThreadCheck {
     BlockCheck* owner;
     Known fenced[3];                         // by scope: past covered by its last fence of at least this scope
     Known pending[3];                        // by scope needed: seen by relaxed loads, joined at the next fence
+    Known sc_fenced[3], sc_pending[3];       // the same of fence.sc: also by those whom this thread has met since
     std::vector<AtLocation> released, seen;  // the same for releases and acquires of one location
     uint32_t waited_pc = 0;                  // the last wait (acquire or quiet) that gave new knowledge
     uint32_t stores_called = 0;              // calls of tma_store so far
@@ -390,6 +392,7 @@ class __attribute__((visibility("hidden"))) Checker {
         Known known;
         int scope, rank;  // of the first operation of the release pattern
         uint64_t block;
+        bool by_sc;  // fence.sc of threads that have met the writer since: only for those who have one behind the read
     };
     struct Observed {
         uint32_t from, to;  // writes of the location
@@ -585,7 +588,7 @@ class __attribute__((visibility("hidden"))) Checker {
     Location* known_location(const ThreadCheck& t, uintptr_t address, int size);
     Location& location(const ThreadCheck& t, uintptr_t address, int size);
     void overwritten(const Access& a);
-    void contribute(Write& w, const ThreadCheck& t, Known known, int scope);
+    void contribute(Write& w, const ThreadCheck& t, Known known, int scope, bool by_sc = false);
     void release_into(Write& w, const Location& l, ThreadCheck& t, int order, int scope);
     bool observes(const Write& w, const ThreadCheck& t, int scope) const;
     static void observe(Location& l, const Write& w, const ThreadCheck& t);
