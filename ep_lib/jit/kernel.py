@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, overload
 
@@ -22,7 +22,7 @@ from ep_lib.jit import gxx, nvrtc, pieces, toolkit
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
-from ep_lib.jit.source import KernelSource
+from ep_lib.jit.source import Define, KernelSource
 from ep_lib.memory.arrays import Array, ArrayInfo, describe, is_array
 from ep_lib.require import index, refuse, several, show, text
 
@@ -49,8 +49,28 @@ class Kernel(KernelSource):
     ``defines`` and ``options`` (further NVRTC options, which the emulator ignores).
     """
 
-    def __init__(self, source: str, name: str, **given: Any) -> None:
-        super().__init__(source, name, **given)
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        *,
+        path: Path | None,
+        filename: str,
+        include: Sequence[str | os.PathLike[str]] = (),
+        defines: Mapping[str, Define] | None = None,
+        options: Sequence[str] = (),
+        closed: KernelSource | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            name,
+            path=path,
+            filename=filename,
+            include=include,
+            defines=defines,
+            options=options,
+            closed=closed,
+        )
         self._images: dict[str, EmulatorImage | NvrtcImage] = {}
         self._lock = threading.Lock()
 
