@@ -115,7 +115,7 @@ def _error_of_kernel(record: FaultRecord) -> EpError:
         why = (
             f"it has {record.expected} entries, entry {record.slot} does not exist"
             if record.expected
-            else "it is not a handle of that kind (write request, signal request, local or remote view) on this rank"
+            else "it is not a handle of that kind on this rank (did two views, or requests, change places?)"
         )
         return KernelFault(
             f"rank {record.rank}: a transfer through the handle 0x{record.seen:x} was refused: {why}; nothing was "
