@@ -284,7 +284,7 @@ class QuietBackend:
         return False
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        return torch.empty(shape, dtype=getattr(torch, dtype.name))
+        return describe(torch.empty(shape, dtype=getattr(torch, dtype.name)))
 
     def synchronize(self) -> None:
         raise AssertionError("nothing was to be waited for")
