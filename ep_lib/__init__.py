@@ -10,9 +10,10 @@ from ep_lib.emulator.hardware import HARDWARE, Hardware, Link
 from ep_lib.emulator.timeline import Message, Sample, Span, Timeline
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import Buffer
-from ep_lib.runtime.check import CheckReport, check
+from ep_lib.runtime.check import check
 from ep_lib.runtime.launcher import init, rejoin
 from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.report import CheckReport
 from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
 from ep_lib.version import __version__

@@ -1,9 +1,9 @@
 """The remaining work of an exhaustive check, in parts that any number of processes explore.
 
 A part is a path of choices, from which a worker continues for some runs (``epemu::Exploration``, whose text
-emulator/runtime/exploration_parts.cpp writes). If there are few parts, one is split: the untried choices along its path
-become shared, and each alternative is a part. When the runs of one part request a choice at a shared place, the
-request comes here and becomes a part of its own, unless another part covers it.
+emulator/runtime/exploration_parts.cpp writes). If there are few parts, one is split: the places of its path with
+untried choices become shared, and each alternative is a part. When the runs of one part request a choice at a shared
+place, the request comes here and becomes a part of its own, unless another part covers it.
 
 Parts are explored in rounds and taken in order, independent of the number of workers: so the report is the same, too.
 """

@@ -7,7 +7,7 @@ import html
 from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError
 from ep_lib.require import show
-from ep_lib.runtime.check import CheckReport
+from ep_lib.runtime.report import CheckReport
 from ep_lib.viz.page import Page
 from ep_lib.viz.time_travel import page_of
 

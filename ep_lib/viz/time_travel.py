@@ -14,7 +14,8 @@ from ep_lib.emulator.symbols import Place
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import sealed
 from ep_lib.require import whole_number
-from ep_lib.runtime.check import record, record_kept
+from ep_lib.runtime.check import record
+from ep_lib.runtime.report import record_kept
 from ep_lib.viz.page import Page, make_page
 from ep_lib.viz.steps import Steps, make_steps
 

@@ -17,7 +17,6 @@ import ep_lib
 from ep_lib import Kernel, Rank
 from ep_lib.jit import diagnostics, toolkit, unseen
 from ep_lib.jit.unseen import Unseen
-from ep_lib.runtime import check
 from ep_lib.runtime.differences import describe_difference
 
 FILE = TESTS / "wrong_variants" / "more.cu"
@@ -120,14 +119,18 @@ def test_it_is_called_by_its_name(mistake: Mistake) -> None:
 def test_a_story_of_many_switches_takes_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a finding needs all of its switches, that is not told by one run for each."""
     reduced: list[Any] = []
-    reduce = check.reduce_schedule
-    monkeypatch.setattr(check, "reduce_schedule", lambda *given: (reduced.append(given), reduce(*given))[1])
+    reduce = ep_lib.runtime.reduce.reduce_schedule
+    monkeypatch.setattr(
+        ep_lib.runtime.reduce, "reduce_schedule", lambda *given: (reduced.append(given), reduce(*given))[1]
+    )
     ep_lib.check(main, 3, "rc", SEEDS, ("sent_on_before_it_came", 1))
     program, finding, most = reduced[0]
     assert most == SEEDS
     runs: list[Any] = []
-    try_next = check._Search.try_next
-    monkeypatch.setattr(check._Search, "try_next", lambda *given: (runs.append(given), try_next(*given))[1])
+    try_next = ep_lib.runtime.search.Search.try_next
+    monkeypatch.setattr(
+        ep_lib.runtime.search.Search, "try_next", lambda *given: (runs.append(given), try_next(*given))[1]
+    )
     schedule = " ".join(f"{decision}:1" for decision in range(64))
     shown_by_none = dataclasses.replace(finding, kind="of no run", schedule=schedule, first=None)
     assert reduce(program, shown_by_none, most).schedule == schedule and len(runs) == SEEDS + 2 * 7

@@ -323,8 +323,8 @@ def test_random_runs_tell_how_many_schedules_there_are(
 
 
 def test_an_estimate_is_said_from_the_first_tenth_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ep_lib.runtime.check, "_ALONE_SECONDS", 0.0)
-    monkeypatch.setattr(ep_lib.runtime.check, "_DRAWN_SHARE", 1e9)
+    monkeypatch.setattr(ep_lib.runtime.exhaustive, "_ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(ep_lib.runtime.exhaustive, "_DRAWN_SHARE", 1e9)
     report = exhausted(program, args=("lost_update", 4), compare_values=False, seconds=1e-6)
     for _ in range(30):
         report = report.resume(seconds=1e-6)
