@@ -2,6 +2,14 @@
 #include <ep/net.cuh>
 #include <ep/proxy_operations.cuh>
 #include <ep/proxy_ring.cuh>
+#include <ep/sealed_ring.cuh>
+
+#ifndef EP_EMULATOR  // a world's rings are sealed on GPUs
+#define proxy_push sealed::push
+#define proxy_push_warp sealed::push_warp
+#define proxy_flush sealed::flush
+#define proxy_wait sealed::wait
+#endif
 
 constexpr int kRight = 0, kSignalFirst = 1, kSourceReused = 2, kNoBarrier = 3, kNoFence = 4;
 
