@@ -330,7 +330,7 @@ def torn(run: Trace) -> Torn | None:
         if event not in run.source:
             stores[run.whose[event], address[event]].append(event)
     for event in sorted(run.source):
-        if event not in run.reads_before:
+        if event not in run.reads_before and run.events["flags"][event] & recording.ATOMIC:  # others race, and say so
             reads[run.whose[event]].append(event)
     marks_of = {who_at: marks for who_at, marks in stores.items() if who_at[1] in marked}
     for reader, looks in reads.items():

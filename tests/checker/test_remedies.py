@@ -217,6 +217,24 @@ FOLLOWED = [
         "out[0] += box[0];\nst_release_sys_u64(flag, 0);",
     ),
     Followed(
+        "freed_before_it_is_read_in_a_ring",
+        """if (t) return;
+        for (uint64_t r = 0; r < 5; ++r) {
+        if (rank() == 0) {
+        if (r >= 2) while (ld_acquire_sys_u64(flag + 1) < r - 1) {}
+        peer_ptr(box, 1)[r % 2] = r;
+        st_release_sys_u64(peer_ptr(flag, 1), r + 1);
+        } else {
+        while (ld_acquire_sys_u64(flag) < r + 1) {}
+        st_release_sys_u64(peer_ptr(flag + 1, 0), r + 1);
+        out[r] = box[r % 2];
+        }
+        }""",
+        "after the read",
+        "st_release_sys_u64(peer_ptr(flag + 1, 0), r + 1);\n        out[r] = box[r % 2];",
+        "out[r] = box[r % 2];\nst_release_sys_u64(peer_ptr(flag + 1, 0), r + 1);",
+    ),
+    Followed(
         "one_place_of_two",
         "for (int r = 0; r < 2; ++r) out[t / 2] = t;",
         "place of its own for each thread",
