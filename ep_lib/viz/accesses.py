@@ -11,13 +11,26 @@ from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import EMPTY, INK, QUIET, describe, draws, ink_on, legend_beside, new_picture, rank_color, tidy
+from ep_lib.viz.style import (
+    EMPTY,
+    INK,
+    QUIET,
+    describe,
+    draws,
+    ink_on,
+    legend_below,
+    legend_beside,
+    new_picture,
+    rank_color,
+    tidy,
+)
 
 _COLUMNS = 32  # words in a line
 _MOST_WORDS = 128  # of an array that are drawn
 _ROW = 0.5  # the height of a cell's value, of its writer and of its reader, in the width of a cell
 _LINE = 3 * _ROW + 0.4  # from one line of cells to the next
 _CELL_INCHES, _MOST_INCHES, _BESIDE_INCHES = 0.36, 12.5, 4.2  # of a cell, of the picture, of names and legend
+_NAMES_INCHES, _BELOW_INCHES = 1.9, 0.5  # of names alone, of a legend below
 _VALUE_LETTERS = 5  # of a value, in a cell
 _NIC = -1
 _MOST_SAID = 16  # values of an array in its description
@@ -135,7 +148,10 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     lines = [-(-min(array.words, _MOST_WORDS) // _COLUMNS) for array in arrays]
     columns = min(_COLUMNS, max(array.words for array in arrays))
     cell = min(_CELL_INCHES, (_MOST_INCHES - _BESIDE_INCHES) / columns)
-    figure = new_picture(_BESIDE_INCHES + cell * columns, max(1.75, 0.6 + cell * _LINE * sum(lines)))
+    wide = columns > _COLUMNS // 2  # a legend beside it would be beyond the edge of a notebook's page
+    below = _BELOW_INCHES if wide else 0.0
+    width = (_NAMES_INCHES if wide else _BESIDE_INCHES) + cell * columns
+    figure = new_picture(width, max(1.75, 0.6 + cell * _LINE * sum(lines)) + below)
     axes = figure.add_subplot()
     top, ticks = 0.0, []
     for array, row, height in zip(arrays, words, lines, strict=True):
@@ -166,7 +182,10 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     if any(atomic for row in words for word in row for atomic in (*word.written.values(), *word.read.values())):
         words_said.append("+ atomically")
     handles += [Patch(facecolor="none", edgecolor="none", label=text) for text in words_said]
-    legend_beside(axes, handles, fontsize=8)
+    if wide:
+        legend_below(figure, handles, columns=4)
+    else:
+        legend_beside(axes, handles, fontsize=8)
     describe(figure, title, *describe_accesses(accesses, arrays).split("\n"))
     return figure
 

@@ -192,7 +192,7 @@ def _is_code(line: str) -> bool:
 
 
 def _is_rule(line: str) -> bool:
-    return line.startswith("// ----") and line.endswith("----") and len(line.strip("/- ")) == 0
+    return line.startswith("// ----") and line.endswith("----")
 
 
 def _end_of_body(text: Sequence[str], number: int) -> int | None:

@@ -199,9 +199,9 @@ nixlPut<LEVEL>({local, 0, 0}, {remote, 0, 0}, bytes);
 nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});
 """,
         discussion="""
-WARP level is a promise of the caller: all 32 lanes are there, with the same arguments. The put is spread over
-them, the addition is posted by one, and it comes after the work of all. A put at WARP level inside of `if (lane ==
-0)` waits for 31 lanes that never come, on a GPU for ever.
+A put at WARP level is a promise of the caller: all 32 lanes are there, with the same arguments. They share its work;
+the addition is posted by one of them, after the work of all. Inside of `if (lane == 0)` such a put waits for 31 lanes
+that never come, on a GPU for ever.
 """,
         requires=_CALLS,
         flows=(

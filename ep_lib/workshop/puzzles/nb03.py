@@ -132,8 +132,8 @@ if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);
 __syncwarp();
 """,
         discussion="""
-The quiet is lane 0's wait for the NIC; the `__syncwarp()` makes it everybody's. Either one alone is wrong, and on
-an idle network the result nearly always looks right.
+The quiet is lane 0's wait for the NIC; the `__syncwarp()` makes it everybody's. Lane 0's quiet alone is wrong, and so
+is `__syncwarp()` alone; on an idle network the result nearly always looks right.
 """,
         fabric="rc",
     ),
