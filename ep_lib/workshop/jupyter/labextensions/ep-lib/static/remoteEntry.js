@@ -49,12 +49,13 @@
     // at the frame's own scheme. (As in docs/site/wide.css.)
     const looks = {
         id: 'ep-lib:looks',
-        description: 'In a dark theme, pictures and listings are dark, too; in a narrow page, drawings of text scroll.',
+        description: 'In a dark theme, pictures and listings are dark, too; in a narrow page, drawings of text scroll; lines of output break between words.',
         autoStart: true,
         activate: () => {
             const style = document.createElement('style');
             style.textContent = `
-                .jp-MarkdownOutput pre, .jp-MarkdownOutput pre code { white-space: pre; overflow-x: auto; }
+                .jp-Cell .jp-MarkdownOutput pre, .jp-Cell .jp-MarkdownOutput pre code { white-space: pre; overflow-x: auto; }
+                .jp-OutputArea .jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
                 [data-jp-theme-light="false"] .jp-OutputArea-output :is(img, [style*="color:#222222"]) {
                     filter: invert(0.93) hue-rotate(180deg);
                 }
