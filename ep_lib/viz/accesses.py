@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -29,8 +30,8 @@ _COLUMNS = 32  # words in a line
 _MOST_WORDS = 128  # of an array that are drawn
 _ROW = 0.5  # the height of a cell's value, of its writer and of its reader, in the width of a cell
 _LINE = 3 * _ROW + 0.4  # from one line of cells to the next
-_CELL_INCHES, _MOST_INCHES, _BESIDE_INCHES = 0.36, 12.5, 4.2  # of a cell, of the picture, of names and legend
-_NAMES_INCHES, _BELOW_INCHES = 1.9, 0.5  # of names alone, of a legend below
+_CELL_INCHES, _BESIDE_INCHES = 0.36, 4.2  # of a cell, of names and legend
+_WIDE_CELL_INCHES, _NAMES_INCHES = 0.26, 1.6  # of a full line, whose legend is below: no picture has to scroll
 _VALUE_LETTERS = 5  # of a value, in a cell
 _NIC = -1
 _MOST_SAID = 16  # values of an array in its description
@@ -116,8 +117,9 @@ def _held(array: NamedArray) -> str:
 
 def _in_letters(value: float) -> str:
     """A value, with as many digits as fit into a cell."""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _VALUE_LETTERS else f"{value:.0e}".replace("e+", "e")
+    digits = [f"{value:.{count}g}" for count in (4, 3, 2)] if isinstance(value, float) else [str(value)]
+    fewer = [re.sub(r"e\+?(-?)0*", r"e\1", text) for text in (*digits, f"{value:.0e}")]
+    return next((text for text in fewer if len(text) <= _VALUE_LETTERS), fewer[-1])
 
 
 def _people(users: dict[Who, bool]) -> str:
@@ -147,11 +149,10 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     with_blocks = len({who.block for who in everybody if who.thread != _NIC}) > 1
     lines = [-(-min(array.words, _MOST_WORDS) // _COLUMNS) for array in arrays]
     columns = min(_COLUMNS, max(array.words for array in arrays))
-    cell = min(_CELL_INCHES, (_MOST_INCHES - _BESIDE_INCHES) / columns)
-    wide = columns > _COLUMNS // 2  # a legend beside it would be beyond the edge of a notebook's page
-    below = _BELOW_INCHES if wide else 0.0
-    width = (_NAMES_INCHES if wide else _BESIDE_INCHES) + cell * columns
-    figure = new_picture(width, max(1.75, 0.6 + cell * _LINE * sum(lines)) + below)
+    wide = columns == _COLUMNS
+    cell, beside = (_WIDE_CELL_INCHES, _NAMES_INCHES) if wide else (_CELL_INCHES, _BESIDE_INCHES)
+    inches = (0.9 if wide else 0.6) + cell * _LINE * sum(lines)
+    figure = new_picture(beside + cell * columns, max(1.75, inches))
     axes = figure.add_subplot()
     top, ticks = 0.0, []
     for array, row, height in zip(arrays, words, lines, strict=True):
@@ -159,7 +160,7 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
         for number, word in enumerate(row[:_MOST_WORDS]):
             value = _in_letters(array.values[number]) if array.values else ""
             x, y = number % _COLUMNS, top + number // _COLUMNS * _LINE
-            size = min(7, 100 * cell / max(1, len(value)))
+            size = min(7, (88 if word.written else 100) * cell / max(1, len(value)))  # bold letters are wider
             weight, ink = ("bold", INK) if word.written else ("normal", QUIET)
             axes.text(x + 0.5, y + _ROW / 2, value, ha="center", va="center", fontsize=size, color=ink, weight=weight)
             _users(axes, x, y, word, with_blocks)
