@@ -50,6 +50,10 @@ class Stranger(RankFailed):
         super().__init__(message, rank=-1)
 
 
+class HungUp(Stranger):
+    """The other end closed the connection, perhaps since it had failed itself."""
+
+
 def run_secret(given: str | bytes | None = None) -> bytes:
     """``given``, else EP_LIB_SECRET, else this user's own on this machine, created on first use."""
     found = given if given is not None else Config.from_environment().secret
@@ -350,7 +354,7 @@ def _exactly(connection: socket.socket, size: int, until: float) -> bytes:
         connection.settimeout(_left(until))
         piece = connection.recv(min(size - len(data), 1 << 20))
         if not piece:
-            raise Stranger(f"it closed the connection after {len(data)} of {size} bytes")
+            raise HungUp(f"it closed the connection after {len(data)} of {size} bytes")
         data += piece
     return bytes(data)
 

@@ -108,7 +108,7 @@ class HostLinks:
     def _connect(self) -> None:
         deadline = time.monotonic() + self._timeout
         listener: socket.socket | None = None
-        failure = None
+        failure, may_follow = None, False  # from the failure of another rank, which then has closed its door
         try:
             secret = meeting.run_secret()
             listener = meeting.listen(self._address, 0)
@@ -127,24 +127,26 @@ class HostLinks:
                     address, port, _ = told[rank]
                     self._ours[rank] = self._call(rank, str(address), int(port), secret, deadline)
             except (EpError, OSError) as error:
-                failure = str(error)
+                failure, may_follow = str(error), isinstance(error, (OSError, meeting.HungUp))
                 gave_up.set()
             accepting.join()
         missing = sorted(set(self.far) - set(self._theirs))
         if failure is None and missing:
-            failure = f"rank {missing[0]} did not connect within {self._timeout:g} s"
-        self._together(failure, None)
+            failure, may_follow = f"rank {missing[0]} did not connect within {self._timeout:g} s", True
+        self._together(failure, None, may_follow)
 
-    def _together(self, failure: str | None, value: object) -> list[Any]:
-        """Exchanges an object among all ranks. Raises if one has failed."""
-        said = self._bootstrap.all_gather((failure, value), self._timeout)
-        for rank, (text, _) in enumerate(said):
-            if text is not None:
-                raise BackendUnavailable(
-                    f"rank {rank} cannot connect to the ranks of other hosts: {text}. On each host, EP_LIB_ADDRESS "
-                    "must be its address on the network between them, and EP_LIB_SECRET the same"
-                )
-        return [theirs for _, theirs in said]
+    def _together(self, failure: str | None, value: object, may_follow: bool = False) -> list[Any]:
+        """Exchanges an object among all ranks. Raises if one has failed: a failure that may follow from another one is
+        named last."""
+        said = self._bootstrap.all_gather((failure, may_follow, value), self._timeout)
+        failed = [(follows, rank, text) for rank, (text, follows, _) in enumerate(said) if text is not None]
+        if failed:
+            _, rank, text = min(failed)
+            raise BackendUnavailable(
+                f"rank {rank} cannot connect to the ranks of other hosts: {text}. On each host, EP_LIB_ADDRESS "
+                "must be its address on the network between them, and EP_LIB_SECRET the same"
+            )
+        return [theirs for *_, theirs in said]
 
     def _refuse_loopback(self, told: Sequence[tuple[str, str]]) -> None:
         for rank, (address, boot) in enumerate(told):
