@@ -23,10 +23,17 @@ fail() {
 
 [ "$(uname -s)" = Linux ] ||
     fail "the workshop runs on Linux, and this is $(uname -s): use WSL 2, a Linux container or a cloud notebook"
+case $(uname -m) in
+x86_64) ;;
+aarch64) echo "make: this is aarch64, for which the emulator has code that is not tested: tests run on x86-64" >&2 ;;
+*) fail "the emulator runs on x86-64 and aarch64, and this is $(uname -m)" ;;
+esac
 command -v "$python" >/dev/null 2>&1 ||
     fail "there is no $python here: $(package "python3 python3-venv" python3)"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "$("$python" --version 2>&1) is too old, 3.11 is the oldest that works: $(package "python3.11 python3.11-venv" python3.11), then make PYTHON=python3.11"
+"$python" -c 'import sys, sysconfig; sys.exit("musl" in (sysconfig.get_config_var("HOST_GNU_TYPE") or ""))' ||
+    fail "$python is linked to musl, for which torch and NVIDIA's packages have no wheels: use a system with glibc, such as Debian's image"
 "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
     fail "$python cannot make virtual environments: $(package python3-venv python3)"
 

@@ -164,8 +164,10 @@ def test_no_paths_or_hosts_of_one_machine_in_git() -> None:
     assert hits == []
 
 
-def run_preflight(tmp_path: Path, *programs: str, python: str = "python3") -> subprocess.CompletedProcess[str]:
-    """The check before `make` installs anything, on a machine that has only ``programs``."""
+def run_preflight(
+    tmp_path: Path, *programs: str, python: str = "python3", first: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The check before `make` installs anything, on a machine that has only ``programs``, and those in ``first``."""
     bin_dir = tmp_path / "bin"
     bin_dir.mkdir()
     for name in ("sh", "id", "uname", *programs):
@@ -173,7 +175,7 @@ def run_preflight(tmp_path: Path, *programs: str, python: str = "python3") -> su
         (bin_dir / name).symlink_to(found or "/bin/true")
     return subprocess.run(
         [str(bin_dir / "sh"), str(ROOT / ".ci/preflight.sh"), python],
-        env={"PATH": str(bin_dir)},
+        env={"PATH": f"{first or bin_dir}:{bin_dir}"},
         capture_output=True,
         text=True,
         check=False,
@@ -204,6 +206,27 @@ def test_an_old_python_is_one_line_too(tmp_path: Path) -> None:
     done = run_preflight(tmp_path, "g++", "apt-get", python=str(old))
     assert done.returncode == 1
     assert "Python 3.9.2 is too old" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("machine", "python", "status", "says"),
+    [
+        ("riscv64", "exit 0", 1, "the emulator runs on x86-64 and aarch64, and this is riscv64"),
+        ("x86_64", 'case "$2" in *musl*) exit 1;; esac', 1, "linked to musl.*a system with glibc"),
+        ("aarch64", "exit 0", 0, "this is aarch64, .* not tested"),
+    ],
+)
+def test_machines_that_are_not_tested_are_named(
+    tmp_path: Path, machine: str, python: str, status: int, says: str
+) -> None:
+    first = tmp_path / "machine"
+    first.mkdir()
+    for name, text in (("uname", f'case "$1" in -m) echo {machine};; *) echo Linux;; esac'), ("python-here", python)):
+        (first / name).write_text(f"#!/bin/sh\n{text}\n")
+        (first / name).chmod(0o755)
+    done = run_preflight(tmp_path, "g++", python="python-here", first=first)
+    assert done.returncode == status and len(done.stderr.splitlines()) == 1
+    assert re.search(says, done.stderr)
 
 
 def test_a_complete_machine_passes(tmp_path: Path) -> None:
