@@ -392,7 +392,8 @@ class Buffer(Face):
                     rows, ids, use_fp8 and not rounded, False, return_recv_hook, None, True, stats
                 )
             except ArgumentError as error:
-                raise ArgumentError(str(error).replace("recv_totals", "cumulative_local_expert_recv_stats")) from error
+                error.args = (str(error).replace("recv_totals", "cumulative_local_expert_recv_stats"), *error.args[1:])
+                raise
             out, finish = _cast_later(sent.recv_x, use_ue8m0) if rounded else (sent.recv_x, None)
 
             def arrive() -> None:
