@@ -112,6 +112,7 @@ class LaunchRequest(Structure):
 _SIGNATURES = {
     "epemu_create": ([c_int, POINTER(Settings)], c_void_p),
     "epemu_destroy": ([c_void_p], None),
+    "epemu_keep_stacks": ([c_int], None),
     "epemu_machine_heap": ([c_void_p, c_int], c_void_p),
     "epemu_map_heap": ([c_void_p, c_int, c_int], c_int),
     "epemu_forward": ([c_void_p, c_int, c_int, c_int], None),

@@ -115,6 +115,21 @@ def _bury() -> None:
             _running.release()
 
 
+@contextlib.contextmanager
+def stacks_kept() -> Iterator[None]:
+    """A run leaves the memory of its stacks to the next one: to clear it takes the kernel longer than many runs."""
+
+    def keep(more: int) -> None:
+        with _running:
+            library.load().epemu_keep_stacks(more)
+
+    keep(1)
+    try:
+        yield
+    finally:
+        keep(-1)
+
+
 def pct_depth(seed: int) -> int:
     """How this seed's schedule is made: by PCT with this depth (runtime/pct.cpp), or by a random walk if it is 0."""
     return int(library.load().epemu_pct_depth(seed))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import merge_findings
-from ep_lib.emulator.machine import pct_depth
+from ep_lib.emulator.machine import pct_depth, stacks_kept
 from ep_lib.emulator.recording import Recording
 from ep_lib.errors import ArgumentError
 from ep_lib.require import at_least_one, brief, flag, index, one_of, several, whole_number
@@ -116,8 +116,21 @@ def check(
     if jobs != 1 or executor is not None or resume is not None:
         raise ArgumentError("jobs, executor and resume are for an exhaustive check: add exhaustive=True")
     chosen = _seeds(seeds)
-    compare_values, stop_at_first = flag("compare_values", compare_values), flag("stop_at_first", stop_at_first)
-    stop_at_failure = flag("stop_at_failure", stop_at_failure)
+    flags = {"compare_values": compare_values, "stop_at_first": stop_at_first, "stop_at_failure": stop_at_failure}
+    return _try(program, chosen, **{name: flag(name, value) for name, value in {**flags, "reduce": reduce}.items()})
+
+
+@stacks_kept()
+def _try(
+    program: Program,
+    chosen: Sequence[int],
+    *,
+    compare_values: bool,
+    stop_at_first: bool,
+    stop_at_failure: bool,
+    reduce: bool,
+) -> CheckReport:
+    """The report of one run for each seed."""
     search = Search(program, compare_values)
     begin = time.perf_counter()
     if program.weak_memory or (chosen[0] != 0 and (compare_values or any(pct_depth(seed) > 1 for seed in chosen))):
@@ -137,7 +150,7 @@ def check(
             if ran_out or search.told:
                 break
     found = merge_findings(search.told)
-    if flag("reduce", reduce) and not ran_out:  # each run may take as long
+    if reduce and not ran_out:  # each run may take as long
         found = with_few_switches(program, found, len(search.tried))
     found = explained(program, found)
     replay = line_of(program, found)

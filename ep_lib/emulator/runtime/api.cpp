@@ -70,6 +70,10 @@ Machine* epemu_create(int ranks, const Settings* settings) {
     });
 }
 void epemu_destroy(Machine* m) { delete m; }
+void epemu_keep_stacks(int more) {
+    stack_keepers += more;
+    release_stack_memory();
+}
 
 char* epemu_machine_heap(Machine* m, int rank) { return m->heaps + rank * m->heap_stride; }
 // Maps a file, which the rank's process maps too, as the rank's heap. 0, or an errno.

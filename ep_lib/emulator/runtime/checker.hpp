@@ -28,6 +28,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "by_number.hpp"
 #include "vector_clock.hpp"
 #include "machine.hpp"
 #include "weak_memory.hpp"
@@ -333,24 +334,22 @@ class __attribute__((visibility("hidden"))) Checker {
     };
     // Accesses to one granule with the same bytes and flags, the latest of each thread, warp by warp.
     struct WarpAccesses {
-        uint32_t warp, lanes, pc;  // pc: of the latest
+        uint32_t number, lanes, pc;  // of the warp, and where the latest was
         uint32_t time[kWarpSize];
     };
     struct Crowd {
         uint16_t bytes;
         uint8_t flags;
         int rank;  // of all of them, -1: several
-        std::vector<WarpAccesses> warps;
-        std::unordered_map<uint32_t, uint32_t> place;  // in `warps`, where a search would take long
-        VectorClock known;                             // an access with this clock comes after all of them
-        WarpAccesses* find(uint32_t warp);
+        ByNumber<WarpAccesses> warps;
+        VectorClock known;  // an access with this clock comes after all of them
         void add(const Slot& slot);
         template <class Each>
         void for_each(const Each& each) const {
-            for (const WarpAccesses& w : warps)
+            for (const WarpAccesses& w : warps.all)
                 for (uint32_t rest = w.lanes; rest; rest &= rest - 1) {
                     const uint32_t lane = __builtin_ctz(rest);
-                    if (!each(Slot{w.warp * kWarpSize + lane, w.time[lane], w.pc, bytes, flags, 0})) return;
+                    if (!each(Slot{w.number * kWarpSize + lane, w.time[lane], w.pc, bytes, flags, 0})) return;
                 }
         }
     };
@@ -408,6 +407,11 @@ class __attribute__((visibility("hidden"))) Checker {
     struct Observed {
         uint32_t from, to;  // writes of the location
         uint32_t time;      // of the thread that observed them
+        uint32_t before;    // its place + 1 of what the thread had observed before
+    };
+    struct OfThread {  // at a location
+        uint32_t number, last_write;
+        uint32_t latest, count;  // of what it has observed: the place + 1
     };
     // A strong write, as its readers see it.
     struct Write {
@@ -444,9 +448,9 @@ class __attribute__((visibility("hidden"))) Checker {
         int size = 0;
         uint64_t owner = 0;               // the memory's owner: several may use an address in turn
         uint32_t writes = 0, behind = 0;  // numbers given so far: of those that memory took, and of those behind others
-        std::unordered_map<uint32_t, uint32_t> last_write;                // by thread
-        std::unordered_map<uint32_t, std::vector<Observed>> observed_by;  // by thread, the latest last
-        std::unique_ptr<History> history;                                 // under weak memory
+        ByNumber<OfThread> threads;
+        std::vector<Observed> observed;    // by any of them
+        std::unique_ptr<History> history;  // under weak memory
     };
     // An access, while it is compared with earlier ones.
     struct Access {
@@ -610,7 +614,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void release_into(Write& w, const Location& l, ThreadCheck& t, int order, int scope);
     bool observes(const Write& w, const ThreadCheck& t, int scope) const;
     static void observe(Location& l, const Write& w, const ThreadCheck& t);
-    bool has_observed(const Access& a, const Slot& slot) const;
+    bool has_observed(const Access& a, const Slot& slot);
     void acquire_from(const Write* w, ThreadCheck& t, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void wrote_atomically(Location& l, Write& w, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc,
                           bool updates);
@@ -650,7 +654,7 @@ class __attribute__((visibility("hidden"))) Checker {
     Step steps_[1 << kStepBits] = {};
     JoinedCrowd joined_crowds_[1 << kJoinedBits] = {};
     uint32_t versions_ = 0;  // of entries of more_, so far
-    std::vector<std::vector<WarpAccesses>> spare_warps_;
+    std::vector<ByNumber<WarpAccesses>> spare_warps_;
     Cells heap_cells_, shared_cells_;
     uint8_t* shared_written_;  // a bit a byte
     size_t heap_granules_, shared_granules_, shared_written_bytes_;

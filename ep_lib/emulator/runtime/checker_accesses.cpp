@@ -123,7 +123,7 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
     if (a.own_memory && crowd.rank != a.t.rank) return Fate::kGoes;
     const bool same_kind = crowd.bytes == a.bytes && crowd.flags == a.flags;
     if (same_kind) {
-        const WarpAccesses* mine = crowd.find(a.t.id / kWarpSize);
+        const WarpAccesses* mine = crowd.warps.find(a.t.id / kWarpSize);
         const uint32_t lane = a.t.id % kWarpSize;
         if (mine && (mine->lanes >> lane & 1) && mine->time[lane] == a.t.time) return Fate::kSame;
     }
@@ -138,9 +138,9 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
     if (!crowd.known.same(a.t.clock) || crowd.known.empty()) {
         bool all = true;
         size_t races = 0;
-        for (const WarpAccesses& w : crowd.warps) {
-            const uint32_t mine = w.warp == a.t.id / kWarpSize ? 1u << a.t.id % kWarpSize : 0;
-            if (!a.t.clock.has_all(w.warp * kWarpSize, w.lanes & ~mine, w.time)) all = false;
+        for (const WarpAccesses& w : crowd.warps.all) {
+            const uint32_t mine = w.number == a.t.id / kWarpSize ? 1u << a.t.id % kWarpSize : 0;
+            if (!a.t.clock.has_all(w.number * kWarpSize, w.lanes & ~mine, w.time)) all = false;
         }
         if (!all)
             crowd.for_each([&](const Slot& slot) {
@@ -250,7 +250,7 @@ inline bool Checker::joins_crowd(const Cell& cell, const Access& a) {
         (j.apart >> lane & 1))
         return false;
     Crowd& crowd = j.more->crowds[j.crowd];
-    WarpAccesses& mine = crowd.warps[j.place];
+    WarpAccesses& mine = crowd.warps.all[j.place];
     if ((mine.lanes >> lane & 1) && mine.time[lane] == a.t.time) return true;
     mine.lanes |= 1u << lane;
     mine.time[lane] = a.t.time;
@@ -276,7 +276,7 @@ void Checker::has_joined(const Cell& cell, const Access& a, Crowd* crowd) {
         return !ordered;
     });
     if (!ordered) return;
-    const auto place = static_cast<size_t>(crowd->find(a.t.id / kWarpSize) - crowd->warps.data());
+    const auto place = static_cast<size_t>(crowd->warps.find(a.t.id / kWarpSize) - crowd->warps.all.data());
     j = {cell.first,
          a.pc | uint64_t{a.bytes} << 32,
          a.t.id / kWarpSize,
@@ -316,30 +316,12 @@ __attribute__((always_inline)) inline void Checker::step(Cell cell, const Access
     step = {who, what, {first, second}, {Words(*cell.first), cell.has_second() ? Words(*cell.second) : Words()}};
 }
 
-Checker::WarpAccesses* Checker::Crowd::find(uint32_t warp) {
-    if (place.empty()) {
-        for (WarpAccesses& w : warps)
-            if (w.warp == warp) return &w;
-        return nullptr;
-    }
-    const auto found = place.find(warp);
-    return found == place.end() ? nullptr : &warps[found->second];
-}
-
 void Checker::Crowd::add(const Slot& slot) {
-    constexpr size_t kFewWarps = 8;
-    const uint32_t warp = slot.id / kWarpSize, lane = slot.id % kWarpSize;
-    WarpAccesses* accesses = find(warp);
-    if (!accesses) {
-        warps.push_back({warp, 0, 0, {}});
-        accesses = &warps.back();
-        if (warps.size() == kFewWarps)
-            for (size_t i = 0; i < warps.size(); i++) place[warps[i].warp] = static_cast<uint32_t>(i);
-        if (warps.size() > kFewWarps) place[warp] = static_cast<uint32_t>(warps.size() - 1);
-    }
-    accesses->lanes |= 1u << lane;
-    accesses->time[lane] = slot.time;
-    accesses->pc = slot.pc;
+    WarpAccesses& accesses = warps[slot.id / kWarpSize];
+    const uint32_t lane = slot.id % kWarpSize;
+    accesses.lanes |= 1u << lane;
+    accesses.time[lane] = slot.time;
+    accesses.pc = slot.pc;
     known = VectorClock();
 }
 
@@ -366,7 +348,7 @@ Checker::Crowd* Checker::remember(Rest& rest, const Slot& access) {
         auto crowd = std::find_if(more.crowds.begin(), more.crowds.end(),
                                   [&](const Crowd& c) { return c.bytes == slot.bytes && c.flags == flags; });
         if (crowd == more.crowds.end()) {
-            more.crowds.push_back({slot.bytes, flags, ids_of(slot.id).rank, {}, {}, {}});
+            more.crowds.push_back({slot.bytes, flags, ids_of(slot.id).rank, {}, {}});
             crowd = more.crowds.end() - 1;
             if (!spare_warps_.empty()) {
                 crowd->warps = std::move(spare_warps_.back());

@@ -145,26 +145,38 @@ bool Checker::observes(const Write& w, const ThreadCheck& t, int scope) const {
 // A thread reads this write, and so observes the chain of writes that it ends.
 void Checker::observe(Location& l, const Write& w, const ThreadCheck& t) {
     constexpr size_t kKept = 8;
-    std::vector<Observed>& all = l.observed_by[t.id];
-    if (!all.empty() && all.back().to == w.number) return;
-    if (all.size() == kKept) all.erase(all.begin());
-    all.push_back({w.chain, w.number, t.time});
+    OfThread& mine = l.threads[t.id];
+    if (mine.latest && l.observed[mine.latest - 1].to == w.number) return;
+    const Observed seen = {w.chain, w.number, t.time, mine.latest};
+    if (mine.count < kKept) {
+        l.observed.push_back(seen);
+        mine.latest = static_cast<uint32_t>(l.observed.size());
+        mine.count++;
+        return;
+    }
+    uint32_t* oldest = &mine.latest;  // its place is free for the new one
+    while (l.observed[*oldest - 1].before) oldest = &l.observed[*oldest - 1].before;
+    const uint32_t place = std::exchange(*oldest, 0);
+    l.observed[place - 1] = seen;
+    mine.latest = place;
 }
 
 // Whether a strong read before this access has observed the other access, a strong write to the same place. The read is
 // in this thread or happens before this access.
-bool Checker::has_observed(const Access& a, const Slot& slot) const {
+bool Checker::has_observed(const Access& a, const Slot& slot) {
     if ((slot.flags & (kWrites | kAtomic)) != (kWrites | kAtomic)) return false;
     if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) return false;
     const auto granule = locations_.find(a.address / kGranule);
     if (granule == locations_.end()) return false;
-    for (const Location& l : granule->second) {
+    for (Location& l : granule->second) {
         if (slot.bytes != static_cast<uint16_t>(((1u << l.size) - 1) << l.address % kGranule)) continue;
-        const auto last = l.last_write.find(slot.id);
-        if (last == l.last_write.end()) continue;
-        for (const auto& [id, all] : l.observed_by)
-            for (const Observed& seen : all) {
-                if (last->second < seen.from || last->second > seen.to) continue;
+        const OfThread* writer = l.threads.find(slot.id);
+        const uint32_t last = writer ? writer->last_write : 0;
+        for (const OfThread& other : l.threads.all)
+            for (uint32_t place = other.latest; last && place; place = l.observed[place - 1].before) {
+                const Observed& seen = l.observed[place - 1];
+                if (last < seen.from || last > seen.to) continue;
+                const uint32_t id = other.number;
                 const bool mine = id == a.t.id && (!a.t.owner || seen.time >= past_of(id, a.t.time).since);
                 if (mine || happens_before(id, seen.time, a.t.clock)) return true;
             }
@@ -221,7 +233,7 @@ void Checker::wrote_atomically(Location& l, Write& w, const ThreadCheck& t, int 
                                bool updates) {
     constexpr uint32_t kBehind = 1u << 31;
     const bool newest = &w == &l;
-    w.number = l.last_write[t.id] = newest ? ++l.writes : kBehind + ++l.behind;
+    w.number = l.threads[t.id].last_write = newest ? ++l.writes : kBehind + ++l.behind;
     if (!newest || !updates || !observes(w, t, scope)) w.chain = w.number;
     w.strong = true;
     w.scope = scope;

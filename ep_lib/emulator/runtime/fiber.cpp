@@ -305,7 +305,10 @@ void release_stack(Fiber* fiber, size_t stack_bytes) {
     fiber->stack = nullptr;
 }
 
+int stack_keepers;
+
 void release_stack_memory() {
+    if (stack_keepers) return;
     // Keep the address space, give most of the memory back: a notebook kernel lives for days. Each pool keeps the first of
     // its own, since plain and checked runs take turns.
     constexpr size_t kKeepBytes = 64 << 20;

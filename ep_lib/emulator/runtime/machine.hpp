@@ -398,7 +398,8 @@ bool is_on_a_fiber();                              // whether this is called by 
 // full, so it borrows the scheduler's. The work must not switch to another fiber.
 void with_room(const std::function<void()>& work);
 void release_stack(Fiber* fiber, size_t stack_bytes);
-void release_stack_memory();
+void release_stack_memory();  // unless kept
+extern int stack_keepers;     // calls that will soon need as many again
 
 // scheduler.cpp
 enum class Outcome { kDone, kDeadlock, kFault, kStopped };

@@ -17,8 +17,16 @@ int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 
 }  // namespace
 
+Witness::BlockLog& Witness::log_of(uint64_t block) {
+    if (!last_log_ || last_block_ != block) {
+        last_log_ = &blocks_[block];
+        last_block_ = block;
+    }
+    return *last_log_;
+}
+
 void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest) {
-    auto& loads = blocks_[f.block->id].loads;
+    auto& loads = log_of(f.block->id).loads;
     const ThreadCheck& t = *f.check;
     const auto location = locations_.find(address);
     const SyncStore* last = !newest || location == locations_.end() ? nullptr : &location->second.last;
@@ -65,7 +73,7 @@ SyncStore Witness::by(const Fiber& f, uintptr_t address, int order, int scope, u
 }
 
 void Witness::log(const SyncStore& s) {
-    auto& stores = blocks_[s.block].stores;
+    auto& stores = log_of(s.block).stores;
     const auto is_same = [&](const SyncStore& o) { return o.id == s.id && o.pc == s.pc && o.address == s.address; };
     const auto same = std::find_if(stores.begin(), stores.end(), is_same);
     if (same != stores.end()) {
@@ -82,7 +90,7 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
     if (const auto it = fences_.find(s.id); it != fences_.end()) std::copy_n(it->second, 3, s.fences);
     Location& l = locations_[address];
     if (kind == SyncKind::kAdd) {
-        for (const SyncLoad& look : blocks_[s.block].loads)
+        for (const SyncLoad& look : log_of(s.block).loads)
             s.gives_turn |= look.id == s.id && look.address == address && look.pc != pc;
         l.counts |= !s.gives_turn;
         s.gives_turn = s.gives_turn && !l.counts;
@@ -114,19 +122,19 @@ void Witness::store(const Fiber& f, uintptr_t address, int size, int order, int 
 
 void Witness::update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
     load(f, address, size, order, scope, pc);
-    if (auto& loads = blocks_[f.block->id].loads; !loads.empty()) loads.back().updates = true;
+    if (auto& loads = log_of(f.block->id).loads; !loads.empty()) loads.back().updates = true;
     stored(f, address, size, order, scope, pc, SyncKind::kAdd);
 }
 
 void Witness::uses(const Fiber& f, uintptr_t address, bool used) {
-    auto& loads = blocks_[f.block->id].loads;
+    auto& loads = log_of(f.block->id).loads;
     const auto is_it = [&](const SyncLoad& l) { return l.id == f.check->id && l.address == address && l.updates; };
     if (const auto l = std::find_if(loads.rbegin(), loads.rend(), is_it); l != loads.rend()) l->used = used;
 }
 
 void Witness::swapped(const Fiber& f, uintptr_t address) {
     Location& l = locations_[address];
-    auto& loads = blocks_[f.block->id].loads;
+    auto& loads = log_of(f.block->id).loads;
     l.last.kind = SyncKind::kSwap;
     if (gave_back_) return;
     if (l.taken.pc) l.exclusive = false;
@@ -140,7 +148,7 @@ void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t 
     const FenceSeen fence = {pc, time, scope, t.clock};
     if (order != EPEMU_ACQUIRE) fences_[t.id][scope] = fence;
     if (order == EPEMU_RELEASE) return;
-    for (SyncLoad& l : blocks_[f.block->id].loads)
+    for (SyncLoad& l : log_of(f.block->id).loads)
         if (l.id == t.id && l.fence.scope < scope) l.fence = fence;
 }
 
@@ -170,6 +178,7 @@ void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uin
 }
 
 void Witness::finished(uint64_t block) {
+    last_log_ = nullptr;
     const auto it = blocks_.find(block);
     if (it == blocks_.end()) return;
     if (it->second.stores.empty() && it->second.loads.empty()) {

@@ -117,6 +117,7 @@ class __attribute__((visibility("hidden"))) Witness {
         std::deque<SyncStore> stores;  // the latest of each thread, line and location
     };
     static SyncStore by(const Fiber& f, uintptr_t address, int order, int scope, uint32_t pc);
+    BlockLog& log_of(uint64_t block);
     void log(const SyncStore& s);
     template <class Each>
     void each_since(uint64_t block, uint32_t id, uint32_t time, const Each& each) const;  // true: go on
@@ -125,6 +126,8 @@ class __attribute__((visibility("hidden"))) Witness {
     bool gave_back_ = false;  // the last store released a lock
     std::unordered_map<uintptr_t, Location> locations_;
     std::unordered_map<uint64_t, BlockLog> blocks_;
+    BlockLog* last_log_ = nullptr;  // that was looked up
+    uint64_t last_block_ = 0;
     std::deque<uint64_t> finished_;                      // of them, the oldest first
     std::unordered_map<uint32_t, FenceSeen[3]> fences_;  // by thread and scope
     std::deque<NetOrder> net_orders_;                    // the latest, the oldest first
