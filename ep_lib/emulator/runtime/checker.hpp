@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -335,21 +336,26 @@ class __attribute__((visibility("hidden"))) Checker {
     // Accesses to one granule with the same bytes and flags, the latest of each thread, warp by warp.
     struct WarpAccesses {
         uint32_t number, lanes, pc;  // of the warp, and where the latest was
-        uint32_t time[kWarpSize];
+        uint32_t time;               // of all lanes,
+        uint32_t apart;              // or the place + 1 of their own times
     };
     struct Crowd {
         uint16_t bytes;
         uint8_t flags;
         int rank;  // of all of them, -1: several
         ByNumber<WarpAccesses> warps;
-        VectorClock known;  // an access with this clock comes after all of them
-        void add(const Slot& slot);
+        std::vector<std::array<uint32_t, kWarpSize>> times;  // of warps whose lanes have different ones
+        VectorClock known;                                   // an access with this clock comes after all of them
+        uint32_t time_of(const WarpAccesses& w, uint32_t lane) const {
+            return w.apart ? times[w.apart - 1][lane] : w.time;
+        }
+        void add(WarpAccesses& w, uint32_t lane, uint32_t time, uint32_t pc);
         template <class Each>
         void for_each(const Each& each) const {
             for (const WarpAccesses& w : warps.all)
                 for (uint32_t rest = w.lanes; rest; rest &= rest - 1) {
                     const uint32_t lane = __builtin_ctz(rest);
-                    if (!each(Slot{w.number * kWarpSize + lane, w.time[lane], w.pc, bytes, flags, 0})) return;
+                    if (!each(Slot{w.number * kWarpSize + lane, time_of(w, lane), w.pc, bytes, flags, 0})) return;
                 }
         }
     };
@@ -654,7 +660,7 @@ class __attribute__((visibility("hidden"))) Checker {
     Step steps_[1 << kStepBits] = {};
     JoinedCrowd joined_crowds_[1 << kJoinedBits] = {};
     uint32_t versions_ = 0;  // of entries of more_, so far
-    std::vector<ByNumber<WarpAccesses>> spare_warps_;
+    std::vector<Crowd> spare_crowds_;
     Cells heap_cells_, shared_cells_;
     uint8_t* shared_written_;  // a bit a byte
     size_t heap_granules_, shared_granules_, shared_written_bytes_;

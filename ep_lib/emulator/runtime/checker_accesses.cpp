@@ -125,7 +125,7 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
     if (same_kind) {
         const WarpAccesses* mine = crowd.warps.find(a.t.id / kWarpSize);
         const uint32_t lane = a.t.id % kWarpSize;
-        if (mine && (mine->lanes >> lane & 1) && mine->time[lane] == a.t.time) return Fate::kSame;
+        if (mine && (mine->lanes >> lane & 1) && crowd.time_of(*mine, lane) == a.t.time) return Fate::kSame;
     }
     if (!((crowd.flags | a.flags) & kWrites)) return Fate::kStays;
     const int scope = std::min(a.flags >> kScopeShift & 3, crowd.flags >> kScopeShift & 3);
@@ -140,7 +140,10 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
         size_t races = 0;
         for (const WarpAccesses& w : crowd.warps.all) {
             const uint32_t mine = w.number == a.t.id / kWarpSize ? 1u << a.t.id % kWarpSize : 0;
-            if (!a.t.clock.has_all(w.number * kWarpSize, w.lanes & ~mine, w.time)) all = false;
+            uint32_t same[kWarpSize];
+            if (!w.apart) std::fill_n(same, kWarpSize, w.time);
+            const uint32_t* times = w.apart ? crowd.times[w.apart - 1].data() : same;
+            if (!a.t.clock.has_all(w.number * kWarpSize, w.lanes & ~mine, times)) all = false;
         }
         if (!all)
             crowd.for_each([&](const Slot& slot) {
@@ -204,7 +207,7 @@ void Checker::touch_cell(Cell cell, const Access& a) {
             if (fate == Fate::kSame) return;
             if (fate == Fate::kGoes) {
                 std::swap(more.crowds[i], more.crowds.back());
-                spare_warps_.push_back(std::move(more.crowds.back().warps));
+                spare_crowds_.push_back(std::move(more.crowds.back()));
                 more.crowds.pop_back();
             } else {
                 i++;
@@ -251,11 +254,7 @@ inline bool Checker::joins_crowd(const Cell& cell, const Access& a) {
         return false;
     Crowd& crowd = j.more->crowds[j.crowd];
     WarpAccesses& mine = crowd.warps.all[j.place];
-    if ((mine.lanes >> lane & 1) && mine.time[lane] == a.t.time) return true;
-    mine.lanes |= 1u << lane;
-    mine.time[lane] = a.t.time;
-    mine.pc = a.pc;
-    crowd.known = VectorClock();
+    if (!(mine.lanes >> lane & 1) || crowd.time_of(mine, lane) != a.t.time) crowd.add(mine, lane, a.t.time, a.pc);
     return true;
 }
 
@@ -316,12 +315,15 @@ __attribute__((always_inline)) inline void Checker::step(Cell cell, const Access
     step = {who, what, {first, second}, {Words(*cell.first), cell.has_second() ? Words(*cell.second) : Words()}};
 }
 
-void Checker::Crowd::add(const Slot& slot) {
-    WarpAccesses& accesses = warps[slot.id / kWarpSize];
-    const uint32_t lane = slot.id % kWarpSize;
-    accesses.lanes |= 1u << lane;
-    accesses.time[lane] = slot.time;
-    accesses.pc = slot.pc;
+void Checker::Crowd::add(WarpAccesses& w, uint32_t lane, uint32_t time, uint32_t pc) {
+    if (!(w.lanes & ~(1u << lane)) && !w.apart) w.time = time;
+    if (!w.apart && w.time != time) {
+        times.emplace_back().fill(w.time);
+        w.apart = static_cast<uint32_t>(times.size());
+    }
+    if (w.apart) times[w.apart - 1][lane] = time;
+    w.lanes |= 1u << lane;
+    w.pc = pc;
     known = VectorClock();
 }
 
@@ -348,16 +350,20 @@ Checker::Crowd* Checker::remember(Rest& rest, const Slot& access) {
         auto crowd = std::find_if(more.crowds.begin(), more.crowds.end(),
                                   [&](const Crowd& c) { return c.bytes == slot.bytes && c.flags == flags; });
         if (crowd == more.crowds.end()) {
-            more.crowds.push_back({slot.bytes, flags, ids_of(slot.id).rank, {}, {}});
+            more.crowds.emplace_back();
             crowd = more.crowds.end() - 1;
-            if (!spare_warps_.empty()) {
-                crowd->warps = std::move(spare_warps_.back());
+            if (!spare_crowds_.empty()) {  // whose vectors have grown
+                *crowd = std::move(spare_crowds_.back());
+                spare_crowds_.pop_back();
                 crowd->warps.clear();
-                spare_warps_.pop_back();
+                crowd->times.clear();
             }
+            crowd->bytes = slot.bytes;
+            crowd->flags = flags;
+            crowd->rank = ids_of(slot.id).rank;
         }
         if (crowd->rank != ids_of(slot.id).rank || ids_of(slot.id).nic) crowd->rank = -1;
-        crowd->add(slot);
+        crowd->add(crowd->warps[slot.id / kWarpSize], slot.id % kWarpSize, slot.time, slot.pc);
         return &*crowd;
     };
     for (const Slot& slot : more.slots) add(slot);
