@@ -8,8 +8,8 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "nearly all choices are theirs, and nothing in this loss asks for another one."
     ),
     "full": (
-        "Nearly all choices want the same two experts, which have room for 2.5 eighths of them. The others are nearly "
-        "idle. A balanced router loses some as well: no text is even."
+        "Nearly all choices want the same two experts, and these have room for 2 x 1.25 / 8 = 31 %. The others are "
+        "nearly idle. A balanced router loses some as well: no text is even."
     ),
     "same": (
         "Rows are copied, not changed, and combine adds in a fixed order, whatever the timing. Only the matrix "
