@@ -209,6 +209,12 @@ def there_and_back(
     return exchange.dispatch(kernels[0], 2), exchange.combine(kernels[1])
 
 
+def rows_through_nics(kernel: Kernel, wants: Wants, levels: int) -> int:
+    """How many rows a dispatch among two nodes of two ranks gives to NICs, counted on the virtual clock."""
+    clock = simulate(dispatch, 4, Fabric("srd", ranks_per_node=2), args=(kernel, wants, 2, 8, levels))
+    return sum(message.kind == "put_signal" for message in clock.messages)
+
+
 # ---- the library's hierarchical mode ---------------------------------------------------------------------------------
 def tally(main: Callable[[Rank, str], bool], name: str, fabric: str, seeds: Iterable[int]) -> Counter[str]:
     """How often ``main(rank, name)`` is right on all four ranks of two nodes, over ``seeds``."""
