@@ -102,7 +102,7 @@ def one_token_picture() -> Any:
         "two levels: 1 row crosses": ([(source, partner)], [(partner, to) for to in needed]),
     }
     at = {rank: (2.6 * (rank // mates), float(mates - 1 - rank % mates)) for rank in range(2 * mates)}
-    picture = viz.new_picture(7.4, 3.3)
+    picture = viz.new_picture(viz.NARROW, 3.0)
     for axes, (title, (crossing, handed_on)) in zip(picture.subplots(1, 2), ways.items(), strict=True):
         for node in range(2):
             left, bottom = 2.6 * node - 0.5, -0.5
