@@ -426,6 +426,8 @@ def merge_findings(findings: list[Finding]) -> list[Finding]:
     def order(f: Finding) -> int:
         if f.kind == "divergent barrier" or f in races:
             return 0 if f.kind == "divergent barrier" else 1
+        if f.kind == "values differ":  # says what comes of the others
+            return 4
         return 3 if f.kind == "source reused" and reused | overtaken else 2
 
     return sorted(kept, key=order)
