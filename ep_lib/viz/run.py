@@ -170,7 +170,7 @@ def timelines_compared(
 
     ``rank``: the only one that is shown, and whose messages count; None: all. ``blocks``: names of the blocks that are
     shown; None: all. ``messages``: the axis ends when so many messages of the slowest run have arrived; None: with the
-    slowest run. ``lanes`` and ``rest`` are those of :func:`run_timeline`. Raises ArgumentError where nothing happened in
+    slowest run. ``lanes``, ``rest``: those of :func:`run_timeline`. Raises ArgumentError where nothing happened in
     a run, and where ``messages`` are to count in a run without one.
     """
     shown = [
