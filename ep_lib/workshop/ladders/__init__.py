@@ -180,12 +180,12 @@ class Table:
         return "\n".join([f"{self.file} on {self.place}", self.what, *lines, *under, *self.problems()])
 
     def _repr_html_(self) -> Markup:
-        cell = "text-align:left; padding:0.15em 0.5em"
+        cell = "text-align:left; padding:0.15em 0.35em"
 
         def line(texts: Sequence[str], tag: str) -> Markup:
             one = Markup(f'<{tag} style="{{}}">{{}}</{tag}>')
             looks = [cell + _colour(text) for text in texts]
-            looks[-1] += "; min-width:11em"  # else a narrow page has a column of single words
+            looks[-1] += "; min-width:8em"  # else a narrow page has a column of single words
             return Markup("<tr>{}</tr>").format(Markup().join(map(one.format, looks, texts)))
 
         head, *rows = self.cells()
