@@ -165,7 +165,7 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
             size = min(7, (88 if word.written else 100) * cell / max(1, len(value)))  # bold letters are wider
             weight, ink = ("bold", INK) if word.written else ("normal", QUIET)
             axes.text(x + 0.5, y + _ROW / 2, value, ha="center", va="center", fontsize=size, color=ink, weight=weight)
-            _users(axes, x, y, word, with_blocks)
+            _users(axes, x, y, word, with_blocks, cell)
         if array.words > _MOST_WORDS:
             text = f"... {array.words} words"
             last_line = top + (height - 1) * _LINE + 1.5 * _ROW
@@ -193,8 +193,8 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     return figure
 
 
-def _users(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> None:
-    """The writers and readers of a word, below its value."""
+def _users(axes: Axes, x: float, y: float, word: Word, with_blocks: bool, cell: float) -> None:
+    """The writers and readers of a word, below its value, in letters that fit into ``cell`` inches."""
     for users, at in ((word.written, y + _ROW), (word.read, y + 2 * _ROW)):
         last = next(reversed(users), None)
         color = EMPTY if last is None else rank_color(last.rank)
@@ -206,7 +206,16 @@ def _users(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> Non
         text = _label(last, users[last], with_blocks) if len(users) == 1 else f"{len(users)}x"
         ink = INK if several else ink_on(color)
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5} if several else None
-        axes.text(x + 0.5, at + _ROW / 2, text, ha="center", va="center", fontsize=7, color=ink, bbox=box)
+        axes.text(
+            x + 0.5,
+            at + _ROW / 2,
+            text,
+            ha="center",
+            va="center",
+            fontsize=min(7, 96 * cell / len(text)),
+            color=ink,
+            bbox=box,
+        )
     axes.add_patch(Rectangle((x + 0.04, y), 0.92, 3 * _ROW - 0.02, fill=False, edgecolor="#BBBBBB", linewidth=0.7))
 
 
