@@ -135,7 +135,7 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard) {
 """,
         main=_two_numbers,
         hints=(
-            "The kernel `greet` above does the same with one number: look at its lines 1 and 2.",
+            "The kernel `greet` of notebook 00 does the same with one number: look at its lines 1 and 2.",
             "`ep::signal_add(flag, 1, peer)` adds 1 to the **peer's** flag; it finds the peer's copy by itself. Once "
             "the peer sees that, it reads. What must have happened before?",
             "Two stores through `ep::peer_ptr(box, peer)`, to `[0]` and `[1]`, and `ep::signal_add(flag, 1, peer);` as "
@@ -184,7 +184,7 @@ extern "C" __global__ void puzzle(uint32_t* counter) {
 """,
         main=_a_count,
         hints=(
-            "The kernel `take_a_number` above adds to such a counter.",
+            "The kernel `take_a_number` of notebook 00 adds to such a counter.",
             "`+= 1` is a load, an addition and a store. What if another thread loads between your load and your store? "
             "You need one operation that nothing can come between.",
             "`ep::atom_add_relaxed_sys_u32(address, 1);` where the address is that of the counter of rank 0.",

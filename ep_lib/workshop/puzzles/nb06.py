@@ -73,7 +73,7 @@ extern "C" __global__ void puzzle(int* rows, uint32_t* next_row) {
 """,
         main=_a_row_each,
         hints=(
-            "Rung 0 above, dispatch_atomics, does this for every token and rank.",
+            "Rung 0 of notebook 06, dispatch_atomics, does this for every token and rank.",
             "`ep::atom_add_relaxed_sys_u32(address, 1)` adds 1 and returns what was there before: a number that no "
             "other thread gets. Which rank's counter must it be, if both ranks write to rank 0?",
             "`row = ep::atom_add_relaxed_sys_u32(ep::peer_ptr(next_row, to), 1);`, then `ep::peer_ptr(rows, ...)[...]`",
@@ -106,7 +106,7 @@ def puzzle(counts):
 """,
         main=_counts_first,
         hints=(
-            "Write the table of the notebook's four ranks on paper, one column: 3, 1, 0, 2. Where does each begin?",
+            "Write one column on paper, of four sources: 3, 1, 0, 2. Where does each begin?",
             "`np.cumsum(counts, axis=...)` adds up along an axis, with the number itself (inclusive). You need the sum "
             "of those **before** it (exclusive).",
             "The inclusive sum over the sources, less the counts themselves.",
