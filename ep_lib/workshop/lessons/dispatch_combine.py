@@ -73,14 +73,15 @@ def _profiled(rank: Rank) -> None:
     Exchange(Memory(rank), load("06").path, PROFILED).dispatch("dispatch")
 
 
-def recorded_dispatch(file: Path) -> Timeline:
-    """A file of benchmarks/gpu_profile.py as a timeline, whose nanoseconds are those of the GPUs."""
-    marks = json.loads(file.read_text(encoding="utf-8"))["marks"]
+def recorded_dispatch(file: Path, rank: int | None = None) -> Timeline:
+    """A file of benchmarks/gpu_profile.py as a timeline, whose nanoseconds are those of the GPUs. ``rank``: the only
+    one of it; None: all."""
+    marks = [mark for mark in json.loads(file.read_text(encoding="utf-8"))["marks"] if rank in (None, mark[0])]
     by_warp = sorted(marks, key=lambda mark: mark[:3])  # and in the order of time
     spans = [span for _, of_warp in groupby(by_warp, key=lambda mark: mark[:3]) for span in _spans(list(of_warp))]
-    for (rank, block), of_block in groupby(by_warp, key=lambda mark: mark[:2]):
+    for (of_rank, block), of_block in groupby(by_warp, key=lambda mark: mark[:2]):
         times = [mark[4] for mark in of_block]
-        spans.append(Span(rank, block, None, "kernel", "dispatch", min(times), max(times)))
+        spans.append(Span(of_rank, block, None, "kernel", "dispatch", min(times), max(times)))
     hardware = find_hardware(_HARDWARE)  # of the model beside it
     end = max(span.end_ns for span in spans)
     return Timeline([], hardware, Fabric(), PROFILED.ranks, tuple(spans), (), (), end)
