@@ -27,7 +27,7 @@ from ep_lib.viz.style import (
     draws,
     ink_on,
     legend_below,
-    legend_beside,
+    legend_outside,
     new_picture,
     place,
     short_number,
@@ -117,10 +117,7 @@ def run_timeline(
     is_alone = axes is None
     figure, axes = place(axes, NARROW, 1.5 + 0.32 * piece.height)
     handles = _draw_piece(figure, axes, piece, title, rest, clock)
-    if is_alone:
-        legend_below(figure, handles)
-    else:
-        legend_beside(axes, handles)
+    legend_outside(figure, axes, handles, below=is_alone)
     return figure
 
 
