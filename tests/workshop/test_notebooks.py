@@ -77,7 +77,6 @@ SHOWN = [
     ("00_start_here", "endless-run", "KernelTimeout"),
     ("00_start_here", "interrupt-run", "the notebook is alive"),
     ("00_start_here", "fault-run", "past"),
-    ("00_start_here", "doctor", "emulator"),
     ("00_start_here", "puzzle-00-3-answer", "Puzzle 00.3 is yours to solve"),
     ("00_start_here", "first-kernel-check", "Task 1 is still to do"),
     ("00_start_here", "first-main-check", "Task 1 is still to do"),
