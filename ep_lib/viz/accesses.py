@@ -28,7 +28,7 @@ from ep_lib.viz.style import (
 )
 
 _COLUMNS = 16  # words in a line
-_MOST_WORDS = 128  # of an array that are drawn
+_MOST_WORDS = 64  # of an array that are drawn
 _ROW = 0.5  # the height of a cell's value, of its writer and of its reader, in the width of a cell
 _LINE = 3 * _ROW + 0.4  # from one line of cells to the next
 _CELL_INCHES, _BESIDE_INCHES = 0.34, 4.2  # of a cell, of names and legend; a full line is NARROW, its legend below
@@ -150,12 +150,13 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     lines = [-(-min(array.words, _MOST_WORDS) // _COLUMNS) for array in arrays]
     columns = min(_COLUMNS, max(array.words for array in arrays))
     wide = columns == _COLUMNS
-    inches = (0.9 if wide else 0.6) + _CELL_INCHES * _LINE * sum(lines)
+    inches = (1.1 if wide else 0.6) + _CELL_INCHES * _LINE * sum(lines)
     figure = new_picture(NARROW if wide else _BESIDE_INCHES + _CELL_INCHES * columns, max(1.75, inches))
     axes = figure.add_subplot()
     top, ticks = 0.0, []
     for array, row, height in zip(arrays, words, lines, strict=True):
-        ticks.append((top + 1.5 * _ROW, f"{array.name} of rank {array.rank}"))
+        shown = f"\n{_MOST_WORDS} of {array.words} words" if array.words > _MOST_WORDS else ""
+        ticks.append((top + 1.5 * _ROW, f"{array.name} of rank {array.rank}{shown}"))
         for number, word in enumerate(row[:_MOST_WORDS]):
             value = _in_letters(array.values[number]) if array.values else ""
             x, y = number % _COLUMNS, top + number // _COLUMNS * _LINE
@@ -163,12 +164,8 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
             weight, ink = ("bold", INK) if word.written else ("normal", QUIET)
             axes.text(x + 0.5, y + _ROW / 2, value, ha="center", va="center", fontsize=size, color=ink, weight=weight)
             _users(axes, x, y, word, with_blocks)
-        if array.words > _MOST_WORDS:
-            text = f"... {array.words} words"
-            last_line = top + (height - 1) * _LINE + 1.5 * _ROW
-            axes.text(columns + 0.1, last_line, text, fontsize=7, color=QUIET, va="center")
         top += height * _LINE
-    axes.set_xlim(-0.1, columns + (2.5 if any(array.words > _MOST_WORDS for array in arrays) else 0.1))
+    axes.set_xlim(-0.1, columns + 0.1)
     axes.set_ylim(top - _LINE + 3 * _ROW + 0.1, -0.1)
     axes.set_aspect("equal")
     axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=9)
@@ -189,7 +186,7 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
         words_said.append("striped: of several ranks")
     handles += [Patch(facecolor="none", edgecolor="none", label=text) for text in words_said]
     if wide:
-        legend_below(figure, handles, columns=4)
+        legend_below(figure, handles)
     else:
         legend_beside(axes, handles, fontsize=8)
     describe(figure, title, *describe_accesses(accesses, arrays).split("\n"))

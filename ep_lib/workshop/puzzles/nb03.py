@@ -98,6 +98,7 @@ if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
 Put, quiet, signal. Without the quiet it would be right on InfiniBand, as long as its packets take one path. The add
 by all lanes would count 32 messages.
 """,
+        picture=("inbox", "arrived"),
         fabric="srd",
         flows=SENT_TO_INBOX,
     ),
@@ -175,6 +176,7 @@ for (int i = 0; i < 4; ++i)
 A signal speaks for its own data and for nothing else, so each message has one, and the receiver waits for each
 before it reads. The quiet at the end is for the outbox, not for the receiver.
 """,
+        picture=("inbox", "signals"),
         fabric="srd",
         flows=SENT_TO_INBOX,
         forbids={r"quiet|fence|wait": "No wait between the messages: neither a quiet nor another wait is needed."},

@@ -194,6 +194,7 @@ such. One thread alone would have one store of 16 bytes under way where the warp
 it is notebook 01's rule. In a dispatch the signal waits for **all** rows, and comes once per rank and not once per
 row.
 """,
+        picture=("row", "flag"),
         flows=(
             Flow(
                 "row",
