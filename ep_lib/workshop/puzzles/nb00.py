@@ -148,8 +148,8 @@ ep::signal_add(flag, 1, peer);
 """,
         discussion="""
 Data, then signal. The signal is a **release**: it promises that all that this thread wrote before it can be seen by
-whoever sees the new value. With the signal first, nothing would be promised, whatever values come out of a run. So the
-checker does not look at the values alone. One signal is enough for both stores.
+every thread that sees the new value. With the signal first, nothing would be promised, whatever values come out of a
+run. So the checker does not look at the values alone. One signal is enough for both stores.
 """,
         seeds=12,
         flows=(

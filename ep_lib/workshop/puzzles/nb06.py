@@ -50,7 +50,7 @@ def _a_warp_copies(bench: Bench) -> None:
     bench.launch(1, 32, row, token, _VECTORS, flag, heard)
     bench.expect("heard", np.arange(4 * _VECTORS) + 1000 * (1 - bench.me), "This is the other rank's token.")
     bench.rank.barrier()
-    bench.expect("flag", 1, "The peer is told once.")
+    bench.expect("flag", 1, "The peer gets one signal.")
 
 
 PUZZLES = (
@@ -83,7 +83,7 @@ const uint32_t row = ep::atom_add_relaxed_sys_u32(ep::peer_ptr(next_row, to), 1)
 ep::peer_ptr(rows, to)[row] = mine;
 """,
         discussion="""
-The atomic hands out numbers, each of them once, whoever comes. It is right, and no thread waits for another. But for
+The atomic hands out numbers, each of them once. It is right, and no thread waits for another. But for
 every row a question crosses the link and an answer comes back before the row may leave, and the order of the rows
 is that of the questions: another one on every run. Both are reasons to **count first**.
 """,
@@ -161,8 +161,8 @@ there is to it: three prefix sums, one inside the other.
         title="A warp copies a row",
         task="""
 `token` has `vectors` vectors of 16 bytes. The 32 lanes copy it into the `row` of the **peer**, so that lanes beside
-each other write vectors beside each other; `vectors` need not be a multiple of 32. Then the peer is told, **once**,
-by its `flag`: `ep::signal_add(flag, 1, peer)`. Three lines.
+each other write vectors beside each other; `vectors` need not be a multiple of 32. Then the peer gets **one**
+signal: `ep::signal_add(flag, 1, peer)`. Three lines.
 """,
         template="""
 #include <ep/signal.cuh>
