@@ -9,18 +9,36 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import ep_lib
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
 from ep_lib.emulator.timeline import Span, Timeline
+from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 from ep_lib.workshop.ladders import Memory, load
 from ep_lib.workshop.ladders.exchange import FULL, RANKS, SMALL, Exchange, Shape, combined
+from ep_lib.workshop.lessons import packed
+from ep_lib.workshop.notebook import find
 
 PROFILED = Shape(ranks=2, top_k=2, tokens=128)  # of benchmarks/gpu_profile.py
 _HARDWARE = "h100-cx7"
+_LAYOUT = "moe/common/layout.cu"
 
-__all__ = ["FULL", "PROFILED", "RANKS", "SMALL", "combine", "combine_runs", "combined", "dispatch", "dispatch_orders"]
+__all__ = [
+    "FULL",
+    "PROFILED",
+    "RANKS",
+    "SMALL",
+    "combine",
+    "combine_runs",
+    "combined",
+    "count_rows",
+    "dispatch",
+    "dispatch_orders",
+]
 
 
 def dispatch(rank: Rank, name: str, shape: Shape = SMALL) -> dict[str, Any]:
@@ -32,6 +50,29 @@ def dispatch(rank: Rank, name: str, shape: Shape = SMALL) -> dict[str, Any]:
     exchange.read_rows()
     rank.barrier()
     return exchange.received()
+
+
+def count_rows(
+    rank: Rank, topk_idx: Sequence[NDArray[Any]], num_experts: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The layout kernel on this rank's tokens, ``topk_idx[rank]``: their send indices, [tokens, ranks], and how many
+    rows go to each rank."""
+    idx, per_rank = topk_idx[rank.rank].astype(np.int32), num_experts // rank.world_size
+    send_index = rank.empty((len(idx), rank.world_size), np.int32)
+    rank_counts, expert_counts = rank.empty(rank.world_size, np.int32), rank.empty(num_experts, np.int32)
+    args = packed(_LAYOUT, "LayoutArgs", num_tokens=len(idx), top_k=idx.shape[1], experts_per_rank=per_rank)
+    Kernel.from_file(find(f"ep_lib/{_LAYOUT}"), "ep_get_dispatch_layout").launch(
+        rank,
+        rank.world_size,
+        64,
+        args,
+        rank.to_device(idx),
+        send_index,
+        rank_counts,
+        expert_counts,
+        shared_bytes=4 * (32 + per_rank),  # an int for each warp that a block may have, and for each expert of a rank
+    )
+    return rank.to_host(send_index), rank.to_host(rank_counts)
 
 
 def combine(rank: Rank, name: str, shape: Shape = SMALL) -> Any:
