@@ -50,7 +50,7 @@ _LANE_INCHES = 5.0  # about what margins leave of the width of a picture
 _BINS = 400
 _MOST_BLOCK_LANES = 16  # with more than these, every rank gets one lane
 _MOST_WARP_ROWS = 4  # if a block has more warps, they share a row
-_MOST_MESSAGE_ROWS = 8  # if more are in flight at once, they are counted
+_MOST_MESSAGE_ROWS = 12  # if more are in flight at once, they are counted
 _MOST_ARROWS = 40
 _BETWEEN_RANKS = 0.25
 
