@@ -27,7 +27,7 @@ from ep_lib.viz.style import (
     draws,
     ink_on,
     legend_below,
-    legend_beside,
+    legend_outside,
     new_picture,
     place,
     short_number,
@@ -46,12 +46,11 @@ SPAN_WORDS = {"wait": "waits", "copy": "copies", "post": "posts to the NIC"}
 MESSAGE_COLORS = {"put": "#56B4E9", "put_signal": "#009E73", "get": "#CC79A7", "add": "#D55E00"}
 MESSAGE_WORDS = {"put": "put", "put_signal": "put with signal", "get": "get", "add": "atomic add (a signal)"}
 _LETTERS_AN_INCH = 12.0
-_LANE_INCHES = 8.0  # about what margins and legend leave of the picture's width
+_LANE_INCHES = 5.0  # about what margins leave of the width of a picture
 _BINS = 400
-_WIDTH = 11.0
 _MOST_BLOCK_LANES = 16  # with more than these, every rank gets one lane
 _MOST_WARP_ROWS = 4  # if a block has more warps, they share a row
-_MOST_MESSAGE_ROWS = 8  # if more are in flight at once, they are counted
+_MOST_MESSAGE_ROWS = 12  # if more are in flight at once, they are counted
 _MOST_ARROWS = 40
 _BETWEEN_RANKS = 0.25
 
@@ -115,8 +114,10 @@ def run_timeline(
     if lanes not in ("auto", "block", "rank"):
         raise ArgumentError(f"lanes is {lanes!r}; it must be 'auto', 'block' or 'rank'")
     piece = _piece(run, lanes, begin_us, end_us, {})
-    figure, axes = place(axes, _WIDTH, 1.5 + 0.36 * piece.height)
-    legend_beside(axes, _draw_piece(figure, axes, piece, title, rest, clock))
+    is_alone = axes is None
+    figure, axes = place(axes, NARROW, 1.5 + 0.32 * piece.height)
+    handles = _draw_piece(figure, axes, piece, title, rest, clock)
+    legend_outside(figure, axes, handles, below=is_alone)
     return figure
 
 

@@ -147,7 +147,7 @@ def test_a_lane_a_block_and_one_for_the_network() -> None:
     axes = figure.axes[0]
     assert axes.get_xlabel() == "virtual time (µs)"
     assert axes.get_xlim() == (0, make_run().end_ns / 1000)
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend[:5] == ["waits", "copies", "posts to the NIC", "anything else in a kernel", "on its way: put"]
     assert [t.get_text() for t in axes.texts].count("wait for a credit") == 4, "a bar that has room says what it is"
 

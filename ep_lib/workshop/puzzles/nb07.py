@@ -203,6 +203,7 @@ A flag per group, and not one counter for all: the owner of a token waits for th
 and for no others. So the first sums are done while the last experts have not begun. What it costs is a release per
 group: it waits until the group's stores have arrived, so groups should not be too small.
 """,
+        picture=("rows", "arrived"),
         forbids={
             r"signal_add|atom|red_add": "The entry is to be set to 1, whatever it held: an addition makes a 2 of the 1 "
             "that a launch before this one has left there."
