@@ -244,23 +244,44 @@ bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict
     return false;
 }
 
+// Whether one of these waits stands in this line.
+bool Checker::is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const {
+    return std::any_of(waits.begin(), waits.end(),
+                       [&](const SyncLoad& wait) { return offset_of(wait.pc) == offset_of(pc); });
+}
+
 // The writer has waited for a credit, but one from before the read.
 void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const {
     const std::vector<SyncLoad> data_waits = witness.waits_of(reader_block);
-    if (data_waits.empty()) return;
+    if (data_waits.empty() || judge_needless_wait(writer.block, writer.id, writer.time, reader_block, v)) return;
     for (const SyncLoad& l : witness.waits_of(writer.block)) {
         if (!l.seen.pc || l.seen.block != reader_block || l.seen.kind == SyncKind::kNic) continue;
         if (l.id != writer.id && !happens_before(l.id, l.time, writer.clock)) continue;
-        // Where the reader waits in this line for data, it is a credit only if it is given behind the read.
-        const bool of_data = std::any_of(data_waits.begin(), data_waits.end(),
-                                         [&](const SyncLoad& d) { return offset_of(d.pc) == offset_of(l.pc); });
         v->signal = l.seen.pc;
         v->wait = l.pc;
-        v->how = of_data ? "credit_or_data" : "credit_old";
+        // Where the reader waits in this line for data, it is a credit only if it is given behind the read.
+        v->how = is_wait(data_waits, l.pc) ? "credit_or_data" : "credit_old";
         v->detail = "the writer has waited for a credit, but that one was given before this read";
         v->certainty++;
         return;
     }
+}
+
+// The writer has waited for a credit, but for less than the first one.
+bool Checker::judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until, uint64_t reader_block,
+                                  Verdict* v) const {
+    const std::vector<SyncLoad> data_waits = witness.waits_of(reader_block);
+    for (const SyncLoad& l : witness.waits_of(writer_block)) {
+        if (l.id != writer || l.time > until || l.seen.pc || l.updates || !acquires(l.order)) continue;
+        if (data_waits.empty() || is_wait(data_waits, l.pc)) continue;
+        v->signal = 0;
+        v->wait = l.pc;
+        v->how = "credit_first";
+        v->detail = "the writer's wait for a credit was over with the first value of that word, before any credit";
+        v->certainty++;
+        return true;
+    }
+    return false;
 }
 
 // Whether the thread has read, in the same statement, the place that it writes now.

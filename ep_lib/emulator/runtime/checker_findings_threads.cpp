@@ -218,7 +218,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             v.to = look;
             return v;
         }
-        v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
+        v.remedy = "one atomic operation (atomicAdd, atomicMax, red_add): read, change and write back are three steps";
         v.what = "use an atomic read-modify-write";
         return v;
     }
@@ -289,7 +289,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
                 v.detail += " of both, and at its last one met " + std::to_string(past.few) + " of " +
                             std::to_string(threads) + " threads";
             }
-            if (!v.to) v.how = "after";
+            v.how = v.to ? "before_signal" : "after";
         }
         return v;
     }
@@ -356,6 +356,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.to = again ? c.pc : slot.pc;
         v.unsettled = {!again, past.block, slot.id, slot.time, t.block, c.pc};
         v.in_one_rank = !crosses;
+        if (again && judge_needless_wait(past.block, slot.id, slot.time, t.block, &v)) std::swap(v.from, v.to);
     } else {
         v.remedy = kReleaseAcquire;
     }

@@ -28,6 +28,7 @@ Witness::BlockLog& Witness::log_of(uint64_t block) {
 void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest) {
     auto& loads = log_of(f.block->id).loads;
     const ThreadCheck& t = *f.check;
+    if (t.details & kOfPair) pairs_.insert(pc);
     const auto location = locations_.find(address);
     const SyncStore* last = !newest || location == locations_.end() ? nullptr : &location->second.last;
     const auto is_same = [&](const SyncLoad& l) { return l.id == t.id && l.pc == pc && l.address == address; };
