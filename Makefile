@@ -114,8 +114,8 @@ quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types
 
 nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the checker on every fabric, thousands of random inputs, 50 rounds of each fault, every notebook in a browser, the emulator by clang++ (about an hour)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -m extended
-	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/*/test_,$(addsuffix .py,right_kernels pcie pcie_checked \
-		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
+	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/*/test_,$(addsuffix .py,right_kernels pcie \
+		hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
 		grader_answers bounce_buffer weak_memory others_kernels notebooks puzzles))
 
 prove: $(TEST_INSTALLED)  ## every schedule of every kernel in its smallest shape, on every fabric and memory, and a mistake in each (at most an hour)

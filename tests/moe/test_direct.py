@@ -35,14 +35,6 @@ def run_default(rank: Rank, case: Case) -> None:
     run_case(rank, case, None, 4)
 
 
-@pytest.mark.extended(after=1)
-@pytest.mark.parametrize("which", range(len(TUNINGS)))
-def test_clean_under_the_checker(which: int) -> None:
-    case = make_case(5, world_size=3, dtype="bfloat16", max_tokens=10)
-    report = ep_lib.check(run_case, 3, seeds=4, args=(case, TUNINGS[which]))
-    assert report.ok, str(report)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_simple_kernels(spmd: Spmd, ranks: int) -> None:
     spmd(simple_exchange.run_simple, ranks, make_case(78, world_size=ranks, max_tokens=40))

@@ -51,12 +51,6 @@ def test_on_both_backends(spmd: Spmd, kind: str, choice: int) -> None:
     spmd(features, 2, make_case(31, world_size=2, max_tokens=40), choice, kind)
 
 
-@pytest.mark.extended
-def test_clean_under_the_checker() -> None:
-    report = ep_lib.check(features, 2, seeds=4, args=(make_case(9, world_size=2, dtype="bfloat16", max_tokens=8), 25))
-    assert report.ok, str(report)
-
-
 def one_after_the_other(rank: Rank, kind: str, sorted_by_expert: bool, aside: bool, copied: bool) -> None:
     """Counted dispatches of as many tokens, of which each rank gets none, few or all."""
     tokens, rng = 90, np.random.default_rng(3)

@@ -56,14 +56,6 @@ def test_even_streams(name: str, counts: int) -> None:
         assert all(spawn(exchange, ranks=ranks, backend="emulator", fabric="srd", args=(name, all_equal, 2)))
 
 
-@pytest.mark.extended(after=1)
-@any_rung
-@any_fabric
-def test_nothing_is_found_in_the_ladder(name: str, slots: int, fabric: Fabric | None, seeds: int) -> None:
-    report = checked(name, fabric, ranks=4, slots=slots, seeds=max(1, seeds // 2))  # two ranks: test_right_kernels.py
-    assert report.ok, str(report)
-
-
 # ---- the mistakes ----------------------------------------------------------------------------------------------------
 def checked(name: str, fabric: Fabric | str | None, ranks: int = 2, slots: int = 2, seeds: int = 20) -> CheckReport:
     return check(exchange, ranks=ranks, fabric=fabric, seeds=seeds, args=(name, counts_of(1, ranks), slots))
