@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,14 @@ def refused(call: Callable[[], Any]) -> tuple[str, str]:
     except EpError as error:
         return type(error).__name__, str(error)
     return "", "no error"
+
+
+def check_refused(table: Mapping[str, tuple[Any, str]], of_ranks: Iterable[dict[str, tuple[str, str]]]) -> None:
+    """Each rank was refused each entry of a table by an ArgumentError that says what the table says."""
+    for found in of_ranks:
+        for name, (_, pattern) in table.items():
+            kind, message = found[name]
+            assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
 
 
 def check_good(buffer: Buffer, rank: Rank, what: str) -> Any:
