@@ -90,24 +90,20 @@ copy_by_rows(static_cast<char*>(target), pipe.slots + round % pipe.num_slots * p
 write_and_signal_warp(nullptr, nullptr, 0, pipe.credits, 1, peer);
 return true;
 // === wrong_signal_first: 1: had not arrived: which comes first
-// The signal overtakes the data.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The signal overtakes the data.
 signal_add(signal, increment, peer);
 put_thread(target, source, bytes, peer);
 // === wrong_no_syncwarp: 3, 4, 5: is there a __syncwarp()
-// Lane 0 signals when its own part is written, not when the warp's is.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Lane 0 signals when its own part is written, not when the warp's is.
 -    __syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it
 // EXERCISE-BEGIN 4
 -    __syncwarp();  // once, for all writes
 // === wrong_sets_the_signal: 1: instead of growing by it
-// Two rounds, or two senders, and the count is wrong.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Two rounds, or two senders, and the count is wrong.
 put_thread(target, source, bytes, peer);
 signal_set(signal, increment, peer);
 // === wrong_size: 3, 5: bytes of the message are wrong
-// Copies whole words only, and forgets the bytes that are left over.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Copies whole words only, and forgets the bytes that are left over.
 char* to = peer_ptr(static_cast<char*>(target), peer);
 const char* from = static_cast<const char*>(source);
 for (size_t i = lane_id(); i < bytes / 4; i += kWarpSize)
@@ -115,35 +111,29 @@ for (size_t i = lane_id(); i < bytes / 4; i += kWarpSize)
 __syncwarp();
 if (lane_id() == 0) signal_add(signal, increment, peer);
 // === wrong_peer: 1: bytes of the message are wrong
-// Right with two ranks, or in a ring.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Right with two ranks, or in a ring.
 const int next = (rank() + 1) % num_ranks();
 put_thread(target, source, bytes, next);
 signal_add(signal, increment, next);
 // === wrong_waits_for_equal: 2: Is it >= that you wait for?|the wait did not return true
-// Hangs when the peer is a signal ahead.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Hangs when the peer is a signal ahead.
 return wait_until_eq(signal, expected, {kPhaseSignal, peer, -1});
 // === wrong_endless_loop: 2: KernelTimeout
-// Looks at the signal once, then spins on its own copy: nothing outside can end it.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Looks at the signal once, then spins on its own copy: nothing outside can end it.
 const uint64_t seen = ld_acquire_sys_u64(signal);
 for (volatile uint64_t turns = 0; seen < expected;) turns = turns + 1;
 return true;
 // === wrong_null_write: 1: a null pointer
-// Crashes.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Crashes.
 char* to = nullptr;
 for (size_t i = 0; i < bytes; ++i) to[i] = static_cast<const char*>(source)[i];
 signal_add(signal, increment, peer);
 // === wrong_translated_twice: 1: translated twice
-// put_thread finds the peer's copy itself.
-    // EXERCISE-BEGIN 1
+    // EXERCISE-BEGIN 1: put_thread finds the peer's copy itself.
     put_thread(peer_ptr(target, peer), source, bytes, peer);
     signal_add(signal, increment, peer);
 // === wrong_no_credit: 5: pipe_send_warp waited for too few credits
-// Overwrites slots that the receiver has not read yet.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: Overwrites slots that the receiver has not read yet.
 const uint64_t slot = round % pipe.num_slots;
 write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);
 return true;
@@ -155,8 +145,7 @@ if (round >= slots && !wait_until_ge_warp(pipe.credits, round, {kPhaseCredit, pe
 write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);
 return true;
 // === wrong_early_credit: 5: missing __syncwarp between the read and its credit
-// Gives the slot back while other lanes still read it.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: Gives the slot back while other lanes still read it.
 -    __syncwarp();  // all lanes have read their part before the slot is given back
 // === wrong_forges_results: 1, 2, 3, 4, 5: write(), which kernels do not have
 // Prints a success, writes one into every file descriptor, and ends the process as if all were well.
@@ -181,8 +170,7 @@ forge();
 forge();
 return true;
 // === wrong_exits: 1, 2, 3, 4, 5: exit(), which kernels do not have
-// Ends the process with the exit code of a success.
-// EXERCISE-BEGIN top
+// EXERCISE-BEGIN top: Ends the process with the exit code of a success.
 #include <stdlib.h>
 #include <unistd.h>
 // EXERCISE-BEGIN 1
@@ -207,29 +195,25 @@ for (int i = 0; i < 200; ++i)
     }
 for (;;) ::sleep(1000);
 // === wrong_memory_hog: 3, 5: MiB of memory
-// Takes memory until it is stopped.
-// EXERCISE-BEGIN top
+// EXERCISE-BEGIN top: Takes memory until it is stopped.
 static volatile char ep_hog[33ull << 26];  // each rank has one: with more, their sum meets the limit of address space
 // EXERCISE-BEGIN 3
 for (size_t i = 0; i < sizeof(ep_hog); i += 4096) ep_hog[i] = 1;
 for (volatile uint64_t turns = 0;;) turns = turns + 1;
 // === wrong_relaxed_signal: 1, 4: stored without release
-// Right on every run of the emulator, and on most of a GPU's: the signal is no release.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Right on every run of the emulator, and on most of a GPU's: the signal is no release.
 put_thread(target, source, bytes, peer);
 atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
 // EXERCISE-BEGIN 4
 -    if (lane_id() == 0) signal_add(signal, increment, peer);
 +    if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
 // === wrong_volatile_wait: 2: loaded without acquire
-// Sees the signal in time, and nothing makes it see the data.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Sees the signal in time, and nothing makes it see the data.
 while (*reinterpret_cast<const volatile uint64_t*>(signal) < expected) {
 }
 return true;
 // === wrong_gpu_scope: 3, 5: the smallest that reaches a thread on another rank
-// A release that reaches the threads of this GPU, not the peer.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: A release that reaches the threads of this GPU, not the peer.
 -    if (lane_id() == 0) signal_add(signal, increment, peer);
 +    __threadfence();
 +    if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
@@ -242,8 +226,7 @@ fence_sys();
 __syncwarp();
 if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
 // === wrong_lane_waits: 5: missing __syncwarp
-// Lane 0 waits for the data, the others learn the result by a shuffle, which orders no memory.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: Lane 0 waits for the data, the others learn the result by a shuffle, which orders no memory.
 int came = 0;
 if (lane_id() == 0) came = wait_until_ge(pipe.arrived, round + 1, {kPhaseSignal, peer, -1});
 if (!__shfl_sync(kFullWarp, came, 0)) return false;
@@ -266,58 +249,47 @@ EP_BLIND(__tsan_write16)
 put_thread(target, source, bytes, peer);
 atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
 // === wrong_syntax: 1, 2, 3, 4, 5: KernelCompileError
-// Does not compile.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Does not compile.
 put_thread(target, source, bytes, peer)
 signal_add(signal, increment, peer);
 // === wrong_increment_of_32_bits: 1: instead of
-// An increment has 64 bits.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: An increment has 64 bits.
 put_thread(target, source, bytes, peer);
 signal_add(signal, static_cast<uint32_t>(increment), peer);
 // === wrong_comes_always: 2: After the limit it returns false
-// True also after the limit.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: True also after the limit.
 wait_until_ge(signal, expected, {kPhaseSignal, peer, -1});
 return true;
 // === wrong_rounds_of_32_bits: 5: Rounds and counters have 64 bits
-// Rounds go on beyond 32 bits.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: Rounds go on beyond 32 bits.
 -    const uint64_t slot = round % pipe.num_slots;
 +    const uint32_t now = round;
 +    const uint64_t slot = now % pipe.num_slots;
 // === wrong_goes_on_after_the_limit: 5: A wait that returns false is the end
-// A wait that failed is no credit.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: A wait that failed is no credit.
 -    if (round >= slots && !wait_until_ge_warp(pipe.credits, round - slots + 1, {kPhaseCredit, peer, int64_t(slot)}))
 -        return false;
 +    if (round >= slots) wait_until_ge_warp(pipe.credits, round - slots + 1, {kPhaseCredit, peer, int64_t(slot)});
 // === wrong_one_write_per_lane: 4: bytes of the message are wrong
-// No loop: the 33rd write and those behind it are never made.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: No loop: the 33rd write and those behind it are never made.
 -    for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
 +    if (lane_id() < count) put_thread(writes[lane_id()].target, writes[lane_id()].source, writes[lane_id()].bytes, peer);
 // === wrong_size_of_16_bits: 1: bytes of the message are wrong
-// 65536 bytes are none.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: 65536 bytes are none.
 put_thread(target, source, static_cast<unsigned short>(bytes), peer);
 signal_add(signal, increment, peer);
 // === wrong_waits_as_a_warp: 2: one thread may call alone
-// Wants all threads of the warp, and one may call alone.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Wants all threads of the warp, and one may call alone.
 return wait_until_ge_warp(signal, expected, {kPhaseSignal, peer, -1});
 // === wrong_nobody_waited_for: 2: not about {kPhaseSignal, peer, -1}
-// The report names no rank.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: The report names no rank.
 return wait_until_ge(signal, expected, {kPhaseSignal, -1, -1});
 // === wrong_stops_at_empty: 4: bytes of the message are wrong
-// A write of no bytes is not the end of the list.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: A write of no bytes is not the end of the list.
 -    for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
 +    for (int i = 0; i < count && writes[i].bytes != 0; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
 // === wrong_target_by_words: 5: an address that is not a multiple of 16
-// The target may begin anywhere.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: The target may begin anywhere.
 -    copy_bytes<kWarpUnroll>(target, pipe.slots + slot * pipe.slot_bytes, pipe.slot_bytes, lane_id(), kWarpSize);
 +    const char* const from = pipe.slots + slot * pipe.slot_bytes;
 +    if (pipe.slot_bytes % 16 == 0) {
@@ -332,13 +304,11 @@ return wait_until_ge(signal, expected, {kPhaseSignal, -1, -1});
 -    __syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it
 +    __syncthreads();
 // === wrong_thread_waits_for_its_warp: 1: in __syncwarp
-// One thread calls, and the other lanes are somewhere else.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: One thread calls, and the other lanes are somewhere else.
      put_thread(target, source, bytes, peer);
 +    __syncwarp();
 // === wrong_lanes_of_one_dimension: 4: the signal grew by
-// In a block of two dimensions threadIdx.x % 32 is no lane.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: In a block of two dimensions threadIdx.x % 32 is no lane.
 -    if (lane_id() == 0) signal_add(signal, increment, peer);
 +    if (threadIdx.x % kWarpSize == 0) signal_add(signal, increment, peer);
 // === wrong_barrier_unless_two_dimensions: 3, 5: divergent barrier
@@ -356,8 +326,7 @@ if (lane_id() == 0) signal_add(signal, increment, peer);
      put_thread(target, source, bytes, peer);
 +    if (blockDim.y == 1) __syncwarp();
 // === wrong_wraps_around: 5: rank 1 (credit, slot 0): the signal is 0, at least 18446
-// Waits for round + 1 - num_slots credits from the first round on: below 0 these are more than 2^63.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: Waits for round + 1 - num_slots credits from the first round on: below 0 these are more than 2^63.
 const uint64_t slot = round % pipe.num_slots;
 if (!wait_until_ge_warp(pipe.credits, round + 1 - pipe.num_slots, {kPhaseCredit, peer, int64_t(slot)})) return false;
 write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);

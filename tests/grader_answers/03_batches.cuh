@@ -1,6 +1,5 @@
 // === right_by_barriers
-// The other warps have left the kernel, so a barrier of the block is one of this warp.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The other warps have left the kernel, so a barrier of the block is one of this warp.
          for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
 -        __syncwarp();
 +        __syncthreads();
@@ -81,8 +80,7 @@ if (target == ep::rank()) {
 nvshmemi_ibgda_amo_nonfetch_add(counters + ep::rank(), times, target, qp);
 nvshmemi_ibgda_quiet(target, qp);
 // === wrong_reuses_staging: 1: source reused
-// One quiet for all messages: the NIC may still have to read what the next message overwrites.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: One quiet for all messages: the NIC may still have to read what the next message overwrites.
 for (int i = 0; i < messages; ++i) {
     for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
     __syncwarp();
@@ -93,18 +91,15 @@ if (lane == 0) {
     nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
 }
 // === wrong_lanes_stage_early: 1: Two barriers
-// The lanes do not wait for lane 0's quiet before they stage the next message.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The lanes do not wait for lane 0's quiet before they stage the next message.
          }
 -        __syncwarp();
 // === wrong_posts_half_staged: 1: Two barriers
-// Lane 0 posts when its own share is staged.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Lane 0 posts when its own share is staged.
          for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[i * bytes + k];
 -        __syncwarp();
 // === wrong_counts_at_the_end: 1: one for each message is right, 4
-// The receiver hears of all messages when the last one is there.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The receiver hears of all messages when the last one is there.
 for (int i = 0; i < messages; ++i) {
     const size_t at = i * bytes;
     for (size_t k = lane; k < bytes; k += ep::kWarpSize) staging[k] = source[at + k];
@@ -114,8 +109,7 @@ for (int i = 0; i < messages; ++i) {
     __syncwarp();
 } if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
 // === wrong_tail_at_the_end: 4: one for each chunk is right
-// One quiet and one addition for all chunks: the receiver begins when all is there.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: One quiet and one addition for all chunks: the receiver begins when all is there.
 for (int i = 0; i < messages; ++i) {
     const size_t at = (static_cast<size_t>(channel) * messages + i) * bytes;
     nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
@@ -126,8 +120,7 @@ if (lane == 0) {
     nvshmemi_ibgda_quiet(peer, qp);
 }
 // === wrong_quiet_first: 2: signal overtakes data
-// The quiet stands before the puts that it should wait for.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: The quiet stands before the puts that it should wait for.
 if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);
 for (int i = 0; i < messages; ++i) {
     const size_t at = i * bytes;
@@ -135,8 +128,7 @@ for (int i = 0; i < messages; ++i) {
 }
 if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
 // === wrong_quiet_each: 2, 4: one for the batch keeps the network busy
-// Right, and one message at a time.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Right, and one message at a time.
 for (int i = 0; i < messages; ++i) {
     const size_t at = i * bytes;
     nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
@@ -159,23 +151,19 @@ for (int begin = 0; begin < messages; begin += chunk) {
 -        nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, qp, lane, i);
 +        nvshmemi_ibgda_put_nbi_warp(address(inbox + at), address(outbox + at), bytes, peer, i, lane, i);
 // === wrong_counts_one: 2: the receiver waits for your counter
-// A signal for the batch, where the receiver counts messages.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: A signal for the batch, where the receiver counts messages.
 -        nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
 +        nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
 // === wrong_count_together: 3: One kind of writer
-// All ranks add to one counter, which GPUs and NICs then share.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: All ranks add to one counter, which GPUs and NICs then share.
 for (int i = 0; i < times; ++i) nvshmemi_ibgda_amo_nonfetch_add(counters + target, 1, target, qp);
 nvshmemi_ibgda_quiet(target, qp);
 // === wrong_count_by_target: 3: grew by 0 where it should grow by 6
-// Every rank counts in its own memory.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Every rank counts in its own memory.
 for (int i = 0; i < times; ++i) nvshmemi_ibgda_amo_nonfetch_add(counters + target, 1, ep::rank(), qp);
 nvshmemi_ibgda_quiet(target, qp);
 // === wrong_quiet_at_the_end: 4: signal overtakes data
-// The kernel that was to be repaired, as it was.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: The kernel that was to be repaired, as it was.
 for (int begin = 0; begin < messages; begin += chunk) {
     const int count = min(chunk, messages - begin);
     for (int i = begin; i < begin + count; ++i) {
@@ -186,8 +174,7 @@ for (int begin = 0; begin < messages; begin += chunk) {
 }
 if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);
 // === wrong_last_chunk: 4: where it should grow by
-// Off by the last chunk, which may be shorter.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: Off by the last chunk, which may be shorter.
 -        const int count = min(chunk, messages - begin);
 -        for (int i = begin; i < begin + count; ++i) {
 +        for (int i = begin; i < min(begin + chunk, messages); ++i) {
@@ -195,8 +182,7 @@ if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);
 -            nvshmemi_ibgda_amo_nonfetch_add(tails + channel, count, peer, qp);
 +            nvshmemi_ibgda_amo_nonfetch_add(tails + channel, chunk, peer, qp);
 // === wrong_lane_31_quiets: 4: only a quiet keeps the counter behind
-// One lane waits, another one tells.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: One lane waits, another one tells.
 for (int begin = 0; begin < messages; begin += chunk) {
     const int count = min(chunk, messages - begin);
     for (int i = begin; i < begin + count; ++i) {
@@ -207,22 +193,18 @@ for (int begin = 0; begin < messages; begin += chunk) {
     if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(tails + channel, count, peer, qp);
 }
 // === wrong_no_quiet_after_the_adds: 3: some of its additions were not made yet
-// What was posted is done after a quiet only.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: What was posted is done after a quiet only.
 for (int i = 0; i < times; ++i) nvshmemi_ibgda_amo_nonfetch_add(counters + ep::rank(), 1, target, qp);
 // === wrong_quiet_of_another_queue_pair: 2: source reused|are wrong in the end
-// Counter behind the data, but the outbox is still being read.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Counter behind the data, but the outbox is still being read.
 -        nvshmemi_ibgda_quiet(peer, qp);
 +        nvshmemi_ibgda_quiet(peer, qp + 1);
 // === wrong_32_messages: 2: are wrong in the end
-// No more messages than lanes.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: No more messages than lanes.
 -    for (int i = 0; i < messages; ++i) {
 +    for (int i = 0; i < min(messages, 32); ++i) {
 // === wrong_one_of_none: 2: past the end of the symmetric array
-// There may be no messages.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: There may be no messages.
 int i = 0;
 do {
     const size_t at = i * bytes;
@@ -233,13 +215,11 @@ if (lane == 0) {
     nvshmemi_ibgda_amo_nonfetch_add(arrived, messages, peer, qp);
 }
 // === wrong_two_quiets: 1: 8 quiets for 4 messages, 1 at a time: 5 would do
-// Waits for the counter, too, which nothing needs.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Waits for the counter, too, which nothing needs.
              nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
 +            nvshmemi_ibgda_quiet(peer, qp);
 // === wrong_nothing_is_still_a_message: 2: counter 0 grew by 1 where it should grow by 0
-// No message counts as one.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: No message counts as one.
 for (int i = 0; i < messages; ++i)
     nvshmemi_ibgda_put_nbi_warp(address(inbox) + i * bytes, address(outbox) + i * bytes, bytes, peer, qp, lane, i);
 if (lane == 0) {
@@ -247,8 +227,7 @@ if (lane == 0) {
     nvshmemi_ibgda_amo_nonfetch_add(arrived, messages > 0 ? messages : 1, peer, qp);
 }
 // === wrong_no_bytes_no_counter: 1, 2: DeadlockError
-// A message of zero bytes still has a counter, and its receiver waits for that.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: A message of zero bytes still has a counter, and its receiver waits for that.
 +    if (bytes == 0) return;
      for (int i = 0; i < messages; ++i) {
 // EXERCISE-BEGIN 1
