@@ -4,14 +4,15 @@
         [--deep-ep-v1 FOLDER] [--deep-ep-v2 FOLDER --nccl FOLDER]
 
 A peer that needs a folder is left out without one. Each library runs in processes of its own, one after the other,
---turns times, and the quickest row counts: a host is slower by a third for some seconds now and then. Every operation
-is checked, then taken by three clocks:
+--turns times, and the quickest row counts. Every operation is checked, then taken by three clocks:
 
 - event: the GPU's own, from a barrier in a kernel until the operation is done, with everything queued beforehand
   (p50 and p99 of --repeats); what a program pays that keeps the GPU busy elsewhere and launches ahead;
 - queued: --calls back to back, wall time / calls (the median of 5 rounds): what a program pays that calls one after the
   other without waiting; never less than the host's part;
 - host: until the call returned, the mean of the same 50 calls.
+
+Rounds of the last two count at the host's full pace (gpu_pace.py); where too few came in time, the row has "pace".
 
 Each is that of the slowest rank. GB/s are wire bytes (a token once for each other rank that it goes to) over event.
 Sizes: --tokens x --hidden with random routing; --tokens-skewed x the largest --hidden with every other routing; decode
@@ -44,11 +45,11 @@ from gpu_clock import watch_of
 from gpu_inputs import ROUTINGS, Shape, most_experts
 from gpu_libraries import LOW_LATENCY_TOKENS, Case, Library, Limits, Operation
 from gpu_machine import git_commit, machine
+from gpu_pace import ROUNDS, at_full_pace
 from gpu_rows import NAME, Row, Rows, merge, with_rates, write
 
 import ep_lib
 
-ROUNDS = 5  # of the calls back to back
 LIBRARIES: dict[str, Any] = {
     "ep_lib": gpu_libraries.EpLib,
     "ep_lib_areas": gpu_libraries.EpLibAreas,
@@ -69,18 +70,20 @@ def queued(
     rank: ep_lib.Rank, turns: Sequence[Callable[[], Any]], calls: int, synchronize: Callable[[], None]
 ) -> dict[str, Any]:
     """Microseconds per call of ``calls`` back to back, in each round: until all was done, and until they returned."""
-    done, returned, turn = [], [], itertools.cycle(turns)
-    for _ in range(ROUNDS + 1):  # the first is not counted
-        rank.barrier()
+    turn = itertools.cycle(turns)
+
+    def once() -> tuple[float, float]:
         began = time.perf_counter()
         for _ in range(calls):
             next(turn)()
         back = time.perf_counter()
         synchronize()
-        done.append(1e6 * (time.perf_counter() - began) / calls)
-        returned.append(1e6 * (back - began) / calls)
+        return 1e6 * (time.perf_counter() - began) / calls, 1e6 * (back - began) / calls
+
+    samples, pace = at_full_pace(rank, once)
     rank.synchronize()  # raises what went wrong in kernels
-    return {"queued_samples": done[1:], "host_samples": returned[1:]}
+    done, returned = zip(*samples, strict=True)
+    return {"queued_samples": done, "host_samples": returned} | ({"pace": pace} if pace else {})
 
 
 def cases(options: argparse.Namespace) -> Iterator[tuple[Shape, str]]:
@@ -141,7 +144,7 @@ def main(rank: ep_lib.Rank, options: argparse.Namespace, measured: Measure) -> N
     import torch
 
     if rank.backend == "cuda":
-        torch.cuda.set_device(rank.rank)
+        torch.cuda.set_device(rank.rank % torch.cuda.device_count())  # EP_LIB_GPUS=1: ranks share it
     shape = Shape(options.ranks, max(options.tokens), max(options.hidden), options.experts, options.top_k)
     library = make_library(rank, options, Limits(max(options.tokens), max(options.hidden), options.sms), shape)
     with (options.part / f"rank{rank.rank}.jsonl").open("a", encoding="utf-8") as file:
@@ -273,6 +276,7 @@ def show(report: dict[str, Any]) -> str:
         name = " ".join(filter(None, words)) + f" {row['tokens']} x {row['hidden']}"
         figures = "".join(f"{row[key]:9.1f}" for key in ("us", "us_p99", "queued_us", "host_us"))
         late = f"  {row['launched_late']} late: event is too long" if row.get("launched_late") else ""
+        late += f"  the host at 1/{row['pace']} of its pace" if "pace" in row else ""
         lines.append(f"{name:76}{figures}{row['wire_gb_s']:7.0f}{late}")
     lines += [f"not measured: {name}: {why}" for name, why in report["not_measured"].items()]
     return "\n".join([*lines, *(f"WRONG {text}" for text in report["wrong"])])

@@ -5,7 +5,8 @@
 "host": microseconds of the host per call, in a row of 300 calls of 64 tokens that the GPU keeps up with. "queued": 50
 calls one behind the other between two events, with ``--tokens`` tokens; the slowest rank's median of 5. "changing
 counts": T/2 to T tokens, another number in every call; "wall": of 200 calls, until the GPU is done. Below them, what a
-call is made of: the cost of an empty tensor, of a look at one, of a launch.
+call is made of: the cost of an empty tensor, of a look at one, of a launch. All of it at the host's full pace
+(gpu_pace.py); "at 1/1.9" stands where that did not come in time. With --ranks 1 one GPU is enough for "host".
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from typing import Any
 import gpu_inputs
 from gpu_inputs import Shape
 from gpu_machine import git_commit
+from gpu_pace import at_full_pace
 
 import ep_lib
 from ep_lib.memory.arrays import describe
 
-HOST_TOKENS, HOST_CALLS, QUEUED_CALLS, WALL_CALLS, REPEATS = 64, 300, 50, 200, 5
+HOST_TOKENS, HOST_CALLS, QUEUED_CALLS, WALL_CALLS = 64, 300, 50, 200
 EMPTY = """
 extern "C" __global__ void nothing(int* p) { if (p) *p = 1; }
 """
 Calls = dict[str, Callable[[], Any]]
+Found = tuple[str, list[float]]  # a unit, and the repeats
 
 
 def normal_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
@@ -113,18 +116,6 @@ def changing_low_latency(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
     return {"low latency fp8 dispatch": dispatch, "low latency combine": combine}
 
 
-def wall_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> float:
-    """Microseconds of wall clock per call until the GPU is done, of 200 calls."""
-    for _ in range(40):
-        call()
-    rank.barrier()
-    begin = time.perf_counter()
-    for _ in range(WALL_CALLS):
-        call()
-    rank.synchronize()
-    return 1e6 * (time.perf_counter() - begin) / WALL_CALLS
-
-
 def low_latency_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
     """The same of low-latency mode."""
     device, me = gpu_inputs.device_of(rank), rank.rank
@@ -135,6 +126,29 @@ def low_latency_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
         "low latency fp8 dispatch": lambda: buffer.low_latency_dispatch(x, idx),
         "low latency bf16 dispatch": lambda: buffer.low_latency_dispatch(x, idx, use_fp8=False),
         "low latency combine": lambda: buffer.low_latency_combine(got.recv_x, idx, weights, got.handle),
+    }
+
+
+def face_calls(rank: ep_lib.Rank, shape: Shape) -> Calls:
+    """Calls of DeepEP V1's face, with its own names."""
+    from ep_lib.compat import deep_ep
+
+    device, me, experts = gpu_inputs.device_of(rank), rank.rank, shape.experts
+    idx, weights = gpu_inputs.routing(shape, me, "random", device), gpu_inputs.weights(shape, me, device)
+    x, _ = gpu_inputs.rows(shape, me, 0, "bf16", device)
+    buffer = deep_ep.Buffer(rank, low_latency_mode=True)
+    counts = weights.new_zeros(shape.experts_per_rank, dtype=idx.dtype).int()
+
+    def dispatch() -> Any:
+        return buffer.low_latency_dispatch(x, idx, shape.tokens, experts, counts)
+
+    got = dispatch()
+    rows = got[0][0].bfloat16()
+    return {
+        "get_dispatch_layout": lambda: buffer.get_dispatch_layout(idx, experts),
+        "low_latency_dispatch": dispatch,
+        "low_latency_combine": lambda: buffer.low_latency_combine(rows, idx, weights, got[2]),
+        "the two, one by one": lambda: buffer.low_latency_combine(rows, idx, weights, dispatch()[2]),
     }
 
 
@@ -166,39 +180,51 @@ def parts_of_a_call(rank: ep_lib.Rank) -> Calls:
     }
 
 
-def host_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> float:
-    """Microseconds of the host per call."""
-    for _ in range(20):
+def timed(rank: ep_lib.Rank, call: Callable[[], Any], calls: int, wait: bool) -> Found:
+    """Microseconds per call of the host, or with ``wait`` until the GPU is done."""
+    for _ in range(40):
         call()
-    found = []
-    for _ in range(REPEATS):
-        rank.barrier()
+
+    def once() -> float:
         begin = time.perf_counter()
-        for _ in range(HOST_CALLS):
+        for _ in range(calls):
             call()
-        found.append(1e6 * (time.perf_counter() - begin) / HOST_CALLS)
+        returned = time.perf_counter()
         rank.synchronize()
-    return statistics.median(found)
+        return 1e6 * ((time.perf_counter() if wait else returned) - begin) / calls
+
+    found, pace = at_full_pace(rank, once)
+    return ("wall us" if wait else "host us") + (f" at 1/{pace:.2f}" if pace else ""), found
 
 
-def queued_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> list[float]:
+def host_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> Found:
+    """Of the host."""
+    return timed(rank, call, HOST_CALLS, wait=False)
+
+
+def wall_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> Found:
+    """Of the wall's clock."""
+    return timed(rank, call, WALL_CALLS, wait=True)
+
+
+def queued_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> Found:
     """Microseconds of the GPU per call, of calls that are queued one behind the other."""
     import torch
 
-    found = []
-    for _ in range(REPEATS):
-        rank.barrier()
+    def once() -> float:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         for _ in range(QUEUED_CALLS):
             call()
         end.record()
         rank.synchronize()
-        found.append(1e3 * begin.elapsed_time(end) / QUEUED_CALLS)
-    return found
+        return 1e3 * begin.elapsed_time(end) / QUEUED_CALLS
+
+    found, pace = at_full_pace(rank, once)
+    return "queued us" + (f" at 1/{pace:.2f}" if pace else ""), found
 
 
-def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, tuple[str, list[float]]]:
+def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, Found]:
     """One rank's figures, by what was timed: the unit, and one figure or those of the repeats."""
     import torch
 
@@ -210,28 +236,30 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, tuple[str, li
         torch.set_default_device("cuda")
     shape = Shape(args.ranks, HOST_TOKENS, 7168, 256, 8)
     sizes = {"num_experts": 256, "top_k": 8, "hidden": 7168}
-    found: dict[str, tuple[str, list[float]]] = {}
+    found: dict[str, Found] = {}
     with ep_lib.Buffer(rank, max_tokens=max(args.tokens), receive_areas=args.areas, **sizes) as buffer:
         for name, call in changing_calls(rank, buffer, shape).items():
-            found[f"changing counts, {name}"] = "host us", [host_us(rank, call)]
+            found[f"changing counts, {name}"] = host_us(rank, call)
         for tokens in args.tokens:
             for name, call in changing_calls(rank, buffer, shape._replace(tokens=tokens)).items():
-                found[f"{tokens} tokens, changing counts, {name}"] = "wall us", [wall_us(rank, call)]
+                found[f"{tokens} tokens, changing counts, {name}"] = wall_us(rank, call)
         for name, call in normal_calls(rank, buffer, shape).items():
-            found[name] = "host us", [host_us(rank, call)]
+            found[name] = host_us(rank, call)
         for tokens in args.tokens:
             for name, call in normal_calls(rank, buffer, shape._replace(tokens=tokens)).items():
-                found[f"{tokens} tokens, one count, {name}"] = "wall us", [wall_us(rank, call)]
-                found[f"{tokens} tokens, {name}"] = "queued us", queued_us(rank, call)
+                found[f"{tokens} tokens, one count, {name}"] = wall_us(rank, call)
+                found[f"{tokens} tokens, {name}"] = queued_us(rank, call)
     with ep_lib.Buffer(rank, max_tokens=128, num_max_dispatch_tokens_per_rank=128, **sizes) as buffer:
         for name, call in changing_low_latency(rank, buffer, shape).items():
-            found[f"changing counts, {name}"] = "host us", [host_us(rank, call)]
+            found[f"changing counts, {name}"] = host_us(rank, call)
         for name, call in low_latency_calls(rank, buffer, shape).items():
-            found[name] = "host us", [host_us(rank, call)]
+            found[name] = host_us(rank, call)
         for name, call in low_latency_calls(rank, buffer, shape._replace(tokens=128)).items():
-            found[f"128 tokens, {name}"] = "queued us", queued_us(rank, call)
+            found[f"128 tokens, {name}"] = queued_us(rank, call)
+    for name, call in face_calls(rank, shape._replace(tokens=128)).items():
+        found[f"DeepEP's face, 128 tokens, {name}"] = host_us(rank, call)
     for name, call in parts_of_a_call(rank).items():
-        found[f"a part: {name}"] = "host us", [host_us(rank, call)]
+        found[f"a part: {name}"] = host_us(rank, call)
     return found
 
 
@@ -248,10 +276,11 @@ if __name__ == "__main__":
     sizes = {"num_experts": 256, "top_k": 8, "hidden": 7168}
     most = max(options.tokens)
     heap = ep_lib.Buffer.symmetric_bytes(options.ranks, max_tokens=most, receive_areas=options.areas, **sizes)
-    heap += ep_lib.Buffer.symmetric_bytes(options.ranks, max_tokens=128, num_max_dispatch_tokens_per_rank=128, **sizes)
+    small = sizes | {"max_tokens": 128, "num_max_dispatch_tokens_per_rank": 128}
+    heap += 2 * ep_lib.Buffer.symmetric_bytes(options.ranks, **small)  # another one for DeepEP's face
     results = ep_lib.spawn(main, options.ranks, "cuda", args=(options,), heap_bytes=heap + (4 << 20))
     device = ", default device cuda" if options.default_device else ""
     print(f"commit {options.commit}, receive_areas={options.areas}{device}{', pinned' if options.pin else ''}")
     for what, (unit, _) in results[0].items():
         slowest = [max(repeat) for repeat in zip(*(result[what][1] for result in results), strict=True)]
-        print(f"{statistics.median(slowest):8.1f} {unit:10} {what}")
+        print(f"{statistics.median(slowest):8.1f} {unit:18} {what}")

@@ -4,7 +4,7 @@ A row is a dict. Its name: ``group`` ("ceiling", "normal", "low latency", "peer"
 ``by`` (whose code), ``what``, and if they apply ``dtype``, ``tokens``, ``hidden``, ``sms``, ``routing``, ``note`` and
 ``outputs``. Its figures: ``us`` (the median over the repeats of the slowest rank), ``us_low`` and ``us_high`` (10th and
 90th percentile), and a rank's mean ``logical_bytes`` (all that it sends: rows with their scales, also those to itself)
-and ``wire_bytes`` (those that leave its GPU).
+and ``wire_bytes`` (those that leave its GPU). ``pace``: how many times as slow the host was, where it was.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def merge(ranks: Sequence[Sequence[Row]]) -> list[Row]:
                 row[key] = round(statistics.mean(part[key] for part in parts))
         if late := sum(part["late"] for part in parts):
             row["launched_late"] = late
+        if "pace" in parts[0]:
+            row["pace"] = round(parts[0]["pace"], 2)
         merged.append(row)
     return merged
 

@@ -27,9 +27,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gpu_inputs
-from gpu_compare import ROUNDS, numbers, parsed, parser_of, queued, run
+from gpu_compare import numbers, parsed, parser_of, queued, run
 from gpu_inputs import ROUTINGS, SETS, Shape
 from gpu_libraries import OWNED, Case, Library
+from gpu_pace import ROUNDS
 from gpu_rows import Rows
 
 import ep_lib
@@ -158,19 +159,20 @@ def varied(rank: ep_lib.Rank, library: Library, options: argparse.Namespace) -> 
                         given = [draws.given(layer, change) for layer in several]
                         turns.append(functools.partial(kind.call, library, given))
                     times = queued(rank, turns, calls, synchronize)
-                    row["samples"], row["late"] = times["queued_samples"], 0
-                    row["call_us"] = statistics.median(times["host_samples"])
+                    row["samples"], row["late"] = times.pop("queued_samples"), 0
+                    row["call_us"] = statistics.median(times.pop("host_samples"))
+                    row |= times
                     rows.rows.append(row)
             yield f"{tokens} x {shape.hidden} {routing}", rows
 
 
 def shown(report: dict[str, Any]) -> str:
-    """The rows as text: wall, and host in brackets, of each way in which calls change."""
+    """The rows as text: wall, and host in brackets, of each way in which calls change; "*": the host was slow."""
     lines = [f"{'us per call: wall (host)':50}" + "".join(f"{change:>22}" for change in CHANGES)]
     rows = {tuple(row[key] for key in ("tokens", "what", "routing", "by", "note")): row for row in report["rows"]}
     for tokens, what, routing, by in sorted({name[:-1] for name in rows}):
         found = [rows[tokens, what, routing, by, change] for change in CHANGES]
-        cells = "".join(f"{row['us']:13.1f} ({row['call_us']:6.0f})" for row in found)
+        cells = "".join(f"{row['us']:12.1f}{'*' if 'pace' in row else ' '} ({row['call_us']:6.0f})" for row in found)
         lines.append(f"{f'{what} {tokens} {routing}, {by}':50}{cells}")
     lines += [f"not measured: {name}: {why}" for name, why in report["not_measured"].items()]
     return "\n".join([*lines, *(f"WRONG {text}" for text in report["wrong"])])

@@ -174,7 +174,7 @@ def many_times(rank: Rank) -> None:
             assert_same(to_numpy(out, "bfloat16"), sums[me], f"low-latency combine {turn}")
         natively = rank.backend == "emulator" or (native_host.load() is not None and rank._backend._part is None)
         operations = [*modes[0]._operations.values(), *modes[1]._operations.values()]
-        assert len(operations) == 8 and all((of._natively is not None) == natively for of in operations)
+        assert len(operations) == 6 and all((of._natively is not None) == natively for of in operations)
 
 
 def test_calls_made_again_and_again(spmd: Spmd) -> None:

@@ -26,12 +26,17 @@ _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check valu
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 
 # What every dispatch sends, as values of an operation: four arrays, how many tokens, the area in which it receives.
-_SENT = ("x", "scales", "row_scale", "weights", "tokens", "area")
+_SENT = ("sent_x", "sent_scales", "sent_row_scale", "sent_weights", "tokens", "area")
 # Of a copy: where rows arrived, and for scales by column the numbers in a column, and those and rows together.
-_COPIED = (
-    *("routing", "tokens", "rows", "grouped", "from_rows", "from_side", "side"),
-    *("stride", "lines", "all_stride", "all_lines"),
-)
+_COPIED = ("rows", "grouped", "from_rows", "from_side", "side", "stride", "lines", "all_stride", "all_lines")
+
+
+class _Declared(NamedTuple):
+    """What an :class:`Operation` takes."""
+
+    given: tuple[str, ...]
+    launches: list[Launch]
+    makes: list[Made]
 
 
 class SideRows(NamedTuple):
@@ -197,7 +202,7 @@ class Dispatches(Workspace):
                 plan = self._await_plan(experts, weights)
                 num_rows = sum(plan.received.tolist())
                 grouped = sum(plan.tokens_per_expert.tolist()) if options.sorted_by_expert else 0
-            arrivals = self._copy_out(payload, weights, routing, options, lease, num_rows, grouped, with_routing=True)
+            arrivals = self._copy_out(payload, weights, routing, options, lease, num_rows, grouped)
         self._finish(options.async_finish)
         return routing, plan, arrivals
 
@@ -215,11 +220,8 @@ class Dispatches(Workspace):
         made, if rows are to be grouped."""
         with self._streams.begin(payload.x.kind, options.async_finish):
             lease = self._lend(options)
-            self._sending(payload, None, 0, options).run(*self._sent(payload, weights, lease), routing.info, tag)
             grouped = 0 if by_expert is None else len(by_expert.row)
-            arrivals = self._copy_out(
-                payload, weights, routing, options, lease, num_rows, grouped, by_expert, with_routing=False
-            )
+            arrivals = self._copy_out(payload, weights, routing, options, lease, num_rows, grouped, by_expert, tag)
         self._finish(options.async_finish)
         return arrivals
 
@@ -248,27 +250,23 @@ class Dispatches(Workspace):
         area = 0 if lease is None else lease.area
         return payload.x, payload.scales, payload.row_scale, weights, payload.x.shape[0], area
 
-    def _sending(
-        self, payload: Payload, ids: np.dtype[Any] | None, content: int, options: DispatchOptions
-    ) -> Operation:
+    def _sending(self, payload: Payload, ids: np.dtype[Any], content: int, options: DispatchOptions) -> Operation:
         """Of rows like these: behind _SENT it takes the choices, whose dtype is ``ids``, how many ints a routing has,
-        a ticket and expert_alignment; where ``ids`` is None, the routing of an earlier dispatch, and a tag."""
-        scales, form = payload.scales, payload.form or self._plain
-        misplaced = 0 if scales is None else scales.address % 4  # then they are sent by bytes
-        counted = None if ids is None else (ids, content, options.num_worst_tokens > 0)
-        key = (form.code, payload.cast, misplaced, payload.x.kind, counted)
+        a ticket and expert_alignment."""
+        rows = self._rows_of(payload)
+        key = (rows[0].code, *rows[1:], payload.x.kind, ids, content, options.num_worst_tokens > 0)
         operation: Operation | None = self._operations.get(key)
-        if operation is not None:
-            return operation
-        launch = self._declare_bulk(form, payload.cast, misplaced, send_routing=ids is not None)
-        if ids is None:
-            operation = Operation(self._rank, (*_SENT, "routing", "tag"), [launch])
-        else:
-            launches = [self._declare_notify(ids == INT32, content, options), launch]
+        if operation is None:
+            launches = [self._declare_notify(ids == INT32, content, options), self._declare_bulk(*rows, again=False)]
             made = Made("routing", payload.x.kind, ("ints",), INT32)
             operation = Operation(self._rank, (*_SENT, "ids", "ints", "ticket", "alignment"), launches, [made])
-        self._operations[key] = operation
+            self._operations[key] = operation
         return operation
+
+    def _rows_of(self, payload: Payload) -> tuple[RowFormat, str, int]:
+        """What is sent: the form, the cast, and by how much scales are misplaced, which then are sent by bytes."""
+        scales = payload.scales
+        return payload.form or self._plain, payload.cast, 0 if scales is None else scales.address % 4
 
     def _declare_notify(self, is_int: bool, content: int, options: DispatchOptions) -> Launch:
         config, parts = self._config, self._parts
@@ -290,11 +288,11 @@ class Dispatches(Workspace):
             kernel("notify_dispatch", "<int>" if is_int else "<long long>"),
             min(max(config.world_size, _NOTIFY_BLOCKS), self.num_sms),
             self._tuning_of(config.row_bytes).route_threads,
-            (args, "ids", "weights", *parts[:5]),
+            (args, "ids", "sent_weights", *parts[:5]),
             4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
         )
 
-    def _declare_bulk(self, form: RowFormat, cast: str, misplaced: int, send_routing: bool) -> Launch:
+    def _declare_bulk(self, form: RowFormat, cast: str, misplaced: int, *, again: bool) -> Launch:
         config, parts = self._config, self._parts
         side, row_vectors = _side_rows(form, misplaced), form.row_bytes // VECTOR_BYTES
         stage_vectors = row_vectors
@@ -312,7 +310,7 @@ class Dispatches(Workspace):
             row_vectors=row_vectors,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
-            send_routing=int(send_routing),
+            send_routing=int(not again),
         )
         args = struct(
             "moe/direct/dispatch_bulk.cu",
@@ -320,7 +318,7 @@ class Dispatches(Workspace):
             workspace=self._workspace,
             to=to,
             recv_scales=self._area_of(form, None)[1],
-            tag=0 if send_routing else "tag",
+            tag="tag" if again else 0,
             row_scales=side.numbers,
             max_rows=config.max_rows,
             area_vectors=config.max_rows * config.row_vectors,
@@ -335,20 +333,20 @@ class Dispatches(Workspace):
             warps * WARP,
             (
                 args,
-                "x",
-                "scales" if form.is_apart else Part("scales"),
+                "sent_x",
+                "sent_scales" if form.is_apart else Part("sent_scales"),
                 parts.topk,
-                "weights",
+                "sent_weights",
                 parts.send_index,
                 parts.plan,
                 self._differs_address,
-                "row_scale",
+                "sent_row_scale",
             ),
             dispatch_shared(warps, stages, stage_vectors, config.world_size),
         )
 
-    def _declare_copy(self, form: RowFormat, copy: _Copy) -> Operation | None:
-        """None where there is nothing to do."""
+    def _declare_copy(self, form: RowFormat, copy: _Copy) -> _Declared:
+        """Without launches where there is nothing to do."""
         config, parts, side = self._config, self._parts, copy.side
         makes: list[Made] = []
 
@@ -379,7 +377,7 @@ class Dispatches(Workspace):
                 make("offsets", copy.ids, (config.experts_per_rank + 1,), INT32)
                 make("row", copy.ids, ("grouped",), INT32)
                 make("slot", copy.ids, ("rows", config.top_k), INT32)
-        launches = []
+        launches: list[Launch] = []
         if copy.by_expert or copy.copied or copy.routing or weights is not None:
             scales: Slot = of_side if copy.copied else None
             if isinstance(scales, str) and not form.is_apart:
@@ -392,7 +390,7 @@ class Dispatches(Workspace):
             if copy.by_expert:
                 end = Part("offsets", INT32.itemsize * config.experts_per_rank)
                 launches.append(self._declare_by_column(side, all_side, "all_", end, 1))
-        return Operation(self._rank, given, launches, makes) if launches else None
+        return _Declared(given, launches, makes)
 
     def _declare_epilogue(
         self, form: RowFormat, copy: _Copy, targets: Sequence[Slot], all_side: str | Part | None
@@ -481,16 +479,15 @@ class Dispatches(Workspace):
         num_rows: int,
         grouped_rows: int,
         placed: ExpertRows | None = None,
-        *,
-        with_routing: bool,
+        tag: int | None = None,
     ) -> Arrivals:
         """The caller's arrays, and the launch that fills them; rows that need no copy are views, or stay where they
         are. ``grouped_rows``: of rows grouped by expert, if they are asked for; ``placed``: those of the dispatch that
-        the handle is from."""
+        the handle is from; ``tag``: of a dispatch with a handle, whose rows are sent by the same operation."""
         form, kind, ids = payload.form or self._plain, payload.x.kind, options.ids
         side, copied = _side_array(payload, form), options.copy and lease is None
         by_column = options.column_major_scales and side is not None
-        key = _Copy(
+        copy = _Copy(
             form.code,
             kind,
             side,
@@ -498,15 +495,26 @@ class Dispatches(Workspace):
             ids.dtype,
             None if weights is None else weights.kind,
             copied,
-            with_routing,
+            tag is None,
             options.sorted_by_expert,
             placed is not None,
             by_column,
         )
+        before: tuple[Any, ...] = routing.info, routing.num_tokens
+        key: Any = copy
+        if tag is not None:
+            rows_sent = self._rows_of(payload)
+            key, before = (copy, *rows_sent[1:]), (*self._sent(payload, weights, lease), routing.info, tag)
         try:
             operation = self._operations[key]
         except KeyError:
-            operation = self._operations[key] = self._declare_copy(form, key)
+            given, launches, makes = self._declare_copy(form, copy)
+            if tag is None:
+                given = ("routing", "tokens", *given)
+            else:
+                given = (*_SENT, "routing", "tag", *given)
+                launches = [self._declare_bulk(*rows_sent, again=True), *launches]
+            operation = self._operations[key] = Operation(self._rank, given, launches, makes) if launches else None
         x = side_rows = None
         if not copied:
             x, side_rows = self._where_they_are(form, kind, side, lease, num_rows)
@@ -518,8 +526,7 @@ class Dispatches(Workspace):
             lines = [strides[0], strides[0] + num_rows, strides[1], strides[1] + grouped_rows]
         if operation is not None:
             arrays = operation.run(
-                routing.info,
-                routing.num_tokens,
+                *before,
                 num_rows,
                 grouped_rows,
                 *self._area_of(form, lease),
