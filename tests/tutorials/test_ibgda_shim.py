@@ -64,38 +64,6 @@ def test_counters_with_one_kind_of_writer_lose_nothing(fabric: Fabric | None) ->
         assert counts == [[10] * 4, *[[0] * 4] * 3], f"seed {seed}"
 
 
-# ---- the mistakes ----------------------------------------------------------------------------------------------------
-SEEDS = range(60)
-
-
-def verdicts(fabric: str, send: str, receive: str) -> set[bool]:
-    args = (send, receive)
-    runs = (spawn(ring, ranks=2, backend="emulator", seed=seed, fabric=fabric, args=args) for seed in SEEDS)
-    return {all(right) for right in runs}
-
-
-def test_a_tail_that_trusts_its_queue_pair_is_wrong_on_srd_only() -> None:
-    assert verdicts("rc", "channel_send_trusts_the_queue_pair", "channel_receive") == {True}
-    assert False in verdicts("srd", "channel_send_trusts_the_queue_pair", "channel_receive")
-
-
-def totals(fabric: Fabric) -> set[int]:
-    args = ("count_together",)
-    return {spawn(counted, ranks=3, backend="emulator", seed=seed, fabric=fabric, args=args)[0][0] for seed in SEEDS}
-
-
-def test_a_counter_of_gpu_and_nic_loses_counts_without_global_atomics() -> None:
-    assert totals(Fabric("rc", global_atomics=True)) == {30}
-    assert min(totals(Fabric("rc"))) < 30
-    assert min(totals(Fabric("srd"))) < 30
-
-
-@pytest.mark.parametrize("send", ["send_staged_reuses_source", "send_batched_quiet_first"])
-@pytest.mark.parametrize("fabric", ["rc", "srd"])
-def test_mistakes_that_show_on_every_network(send: str, fabric: str) -> None:
-    assert False in verdicts(fabric, send, "receive_messages")
-
-
 # ---- the pieces of the shim ------------------------------------------------------------------------------------------
 
 
