@@ -48,7 +48,7 @@ INSTALL := "$(PY)" .ci/install.py --constraint "$(PINS)" \
 # them. Some packages carry files that are no Python of this version: pip says nothing of them either.
 BYTECODE = sh -c '"$(PY)" -m compileall -qq -j 0 ep_lib "$(VENV)/lib" || true'
 # Wrong answers that the grader is tested with stay as people write them.
-CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks -path tests/grader_answers -prune -o \
+CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks extras -path tests/grader_answers -prune -o \
 	\( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print
 
 # A stamp a set of packages, remade when what should be installed changes. The first one holds the path of the checkout:
