@@ -181,27 +181,29 @@ extern "C" __global__ void k(uint64_t* x, Big* big, Two* two, const volatile uin
 """
 
 
-def noted_by_gxx(source: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int | None, bool]:
-    """The lines of the accesses of which a note says that they are not watched, and whether each is a write."""
+def noted_by_gxx(source: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Unseen]]:
+    """What a note names: instructions of the machine, and accesses of which it says that they are not watched."""
     monkeypatch.setenv("EP_LIB_CXX", "g++")
-    told: list[Unseen] = []
+    told: list[Any] = []
     note = diagnostics.unseen_note
-
-    def listed(*args: Any, **options: Any) -> str:
-        told.extend(args[2])
-        return note(*args, **options)
-
-    monkeypatch.setattr(diagnostics, "unseen_note", listed)
+    monkeypatch.setattr(
+        diagnostics, "unseen_note", lambda *args, **more: (told.extend(args[1:3]), note(*args, **more))[1]
+    )
     (said,) = Kernel.from_source(f"{source}// {folder}", "k", filename="unseen.cu").compile().unwatched
     assert re.search(says, said)
-    return {each.line: each.is_write for each in told}
+    return told
+
+
+def lines_noted(source: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int | None, bool]:
+    """The lines of these accesses, and whether each is a write."""
+    return {each.line: each.is_write for each in noted_by_gxx(source, says, folder, monkeypatch)[1]}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="clang++'s sanitizer leaves out other accesses")
 def test_calls_that_move_structs_unseen_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     says = r"^unseen.cu:\d+: `take` is passed a struct here straight from"
     lines = enumerate(WITH_CALLS.splitlines(), 1)
-    assert noted_by_gxx(WITH_CALLS, says, tmp_path, monkeypatch) == {
+    assert lines_noted(WITH_CALLS, says, tmp_path, monkeypatch) == {
         n: " new (" in line for n, line in lines if "// unseen" in line
     }
 
@@ -316,7 +318,7 @@ def test_accesses_of_what_looks_like_a_variable_of_ones_own(
 ) -> None:
     source, says = UNSEEN_PLACES[how]
     lines = enumerate(source.splitlines(), 1)
-    assert noted_by_gxx(source, says, tmp_path, monkeypatch) == {
+    assert lines_noted(source, says, tmp_path, monkeypatch) == {
         n: "a write" in line for n, line in lines if "// unseen" in line
     }
 
@@ -354,17 +356,7 @@ extern "C" __global__ void k(long long* x, unsigned a, unsigned b, unsigned c) {
 def test_instructions_of_the_machine_are_noted_however_they_came(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("EP_LIB_CXX", "g++")
-    told: list[Unseen] = []
-    note = diagnostics.unseen_note
-
-    def listed(*args: Any, **options: Any) -> str:
-        told.extend(args[1])
-        return note(*args, **options)
-
-    monkeypatch.setattr(diagnostics, "unseen_note", listed)
-    (said,) = Kernel.from_source(f"{MACHINES}// {tmp_path}", "k", filename="machines.cu").compile().unwatched
-    assert re.search(r"__builtin_ia32_.* GPUs do not have it, and the race checker does not", said)
+    told, _ = noted_by_gxx(MACHINES, r"__builtin_ia32_.* GPUs do not have it, and the race", tmp_path, monkeypatch)
     of = {each.name: each.function for each in told if each.kind == "machine"}
     assert of.pop("asm") == "k" and of.pop("__builtin_ia32_fxsave64") == "k"
     assert "store" in of.pop("__builtin_ia32_movntq") and any("maskmov" in each for each in of)

@@ -27,13 +27,7 @@ from support.bad_input import (
 from support.dispatch_combine_cases import BF16, to_input
 
 from ep_lib import Rank, spawn
-from ep_lib.errors import (
-    ArgumentError,
-    DeadlockError,
-    OutOfSymmetricMemory,
-    PeerTimeout,
-    RankMismatchError,
-)
+from ep_lib.errors import ArgumentError, DeadlockError, OutOfSymmetricMemory, PeerTimeout, RankMismatchError
 from ep_lib.moe import Buffer
 
 Spmd = Callable[..., list[Any]]

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 from ep_lib import Rank
-from ep_lib.errors import (
-    ArgumentError,
-    BufferClosedError,
-    DeadlockError,
-    EpError,
-    HandleError,
-    PeerTimeout,
-)
+from ep_lib.errors import ArgumentError, BufferClosedError, DeadlockError, EpError, HandleError, PeerTimeout
 from ep_lib.moe import Buffer
 from support.dispatch_combine_cases import BF16, to_input, to_numpy
 
