@@ -110,7 +110,7 @@ _BOUNCE = [("unbounded", 1), ("with_credits", 1), ("pipelined", 3), ("merged", 1
 CASES = [
     *(
         RightKernel(
-            name, variants.run, 3, NICS if name.startswith("net_") else NVLINK, (i, variants.BLOCKS.get(name, 1))
+            name, variants.run, *((4, NICS) if "net_" in name else (3, NVLINK)), (i, variants.BLOCKS.get(name, 1))
         )
         for i, name in enumerate(variants.functions())
     ),
