@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, cast
 
 import mutate
 
-from ep_lib.jit import gxx, toolkit
+from ep_lib.jit import gxx, toolkit, tools
 from ep_lib.jit.source import KernelSource
 from ep_lib.workshop import exercises, grader, hidden, runner
 from ep_lib.workshop.exercises import Exercise
@@ -190,7 +190,7 @@ def _wrong_lines(piece: KernelSource, folder: Path, lines: Mapping[int, int]) ->
         flags = [flag for flag in plan.flags if not flag.startswith("-fmax-errors")]
         prelude = gxx._precompiled(plan.compiler, plan.prelude, plan.uses_cpp_library)
         options = [*flags, "-fsyntax-only", "-fmax-errors=0", *prelude, *includes]
-        status, log = gxx._run([plan.compiler.path, *options, str(unit)])
+        status, log = tools.run([plan.compiler.path, *options, str(unit)])
     if status == 0:
         return set()
     places = re.findall(rf"{re.escape(str(folder))}/\S+?:(\d+):", log)

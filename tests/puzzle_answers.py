@@ -256,7 +256,7 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "08.2": {
         "ep::TaggedWord* const theirs = ep::peer_ptr(box, peer);\ntheirs->data = value;\n"
-        "ep::st_relaxed_sys_u64(&theirs->tag, round + 1);": "race",
+        "ep::st_relaxed_sys_u64(&theirs->tag, round + 1);": "one store for both words",
         "ep::st_relaxed_sys_u64x2(&ep::peer_ptr(box, peer)->data, round + 1, value);": "waited",
         "ep::st_relaxed_sys_u64x2(&box->data, value, round + 1);": "waited",
     },

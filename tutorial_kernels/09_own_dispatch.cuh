@@ -1,11 +1,11 @@
 // A dispatch for small batches in one kernel: the last exercise. 09_own_dispatch.cu has its kernels.
 //
 //     every token      a packet to every rank: which of its experts want it, bit by bit (0: none)
-//     its row          once to every rank that wants it, into the slot (source, token), which nobody has to ask for
+//     its row          once to every rank that wants it, into the slot (source, token), which needs no question
 //     its signal       arrived[slot] becomes the epoch
 //     the receiver     waits for each token's packet, for the row if it is wanted, and copies it to its experts
 //
-// A slot belongs to one token of one rank, so nothing is counted and nobody waits before he sends. Epochs are 1, 2, 3, ...
+// A slot belongs to one token of one rank, so nothing is counted and no rank waits before it sends. Epochs are 1, 2, 3, ...
 // Between two of them there is a barrier of the ranks (notebook 08 and <moe/low_latency/common.cuh> do without one).
 #pragma once
 #include <ep/packet.cuh>

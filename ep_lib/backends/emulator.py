@@ -95,13 +95,13 @@ class _Allocation:
         address = heap.__array_interface__["data"][0] + offset
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
 
-    @staticmethod
-    def of(array: np.ndarray[Any, Any]) -> _Allocation | None:
-        """The allocation that ``array`` is in, also through views."""
-        base: Any = array
-        while isinstance(base, np.ndarray):
-            base = base.base
-        return base if isinstance(base, _Allocation) else None
+
+def _memory_of(array: np.ndarray[Any, Any]) -> Any:
+    """What ``array`` lies in, also through views: an _Allocation, a _Memory, or None if it is not of here."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base
 
 
 class _Memory:
@@ -197,7 +197,7 @@ class EmulatorBackend:
 
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """An array in host memory, where kernels run too."""
-        array, _ = self._array(shape, np.dtype(dtype))
+        array: np.ndarray[Any, Any] = self.empty("numpy", shape, np.dtype(dtype)).owner
         array.fill(0)
         if self._watch is not None:
             self._watch.share(array.__array_interface__["data"][0], array.nbytes)
@@ -206,21 +206,36 @@ class EmulatorBackend:
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised array that kernels may access by address. Under checks, reads of unwritten elements in its
         first MiB are findings."""
-        array, memory = self._array(shape, dtype)
+        array = self.empty("numpy", shape, dtype).owner
         self.left_unwritten(array)
         if self._machine.checks:  # the next array at this place would be marked as well
+            memory = _memory_of(array)
             weakref.finalize(memory, memory.bytes[:_MARKED_BYTES].fill, 0).atexit = False
         return array
 
-    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
-        """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels may access it by address."""
-        array, memory = self._array(shape, dtype)
+    def empty(
+        self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
+    ) -> ArrayInfo:
+        """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels of this rank may access it by
+        address while it or a view lives."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        gap = min(max(-(-nbytes // _ALIGNMENT) * _ALIGNMENT, _SMALLEST_GAP), _LARGEST_GAP)
+        memory = _Memory()
+        try:
+            memory.bytes = np.empty(gap + nbytes + gap, np.uint8)[gap : gap + nbytes]
+        except MemoryError as error:
+            raise no_memory(shape, error) from error
+        memory.__array_interface__ = memory.bytes.__array_interface__
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory), strides=strides)
+        address, _ = memory.__array_interface__["data"]
+        if nbytes:
+            self._machine.register(self.rank, address, address + nbytes, True)
+            weakref.finalize(memory, self._machine.stale.append, (self.rank, address, address + nbytes))
         if self._machine.checks:  # earlier data here may look like marked memory
             memory.bytes[:_MARKED_BYTES].fill(0)
         if kind != "numpy":
             return describe(as_kind(kind, array, dtype))
-        address, _ = memory.__array_interface__["data"]
-        return ArrayInfo(address, shape, dtype, None, "cpu", kind, False, array, array.nbytes)
+        return ArrayInfo(address, shape, dtype, strides, "cpu", kind, False, array, array.nbytes)
 
     def heap_reserve(self, offset: int, nbytes: int) -> None:
         """Reserves memory for an array, if it must be reserved in advance."""
@@ -235,33 +250,15 @@ class EmulatorBackend:
 
     def was_freed(self, array: Array) -> bool:
         """Whether free() has freed this symmetric array, or the one that it is a view of."""
-        allocation = _Allocation.of(array)
-        return allocation is not None and allocation.freed
+        allocation = _memory_of(array)
+        return isinstance(allocation, _Allocation) and allocation.freed
 
     def copy_of(self, array: Array) -> np.ndarray[Any, Any]:
         """A copy with the strides of NumPy's own copy."""
-        copy, _ = self._array(array.shape, array.dtype, np.empty_like(array, subok=False).strides)
+        strides = np.empty_like(array, subok=False).strides
+        copy: np.ndarray[Any, Any] = self.empty("numpy", array.shape, array.dtype, strides).owner
         copy[...] = array
         return copy
-
-    def _array(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
-    ) -> tuple[np.ndarray[Any, Any], _Memory]:
-        """An uninitialised array. Kernels of this rank may access it by address while it or a view lives."""
-        nbytes = math.prod(shape) * dtype.itemsize
-        gap = min(max(-(-nbytes // _ALIGNMENT) * _ALIGNMENT, _SMALLEST_GAP), _LARGEST_GAP)
-        memory = _Memory()
-        try:
-            memory.bytes = np.empty(gap + nbytes + gap, np.uint8)[gap : gap + nbytes]
-        except MemoryError as error:
-            raise no_memory(shape, error) from error
-        memory.__array_interface__ = memory.bytes.__array_interface__
-        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory), strides=strides)
-        if nbytes:
-            address, _ = memory.__array_interface__["data"]
-            self._machine.register(self.rank, address, address + nbytes, True)
-            weakref.finalize(memory, self._machine.stale.append, (self.rank, address, address + nbytes))
-        return array, memory
 
     def watched(self, array: Array) -> Array:
         """An array for the program: under checks one that reports reads by the host."""
@@ -499,8 +496,8 @@ def _names(source: str, kernel: str, params: tuple[Param, ...]) -> str:
 
 def _require_allocated(kernel: str, info: ArrayInfo) -> None:
     """Raises BufferClosedError for a symmetric array that was freed, even if another array now has its place."""
-    allocation = _Allocation.of(info.owner)
-    if allocation is not None and allocation.freed:
+    allocation = _memory_of(info.owner)
+    if isinstance(allocation, _Allocation) and allocation.freed:
         raise BufferClosedError(
             f"kernel '{kernel}' got a symmetric array (shape {info.shape}, type {info.dtype}) that rank.free() has "
             "given back; allocate it again, or free it after its last use"

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, GradingError
-from ep_lib.jit.gxx import build_runtime
+from ep_lib.jit.runtime_library import build_runtime
 from ep_lib.require import whole_number
 from ep_lib.workshop.copies import update
 from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root

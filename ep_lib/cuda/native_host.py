@@ -22,8 +22,8 @@ import numpy as np
 
 from ep_lib.cuda.module import LoadedKernel
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit.gxx import build_host_library
 from ep_lib.jit.operation import Operation
+from ep_lib.jit.runtime_library import build_host_library
 from ep_lib.memory import arrays
 from ep_lib.memory.arrays import BFLOAT16, ArrayInfo
 

@@ -331,7 +331,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                 how, detail, credit, wait = "credit", "", Place(), Place()
         if entry["kind"] == "weak memory":
             detail = _flag_or_store(credit, wait)
-        elif ways := _by_way_of(credit, wait, detail):
+        elif how != "credit_first" and (ways := _by_way_of(credit, wait, detail)):
             detail = f"{detail} ({ways})" if detail else ways
         findings.append(
             (
@@ -347,8 +347,8 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     second=second,
                     count=entry["count"],
                     seeds=(seed,),
-                    place=_earlier_credit(credit, wait, places[0])
-                    if how == "credit_old"
+                    place=_credit(how, credit, wait, *places)
+                    if how in ("credit_old", "credit_first")
                     else advice(how, what, *places) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
@@ -365,7 +365,9 @@ def _passes_by(operation: Place, last: Place) -> bool:
     return near is not None and (behind or bool(near.inside and not near.left))
 
 
-def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
+def _credit(how: str, credit: Place, wait: Place, read: Place, write: Place) -> str:
+    if how == "credit_first":
+        return f"wait in {wait} for one credit more, before {write} writes there again"
     if credit.file == read.file and credit.line < read.line:
         return f"give the credit ({credit}) after the read ({read}), not before"
     return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
@@ -424,6 +426,8 @@ def merge_findings(findings: list[Finding]) -> list[Finding]:
     def order(f: Finding) -> int:
         if f.kind == "divergent barrier" or f in races:
             return 0 if f.kind == "divergent barrier" else 1
+        if f.kind == "values differ":  # says what comes of the others
+            return 4
         return 3 if f.kind == "source reused" and reused | overtaken else 2
 
     return sorted(kept, key=order)
@@ -444,10 +448,10 @@ def _posts(finding: Finding) -> set[str]:
 def advice(how: str, what: str, first: Place, last: Place) -> str:
     """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if there is no advice.
 
-    ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "at", "both", "swap",
-    "own", "own_wait", "take", "wait", "wait_for", "wait_round", "wait_post", "named", "named_again", "credit",
-    "credit_late", "credit_put", "written" or "outside". ``what``: what to put there. ``first``, ``last``: in the order
-    of one thread's program (not of "..._two").
+    ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "before_signal", "at",
+    "both", "swap", "own", "own_wait", "take", "wait", "wait_for", "wait_round", "wait_post", "named", "named_again",
+    "credit", "credit_late", "credit_put", "written" or "outside". ``what``: what to put there. ``first``, ``last``: in
+    the order of one thread's program (not of "..._two").
     """
     if how == "before_credit" and first and last and first.file == last.file and last.line < first.line:
         return f"give the credit ({last}) after the read ({first}), with {what} between them"
@@ -456,8 +460,11 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     if how in ("between_two", "around_two") and first and last:
         low, high = sorted((first, last), key=lambda place: (place.name, place.line))
         return _barrier(what, low, high, how == "around_two")
-    if how == "between" and first and last and what.startswith("__sync"):
-        return _barrier(what, first, last, False)
+    if how in ("between", "before_signal") and first and last and what.startswith("__sync"):
+        put = _barrier(what, first, last, False)
+        if how == "between" or first.file != last.file or first.line < last.line:
+            return put
+        return f"{put}; or, if this signal tells of this write, give it after {first}, with {what} between them"
     if how == "between":
         return f"put {what} {_between(first, last)}" if first and last else ""
     if how == "after":

@@ -20,7 +20,7 @@ from ctypes import (
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import gxx, toolkit
+from ep_lib.jit import runtime_library, toolkit
 
 # Outcome in runtime/machine.hpp
 DONE, DEADLOCK, FAULT, STOPPED = range(4)
@@ -215,7 +215,7 @@ _OFTEN = ("epemu_launch", "epemu_register", "epemu_unregister")
 @functools.cache
 def load() -> ctypes.CDLL:
     """The runtime, compiled on first use (a few seconds) and cached after that."""
-    path = gxx.build_runtime()
+    path = runtime_library.build_runtime()
     try:
         library = ctypes.CDLL(str(path))
         for name, (arguments, result) in _SIGNATURES.items():

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import platform
 import re
 import resource
 import shutil
-import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, cuda_rules, digest, names, nvrtc, sealed, toolkit, unseen
+from ep_lib.jit import cache, cuda_rules, digest, names, nvrtc, runtime_library, sealed, toolkit, tools, unseen
 from ep_lib.jit.closed import (
     MERGE,
     called_by,
@@ -44,7 +40,7 @@ from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.toolkit import Compiler
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    pass
 
 HALF = "half"  # kind of cache entries: a kernel's own object, see closed.py
 _NO_KERNELS = names.GlobalFunctions((), frozenset(), True)
@@ -55,27 +51,13 @@ _TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/dev
 _LIMITS = "gpu.json"  # the most threads of a block of each kernel on a GPU, if known
 MAX_THREADS = 1024  # of any block
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
-_CPU_S, _IDLE_S = 1200.0, 300.0  # a compiler's limits: CPU time, and idle time
-
-# Compiler messages that blame the machine, not the source
-_MACHINE = re.compile(
-    r"no space left on device|disk quota exceeded|read-only file system|cannot create temporary file|"
-    r"input/output error|killed signal|terminated program|virtual memory exhausted|out of memory|"
-    r"cannot allocate memory|internal compiler error|cannot execute|posix_spawn|vfork|too many open files|"
-    r"error writing to|unable to execute command|error while loading shared libraries",
-    re.IGNORECASE,
-)
-
 _TOO_LARGE = "File size limit exceeded"  # message of a program that SIGXFSZ has ended
-
-# Lines and inlined functions, but no places of variables: those would take almost half of a compilation.
-_LINES = ["-g1", "-fno-var-tracking"]
 
 # -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; libtsan is never linked.
 _KERNEL_FLAGS = [
     "-std=c++17",
     "-O1",
-    *_LINES,
+    *runtime_library.LINES,
     "-gdwarf-4",  # binutils' addr2line reports file 0 of DWARF 5, the unit, for files that it does not find
     "-fPIC",
     "-fno-exceptions",
@@ -126,23 +108,9 @@ _CLANG_FLAGS = [
     # The functions below replace the processor's instructions, which treat 0 as equal to -0.
     *(f"-fno-builtin-{name}" for name in ("fmin", "fminf", "fmax", "fmaxf")),
 ]
-_RUNTIME_FLAGS = [
-    "-std=c++17",
-    "-O2",
-    "-U_FORTIFY_SOURCE",
-    *_LINES,
-    "-fPIC",
-    "-fno-strict-aliasing",
-    "-pthread",
-    "-w",
-    "-fdiagnostics-color=never",
-]
 # -z defs: a function that neither the kernel nor the runtime has is reported here rather than by the loader.
 # -z relro, -z now: the addresses of the runtime's functions are read-only from the start.
 _KERNEL_LINK_FLAGS = ["-shared", "-Wl,-z,defs,-z,relro,-z,now,--as-needed"]
-_RUNTIME_LINK_FLAGS = ["-shared", "-pthread"]
-# The heap only: the sanitizer does not know about fibers' stack switches.
-_SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--param=asan-stack=0", "-O1"]
 # Headers that the prelude always includes. Another header of the C++ library, or a name of it, adds the rest.
 # fmt: off
 _ALWAYS_INCLUDED = frozenset((
@@ -152,10 +120,6 @@ _ALWAYS_INCLUDED = frozenset((
 # fmt: on
 _CPP_HEADER = re.compile(r"[a-z]\w+|bits/stdc\+\+\.h")
 _CPP_NAME = re.compile(r"\bstd\b")
-_RUNTIME_HEADERS = "precompiled.hpp"
-_HEADERS_PAY = 8  # files to compile; parsing the headers costs as much as six files save
-_RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
-
 # Functions of the C library that would end or change the process. A GPU has none of them.
 # fmt: off
 _ENDS = (
@@ -222,7 +186,8 @@ _SUPPORT_FLAGS = ["-x", "c++", "-O2", "-fPIC", "-fno-builtin", "-foptimize-sibli
 class EmulatorImage:
     """A kernel compiled for the emulator.
 
-    ``path``: the shared library (linked against :func:`build_runtime`'s), which several kernels of one source share.
+    ``path``: the shared library (linked against :mod:`ep_lib.jit.runtime_library`'s), which several kernels of one
+    source share.
     ``entry_symbol``: its function ``void(void** args)`` that calls the kernel. ``writable_globals``: the kernel has
     variables of its own (``__device__`` and the like), so each kernel of each rank needs its own copy of the library.
     ``static_shared_bytes`` is the size of ``__shared__`` variables, and the offset at which ``extern __shared__``
@@ -301,7 +266,11 @@ def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path, *, is
     roots = [*roots, toolkit.EMULATOR_INCLUDE]
     library = _uses_cpp_library(unit, headers, system)
     prelude, config = _prelude(compiler, library), Config.from_environment()
-    runtime, arch, asks = build_runtime(), config.cuda_arch, "" if is_half else cuda_rules.identity(kernel, config)
+    runtime, arch, asks = (
+        runtime_library.build_runtime(),
+        config.cuda_arch,
+        "" if is_half else cuda_rules.identity(kernel, config),
+    )
     return _Plan(compiler, prelude, runtime, kernels, unit, headers, roots, system, library, arch, asks)
 
 
@@ -395,13 +364,15 @@ def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[s
     merged, closed = folder / "merged.o", folder / "closed.o"
     for name, *options in (("ld", *MERGE, whole, "-o", merged), ("objcopy", *closing(exported), merged, closed)):
         command = [_beside(plan.compiler, name), *map(str, options)]
-        status, log = _run(command)
+        status, log = tools.run(command)
         if status == 0:
-            _require(Path(command[-1]), command)
+            tools.require_output(Path(command[-1]), command)
         elif re.search(r"unknown|unrecogni[sz]ed|not recognized", log):
-            raise BackendUnavailable(f"{command[0]} does not know an option of GNU binutils: {log.strip()}; {_ANOTHER}")
-        elif _says_the_machine(log):
-            raise _failed(command, f"the object of {source.filename}", log)
+            raise BackendUnavailable(
+                f"{command[0]} does not know an option of GNU binutils: {log.strip()}; {tools.ANOTHER}"
+            )
+        elif tools.says_the_machine(log):
+            raise tools.failed(command, f"the object of {source.filename}", log)
         else:
             raise KernelCompileError(f"what your code defines cannot be linked: {log.strip()}", log=log)
     require_calls_of_kernels(Elf(closed.read_bytes()), exported, support)
@@ -413,134 +384,8 @@ def _close(source: KernelSource, plan: _Plan, folder: Path, exported: Sequence[s
 @functools.cache
 def _beside(compiler: Compiler, name: str) -> str:
     """A tool of the compiler's own binutils."""
-    status, said = _run([compiler.path, f"-print-prog-name={name}"])
+    status, said = tools.run([compiler.path, f"-print-prog-name={name}"])
     return said.strip() if status == 0 and said.strip() else name
-
-
-def build_runtime() -> Path:
-    """The emulator's C++ runtime as a shared library, compiled at first use and cached.
-
-    The first build takes most of a minute of CPU time; checkouts of the same source share it. Each file is cached by
-    itself: a build continues after an interruption, and a changed file is compiled alone.
-    """
-    compiler = toolkit.find_compiler()
-    sources = sorted(name for name in os.listdir(toolkit.RUNTIME_SOURCES) if name.endswith(".cpp"))  # noqa: PTH208
-    key = _runtime_key(compiler, sources)
-    name = f"libepemu-{key[:12]}.so"
-
-    def build(folder: Path, _: Path) -> None:
-        # Imported here: most processes find the runtime in the cache.
-        from concurrent.futures import FIRST_COMPLETED, wait
-
-        from tqdm import tqdm
-
-        with (
-            processes.temporary_folder(".headers-", folder) as place,
-            processes.stoppable_threads(os.cpu_count() or 2) as pool,
-        ):
-            headers = pool.submit(_runtime_headers, compiler, place) if _headers_pay(compiler, sources) else None
-            # The longest first: they start while the headers are compiled, and gain least from them.
-            by_length = sorted(sources, key=lambda source: -(toolkit.RUNTIME_SOURCES / source).stat().st_size)
-            running = {source: pool.submit(_runtime_object, compiler, source, headers) for source in by_length}
-            what, stream = "compiling the emulator, once for this version", _watched_stream()
-            waiting = {*running.values(), *([headers] if headers is not None else [])}
-            if stream is None:
-                cache.say(f"{what} (about a minute)")
-            with tqdm(desc=what, total=len(waiting), unit="file", file=stream, disable=stream is None) as bar:
-                while waiting:
-                    done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        future.result()
-                    bar.update(len(done))
-                    bar.refresh()  # updates the time while no file is finished
-        objects = [str(running[source].result()) for source in sources]
-        command = [compiler.path, *_RUNTIME_LINK_FLAGS, *_sanitizer(), *objects, "-ldl", "-o", str(folder / name)]
-        _tool(command, "the emulator", folder / name)
-
-    return cache.entry("runtime", key, name, build) / name
-
-
-def build_host_library(
-    name: str, folder: Path, *, includes: Sequence[Path] = (), libraries: Sequence[str] = ()
-) -> Path:
-    """All C++ files of ``folder`` as one shared library of this process, compiled at first use and cached. They may
-    include the structs that host and kernels share, as ``<ep/...>``, and headers in ``includes``."""
-    compiler, sources = toolkit.find_compiler(), sorted(folder.glob("*.cpp"))
-    roots = [folder, toolkit.DEVICE_INCLUDE, *includes]
-    headers = digest.scan("".join(f"#include <{s.name}>\n" for s in sources), roots, home=toolkit.PACKAGE)
-    flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS, *_sanitizer()]
-    linked = [f"-l{library}" for library in ("dl", *libraries)]
-    key = digest.key(headers, [name, *linked, toolkit.library_version(), compiler.path, compiler.identity, *flags])
-    library = f"lib{name}-{key[:12]}.so"
-
-    def build(place: Path, _: Path) -> None:
-        options = [*flags, *(f"-I{root}" for root in roots)]
-        command = [compiler.path, *options, *map(str, sources), *linked, "-o", str(place / library)]
-        _tool(command, f"the library {name}", place / library)
-
-    return cache.entry("host", key, library, build) / library
-
-
-def _sanitizer() -> list[str]:
-    if not Config.from_environment().sanitize:
-        return []
-    if "libasan" not in Path("/proc/self/maps").read_text():  # without libasan, loading it would end the process
-        raise BackendUnavailable(
-            "EP_LIB_SANITIZE is set, and the sanitizers' libraries are not loaded: run `make sanitize`, or unset it"
-        )
-    return _SANITIZER_FLAGS
-
-
-def _runtime_key(compiler: Compiler, sources: Sequence[str]) -> str:
-    text = "".join(f"#include <{name}>\n" for name in (_RUNTIME_HEADERS, *sources))
-    headers = digest.scan(text, _RUNTIME_ROOTS, home=toolkit.PACKAGE)
-    flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS, *_sanitizer()]
-    return digest.key(headers, ["runtime", toolkit.library_version(), compiler.path, compiler.identity, *flags])
-
-
-def _headers_pay(compiler: Compiler, sources: Sequence[str]) -> bool:
-    """Whether enough files need compiling to parse their headers first. Never with clang++."""
-    places = cache.places()
-    keys = (_runtime_key(compiler, [source]) for source in sources)
-    missing = sum(not any((place / "object" / key).is_dir() for place in places) for key in keys)
-    return not compiler.is_clang and missing >= _HEADERS_PAY
-
-
-def _runtime_headers(compiler: Compiler, place: Path) -> Path:
-    """Precompiles the headers of most runtime files; returns the header for -include."""
-    header = place / _RUNTIME_HEADERS
-    # For a g++ that rejects the precompiled header because of other options, as in benchmarks/covered.py.
-    header.write_text(f"#include <{_RUNTIME_HEADERS}>\n", encoding="utf-8")
-    target = place / f"{_RUNTIME_HEADERS}.gch"
-    source = toolkit.RUNTIME_SOURCES / _RUNTIME_HEADERS
-    _tool([*_runtime_command(compiler), "-x", "c++-header", str(source), "-o", str(target)], "the emulator", target)
-    return header
-
-
-def _runtime_command(compiler: Compiler) -> list[str]:
-    """The command for the runtime. Its output does not contain the sources' folder, so that checkouts can share it."""
-    same_everywhere = f"-ffile-prefix-map={toolkit.PACKAGE}=ep_lib"
-    includes = (f"-I{root}" for root in _RUNTIME_ROOTS)
-    return [compiler.path, *_RUNTIME_FLAGS, *_sanitizer(), same_everywhere, *includes]
-
-
-def _runtime_object(compiler: Compiler, source: str, headers: Future[Path] | None = None) -> Path:
-    """One file of the runtime, compiled: quicker with precompiled ``headers``, to the same code."""
-
-    def build(folder: Path, _: Path) -> None:
-        target = folder / "runtime.o"
-        parsed = ["-include", str(headers.result())] if headers is not None and headers.done() else []
-        what = ["-c", str(toolkit.RUNTIME_SOURCES / source), "-o", str(target)]
-        _tool([*_runtime_command(compiler), *parsed, *what], "the emulator", target)
-
-    return cache.entry("object", _runtime_key(compiler, [source]), "runtime.o", build) / "runtime.o"
-
-
-def _watched_stream() -> TextIO | None:
-    """The stream for a progress bar: a terminal, or a notebook's stdout (its stderr has a red background)."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        return sys.stderr
-    return sys.stdout if type(sys.stdout).__module__.startswith("ipykernel.") else None
 
 
 @functools.cache
@@ -596,7 +441,7 @@ def _precompiled(compiler: Compiler, prelude: Path, cpp_library: bool) -> list[s
         start = source if compiler.is_clang else header
         command = [compiler.path, *_prelude_flags(compiler, cpp_library), "-MD", "-MF", str(folder / _READ)]
         command += [*extra, "-x", "c++-header", str(start)]
-        _tool([*command, "-o", str(folder / name)], "the emulator's headers", folder / name)
+        tools.build([*command, "-o", str(folder / name)], "the emulator's headers", folder / name)
 
     folder = cache.entry("prelude", prelude.name, name, build)
     return ["-include-pch", str(folder / name)] if compiler.is_clang else ["-include", str(folder / "prelude.h")]
@@ -615,7 +460,7 @@ def _support(compiler: Compiler) -> Path:
         source = folder / "support.cpp"
         source.write_text(text, encoding="utf-8")
         command = [compiler.path, *_SUPPORT_FLAGS, "-c", str(source), "-o", str(folder / "support.o")]
-        _tool(command, "the emulator", folder / "support.o")
+        tools.build(command, "the emulator", folder / "support.o")
 
     key = digest.key(digest.Headers("", ()), parts)
     return cache.entry("support", key, "support.o", build) / "support.o"
@@ -738,16 +583,16 @@ def _write_views(plan: _Plan, folder: Path) -> Path:
 
 
 def _step(kernel: KernelSource, plan: _Plan, command: list[str], target: Path, found: names.GlobalFunctions) -> None:
-    status, log = _run(command)
+    status, log = tools.run(command)
     if status == 0:
-        _require(target, command)
+        tools.require_output(target, command)
     elif _TOO_LARGE in log and (most := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
         raise KernelCompileError(
             f"{kernel.filename}: error: compiled, it is larger than the {most >> 20} MiB that a file may have "
             "here: is there a large array with initial values?"
         )
-    elif _says_the_machine(log):
-        raise _failed(command, f"the kernel '{kernel.name}'", log)
+    elif tools.says_the_machine(log):
+        raise tools.failed(command, f"the kernel '{kernel.name}'", log)
     else:
         from ep_lib.jit import diagnostics  # imported here: its tables are for errors only
 
@@ -777,7 +622,7 @@ def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> l
         encoding="utf-8",
     )
     target = folder / "dynamic_shared.o"
-    _tool([compiler.path, "-c", str(source), "-o", str(target)], "dynamic shared memory", target)
+    tools.build([compiler.path, "-c", str(source), "-o", str(target)], "dynamic shared memory", target)
     return [str(target)]
 
 
@@ -800,65 +645,3 @@ def unwatched(libraries: Iterable[str]) -> tuple[str, ...]:
     files = (place / "emulator" / key / "image.json" for key in libraries for place in cache.places())
     found = (json.loads(file.read_text(encoding="utf-8"))["unwatched"] for file in files if file.is_file())
     return tuple(sorted({note for notes in found for note in notes}))
-
-
-def _run(command: Sequence[str]) -> tuple[int, str]:
-    """Runs a compiler; returns its exit status and messages (in English, without colours)."""
-    environment = {**os.environ, "LC_ALL": "C", "GCC_COLORS": ""}
-    if _sanitizer():
-        environment.pop("LD_PRELOAD", None)  # the sanitizers are for this process, not for the compiler
-    try:
-        done = processes.run(command, cpu_s=_CPU_S, idle_s=_IDLE_S, environment=environment)
-    except processes.TookTooLong as error:
-        raise BackendUnavailable(f"{command[0]} {error} without coming to an end; {_ANOTHER}") from error
-    except OSError as error:
-        raise BackendUnavailable(f"the compiler {command[0]} cannot be started: {error}") from error
-    if done.returncode < 0:
-        return done.returncode, f"{done.stderr}{command[0]}: killed signal {-done.returncode}\n"
-    return done.returncode, done.stderr + done.stdout
-
-
-_ELF_MAGIC = b"\x7fELF"
-_ANOTHER = "EP_LIB_CXX names another compiler"
-
-
-def _tool(command: Sequence[str], what: str, target: Path) -> None:
-    """Compiles something of ours to ``target``; a failure is the installation's fault, not a kernel's."""
-    status, log = _run(command)
-    if status == 0:
-        return _require(target, command)
-    if "fatal error: cuda" in log:
-        raise BackendUnavailable(
-            "the emulator needs CUDA's headers (no GPU, no driver): "
-            "pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or set CUDA_HOME"
-        )
-    raise _failed(command, what, log)
-
-
-def _require(target: Path, command: Sequence[str]) -> None:
-    """Checks that a compiler has written its output, and that it is not empty."""
-    try:
-        with target.open("rb") as file:
-            begin = file.read(len(_ELF_MAGIC))
-    except FileNotFoundError:
-        begin = b""
-    if not begin or (target.suffix in (".o", ".so") and begin != _ELF_MAGIC):
-        what = "no machine code" if begin else "nothing"
-        raise BackendUnavailable(f"{command[0]} says that it is done, but has written {what}; {_ANOTHER}")
-
-
-def _says_the_machine(log: str) -> str:
-    """The line of a compiler's messages that blames the machine or the compiler; "" if none does."""
-    for line in log.splitlines():
-        about_source = line.startswith(" ") or re.match(r".+?:\d+:(\d+:)? (?!internal compiler error)", line)
-        if not about_source and _MACHINE.search(line):
-            return line
-    return ""
-
-
-def _failed(command: Sequence[str], what: str, log: str) -> BackendUnavailable:
-    """The error for a fault of the machine or the installation, not of a source."""
-    with tempfile.NamedTemporaryFile("w", prefix="ep_lib-", suffix=".log", delete=False) as file:
-        file.write(" ".join(command) + "\n" + log)
-    first = _says_the_machine(log) or next((line for line in log.splitlines() if "error" in line), log.strip()[:500])
-    return BackendUnavailable(f"{command[0]} cannot compile {what}: {first} (all messages: {file.name})")

@@ -32,6 +32,7 @@ _ROW = 0.5  # the height of a cell's value, of its writer and of its reader, in 
 _LINE = 3 * _ROW + 0.4  # from one line of cells to the next
 _CELL_INCHES, _BESIDE_INCHES = 0.36, 4.2  # of a cell, of names and legend
 _WIDE_CELL_INCHES, _NAMES_INCHES = 0.26, 1.6  # of a full line, whose legend is below: no picture has to scroll
+_TITLE_INCHES = 0.4  # with the margins above and below
 _VALUE_LETTERS = 5  # of a value, in a cell
 _NIC = -1
 _MOST_SAID = 16  # values of an array in its description
@@ -151,8 +152,9 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     columns = min(_COLUMNS, max(array.words for array in arrays))
     wide = columns == _COLUMNS
     cell, beside = (_WIDE_CELL_INCHES, _NAMES_INCHES) if wide else (_CELL_INCHES, _BESIDE_INCHES)
-    inches = (0.9 if wide else 0.6) + cell * _LINE * sum(lines)
-    figure = new_picture(beside + cell * columns, max(1.75, inches))
+    high = max(1.75, (0.9 if wide else 0.6) + cell * _LINE * sum(lines))
+    drawn = cell if wide else (high - _TITLE_INCHES) / (_LINE * sum(lines))  # cells take the height that there is
+    figure = new_picture(beside + drawn * columns, high)
     axes = figure.add_subplot()
     top, ticks = 0.0, []
     for array, row, height in zip(arrays, words, lines, strict=True):

@@ -344,6 +344,7 @@ def transports_compared(rows: Sequence[Mapping[str, Any]], *, title: str | None 
         smallest = min(row["bytes"] for points in series.values() for row in points)
         bandwidth.text(smallest, ceiling * 1.02, words, fontsize=8, color=QUIET, va="bottom")
     latency.set_yscale("log")
+    latency.yaxis.set_major_formatter("{x:g}")
     _size_axis(latency, "one way, signal included", "µs")
     _size_axis(bandwidth, "one way", "GB/s")
     bandwidth.set_ylim(0, None)

@@ -163,11 +163,12 @@ def timelines_compared(
     blocks: Mapping[int, str] | None = None,
     messages: int | None = None,
 ) -> Figure:
-    """``runs`` by their titles, one below the other on one axis of virtual time that begins with the first message.
+    """``runs`` by their titles, one below the other on one axis of virtual time that begins with the first message, or
+    with the first kernel where none is sent.
 
     ``rank``: the only one that is shown, and whose messages count; None: all. ``blocks``: names of the blocks that are
     shown; None: all. ``messages``: the axis ends when so many messages of the slowest run have arrived; None: with the
-    slowest run. Raises ArgumentError where a run has no message.
+    slowest run. Raises ArgumentError where some runs have messages and others none, or a run has no events.
     """
     shown = [
         replace(
@@ -177,9 +178,11 @@ def timelines_compared(
         )
         for run in runs.values()
     ]
-    if not runs or any(not run.messages for run in shown) or (messages is not None and messages < 1):
-        raise ArgumentError("timelines_compared needs runs with messages, and shows at least one of them")
-    begin = max(0.0, min(m.posted_ns for run in shown for m in run.messages) / 1000 - 1)
+    sent = [bool(run.messages) for run in shown]
+    events = [[m.posted_ns for m in run.messages] or [s.begin_ns for s in run.spans] for run in shown]
+    if not all(events) or len(set(sent)) != 1 or (messages is not None and (messages < 1 or not all(sent))):
+        raise ArgumentError("timelines_compared needs runs with messages, and shows at least one; or kernels only")
+    begin = max(0.0, min(map(min, events)) / 1000 - 1)
     if messages is None:
         last = max(run.end_ns for run in shown) / 1000
     else:

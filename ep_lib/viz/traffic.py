@@ -28,7 +28,7 @@ from ep_lib.viz.style import (
 )
 
 _HEADROOM = 1.8  # leaves the dark blues out: numbers stay readable
-_MOST_NUMBERED_RANKS = 16  # cells of a larger matrix are too small for numbers
+_MOST_NUMBERED_RANKS = 8  # the numbers of a larger matrix hide its shape, and are too small to read
 
 
 _INCHES_A_COLUMN = 0.135
@@ -40,7 +40,7 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
     """A map of ``matrix[source][destination]`` bytes.
 
     The diagonal (bytes that a rank sends to itself) never crosses a wire and is grey. The line below the picture gives
-    both sums, because published bandwidths count one or the other.
+    both sums, because published bandwidths count one or the other. Up to 8 ranks, each cell has its number.
     """
     values = counts_of(matrix, 2, "the bytes between ranks")
     ranks = values.shape[0]
@@ -54,7 +54,8 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
     image = axes.imshow(wire, cmap="Blues", vmin=0, vmax=max(largest * _HEADROOM, 1.0), aspect="auto")
     for rank in range(ranks):
         axes.add_patch(Rectangle((rank - 0.5, rank - 0.5), 1, 1, facecolor="#EDEDED", hatch="///", edgecolor="#CFCFCF"))
-    if ranks <= _MOST_NUMBERED_RANKS:
+    is_numbered = ranks <= _MOST_NUMBERED_RANKS
+    if is_numbered:
         for source in range(ranks):
             for target in range(ranks):
                 value = values[source, target]
@@ -62,7 +63,7 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
                 red, green, blue, _ = image.cmap(image.norm(value))
                 color = ink_on((red, green, blue)) if inside else INK
                 label = short_number(value / divisor)
-                axes.text(target, source, label, ha="center", va="center", color=color, fontsize=9 if ranks <= 8 else 7)
+                axes.text(target, source, label, ha="center", va="center", color=color, fontsize=9)
     axes.set_xticks(range(ranks))
     axes.set_yticks(range(ranks))
     axes.tick_params(length=0)
@@ -70,7 +71,7 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
     crossed, total = float(values[~own].sum()), float(values.sum())
     sum_divisor, sum_unit = byte_unit(total)
     crossed_in_words, total_in_words = (f"{each / sum_divisor:.3g} {sum_unit}" for each in (crossed, total))
-    sums = f"{crossed_in_words} cross ranks, {total_in_words} with those to oneself"
+    sums = f"{crossed_in_words} cross ranks" + (f", {total_in_words} with those to oneself" if total > crossed else "")
     axes.set_xlabel(f"to rank\n{sums}")
     describe(
         figure,
@@ -79,7 +80,8 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
         f"{int((values[~own] == 0).sum())} of {ranks * (ranks - 1)} pairs exchange nothing",
     )
     axes.set_ylabel("from rank")
-    axes.set_title(f"{title or 'Bytes between ranks'} ({unit})", loc="left", fontsize=11, color=INK)
+    in_units = f" ({unit})" if is_numbered else ""
+    axes.set_title(f"{title or 'Bytes between ranks'}{in_units}", loc="left", fontsize=11, color=INK)
     return figure
 
 

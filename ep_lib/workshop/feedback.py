@@ -57,6 +57,7 @@ _OVERWRITTEN = (
     "What is waited for holds another value: is a signal missing, or was a wrong value written? Where a place is used "
     "again: was the right value overwritten before it was taken?"
 )
+_WAITERS = ". Who waits where:"  # above a list, of which nothing may be left
 _SEEN = re.compile(r"\(sees (\d+)\)|\bthe signal is (\d+)")  # by those who wait
 _ENDLESS = "A loop that never lets others run never ends: poll with the functions of <ep/wait.cuh> or <ep/memory.cuh>."
 _ADVICE = {
@@ -160,7 +161,7 @@ def failure_text(failure: Failure, work: Path) -> str:
         return f"{failure.kind}: {_OF_TESTS_OWN.sub('', compiled['error'])}\n{advice}"
     lines = [_loop_in_words(line, work) for line in _OF_A_TEST.sub("", text).splitlines()]
     lines = without_test_places("\n".join(lines)).splitlines()
-    text = "\n".join(_once_each(line for line in lines if not _STANDS_BY.search(line)))
+    text = "\n".join(_once_each(line for line in lines if not _STANDS_BY.search(line))).removesuffix(_WAITERS)
     named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"
 

@@ -59,6 +59,7 @@ _MAY_BE_THE_MACHINES = (
 )
 _MOST_RECORDED = 64 << 20  # bytes of a recording
 _SHOWN = 2000  # characters of the learner's output
+_REPEATED = re.compile(r"((?:.*\n){1,4}?)\1+")
 _SHARED = ("runtime", "prelude", "support", HALF)  # entries of the compile cache shared by all submissions
 # The parts of /etc that the loader and Debian's compilers need: as root, a submission could read all of /etc, even
 # /etc/shadow.
@@ -173,6 +174,11 @@ class Grade:
         }
 
 
+def _once_each(printed: str) -> str:
+    """Lines that come several times in a row, as a warning of each run does, once, with their number."""
+    return _REPEATED.sub(lambda found: f"{found[1]}({len(found[0]) // len(found[1])} times)\n", printed)
+
+
 def as_text(result: Grade) -> str:
     """A grade as readable text."""
     lines = [f"Exercise {result.exercise.name}: {result.exercise.title}", ""]
@@ -188,7 +194,7 @@ def as_text(result: Grade) -> str:
         lines += ["", "Nothing could be graded:", result.problem]
     lines += [line for note in result.notes for line in ("", f"Note: {note}")]
     if result.output and not result.full:
-        lines += ["", "Your code printed:", result.output[:_SHOWN].rstrip()]
+        lines += ["", "Your code printed:", _once_each(result.output)[:_SHOWN].rstrip()]
     if result.mine == result.exercise.exercise_dir:
         begin = f'workshop.start("{result.exercise.short_name}")'
         lines += [

@@ -32,6 +32,7 @@ __all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_sou
 Item = TypeVar("Item")
 Block = tuple[int, tuple[str, ...]]  # the first line's number, and the lines
 
+_WRONG = "_broken"  # ends the names of files of deliberate mistakes
 LONGEST = 25  # lines of a listing; the rest of a longer one is folded
 
 
@@ -98,7 +99,7 @@ class Source:
 
     @property
     def _title(self) -> str:
-        return self.file if self.is_named else "the kernel's file"
+        return self.file if self.is_named else f"a kernel of {Path(self.file).parent.as_posix()}"
 
     def _repr_html_(self) -> Markup:
         first, last = self.blocks[0][0], self.blocks[-1][0] + len(self.blocks[-1][1]) - 1
@@ -136,9 +137,10 @@ def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), c
     """Functions or structs ``names`` of a file of the workshop, with the comments above them; without names, the whole
     file.
 
-    ``comments=False`` leaves those comments and the file's name out, if they would give the answer away. Lines that
-    contain one of ``mark`` are highlighted. The source is read now, from the file that is compiled, so it is never
-    stale. Raises ArgumentError for a name that the file does not define, and for a mark that no shown line contains.
+    ``comments=False`` leaves those comments out, if they would give the answer away, and the name of a file whose
+    kernels are wrong (``..._broken.cu``). Lines that contain one of ``mark`` are highlighted. The source is read now,
+    from the file that is compiled, so it is never stale. Raises ArgumentError for a name that the file does not define,
+    and for a mark that no shown line contains.
     """
     written = _find_given(file).read_text(encoding="utf-8")
     source = sealed.shown(written).rstrip("\n").split("\n")
@@ -153,7 +155,7 @@ def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), c
         if not hits and not sealed.is_sealed(written):  # in a release, the line may be in a hole
             raise ArgumentError(f"no line shown of {file} contains {words!r}")
         marked |= hits
-    return Source(Path(file).as_posix(), blocks, frozenset(marked), comments)
+    return Source(Path(file).as_posix(), blocks, frozenset(marked), comments or not Path(file).stem.endswith(_WRONG))
 
 
 def _definition(text: Sequence[str], name: str, file: str) -> tuple[int, int]:

@@ -2,11 +2,11 @@
 // A dispatch for small batches in one kernel: the last exercise. 09_own_dispatch.cu has its kernels.
 //
 //     every token      a packet to every rank: which of its experts want it, bit by bit (0: none)
-//     its row          once to every rank that wants it, into the slot (source, token), which nobody has to ask for
+//     its row          once to every rank that wants it, into the slot (source, token), which needs no question
 //     its signal       arrived[slot] becomes the epoch
 //     the receiver     waits for each token's packet, for the row if it is wanted, and copies it to its experts
 //
-// A slot belongs to one token of one rank, so nothing is counted and nobody waits before he sends. Epochs are 1, 2, 3, ...
+// A slot belongs to one token of one rank, so nothing is counted and no rank waits before it sends. Epochs are 1, 2, 3, ...
 // Between two of them there is a barrier of the ranks (notebook 08 and <moe/low_latency/common.cuh> do without one).
 #pragma once
 #include <ep/packet.cuh>
@@ -88,7 +88,7 @@ EP_DEVICE void dispatch(const Dispatch& my, const int4* x, const int* topk_idx) 
     const int first_warp = blockIdx.x * warps_in_block() + warp_id(), all_warps = gridDim.x * warps_in_block();
     // TASK 5 (5 points): the whole kernel, in time
     // The warps of the grid share the tokens (first_warp, all_warps), and then the slots of all sources. What
-    // should be on its way first, so that nobody waits longer than necessary? Each token and each slot is one
+    // should be on its way first, so that no rank waits longer than necessary? Each token and each slot is one
     // warp's, not every warp's. Tokens from num_tokens to max_tokens do not exist: tell_warp says so to the
     // ranks, and there is no row. Write `wanted` of every slot: receive_warp gives the bits.
     assert(!"Task 5 is still to do: the whole kernel, in time");

@@ -61,7 +61,7 @@ def load_per_expert(topk_idx: Tensor, num_experts: int) -> Tensor:
         num_experts = whole_number("num_experts", num_experts, 1, 1 << 24)
     # TASK 2 (2 points): the load of each expert
     # torch.bincount counts how often each whole number stands in a flat tensor, but -1 is none of its numbers,
-    # and without minlength the last experts are missing if nobody chose them.
+    # and without minlength the last experts are missing if no token chose them.
     raise NotImplementedError("Task 2 is still to do: the load of each expert")
     # end of TASK 2
 
@@ -72,7 +72,7 @@ def load_balancing_loss(routing: Routing) -> Tensor:
     # TASK 3 (4 points): a loss that evens the load out
     # Two vectors over the experts: the share of all choices that each got (which has no gradient: counts jump),
     # and the mean over tokens of its probability (which has one). Their product, summed and times the number of
-    # experts, is 1 if both are even. Where nobody chose anything there are no shares: they are 0, and not 0 /
+    # experts, is 1 if both are even. Where no token chose anything there are no shares: they are 0, and not 0 /
     # 0.
     raise NotImplementedError("Task 3 is still to do: a loss that evens the load out")
     # end of TASK 3

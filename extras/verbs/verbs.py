@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit.gxx import build_host_library
+from ep_lib.jit.runtime_library import build_host_library
 from ep_lib.transports.proxy import engine
 
 _SIGNATURES: dict[str, tuple[list[Any], Any]] = {

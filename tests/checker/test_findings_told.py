@@ -55,7 +55,7 @@ ONE_BLOCK = [
     Told(
         "two_warps_and_a_bare_lock",
         ("both hold the lock", "__threadfence_block()", "taken in line {take}, given back in line {give}"),
-        ("__syncthreads", "atomic addition"),
+        ("__syncthreads", "atomic operation"),
     ),
     Told("tree_without_barriers", ("__syncwarp() after line {A}", "before it runs again")),
     Told("wrong_half_of_a_double_buffer", ("after line {B}", "before line {A} runs again"), ("between",)),
@@ -69,7 +69,7 @@ ONE_BLOCK = [
         ("__sync",),
         kind="slot reused",
     ),
-    Told("histogram_without_atomics", ("atomic addition", "line {A}"), ("__sync",)),
+    Told("histogram_without_atomics", ("one atomic operation", "line {A}"), ("__sync",)),
     Told(
         "waits_in_front_of_its_own_barrier",
         ("barrier in line {barrier}", "line {wait}", "no line behind that barrier can store it", "wait after it"),
@@ -100,15 +100,19 @@ BLOCKS = [
     Told("one_side_takes_the_lock", ("the other does not take it", "lock of line {take} of", "before line {B}")),
     Told("cleared_beside_atomics", ("__sync", "between line {A} and line {B}"), ("signal",)),
     Told("atomic_of_a_block_between_blocks", ("scope: gpu is the smallest",), ("system",), kind="scope"),
-    Told("plain_counter_of_the_grid", ("atomic addition", "line {A}"), ("lock",)),
+    Told("plain_counter_of_the_grid", ("one atomic operation", "line {A}"), ("lock",)),
     Told(
-        "lock_without_fences", ("both hold the lock", "__threadfence()", "given back in line {give}"), ("atomic add",)
+        "lock_without_fences",
+        ("both hold the lock", "__threadfence()", "given back in line {give}"),
+        ("one atomic",),
     ),
     Told(
-        "lock_without_acquire", ("taken without acquire", "take the lock with acquire", "line {take}"), ("atomic add",)
+        "lock_without_acquire",
+        ("taken without acquire", "take the lock with acquire", "line {take}"),
+        ("one atomic",),
     ),
-    Told("lock_without_release", ("given back without release", "line {give}"), ("atomic add",)),
-    Told("ticket_lock_without_fences", ("both hold the lock", "given back in line {give}"), ("atomic add",)),
+    Told("lock_without_release", ("given back without release", "line {give}"), ("one atomic",)),
+    Told("ticket_lock_without_fences", ("both hold the lock", "given back in line {give}"), ("one atomic",)),
     Told("fence_of_a_block_between_blocks", ("use __threadfence() in line {narrow}", "smallest"), (" lock",)),
     Told("last_block_without_a_fence", ("without release", "in line {count}", "__threadfence() is enough")),
     Told("grid_barrier_without_a_fence", ("without release", "__threadfence() is enough")),
@@ -119,7 +123,7 @@ BLOCKS = [
     Told(
         "volatile_sum_under_a_bare_lock",
         ("both hold the lock", "given back in line {give}", "__threadfence()"),
-        ("atomic add",),
+        ("one atomic",),
         kind="volatile",
     ),
     Told(
@@ -158,7 +162,8 @@ PEERS = [
     ),
     Told("credit_before_the_read", ("give the credit (line {S}", "after the read (line {B}"), kind="slot reused"),
     Told("credit_before_the_others_read", ("missing __syncthreads between the read and its credit", "after it")),
-    Told("one_credit_too_many", ("credit", "line {B}"), kind="slot reused"),
+    Told("one_credit_too_many", ("in line {wait} of", "for one credit more", "line {A}"), kind="slot reused"),
+    Told("lane_signals_before_its_warp_writes", ("give it after line {A}", "with __syncwarp() between them")),
     Told("two_ranks_own_one_place", ("a place of its own for each writer", "line {A}")),
     Told("spins_on_a_plain_load", ("release where it is set", "in line {B}"), ("put_signal",)),
     Told(

@@ -20,7 +20,7 @@ from ep_lib.commands import doctor, efa_environment
 from ep_lib.commands.doctor import trials
 from ep_lib.commands.doctor.trials import Probe, Smi
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import gxx, toolkit
+from ep_lib.jit import runtime_library, toolkit
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +160,7 @@ def test_an_interrupt_ends_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # so that the other probes wait for a thread
-    monkeypatch.setattr(gxx, "build_runtime", lambda: None)
+    monkeypatch.setattr(runtime_library, "build_runtime", lambda: None)
     monkeypatch.setattr(trials, "probe", endless)
     monkeypatch.setattr(doctor, "nvidia_smi", interrupted)
     with pytest.raises(KeyboardInterrupt):

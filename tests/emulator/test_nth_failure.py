@@ -20,7 +20,7 @@ from support import TESTS
 
 import ep_lib
 from ep_lib.errors import BackendUnavailable, EpError
-from ep_lib.jit import cache, gxx, toolkit
+from ep_lib.jit import cache, gxx, runtime_library, toolkit, tools
 from ep_lib.jit.kernel import Kernel
 
 pytestmark = pytest.mark.slow
@@ -71,7 +71,7 @@ def _written(command: Sequence[str]) -> list[Path]:
 def recorded() -> dict[str, bytes]:
     """What the compiler made of the kernel, by the name of the file: it need not run a hundred times."""
     made: dict[str, bytes] = {}
-    real = gxx._run
+    real = tools.run
 
     def record(command: Sequence[str]) -> tuple[int, str]:
         outcome = real(command)
@@ -80,7 +80,7 @@ def recorded() -> dict[str, bytes]:
         return outcome
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gxx, "_run", record)
+        patch.setattr(tools, "run", record)
         Kernel.from_source(SOURCE + f"// {uuid.uuid4()}\n", "first").compile()
     return made
 
@@ -89,7 +89,7 @@ def recorded() -> dict[str, bytes]:
 def fresh(tmp_path: Path, recorded: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
     """fresh(): an empty cache, but for the emulator; the compiler gives what was recorded."""
     sources = [path for kind in ("runtime", "prelude") for path in (cache.cache_dir() / kind).glob("[!.]*")]
-    current = {gxx.build_runtime().parent.name, gxx._prelude(toolkit.find_compiler(), False).name}
+    current = {runtime_library.build_runtime().parent.name, gxx._prelude(toolkit.find_compiler(), False).name}
     support = gxx._support(toolkit.find_compiler()).read_bytes()
     number = iter(range(10_000))
 
@@ -107,7 +107,7 @@ def fresh(tmp_path: Path, recorded: dict[str, bytes], monkeypatch: pytest.Monkey
         monkeypatch.setattr(cache, "_sound", {})
         return folder
 
-    monkeypatch.setattr(gxx, "_run", replay)
+    monkeypatch.setattr(tools, "run", replay)
     return make
 
 
@@ -158,13 +158,13 @@ def test_every_write_that_fails_is_told_and_leaves_no_damage(fresh: Callable[[],
 )
 def test_every_compile_that_fails_is_told_and_works_again(said: str, fresh: Callable[[], Path]) -> None:
     fresh()
-    with failing(None, _no_space, [(gxx, "_run")]) as all_of_them:
+    with failing(None, _no_space, [(tools, "run")]) as all_of_them:
         right = compile_kernel()
     for number in range(1, all_of_them.calls + 1):
         folder = fresh()
-        real, calls = gxx._run, iter(range(1, 100))
+        real, calls = tools.run, iter(range(1, 100))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gxx, "_run", lambda command: (1, said) if next(calls) == number else real(command))  # noqa: B023
+            patch.setattr(tools, "run", lambda command: (1, said) if next(calls) == number else real(command))  # noqa: B023
             with pytest.raises(EpError):
                 compile_kernel()
         assert not half_made(folder)

@@ -17,7 +17,7 @@ import pytest
 
 from ep_lib import cli, processes
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import cache, digest, gxx, toolkit
+from ep_lib.jit import cache, digest, gxx, runtime_library, toolkit, tools
 from ep_lib.jit.kernel import Kernel
 
 pytestmark = pytest.mark.slow
@@ -147,13 +147,16 @@ def test_each_file_of_an_entry_heals_and_it_is_said(
 @pytest.mark.parametrize("kind", ["prelude", "runtime", "object"])
 def test_a_damaged_emulator_heals(kind: str, own_cache: Path) -> None:
     """In a process of its own: the emulator of this one is loaded already."""
-    current = {"prelude": gxx._prelude(toolkit.find_compiler(), False), "runtime": gxx.build_runtime().parent}
+    current = {
+        "prelude": gxx._prelude(toolkit.find_compiler(), False),
+        "runtime": runtime_library.build_runtime().parent,
+    }
     if kind == "object":
         shutil.rmtree(own_cache / "runtime")
         sources = (
             file.name for file in toolkit.RUNTIME_SOURCES.glob("*.cpp")
         )  # of today: a cache may hold pieces of older sources, too
-        pieces = [gxx._runtime_object(toolkit.find_compiler(), source) for source in sources]
+        pieces = [runtime_library._object(toolkit.find_compiler(), source) for source in sources]
         current["object"] = min(pieces, key=lambda file: file.stat().st_size).parent
     _garble(_unlinked(max((own_cache / kind / current[kind].name).iterdir(), key=lambda file: file.stat().st_size)))
     program = (
@@ -194,7 +197,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(how: str, tmp_path: Path, monkey
 
 def test_a_compiler_on_a_full_disk_does_not_blame_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        gxx, "_run", lambda command: (1, "/tmp/cc.s: fatal error: error writing: No space left on device")
+        tools, "run", lambda command: (1, "/tmp/cc.s: fatal error: error writing: No space left on device")
     )
     with pytest.raises(BackendUnavailable, match="No space left on device"):
         Kernel.from_source(f"{SOURCE}// {time.time_ns()}\n", "add").compile()
@@ -426,7 +429,7 @@ def counted_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[st
         asked.append(target.name)
         return 0, ""
 
-    monkeypatch.setattr(gxx, "_run", run)
+    monkeypatch.setattr(tools, "run", run)
     return asked
 
 
@@ -435,7 +438,7 @@ def test_an_interrupted_first_compile_goes_on_where_it_was(
 ) -> None:
     number = len(list(toolkit.RUNTIME_SOURCES.glob("*.cpp")))
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    real = gxx._run
+    real = tools.run
 
     def fail_after_five(command: Sequence[str]) -> tuple[int, str]:
         if len(counted_compiles) == 5:
@@ -443,37 +446,37 @@ def test_an_interrupted_first_compile_goes_on_where_it_was(
         return real(command)
 
     with monkeypatch.context() as patch:
-        patch.setattr(gxx, "_run", fail_after_five)
+        patch.setattr(tools, "run", fail_after_five)
         with pytest.raises(KeyboardInterrupt):
-            gxx.build_runtime()
+            runtime_library.build_runtime()
     assert "compiling the emulator, once for this version" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-        gxx.build_runtime()
+        runtime_library.build_runtime()
     assert f"| {number + 1}/{number + 1} [" in capsys.readouterr().err
     assert counted_compiles.count("runtime.o") == number
     assert counted_compiles.count("precompiled.hpp.gch") == 2  # kept by nobody: the second run had files left for it
     assert len(counted_compiles) == number + 3
-    gxx.build_runtime()
+    runtime_library.build_runtime()
     assert len(counted_compiles) == number + 3
 
 
 def test_checkouts_of_one_source_share_the_emulator(
     tmp_path: Path, counted_compiles: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = gxx.build_runtime()
+    first = runtime_library.build_runtime()
     other = tmp_path / "other" / "ep_lib"
     for root in (toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE):
         shutil.copytree(root, other / root.relative_to(toolkit.PACKAGE))
-    roots = [other / root.relative_to(toolkit.PACKAGE) for root in gxx._RUNTIME_ROOTS]
-    monkeypatch.setattr(gxx, "_RUNTIME_ROOTS", roots)
+    roots = [other / root.relative_to(toolkit.PACKAGE) for root in runtime_library._ROOTS]
+    monkeypatch.setattr(runtime_library, "_ROOTS", roots)
     monkeypatch.setattr(toolkit, "RUNTIME_SOURCES", roots[0])
     monkeypatch.setattr(toolkit, "PACKAGE", other)
     counted_compiles.clear()
-    assert gxx.build_runtime() == first and counted_compiles == []
+    assert runtime_library.build_runtime() == first and counted_compiles == []
     with (other / "emulator" / "runtime" / "network.cpp").open("a") as file:
         file.write("// another\n")
-    assert gxx.build_runtime() != first and counted_compiles.count("runtime.o") == 1
+    assert runtime_library.build_runtime() != first and counted_compiles.count("runtime.o") == 1
     assert len(counted_compiles) == 2  # and the linker: for one file no headers are parsed beforehand
 
 

@@ -13,7 +13,7 @@ from support import ROOT
 from ep_lib.commands import doctor
 from ep_lib.emulator import library
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import gxx, toolkit
+from ep_lib.jit import runtime_library, toolkit
 from ep_lib.jit.kernel import Kernel
 
 LEAST = f"g++ {toolkit.OLDEST_GCC} or clang++ {toolkit.OLDEST_CLANG}, or a newer one"
@@ -109,10 +109,10 @@ def test_the_second_compiler_serves_where_the_first_is_too_old(tmp_path: Path, m
 def test_an_emulator_that_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """gcc in place of g++ links no C++ library, and says nothing."""
     (tmp_path / "libepemu.so").write_bytes(b"\x7fELF of another machine")
-    monkeypatch.setattr(gxx, "build_runtime", lambda: tmp_path / "libepemu.so")
+    monkeypatch.setattr(runtime_library, "build_runtime", lambda: tmp_path / "libepemu.so")
     with pytest.raises(BackendUnavailable, match=r"cannot be loaded .* is that a C"):
         library.load.__wrapped__()
-    monkeypatch.setattr(gxx, "build_runtime", lambda: Path("libm.so.6"))
+    monkeypatch.setattr(runtime_library, "build_runtime", lambda: Path("libm.so.6"))
     with pytest.raises(BackendUnavailable, match=r"cannot be loaded .*epemu_"):
         library.load.__wrapped__()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ep_lib.jit import cache, digest, gxx, toolkit
+from ep_lib.jit import cache, digest, gxx, runtime_library, toolkit
 from ep_lib.jit.kernel import Kernel
 
 SOURCE = '#include <mine.cuh>\n#include "beside.cuh"\n__global__ void k(int* p) { *p = MINE + BESIDE; }\n'
@@ -87,7 +87,7 @@ def test_compiler_and_library_version_count(project: Path, monkeypatch: pytest.M
     compiler = toolkit.find_compiler()
     other = toolkit.Compiler(compiler.path, compiler.identity + " patched", compiler.is_clang)
     monkeypatch.setattr(toolkit, "find_compiler", lambda: other)
-    monkeypatch.setattr(gxx, "build_runtime", lambda: Path("runtime.so"))  # do not build another one
+    monkeypatch.setattr(runtime_library, "build_runtime", lambda: Path("runtime.so"))  # do not build another one
     patched = key(project)
     monkeypatch.setattr(toolkit, "library_version", lambda: "0.0.0+test")
     assert len({before, patched, key(project)}) == 3

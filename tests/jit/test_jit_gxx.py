@@ -22,7 +22,7 @@ from support.clang import use_clang
 
 from ep_lib import Rank, processes, spawn
 from ep_lib.errors import ArgumentError, BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, gxx, toolkit
+from ep_lib.jit import cache, runtime_library, toolkit, tools
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.kernel import Kernel
@@ -128,7 +128,7 @@ def test_writable_globals(declarations: str, expected: bool) -> None:
 def test_the_library_needs_our_runtime_and_no_libtsan(any_compiler: str) -> None:
     image = compile_source("struct Big { int4 v[9]; };\n__global__ void k(Big* p) { p[0] = p[1]; }")
     listing = subprocess.run(["readelf", "-dW", str(image.path)], capture_output=True, text=True, check=True).stdout
-    assert str(gxx.build_runtime()) in listing and "libtsan" not in listing
+    assert str(runtime_library.build_runtime()) in listing and "libtsan" not in listing
     elf = Elf(image.path.read_bytes())
     undefined = {symbol.name for symbol in elf.symbols if symbol.section == 0}
     assert "__tsan_memcpy" in undefined and not {"memcpy", "__tls_get_addr"} & undefined
@@ -250,10 +250,10 @@ def test_an_interrupt_ends_the_compilers_of_the_emulator(monkeypatch: pytest.Mon
             ended.append(stopped)
             raise
 
-    monkeypatch.setattr(gxx, "_runtime_headers", compiled)
-    monkeypatch.setattr(gxx, "_runtime_object", compiled)
+    monkeypatch.setattr(runtime_library, "_headers", compiled)
+    monkeypatch.setattr(runtime_library, "_object", compiled)
     with pytest.raises(KeyboardInterrupt):
-        gxx.build_runtime()
+        runtime_library.build_runtime()
     assert ended
 
 
@@ -267,44 +267,44 @@ def small_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "precompiled.hpp").write_text("#pragma once\ninline int twice(int x) { return 2 * x; }\n")
-    for n in range(gxx._HEADERS_PAY):
+    for n in range(runtime_library._HEADERS_PAY):
         (sources / f"{n}.cpp").write_text(f'#include "precompiled.hpp"\nint f{n}(int x) {{ return twice(x) + {n}; }}\n')
     monkeypatch.setattr(toolkit, "RUNTIME_SOURCES", sources)
-    monkeypatch.setattr(gxx, "_RUNTIME_ROOTS", [sources])
+    monkeypatch.setattr(runtime_library, "_ROOTS", [sources])
     return sources
 
 
 def test_the_runtimes_headers_are_parsed_once(small_runtime: Path, tmp_path: Path) -> None:
     compiler, parsed = toolkit.find_compiler(), Future[Path]()
-    parsed.set_result(gxx._runtime_headers(compiler, tmp_path))
-    plain = gxx._runtime_object(compiler, "0.cpp").read_bytes()
+    parsed.set_result(runtime_library._headers(compiler, tmp_path))
+    plain = runtime_library._object(compiler, "0.cpp").read_bytes()
     cache.clear()
     parsed.result().write_text("#error g++ does not take what it has parsed\n")
-    assert gxx._runtime_object(compiler, "0.cpp", parsed).read_bytes() == plain
+    assert runtime_library._object(compiler, "0.cpp", parsed).read_bytes() == plain
     cache.clear()
     Path(f"{parsed.result()}.gch").unlink()
     with pytest.raises(BackendUnavailable, match="g\\+\\+ does not take"):
-        gxx._runtime_object(compiler, "0.cpp", parsed)
+        runtime_library._object(compiler, "0.cpp", parsed)
 
 
 def test_a_runtime_keeps_no_parsed_headers(small_runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[Sequence[str]] = []
-    real = gxx._run
+    real = tools.run
 
     def run(command: Sequence[str]) -> tuple[int, str]:
         commands.append(command)
         return real(command)
 
-    monkeypatch.setattr(gxx, "_run", run)
+    monkeypatch.setattr(tools, "run", run)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    library = gxx.build_runtime()
-    assert sum("-include" in command for command in commands) == gxx._HEADERS_PAY
+    library = runtime_library.build_runtime()
+    assert sum("-include" in command for command in commands) == runtime_library._HEADERS_PAY
     assert sorted(path.name for path in library.parent.iterdir()) == sorted([library.name, cache.MANIFEST])
     (small_runtime / "precompiled.hpp").write_text("#pragma once\ninline int twice(int x) { return x + x; }\n")
     (small_runtime / "0.cpp").unlink()
     commands.clear()
-    assert gxx.build_runtime() != library  # a header changed: all files are compiled again
-    assert len(commands) == gxx._HEADERS_PAY and not any("-include" in command for command in commands)
+    assert runtime_library.build_runtime() != library  # a header changed: all files are compiled again
+    assert len(commands) == runtime_library._HEADERS_PAY and not any("-include" in command for command in commands)
 
 
 def _build_slowly(folder: str, log: str) -> None:

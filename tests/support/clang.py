@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from ep_lib.jit import gxx
+from ep_lib.jit import runtime_library
 
 BUILDS_ALL = 3  # repetitions (--rounds) above which clang++ builds the emulator, too: in `make nightly`
 
@@ -16,6 +16,6 @@ def use_clang(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
     if shutil.which("clang++") is None:
         pytest.skip("clang++ is not installed")
     if rounds <= BUILDS_ALL:
-        runtime = gxx.build_runtime()
-        monkeypatch.setattr(gxx, "build_runtime", lambda: runtime)
+        runtime = runtime_library.build_runtime()
+        monkeypatch.setattr(runtime_library, "build_runtime", lambda: runtime)
     monkeypatch.setenv("EP_LIB_CXX", "clang++")

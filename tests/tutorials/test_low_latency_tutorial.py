@@ -36,7 +36,8 @@ def test_ping_pong_is_clean(name: str) -> None:
 
 def test_data_and_flag_in_two_stores_are_found() -> None:
     report = ep_lib.check(ping_pong, ranks=2, seeds=3, args=(BROKEN, "ping_pong_two_stores"))
-    assert any("packet->data" in finding.second.source for finding in report.findings if finding.second)
+    (found,) = [each for each in report.findings if each.second and "packet->data" in each.second.source]
+    assert found.remedy.startswith("one store for both words") and "st_relaxed_sys_u64x2" in str(found)
 
 
 def test_a_tag_used_again_brings_old_data() -> None:

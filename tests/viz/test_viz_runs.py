@@ -202,6 +202,14 @@ def test_runs_are_compared_by_one_rank_and_its_named_blocks() -> None:
             viz.timelines_compared(runs, rank=rank, messages=messages)
 
 
+def test_runs_without_a_message_are_compared_by_their_kernels() -> None:
+    runs = {name: dataclasses.replace(make_run(rounds=n), messages=()) for name, n in (("slow", 3), ("quick", 2))}
+    above, below = viz.timelines_compared(runs).axes
+    assert above.get_xlim() == below.get_xlim() and "kernels take" in above.get_title("right")
+    with pytest.raises(ArgumentError, match="or kernels only"):
+        viz.timelines_compared({**runs, "other": make_run()})
+
+
 def test_a_rank_that_did_nothing_has_no_lane_and_hurts_nothing() -> None:
     run = dataclasses.replace(make_run(2, 1), ranks=3)
     assert lanes(viz.run_timeline(run))[-1] == "rank 1  network"

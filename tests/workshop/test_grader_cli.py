@@ -202,3 +202,10 @@ def test_what_failed_is_a_run_to_go_through(
 def test_what_the_learners_code_prints_cannot_steer_the_terminal() -> None:
     tasks = tuple(TaskGrade(task, False, "b", "\x1b[2J gone") for task in EXERCISE.tasks)
     assert "\x1b" not in as_text(Grade(EXERCISE, Path("x"), tasks, 1.0, output="\x1b]0;title\x07\x00"))
+
+
+def test_what_the_learners_code_prints_again_and_again_is_shown_once() -> None:
+    tasks = tuple(TaskGrade(task, False, "b", "wrong") for task in EXERCISE.tasks)
+    printed = "hello\n" + 7 * "a.cuh:4: a warning\n  its line\n" + "hello\n"
+    text = as_text(Grade(EXERCISE, Path("x"), tasks, 1.0, output=printed))
+    assert "hello\na.cuh:4: a warning\n  its line\n(7 times)\nhello\n" in text

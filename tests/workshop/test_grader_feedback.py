@@ -93,6 +93,11 @@ def test_what_was_written_and_overwritten_is_not_said_never_to_be_written() -> N
     assert "in the test's barrier()" in said(failure=Failure("DeadlockError", "rank 0 waits in barrier()"))
 
 
+def test_a_list_of_waits_of_which_all_are_the_tests_has_no_heading() -> None:
+    waits = "deadlock: none can go on. Who waits where:\n  rank 0 waits at /x/workshop/hidden/ex.cu:9: secret(1)"
+    assert said(failure=Failure("DeadlockError", waits)) == "DeadlockError: deadlock: none can go on"
+
+
 @pytest.mark.parametrize(
     ("own", "whose"), [({"own_receive": 1}, "pipe_send_warp waited"), ({"own_send": 1}, "pipe_receive_warp gave")]
 )

@@ -351,3 +351,12 @@ def test_accesses_are_drawn_and_described() -> None:
     assert viz.access_map(seen, arrays, title="x").png().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     with pytest.raises(errors.ArgumentError, match="at least one array"):
         viz.access_map([], [])
+
+
+@pytest.mark.parametrize("words", [2, 15, 40])
+def test_a_map_has_room_for_its_names(words: int) -> None:
+    arrays = [viz.NamedArray("topk_idx", 0, 0, words, 4), viz.NamedArray("rows", 0, 1000, 2, 4)]
+    figure = viz.access_map([], arrays, title="x")
+    figure.draw_without_rendering()
+    names = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert len(names) == 2 and all(name.x0 >= 0 for name in names)

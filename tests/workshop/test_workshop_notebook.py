@@ -76,6 +76,7 @@ def test_source_without_the_comments_above() -> None:
     assert lines[0].startswith("//") and not bare_lines[0].startswith("//")
     assert bare_lines == lines[bare_first - first :]
     assert "_broken.cu" in repr(whole) and "_broken" not in repr(bare)
+    assert KERNELS in repr(show_source(KERNELS, "write_signal_bare", comments=False))  # a right kernel has no secret
     linked = bare._repr_html_()  # the file opens by a click, and its name is not read beside the question
     assert '01_write_signal_broken.cu" target' in linked and "_broken" not in re.sub(r"<[^>]+>", "", linked)
 

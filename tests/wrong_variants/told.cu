@@ -433,7 +433,7 @@ extern "C" __global__ void one_credit_too_many(int* data, uint64_t* flag, int* o
     const int peer = 1 - ep::rank();
     if (threadIdx.x == 0 && ep::rank() == 0)
         for (int i = 1; i <= 8; i++) {
-            while (ep::ld_acquire_sys_u64(flag + 1) + 2 < i) {
+            while (ep::ld_acquire_sys_u64(flag + 1) + 2 < i) {  // wait
             }
             *ep::peer_ptr(data, peer) = i;  // A
             ep::signal_set(flag, i, peer);
@@ -474,6 +474,21 @@ extern "C" __global__ void spins_on_a_plain_load(int* data, uint64_t* flag, int*
     if (threadIdx.x == 0) {
         ep::signal_set(flag, 1, 1 - ep::rank());  // A
         while (flag[0] == 0) __nanosleep(10);     // B
+    }
+}
+
+extern "C" __global__ void lane_signals_before_its_warp_writes(int* data, uint64_t* flag, int* out, int n, int round) {
+    const int peer = 1 - ep::rank();
+    if (threadIdx.x >= 32) return;
+    for (int i = 0; i < 3; i++) {
+        if (ep::rank() == 0) {
+            if (threadIdx.x == 0) ep::signal_set(flag, i + 1, peer);   // S
+            *ep::peer_ptr(data + i * 32 + threadIdx.x, peer) = i + 1;  // A
+        } else {
+            while (ep::ld_acquire_sys_u64(flag) < i + 1) {
+            }
+            out[i * 32 + threadIdx.x] = data[i * 32 + threadIdx.x];  // B
+        }
     }
 }
 

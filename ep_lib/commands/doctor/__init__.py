@@ -38,7 +38,7 @@ from ep_lib.commands.doctor.trials import (
     python_m,
 )
 from ep_lib.errors import EpError
-from ep_lib.jit import gxx, toolkit
+from ep_lib.jit import runtime_library, toolkit
 from ep_lib.processes import home_folder
 from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nvshmem import nics
@@ -117,7 +117,7 @@ def examine() -> Report:
     Compiles the emulator first, once for this version, so that its progress bar is visible.
     """
     with contextlib.suppress(EpError):  # the emulator's own probe reports it
-        gxx.build_runtime()
+        runtime_library.build_runtime()
     jobs: dict[str, Callable[[], Probe]] = {
         name: lambda name=name: trials.probe([], name)  # type: ignore[misc]
         for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")

@@ -69,6 +69,13 @@ constexpr uint32_t kUnwritten = 0x7ff57fd3;
 // Whether everything that a thread did up to this time of its own is in the past that this clock describes.
 inline bool happens_before(uint32_t id, uint32_t time, const VectorClock& clock) { return clock.get(id) >= time; }
 
+inline bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
+inline bool releases(int order) { return order == EPEMU_RELEASE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
+inline uint8_t atomic_flags(int order, int scope, bool writes) {
+    return static_cast<uint8_t>(kAtomic | (writes ? kWrites : 0) | (order == EPEMU_VOLATILE ? kVolatile : 0) |
+                                scope << kScopeShift);
+}
+
 // Knowledge that a thread got from one location, or gave to it, by scope.
 struct AtLocation {
     uintptr_t address;
@@ -124,6 +131,7 @@ struct OpCheck {
     ThreadCheck reader, writer;  // one pseudo-thread; its write knows more than its read
     size_t record;
 };
+inline OpCheck& check_of(NetOp& op) { return *static_cast<OpCheck*>(op.check); }
 
 // An access of a kernel's thread or of a NIC, in order; without the quick repetitions of polling loops.
 // Python reads this struct (ep_lib/emulator/accesses.py mirrors it).
@@ -228,6 +236,9 @@ class __attribute__((visibility("hidden"))) Checker {
     std::vector<AccessRecord> accesses;  // the first ones
 
   private:
+    static constexpr size_t kGranule = 16, kPage = 4096, kCachedPages = 1024;
+    static constexpr uint64_t kNoBlock = ~1ull;
+    static constexpr uint32_t kIdChunk = 32;
     struct Slot {
         uint32_t id;
         uint32_t time;
@@ -481,7 +492,7 @@ class __attribute__((visibility("hidden"))) Checker {
         const char* kind = "race";
         std::string remedy;
         std::string detail;
-        int certainty = 0;  // see checker_findings.cpp
+        int certainty = 0;  // see checker_findings_threads.cpp
         std::string what;   // goes `how` ("between", "before", "at", ...) these places; findings.py makes a sentence
         const char* how = "";
         uint32_t from = 0, to = 0;
@@ -512,11 +523,18 @@ class __attribute__((visibility("hidden"))) Checker {
     };
 
     size_t new_ids(int rank, uint32_t count, bool nic);
+    std::pair<uint32_t, uint32_t> new_op(int rank);
     static void publish_host(RankCheck& rank);
-    const Ids& ids_of(uint32_t id) const { return ids_[ids_by_chunk_[id / 32]]; }
+    const Ids& ids_of(uint32_t id) const { return ids_[ids_by_chunk_[id / kIdChunk]]; }
     const Past& past_of(uint32_t id, uint32_t time) const;
     Cells cells_of_page(uintptr_t page);
-    Cell cell_at(uintptr_t address);
+    Cell cell_at(uintptr_t address) {
+        const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
+        if (in_heaps < m_.heaps_bytes) return heap_cells_[in_heaps / kGranule];
+        const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
+        if (in_shared < kSharedSlots * kSharedSlotBytes) return shared_cells_[in_shared / kGranule];
+        return cells_of_page(address / kPage)[address % kPage / kGranule];
+    }
     void touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc, uint8_t details = 0);
     void keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uint8_t details);
     void touch_cell(Cell cell, const Access& a);
@@ -564,6 +582,9 @@ class __attribute__((visibility("hidden"))) Checker {
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;
+    bool is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const;
+    bool judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until, uint64_t reader_block,
+                             Verdict* v) const;
     static bool after_own_call(const ThreadCheck& t, uint32_t call, uint32_t time);
     bool judge_phase(const ThreadCheck& t, Verdict* v) const;
     bool has_just_read(const Conflict& c) const;

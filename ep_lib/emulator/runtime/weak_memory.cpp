@@ -233,10 +233,9 @@ void Checker::noticed(const Location& l, const Write& w, size_t message, const T
         }
         break;
     }
-    const bool acquired = order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST;
     if (m.was_there || m.id == t.id || happens_before(m.id, m.time, t.clock)) return;
     if (of.flags.size() == kFlags) of.flags.erase(of.flags.begin());
-    of.flags.push_back({m.id, w.store_pc, pc, m.stamp, w.any_release, acquired});
+    of.flags.push_back({m.id, w.store_pc, pc, m.stamp, w.any_release, acquires(order)});
 }
 
 void Checker::stored_behind(const Location& l, size_t place, const ThreadCheck& t, uint32_t pc) {

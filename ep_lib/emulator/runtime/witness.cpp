@@ -20,6 +20,7 @@ int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest) {
     auto& loads = blocks_[f.block->id].loads;
     const ThreadCheck& t = *f.check;
+    if (t.details & kOfPair) pairs_.insert(pc);
     const auto location = locations_.find(address);
     const SyncStore* last = !newest || location == locations_.end() ? nullptr : &location->second.last;
     const auto is_same = [&](const SyncLoad& l) { return l.id == t.id && l.pc == pc && l.address == address; };

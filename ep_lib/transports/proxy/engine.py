@@ -21,9 +21,9 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout
 from ep_lib.jit import device_state
-from ep_lib.jit.gxx import build_host_library
 from ep_lib.jit.kernel import library_kernel
 from ep_lib.jit.nvrtc import NvrtcImage
+from ep_lib.jit.runtime_library import build_host_library
 from ep_lib.require import whole_number
 from ep_lib.transports.proxy.rings import COMMAND, Rings
 

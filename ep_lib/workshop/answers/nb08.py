@@ -15,7 +15,7 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     ),
     "once": (
         "A token cannot go to more ranks than there are. With 64 ranks, two of its experts seldom share one, and "
-        "both ways become the same: this idea is for NVLink domains."
+        "both ways become the same: this idea is for a few ranks that share an NVLink switch."
     ),
     "combine": (
         "Parts are added in the order of k, and the parts in the order of ranks, whatever arrives first. Rounded "

@@ -214,7 +214,9 @@ def _in_time(rng: Rng) -> Iterator[Case]:
     yield replace(own, judge=judge)
 
 
-_BITS = "Rank r has experts r * experts_per_rank and on; the bit's number counts from the first of them."
+_BITS = (
+    "Rank r has experts r * experts_per_rank and on; the bit's number counts from the first of them; -1 is no expert."
+)
 _PACKETS = "Every rank gets a packet for every token, also one of no bits, into the slot (this rank, token)."
 _ROWS = "The row to each rank that wants it, once; a __syncwarp; then each rank's signal, with release."
 _TAKE = "Packet, then (if wanted) the signal by wait_until_ge_warp, then the copies; all lanes return the same."

@@ -228,7 +228,7 @@ _LARGE = "The softmax of logits of 1000 is finite, and exp(1000) is not: torch's
 _APART = "Far below the largest logit every probability is 0 in float32: the logits say who is the larger one."
 _COUNT = "Leave the choices of -1 out, and give every expert its place with minlength."
 _EVEN = "Experts times the sum of share * mean probability; the gradient goes through the probabilities."
-_NOBODY = "Where nobody chose anything every share is 0, and 0 / 0 is no number."
+_NOBODY = "Where no token chose anything every share is 0, and 0 / 0 is no number."
 _FULL = "Number each expert's choices in order; divide what a token keeps by its sum."
 
 _OF_TYPES = several(_some, *((5, 12, 4, dtype) for dtype in _TYPES))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ep_lib import reference
+from ep_lib import reference, viz
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.emulator.timeline import Timeline
@@ -90,6 +90,46 @@ def labels_that_come(rank: int, wants: Wants, mates: int) -> NDArray[np.uint64]:
     return labels
 
 
+def one_token_picture() -> Any:
+    """The paths of a token of rank 1 that three of the four ranks of another node need, in one level and in two."""
+    from matplotlib.patches import Circle, Rectangle  # here: a lesson without pictures does without matplotlib
+
+    from ep_lib.viz.style import EMPTY, INK, QUIET, ink_on
+
+    source, needed, partner, mates = 1, (4, 6, 7), 5, 4
+    ways = {
+        "one level: 3 rows cross": ([(source, to) for to in needed], []),
+        "two levels: 1 row crosses": ([(source, partner)], [(partner, to) for to in needed]),
+    }
+    at = {rank: (2.6 * (rank // mates), float(mates - 1 - rank % mates)) for rank in range(2 * mates)}
+    picture = viz.new_picture(viz.NARROW, 3.0)
+    for axes, (title, (crossing, handed_on)) in zip(picture.subplots(1, 2), ways.items(), strict=True):
+        for node in range(2):
+            left, bottom = 2.6 * node - 0.5, -0.5
+            axes.add_patch(Rectangle((left, bottom), 1.0, mates, facecolor=EMPTY, edgecolor=QUIET))
+            axes.text(left + 0.5, bottom - 0.4, f"node {node}", ha="center", fontsize=10)
+        for rank, (x, y) in at.items():
+            color = viz.rank_color(rank) if rank in (source, *needed) else "white"
+            axes.add_patch(Circle((x, y), 0.28, facecolor=color, edgecolor=QUIET, zorder=2))
+            axes.text(x, y, rank, ha="center", va="center", fontsize=10, color=ink_on(color), zorder=3)
+        for paths, width, bend in ((crossing, 2.5, 0.0), (handed_on, 1.2, 0.75)):
+            for begin, end in paths:
+                bent = f"arc3,rad={-bend if end > begin else bend}"
+                arrow = {"arrowstyle": "-|>", "linewidth": width, "color": INK, "connectionstyle": bent}
+                axes.annotate("", at[end], at[begin], arrowprops={**arrow, "shrinkA": 9, "shrinkB": 9})
+        axes.text(1.3, -0.9, "network", ha="center", fontsize=9, color=QUIET)
+        if handed_on:
+            axes.text(3.45, 1.35, "NVLink", fontsize=9, color=QUIET)
+        axes.set(xlim=(-0.7, 4.4), ylim=(-1.2, mates - 0.3), aspect="equal")
+        axes.set_axis_off()
+        axes.set_title(title, loc="left", fontsize=11)
+    picture.describe(
+        "A token of rank 1 that ranks 4, 6 and 7 of the other node need: in one level 3 rows cross the network; in two "
+        "levels 1 row crosses, to the partner, rank 5, which stores it to the three."
+    )
+    return picture
+
+
 class Exchange:
     """The arrays of one rank, and its kernels' structs. ``dispatched``: whether the arrays start as after a dispatch
     and the experts, or empty."""
@@ -167,6 +207,12 @@ def there_and_back(
     """A dispatch and a combine in two levels. Returns whether the rows and the sums are right."""
     exchange = Exchange(Memory(rank), wants, words, mates)
     return exchange.dispatch(kernels[0], 2), exchange.combine(kernels[1])
+
+
+def rows_through_nics(kernel: Kernel, wants: Wants, levels: int) -> int:
+    """How many rows a dispatch among two nodes of two ranks gives to NICs, counted on the virtual clock."""
+    clock = simulate(dispatch, 4, Fabric("srd", ranks_per_node=2), args=(kernel, wants, 2, 8, levels))
+    return sum(message.kind == "put_signal" for message in clock.messages)
 
 
 # ---- the library's hierarchical mode ---------------------------------------------------------------------------------

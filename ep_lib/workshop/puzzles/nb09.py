@@ -41,7 +41,7 @@ def _ranks(bench: Bench) -> None:
     wanted = [len({int(e) // 2 for e in row if e >= 0}) for row in choices]
     topk_idx, rows = bench.array("topk_idx", choices.ravel()), bench.array("rows", np.zeros(5, np.int32))
     bench.launch(1, 5, topk_idx, rows)
-    bench.expect("rows", wanted, "A rank that holds two of a token's experts gets its row once.")
+    bench.expect("rows", wanted, "A rank that holds two of a token's experts gets its row once; -1 is no expert.")
 
 
 def _sums(bench: Bench) -> None:

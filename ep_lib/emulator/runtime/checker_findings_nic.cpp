@@ -1,0 +1,299 @@
+// Conflicts with an operation of a NIC on at least one side.
+#include <utility>
+
+#include "checker.hpp"
+#include "checker_findings.hpp"
+#include "machine.hpp"
+#include "network.hpp"
+
+namespace epemu {
+
+// At least one side is an operation of a NIC.
+Checker::Verdict Checker::judge_nic(const Conflict& c) const {
+    Verdict v;
+    const Slot& slot = c.slot;
+    const Record* first = record_of(slot.id, slot.time);
+    const Record* second = c.t.owner ? nullptr : record_of(c.t.id, c.t.time);
+    v.from = slot.pc;
+    v.to = c.pc;
+    v.how = "between";
+    if (first && (slot.flags & kWrites)) return judge_nic_wrote(c, *first);
+    const bool knows_of_post = first && happens_before(first->poster_id, first->poster_time, c.t.clock);
+    if (first && !c.again && !knows_of_post && judge_early_post(*first, c.t.id, c.t.block, c.pc, slot.pc, &v)) return v;
+    if (first) {
+        if (judge_synchronisation(c, &v)) return v;
+        v.kind = "source reused";
+        v.what = "a quiet";
+        v.certainty = 22;
+        if (!c.again && !knows_of_post && c.t.owner && c.t.rank == first->poster.rank) {  // it was not ready yet
+            v.kind = "race";
+            v.remedy = "release/acquire (or a barrier) between the block that writes the source and the post";
+            v.how = "wait_post";
+            v.from = c.pc;
+            v.to = slot.pc;
+            return v;
+        }
+        if (second && second->poster.rank != first->poster.rank) {  // sent on before it came, or again while it leaves
+            v.kind = c.again ? kReused : "race";
+            v.remedy = c.again ? kCredit
+                       : first->kind == NetKind::kGet
+                           ? "wait (acquire) for a signal that the data has come, before the get"
+                           : "wait (acquire) for the data before it is sent on";
+            v.how = c.again ? "credit_late" : "wait";
+            v.from = c.pc;
+            v.to = slot.pc;
+        } else if (c.t.owner && c.t.rank != first->poster.rank) {  // another rank gets it, and its owner is too early
+            v.remedy = knows_of_post ? "quiet between the get and the signal that it is done" : kCredit;
+            v.to = knows_of_post ? signal_of(c.t.rank, &c.t, first->poster.rank, slot.pc) : slot.pc;
+            v.from = knows_of_post ? slot.pc : c.pc;
+            v.how = knows_of_post ? "between" : "credit_late";
+        } else {
+            v.remedy = first->signal && first->data
+                           ? "quiet before reuse of the source (or wait for a credit from its receiver)"
+                           : "quiet before reuse of the source";
+        }
+        return v;
+    }
+    if (c.flags & kWrites) return judge_nic_writes(c, *second);
+    const uint64_t writer = past_of(slot.id, slot.time).block;
+    if (judge_early_post(*second, slot.id, writer, slot.pc, c.pc, &v)) {
+        if (slot.flags & kAgain) {  // or changed again too early
+            v.certainty -= 6;
+            v.how = "around_two";
+        }
+        return v;
+    }
+    v.remedy = "release/acquire or a barrier before the post";
+    v.certainty = 20;
+    v.how = "wait_post";
+    return v;
+}
+
+// One thread posts data that another thread of its block writes.
+bool Checker::judge_early_post(const Record& post, uint32_t writer, uint64_t block, uint32_t write_pc, uint32_t post_pc,
+                               Verdict* v) const {
+    const Past& past = past_of(post.poster_id, post.poster_time);
+    if (block != past.block || writer == post.poster_id) return false;
+    const bool warp = writer / kWarpSize == post.poster_id / kWarpSize;
+    v->remedy = warp ? warp_barrier(past.dim.x * past.dim.y * past.dim.z) : kSyncthreads;
+    v->detail = "the post sends what another thread of the block writes, and no barrier comes between them";
+    v->certainty = warp ? 31 : 32;
+    v->what = warp ? "__syncwarp()" : "__syncthreads()";
+    v->how = "between";
+    v->from = write_pc;
+    v->to = post_pc;
+    return true;
+}
+
+// The poster has a quiet or a fence behind this put, but for another peer or queue pair, or useless to the signal.
+void Checker::judge_other_queue(const Record& put, Verdict* v) const {
+    const NetOrder* o = witness.ordered_since(put.poster_id, put.poster_time);
+    if (!o) return;
+    const char* name = o->quiet ? "quiet" : "fence";
+    const bool peer = o->target < 0 || o->target == put.target;
+    if (peer && (o->queue_pair < 0 || o->queue_pair == put.queue_pair)) {
+        v->detail = std::string("the ") + name + " between the two orders one queue pair, and the signal takes another";
+        v->remedy = "the signal on the queue pair of its data, or a quiet between the two";
+        v->what = "a quiet";
+        return;
+    }
+    v->detail =
+        std::string("the ") + name + " between the two is for " +
+        (peer ? "queue pair " + std::to_string(o->queue_pair) + ", and this put is on queue pair " +
+                    std::to_string(put.queue_pair)
+              : "rank " + std::to_string(o->target) + ", and this put goes to rank " + std::to_string(put.target));
+    v->remedy = std::string("a ") + name + " for the peer and the queue pair of the put, before the signal";
+    v->what = std::string("name the ") + (peer ? "queue pair" : "rank") + " of the put";
+    v->how = "at";
+    v->to = o->pc;
+}
+
+// A thread or another operation accesses memory that a NIC has written.
+Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first) const {
+    Verdict v;
+    const ThreadCheck& t = c.t;
+    const Record* second = t.owner ? nullptr : record_of(t.id, t.time);
+    const int reader_rank = second ? second->poster.rank : t.rank;
+    v.from = c.slot.pc;
+    v.to = c.pc;
+    if (judge_synchronisation(c, &v)) return v;
+    v.certainty = 22;
+    if (first.kind == NetKind::kGet) {
+        v.kind = "read before arrival";
+        v.remedy = "quiet before what a get brings is read";
+        v.what = "a quiet";
+        v.how = "between";
+        return v;
+    }
+    const bool after_post = happens_before(first.poster_id, first.poster_time, t.clock);
+    if (second && (c.flags & kWrites)) {
+        const bool same_line = c.pc == c.slot.pc && second->source == first.source;
+        v.certainty = 21;
+        if (second->number < first.number && second->source == first.source) std::swap(v.from, v.to);
+        if (second->source != first.source) {
+            v.remedy = "a place of its own for each sender, or credit before reuse";
+            v.how = "own";
+        } else if (same_line || (first.signal && second->signal)) {
+            v.kind = kReused;
+            v.remedy = kCredit;
+            v.how = "credit_put";
+        } else {
+            v.remedy = "quiet or fence between the operations";
+            v.what = "a quiet or fence";
+            v.how = "between";
+        }
+        return v;
+    }
+    if (!second && (c.flags & kWrites) && !(c.slot.flags & kAgain) && !after_post) {
+        v.remedy = "one writer for each place, or a wait: the NIC brings data where its owner writes too";
+        v.how = "own_wait";
+        return v;
+    }
+    if (second && second->source != first.source) {  // data that is forwarded
+        v.remedy = "wait (acquire) for the data before it is sent on";
+        v.how = "wait";
+        return v;
+    }
+    const bool acquired_any =
+        happens_before(first.poster_id, past_of(first.poster_id, first.poster_time).since, t.clock);
+    const ThreadCheck* reader = t.owner ? &t : nullptr;
+    if (after_post && !first.signal) {
+        v.kind = kOvertakes;
+        v.remedy = kQuiet;
+        v.certainty = 24;
+        v.what = "a quiet (or a fence)";
+        v.to = signal_of(reader_rank, reader, first.source, c.slot.pc);
+        v.how = "between";
+        judge_other_queue(first, &v);
+    } else if (after_post) {
+        v.kind = kOvertakes;
+        v.remedy = kEachSignal;
+        v.how = "wait";
+        v.certainty = 23;
+    } else if (c.slot.flags & kAgain) {
+        v.kind = kReused;
+        v.remedy = kCredit;
+        v.certainty = 21;
+        v.how = "credit_late";
+    } else if (judge_waiting_sibling(reader, t.time, c.pc, &v)) {
+        return v;
+    } else if (acquired_any && first.signal) {
+        v.kind = kOvertakes;
+        v.remedy = kEachSignal;
+        v.how = "wait";
+    } else if (acquired_any) {
+        v.kind = kOvertakes;
+        v.remedy = kDataFirst;
+        v.certainty = 23;
+        v.from = signal_of(reader_rank, reader, first.source, 0, &v.wait);
+        v.to = c.slot.pc;
+        v.how = "swap";
+        v.unsettled = {
+            true, past_of(first.poster_id, first.poster_time).block, first.poster_id, first.poster_time, t.block, c.pc};
+    } else {
+        v.remedy = kWaitFirst;
+        v.how = "wait";
+    }
+    return v;
+}
+
+// A NIC writes to memory that a thread has accessed.
+Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& second) const {
+    Verdict v;
+    const Slot& slot = c.slot;
+    v.from = slot.pc;
+    v.to = c.pc;
+    const Past& past = past_of(slot.id, slot.time);
+    const ThreadCheck* reader = running(slot.id, past.block);
+    const bool of_block = past.block == past_of(second.poster_id, second.poster_time).block;
+    if (second.kind == NetKind::kGet && of_block && reader && !(slot.flags & kWrites) &&
+        !happens_before(second.poster_id, second.poster_time, reader->clock) && slot.id != second.poster_id) {
+        const bool warp = second.poster_id / kWarpSize == slot.id / kWarpSize;
+        v.kind = "read before arrival";
+        v.remedy = "a barrier between the quiet of the thread that posts a get and the reads of others";
+        v.certainty = warp ? 31 : 32;
+        v.what = warp ? "__syncwarp() behind the quiet," : "__syncthreads() behind the quiet,";
+        v.how = "between";
+        v.from = c.pc;
+        v.to = slot.pc;
+        return v;
+    }
+    if (const ThreadCheck* sibling = sibling_ahead(c.t, reader)) {
+        const bool warp = sibling->id / kWarpSize == slot.id / kWarpSize;
+        const ThreadCheck* poster = running(second.poster_id, past_of(second.poster_id, second.poster_time).block);
+        v.remedy = warp ? kSyncwarpBeforeCredit : kSyncthreadsBeforeCredit;
+        v.detail = kCreditOfSibling;
+        v.certainty = warp ? 31 : 32;
+        v.what = warp ? "__syncwarp()" : "__syncthreads()";
+        v.how = "before_credit";
+        v.to = signal_of(second.poster.rank, poster, ids_of(slot.id).rank, 0);
+        return v;
+    }
+    v.certainty = 21;
+    if (slot.flags & kWrites) {
+        v.remedy = "credit before reuse, or a barrier of all ranks: the owner writes there too";
+        v.how = "own_wait";
+        std::swap(v.from, v.to);
+        return v;
+    }
+    if (second.kind == NetKind::kGet) {
+        v.kind = "read before arrival";
+        v.remedy = "quiet before what a get brings is read";
+        v.certainty = 22;
+        v.what = "a quiet";
+        v.how = "between";
+        v.from = c.pc;
+        v.to = slot.pc;
+        return v;
+    }
+    if (c.again) {
+        v.kind = kReused;
+        v.remedy = kCredit;
+        v.how = "credit";
+        const ThreadCheck* poster = running(second.poster_id, past_of(second.poster_id, second.poster_time).block);
+        if (poster) judge_old_credit(*poster, past.block, &v);
+        return v;
+    }
+    // Read before it was ever written: too early.
+    const int rank = ids_of(slot.id).rank;
+    const VectorClock& known = reader ? reader->clock : ranks_[rank].stream;
+    const bool acquired_any =
+        happens_before(second.poster_id, past_of(second.poster_id, second.poster_time).since, known);
+    v.certainty = 22;
+    v.to = slot.pc;
+    if (happens_before(second.poster_id, second.poster_time, known) && !second.signal) {
+        v.certainty = 24;
+        v.kind = kOvertakes;
+        v.remedy = kQuiet;
+        v.from = c.pc;
+        v.to = signal_of(rank, reader, second.source, c.pc);
+        v.what = "a quiet (or a fence)";
+        v.how = "between";
+        judge_other_queue(second, &v);
+    } else if (judge_waiting_sibling(reader, slot.time, slot.pc, &v)) {
+        return v;
+    } else if (acquired_any && second.signal) {
+        v.kind = kOvertakes;
+        v.remedy = kEachSignal;
+        v.how = "wait";
+    } else if (acquired_any) {
+        v.certainty = 23;
+        v.kind = kOvertakes;
+        v.remedy = kDataFirst;
+        v.from = signal_of(rank, reader, second.source, 0, &v.wait);
+        v.to = c.pc;
+        v.how = "swap";
+        v.unsettled = {true,
+                       past_of(second.poster_id, second.poster_time).block,
+                       second.poster_id,
+                       second.poster_time,
+                       past.block,
+                       slot.pc};
+    } else {
+        v.remedy = kWaitFirst;
+        v.how = "wait";
+    }
+    return v;
+}
+
+}  // namespace epemu
