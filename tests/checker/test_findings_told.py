@@ -168,7 +168,7 @@ PEERS = [
     Told("spins_on_a_plain_load", ("release where it is set", "in line {B}"), ("put_signal",)),
     Told(
         "exchange_without_credit",
-        ("wait for a credit", "line {A}", "line {B}"),
+        ("before line {A} of", "wait for a credit that the reader gives after line {B}"),
         ("give the credit",),
         kind="slot reused",
     ),
@@ -186,7 +186,7 @@ NICS = [
     Told("owner_writes_where_a_put_lands", ("line {A} and line {B}", "write the same place"), ("before the read",)),
     Told("two_puts_into_one_place", ("quiet or fence between line {A} and line {B}",), ("again",)),
     Told("put_of_what_others_write", ("__syncthreads() between line {A} and line {B}",)),
-    Told("slot_without_credit", ("credit", "line {A}", "line {B}"), kind="slot reused"),
+    Told("slot_without_credit", ("before line {A} of", "gives after line {B}"), kind="slot reused"),
     Told("signal_of_another_put", ("between line {A} and line {S}",), kind="signal overtakes data"),
     Told("relay_without_waiting", ("before it is sent on", "line {B}"), ranks=3),
     Told("get_then_put_of_one_word", ("quiet between line {A} and line {B}",), fabric="rc", kind="source reused"),
