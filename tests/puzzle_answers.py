@@ -215,7 +215,7 @@ WRONG: dict[str, dict[str, str]] = {
         "for (int v = 3 * lane; v < 3 * lane + 3 && v < vectors; ++v) ep::peer_ptr(row, peer)[v] = token[v];\n"
         "__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "lane l begins with",
         "for (int v = lane; v < vectors; v += 32) ep::peer_ptr(row, peer)[v] = token[v];\n"
-        "__syncwarp();\nep::signal_add(flag, 1, peer);": "told once",
+        "__syncwarp();\nep::signal_add(flag, 1, peer);": "gets one signal",
         "for (int i = lane; i < vectors; i += ep::kWarpSize) ep::peer_ptr(row, peer)[i] = token[i];\n"
         "if (lane == 0) ep::signal_add(flag, 1, peer);": "race",
         "for (int i = lane; i + 32 <= vectors; i += 32) ep::peer_ptr(row, peer)[i] = token[i];\n"

@@ -21,6 +21,13 @@ extern "C" __global__ void print_p2p(char* buffer) {
     }
 }
 
+// The same for the host, a thread a rank: found[peer] becomes 1 if loads and stores reach it, else 0.
+extern "C" __global__ void find_p2p(char* buffer, int* found) {
+    const int peer = threadIdx.x;
+    if (blockIdx.x != 0 || peer >= ep::num_ranks()) return;
+    found[peer] = nvshmemi_get_p2p_ptr(reinterpret_cast<uint64_t>(buffer), ep::rank(), peer) != 0;
+}
+
 namespace {
 
 // One warp: a put to warm up, then `puts` of them between two looks at the clock, with one quiet at the end or one

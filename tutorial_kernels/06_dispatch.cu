@@ -139,8 +139,8 @@ extern "C" __global__ void dispatch_counted(DispatchArgs args, Signals signals, 
 }
 
 // ---- Rung 2: exact slots --------------------------------------------------------------------------------------------
-// How many of my EARLIER tokens go to that rank? This number is a row's place among mine, and nobody needs to be asked
-// for it. With it the whole receive area is decided before the first byte moves: sorted by source, then by token, the
+// How many of my EARLIER tokens go to that rank? This number is a row's place among mine, and no counter is asked for
+// it. With it the whole receive area is decided before the first byte moves: sorted by source, then by token, the
 // same on every run. No atomics are left.
 //   send_index   [num_tokens, ranks]   from ep_get_dispatch_layout; -1: the token does not go there
 extern "C" __global__ void dispatch_exact(DispatchArgs args, Signals signals, uint32_t* finished_blocks, const int4* x,

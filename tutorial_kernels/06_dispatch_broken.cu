@@ -5,7 +5,7 @@
 
 using namespace ep;
 
-// Rung 2 with a place that is looked up and raised in two steps: two tokens may read the same number, and both then
+// Rung 1 with a place that is looked up and raised in two steps: two tokens may read the same number, and both then
 // write to the same row.
 //   next_of_mine  [ranks]   0 at the start
 extern "C" __global__ void dispatch_without_atomics(DispatchArgs args, Signals signals, uint32_t* finished_blocks,

@@ -26,6 +26,7 @@ _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `wai
 
 _OUTSIDE = re.compile(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array")
 _ASSERTED_AT = re.compile(r"\((/.+):(\d+)\)$")
+_POLLED = re.compile(r" on (.+? \(sees \d+\))")  # the first word of a polling loop: that of its condition
 _NO_SUCH_RANK = re.compile(r"of rank (-?\d+), and there is no such rank: ranks are 0 to \d+")
 _OUT_OF_REACH = "which loads and stores do not reach on this fabric"
 _ADVICE = {
@@ -210,8 +211,8 @@ def _from_timeout(error: PeerTimeout, text: str, seed: int, waiting: list[dict[s
 
 
 def say_who_waited(error: PeerTimeout, quiescence: str) -> None:
-    """Adds the polling threads and their places to a timeout, if it names only one of several, in place of the advice
-    to look for them. ``quiescence``: as for :func:`from_error`."""
+    """Adds the polling threads, their places and the words that they poll to a timeout, if it names only one of
+    several, in place of the advice to look for them. ``quiescence``: as for :func:`from_error`."""
     polling = [_waiter(entry) for entry in json.loads(quiescence or "[]") if entry["address"] is not None]
     if len(polling) < 2:
         return
@@ -220,7 +221,8 @@ def say_who_waited(error: PeerTimeout, quiescence: str) -> None:
         error.args = (said,)
     by_place: dict[str, list[str]] = {}
     for waiter in polling:
-        by_place.setdefault(f"{waiter.location.partition(' (in ')[0]}: {waiter.source}", []).append(str(waiter.thread))
+        where = f"{waiter.location.partition(' (in ')[0]}: {waiter.source}"
+        by_place.setdefault(where, []).append(" on ".join([str(waiter.thread), *_POLLED.findall(waiter.what)]))
     lines = [f"  at {place}\n    {_few(threads)}" for place, threads in by_place.items()]
     error.add_note("\n".join(["Who waited where:", *lines]))
 

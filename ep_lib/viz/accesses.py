@@ -12,6 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.errors import ArgumentError
+from ep_lib.viz.page import NARROW
 from ep_lib.viz.style import (
     EMPTY,
     INK,
@@ -26,12 +27,11 @@ from ep_lib.viz.style import (
     tidy,
 )
 
-_COLUMNS = 32  # words in a line
-_MOST_WORDS = 128  # of an array that are drawn
+_COLUMNS = 16  # words in a line
+_MOST_WORDS = 64  # of an array that are drawn
 _ROW = 0.5  # the height of a cell's value, of its writer and of its reader, in the width of a cell
 _LINE = 3 * _ROW + 0.4  # from one line of cells to the next
-_CELL_INCHES, _BESIDE_INCHES = 0.36, 4.2  # of a cell, of names and legend
-_WIDE_CELL_INCHES, _NAMES_INCHES = 0.26, 1.6  # of a full line, whose legend is below: no picture has to scroll
+_CELL_INCHES, _BESIDE_INCHES = 0.34, 4.2  # of a cell, of names and legend; a full line is NARROW, its legend below
 _TITLE_INCHES = 0.4  # with the margins above and below
 _VALUE_LETTERS = 5  # of a value, in a cell
 _NIC = -1
@@ -151,27 +151,23 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     lines = [-(-min(array.words, _MOST_WORDS) // _COLUMNS) for array in arrays]
     columns = min(_COLUMNS, max(array.words for array in arrays))
     wide = columns == _COLUMNS
-    cell, beside = (_WIDE_CELL_INCHES, _NAMES_INCHES) if wide else (_CELL_INCHES, _BESIDE_INCHES)
-    high = max(1.75, (0.9 if wide else 0.6) + cell * _LINE * sum(lines))
-    drawn = cell if wide else (high - _TITLE_INCHES) / (_LINE * sum(lines))  # cells take the height that there is
-    figure = new_picture(beside + drawn * columns, high)
+    high = max(1.75, (1.1 if wide else 0.6) + _CELL_INCHES * _LINE * sum(lines))
+    cell = (high - _TITLE_INCHES) / (_LINE * sum(lines))  # cells take the height that there is
+    figure = new_picture(NARROW if wide else _BESIDE_INCHES + cell * columns, high)
     axes = figure.add_subplot()
     top, ticks = 0.0, []
     for array, row, height in zip(arrays, words, lines, strict=True):
-        ticks.append((top + 1.5 * _ROW, f"{array.name} of rank {array.rank}"))
+        shown = f"\n{_MOST_WORDS} of {array.words} words" if array.words > _MOST_WORDS else ""
+        ticks.append((top + 1.5 * _ROW, f"{array.name} of rank {array.rank}{shown}"))
         for number, word in enumerate(row[:_MOST_WORDS]):
             value = _in_letters(array.values[number]) if array.values else ""
             x, y = number % _COLUMNS, top + number // _COLUMNS * _LINE
-            size = min(7, (88 if word.written else 100) * cell / max(1, len(value)))  # bold letters are wider
+            size = min(7, (88 if word.written else 100) * _CELL_INCHES / max(1, len(value)))  # bold letters are wider
             weight, ink = ("bold", INK) if word.written else ("normal", QUIET)
             axes.text(x + 0.5, y + _ROW / 2, value, ha="center", va="center", fontsize=size, color=ink, weight=weight)
             _users(axes, x, y, word, with_blocks)
-        if array.words > _MOST_WORDS:
-            text = f"... {array.words} words"
-            last_line = top + (height - 1) * _LINE + 1.5 * _ROW
-            axes.text(columns + 0.1, last_line, text, fontsize=7, color=QUIET, va="center")
         top += height * _LINE
-    axes.set_xlim(-0.1, columns + (2.5 if any(array.words > _MOST_WORDS for array in arrays) else 0.1))
+    axes.set_xlim(-0.1, columns + 0.1)
     axes.set_ylim(top - _LINE + 3 * _ROW + 0.1, -0.1)
     axes.set_aspect("equal")
     axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=9)
@@ -181,12 +177,18 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     axes.spines[:].set_visible(False)
     handles = [Patch(color=rank_color(rank), label=f"rank {rank}") for rank in sorted({who.rank for who in everybody})]
     words_said = ["top: the value at the end", "middle: who wrote it", "bottom: who read it"]
-    words_said.append("1.3: block 1, thread 3" if with_blocks else "t0: thread 0")
-    if any(atomic for row in words for word in row for atomic in (*word.written.values(), *word.read.values())):
+    users = [users for row in words for word in row for users in (word.written, word.read)]
+    if any(len(each) == 1 for each in users):
+        words_said.append("1.3: block 1, thread 3" if with_blocks else "t0: thread 0")
+    if any(atomic for each in users if len(each) == 1 for atomic in each.values()):
         words_said.append("+ atomically")
+    if any(len(each) > 1 for each in users):
+        words_said.append("8x: by 8 threads")
+    if any(len({who.rank for who in each}) > 1 for each in users):
+        words_said.append("striped: of several ranks")
     handles += [Patch(facecolor="none", edgecolor="none", label=text) for text in words_said]
     if wide:
-        legend_below(figure, handles, columns=4)
+        legend_below(figure, handles)
     else:
         legend_beside(axes, handles, fontsize=8)
     describe(figure, title, *describe_accesses(accesses, arrays).split("\n"))
@@ -206,7 +208,16 @@ def _users(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> Non
         text = _label(last, users[last], with_blocks) if len(users) == 1 else f"{len(users)}x"
         ink = INK if several else ink_on(color)
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5} if several else None
-        axes.text(x + 0.5, at + _ROW / 2, text, ha="center", va="center", fontsize=7, color=ink, bbox=box)
+        axes.text(
+            x + 0.5,
+            at + _ROW / 2,
+            text,
+            ha="center",
+            va="center",
+            fontsize=min(7, 96 * _CELL_INCHES / len(text)),
+            color=ink,
+            bbox=box,
+        )
     axes.add_patch(Rectangle((x + 0.04, y), 0.92, 3 * _ROW - 0.02, fill=False, edgecolor="#BBBBBB", linewidth=0.7))
 
 

@@ -27,7 +27,7 @@ from ep_lib.viz.style import (
     draws,
     ink_on,
     legend_below,
-    legend_beside,
+    legend_outside,
     new_picture,
     place,
     short_number,
@@ -46,12 +46,11 @@ SPAN_WORDS = {"wait": "waits", "copy": "copies", "post": "posts to the NIC"}
 MESSAGE_COLORS = {"put": "#56B4E9", "put_signal": "#009E73", "get": "#CC79A7", "add": "#D55E00"}
 MESSAGE_WORDS = {"put": "put", "put_signal": "put with signal", "get": "get", "add": "atomic add (a signal)"}
 _LETTERS_AN_INCH = 12.0
-_LANE_INCHES = 8.0  # about what margins and legend leave of the picture's width
+_LANE_INCHES = 5.0  # about what margins leave of the width of a picture
 _BINS = 400
-_WIDTH = 11.0
 _MOST_BLOCK_LANES = 16  # with more than these, every rank gets one lane
 _MOST_WARP_ROWS = 4  # if a block has more warps, they share a row
-_MOST_MESSAGE_ROWS = 8  # if more are in flight at once, they are counted
+_MOST_MESSAGE_ROWS = 12  # if more are in flight at once, they are counted
 _MOST_ARROWS = 40
 _BETWEEN_RANKS = 0.25
 
@@ -115,8 +114,10 @@ def run_timeline(
     if lanes not in ("auto", "block", "rank"):
         raise ArgumentError(f"lanes is {lanes!r}; it must be 'auto', 'block' or 'rank'")
     piece = _piece(run, lanes, begin_us, end_us, {})
-    figure, axes = place(axes, _WIDTH, 1.5 + 0.36 * piece.height)
-    legend_beside(axes, _draw_piece(figure, axes, piece, title, rest, clock))
+    is_alone = axes is None
+    figure, axes = place(axes, NARROW, 1.5 + 0.32 * piece.height)
+    handles = _draw_piece(figure, axes, piece, title, rest, clock)
+    legend_outside(figure, axes, handles, below=is_alone)
     return figure
 
 
@@ -162,13 +163,16 @@ def timelines_compared(
     rank: int | None = None,
     blocks: Mapping[int, str] | None = None,
     messages: int | None = None,
+    lanes: str = "block",
+    rest: str | None = None,
 ) -> Figure:
     """``runs`` by their titles, one below the other on one axis of virtual time that begins with the first message, or
-    with the first kernel where none is sent.
+    where there is none with the first kernel.
 
     ``rank``: the only one that is shown, and whose messages count; None: all. ``blocks``: names of the blocks that are
     shown; None: all. ``messages``: the axis ends when so many messages of the slowest run have arrived; None: with the
-    slowest run. Raises ArgumentError where some runs have messages and others none, or a run has no events.
+    slowest run. ``lanes``, ``rest``: those of :func:`run_timeline`. Raises ArgumentError where some runs have
+    messages and others none, or a run has no events.
     """
     shown = [
         replace(
@@ -189,13 +193,13 @@ def timelines_compared(
         arrivals = (sorted(until(run, m.delivered_ns) for m in run.messages)[:messages] for run in shown)
         last = max(times[-1] for times in arrivals) / 1000
     end = last + 0.02 * (last - begin)
-    pieces = [_piece(run, "block", begin, end, blocks or {}) for run in shown]
+    pieces = [_piece(run, lanes, begin, end, blocks or {}) for run in shown]
     heights = [1.0 + 0.3 * piece.height for piece in pieces]
     picture = new_picture(NARROW, 0.6 + sum(heights))
     panels = picture.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0]
     legend: dict[Any, Patch | Line2D] = {}
     for axes, (title, run), piece in zip(panels, runs.items(), pieces, strict=True):
-        legend |= {handle.get_label(): handle for handle in _draw_piece(picture, axes, piece, title)}
+        legend |= {handle.get_label(): handle for handle in _draw_piece(picture, axes, piece, title, rest)}
         axes.set_title(f"kernels take {run.kernel_us:.1f} µs", loc="right", fontsize=9, color=QUIET)
     legend_below(picture, list(legend.values()))
     return picture
@@ -350,7 +354,13 @@ def _handles(rows: Sequence[Lane], ground: str, rest: str) -> list[Patch | Line2
     ]
     if sent:
         handles.append(
-            Line2D([], [], color=QUIET, linewidth=0.9, label="before: queues; after: until the\nsender knows")
+            Line2D(
+                [],
+                [],
+                color=QUIET,
+                linewidth=0.9,
+                label="before the bar: queued; after\nit: the sender cannot know yet",
+            )
         )
     if any(row.label == "network" and not row.packed for row in rows):
         handles.append(Patch(color=MESSAGE_COLORS["put"], label="messages on their way"))

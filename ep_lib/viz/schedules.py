@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.page import NARROW, RANK_COLORS
-from ep_lib.viz.style import describe, draws, ink_on, legend_below, legend_beside, place, rank_color, tidy
+from ep_lib.viz.style import describe, draws, ink_on, legend_outside, place, rank_color, tidy
 
 RIGHT = "right"
 """Drawn first and in green; everything else is a way to go wrong."""
@@ -42,7 +42,8 @@ def interleavings(
     def color(number: int) -> str:
         return rank_color(number) if names is None else to_hex(str(0.92 - 0.7 * number / max(most, 1)))
 
-    figure, axes = place(axes, 9.0, 1.2 + 0.32 * len(rows))
+    is_alone = axes is None
+    figure, axes = place(axes, NARROW, 1.6 + 0.32 * len(rows))
     axes.imshow(
         np.array([[to_rgb(color(int(rank))) for rank in row] for row in rows]),
         aspect="auto",
@@ -57,7 +58,8 @@ def interleavings(
     axes.spines[:].set_visible(False)
     ranks = sorted({int(rank) for row in rows for rank in row})
     labels = {rank: names[rank] if names else f"rank {rank}" for rank in ranks}
-    legend_beside(axes, [Patch(facecolor=color(rank), label=label) for rank, label in labels.items()])
+    handles = [Patch(facecolor=color(rank), label=label) for rank, label in labels.items()]
+    legend_outside(figure, axes, handles, below=is_alone)
     told = (
         f"{run}: {', '.join(f'{int((row == rank).sum())} {label}' for rank, label in labels.items())}"
         for run, row in zip(runs, rows, strict=True)
@@ -74,7 +76,7 @@ def outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | None = Non
         raise ArgumentError("outcomes needs at least one program, and numbers of runs >= 0")
     kinds = list(dict.fromkeys([RIGHT, *(kind for row in counts.values() for kind in row)]))
     kinds = [kind for kind in kinds if any(row.get(kind, 0) for row in counts.values())]
-    palette = iter([color for color in ("#D55E00", "#E69F00", *RANK_COLORS) if color != _RIGHT_COLOR])
+    palette = iter([color for color in ("#D55E00", "#8A8A8A", *RANK_COLORS) if color != _RIGHT_COLOR])
     colors = {kind: _RIGHT_COLOR if kind == RIGHT else next(palette) for kind in kinds}
     is_alone = axes is None
     figure, axes = place(axes, NARROW, 1.5 + 0.42 * len(counts))
@@ -94,10 +96,7 @@ def outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | None = Non
     axes.set_xlim(0, most)
     axes.set_xlabel("runs, one seed each")
     tidy(axes, title=title or "What came of it")
-    if is_alone:
-        legend_below(figure)
-    else:
-        legend_beside(axes)
+    legend_outside(figure, axes, below=is_alone)
     told = (
         f"{name}, {', '.join(f'{number} {kind}' for kind, number in row.items() if number)}"
         for name, row in counts.items()

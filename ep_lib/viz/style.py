@@ -182,6 +182,14 @@ def legend_below(picture: Figure, handles: Sequence[Artist] | None = None, *, co
     picture.legend(loc="outside lower center", frameon=False, **look)
 
 
+def legend_outside(figure: Figure, axes: Axes, handles: Sequence[Artist] | None = None, *, below: bool) -> None:
+    """The legend of a picture with one panel: below it, which needs no width, or beside ``axes`` among others."""
+    if below:
+        legend_below(figure, handles)
+    else:
+        legend_beside(axes, handles)
+
+
 def headline(picture: Figure, title: str | None) -> None:
     """A title above all panels of a picture."""
     if title:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.errors import ArgumentError
+from ep_lib.viz.page import NARROW
 from ep_lib.viz.style import (
     INK,
     QUIET,
@@ -97,7 +98,7 @@ def load_per_expert(
     experts = values.size
     if ranks is not None and (ranks < 1 or experts % ranks):
         raise ArgumentError(f"{experts} experts cannot be divided evenly over {ranks} ranks")
-    figure, axes = place(axes, max(7.0, 1.5 + 0.35 * experts), 3.2)
+    figure, axes = place(axes, max(NARROW, 1.5 + 0.35 * experts), 3.2)
     owner = np.arange(experts) * (ranks or 1) // experts
     bars = axes.bar(range(experts), values, width=0.82, edgecolor="white", linewidth=0.5)
     for bar, rank in zip(bars, owner, strict=True):

@@ -21,7 +21,7 @@ GREEN, ORANGE, RED, BLUE = "#009E73", "#E69F00", "#D55E00", "#0072B2"
 
 @dataclass(frozen=True)
 class Note:
-    """A short coloured box: a headline, and text in which line breaks count."""
+    """A short coloured box: a headline, and text in which line breaks count, and `code` unless it is an error."""
 
     headline: str
     text: str = ""
@@ -36,7 +36,10 @@ class Note:
         if self.color == RED:
             style += f"; padding-left:2em; text-indent:-2em; {CODE}"
         lines = self.text.split("\n") if self.text else []
-        body = Markup().join(Markup('<div style="{}">{}</div>').format(style, line) for line in lines)
+        shown = [
+            Markup().join(_code_in(line)) if self.color != RED and line.count("`") % 2 == 0 else line for line in lines
+        ]
+        body = Markup().join(Markup('<div style="{}">{}</div>').format(style, line) for line in shown)
         box = _BOX.format(color=self.color)
         return Markup('<div style="{}"><b>{}</b>{}</div>').format(box, self.headline, body)
 
@@ -90,11 +93,17 @@ def prose_as_html(text: str) -> Markup:
 
 
 def _words_as_html(text: str) -> Markup:
-    parts = escape(" ".join(text.split())).split("`")  # every second one is code
+    parts = _code_in(" ".join(text.split()))
     for number in range(0, len(parts), 2):
         strong = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", str(parts[number]))
         parts[number] = Markup(re.sub(r"\*([^*]+)\*", r"<i>\1</i>", strong))
-    return Markup().join(Markup("<code>{}</code>").format(each) if n % 2 else each for n, each in enumerate(parts))
+    return Markup().join(parts)
+
+
+def _code_in(text: str) -> list[Markup]:
+    """The parts of a text: every second one is code."""
+    parts = text.split("`")
+    return [Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts)]
 
 
 def highlight(code: str, language: str) -> Markup:

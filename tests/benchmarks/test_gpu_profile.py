@@ -34,6 +34,8 @@ def test_what_is_recorded_is_drawn(tmp_path: Path) -> None:
     }
     assert all(0 <= span.begin_ns <= span.end_ns <= run.end_ns for span in run.spans)
     assert "rank 1 waits" in repr(viz.run_timeline(run))
+    of_rank_0 = recorded_dispatch(file, 0)
+    assert {span.rank for span in of_rank_0.spans} == {0} and len(of_rank_0.spans) == len(run.spans) // 2
 
 
 def test_the_clock_begins_with_the_same_kernel() -> None:

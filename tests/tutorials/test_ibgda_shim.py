@@ -205,21 +205,24 @@ def test_ranks_that_disagree(spmd: Spmd) -> None:
 
 
 # ---- the debugging kernels -------------------------------------------------------------------------------------------
-def debugged(rank: Rank) -> int:
+def debugged(rank: Rank, p2p: bool) -> int:
     remote, local = rank.symmetric(4096, np.uint8), rank.symmetric(4096, np.uint8, fill=rank.rank + 1)
     totals = rank.to_device(np.zeros(2, np.int64))
     ibgda.init_efa_device_state(rank, num_channels=16, num_devices=2)
     kernel("print_ibgda_state").launch(rank, 1, 32)
     kernel("print_p2p").launch(rank, 1, 32, remote)
+    found = rank.to_device(np.full(3, -1, np.int32))
+    kernel("find_p2p").launch(rank, 1, 3, remote, found)
     kernel("benchmark_put").launch(rank, 1, 32, remote, local, 4096, 1 - rank.rank, 1000, totals)
     rank.barrier()
     assert set(rank.to_host(remote).tolist()) == {2 - rank.rank}
+    assert rank.to_host(found).tolist() == [*(int(p2p or peer == rank.rank) for peer in range(2)), -1]
     return int(rank.to_host(totals)[0])
 
 
 @pytest.mark.parametrize(("fabric", "way"), [(None, "P2P"), ("srd", "RDMA")])
 def test_the_debugging_kernels(fabric: str | None, way: str, capfd: pytest.CaptureFixture[str]) -> None:
-    cycles = spawn(debugged, ranks=2, backend="emulator", fabric=fabric)
+    cycles = spawn(debugged, ranks=2, backend="emulator", fabric=fabric, args=(way == "P2P",))
     assert all(cycle > 1000 for cycle in cycles)
     said = capfd.readouterr().out
     for rank in range(2):

@@ -147,7 +147,7 @@ def test_a_lane_a_block_and_one_for_the_network() -> None:
     axes = figure.axes[0]
     assert axes.get_xlabel() == "virtual time (µs)"
     assert axes.get_xlim() == (0, make_run().end_ns / 1000)
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend[:5] == ["waits", "copies", "posts to the NIC", "anything else in a kernel", "on its way: put"]
     assert [t.get_text() for t in axes.texts].count("wait for a credit") == 4, "a bar that has room says what it is"
 
@@ -202,10 +202,14 @@ def test_runs_are_compared_by_one_rank_and_its_named_blocks() -> None:
             viz.timelines_compared(runs, rank=rank, messages=messages)
 
 
-def test_runs_without_a_message_are_compared_by_their_kernels() -> None:
-    runs = {name: dataclasses.replace(make_run(rounds=n), messages=()) for name, n in (("slow", 3), ("quick", 2))}
-    above, below = viz.timelines_compared(runs).axes
-    assert above.get_xlim() == below.get_xlim() and "kernels take" in above.get_title("right")
+def test_runs_without_messages_are_compared_from_their_first_kernel_on() -> None:
+    runs = {str(rounds): dataclasses.replace(make_run(rounds=rounds), messages=()) for rounds in (2, 3)}
+    picture = viz.timelines_compared(runs, rank=1, lanes="rank", rest="adds up")
+    begin = min(span.begin_ns for run in runs.values() for span in run.spans if span.rank == 1) / 1000
+    for axes in picture.axes:
+        assert len(axes.get_yticklabels()) == 1
+        assert axes.get_xlim() == (max(0.0, begin - 1), pytest.approx(1.02 * axes.get_xlim()[1], rel=0.02))
+    assert "adds up" in [text.get_text() for text in picture.legends[0].get_texts()]
     with pytest.raises(ArgumentError, match="or kernels only"):
         viz.timelines_compared({**runs, "other": make_run()})
 

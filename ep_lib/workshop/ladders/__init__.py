@@ -155,10 +155,10 @@ class Table:
 
     def cells(self) -> list[tuple[str, ...]]:
         """The table's lines as texts, the headings first."""
-        lines: list[tuple[str, ...]] = [("rung", "kernel", "right?", "time", "against the first", "what is new")]
+        lines: list[tuple[str, ...]] = [("rung", "kernel", "right?", "time", "times as fast", "what is new")]
         for row in self.rows:
             time = "-" if row.microseconds is None else f"{row.microseconds:,.2f} us"
-            times = "-" if row.times_faster is None else f"{row.times_faster:.2f} x as fast"
+            times = "-" if row.times_faster is None else f"{row.times_faster:.2f}"
             lines.append((str(row.number), row.kernel, "yes" if row.right else "NO", time, times, row.idea))
         return lines
 
@@ -168,7 +168,7 @@ class Table:
     def __repr__(self) -> str:
         cells = self.cells()
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        right_aligned = {0, 3}
+        right_aligned = {0, 3, 4}
         lines = [
             "  ".join(
                 text.rjust(width) if at in right_aligned else text.ljust(width)
@@ -180,12 +180,12 @@ class Table:
         return "\n".join([f"{self.file} on {self.place}", self.what, *lines, *under, *self.problems()])
 
     def _repr_html_(self) -> Markup:
-        cell = "text-align:left; padding:0.15em 0.7em"
+        cell = "text-align:left; padding:0.15em 0.35em"
 
         def line(texts: Sequence[str], tag: str) -> Markup:
             one = Markup(f'<{tag} style="{{}}">{{}}</{tag}>')
             looks = [cell + _colour(text) for text in texts]
-            looks[-1] += "; min-width:14em"  # else a narrow page has a column of single words
+            looks[-1] += "; min-width:8em"  # else a narrow page has a column of single words
             return Markup("<tr>{}</tr>").format(Markup().join(map(one.format, looks, texts)))
 
         head, *rows = self.cells()

@@ -9,18 +9,36 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import ep_lib
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
 from ep_lib.emulator.timeline import Span, Timeline
+from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 from ep_lib.workshop.ladders import Memory, load
 from ep_lib.workshop.ladders.exchange import FULL, RANKS, SMALL, Exchange, Shape, combined
+from ep_lib.workshop.lessons import packed
+from ep_lib.workshop.notebook import find
 
 PROFILED = Shape(ranks=2, top_k=2, tokens=128)  # of benchmarks/gpu_profile.py
 _HARDWARE = "h100-cx7"
+_LAYOUT = "moe/common/layout.cu"
 
-__all__ = ["FULL", "PROFILED", "RANKS", "SMALL", "combine", "combine_runs", "combined", "dispatch", "dispatch_orders"]
+__all__ = [
+    "FULL",
+    "PROFILED",
+    "RANKS",
+    "SMALL",
+    "combine",
+    "combine_runs",
+    "combined",
+    "count_rows",
+    "dispatch",
+    "dispatch_orders",
+]
 
 
 def dispatch(rank: Rank, name: str, shape: Shape = SMALL) -> dict[str, Any]:
@@ -32,6 +50,29 @@ def dispatch(rank: Rank, name: str, shape: Shape = SMALL) -> dict[str, Any]:
     exchange.read_rows()
     rank.barrier()
     return exchange.received()
+
+
+def count_rows(
+    rank: Rank, topk_idx: Sequence[NDArray[Any]], num_experts: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The layout kernel on this rank's tokens, ``topk_idx[rank]``: their send indices, [tokens, ranks], and how many
+    rows go to each rank."""
+    idx, per_rank = topk_idx[rank.rank].astype(np.int32), num_experts // rank.world_size
+    send_index = rank.empty((len(idx), rank.world_size), np.int32)
+    rank_counts, expert_counts = rank.empty(rank.world_size, np.int32), rank.empty(num_experts, np.int32)
+    args = packed(_LAYOUT, "LayoutArgs", num_tokens=len(idx), top_k=idx.shape[1], experts_per_rank=per_rank)
+    Kernel.from_file(find(f"ep_lib/{_LAYOUT}"), "ep_get_dispatch_layout").launch(
+        rank,
+        rank.world_size,
+        64,
+        args,
+        rank.to_device(idx),
+        send_index,
+        rank_counts,
+        expert_counts,
+        shared_bytes=4 * (32 + per_rank),  # an int for each warp that a block may have, and for each expert of a rank
+    )
+    return rank.to_host(send_index), rank.to_host(rank_counts)
 
 
 def combine(rank: Rank, name: str, shape: Shape = SMALL) -> Any:
@@ -73,14 +114,15 @@ def _profiled(rank: Rank) -> None:
     Exchange(Memory(rank), load("06").path, PROFILED).dispatch("dispatch")
 
 
-def recorded_dispatch(file: Path) -> Timeline:
-    """A file of benchmarks/gpu_profile.py as a timeline, whose nanoseconds are those of the GPUs."""
-    marks = json.loads(file.read_text(encoding="utf-8"))["marks"]
+def recorded_dispatch(file: Path, rank: int | None = None) -> Timeline:
+    """A file of benchmarks/gpu_profile.py as a timeline, whose nanoseconds are those of the GPUs. ``rank``: the only
+    one of it; None: all."""
+    marks = [mark for mark in json.loads(file.read_text(encoding="utf-8"))["marks"] if rank in (None, mark[0])]
     by_warp = sorted(marks, key=lambda mark: mark[:3])  # and in the order of time
     spans = [span for _, of_warp in groupby(by_warp, key=lambda mark: mark[:3]) for span in _spans(list(of_warp))]
-    for (rank, block), of_block in groupby(by_warp, key=lambda mark: mark[:2]):
+    for (of_rank, block), of_block in groupby(by_warp, key=lambda mark: mark[:2]):
         times = [mark[4] for mark in of_block]
-        spans.append(Span(rank, block, None, "kernel", "dispatch", min(times), max(times)))
+        spans.append(Span(of_rank, block, None, "kernel", "dispatch", min(times), max(times)))
     hardware = find_hardware(_HARDWARE)  # of the model beside it
     end = max(span.end_ns for span in spans)
     return Timeline([], hardware, Fabric(), PROFILED.ranks, tuple(spans), (), (), end)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from ep_lib.errors import EpError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.spawn import spawn
 from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER, RING
 from ep_lib.workshop.lessons import of_the_tutorial
+from ep_lib.workshop.notebook import find
 
 BLOCKS = 3  # producers, the proxy, and the proxy's second thread
 
@@ -69,6 +74,26 @@ def send(
     rank.synchronize()
     rank.barrier()
     return bool(np.array_equal(rank.to_host(inbox), rows_of((me - 1) % ranks, count, words)))
+
+
+def outcomes(kernel: Kernel, seeds: Iterable[int], **options: Any) -> Counter[str]:
+    """How often :func:`send` went right or brought wrong data between two ranks, and in which errors it ended."""
+    happened: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            right = spawn(lambda rank: send(rank, kernel, **options), 2, "emulator", fabric="rc", seed=seed)
+            happened["right" if all(right) else "wrong data"] += 1
+        except EpError as error:
+            happened[type(error).__name__] += 1
+    return happened
+
+
+def noted(ahead: int, seed: int) -> tuple[Any, Any]:
+    """Rank 0's :func:`traced` of 12 commands through 4 slots, with one interleaving."""
+    kernel = Kernel.from_file(find("tutorial_kernels/04_ring_and_proxy_traced.cu"), "ring_traced")
+    notes = spawn(lambda rank: traced(rank, kernel, 12, 4, ahead), 2, "emulator", fabric="rc", seed=seed)
+    first: tuple[Any, Any] = notes[0]
+    return first
 
 
 def traced(rank: Rank, kernel: Kernel, count: int, slots: int, ahead: int) -> tuple[Any, Any]:

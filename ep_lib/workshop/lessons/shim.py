@@ -1,11 +1,9 @@
-"""Notebook 03: messages from rank to rank through the shim's kernels, one counter, and the output of a command."""
+"""Notebook 03: messages from rank to rank through the shim's kernels, and one counter."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 
 BYTES, MESSAGES, CHANNELS, CHUNK = 200, 5, 2, 2
-_INTERRUPTED = 130  # the exit status of a command after Ctrl-C
 ADDITIONS = 20  # of count(): two ranks, two blocks each, five times
 
 
@@ -98,12 +95,3 @@ def damage(seeds: Iterable[int], *kernels: Kernel, most: int = 6) -> dict[str, A
         if not results[rank].all() and len(found) < most:
             found[f"seed {seed}, rank {rank}"] = np.where(share == 0, 0, np.where(share == 1, 2, 1))
     return found
-
-
-def printed(main: Callable[[list[str]], int], *words: str) -> str:
-    """The output of a command in a terminal; ``main``: the command line's (ep_lib.cli)."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
-        if main(list(words)) == _INTERRUPTED:
-            raise KeyboardInterrupt
-    return said.getvalue()

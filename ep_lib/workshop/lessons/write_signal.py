@@ -30,22 +30,23 @@ def two_ways() -> viz.Picture:
         viz.Event(0, 0, 3, "compute", "kernel"),
         viz.Event(0, 3, 4.5, "CPU: notice, launch", "CPU"),
         viz.Event(0, 4.5, 6, "move data", "copy", to=1),
-        viz.Event(1, 0, 6, "wait"),
+        viz.Event(1, 0, 6, "wait", "waits"),
         viz.Event(1, 6, 7.5, "CPU: notice, launch", "CPU"),
         viz.Event(1, 7.5, 10.5, "compute", "kernel"),
     ]
     gpu = [
         viz.Event(0, 0, 2.7, "compute", "kernel"),
-        viz.Event(0, 2.7, 3.9, "move data", "store, signal", to=1),
-        viz.Event(1, 0, 3.9, "wait", "the kernel polls its signal"),
-        viz.Event(1, 3.9, 6.9, "compute", "kernel"),
+        viz.Event(0, 2.7, 4.2, "move data", "store, signal", to=1),
+        viz.Event(1, 0, 4.2, "wait", "the kernel polls its signal"),
+        viz.Event(1, 4.2, 7.2, "compute", "kernel"),
     ]
-    picture = viz.new_picture(9, 4.6)
+    picture = viz.new_picture(viz.NARROW, 4.6)
     titles = "CPU-initiated: rank 1 needs what rank 0 computed", "GPU-initiated: the same work"
     kinds = ["compute", "move data", "CPU: notice, launch"]
     for axes, events, title in zip(picture.subplots(2, 1, sharex=True), (cpu, gpu), titles, strict=True):
         viz.timeline(events, kinds=kinds, title=title, axes=axes)
         axes.set(xlim=(0, 10.8), xticks=[], xlabel="")
+        axes.get_legend().remove()  # the bars have names
     picture.axes[1].set_xlabel("time (a sketch, not measured)")
     return picture
 

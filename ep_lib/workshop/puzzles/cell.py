@@ -74,15 +74,17 @@ def _fold(head: str, body: Markup) -> Markup:
 
 @dataclass(frozen=True)
 class Answer:
-    """An attempt in a notebook: the verdict, the cost of a right one, and the picture of its accesses."""
+    """An attempt in a notebook: the verdict, the cost of a right one and how many are solved, and the picture of its
+    accesses."""
 
     puzzle: Puzzle
     verdict: Verdict
     score: str = ""
+    solved: str = ""
 
     @property
     def note(self) -> Note:
-        text = "\n".join(part for part in (self.verdict.text, self.score) if part)
+        text = "\n".join(part for part in (self.verdict.text, self.score, self.solved) if part)
         if self.verdict.kind == "wrong" and self.verdict.main is not None:
             text += "\nTo see it happen, step by step: workshop.watch()"
         return Note(f"{self.puzzle.number}: {self.verdict.headline}", text, _COLORS[self.verdict.kind])
@@ -123,10 +125,17 @@ def answer(number: str, lines: str) -> Answer:
     global _last
     puzzle = puzzles.find(number)
     verdict = puzzle.attempt(lines)
-    _last = Answer(puzzle, verdict, _score(puzzle, lines) if verdict.kind == "right" else "")
+    _last = Answer(puzzle, verdict)
     if verdict.kind == "right":
         progress.put(progress.PUZZLES, puzzle.number, lines)
+        _last = Answer(puzzle, verdict, _score(puzzle, lines), _solved())
     return _last
+
+
+def _solved() -> str:
+    every = [puzzle.number for notebook in puzzles.notebooks() for puzzle in puzzles.puzzles_of(notebook)]
+    kept = progress.all_of(progress.PUZZLES)
+    return f"Solved: {sum(number in kept for number in every)} of {len(every)} puzzles."
 
 
 def _score(puzzle: Puzzle, lines: str) -> str:

@@ -135,7 +135,7 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard) {
 """,
         main=_two_numbers,
         hints=(
-            "The kernel `greet` above does the same with one number: look at its lines 1 and 2.",
+            "The kernel `greet` of notebook 00 does the same with one number: look at its lines 1 and 2.",
             "`ep::signal_add(flag, 1, peer)` adds 1 to the **peer's** flag; it finds the peer's copy by itself. Once "
             "the peer sees that, it reads. What must have happened before?",
             "Two stores through `ep::peer_ptr(box, peer)`, to `[0]` and `[1]`, and `ep::signal_add(flag, 1, peer);` as "
@@ -148,8 +148,8 @@ ep::signal_add(flag, 1, peer);
 """,
         discussion="""
 Data, then signal. The signal is a **release**: it promises that all that this thread wrote before it can be seen by
-whoever sees the new value. With the signal first, nothing would be promised, whatever values come out of a run. So the
-checker does not look at the values alone. One signal is enough for both stores.
+every thread that sees the new value. With the signal first, nothing would be promised, whatever values come out of a
+run. So the checker does not look at the values alone. One signal is enough for both stores.
 """,
         seeds=12,
         flows=(
@@ -184,7 +184,7 @@ extern "C" __global__ void puzzle(uint32_t* counter) {
 """,
         main=_a_count,
         hints=(
-            "The kernel `take_a_number` above adds to such a counter.",
+            "The kernel `take_a_number` of notebook 00 adds to such a counter.",
             "`+= 1` is a load, an addition and a store. What if another thread loads between your load and your store? "
             "You need one operation that nothing can come between.",
             "`ep::atom_add_relaxed_sys_u32(address, 1);` where the address is that of the counter of rank 0.",

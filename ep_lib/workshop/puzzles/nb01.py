@@ -121,7 +121,7 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard) {
 """,
         main=_a_warp_writes,
         hints=(
-            "Compare the kernel of rung 3 with the broken one below it, which the prediction was about.",
+            "Rung 3 of notebook 01 has two kernels: one is right, one is not. What differs?",
             "A release covers what *its own thread* wrote before. What can make 31 other lanes' stores come before it?",
             "A store by every lane, `__syncwarp();`, and `if (lane == 0) ep::signal_add(...);`",
         ),
@@ -178,8 +178,8 @@ extern "C" __global__ void receive(int* slots, uint64_t* arrived, uint64_t* cred
 """,
         main=_two_slots,
         hints=(
-            "The table above has the condition: `credits >= r + 1 - n`, here with n = 2. `ep::wait_until_ge(signal, "
-            "expected, info)` waits, and says whether it came.",
+            "The table of rung 5 in notebook 01 has the condition: `credits >= r + 1 - n`, here with n = 2. "
+            "`ep::wait_until_ge(signal, expected, info)` waits, and says whether it came.",
             "`round` is **unsigned**. What is `round + 1 - 2` for round 0? Not -1. So the first rounds must not "
             "wait at all.",
             "`if (round >= ... && !ep::wait_until_ge(credits, round - ..., {ep::kPhaseCredit, peer, -1})) return;`",

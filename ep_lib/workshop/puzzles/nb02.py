@@ -177,6 +177,7 @@ nixlAtomicAdd<LEVEL>(1, {remote, 1, 0});
 No address in sight: the views hold both sides, and the kernel says only *which entry*, *how much* and *when*. That is
 what the host's work was for. Data, then signal, as always.
 """,
+        picture=("data", "bell"),
         requires=_CALLS,
     ),
     Puzzle(
@@ -203,6 +204,7 @@ A put at WARP level is a promise of the caller: all 32 lanes are there, with the
 the addition is posted by one of them, after the work of all. Inside of `if (lane == 0)` such a put waits for 31 lanes
 that never come, on a GPU for ever.
 """,
+        picture=("data", "bell"),
         requires=_CALLS,
         flows=(
             Flow("data", "writes", "another", "All 32 lanes have to share the put: call it at WARP level.", threads=2),

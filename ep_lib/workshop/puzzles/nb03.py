@@ -83,7 +83,7 @@ extern "C" __global__ void puzzle(uint64_t* inbox, uint64_t* outbox, uint32_t* a
 """,
         main=_one_message,
         hints=(
-            "`put_message` above has the put and the quiet; the add is in the table of the five functions.",
+            "`put_message` of notebook 03 has the put and the quiet; the add is in the table of the five functions.",
             "Which of the three must the whole warp call, and which only one lane? What must have happened before the "
             "peer may see the counter?",
             "`nvshmemi_ibgda_put_nbi_warp(to, from, 256, peer, qp, lane, 0);`, then lane 0 alone: "
@@ -98,6 +98,7 @@ if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);
 Put, quiet, signal. Without the quiet it would be right on InfiniBand, as long as its packets take one path. The add
 by all lanes would count 32 messages.
 """,
+        picture=("inbox", "arrived"),
         fabric="srd",
         flows=SENT_TO_INBOX,
     ),
@@ -162,7 +163,7 @@ extern "C" __global__ void puzzle(uint64_t* inbox, uint64_t* outbox, uint64_t* s
 """,
         main=_four_signals,
         hints=(
-            "`send_with_signals` above.",
+            "`send_with_signals` of notebook 03.",
             "`ep::net_put_signal_nbi(to, from, bytes, signal, value, peer)` is one operation. Whose signal is the last "
             "argument but two, if all messages share it?",
             "`for (int i = 0; i < 4; ++i) ep::net_put_signal_nbi(inbox + 8 * i, ..., 64, signals + i, 1, peer);`",
@@ -175,6 +176,7 @@ for (int i = 0; i < 4; ++i)
 A signal speaks for its own data and for nothing else, so each message has one, and the receiver waits for each
 before it reads. The quiet at the end is for the outbox, not for the receiver.
 """,
+        picture=("inbox", "signals"),
         fabric="srd",
         flows=SENT_TO_INBOX,
         forbids={r"quiet|fence|wait": "No wait between the messages: neither a quiet nor another wait is needed."},
@@ -200,7 +202,7 @@ extern "C" __global__ void puzzle(uint32_t* counters) {
         hints=(
             "`nvshmemi_ibgda_amo_nonfetch_add(to, value, pe, qp)` adds, wherever the counter lies.",
             "Rank 0 adds by its GPU, rank 1 through its NIC. What may a NIC lose?",
-            "The line of `count_together` above, with another first argument: a counter for each kind of writer.",
+            "`count_together` of notebook 03, with another first argument: each kind of writer has a counter.",
         ),
         solution="nvshmemi_ibgda_amo_nonfetch_add(counters + me, 1, target, qp);",
         discussion="""

@@ -77,7 +77,7 @@ extern "C" __global__ void puzzle(uint64_t* slot, uint64_t* number, uint64_t* ta
 """,
         main=_publish,
         hints=(
-            "The mailbox above: look at the two lines that follow its wait.",
+            "The mailbox of notebook 04: look at the two lines that follow its wait.",
             "The proxy may read the moment it sees the number. What must be there by then, and which kind of store "
             "makes sure that it is?",
             "Two plain stores into `slot`, and then `ep::st_release_sys_u64(number, ...);`",
@@ -122,7 +122,7 @@ extern "C" __global__ void puzzle(uint64_t* slots, uint64_t* numbers, uint64_t* 
 """,
         main=_room,
         hints=(
-            "`wait_for_room` above waits for the same thing.",
+            "`wait_for_room` of notebook 04 waits for the same thing.",
             "Which command lies in the slot that *n* wants, and what is `taken` once that one has been taken? Counts "
             "are unsigned: what is 2 - 4?",
             "`while (ep::ld_acquire_sys_u64(taken) + 4 < ...) continue;`: an addition on the left needs no "
@@ -165,7 +165,7 @@ extern "C" __global__ void puzzle(uint64_t* head, uint64_t* slots, uint64_t* num
 """,
         main=_numbers,
         hints=(
-            "`push` above, without its wait.",
+            "`push` of notebook 04, without its wait.",
             "No two threads may get the same number, in whatever order they run: one operation must read `*head` and "
             "add to it.",
             "`const uint64_t number = ep::atom_add_relaxed_gpu_u64(head, 1);`, then the slot, then its number by "
@@ -203,7 +203,7 @@ def puzzle(number, taken, most):
 ''',
         main=_batch,
         hints=(
-            "`take_batches` above has the same loop, in C++.",
+            "`take_batches` of notebook 04 has the same loop, in C++.",
             "Command `taken + n` lies in slot `(taken + n) % slots`. What does that slot say when it is there? And "
             "when a command of the round before still lies in it?",
             "`while n < most and number[(taken + n) % slots] == ...:` and below it `n += 1`.",

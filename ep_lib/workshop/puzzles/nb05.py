@@ -85,7 +85,7 @@ extern "C" __global__ void puzzle(uint64_t* inbox, uint64_t* outbox, uint64_t* a
 """,
         main=_counted,
         hints=(
-            "`exchange_unbounded` above does this for every peer.",
+            "`exchange_unbounded` of notebook 05 does this for every peer.",
             "Two operations, data and then signal, arrive in any order on this network (srd). Which single operation "
             "promises that its signal comes after its data? And how long is a row?",
             "`ep::net_put_signal_nbi(inbox, outbox, bytes, arrived, value, peer, 0, ep::NetSignal::kSet);`",
@@ -137,8 +137,9 @@ case: the receiver waits for chunk 0 of everybody, and learns from its header th
         number="05.3",
         title="How many slots can you afford?",
         task="""
-In Python: a rank may register `budget` bytes. How many slots can each of its rings have? Use the formula above: an
-inbox and a staging area, a ring for each rank, a header of 16 bytes in each slot. One or two lines.
+In Python: a rank may register `budget` bytes. How many slots can each of its rings have? There is a ring
+for each rank, once in the inbox and once in the staging area, and each slot has a header of 16 bytes beside its rows.
+One or two lines.
 """,
         template='''
 def puzzle(budget, ranks, slot_rows, row_bytes):
@@ -148,14 +149,14 @@ def puzzle(budget, ranks, slot_rows, row_bytes):
 ''',
         main=_budget,
         hints=(
-            "The formula stands under **A ring of slots**.",
+            "The formula stands under **A ring of slots** in notebook 05.",
             "Solve it for the number of slots. Half a slot is none.",
             "`slots = budget // (2 * ranks * (16 + ...))`",
         ),
         solution="slots = budget // (2 * ranks * (16 + slot_rows * row_bytes))",
         discussion="""
-100 MB on 8 ranks are 108 slots of four rows for each ring, many times more than the picture below needs: from four
-slots on, more of them bring little. That is the use of the formula: you choose the memory, and measure what it costs.
+100 MB on 8 ranks are 108 slots of four rows for each ring, many times more than are needed: notebook 05 measures
+that from four slots on, more of them bring little. You choose the memory, and measure what it costs.
 """,
         ranks=0,
     ),
@@ -193,7 +194,7 @@ extern "C" __global__ void puzzle(unsigned* slot, unsigned* staging, uint64_t* a
 """,
         main=_credit,
         hints=(
-            "`receive_one_by_one` above, behind the copy; `empty_slot` ends with one of the two lines.",
+            "`receive_one_by_one` of notebook 05, behind the copy; `empty_slot` ends with one of the two lines.",
             "Lane 0 may be done while lane 17 still reads. When may the slot be overwritten?",
             "`__syncwarp();` and then `if (lane == 0) ep::net_atomic_add_u64_nbi(..., 1, peer);`",
         ),

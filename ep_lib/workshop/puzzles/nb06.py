@@ -50,7 +50,7 @@ def _a_warp_copies(bench: Bench) -> None:
     bench.launch(1, 32, row, token, _VECTORS, flag, heard)
     bench.expect("heard", np.arange(4 * _VECTORS) + 1000 * (1 - bench.me), "This is the other rank's token.")
     bench.rank.barrier()
-    bench.expect("flag", 1, "The peer is told once.")
+    bench.expect("flag", 1, "The peer gets one signal.")
 
 
 PUZZLES = (
@@ -73,7 +73,7 @@ extern "C" __global__ void puzzle(int* rows, uint32_t* next_row) {
 """,
         main=_a_row_each,
         hints=(
-            "Rung 0 above, dispatch_atomics, does this for every token and rank.",
+            "Rung 0 of notebook 06, dispatch_atomics, does this for every token and rank.",
             "`ep::atom_add_relaxed_sys_u32(address, 1)` adds 1 and returns what was there before: a number that no "
             "other thread gets. Which rank's counter must it be, if both ranks write to rank 0?",
             "`row = ep::atom_add_relaxed_sys_u32(ep::peer_ptr(next_row, to), 1);`, then `ep::peer_ptr(rows, ...)[...]`",
@@ -83,7 +83,7 @@ const uint32_t row = ep::atom_add_relaxed_sys_u32(ep::peer_ptr(next_row, to), 1)
 ep::peer_ptr(rows, to)[row] = mine;
 """,
         discussion="""
-The atomic hands out numbers, each of them once, whoever comes. It is right, and no thread waits for another. But for
+The atomic hands out numbers, each of them once. It is right, and no thread waits for another. But for
 every row a question crosses the link and an answer comes back before the row may leave, and the order of the rows
 is that of the questions: another one on every run. Both are reasons to **count first**.
 """,
@@ -106,7 +106,7 @@ def puzzle(counts):
 """,
         main=_counts_first,
         hints=(
-            "Write the table of the notebook's four ranks on paper, one column: 3, 1, 0, 2. Where does each begin?",
+            "Write one column on paper, of four sources: 3, 1, 0, 2. Where does each begin?",
             "`np.cumsum(counts, axis=...)` adds up along an axis, with the number itself (inclusive). You need the sum "
             "of those **before** it (exclusive).",
             "The inclusive sum over the sources, less the counts themselves.",
@@ -161,8 +161,8 @@ there is to it: three prefix sums, one inside the other.
         title="A warp copies a row",
         task="""
 `token` has `vectors` vectors of 16 bytes. The 32 lanes copy it into the `row` of the **peer**, so that lanes beside
-each other write vectors beside each other; `vectors` need not be a multiple of 32. Then the peer is told, **once**,
-by its `flag`: `ep::signal_add(flag, 1, peer)`. Three lines.
+each other write vectors beside each other; `vectors` need not be a multiple of 32. Then the peer gets **one**
+signal: `ep::signal_add(flag, 1, peer)`. Three lines.
 """,
         template="""
 #include <ep/signal.cuh>
@@ -194,6 +194,7 @@ such. One thread alone would have one store of 16 bytes under way where the warp
 it is notebook 01's rule. In a dispatch the signal waits for **all** rows, and comes once per rank and not once per
 row.
 """,
+        picture=("row", "flag"),
         flows=(
             Flow(
                 "row",

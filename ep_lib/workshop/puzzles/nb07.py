@@ -9,7 +9,7 @@ import numpy as np
 from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _RANKS, _TOKENS, _TOP_K, _EXPERTS_PER_RANK = 4, 8, 3, 2
-_GROUPS, _GROUP_WORDS = 3, 64
+_GROUPS, _GROUP_WORDS = 3, 32
 
 
 def _order_counts(bench: Bench) -> None:
@@ -176,17 +176,13 @@ extern "C" __global__ void puzzle(int* rows, uint64_t* arrived, int* heard) {
     const int me = ep::rank(), owner = 1 - me, lane = ep::lane_id();
     for (int group = 0; group < 3; ++group) {
         if (blockIdx.x == 0) {
-            for (int i = 64 * group + lane; i < 64 * (group + 1); i += ep::kWarpSize) {
-                ep::peer_ptr(rows, owner)[i] = 1000 * me + i;
-            }
+            ep::peer_ptr(rows, owner)[32 * group + lane] = 1000 * me + 32 * group + lane;
             // YOUR LINES
         } else {
             if (!ep::wait_until_ge_warp(arrived + group, 1, {ep::kPhaseCombine, owner, group})) {
                 return;
             }
-            for (int i = 64 * group + lane; i < 64 * (group + 1); i += ep::kWarpSize) {
-                heard[i] = rows[i];
-            }
+            heard[32 * group + lane] = rows[32 * group + lane];
         }
     }
 }
@@ -207,6 +203,7 @@ A flag per group, and not one counter for all: the owner of a token waits for th
 and for no others. So the first sums are done while the last experts have not begun. What it costs is a release per
 group: it waits until the group's stores have arrived, so groups should not be too small.
 """,
+        picture=("rows", "arrived"),
         forbids={
             r"signal_add|atom|red_add": "The entry is to be set to 1, whatever it held: an addition makes a 2 of the 1 "
             "that a launch before this one has left there."

@@ -179,7 +179,7 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard, int roun
 """,
         main=_rounds,
         hints=(
-            "Rung 7 above does the same with whole inboxes.",
+            "Rung 7 of notebook 08 does the same with whole inboxes.",
             "When you are in round 2, the peer has sent its round 1: what has it read by then?",
             "`const int at = ...;` with a value that is 0, 1, 0, 1, ...",
         ),

@@ -113,7 +113,7 @@ def puzzle(topk_ranks, mine, ranks_per_node):
         solution="rows = sum(len(set(ranks // ranks_per_node) - {mine}) for ranks in topk_ranks)",
         discussion="""
 Pairs of token and node, without one's own. With one level it would be pairs of token and rank, `set(ranks)`, of other
-nodes: that is what rung 0 sends.
+nodes: that is what rung 0 of notebook 10 sends.
 """,
         ranks=0,
     ),
