@@ -48,7 +48,7 @@ INSTALL := "$(PY)" .ci/install.py --constraint "$(PINS)" \
 # them. Some packages carry files that are no Python of this version: pip says nothing of them either.
 BYTECODE = sh -c '"$(PY)" -m compileall -qq -j 0 ep_lib "$(VENV)/lib" || true'
 # Wrong answers that the grader is tested with stay as people write them.
-CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks -path tests/grader_answers -prune -o \
+CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks extras -path tests/grader_answers -prune -o \
 	\( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print
 
 # A stamp a set of packages, remade when what should be installed changes. The first one holds the path of the checkout:
@@ -114,8 +114,8 @@ quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types
 
 nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the checker on every fabric, thousands of random inputs, 50 rounds of each fault, every notebook in a browser, the emulator by clang++ (about an hour)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -m extended
-	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/*/test_,$(addsuffix .py,right_kernels pcie pcie_checked \
-		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
+	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/*/test_,$(addsuffix .py,right_kernels pcie \
+		hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
 		grader_answers bounce_buffer weak_memory others_kernels notebooks puzzles))
 
 prove: $(TEST_INSTALLED)  ## every schedule of every kernel in its smallest shape, on every fabric and memory, and a mistake in each (at most an hour)

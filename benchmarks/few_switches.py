@@ -10,29 +10,22 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 import ep_lib
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from wrong_variants import direct_variants, hierarchical_variants, low_latency_variants, pcie_variants, variants
+from wrong_variants import variants
+from wrong_variants.programs import OF_MODES, Wrong
 
-GROUPS = ("small", "direct", "low_latency", "pcie", "hierarchical")
-
-
-class Wrong(NamedTuple):
-    """A program with a mistake. ``use``: makes the library's kernels those with the mistake."""
-
-    name: str
-    main: Callable[..., Any]
-    ranks: int
-    fabric: Any
-    args: tuple[Any, ...]
-    use: Callable[[pytest.MonkeyPatch], None] = lambda _: None
+SMALL = [
+    Wrong(each.name, variants.run, 2, each.fabric, (number, each.blocks))
+    for number, each in enumerate(variants.VARIANTS, len(variants.functions()))
+]
+GROUPS = {"small": SMALL, **OF_MODES}
 
 
 class Counts(NamedTuple):
@@ -54,33 +47,6 @@ class Counts(NamedTuple):
             f"{number} findings: {len(self.switches)} with a reduced schedule, {few}; {alone} by a seed alone. The "
             f"checks took {longer}."
         )
-
-
-def wrong(group: str) -> Iterator[Wrong]:
-    """The programs of a group."""
-
-    def used(module: Any, number: int) -> Callable[[pytest.MonkeyPatch], None]:
-        return lambda patch: module.use_variant(patch, number)
-
-    if group == "small":
-        right = len(variants.functions())
-        for number, small in enumerate(variants.VARIANTS):
-            yield Wrong(small.name, variants.run, 2, small.fabric, (right + number, small.blocks))
-    elif group == "direct":
-        for number, one in enumerate(direct_variants.VARIANTS):
-            yield Wrong(one.name, direct_variants.main, 3, None, (one.kernel,), used(direct_variants, number))
-    elif group == "low_latency":
-        for number, one in enumerate(low_latency_variants.VARIANTS):
-            many = (3, 1) if one.kernel == "dispatch" else (1, 3)
-            use = used(low_latency_variants, number)
-            yield Wrong(one.name, low_latency_variants.main, 3, None, (*many, one.alone), use)
-    elif group == "pcie":
-        for number, far in enumerate(pcie_variants.VARIANTS):
-            yield Wrong(far.name, pcie_variants.main, 3, far.fabric, (far.tokens,), used(pcie_variants, number))
-    else:
-        for number, nodes in enumerate(hierarchical_variants.VARIANTS):
-            fabric, use = hierarchical_variants.fabric(nodes.fabric), used(hierarchical_variants, number)
-            yield Wrong(nodes.name, hierarchical_variants.main, 4, fabric, (nodes.tokens,), use)
 
 
 def count(program: Wrong, seeds: int, counts: Counts) -> str:
@@ -116,7 +82,7 @@ def main() -> int:
     all_of_them = Counts([], [], [])
     for group in [args.only] if args.only else GROUPS:
         counts = Counts([], [], [])
-        for program in wrong(group):
+        for program in GROUPS[group]:
             said = count(program, args.seeds, counts)
             print(f"{group}: {program.name} ({program.fabric or 'p2p'}): {said or 'not found'}", flush=True)
         print(f"{group}: {counts}\n", flush=True)

@@ -1,17 +1,15 @@
-"""More mistakes than one line of a right kernel: kind, remedy and place of each, within a few schedules."""
+"""What a finding says of values, copies, masks and shuffles, and of accesses that the checker does not see."""
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import re
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from support import TESTS
 
 import ep_lib
 from ep_lib import Kernel, Rank
@@ -19,136 +17,27 @@ from ep_lib.jit import diagnostics, toolkit, unseen
 from ep_lib.jit.unseen import Unseen
 from ep_lib.runtime.differences import describe_difference
 
-FILE = TESTS / "wrong_variants" / "more.cu"
-SEEDS = 8
-
-
-class Mistake(NamedTuple):
-    """``place`` may have two lines of the kernel in it, named by their comments."""
-
-    kernel: str
-    fabric: str
-    kind: str
-    remedy: str
-    place: str = ""
-    comments: tuple[str, ...] = ()
-    ranks: int = 2
-    blocks: int = 1
-
-
-BETWEEN = "put {} between line {} and line {} of"
-CREDIT = "between the read and its credit, which comes after it"
-MISTAKES = [
-    Mistake("credit_before_the_others_read", "p2p", "race", f"missing __syncthreads {CREDIT}"),
-    Mistake(
-        "lanes_fill_while_lane_0_posts", "srd", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// fill", "// post")
-    ),
-    Mistake(
-        "lanes_fill_while_lane_0_posts", "rc", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// fill", "// post")
-    ),
-    Mistake(
-        "lanes_read_while_lane_0_waits", "srd", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// wait", "// read")
-    ),
-    Mistake(
-        "lanes_read_while_lane_0_waits", "rc", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// wait", "// read")
-    ),
-    Mistake(
-        "blocks_count_without_fence",
-        "p2p",
-        "race",
-        "release/acquire",
-        "store the signal with release in line {}",
-        ("// signal",),
-        blocks=2,
-    ),
-    Mistake(
-        "barrier_in_loops_of_different_length",
-        "p2p",
-        "divergent barrier",
-        "one barrier",
-        "instead of line {} and line {}",
-        ("// inner", "// outer"),
-    ),
-    Mistake(
-        "get_is_not_complete_when_the_owner_hears",
-        "srd",
-        "source reused",
-        "quiet between the get",
-        BETWEEN,
-        ("a quiet", "// get", "// done"),
-    ),
-    Mistake("all_wait_before_they_signal", "p2p", "deadlock", "signal first", ranks=3),
-    Mistake("floats_in_any_order", "p2p", "values differ", "add in a fixed order (floating-point atomics do not)"),
-    Mistake("all_senders_into_one_slot", "srd", "race", "a place of its own for each sender", ranks=3),
-    Mistake("sent_on_before_it_came", "rc", "race", "before it is sent on", "before line {}", ("// post",), ranks=3),
-    Mistake("last_word_as_signal", "srd", "race", "a signal of its own"),
-    Mistake("last_word_as_signal", "rc", "race", "a signal of its own"),
-    Mistake("vector_from_an_odd_place", "p2p", "misaligned", "multiple of 16", "in line {} of", ("// read",)),
-    Mistake("put_to_a_rank_too_far", "rc", "out of bounds", "a rank that there is", "in line {} of", ("// post",)),
-    Mistake("put_beyond_the_array", "rc", "out of bounds", "bounds", "in line {} of", ("// post",)),
-]
-
-
-def main(rank: Rank, name: str, blocks: int) -> Any:
-    data, flag = rank.symmetric(1024, np.int32), rank.symmetric(16, np.uint64)
-    out, sums = rank.to_device(np.zeros(256, np.int32)), rank.to_device(np.zeros(64, np.float32))
-    Kernel.from_file(FILE, name).launch(rank, blocks, 64, data, flag, out, sums, 64)
-    return rank.to_host(out).copy(), rank.to_host(sums).copy()
-
-
-def number_of(kernel: str, comment: str) -> str:
-    """The line of this kernel that ends with this comment; other words stay as they are."""
-    if not comment.startswith("// "):
-        return comment
-    text = FILE.read_text()
-    return str(text[: text.index(comment, text.index(f"KERNEL({kernel})"))].count("\n") + 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{m.kernel}-{m.fabric}" for m in MISTAKES])
-def test_it_is_called_by_its_name(mistake: Mistake) -> None:
-    args = (mistake.kernel, mistake.blocks)
-    report = ep_lib.check(main, mistake.ranks, mistake.fabric, SEEDS, args, timeout=30)
-    finding = report.findings[0]
-    assert finding.kind == mistake.kind and mistake.remedy in finding.remedy, str(report)
-    assert mistake.place.format(*(number_of(mistake.kernel, c) for c in mistake.comments)) in finding.place, str(report)
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-def test_a_story_of_many_switches_takes_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a finding needs all of its switches, that is not told by one run for each."""
-    reduced: list[Any] = []
-    reduce = ep_lib.runtime.reduce.reduce_schedule
-    monkeypatch.setattr(
-        ep_lib.runtime.reduce, "reduce_schedule", lambda *given: (reduced.append(given), reduce(*given))[1]
-    )
-    ep_lib.check(main, 3, "rc", SEEDS, ("sent_on_before_it_came", 1))
-    program, finding, most = reduced[0]
-    assert most == SEEDS
-    runs: list[Any] = []
-    try_next = ep_lib.runtime.search.Search.try_next
-    monkeypatch.setattr(
-        ep_lib.runtime.search.Search, "try_next", lambda *given: (runs.append(given), try_next(*given))[1]
-    )
-    schedule = " ".join(f"{decision}:1" for decision in range(64))
-    shown_by_none = dataclasses.replace(finding, kind="of no run", schedule=schedule, first=None)
-    assert reduce(program, shown_by_none, most).schedule == schedule and len(runs) == SEEDS + 2 * 7
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fabric", ["rc", "srd"])
-def test_a_right_kernel_that_looks_like_one_without_credits(fabric: str) -> None:
-    report = ep_lib.check(main, 2, fabric, 50, ("each_other_is_the_credit", 1))
-    assert report.ok, str(report)
+FLOATS = """
+__global__ void in_any_order(float* sum, int* fill) {
+    atomicAdd(sum, 1.0f / (1 + threadIdx.x));
+    fill[threadIdx.x / 32] = threadIdx.x;
+}
+"""
 
 
 def test_values_that_differ_are_named() -> None:
-    report = ep_lib.check(main, 2, "p2p", SEEDS, ("floats_in_any_order", 1))
-    assert ", item 1, 1 of 64 elements, by rounding only (at most" in report.findings[0].message, str(report)
-    report = ep_lib.check(main, 2, "srd", SEEDS, ("lanes_fill_while_lane_0_posts", 1))
-    [differ] = (f for f in report.findings if f.kind == "values differ")
-    assert "item 0" in differ.message and "rounding" not in differ.message and "a race" in differ.remedy
+    kernel = Kernel.from_source(FLOATS, "in_any_order")
+
+    def main(rank: Rank, which: int) -> list[Any]:
+        arrays = [rank.to_device(np.zeros(64, dtype)) for dtype in (np.float32, np.int32)]
+        kernel.launch(rank, 1, 64, *arrays)
+        return [0, rank.to_host(arrays[which]).copy()]
+
+    [differ] = (f for f in ep_lib.check(main, 1, seeds=8, args=(0,)).findings if f.kind == "values differ")
+    assert ", item 1, 1 of 64 elements, by rounding only (at most" in differ.message
+    assert "add in a fixed order (floating-point atomics do not)" in differ.remedy
+    [differ] = (f for f in ep_lib.check(main, 1, seeds=8, args=(1,)).findings if f.kind == "values differ")
+    assert "item 1" in differ.message and "rounding" not in differ.message and "a race" in differ.remedy
 
 
 @pytest.mark.parametrize(
@@ -292,27 +181,29 @@ extern "C" __global__ void k(uint64_t* x, Big* big, Two* two, const volatile uin
 """
 
 
-def noted_by_gxx(source: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int | None, bool]:
-    """The lines of the accesses of which a note says that they are not watched, and whether each is a write."""
+def noted_by_gxx(source: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Unseen]]:
+    """What a note names: instructions of the machine, and accesses of which it says that they are not watched."""
     monkeypatch.setenv("EP_LIB_CXX", "g++")
-    told: list[Unseen] = []
+    told: list[Any] = []
     note = diagnostics.unseen_note
-
-    def listed(*args: Any, **options: Any) -> str:
-        told.extend(args[2])
-        return note(*args, **options)
-
-    monkeypatch.setattr(diagnostics, "unseen_note", listed)
+    monkeypatch.setattr(
+        diagnostics, "unseen_note", lambda *args, **more: (told.extend(args[1:3]), note(*args, **more))[1]
+    )
     (said,) = Kernel.from_source(f"{source}// {folder}", "k", filename="unseen.cu").compile().unwatched
     assert re.search(says, said)
-    return {each.line: each.is_write for each in told}
+    return told
+
+
+def lines_noted(source: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int | None, bool]:
+    """The lines of these accesses, and whether each is a write."""
+    return {each.line: each.is_write for each in noted_by_gxx(source, says, folder, monkeypatch)[1]}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="clang++'s sanitizer leaves out other accesses")
 def test_calls_that_move_structs_unseen_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     says = r"^unseen.cu:\d+: `take` is passed a struct here straight from"
     lines = enumerate(WITH_CALLS.splitlines(), 1)
-    assert noted_by_gxx(WITH_CALLS, says, tmp_path, monkeypatch) == {
+    assert lines_noted(WITH_CALLS, says, tmp_path, monkeypatch) == {
         n: " new (" in line for n, line in lines if "// unseen" in line
     }
 
@@ -427,7 +318,7 @@ def test_accesses_of_what_looks_like_a_variable_of_ones_own(
 ) -> None:
     source, says = UNSEEN_PLACES[how]
     lines = enumerate(source.splitlines(), 1)
-    assert noted_by_gxx(source, says, tmp_path, monkeypatch) == {
+    assert lines_noted(source, says, tmp_path, monkeypatch) == {
         n: "a write" in line for n, line in lines if "// unseen" in line
     }
 
@@ -465,17 +356,7 @@ extern "C" __global__ void k(long long* x, unsigned a, unsigned b, unsigned c) {
 def test_instructions_of_the_machine_are_noted_however_they_came(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("EP_LIB_CXX", "g++")
-    told: list[Unseen] = []
-    note = diagnostics.unseen_note
-
-    def listed(*args: Any, **options: Any) -> str:
-        told.extend(args[1])
-        return note(*args, **options)
-
-    monkeypatch.setattr(diagnostics, "unseen_note", listed)
-    (said,) = Kernel.from_source(f"{MACHINES}// {tmp_path}", "k", filename="machines.cu").compile().unwatched
-    assert re.search(r"__builtin_ia32_.* GPUs do not have it, and the race checker does not", said)
+    told, _ = noted_by_gxx(MACHINES, r"__builtin_ia32_.* GPUs do not have it, and the race", tmp_path, monkeypatch)
     of = {each.name: each.function for each in told if each.kind == "machine"}
     assert of.pop("asm") == "k" and of.pop("__builtin_ia32_fxsave64") == "k"
     assert "store" in of.pop("__builtin_ia32_movntq") and any("maskmov" in each for each in of)

@@ -54,6 +54,8 @@ CASES = [
     Case("nic_and_gpu_add", "staged atomic", "one kind of writer", "srd"),
     Case("nics_add", fabric="rc"),
     Case("nics_add", fabric="srd"),
+    Case("each_other_is_the_credit", fabric="rc"),
+    Case("each_other_is_the_credit", fabric="srd"),
     Case("half_of_a_flag", "width", "one width"),
     Case("nic_adds_to_half", "width", "one width", "rc"),
     Case("tma_rows"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any, NamedTuple
 
@@ -160,13 +161,14 @@ PEERS = [
         lines=False,
     ),
     Told("credit_before_the_read", ("give the credit (line {S}", "after the read (line {B}"), kind="slot reused"),
+    Told("credit_before_the_others_read", ("missing __syncthreads between the read and its credit", "after it")),
     Told("one_credit_too_many", ("in line {wait} of", "for one credit more", "line {A}"), kind="slot reused"),
     Told("lane_signals_before_its_warp_writes", ("give it after line {A}", "with __syncwarp() between them")),
     Told("two_ranks_own_one_place", ("a place of its own for each writer", "line {A}")),
     Told("spins_on_a_plain_load", ("release where it is set", "in line {B}"), ("put_signal",)),
     Told(
         "exchange_without_credit",
-        ("wait for a credit", "line {A}", "line {B}"),
+        ("before line {A} of", "wait for a credit that the reader gives after line {B}"),
         ("give the credit",),
         kind="slot reused",
     ),
@@ -184,7 +186,7 @@ NICS = [
     Told("owner_writes_where_a_put_lands", ("line {A} and line {B}", "write the same place"), ("before the read",)),
     Told("two_puts_into_one_place", ("quiet or fence between line {A} and line {B}",), ("again",)),
     Told("put_of_what_others_write", ("__syncthreads() between line {A} and line {B}",)),
-    Told("slot_without_credit", ("credit", "line {A}", "line {B}"), kind="slot reused"),
+    Told("slot_without_credit", ("before line {A} of", "gives after line {B}"), kind="slot reused"),
     Told("signal_of_another_put", ("between line {A} and line {S}",), kind="signal overtakes data"),
     Told("relay_without_waiting", ("before it is sent on", "line {B}"), ranks=3),
     Told("get_then_put_of_one_word", ("quiet between line {A} and line {B}",), fabric="rc", kind="source reused"),
@@ -200,6 +202,10 @@ NICS = [
         ranks=3,
         kind="signal overtakes data",
     ),
+    Told("lanes_fill_while_lane_0_posts", ("put __syncwarp() between line {A} and line {B}",)),
+    Told("lanes_read_while_lane_0_waits", ("put __syncwarp() between line {wait} and line {B}",)),
+    Told("get_not_complete_when_the_owner_hears", ("a quiet between line {A} and line {done}",), kind="source reused"),
+    Told("all_senders_into_one_slot", ("a place of its own for each sender",), ranks=3),
     Told("poll_the_data_itself", ("a signal of its own", "line {B}"), fabric="rc", fill=0),
 ]
 ALL = [
@@ -254,6 +260,27 @@ def test_a_learner_reads_the_two_lines_and_the_cause(told: Told) -> None:
         assert finding.first is not None and finding.second is not None
         sides = {int(re.sub(r" \(in .*", "", s.location).rpartition(":")[2]) for s in (finding.first, finding.second)}
         assert sides == {lines["A"], lines["B"]}, str(finding)
+
+
+@pytest.mark.extended
+def test_a_story_of_many_switches_takes_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a finding needs all of its switches, that is not told by one run for each."""
+    reduced: list[Any] = []
+    runs: list[Any] = []
+    reduce, try_next = ep_lib.runtime.reduce.reduce_schedule, ep_lib.runtime.search.Search.try_next
+    monkeypatch.setattr(
+        ep_lib.runtime.reduce, "reduce_schedule", lambda *given: (reduced.append(given), reduce(*given))[1]
+    )
+    told = next(each for each in ALL if each.kernel == "relay_without_waiting")
+    ep_lib.check(main, 3, "rc", SEEDS, (told,))
+    program, finding, most = reduced[0]
+    assert most == SEEDS
+    monkeypatch.setattr(
+        ep_lib.runtime.search.Search, "try_next", lambda *given: (runs.append(given), try_next(*given))[1]
+    )
+    schedule = " ".join(f"{decision}:1" for decision in range(64))
+    shown_by_none = dataclasses.replace(finding, kind="of no run", schedule=schedule, first=None)
+    assert reduce(program, shown_by_none, most).schedule == schedule and len(runs) == SEEDS + 2 * 7
 
 
 def test_a_kernel_that_still_works_is_not_told_to_wait() -> None:

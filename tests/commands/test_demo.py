@@ -26,11 +26,7 @@ from ep_lib.callers import short_path
 from ep_lib.commands.demo import PICTURE_NAME, DemoOptions, run_demo
 from ep_lib.commands.demo.report import Listener
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.moe.layer import (
-    ExpertRange,
-    Experts,
-    MoELayer,
-)
+from ep_lib.moe.layer import ExpertRange, Experts, MoELayer
 from ep_lib.moe.routing import load_balancing_loss, load_per_expert, route
 from ep_lib.workshop.lessons import moe_spread as demo_spread
 from ep_lib.workshop.lessons.moe_model import (

@@ -26,7 +26,7 @@ PROGRAM = TESTS / "programs" / "nixl_ep_program.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [4, pytest.param(2, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.extended)])
 def test_vllms_sequence_runs_while_a_rank_comes_goes_comes_back_and_dies(tmp_path: Path, ranks: int) -> None:
     run_ranks(PROGRAM, ranks, str(tmp_path / "store"), "cpu")
 

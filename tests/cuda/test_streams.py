@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+from collections.abc import Callable
+from typing import Any
 
-from ep_lib import Kernel, Rank, spawn
+import numpy as np
+
+from ep_lib import Kernel, Rank
 from ep_lib.moe.event import Event
 
 SOURCE = """
@@ -41,10 +43,5 @@ def overlap(rank: Rank) -> list[int]:
     return [int(rank.to_host(seen)[0])]
 
 
-def test_an_event_orders_a_stream_behind_another() -> None:
-    assert spawn(overlap, 1, "emulator") == [[7]]
-
-
-@pytest.mark.gpu
-def test_an_event_orders_a_stream_behind_another_on_a_gpu() -> None:
-    assert spawn(overlap, 1, "cuda") == [[7]]
+def test_an_event_orders_a_stream_behind_another(spmd: Callable[..., list[Any]]) -> None:
+    assert spmd(overlap, 1) == [[7]]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import ROOT
 
+import ep_lib
 from ep_lib import Kernel, Rank
+from ep_lib.errors import KernelFault, PeerTimeout
 from ep_lib.jit import device_state
 
 Spmd = Callable[..., list[Any]]
@@ -189,3 +195,239 @@ def test_ranks_and_peer_pointers(spmd: Spmd, backend: str) -> None:
         assert out[5 : 5 + ranks] == addresses
         assert mine == [10 + source for source in range(ranks)]
         assert out[15] == 105
+
+
+LEVELS = ("thread", "warp", "block")
+PUTTING = 96
+MARGIN = 64  # bytes before and behind the target that must stay as they are
+FILL = 0xCC
+
+PUTS = """
+#include <ep/put.cuh>
+extern "C" __global__ void put(int level, char* dst, const char* src, size_t bytes, int peer) {
+    if (blockIdx.x != 0) return;
+    if (level == 0 && threadIdx.x == 0) ep::put_thread(dst, src, bytes, peer);
+    if (level == 1 && ep::warp_id() == 1) ep::put_warp(dst, src, bytes, peer);
+    if (level == 2) ep::put_block(dst, src, bytes, peer);
+}
+"""
+
+
+@functools.lru_cache(maxsize=1)
+def kernel() -> Kernel:
+    return Kernel.from_source(PUTS, "put")
+
+
+def data_of(rank: int, size: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(rank).integers(0, 256, size, np.uint8)
+
+
+def exchange(rank: Rank, cases: list[tuple[int, int, int, int, int]]) -> list[tuple[Any, Any]]:
+    """Each rank puts to the rank ``distance`` ahead, case by case; returns (what arrived, what should have)."""
+    results = []
+    for level, size, dst_offset, src_offset, distance in cases:
+        heap = rank.symmetric(size + 2 * MARGIN + 16, np.uint8, fill=FILL)
+        data = rank.to_device(data_of(rank.rank, size + 16))
+        peer = (rank.rank + distance) % rank.world_size
+        kernel().launch(rank, 2, PUTTING, level, heap[MARGIN + dst_offset :], data[src_offset:], size, peer)
+        rank.barrier()
+        expected = np.full(len(heap), FILL, np.uint8)
+        sender = (rank.rank - distance) % rank.world_size
+        start = MARGIN + dst_offset
+        expected[start : start + size] = data_of(sender, size + 16)[src_offset : src_offset + size]
+        results.append((rank.to_host(heap), expected))
+        rank.free(heap)
+    return results
+
+
+def check(results: list[list[tuple[Any, Any]]], cases: list[tuple[int, int, int, int, int]]) -> None:
+    for rank, per_case in enumerate(results):
+        for case, (found, expected) in zip(cases, per_case, strict=True):
+            assert np.array_equal(found, expected), f"rank {rank}, (level, size, dst, src, distance) {case}"
+
+
+@pytest.mark.extended(after=1)
+@pytest.mark.parametrize("level", range(3), ids=LEVELS)
+def test_all_alignments_of_small_and_odd_sizes(spmd: Spmd, level: int) -> None:
+    sizes = (0, 1, 2, 15, 16, 17, 31, 300)
+    offsets = (0, 1, 2, 3, 4, 8, 15)
+    cases = [(level, size, dst, src, 1) for size in sizes for dst in offsets for src in offsets]
+    check(spmd(exchange, 2, cases), cases)
+
+
+@pytest.mark.parametrize("level", range(3), ids=LEVELS)
+def test_sizes_around_the_unrolled_rounds(spmd: Spmd, level: int) -> None:
+    """Words a round: threads x words in flight, then half as many, ...; one byte and one word around each."""
+    threads, unroll = ((1, 8), (32, 8), (PUTTING, 4))[level]
+    rounds = [threads * k * 16 for k in (1, 2, unroll, 2 * unroll + 1)]
+    cases = [(level, size + d, 16, 0, 1) for size in rounds for d in (-16, -1, 0, 1, 16)]
+    check(spmd(exchange, 2, cases), cases)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(
+    ranks=st.integers(1, 8),
+    level=st.integers(0, 2),
+    size=st.one_of(st.integers(0, 600), st.integers(0, 40000)),
+    dst=st.integers(0, 15),
+    src=st.integers(0, 15),
+    distance=st.integers(0, 7),
+    seed=st.integers(0, 2**32),
+)
+def test_any_put_on_the_emulator(
+    ranks: int, level: int, size: int, dst: int, src: int, distance: int, seed: int
+) -> None:
+    """``distance`` 0 (or a multiple of ``ranks``) is a put to oneself."""
+    cases = [(level, size, dst, src, distance)]
+    check(ep_lib.spawn(exchange, ranks=ranks, backend="emulator", seed=seed, args=(cases,)), cases)
+
+
+@pytest.mark.gpu(count=2)
+def test_large_puts_on_gpus() -> None:
+    cases = [
+        (level, 1 << 20, dst, src, distance)
+        for level in range(3)
+        for dst in (0, 1, 4)
+        for src in (0, 4)
+        for distance in (0, 1)
+    ]
+    check(ep_lib.spawn(exchange, ranks=2, backend="cuda", args=(cases,)), cases)
+
+
+WAITS = """
+#include <ep/signal.cuh>
+// Lets 3 x 32 threads wait at one of three levels; each notes what it got.
+extern "C" __global__ void wait(int level, const uint64_t* flag, uint64_t expected, int peer, int64_t slot, int* got) {
+    const ep::WaitInfo info{ep::kPhaseUser, peer, slot};
+    bool ok = false;
+    if (level == 0) ok = ep::wait_until_ge(flag, expected, info);
+    if (level == 1) ok = ep::wait_until_ge_warp(flag, expected, info);
+    if (level == 2) ok = ep::wait_until_ge_block(flag, expected, info);
+    if (level == 3) ok = ep::wait_until_eq(flag, expected, info);
+    if (level == 4) {
+        uint64_t value = 0;
+        ok = ep::wait_until_nonzero(flag, &value, info) && value == expected;
+    }
+    got[threadIdx.x] = ok ? 1 : -1;
+}
+extern "C" __global__ void signal(uint64_t* flag, uint64_t first, uint64_t second, int peer, int add) {
+    if (threadIdx.x != 0) return;
+    if (add) ep::signal_add(flag, first, peer);
+    if (!add) ep::signal_set(flag, first, peer);
+    ep::sleep_ns(1000);
+    if (second != 0) ep::signal_add(flag, second, peer);
+}
+extern "C" __global__ void faults(int64_t first_slot) {
+    ep::record_fault(ep::kFaultTimeout, {ep::kPhaseCredit, 1, first_slot + threadIdx.x}, 3, 4);
+}
+"""
+WAITING = 96
+
+
+def run(rank: Rank) -> Any:
+    """Rank 0 signals twice; rank 1 waits for both, except at levels 3 and 4, where the first is what it waits for."""
+    results = []
+    for level, add in itertools.product(range(5), (0, 1)):
+        flag = rank.symmetric(3, np.uint64)
+        got = rank.to_device(np.zeros(WAITING, np.int32))
+        first, second = (4, 0) if level >= 3 else (4, 2)
+        if rank.rank == 0:
+            Kernel.from_source(WAITS, "signal").launch(rank, 1, 32, flag[1:], first, second, 1, add)
+        else:
+            wait = Kernel.from_source(WAITS, "wait")
+            wait.launch(rank, 1, WAITING, level, flag[1:], first + second, 0, 1, got)
+            results.append(set(rank.to_host(got).tolist()))
+    return results
+
+
+@pytest.mark.extended
+def test_waits_end_when_the_signal_is_there(spmd: Spmd, backend: str) -> None:
+    for seed in range(20) if backend == "emulator" else [0]:
+        assert spmd(run, 2, seed=seed)[1] == [{1}] * 10, f"seed {seed}"
+
+
+def run_in_vain(rank: Rank, level: int) -> Any:
+    flag = rank.symmetric(1, np.uint64)
+    if rank.rank == 0:
+        flag[0] = 2
+        got = rank.to_device(np.zeros(WAITING, np.int32))
+        Kernel.from_source(WAITS, "wait").launch(rank, 1, WAITING, level, flag, 3, 1, 17, got)
+        with pytest.raises(PeerTimeout) as error:
+            rank.synchronize()
+        caught = error.value
+        facts = (caught.rank, caught.peer, caught.phase, caught.slot, caught.seen, caught.expected)
+        # Reported once; and the rank goes on working.
+        flag[0] = 3
+        Kernel.from_source(WAITS, "wait").launch(rank, 1, WAITING, level, flag, 3, 1, 17, after := got.copy())
+        return facts, rank.to_host(got).tolist(), rank.to_host(after).tolist(), str(caught)
+    rank.barrier()
+    return None
+
+
+@pytest.mark.parametrize("level", range(3))
+def test_a_wait_in_vain_is_a_peer_timeout_and_the_kernel_returns(spmd: Spmd, level: int) -> None:
+    def main(rank: Rank) -> Any:
+        result = run_in_vain(rank, level)
+        if rank.rank == 0:
+            rank.barrier()
+        return result
+
+    facts, got, after, message = spmd(main, 2, timeout=4)[0]
+    assert facts == (0, 1, "user", 17, 2, 3)
+    assert set(got) == {-1}, "every thread learnt that the wait failed"
+    assert set(after) == {1}
+    assert message.startswith(
+        "rank 0 waited too long for rank 1 (user, slot 17): the signal is 2, at least 3 was expected"
+    )
+
+
+def run_faults(rank: Rank) -> tuple[int, str]:
+    kernel = Kernel.from_source(WAITS, "faults")
+    kernel.launch(rank, 1, 1, 5)
+    kernel.launch(rank, 1, 64, 100)
+    with pytest.raises(PeerTimeout) as error:
+        rank.synchronize()
+    rank.synchronize()
+    return error.value.slot, error.value.phase
+
+
+def test_the_first_fault_wins_and_is_raised_once(spmd: Spmd) -> None:
+    assert spmd(run_faults, 1)[0] == (5, "credit")
+
+
+# ---- the host's half -------------------------------------------------------------------------------------------------
+def record(**fields: int) -> bytes:
+    data = np.zeros(1, device_state.FAULT_DTYPE)
+    for name, value in fields.items():
+        data[name] = value
+    return data.tobytes()
+
+
+def test_no_fault_decodes_to_none() -> None:
+    assert device_state.decode_fault(bytes(device_state.HEADER_BYTES)) is None
+
+
+def test_a_timeout_becomes_a_peer_timeout() -> None:
+    fault = device_state.decode_fault(record(code=1, rank=3, peer=-1, phase=5, slot=-1, seen=2**63, expected=2**64 - 1))
+    assert fault is not None
+    error = device_state.to_error(fault)
+    assert isinstance(error, PeerTimeout) and isinstance(error, TimeoutError)
+    assert (error.peer, error.phase, error.seen, error.expected) == (-1, "dispatch", 2**63, 2**64 - 1)
+    assert "its peers (dispatch)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (2, "of bytes 8 to 24 of rank 1's memory was refused: only 16 bytes"),
+        (3, "it has 16 entries, entry 8 does not exist"),
+        (9, "the thread that carries out this rank's commands has given up"),
+        (99, "unknown fault (code 99)"),
+    ],
+)
+def test_other_faults_become_kernel_faults(code: int, message: str) -> None:
+    fault = device_state.decode_fault(record(code=code, rank=0, peer=1, phase=99, slot=8, seen=24, expected=16))
+    assert fault is not None and fault.phase == "phase 99"
+    error = device_state.to_error(fault)
+    assert isinstance(error, KernelFault) and message in str(error)

@@ -25,14 +25,6 @@ def test_streams_through_bounded_memory(fabric: Fabric | str) -> None:
         assert ep_lib.spawn(stream, ranks, "emulator", fabric=fabric, seed=seed, args=args) == [[True] * 4] * ranks
 
 
-@pytest.mark.extended(after=1)
-@any_fabric
-def test_nothing_is_said_of_the_ring(fabric: Fabric | str) -> None:
-    for ranks, slots in ((2, 1), (4, 3)):
-        report = ep_lib.check(stream, ranks, fabric, seeds=8, args=(kernel(), slots, 64, (700, 100)))
-        assert report.ok, str(report)
-
-
 def test_a_broken_link_names_who_waits_for_whom() -> None:
     with pytest.raises(PeerTimeout) as caught:
         fabric = Fabric("rc", broken_links=((0, 1),))

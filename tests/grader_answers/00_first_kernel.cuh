@@ -1,95 +1,66 @@
 // === right_backwards
-// Another order of the numbers, and a fence with a relaxed addition in place of the release.
-    // EXERCISE-BEGIN 1
+    // EXERCISE-BEGIN 1: Another order of the numbers, and a fence with a relaxed addition in place of the release.
     int* const theirs = ep::peer_ptr(box, peer);
     for (int i = count - 1 - (int)threadIdx.x; i >= 0; i -= (int)blockDim.x) theirs[i] = numbers[i];
-    // EXERCISE-END 1
     // EXERCISE-BEGIN 2
     __syncthreads();
     if (threadIdx.x == blockDim.x - 1) {
         ep::fence_sys();
         ep::atom_add_relaxed_sys_u64(ep::peer_ptr(flag, peer), 1);
     }
-    // EXERCISE-END 2
 // === right_chunks
-// Each thread writes a part of its own.
-    // EXERCISE-BEGIN 1
+    // EXERCISE-BEGIN 1: Each thread writes a part of its own.
     const int each = (count + blockDim.x - 1) / blockDim.x;
     for (int i = threadIdx.x * each; i < (threadIdx.x + 1) * each && i < count; ++i) {
         ep::peer_ptr(box + i, peer)[0] = numbers[i];
     }
-    // EXERCISE-END 1
 // === wrong_own_box: 1: of 64 numbers in the peer's box are wrong|nobody should have written to
-// Into one's own memory.
-    // EXERCISE-BEGIN 1
+    // EXERCISE-BEGIN 1: Into one's own memory.
     for (int i = threadIdx.x; i < count; i += blockDim.x) box[i] = numbers[i];
-    // EXERCISE-END 1
 // === wrong_one_each: 1: of 200 numbers in the peer's box are wrong
-// As many numbers as threads, and no more.
-    // EXERCISE-BEGIN 1
+    // EXERCISE-BEGIN 1: As many numbers as threads, and no more.
     if (threadIdx.x < count) ep::peer_ptr(box, peer)[threadIdx.x] = numbers[threadIdx.x];
-    // EXERCISE-END 1
 // === wrong_past_the_end: 1: words before or behind the box were overwritten
-// Nobody looks at count.
-    // EXERCISE-BEGIN 1
+    // EXERCISE-BEGIN 1: Nobody looks at count.
     for (int i = threadIdx.x; i <= count; i += blockDim.x) ep::peer_ptr(box, peer)[i] = numbers[0];
-    // EXERCISE-END 1
 // === wrong_everybody_tells: 2: once is right
-// A signal from each thread.
-    // EXERCISE-BEGIN 2
+    // EXERCISE-BEGIN 2: A signal from each thread.
     ep::signal_add(flag, 1, peer);
-    // EXERCISE-END 2
 // === wrong_no_barrier: 2: a receiver that had seen the signal|A barrier that all threads of the block reach first
-// Thread 0 does not wait for the others.
-    // EXERCISE-BEGIN 2
+    // EXERCISE-BEGIN 2: Thread 0 does not wait for the others.
     if (threadIdx.x == 0) ep::signal_add(flag, 1, peer);
-    // EXERCISE-END 2
 // === wrong_barrier_of_one_thread: 2: of both, and at its last one met 1 of 64 threads
-// There is a barrier, and only the thread that signals reaches it.
-    // EXERCISE-BEGIN 2
+    // EXERCISE-BEGIN 2: There is a barrier, and only the thread that signals reaches it.
     if (threadIdx.x == 0) {
         __syncthreads();
         ep::signal_add(flag, 1, peer);
     }
-    // EXERCISE-END 2
 // === wrong_own_flag: 2: KernelFault
-// Translated twice: it is told to nobody.
-    // EXERCISE-BEGIN 2
+    // EXERCISE-BEGIN 2: Translated twice: it is told to nobody.
     __syncthreads();
     if (threadIdx.x == 0) ep::signal_add(ep::peer_ptr(flag, peer), 1, peer);
-    // EXERCISE-END 2
 // === wrong_sets_the_flag: 2: set to 1 instead of growing by it
-// A store of 1: right for the first who tells.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: A store of 1: right for the first who tells.
 __syncthreads();
 if (threadIdx.x == 0) ep::st_release_sys_u64(ep::peer_ptr(flag, peer), 1);
-// EXERCISE-END 2
 // === wrong_index_of_16_bits: 1: KernelFault
-// Places above 32767 have no number.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Places above 32767 have no number.
 for (short i = threadIdx.x; i < count; i += blockDim.x) ep::peer_ptr(box, peer)[i] = numbers[i];
-// EXERCISE-END 1
 // === wrong_load_and_store: 2: stores were made to a flag
-// What another rank adds between the two is lost.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: What another rank adds between the two is lost.
 __syncthreads();
 if (threadIdx.x == 0) {
     uint64_t* const theirs = ep::peer_ptr(flag, peer);
     ep::st_release_sys_u64(theirs, ep::ld_acquire_sys_u64(theirs) + 1);
 }
-// EXERCISE-END 2
 // === wrong_vectors: 1: an address that is not a multiple of 16
-// Memory of int begins at a multiple of 4 bytes.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Memory of int begins at a multiple of 4 bytes.
 if (count % 4 == 0) {
     int4* const to = reinterpret_cast<int4*>(ep::peer_ptr(box, peer));
     for (int i = threadIdx.x; i < count / 4; i += blockDim.x) to[i] = reinterpret_cast<const int4*>(numbers)[i];
 } else {
     for (int i = threadIdx.x; i < count; i += blockDim.x) ep::peer_ptr(box, peer)[i] = numbers[i];
 }
-// EXERCISE-END 1
 // === wrong_no_zeros: 1: numbers in the peer's box are wrong
-// A 0 is a number, too.
-    // EXERCISE-BEGIN 1
+    // EXERCISE-BEGIN 1: A 0 is a number, too.
     for (int i = threadIdx.x; i < count; i += blockDim.x) if (numbers[i]) ep::peer_ptr(box, peer)[i] = numbers[i];
-    // EXERCISE-END 1

@@ -5,19 +5,16 @@ char* to = peer_ptr(static_cast<char*>(target), peer);
 for (size_t i = 0; i < bytes; ++i) to[i] = static_cast<const char*>(source)[i];
 fence_sys();
 atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
-// EXERCISE-END 1
 // EXERCISE-BEGIN 2
 while (ld_acquire_sys_u64(signal) < expected) {
 }
 return true;
-// EXERCISE-END 2
 // EXERCISE-BEGIN 3
 char* to = peer_ptr(static_cast<char*>(target), peer);
 for (size_t i = lane_id(); i < bytes; i += kWarpSize) to[i] = static_cast<const char*>(source)[i];
 __syncwarp();
 fence_sys();
 if (lane_id() == kWarpSize - 1) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
-// EXERCISE-END 3
 // EXERCISE-BEGIN 4
 for (int i = 0; i < count; ++i) {
     char* to = peer_ptr(static_cast<char*>(writes[i].target), peer);
@@ -26,7 +23,6 @@ for (int i = 0; i < count; ++i) {
 }
 __syncwarp();
 if (lane_id() == 0) red_add_release_sys_u64(peer_ptr(signal, peer), increment);
-// EXERCISE-END 4
 // EXERCISE-BEGIN 5a
 char* slot = pipe.slots + round % pipe.num_slots * pipe.slot_bytes;
 while (ld_acquire_sys_u64(pipe.credits) + pipe.num_slots <= round) {
@@ -36,7 +32,6 @@ for (size_t i = lane_id(); i < pipe.slot_bytes; i += kWarpSize) to[i] = static_c
 __syncwarp();
 if (lane_id() == 0) red_add_release_sys_u64(peer_ptr(pipe.arrived, peer), 1);
 return true;
-// EXERCISE-END 5a
 // EXERCISE-BEGIN 5b
 const char* slot = pipe.slots + round % pipe.num_slots * pipe.slot_bytes;
 while (ld_acquire_sys_u64(pipe.arrived) <= round) {
@@ -45,7 +40,6 @@ for (size_t i = lane_id(); i < pipe.slot_bytes; i += kWarpSize) static_cast<char
 __syncwarp();
 if (lane_id() == 0) red_add_release_sys_u64(peer_ptr(pipe.credits, peer), 1);
 return true;
-// EXERCISE-END 5b
 // === right_one_way_or_another
 // Odd but right: every function built on the one for many writes; each lane waits for itself; the last lane signals.
 // EXERCISE-BEGIN top
@@ -58,26 +52,22 @@ EP_DEVICE void copy_by_rows(char* to, const char* from, size_t bytes) {
         if (row + lane_id() < bytes) to[row + lane_id()] = from[row + lane_id()];
 }
 }  // namespace ep
-// EXERCISE-END top
 // EXERCISE-BEGIN 1
 for (size_t left = bytes; left > 0; --left)
     peer_ptr(static_cast<char*>(target), peer)[left - 1] = static_cast<const char*>(source)[left - 1];
 __threadfence_system();
 atomicAdd_system(reinterpret_cast<unsigned long long*>(peer_ptr(signal, peer)), increment);
-// EXERCISE-END 1
 // EXERCISE-BEGIN 2
 for (;;) {
     const uint64_t seen = *reinterpret_cast<const volatile uint64_t*>(signal);
     __threadfence_system();
     if (seen >= expected) return true;
 }
-// EXERCISE-END 2
 // EXERCISE-BEGIN 3
 copy_by_rows(peer_ptr(static_cast<char*>(target), peer), static_cast<const char*>(source), bytes);
 const int votes = __popc(__ballot_sync(kFullWarp, 1));
 __syncwarp();
 if (lane_id() == votes - 1) signal_add(signal, increment, peer);
-// EXERCISE-END 3
 // EXERCISE-BEGIN 4
 for (int i = count - 1; i >= 0; --i) {
     copy_by_rows(peer_ptr(static_cast<char*>(writes[i].target), peer), static_cast<const char*>(writes[i].source),
@@ -85,7 +75,6 @@ for (int i = count - 1; i >= 0; --i) {
     __syncwarp();
 }
 write_and_signal_warp(nullptr, nullptr, 0, signal, increment, peer);
-// EXERCISE-END 4
 // EXERCISE-BEGIN 5a
 const uint64_t turn = round / pipe.num_slots, index = round % pipe.num_slots;
 // The credits of all rounds before the one that was in this slot last, and of that one.
@@ -95,82 +84,59 @@ __syncwarp();
 const Write write = {pipe.slots + index * pipe.slot_bytes, source, pipe.slot_bytes};
 write_many_and_signal_warp(&write, 1, pipe.arrived, 1, peer);
 return true;
-// EXERCISE-END 5a
 // EXERCISE-BEGIN 5b
 if (!wait_for_signal(pipe.arrived, round + 1, peer)) return false;
 copy_by_rows(static_cast<char*>(target), pipe.slots + round % pipe.num_slots * pipe.slot_bytes, pipe.slot_bytes);
 write_and_signal_warp(nullptr, nullptr, 0, pipe.credits, 1, peer);
 return true;
-// EXERCISE-END 5b
 // === wrong_signal_first: 1: had not arrived: which comes first
-// The signal overtakes the data.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The signal overtakes the data.
 signal_add(signal, increment, peer);
 put_thread(target, source, bytes, peer);
-// EXERCISE-END 1
 // === wrong_no_syncwarp: 3, 4, 5: is there a __syncwarp()
-// Lane 0 signals when its own part is written, not when the warp's is.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Lane 0 signals when its own part is written, not when the warp's is.
 -    __syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it
-// EXERCISE-END 3
 // EXERCISE-BEGIN 4
 -    __syncwarp();  // once, for all writes
-// EXERCISE-END 4
 // === wrong_sets_the_signal: 1: instead of growing by it
-// Two rounds, or two senders, and the count is wrong.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Two rounds, or two senders, and the count is wrong.
 put_thread(target, source, bytes, peer);
 signal_set(signal, increment, peer);
-// EXERCISE-END 1
 // === wrong_size: 3, 5: bytes of the message are wrong
-// Copies whole words only, and forgets the bytes that are left over.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Copies whole words only, and forgets the bytes that are left over.
 char* to = peer_ptr(static_cast<char*>(target), peer);
 const char* from = static_cast<const char*>(source);
 for (size_t i = lane_id(); i < bytes / 4; i += kWarpSize)
     for (int byte = 0; byte < 4; ++byte) to[4 * i + byte] = from[4 * i + byte];
 __syncwarp();
 if (lane_id() == 0) signal_add(signal, increment, peer);
-// EXERCISE-END 3
 // === wrong_peer: 1: bytes of the message are wrong
-// Right with two ranks, or in a ring.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Right with two ranks, or in a ring.
 const int next = (rank() + 1) % num_ranks();
 put_thread(target, source, bytes, next);
 signal_add(signal, increment, next);
-// EXERCISE-END 1
 // === wrong_waits_for_equal: 2: Is it >= that you wait for?|the wait did not return true
-// Hangs when the peer is a signal ahead.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Hangs when the peer is a signal ahead.
 return wait_until_eq(signal, expected, {kPhaseSignal, peer, -1});
-// EXERCISE-END 2
 // === wrong_endless_loop: 2: KernelTimeout
-// Looks at the signal once, then spins on its own copy: nothing outside can end it.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Looks at the signal once, then spins on its own copy: nothing outside can end it.
 const uint64_t seen = ld_acquire_sys_u64(signal);
 for (volatile uint64_t turns = 0; seen < expected;) turns = turns + 1;
 return true;
-// EXERCISE-END 2
 // === wrong_null_write: 1: a null pointer
-// Crashes.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Crashes.
 char* to = nullptr;
 for (size_t i = 0; i < bytes; ++i) to[i] = static_cast<const char*>(source)[i];
 signal_add(signal, increment, peer);
-// EXERCISE-END 1
 // === wrong_translated_twice: 1: translated twice
-// put_thread finds the peer's copy itself.
-    // EXERCISE-BEGIN 1
+    // EXERCISE-BEGIN 1: put_thread finds the peer's copy itself.
     put_thread(peer_ptr(target, peer), source, bytes, peer);
     signal_add(signal, increment, peer);
-    // EXERCISE-END 1
 // === wrong_no_credit: 5: pipe_send_warp waited for too few credits
-// Overwrites slots that the receiver has not read yet.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: Overwrites slots that the receiver has not read yet.
 const uint64_t slot = round % pipe.num_slots;
 write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);
 return true;
-// EXERCISE-END 5a
 // === wrong_lock_step: 5: how many credits is that?
 // After the first num_slots rounds it waits until all rounds before have been taken: one round at a time.
 // EXERCISE-BEGIN 5a
@@ -178,12 +144,9 @@ const uint64_t slots = pipe.num_slots, slot = round % slots;
 if (round >= slots && !wait_until_ge_warp(pipe.credits, round, {kPhaseCredit, peer, int64_t(slot)})) return false;
 write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);
 return true;
-// EXERCISE-END 5a
 // === wrong_early_credit: 5: missing __syncwarp between the read and its credit
-// Gives the slot back while other lanes still read it.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: Gives the slot back while other lanes still read it.
 -    __syncwarp();  // all lanes have read their part before the slot is given back
-// EXERCISE-END 5b
 // === wrong_forges_results: 1, 2, 3, 4, 5: write(), which kernels do not have
 // Prints a success, writes one into every file descriptor, and ends the process as if all were well.
 // EXERCISE-BEGIN top
@@ -194,50 +157,36 @@ inline void forge() {
         if (::write(fd, kText, sizeof kText) < 0) continue;
     ::_exit(0);
 }
-// EXERCISE-END top
 // EXERCISE-BEGIN 1
 forge();
-// EXERCISE-END 1
 // EXERCISE-BEGIN 2
 forge();
 return true;
-// EXERCISE-END 2
 // EXERCISE-BEGIN 3
 forge();
-// EXERCISE-END 3
 // EXERCISE-BEGIN 4
 forge();
-// EXERCISE-END 4
 // EXERCISE-BEGIN 5a
 forge();
 return true;
-// EXERCISE-END 5a
 // === wrong_exits: 1, 2, 3, 4, 5: exit(), which kernels do not have
-// Ends the process with the exit code of a success.
-// EXERCISE-BEGIN top
+// EXERCISE-BEGIN top: Ends the process with the exit code of a success.
 #include <stdlib.h>
 #include <unistd.h>
-// EXERCISE-END top
 // EXERCISE-BEGIN 1
 ::_exit(0);
-// EXERCISE-END 1
 // EXERCISE-BEGIN 2
 ::_exit(0);
-// EXERCISE-END 2
 // EXERCISE-BEGIN 3
 ::_exit(0);
-// EXERCISE-END 3
 // EXERCISE-BEGIN 4
 ::_exit(0);
-// EXERCISE-END 4
 // EXERCISE-BEGIN 5a
 ::_exit(0);
-// EXERCISE-END 5a
 // === wrong_fork_bomb: 1, 2, 3, 4, 5: setsid(), sleep(), which kernels do not have
 // Starts more and more processes; half of them leave the session, so that killing a process group does not find them.
 // EXERCISE-BEGIN top
 #include <unistd.h>
-// EXERCISE-END top
 // EXERCISE-BEGIN 1
 for (int i = 0; i < 200; ++i)
     if (::fork() == 0) {
@@ -245,40 +194,29 @@ for (int i = 0; i < 200; ++i)
         for (;;) ::sleep(1000);
     }
 for (;;) ::sleep(1000);
-// EXERCISE-END 1
 // === wrong_memory_hog: 3, 5: MiB of memory
-// Takes memory until it is stopped.
-// EXERCISE-BEGIN top
+// EXERCISE-BEGIN top: Takes memory until it is stopped.
 static volatile char ep_hog[33ull << 26];  // each rank has one: with more, their sum meets the limit of address space
-// EXERCISE-END top
 // EXERCISE-BEGIN 3
 for (size_t i = 0; i < sizeof(ep_hog); i += 4096) ep_hog[i] = 1;
 for (volatile uint64_t turns = 0;;) turns = turns + 1;
-// EXERCISE-END 3
 // === wrong_relaxed_signal: 1, 4: stored without release
-// Right on every run of the emulator, and on most of a GPU's: the signal is no release.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Right on every run of the emulator, and on most of a GPU's: the signal is no release.
 put_thread(target, source, bytes, peer);
 atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
-// EXERCISE-END 1
 // EXERCISE-BEGIN 4
 -    if (lane_id() == 0) signal_add(signal, increment, peer);
 +    if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
-// EXERCISE-END 4
 // === wrong_volatile_wait: 2: loaded without acquire
-// Sees the signal in time, and nothing makes it see the data.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Sees the signal in time, and nothing makes it see the data.
 while (*reinterpret_cast<const volatile uint64_t*>(signal) < expected) {
 }
 return true;
-// EXERCISE-END 2
 // === wrong_gpu_scope: 3, 5: the smallest that reaches a thread on another rank
-// A release that reaches the threads of this GPU, not the peer.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: A release that reaches the threads of this GPU, not the peer.
 -    if (lane_id() == 0) signal_add(signal, increment, peer);
 +    __threadfence();
 +    if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
-// EXERCISE-END 3
 // === wrong_fence_before_barrier: 3, 5: comes after the barrier
 // Every lane has a fence, but none stands between the barrier and the signal in the lane that signals: what the others
 // wrote came to it by the barrier, after its own fence.
@@ -287,10 +225,8 @@ put_warp(target, source, bytes, peer);
 fence_sys();
 __syncwarp();
 if (lane_id() == 0) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
-// EXERCISE-END 3
 // === wrong_lane_waits: 5: missing __syncwarp
-// Lane 0 waits for the data, the others learn the result by a shuffle, which orders no memory.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: Lane 0 waits for the data, the others learn the result by a shuffle, which orders no memory.
 int came = 0;
 if (lane_id() == 0) came = wait_until_ge(pipe.arrived, round + 1, {kPhaseSignal, peer, -1});
 if (!__shfl_sync(kFullWarp, came, 0)) return false;
@@ -299,7 +235,6 @@ copy_bytes<kWarpUnroll>(target, pipe.slots + round % pipe.num_slots * pipe.slot_
 __syncwarp();
 if (lane_id() == 0) signal_add(pipe.credits, 1, peer);
 return true;
-// EXERCISE-END 5b
 // === wrong_blinds_the_checker: 1, 2, 3, 4, 5: no GPU takes this|which is the emulator's: name it otherwise
 // A relaxed signal, and functions of the same names as those by which the checker watches: they see nothing.
 // EXERCISE-BEGIN top
@@ -310,74 +245,51 @@ EP_BLIND(__tsan_read16)
 EP_BLIND(__tsan_write1)
 EP_BLIND(__tsan_write8)
 EP_BLIND(__tsan_write16)
-// EXERCISE-END top
 // EXERCISE-BEGIN 1
 put_thread(target, source, bytes, peer);
 atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
-// EXERCISE-END 1
 // === wrong_syntax: 1, 2, 3, 4, 5: KernelCompileError
-// Does not compile.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Does not compile.
 put_thread(target, source, bytes, peer)
 signal_add(signal, increment, peer);
-// EXERCISE-END 1
 // === wrong_increment_of_32_bits: 1: instead of
-// An increment has 64 bits.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: An increment has 64 bits.
 put_thread(target, source, bytes, peer);
 signal_add(signal, static_cast<uint32_t>(increment), peer);
-// EXERCISE-END 1
 // === wrong_comes_always: 2: After the limit it returns false
-// True also after the limit.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: True also after the limit.
 wait_until_ge(signal, expected, {kPhaseSignal, peer, -1});
 return true;
-// EXERCISE-END 2
 // === wrong_rounds_of_32_bits: 5: Rounds and counters have 64 bits
-// Rounds go on beyond 32 bits.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: Rounds go on beyond 32 bits.
 -    const uint64_t slot = round % pipe.num_slots;
 +    const uint32_t now = round;
 +    const uint64_t slot = now % pipe.num_slots;
-// EXERCISE-END 5b
 // === wrong_goes_on_after_the_limit: 5: A wait that returns false is the end
-// A wait that failed is no credit.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: A wait that failed is no credit.
 -    if (round >= slots && !wait_until_ge_warp(pipe.credits, round - slots + 1, {kPhaseCredit, peer, int64_t(slot)}))
 -        return false;
 +    if (round >= slots) wait_until_ge_warp(pipe.credits, round - slots + 1, {kPhaseCredit, peer, int64_t(slot)});
-// EXERCISE-END 5a
 // === wrong_one_write_per_lane: 4: bytes of the message are wrong
-// No loop: the 33rd write and those behind it are never made.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: No loop: the 33rd write and those behind it are never made.
 -    for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
 +    if (lane_id() < count) put_thread(writes[lane_id()].target, writes[lane_id()].source, writes[lane_id()].bytes, peer);
-// EXERCISE-END 4
 // === wrong_size_of_16_bits: 1: bytes of the message are wrong
-// 65536 bytes are none.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: 65536 bytes are none.
 put_thread(target, source, static_cast<unsigned short>(bytes), peer);
 signal_add(signal, increment, peer);
-// EXERCISE-END 1
 // === wrong_waits_as_a_warp: 2: one thread may call alone
-// Wants all threads of the warp, and one may call alone.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Wants all threads of the warp, and one may call alone.
 return wait_until_ge_warp(signal, expected, {kPhaseSignal, peer, -1});
-// EXERCISE-END 2
 // === wrong_nobody_waited_for: 2: not about {kPhaseSignal, peer, -1}
-// The report names no rank.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: The report names no rank.
 return wait_until_ge(signal, expected, {kPhaseSignal, -1, -1});
-// EXERCISE-END 2
 // === wrong_stops_at_empty: 4: bytes of the message are wrong
-// A write of no bytes is not the end of the list.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: A write of no bytes is not the end of the list.
 -    for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
 +    for (int i = 0; i < count && writes[i].bytes != 0; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
-// EXERCISE-END 4
 // === wrong_target_by_words: 5: an address that is not a multiple of 16
-// The target may begin anywhere.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: The target may begin anywhere.
 -    copy_bytes<kWarpUnroll>(target, pipe.slots + slot * pipe.slot_bytes, pipe.slot_bytes, lane_id(), kWarpSize);
 +    const char* const from = pipe.slots + slot * pipe.slot_bytes;
 +    if (pipe.slot_bytes % 16 == 0) {
@@ -386,25 +298,19 @@ return wait_until_ge(signal, expected, {kPhaseSignal, -1, -1});
 +    } else {
 +        for (size_t i = lane_id(); i < pipe.slot_bytes; i += kWarpSize) static_cast<char*>(target)[i] = from[i];
 +    }
-// EXERCISE-END 5b
 // === wrong_barrier_of_the_block: 3, 5: divergent barrier
 // A barrier of the block where one warp calls: right in kernels of one warp, and it waits for others elsewhere.
 // EXERCISE-BEGIN 3
 -    __syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it
 +    __syncthreads();
-// EXERCISE-END 3
 // === wrong_thread_waits_for_its_warp: 1: in __syncwarp
-// One thread calls, and the other lanes are somewhere else.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: One thread calls, and the other lanes are somewhere else.
      put_thread(target, source, bytes, peer);
 +    __syncwarp();
-// EXERCISE-END 1
 // === wrong_lanes_of_one_dimension: 4: the signal grew by
-// In a block of two dimensions threadIdx.x % 32 is no lane.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: In a block of two dimensions threadIdx.x % 32 is no lane.
 -    if (lane_id() == 0) signal_add(signal, increment, peer);
 +    if (threadIdx.x % kWarpSize == 0) signal_add(signal, increment, peer);
-// EXERCISE-END 4
 // === wrong_barrier_unless_two_dimensions: 3, 5: divergent barrier
 // A barrier of the block where one warp calls, but for launches that look like those of a test beside idle threads.
 // EXERCISE-BEGIN 3
@@ -414,18 +320,14 @@ if (blockDim.y > 1)
 else
     __syncthreads();
 if (lane_id() == 0) signal_add(signal, increment, peer);
-// EXERCISE-END 3
 // === wrong_waits_for_its_warp_in_one_dimension: 1: in __syncwarp
 // One thread that waits for its warp, in launches that look as if all lanes were here: it waits for others elsewhere.
 // EXERCISE-BEGIN 1
      put_thread(target, source, bytes, peer);
 +    if (blockDim.y == 1) __syncwarp();
-// EXERCISE-END 1
 // === wrong_wraps_around: 5: rank 1 (credit, slot 0): the signal is 0, at least 18446
-// Waits for round + 1 - num_slots credits from the first round on: below 0 these are more than 2^63.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: Waits for round + 1 - num_slots credits from the first round on: below 0 these are more than 2^63.
 const uint64_t slot = round % pipe.num_slots;
 if (!wait_until_ge_warp(pipe.credits, round + 1 - pipe.num_slots, {kPhaseCredit, peer, int64_t(slot)})) return false;
 write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);
 return true;
-// EXERCISE-END 5a

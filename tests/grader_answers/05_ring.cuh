@@ -3,24 +3,20 @@
 // EXERCISE-BEGIN 1a
 const int64_t missing = int64_t(message) + 1 - ring.num_slots;
 return missing > 0 ? missing : 0;
-// EXERCISE-END 1a
 // EXERCISE-BEGIN 1b
 const uint64_t seen = *(const volatile uint64_t*)ring.credits;
 __threadfence_system();
 return message < seen + ring.num_slots;
-// EXERCISE-END 1b
 // EXERCISE-BEGIN 2
 net_put_nbi(ring_received(ring, message), ring_staging(ring, message), bytes, ring.peer, ring.queue_pair);
 net_fence(ring.peer);
 net_put_signal_nbi(ring_received(ring, message), ring_staging(ring, message), 0,
                    &ring.arrived[message % ring.num_slots], message + 1, ring.peer, ring.queue_pair, NetSignal::kSet);
-// EXERCISE-END 2
 // EXERCISE-BEGIN 3a
 const uint64_t* signal = &ring.arrived[message % ring.num_slots];
 while (ld_acquire_sys_u64(signal) <= message) {
 }
 return true;
-// EXERCISE-END 3a
 // EXERCISE-BEGIN 4a
 while (!ring_has_room(ring, message)) {
 }
@@ -30,7 +26,6 @@ for (size_t i = lane_id(); i < bytes; i += kWarpSize) slot[i] = static_cast<cons
 __syncwarp();
 if (lane_id() == 31) ring_post(ring, message, bytes);
 return true;
-// EXERCISE-END 4a
 // EXERCISE-BEGIN 4b
 if (!ring_wait_for_message(ring, message)) return false;
 for (size_t i = lane_id(); i < bytes; i += kWarpSize)
@@ -38,7 +33,6 @@ for (size_t i = lane_id(); i < bytes; i += kWarpSize)
 __syncwarp();
 if (lane_id() == 31) net_add_u64_nbi(ring.credits, 1, ring.peer, int(message % num_queue_pairs()));
 return true;
-// EXERCISE-END 4b
 // EXERCISE-BEGIN 5a
 const char* from = static_cast<const char*>(source);
 while (bytes > 0) {
@@ -48,17 +42,13 @@ while (bytes > 0) {
     bytes -= now;
 }
 return true;
-// EXERCISE-END 5a
 // === right_in_library_words
-// wait_until_ge_warp in place of a shuffle, the credit asked for by its number.
-// EXERCISE-BEGIN 1b
+// EXERCISE-BEGIN 1b: wait_until_ge_warp in place of a shuffle, the credit asked for by its number.
 return read_signal(ring.credits) >= ring_credits_needed(ring, message);
-// EXERCISE-END 1b
 // EXERCISE-BEGIN 3a
 bool came = false;
 while (!came) came = wait_until_ge(ring.arrived + message % ring.num_slots, message + 1, {phase, ring.peer, 0});
 return came;
-// EXERCISE-END 3a
 // EXERCISE-BEGIN 4a
 if (!wait_until_ge_warp(ring.credits, ring_credits_needed(ring, message), {kPhaseCredit, ring.peer, 0})) return false;
 copy_bytes<1>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
@@ -66,88 +56,61 @@ __syncwarp();
 if (lane_id() == 0) ring_post(ring, message, bytes);
 __syncwarp();
 return true;
-// EXERCISE-END 4a
 // EXERCISE-BEGIN 4b
 if (!wait_until_ge_warp(ring.arrived + ring_slot(ring, message), message + 1, {kPhaseSignal, ring.peer, 0})) return false;
 copy_bytes<1>(target, ring_received(ring, message), bytes, lane_id(), kWarpSize);
 __syncwarp();
 if (lane_id() == 0) ring_return_credit(ring);
 return true;
-// EXERCISE-END 4b
 // EXERCISE-BEGIN 5b
 char* to = static_cast<char*>(target);
 for (size_t full = bytes / ring.slot_bytes; full > 0; --full, to += ring.slot_bytes)
     if (!ring_receive_warp(ring, to, ring.slot_bytes, (*message)++)) return false;
 return bytes % ring.slot_bytes == 0 || ring_receive_warp(ring, to, bytes % ring.slot_bytes, (*message)++);
-// EXERCISE-END 5b
 // === wrong_names_the_message: 3: its report names slot
-// The report is about a slot.
-// EXERCISE-BEGIN 3a
+// EXERCISE-BEGIN 3a: The report is about a slot.
 return wait_until_ge(ring.arrived + ring_slot(ring, message), message + 1,
                      {phase, ring.peer, static_cast<int64_t>(message)});
-// EXERCISE-END 3a
 // === wrong_one_credit_too_few: 1, 4, 5: message 1 needs 0 credits: too few
-// Off by one: the message that has the slot now may still be in it.
-// EXERCISE-BEGIN 1a
+// EXERCISE-BEGIN 1a: Off by one: the message that has the slot now may still be in it.
 const uint64_t slots = ring.num_slots;
 return message < slots ? 0 : message - slots;
-// EXERCISE-END 1a
 // === wrong_wraps_around: 1, 4, 5: in 64 bits) credits: too many
-// 0 - 1 in 64 bits: the first message waits for ever.
-// EXERCISE-BEGIN 1a
+// EXERCISE-BEGIN 1a: 0 - 1 in 64 bits: the first message waits for ever.
 return message + 1 - ring.num_slots;
-// EXERCISE-END 1a
 // === wrong_relaxed_look: 1: an acquire makes it usable
-// Sees the credit, and nothing orders what it does with the slot after what the receiver did.
-// EXERCISE-BEGIN 1b
+// EXERCISE-BEGIN 1b: Sees the credit, and nothing orders what it does with the slot after what the receiver did.
 return ld_relaxed_sys_u64(ring.credits) >= ring_credits_needed(ring, message);
-// EXERCISE-END 1b
 // === wrong_two_operations: 2, 4, 5: signal overtakes data
-// Data, then signal, on the same queue pair: right on InfiniBand only.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Data, then signal, on the same queue pair: right on InfiniBand only.
 net_put_nbi(ring_received(ring, message), ring_staging(ring, message), bytes, ring.peer, ring.queue_pair);
 net_put_signal_nbi(ring_received(ring, message), ring_staging(ring, message), 0,
                    ring.arrived + ring_slot(ring, message), message + 1, ring.peer, ring.queue_pair, NetSignal::kSet);
-// EXERCISE-END 2
 // === wrong_signal_counts: 2, 4, 5: the receiver waits for the slot's signal
-// Adds 1 to the slot's signal: the number of rounds, not of the message.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Adds 1 to the slot's signal: the number of rounds, not of the message.
 net_put_signal_nbi(ring_received(ring, message), ring_staging(ring, message), bytes,
                    ring.arrived + ring_slot(ring, message), 1, ring.peer, ring.queue_pair, NetSignal::kAdd);
-// EXERCISE-END 2
 // === wrong_whole_slots: 2, 4, 5: behind the last byte of a message
-// Posts the whole slot, however short the message.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Posts the whole slot, however short the message.
 net_put_signal_nbi(ring_received(ring, message), ring_staging(ring, message), ring.slot_bytes,
                    ring.arrived + ring_slot(ring, message), message + 1, ring.peer, ring.queue_pair, NetSignal::kSet);
-// EXERCISE-END 2
 // === wrong_one_signal: 2, 3, 4, 5: The signal is the slot's own
-// One signal for the whole ring, at both ends.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: One signal for the whole ring, at both ends.
 net_put_signal_nbi(ring_received(ring, message), ring_staging(ring, message), bytes, ring.arrived, 1, ring.peer,
                    ring.queue_pair, NetSignal::kAdd);
-// EXERCISE-END 2
 // EXERCISE-BEGIN 3a
 return wait_until_ge(ring.arrived, message + 1, {phase, ring.peer, 0});
-// EXERCISE-END 3a
 // === wrong_waits_for_the_one_before: 3, 4, 5: it shows the message's number plus 1
-// Off by one: satisfied by nothing at all.
-// EXERCISE-BEGIN 3a
+// EXERCISE-BEGIN 3a: Off by one: satisfied by nothing at all.
 return wait_until_ge(ring.arrived + ring_slot(ring, message), message, {phase, ring.peer, ring_slot(ring, message)});
-// EXERCISE-END 3a
 // === wrong_two_credits: 3, 4, 5: credits is 2 on a rank where it should be 1
-// Gives back two slots for each one.
-// EXERCISE-BEGIN 3b
+// EXERCISE-BEGIN 3b: Gives back two slots for each one.
 net_atomic_add_u64_nbi(ring.credits, 2, ring.peer, ring.queue_pair);
-// EXERCISE-END 3b
 // === wrong_no_credit: 3, 4, 5: credits is 0 on a rank where it should be 1
-// Never gives a slot back: all is well until the slots are used up.
-// EXERCISE-BEGIN 3b
+// EXERCISE-BEGIN 3b: Never gives a slot back: all is well until the slots are used up.
 (void)ring;
-// EXERCISE-END 3b
 // === wrong_credit_first: 4, 5: credit before reuse|between the read and its credit
-// Gives the slot back, then reads it.
-// EXERCISE-BEGIN 4b
+// EXERCISE-BEGIN 4b: Gives the slot back, then reads it.
 int ok = lane_id() == 0 ? ring_wait_for_message(ring, message) : 0;
 ok = __shfl_sync(kFullWarp, ok, 0);
 if (!ok) return false;
@@ -155,37 +118,28 @@ if (lane_id() == 0) ring_return_credit(ring);
 __syncwarp();
 copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, lane_id(), kWarpSize);
 return true;
-// EXERCISE-END 4b
 // === wrong_half_filled: 4, 5: The lanes need two barriers
-// Lane 0 posts when its own share is in the slot.
-// EXERCISE-BEGIN 4a
+// EXERCISE-BEGIN 4a: Lane 0 posts when its own share is in the slot.
 -    __syncwarp();  // all lanes have filled in their part before the NIC may read it
-// EXERCISE-END 4a
 // === wrong_fills_before_it_waits: 4, 5: The lanes need two barriers
-// The staging slot is filled at once, and only the post waits for the credit.
-// EXERCISE-BEGIN 4a
+// EXERCISE-BEGIN 4a: The staging slot is filled at once, and only the post waits for the credit.
 copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
 __syncwarp();
 int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
 ok = __shfl_sync(kFullWarp, ok, 0);
 if (lane_id() == 0 && ok) ring_post(ring, message, bytes);
 return ok;
-// EXERCISE-END 4a
 // === wrong_forgets_the_rest: 5: then one with what is left
-// Only full messages, at both ends: what is left over is never sent.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: Only full messages, at both ends: what is left over is never sent.
 for (size_t at = 0; at + ring.slot_bytes <= bytes; at += ring.slot_bytes)
     if (!ring_send_warp(ring, static_cast<const char*>(source) + at, ring.slot_bytes, (*message)++)) return false;
 return true;
-// EXERCISE-END 5a
 // EXERCISE-BEGIN 5b
 for (size_t at = 0; at + ring.slot_bytes <= bytes; at += ring.slot_bytes)
     if (!ring_receive_warp(ring, static_cast<char*>(target) + at, ring.slot_bytes, (*message)++)) return false;
 return true;
-// EXERCISE-END 5b
 // === wrong_starts_at_zero: 5: *message counts all of them
-// Every stream counts its messages from 0 again: right for the first one.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: Every stream counts its messages from 0 again: right for the first one.
 uint64_t number = 0;
 for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++number) {
     const size_t rest = bytes - at, now = rest < ring.slot_bytes ? rest : ring.slot_bytes;
@@ -193,46 +147,32 @@ for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++number) {
 }
 *message += number;
 return true;
-// EXERCISE-END 5a
 // === wrong_needs_32_bits: 1, 4, 5: too few
-// Message 2^32 needs more credits than message 1.
-// EXERCISE-BEGIN 1a
+// EXERCISE-BEGIN 1a: Message 2^32 needs more credits than message 1.
 const uint64_t slots = ring.num_slots;
 const uint32_t number = message;
 return number < slots ? 0 : number - slots + 1;
-// EXERCISE-END 1a
 // === wrong_credit_on_queue_pair_0: 3: came before what your function had posted
-// The credit goes another way than the data.
-// EXERCISE-BEGIN 3b
+// EXERCISE-BEGIN 3b: The credit goes another way than the data.
 net_atomic_add_u64_nbi(ring.credits, 1, ring.peer);
-// EXERCISE-END 3b
 // === wrong_lanes_of_the_block: 4, 5: received bytes are wrong|bytes of
-// A warp that is not the first of its block.
-// EXERCISE-BEGIN 4b
+// EXERCISE-BEGIN 4b: A warp that is not the first of its block.
 -    copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, lane_id(), kWarpSize);
 +    copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, thread_in_block(), kWarpSize);
-// EXERCISE-END 4b
 // === wrong_size_of_16_bits: 5: bytes of 140001 are wrong
-// Of a message of 66000 bytes, 464 are sent.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: Of a message of 66000 bytes, 464 are sent.
 -        if (!ring_send_warp(ring, from + at, rest < ring.slot_bytes ? rest : ring.slot_bytes, *message)) return false;
 +        const auto size = static_cast<unsigned short>(rest < ring.slot_bytes ? rest : ring.slot_bytes);
 +        if (!ring_send_warp(ring, from + at, size, *message)) return false;
-// EXERCISE-END 5a
 // === wrong_phase: 3: not about the `phase` that was passed
-// Reports another phase than the one it was given.
-// EXERCISE-BEGIN 3a
+// EXERCISE-BEGIN 3a: Reports another phase than the one it was given.
 return wait_until_ge(ring.arrived + ring_slot(ring, message), message + 1,
                      {kPhaseSignal, ring.peer, ring_slot(ring, message)});
-// EXERCISE-END 3a
 // === wrong_peer_of_the_report: 3: not about the `phase` that was passed and the ring's peer
-// Reports a message in place of its slot, and no peer.
-// EXERCISE-BEGIN 3a
+// EXERCISE-BEGIN 3a: Reports a message in place of its slot, and no peer.
 return wait_until_ge(ring.arrived + ring_slot(ring, message), message + 1, {phase, -1, static_cast<int64_t>(message)});
-// EXERCISE-END 3a
 // === wrong_stream_sends_on: 5: a counter grew all the same
-// Sends the rest after a message that found no room.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: Sends the rest after a message that found no room.
 const char* const from = static_cast<const char*>(source);
 bool ok = true;
 for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++*message) {
@@ -240,10 +180,8 @@ for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++*message) {
     ok &= ring_send_warp(ring, from + at, rest < ring.slot_bytes ? rest : ring.slot_bytes, *message);
 }
 return ok;
-// EXERCISE-END 5a
 // === wrong_stream_receives_on: 5: a counter grew all the same|data was read all the same
-// The last message decides, and the others are read all the same.
-// EXERCISE-BEGIN 5b
+// EXERCISE-BEGIN 5b: The last message decides, and the others are read all the same.
 char* const to = static_cast<char*>(target);
 bool ok = true;
 for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++*message) {
@@ -251,10 +189,8 @@ for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++*message) {
     ok = ring_receive_warp(ring, to + at, rest < ring.slot_bytes ? rest : ring.slot_bytes, *message);
 }
 return ok;
-// EXERCISE-END 5b
 // === wrong_message_of_32_bits: 5: *message
-// *message has 64 bits.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: *message has 64 bits.
 const char* const from = static_cast<const char*>(source);
 unsigned m = static_cast<unsigned>(*message);
 for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++m) {
@@ -263,7 +199,6 @@ for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++m) {
 }
 *message = m;
 return true;
-// EXERCISE-END 5a
 // EXERCISE-BEGIN 5b
 char* const to = static_cast<char*>(target);
 unsigned m = static_cast<unsigned>(*message);
@@ -273,62 +208,46 @@ for (size_t at = 0; at < bytes; at += ring.slot_bytes, ++m) {
 }
 *message = m;
 return true;
-// EXERCISE-END 5b
 // === wrong_aligned_source: 4, 5: KernelFault
-// Reads 16 bytes at a time, wherever the source begins.
-// EXERCISE-BEGIN 4a
+// EXERCISE-BEGIN 4a: Reads 16 bytes at a time, wherever the source begins.
 -    copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
 +    char* const to = ring_staging(ring, message);
 +    const size_t vectors = bytes / 16;
 +    for (size_t i = lane_id(); i < vectors; i += kWarpSize)
 +        reinterpret_cast<int4*>(to)[i] = ld_na_v4(static_cast<const int4*>(source) + i);
 +    for (size_t i = 16 * vectors + lane_id(); i < bytes; i += kWarpSize) to[i] = static_cast<const char*>(source)[i];
-// EXERCISE-END 4a
 // === wrong_receives_aligned: 4, 5: KernelFault
-// Writes 16 bytes at a time, wherever the target begins.
-// EXERCISE-BEGIN 4b
+// EXERCISE-BEGIN 4b: Writes 16 bytes at a time, wherever the target begins.
 -    copy_bytes<kWarpUnroll>(target, ring_received(ring, message), bytes, lane_id(), kWarpSize);
 +    const char* const from = ring_received(ring, message);
 +    const size_t vectors = bytes / 16;
 +    for (size_t i = lane_id(); i < vectors; i += kWarpSize) static_cast<int4*>(target)[i] = ld_na_v4(reinterpret_cast<const int4*>(from) + i);
 +    for (size_t i = 16 * vectors + lane_id(); i < bytes; i += kWarpSize) static_cast<char*>(target)[i] = from[i];
-// EXERCISE-END 4b
 // === wrong_stream_waits_for_the_block: 5: divergent barrier
-// A barrier of the block between two messages of a warp.
-// EXERCISE-BEGIN 5a
+// EXERCISE-BEGIN 5a: A barrier of the block between two messages of a warp.
          if (!ring_send_warp(ring, from + at, rest < ring.slot_bytes ? rest : ring.slot_bytes, *message)) return false;
 +        __syncthreads();
-// EXERCISE-END 5a
 // === wrong_empty_posts_nothing: 2, 4: DeadlockError
-// A message without bytes is a message: its signal must come.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: A message without bytes is a message: its signal must come.
 if (bytes == 0) return;
 net_put_signal_nbi(ring_received(ring, message), ring_staging(ring, message), bytes,
                    ring.arrived + ring_slot(ring, message), message + 1, ring.peer, ring.queue_pair, NetSignal::kSet);
-// EXERCISE-END 2
 // === wrong_empty_is_skipped: 4: returned false although nothing was late|DeadlockError
-// Both ends leave a message without bytes out, and the next one waits for its credit.
-// EXERCISE-BEGIN 4a
+// EXERCISE-BEGIN 4a: Both ends leave a message without bytes out, and the next one waits for its credit.
 +    if (bytes == 0) return true;
      int ok = lane_id() == 0 ? ring_wait_for_room(ring, message) : 0;
-// EXERCISE-END 4a
 // EXERCISE-BEGIN 4b
 +    if (bytes == 0) return true;
      int ok = lane_id() == 0 ? ring_wait_for_message(ring, message) : 0;
-// EXERCISE-END 4b
 // === wrong_barrier_of_the_block: 4, 5: divergent barrier
-// A barrier of the block, where other warps do something else.
-// EXERCISE-BEGIN 4a
+// EXERCISE-BEGIN 4a: A barrier of the block, where other warps do something else.
 -    __syncwarp();  // all lanes have filled in their part before the NIC may read it
 +    __syncthreads();
-// EXERCISE-END 4a
 // === wrong_barrier_in_one_dimension: 4, 5: divergent barrier
-// A barrier of the block where one warp calls, but for launches of two dimensions.
-// EXERCISE-BEGIN 4a
+// EXERCISE-BEGIN 4a: A barrier of the block where one warp calls, but for launches of two dimensions.
      copy_bytes<kWarpUnroll>(ring_staging(ring, message), source, bytes, lane_id(), kWarpSize);
 +    if (blockDim.y > 1)
 @@
      __syncwarp();  // all lanes have filled in their part before the NIC may read it
 +    else
 +        __syncthreads();
-// EXERCISE-END 4a

@@ -10,12 +10,10 @@ for (int other = 0; other < 8; ++other) {
     if (theirs > best) best = theirs;
 }
 return best;
-// EXERCISE-END 1
 // EXERCISE-BEGIN 2
 const float scale = largest / 448.0f;
 if (scale >= 1.17549435e-38f) return scale;
 return 1.0f;
-// EXERCISE-END 2
 // EXERCISE-BEGIN 3
 float divided[2] = {first / scale, second / scale};
 if (!isfinite(first)) divided[0] = nanf("");
@@ -23,7 +21,6 @@ if (!isfinite(second)) divided[1] = nanf("");
 const unsigned low = __nv_cvt_float_to_fp8(divided[0], __NV_SATFINITE, __NV_E4M3);
 const unsigned high = __nv_cvt_float_to_fp8(divided[1], __NV_SATFINITE, __NV_E4M3);
 return low | high << 8;
-// EXERCISE-END 3
 // EXERCISE-BEGIN 4
 float values[16];
 bfloat16_to_float(first, values);
@@ -36,7 +33,6 @@ for (int i = 0; i < 16; i += 2) {
     bytes[i + 1] = static_cast<uint8_t>(pair >> 8);
 }
 return *reinterpret_cast<const int4*>(bytes);
-// EXERCISE-END 4
 // EXERCISE-BEGIN 5
 for (int at = 0; at < hidden; at += 16 * kWarpSize) {
     const int mine = at + 16 * lane_id();
@@ -48,10 +44,8 @@ for (int at = 0; at < hidden; at += 16 * kWarpSize) {
     numbers[mine / 16] = result;
     if (mine / 16 % 8 == 7) scales[mine / 128] = scale;
 }
-// EXERCISE-END 5
 // === right_groups_in_turn
-// A group at a time for the scale, halves of the warp for the rest.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: A group at a time for the scale, halves of the warp for the rest.
 float largest = 0.0f;
 for (int i = 15; i >= 0; --i) {
     const float magnitude = fabsf(values[i]);
@@ -59,7 +53,6 @@ for (int i = 15; i >= 0; --i) {
 }
 for (int step = 4; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
 return largest;
-// EXERCISE-END 1
 // EXERCISE-BEGIN 5
 const int vectors = hidden / 16;
 for (int round = 0; round * kWarpSize < vectors; ++round) {
@@ -70,36 +63,28 @@ for (int round = 0; round * kWarpSize < vectors; ++round) {
     if (i < vectors) numbers[i] = v;
     if (i < vectors && lane_id() % 8 == 0) scales[i / 8] = scale;
 }
-// EXERCISE-END 5
 // === wrong_leaves_zeros_out: 5: elements of zeros of both signs are wrong
-// Zeros are numbers, too.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: Zeros are numbers, too.
 -            st_na_v4(numbers + i, v);
 +            if (v.x | v.y | v.z | v.w) st_na_v4(numbers + i, v);
-// EXERCISE-END 5
 // === wrong_counts_infinities: 1, 4, 5: only of finite numbers
-// fmaxf ignores NaN, but infinity is larger than everything.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: fmaxf ignores NaN, but infinity is larger than everything.
 float largest = 0.0f;
 for (int i = 0; i < kFp8Elements; ++i) largest = fmaxf(largest, fabsf(values[i]));
 for (int step = 1; step < kFp8LanesPerGroup; step *= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
 }
 return largest;
-// EXERCISE-END 1
 // === wrong_whole_warp: 1, 4, 5: only among the eight lanes of the group
-// One scale for all 512 elements of the warp.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: One scale for all 512 elements of the warp.
      float largest = 0.0f;
 -#pragma unroll
 @@
 -#pragma unroll
 -    for (int step = 1; step < kFp8LanesPerGroup; step *= 2) {
 +for (int step = 1; step < kWarpSize; step *= 2) {
-// EXERCISE-END 1
 // === wrong_down_only: 1, 4, 5: results of ordinary numbers are wrong
-// __shfl_down brings the largest to the first lane of the group only.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: __shfl_down brings the largest to the first lane of the group only.
 float largest = 0.0f;
 for (int i = 0; i < kFp8Elements; ++i) {
     const float magnitude = fabsf(values[i]);
@@ -109,10 +94,8 @@ for (int step = 4; step > 0; step /= 2) {
     largest = fmaxf(largest, __shfl_down_sync(kFullWarp, largest, step));
 }
 return largest;
-// EXERCISE-END 1
 // === wrong_signed: 1, 4, 5: Only magnitudes
-// A group whose outlier is negative.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: A group whose outlier is negative.
 float largest = 0.0f;
 for (int i = 0; i < kFp8Elements; ++i) {
     if (fabsf(values[i]) <= kFp8LargestFloat) largest = fmaxf(largest, values[i]);
@@ -121,76 +104,54 @@ for (int step = 1; step < kFp8LanesPerGroup; step *= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
 }
 return largest;
-// EXERCISE-END 1
 // === wrong_zero_scale: 2, 4, 5: 1 if that is below kFp8LeastScale
-// A group of zeros: 0 / 0.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: A group of zeros: 0 / 0.
 return __fdiv_rn(largest, kFp8Max);
-// EXERCISE-END 2
 // === wrong_inverse_scale: 2, 4, 5: The largest magnitude over 448
-// What to multiply by, instead of what to divide by.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: What to multiply by, instead of what to divide by.
 return largest == 0.0f ? 1.0f : __fdiv_rn(kFp8Max, largest);
-// EXERCISE-END 2
 // === wrong_least_scale: 2, 4, 5: the first in lane 0: 1.17549e-38
-// Too small a scale becomes the least one, not 1.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Too small a scale becomes the least one, not 1.
 return fmaxf(__fdiv_rn(largest, kFp8Max), kFp8LeastScale);
-// EXERCISE-END 2
 // === wrong_reciprocal: 3, 4, 5: Divide (no reciprocal)
-// Rounds twice: now and then one unit off.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Rounds twice: now and then one unit off.
 const float factor = __fdiv_rn(1.0f, scale);
 const auto divided = [factor](float value) {
     return fabsf(value) <= kFp8LargestFloat ? value * factor : __int_as_float(0x7fffffff);
 };
 return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E4M3);
-// EXERCISE-END 3
 // === wrong_infinity_becomes_448: 3, 4, 5: NaN for what is not finite
-// __NV_SATFINITE turns infinity into the largest number.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: __NV_SATFINITE turns infinity into the largest number.
 const float2 divided = make_float2(__fdiv_rn(first, scale), __fdiv_rn(second, scale));
 return __nv_cvt_float2_to_fp8x2(divided, __NV_SATFINITE, __NV_E4M3);
-// EXERCISE-END 3
 // === wrong_bytes_swapped: 3, 4, 5: the first number in the lower byte
-// The first number in the upper byte.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: The first number in the upper byte.
 -    return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E4M3);
 +    return __nv_cvt_float2_to_fp8x2(make_float2(divided(second), divided(first)), __NV_SATFINITE, __NV_E4M3);
-// EXERCISE-END 3
 // === wrong_e5m2: 3, 4, 5: pairs of ordinary numbers are wrong
-// The other FP8 type: more range, one bit less.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: The other FP8 type: more range, one bit less.
 -    return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E4M3);
 +    return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E5M2);
-// EXERCISE-END 3
 // === wrong_halves_swapped: 4, 5: Element i is byte i
-// Elements 2 and 3 before 0 and 1.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: Elements 2 and 3 before 0 and 1.
 -#pragma unroll
 @@
 -        words[w] = static_cast<int>(fp8_pair(v[0], v[1], *scale) | fp8_pair(v[2], v[3], *scale) << 16);
 +    words[w] = static_cast<int>(fp8_pair(v[2], v[3], *scale) | fp8_pair(v[0], v[1], *scale) << 16);
-// EXERCISE-END 4
 // === wrong_leaves_early: 5: All 32 lanes call quantize_fp8 in every round
-// Lanes beyond the end of the row leave, and the shuffles of the others wait for them.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: Lanes beyond the end of the row leave, and the shuffles of the others wait for them.
 const int vectors = hidden / kFp8Elements;
 for (int i = lane_id(); i < vectors; i += kWarpSize) {
     float scale;
     st_na_v4(numbers + i, quantize_fp8(ld_nc_v4(row + 2 * i), ld_nc_v4(row + 2 * i + 1), &scale));
     if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
 }
-// EXERCISE-END 5
 // === wrong_every_lane_stores_the_scale: 5: one lane of eight stores the scale
-// Eight lanes store one scale: the same value, and still eight stores, over NVLink too.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: Eight lanes store one scale: the same value, and still eight stores, over NVLink too.
 -            if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
 +            scales[i / kFp8LanesPerGroup] = scale;
-// EXERCISE-END 5
 // === wrong_stores_behind_the_end: 5: each stores what exists
-// All lanes store, those beyond the end too.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: All lanes store, those beyond the end too.
 -        const int4 v = quantize_fp8(first, second, &scale);
 -        if (i < vectors) {
 -            st_na_v4(numbers + i, v);
@@ -200,10 +161,8 @@ for (int i = lane_id(); i < vectors; i += kWarpSize) {
 @@
          }
 -    }
-// EXERCISE-END 5
 // === wrong_one_round: 5: scales of|elements of
-// 512 elements, and no more.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: 512 elements, and no more.
 const int i = lane_id();
 int4 first = {}, second = {};
 if (i < hidden / kFp8Elements) {
@@ -216,40 +175,27 @@ if (i < hidden / kFp8Elements) {
     st_na_v4(numbers + i, v);
     if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
 }
-// EXERCISE-END 5
 // === wrong_vector_of_8_bits: 5: elements of
-// Vector 256 of a row overwrites the first.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: Vector 256 of a row overwrites the first.
 -            st_na_v4(numbers + i, v);
 +            st_na_v4(numbers + static_cast<uint8_t>(i), v);
-// EXERCISE-END 5
 // === wrong_largest_float_is_none: 1, 3: of numbers as large as kFp8LargestFloat are wrong
-// The largest float32 is finite.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The largest float32 is finite.
 -        if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
 +        if (magnitude < kFp8LargestFloat) largest = fmaxf(largest, magnitude);
-// EXERCISE-END 1
-// It is a number here, too.
 // EXERCISE-BEGIN 3
 -        return fabsf(value) <= kFp8LargestFloat ? __fdiv_rn(value, scale) : __int_as_float(0x7fffffff);
 +        return fabsf(value) < kFp8LargestFloat ? __fdiv_rn(value, scale) : __int_as_float(0x7fffffff);
-// EXERCISE-END 3
 // === wrong_barrier_of_the_block: 1, 4, 5: divergent barrier
-// One warp calls, and waits for all warps.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: One warp calls, and waits for all warps.
          if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
      }
 +    __syncthreads();
-// EXERCISE-END 1
 // === wrong_barrier_before_the_bytes: 4, 5: divergent barrier
-// One warp calls, and waits for all warps when it has its scale.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: One warp calls, and waits for all warps when it has its scale.
      *scale = fp8_scale(fp8_group_largest(values));
 +    __syncthreads();
-// EXERCISE-END 4
 // === wrong_row_of_16_bits: 5: scales of|elements of
-// Of a row of 65536 elements and more it casts the rest only.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: Of a row of 65536 elements and more it casts the rest only.
 -    const int vectors = hidden / kFp8Elements;
 +    const int vectors = static_cast<uint16_t>(hidden) / kFp8Elements;
-// EXERCISE-END 5

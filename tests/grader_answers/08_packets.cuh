@@ -1,9 +1,7 @@
 // === right_by_hand
-// Without poll_until, one load at a time, words from the last to the first.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Without poll_until, one load at a time, words from the last to the first.
 TaggedWord* const theirs = peer_ptr(mine, peer);
 st_relaxed_sys_u64x2(reinterpret_cast<uint64_t*>(theirs), data, tag);
-// EXERCISE-END 1
 // EXERCISE-BEGIN 2
 uint64_t word, seen;
 const uint64_t start = globaltimer_ns();
@@ -21,13 +19,11 @@ for (;;) {
         return false;
     }
 }
-// EXERCISE-END 2
 // EXERCISE-BEGIN 3
 for (int base = (words - 1) / kWarpSize * kWarpSize; base >= 0; base -= kWarpSize) {
     const int i = base + lane_id();
     if (i < words) send_packet(&mine[i], source[i], tag, peer);
 }
-// EXERCISE-END 3
 // EXERCISE-BEGIN 4
 int failed = 0;
 for (int i = lane_id(); i < words; i += kWarpSize) {
@@ -40,10 +36,8 @@ for (int i = lane_id(); i < words; i += kWarpSize) {
 }
 __syncwarp();
 return !__any_sync(kFullWarp, failed);
-// EXERCISE-END 4
 // === right_two_looks_at_once
-// Two loads on their way, one behind the other.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Two loads on their way, one behind the other.
 uint64_t seen = 0;
 const auto done = [&] {
     uint64_t words[2], tags[2];
@@ -55,58 +49,42 @@ const auto done = [&] {
 };
 const auto gave_up = [&] { record_fault(kFaultTimeout, info, seen, tag); };
 return poll_until(done, gave_up);
-// EXERCISE-END 2
 // === wrong_two_exchanges: 1, 3: a packet is one store
-// Data, then tag, by two atomics of 8 bytes: two accesses all the same.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Data, then tag, by two atomics of 8 bytes: two accesses all the same.
 TaggedWord* const theirs = peer_ptr(mine, peer);
 atomicExch_system(reinterpret_cast<unsigned long long*>(&theirs->data), static_cast<unsigned long long>(data));
 atomicExch_system(reinterpret_cast<unsigned long long*>(&theirs->tag), static_cast<unsigned long long>(tag));
-// EXERCISE-END 1
 // === wrong_volatile_words: 3: a packet is one store
-// Two volatile stores of 8 bytes, by hand.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Two volatile stores of 8 bytes, by hand.
 for (int i = lane_id(); i < words; i += kWarpSize) {
     volatile TaggedWord* const theirs = peer_ptr(mine + i, peer);
     theirs->data = source[i];
     theirs->tag = tag;
 }
-// EXERCISE-END 3
 // === wrong_release: 1, 3: One 16-byte store, st_relaxed_sys_u64x2
-// Right, and what packets are there to avoid: the release waits for the data's way there and back.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Right, and what packets are there to avoid: the release waits for the data's way there and back.
 TaggedWord* const theirs = peer_ptr(mine, peer);
 st_relaxed_sys_u64(&theirs->data, data);
 st_release_sys_u64(&theirs->tag, tag);
-// EXERCISE-END 1
 // === wrong_plain_store: 1: a plain access
-// The compiler may split it, delay it, or leave it out.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The compiler may split it, delay it, or leave it out.
 *peer_ptr(mine, peer) = TaggedWord{data, tag};
-// EXERCISE-END 1
 // === wrong_tag_first: 1, 3: data first, tag second
-// The tag in the first word.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The tag in the first word.
 st_relaxed_sys_u64x2(&peer_ptr(mine, peer)->data, tag, data);
-// EXERCISE-END 1
 // === wrong_own_copy: 1, 3: into the peer's copy of the packet
-// Into this rank's own packet.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Into this rank's own packet.
 st_relaxed_sys_u64x2(&mine->data, data, tag);
 (void)peer;
-// EXERCISE-END 1
 // === wrong_at_least: 2, 4: until the tag is this one
-// Takes whatever lies there if its tag is larger.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Takes whatever lies there if its tag is larger.
 -    return look_until(
 +    return poll_until(
 @@
 -            return seen == tag;
 +            return seen >= tag;
-// EXERCISE-END 2
 // === wrong_looks_by_atomics: 2, 4: the data may be older than the tag
-// The tag by an atomic, the data by a volatile load: two looks.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: The tag by an atomic, the data by a volatile load: two looks.
 uint64_t seen = 0;
 unsigned long long* const word = reinterpret_cast<unsigned long long*>(const_cast<uint64_t*>(&packet->tag));
 const bool ok = poll_until([&] {
@@ -115,24 +93,18 @@ const bool ok = poll_until([&] {
 }, [&] { record_fault(kFaultTimeout, info, seen, tag); });
 if (ok) *data = *const_cast<volatile uint64_t*>(&packet->data);
 return ok;
-// EXERCISE-END 2
 // === wrong_waits_for_ever: 2, 4: poll_until has the limit
-// No limit: a peer that is gone takes this GPU along.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: No limit: a peer that is gone takes this GPU along.
 uint64_t seen = 0;
 while (seen != tag) ld_relaxed_sys_u64x2(&packet->data, data, &seen);
 (void)info;
 return true;
-// EXERCISE-END 2
 // === wrong_vote_of_the_last: 4: was told 1 of 1 times that the packets are there; 0 is right
-// What the last packet said is what counts.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: What the last packet said is what counts.
 -    for (int i = lane_id(); i < words && ok; i += kWarpSize) {
 +    for (int i = lane_id(); i < words; i += kWarpSize) {
-// EXERCISE-END 4
 // === wrong_first_look_reported: 2, 4: was in the packet when the wait gave up
-// Reports what it saw before it waited.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Reports what it saw before it waited.
 uint64_t seen = 0, first = 0;
 ld_relaxed_sys_u64x2(&packet->data, data, &first);
 return poll_until(
@@ -141,10 +113,8 @@ return poll_until(
         return seen == tag;
     },
     [&] { record_fault(kFaultTimeout, info, first, tag); });
-// EXERCISE-END 2
 // === wrong_says_nothing: 2, 4: after the limit no fault was recorded
-// Gives up without saying why.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Gives up without saying why.
 return poll_until(
     [&] {
         uint64_t seen;
@@ -152,42 +122,30 @@ return poll_until(
         return seen == tag;
     },
     [&] { (void)info; });
-// EXERCISE-END 2
 // === wrong_says_the_wrong_thing: 2, 4: but the wait was for 3
-// Seen and expected are swapped.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Seen and expected are swapped.
 -    return look_until(
 +    return poll_until(
 @@
 -        [&] { record_fault(kFaultTimeout, info, seen, tag); });
 +        [&] { record_fault(kFaultTimeout, info, tag, seen); });
-// EXERCISE-END 2
 // === wrong_first_32_words: 3: Lane l takes words l, l + 32
-// A warp has 32 lanes, a message any number of words.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: A warp has 32 lanes, a message any number of words.
 if (lane_id() < words) send_packet(mine + lane_id(), source[lane_id()], tag, peer);
-// EXERCISE-END 3
 // === wrong_tag_of_its_own: 3: all of them have the same tag
-// A different tag for each packet.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: A different tag for each packet.
 for (int i = lane_id(); i < words; i += kWarpSize) send_packet(mine + i, source[i], tag + i, peer);
-// EXERCISE-END 3
 // === wrong_same_packet: 3: packet i is word i
-// Every word into the lane's first packet.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Every word into the lane's first packet.
 for (int i = lane_id(); i < words; i += kWarpSize) send_packet(mine + lane_id(), source[i], tag, peer);
-// EXERCISE-END 3
 // === wrong_each_lane_for_itself: 4: was told 1 of 1 times that the packets are there; 0 is right
-// A lane knows only of its own packets.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: A lane knows only of its own packets.
 bool ok = true;
 for (int i = lane_id(); i < words && ok; i += kWarpSize) ok = wait_packet(packets + i, tag, target + i, info);
 __syncwarp();
 return ok;
-// EXERCISE-END 4
 // === wrong_leaves_early: 4: All lanes stay until the vote
-// A lane that gives up leaves, and the vote of the others waits for it.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: A lane that gives up leaves, and the vote of the others waits for it.
 for (int i = lane_id(); i < words; i += kWarpSize) {
     uint64_t data;
     if (!wait_packet(packets + i, tag, &data, info)) return false;
@@ -196,18 +154,14 @@ for (int i = lane_id(); i < words; i += kWarpSize) {
 const bool all = __all_sync(kFullWarp, 1) != 0;
 __syncwarp();
 return all;
-// EXERCISE-END 4
 // === wrong_no_syncwarp: 4: missing __syncwarp
-// The vote hands over an answer, but orders no memory.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: The vote hands over an answer, but orders no memory.
 -    const bool all = __all_sync(kFullWarp, ok) != 0;
 -    __syncwarp();
 -    return all;
 +    return __all_sync(kFullWarp, ok) != 0;
-// EXERCISE-END 4
 // === wrong_lane_0_waits: 4: All lanes stay until the vote and return the same
-// Lane 0's packets have come, so the others' will have?
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: Lane 0's packets have come, so the others' will have?
 uint64_t data;
 int ok = lane_id() == 0 ? wait_packet(packets, tag, &data, info) : 0;
 ok = __shfl_sync(kFullWarp, ok, 0);
@@ -218,74 +172,51 @@ for (int i = lane_id(); i < words && ok; i += kWarpSize) {
 }
 __syncwarp();
 return ok;
-// EXERCISE-END 4
 // === wrong_tag_of_32_bits: 2, 4: words are wrong
-// Tags have 64 bits.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Tags have 64 bits.
 -    return look_until(
 +    return poll_until(
 @@
 -            return seen == tag;
 +            return static_cast<uint32_t>(seen) == static_cast<uint32_t>(tag);
-// EXERCISE-END 2
 // === wrong_lanes_of_the_block: 3: DeadlockError|words are wrong
-// A warp that is not the first of its block.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: A warp that is not the first of its block.
 for (int i = thread_in_block(); i < words; i += kWarpSize) send_packet(mine + i, source[i], tag, peer);
-// EXERCISE-END 3
 // === wrong_every_lane_sends_all: 3: each word once is right
-// Each word once.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Each word once.
 for (int i = lane_id(); i < words; ++i) send_packet(mine + i, source[i], tag, peer);
-// EXERCISE-END 3
 // === wrong_packet_of_8_bits: 3: words are wrong|DeadlockError
-// Word 256 overwrites word 0.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Word 256 overwrites word 0.
 for (int i = lane_id(); i < words; i += kWarpSize) send_packet(mine + static_cast<uint8_t>(i), source[i], tag, peer);
-// EXERCISE-END 3
 // === wrong_barrier_before_it_sends: 3: divergent barrier
-// One warp sends, and waits for all warps.
-    // EXERCISE-BEGIN 3
+    // EXERCISE-BEGIN 3: One warp sends, and waits for all warps.
     __syncthreads();
     for (int i = lane_id(); i < words; i += kWarpSize) send_packet(mine + i, source[i], tag, peer);
-    // EXERCISE-END 3
 // === wrong_lanes_of_one_dimension: 3: deadlock: 
-// In a block of two dimensions threadIdx.x is no number of a thread.
-    // EXERCISE-BEGIN 3
+    // EXERCISE-BEGIN 3: In a block of two dimensions threadIdx.x is no number of a thread.
     for (int i = threadIdx.x % 32; i < words; i += kWarpSize) send_packet(mine + i, source[i], tag, peer);
-    // EXERCISE-END 3
 // === wrong_barrier_unless_two_dimensions: 4: divergent barrier
-// A barrier of the block, where one warp has waited, in blocks of one dimension.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: A barrier of the block, where one warp has waited, in blocks of one dimension.
      const bool all = __all_sync(kFullWarp, ok) != 0;
 +    if (blockDim.y > 1)
 @@
      __syncwarp();
 +    else
 +        __syncthreads();
-// EXERCISE-END 4
 // === wrong_barrier_after_the_vote: 4: divergent barrier
-// A barrier of the block, where one warp has waited.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: A barrier of the block, where one warp has waited.
 -    __syncwarp();
 +    __syncthreads();
-// EXERCISE-END 4
 // === wrong_no_zero_word: 2: words are wrong
-// A word of 0 is data, too.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: A word of 0 is data, too.
 -            ld_relaxed_sys_u64x2(&packet->data, data, &seen);
 +            uint64_t found;
 +            ld_relaxed_sys_u64x2(&packet->data, &found, &seen);
 +            if (seen == tag && found) *data = found;
-// EXERCISE-END 2
 // === wrong_target_keeps_zeros: 4: words are wrong
-// A word of 0 is data, too.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: A word of 0 is data, too.
 -        if (ok) target[i] = data;
 +        if (ok && data) target[i] = data;
-// EXERCISE-END 4
 // === wrong_words_of_10_bits: 3: DeadlockError|words are wrong
-// Of 1024 words it sends none.
-    // EXERCISE-BEGIN 3
+    // EXERCISE-BEGIN 3: Of 1024 words it sends none.
     for (int i = lane_id(); i < (words & 0x3ff); i += kWarpSize) send_packet(mine + i, source[i], tag, peer);
-    // EXERCISE-END 3

@@ -1,6 +1,5 @@
 // === right_every_lane_waits
-// Every lane waits for the packet and for the signal itself.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Every lane waits for the packet and for the signal itself.
 uint64_t bits = 0;
 const int first = r * my.experts_per_rank;
 for (int e = 0; e < my.experts_per_rank; ++e) {
@@ -9,13 +8,11 @@ for (int e = 0; e < my.experts_per_rank; ++e) {
     }
 }
 return bits;
-// EXERCISE-END 1
 // EXERCISE-BEGIN 2
 if (lane_id() != 31) return;
 for (int r = 0; r < num_ranks(); ++r) {
     send_packet(&my.routes[slot_of(my, rank(), token)], wanted_on(my, choices, count, r), my.epoch, r);
 }
-// EXERCISE-END 2
 // EXERCISE-BEGIN 4
 const int64_t slot = slot_of(my, source, token);
 bool ok = wait_packet(my.routes + slot, my.epoch, bits, {kPhaseLayout, source, token});
@@ -29,7 +26,6 @@ for (int e = 0; e < my.experts_per_rank; ++e) {
     }
 }
 return true;
-// EXERCISE-END 4
 // === right_in_turn
 // Each warp waits for a token of all ranks before it sends its next one: as fast, where all ranks begin together.
 // EXERCISE-BEGIN 5
@@ -44,7 +40,6 @@ for (int token = first_warp; token < my.max_tokens; token += all_warps) {
         if (lane_id() == 0) my.wanted[slot_of(my, source, token)] = bits;
     }
 }
-// EXERCISE-END 5
 // === right_row_behind_its_packet
 // The row goes out right behind its packet, ranks from the last to the first, and signals are added up.
 // EXERCISE-BEGIN 3
@@ -60,7 +55,6 @@ if (lane_id() == 5) {
         if (wanted_on(my, choices, count, r)) st_release_sys_u64(peer_ptr(my.arrived, r) + slot, my.epoch);
     }
 }
-// EXERCISE-END 3
 // EXERCISE-BEGIN 5
 for (int token = first_warp; token < my.max_tokens; token += all_warps) {
     const int* const choices = topk_idx + static_cast<int64_t>(token) * my.top_k;
@@ -73,50 +67,36 @@ for (int i = num_ranks() * my.max_tokens - 1 - first_warp; i >= 0; i -= all_warp
     if (!receive_warp(my, i / my.max_tokens, i % my.max_tokens, &bits)) return;
     if (lane_id() == 9) my.wanted[i] = bits;
 }
-// EXERCISE-END 5
 // === wrong_number_of_all: 1, 2, 5: the bit's number counts from the first of them
-// The expert's number among all.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The expert's number among all.
 -        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k] % my.experts_per_rank;
 +        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k];
-// EXERCISE-END 1
 // === wrong_minus_one: 1, 2, 5: the bits for rank 0 are wrong
-// -1 / experts_per_rank is 0, which is a rank.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: -1 / experts_per_rank is 0, which is a rank.
 -        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k] % my.experts_per_rank;
 +        if (choices[k] / my.experts_per_rank == r) bits |= 1ull << (choices[k] & 63) % my.experts_per_rank;
-// EXERCISE-END 1
 // === wrong_tells_some: 2, 5: DeadlockError
-// Ranks that do not want the token hear nothing.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Ranks that do not want the token hear nothing.
 -        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
 +        const uint64_t bits = wanted_on(my, choices, count, r);
 +        if (bits != 0) send_packet(my.routes + slot_of(my, rank(), token), bits, my.epoch, r);
-// EXERCISE-END 2
 // === wrong_same_tag: 2, 5: DeadlockError
-// The tag of the first epoch, for ever.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: The tag of the first epoch, for ever.
 -        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
 +        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), 1, r);
-// EXERCISE-END 2
 // === wrong_slot_of_the_receiver: 2, 5: DeadlockError
-// The slot of the rank that is told, instead of this one's.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: The slot of the rank that is told, instead of this one's.
 -        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
 +        send_packet(my.routes + slot_of(my, r, token), wanted_on(my, choices, count, r), my.epoch, r);
-// EXERCISE-END 2
 // === wrong_no_syncwarp: 3, 5: rows of the experts are wrong|published nothing|a __syncwarp; then each rank's
-// The signals may overtake other lanes' stores.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: The signals may overtake other lanes' stores.
 -    for (int n = 0; n < num_ranks(); ++n) {
 -        const int r = (rank() + 1 + n) % num_ranks();  // not all to rank 0 first
 +    for (int r = 0; r < num_ranks(); ++r) {
 @@
 -    __syncwarp();  // a lane's release covers the other lanes' stores only if they come before it
-// EXERCISE-END 3
 // === wrong_row_per_expert: 3, 5: a row crosses once
-// The row for each expert of a rank that wants it, not once to the rank.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: The row for each expert of a rank that wants it, not once to the rank.
 const int64_t slot = slot_of(my, rank(), token);
 for (int r = 0; r < num_ranks(); ++r) {
     for (int expert = r * my.experts_per_rank; expert < (r + 1) * my.experts_per_rank; ++expert) {
@@ -129,17 +109,13 @@ __syncwarp();
 for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
     if (wanted_on(my, choices, count, r) != 0) signal_set(my.arrived + slot, my.epoch, r);
 }
-// EXERCISE-END 3
 // === wrong_tells_twice: 2, 5: each word once is right
-// Two packets for each token and rank, in case that one is lost.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Two packets for each token and rank, in case that one is lost.
 -        send_packet(my.routes + slot_of(my, rank(), token), wanted_on(my, choices, count, r), my.epoch, r);
 +        TaggedWord* const packet = my.routes + slot_of(my, rank(), token);
 +        for (int again = 0; again < 2; ++again) send_packet(packet, wanted_on(my, choices, count, r), my.epoch, r);
-// EXERCISE-END 2
 // === wrong_shuffle_only: 4, 5: missing __syncwarp|rows of the experts are wrong
-// A shuffle hands over the answer, not what lane 0 acquired.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: A shuffle hands over the answer, not what lane 0 acquired.
 -    if (lane_id() == 0) ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
 +    if (lane_id() == 0) {
 +        ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
@@ -148,10 +124,8 @@ for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
 @@
 -    if (*bits == 0) return true;
 -    if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return false;
-// EXERCISE-END 4
 // === wrong_one_expert: 4, 5: rows of the experts are wrong
-// Only the first of the experts gets the row.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: Only the first of the experts gets the row.
 -    for (uint64_t left = *bits; left != 0; left &= left - 1) {
 -        const int64_t row = (__ffsll(left) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
 -        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
@@ -160,10 +134,8 @@ for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
 +    const int64_t row = (__ffsll(*bits) - 1) * static_cast<int64_t>(num_ranks()) * my.max_tokens + slot;
 +    copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4),
 +                            lane_id(), kWarpSize);
-// EXERCISE-END 4
 // === wrong_waits_for_ever: 4: waits in a polling loop
-// No limit while it waits for the packet.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: No limit while it waits for the packet.
 -    uint64_t found = 0;
 -    int ok = 1;
 -    if (lane_id() == 0) ok = wait_packet(my.routes + slot, my.epoch, &found, {kPhaseLayout, source, token});
@@ -172,10 +144,8 @@ for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
 +    if (lane_id() == 0) {
 +        while (seen != my.epoch) ld_relaxed_sys_u64x2(&my.routes[slot].data, &found, &seen);
 +    }
-// EXERCISE-END 4
 // === wrong_real_tokens_only: 5: PeerTimeout
-// Nobody is told of the tokens that do not exist.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: Nobody is told of the tokens that do not exist.
 const auto choices_of = [&](int token) { return topk_idx + static_cast<int64_t>(token) * my.top_k; };
 for (int token = first_warp; token < my.num_tokens; token += all_warps) {
     tell_warp(my, choices_of(token), my.top_k, token);
@@ -186,10 +156,8 @@ for (int i = first_warp; i < num_ranks() * my.max_tokens; i += all_warps) {
     if (!receive_warp(my, i / my.max_tokens, i % my.max_tokens, &bits)) return;
     if (lane_id() == 0) my.wanted[i] = bits;
 }
-// EXERCISE-END 5
 // === wrong_all_by_each_warp: 5: on the virtual clock
-// Every warp does all of the work.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: Every warp does all of the work.
 const auto choices_of = [&](int token) { return topk_idx + static_cast<int64_t>(token) * my.top_k; };
 for (int token = 0; token < my.max_tokens; ++token) {
     tell_warp(my, choices_of(token), token < my.num_tokens ? my.top_k : 0, token);
@@ -202,10 +170,8 @@ for (int i = first_warp; i < num_ranks() * my.max_tokens; i += all_warps) {
     if (!receive_warp(my, i / my.max_tokens, i % my.max_tokens, &bits)) return;
     if (lane_id() == 0) my.wanted[i] = bits;
 }
-// EXERCISE-END 5
 // === wrong_one_warp: 5: on the virtual clock
-// The first warp does all of the work.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: The first warp does all of the work.
 if (first_warp != 0) return;
 const auto choices_of = [&](int token) { return topk_idx + static_cast<int64_t>(token) * my.top_k; };
 for (int token = 0; token < my.max_tokens; ++token) {
@@ -219,24 +185,18 @@ for (int i = 0; i < num_ranks() * my.max_tokens; ++i) {
     if (!receive_warp(my, i / my.max_tokens, i % my.max_tokens, &bits)) return;
     if (lane_id() == 0) my.wanted[i] = bits;
 }
-// EXERCISE-END 5
 // === wrong_one_rank_per_lane: 2, 5: DeadlockError
-// No loop: rank 32 and those behind it are told nothing.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: No loop: rank 32 and those behind it are told nothing.
 -    for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
 +    const int r = lane_id();
 +    if (r < num_ranks()) {
-// EXERCISE-END 2
 // === wrong_choices_of_8_bits: 1: are wrong
-// Expert 256 is taken for expert 0.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Expert 256 is taken for expert 0.
 -        if (choices[k] >= 0 && choices[k] / my.experts_per_rank == r) bits |= 1ull << choices[k] % my.experts_per_rank;
 +        const int expert = static_cast<unsigned char>(choices[k]);
 +        if (choices[k] >= 0 && expert / my.experts_per_rank == r) bits |= 1ull << expert % my.experts_per_rank;
-// EXERCISE-END 1
 // === wrong_wanted_if_any: 5: slots say that other experts want their token
-// Leaves the bits of the epoch before where nobody wants the token.
-// EXERCISE-BEGIN 5
+// EXERCISE-BEGIN 5: Leaves the bits of the epoch before where nobody wants the token.
 for (int token = first_warp; token < my.max_tokens; token += all_warps) {
     const bool exists = token < my.num_tokens;
     tell_warp(my, exists ? topk_idx + static_cast<int64_t>(token) * my.top_k : nullptr, exists ? my.top_k : 0, token);
@@ -248,10 +208,8 @@ for (int i = first_warp; i < num_ranks() * my.max_tokens; i += all_warps) {
     if (!receive_warp(my, i / my.max_tokens, i % my.max_tokens, &bits)) return;
     if (lane_id() == 0 && bits != 0) my.wanted[i] = bits;
 }
-// EXERCISE-END 5
 // === wrong_bits_unset: 4: slots say that other experts want their token
-// Leaves the caller's bits as they were where nobody wants the token.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: Leaves the caller's bits as they were where nobody wants the token.
 -    *bits = __shfl_sync(kFullWarp, found, 0);
 -    if (*bits == 0) return true;
 +    found = __shfl_sync(kFullWarp, found, 0);
@@ -261,32 +219,23 @@ for (int i = first_warp; i < num_ranks() * my.max_tokens; i += all_warps) {
 -        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
 -                                my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
 +        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
-// EXERCISE-END 4
 // === wrong_row_that_never_came: 4: never came, and receive_warp was true
-// True after the limit of its second wait.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: True after the limit of its second wait.
 -    if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return false;
 +    if (!wait_until_ge_warp(my.arrived + slot, my.epoch, {kPhaseDispatch, source, token})) return true;
 @@
 -        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors,
 -                                my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
 +        copy_bytes<kWarpUnroll>(my.out + row * my.row_vectors, my.rows + slot * my.row_vectors, my.row_vectors * sizeof(int4), lane_id(), kWarpSize);
-// EXERCISE-END 4
 // === wrong_thread_waits_for_its_warp: 1, 2, 3, 5: wait in __syncwarp|waits in __syncwarp
-// Who asks alone waits for the other lanes.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Who asks alone waits for the other lanes.
      uint64_t bits = 0;
 +    __syncwarp();
-// EXERCISE-END 1
 // === wrong_lanes_of_one_dimension: 2, 5: packets were sent; each word once is right|deadlock: 
-// In a block of two dimensions threadIdx.x is no number of a thread.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: In a block of two dimensions threadIdx.x is no number of a thread.
 -    for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
 +    for (int r = threadIdx.x % 32; r < num_ranks(); r += kWarpSize) {
-// EXERCISE-END 2
 // === wrong_barrier_after_the_packet: 4: divergent barrier|say that other experts want|wait in __syncthreads
-// One warp receives, and waits for all warps.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: One warp receives, and waits for all warps.
      *bits = __shfl_sync(kFullWarp, found, 0);
 +    __syncthreads();
-// EXERCISE-END 4

@@ -1,6 +1,5 @@
 // === right_by_hand
-// One lane sends; lanes 0 and 31 share nothing; another loop over the bits.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: One lane sends; lanes 0 and 31 share nothing; another loop over the bits.
 if (ep::lane_id() == 0) {
     const int here = ep::rank() / t.mates;
     for (int node = num_nodes(t) - 1; node >= 0; --node) {
@@ -16,7 +15,6 @@ if (ep::lane_id() == 0) {
         }
     }
 }
-// EXERCISE-END 1
 // EXERCISE-BEGIN 2
 const int here = ep::rank() / t.mates;
 for (int node = num_nodes(t) - 1; node >= 0; --node) {
@@ -33,10 +31,8 @@ for (int node = num_nodes(t) - 1; node >= 0; --node) {
     }
 }
 return true;
-// EXERCISE-END 2
 // === right_rank_by_rank
-// Sums rank by rank in registers of one lane's words, sent back from the last to the first.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Sums rank by rank in registers of one lane's words, sent back from the last to the first.
 const int here = node_of(t, ep::rank());
 for (int i = ep::lane_id(); i < t.words; i += ep::kWarpSize) {
     sum[i] = 0.0f;
@@ -46,7 +42,6 @@ for (int i = ep::lane_id(); i < t.words; i += ep::kWarpSize) {
     }
 }
 __syncwarp();
-// EXERCISE-END 3
 // EXERCISE-BEGIN 4
 const int here = node_of(t, ep::rank());
 for (int node = num_nodes(t) - 1; node >= 0; --node) {
@@ -61,56 +56,40 @@ for (int node = num_nodes(t) - 1; node >= 0; --node) {
         }
     }
 }
-// EXERCISE-END 4
 // === wrong_leaves_zero_sums_out: 3: sums of rank 0 are wrong
-// A sum of 0 is a sum.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: A sum of 0 is a sum.
 -        sum[i] = total;
 +        if (total != 0.0f) sum[i] = total;
-// EXERCISE-END 3
 // === wrong_waits_for_a_node: 2: the wait that failed is about dispatch, rank 1
-// Nodes send nothing: ranks do.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Nodes send nothing: ranks do.
 -            if (!ep::wait_until_ge_warp(relay.labels + slot, 1, {ep::kPhaseDispatch, source, k})) return false;
 +            if (!ep::wait_until_ge_warp(relay.labels + slot, 1, {ep::kPhaseDispatch, node, k})) return false;
-// EXERCISE-END 2
 // === wrong_slots_of_the_target: 1: in the slots of your node at the partner
-// The slots of the node that it goes to, where this rank is nobody's partner.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The slots of the node that it goes to, where this rank is nobody's partner.
 -        int64_t slot = int64_t(here) * t.count;
 +        int64_t slot = int64_t(node) * t.count;
-// EXERCISE-END 1
 // === wrong_slot_of_the_token: 1: the partner waits for a label
-// Leaves holes: the partner looks at the first slots only.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Leaves holes: the partner looks at the first slots only.
              if (!wanted) continue;
 +            slot = int64_t(here) * t.count + token;
 @@
 -            ++slot;
-// EXERCISE-END 1
 // === wrong_same_slot: 1: the partner waits for a label
-// Every message in the first slot.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Every message in the first slot.
 -            ++slot;
-// EXERCISE-END 1
 // === wrong_two_operations: 1: rows handed on|signal overtakes data|in the slots for partners
-// The row, and then the label: they may arrive the other way round.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The row, and then the label: they may arrive the other way round.
 -            ep::net_put_signal_nbi(row_of(relay.rows, t, slot), row_of(t.rows, t, token), t.words * sizeof(float),
 -                                   relay.labels + slot, label_of(token, wanted), partner_in(t, node), 0,
 +            ep::net_put_nbi(row_of(relay.rows, t, slot), row_of(t.rows, t, token), t.words * sizeof(float),
 +                            partner_in(t, node));
 +            ep::net_put_signal_nbi(relay.rows, t.rows, 0, relay.labels + slot, label_of(token, wanted), partner_in(t, node), 0,
-// EXERCISE-END 1
 // === wrong_all_wanted: 1: labels in the slots for partners|rows handed on
-// Everybody in the node gets the row.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Everybody in the node gets the row.
 -                                   relay.labels + slot, label_of(token, wanted), partner_in(t, node), 0,
 +                                   relay.labels + slot, label_of(token, (1u << t.mates) - 1), partner_in(t, node), 0,
-// EXERCISE-END 1
 // === wrong_once_per_rank: 1: One message per token and other node
-// A message for each rank that needs the token.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: A message for each rank that needs the token.
              if (!wanted) continue;
 +            for (unsigned left = wanted; left; left &= left - 1) {
 @@
@@ -120,77 +99,55 @@ for (int node = num_nodes(t) - 1; node >= 0; --node) {
          }
      }
 +    }
-// EXERCISE-END 1
 // === wrong_row_is_mine: 2: the row is one of the source's
-// The row becomes one of the partner's own.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: The row becomes one of the partner's own.
 -                store_row_warp(t, row_of(relay.rows, t, slot), source, token_of(label), to);
 +                store_row_warp(t, row_of(relay.rows, t, slot), ep::rank(), token_of(label), to);
-// EXERCISE-END 2
 // === wrong_row_of_the_slot: 2: Wait for each slot's own label
-// The slot is not the token.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: The slot is not the token.
 -                store_row_warp(t, row_of(relay.rows, t, slot), source, token_of(label), to);
 +                store_row_warp(t, row_of(relay.rows, t, slot), source, int(k), to);
-// EXERCISE-END 2
 // === wrong_to_all_mates: 2: for the ranks of this node
-// To all ranks of the node.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: To all ranks of the node.
 -            for (unsigned left = wanted_of(label); left; left &= left - 1) {
 +            for (unsigned left = (1u << t.mates) - 1; left; left &= left - 1) {
-// EXERCISE-END 2
 // === wrong_waits_for_the_first: 2: Wait for each slot's own label
-// Only the first message is waited for.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Only the first message is waited for.
 -            if (!ep::wait_until_ge_warp(relay.labels + slot, 1, {ep::kPhaseDispatch, source, k})) return false;
 +            if (k == 0 && !ep::wait_until_ge_warp(relay.labels + slot, 1, {ep::kPhaseDispatch, source, k})) return false;
-// EXERCISE-END 2
 // === wrong_descending: 3, 4: Ascending ranks
-// The other way round: other last bits.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: The other way round: other last bits.
 -        for (unsigned left = wanted; left; left &= left - 1) total += ep::peer_ptr(row, first + __ffs(left) - 1)[i];
 +        for (int r = t.mates - 1; r >= 0; --r) {
 +            if (wanted >> r & 1) total += ep::peer_ptr(row, first + r)[i];
 +        }
-// EXERCISE-END 3
 // === wrong_all_mates: 3, 4: sums of rank
-// Also those that have no result of this token.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Also those that have no result of this token.
 -        for (unsigned left = wanted; left; left &= left - 1) total += ep::peer_ptr(row, first + __ffs(left) - 1)[i];
 +        for (int r = 0; r < t.mates; ++r) total += ep::peer_ptr(row, first + r)[i];
-// EXERCISE-END 3
 // === wrong_my_own_copy: 3, 4: sums of rank
-// Adds this rank's own row again and again.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: Adds this rank's own row again and again.
 -        for (unsigned left = wanted; left; left &= left - 1) total += ep::peer_ptr(row, first + __ffs(left) - 1)[i];
 +        for (unsigned left = wanted; left; left &= left - 1) total += row[i];
-// EXERCISE-END 3
 // === wrong_no_syncwarp: 3, 4: missing __syncwarp
-// One lane posts what the others have not stored.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: One lane posts what the others have not stored.
 -    __syncwarp();  // all lanes have stored their part of the sum
-// EXERCISE-END 3
 // === wrong_one_staging: 4: One place in staging for each sum
-// The next sum overwrites what the NIC has not read.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: The next sum overwrites what the NIC has not read.
 -            float* const sum = row_of(staging.rows, t, slot);
 +            float* const sum = row_of(staging.rows, t, 0);
 @@
              }
 +            __syncwarp();
-// EXERCISE-END 4
 // === wrong_slots_of_their_node: 4: the slot of your node in the partner's back
-// The slots of the source's node.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: The slots of the source's node.
 -            const int64_t slot = int64_t(node) * t.count + k, theirs = int64_t(here) * t.count + k;
 +            const int64_t slot = int64_t(node) * t.count + k, theirs = int64_t(node) * t.count + k;
 @@
              }
 +            __syncwarp();
-// EXERCISE-END 4
 // === wrong_slot_of_the_sum: 4: the slot of your node in the partner's back
-// Token numbers, where the source looks at the first slots.
-// EXERCISE-BEGIN 4
+// EXERCISE-BEGIN 4: Token numbers, where the source looks at the first slots.
 -            const int64_t slot = int64_t(node) * t.count + k, theirs = int64_t(here) * t.count + k;
 +            const int64_t slot = int64_t(node) * t.count + k;
 @@
@@ -199,29 +156,21 @@ for (int node = num_nodes(t) - 1; node >= 0; --node) {
 @@
              }
 +            __syncwarp();
-// EXERCISE-END 4
 // === wrong_token_of_8_bits: 1: labels in the slots for partners
-// Token 256 goes as token 0.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Token 256 goes as token 0.
 -                                   relay.labels + slot, label_of(token, wanted), partner_in(t, node), 0,
 +                                   relay.labels + slot, label_of(token & 255, wanted), partner_in(t, node), 0,
-// EXERCISE-END 1
 // === wrong_a_lane_per_node: 1: One message per token and other node
-// Each lane has one node: the 33rd has none.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: Each lane has one node: the 33rd has none.
 -    for (int node = ep::lane_id(); node < num_nodes(t); node += ep::kWarpSize) {
 -        if (node == here) continue;
 +    if (const int node = ep::lane_id(); node < num_nodes(t) && node != here) {
-// EXERCISE-END 1
 // === wrong_label_of_1: 2: DeadlockError
-// Token 0 for the first rank of the node alone has the label 1.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Token 0 for the first rank of the node alone has the label 1.
 -            if (!ep::wait_until_ge_warp(relay.labels + slot, 1, {ep::kPhaseDispatch, source, k})) return false;
 +            if (!ep::wait_until_ge_warp(relay.labels + slot, 2, {ep::kPhaseDispatch, source, k})) return false;
-// EXERCISE-END 2
 // === wrong_the_last_wait_decides: 2: never came, those behind it did, and forward_warp returned true
-// Goes on after a wait that failed, and the last one decides.
-// EXERCISE-BEGIN 2
+// EXERCISE-BEGIN 2: Goes on after a wait that failed, and the last one decides.
 const int here = node_of(t, ep::rank());
 bool ok = true;
 for (int node = 0; node < num_nodes(t); ++node) {
@@ -236,18 +185,13 @@ for (int node = 0; node < num_nodes(t); ++node) {
     }
 }
 return ok;
-// EXERCISE-END 2
 // === wrong_begins_with_the_first: 3, 4: sums of rank
-// A sum that begins with its first number: -0.0 stays -0.0.
-// EXERCISE-BEGIN 3
+// EXERCISE-BEGIN 3: A sum that begins with its first number: -0.0 stays -0.0.
 -        float total = 0.0f;
 -        for (unsigned left = wanted; left; left &= left - 1) total += ep::peer_ptr(row, first + __ffs(left) - 1)[i];
 +        float total = ep::peer_ptr(row, first + __ffs(wanted) - 1)[i];
 +        for (unsigned left = wanted & (wanted - 1); left; left &= left - 1) total += ep::peer_ptr(row, first + __ffs(left) - 1)[i];
-// EXERCISE-END 3
 // === wrong_token_of_16_bits: 1: labels in the slots for partners|rows handed on
-// The label has 32 bits for the token.
-// EXERCISE-BEGIN 1
+// EXERCISE-BEGIN 1: The label has 32 bits for the token.
 -                                   relay.labels + slot, label_of(token, wanted), partner_in(t, node), 0,
 +                                   relay.labels + slot, label_of(static_cast<uint16_t>(token), wanted), partner_in(t, node), 0,
-// EXERCISE-END 1

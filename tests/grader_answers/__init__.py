@@ -1,9 +1,10 @@
 """Answers to the exercises, right and wrong, and what the grader must make of the wrong ones.
 
 A file an exercise: ``// === name: tasks that lose their points: words`` begins an answer, which gives regions of the
-solution anew or, where lines of a region begin with "-" or "+", edits the solution's as ``diff -u`` writes it: a hunk
-("@@" between two) replaces the one place with its lines. One of the ``words`` ("a|b") stands in the message of the
-first failing task. Those to a piece in Python are .txt files, since regions alone are no Python.
+solution anew, each from a line ``// EXERCISE-BEGIN region: what is special`` to the next. Where lines of a region begin
+with "-" or "+", they edit the solution as ``diff -u`` writes it: a hunk ("@@" between two) replaces the one place with
+its lines. One of the ``words`` ("a|b") stands in the message of the first failing task. Those to a piece in Python are
+.txt files, since regions alone are no Python.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from ep_lib.workshop.exercises import Exercise, find, names
 
 _REGION = re.compile(r"^ *(?://|#) EXERCISE-BEGIN (\w+)\n(.*?)^ *(?://|#) EXERCISE-END \1\n", re.MULTILINE | re.DOTALL)
+_BEGIN = re.compile(r"^ *(?://|#) EXERCISE-BEGIN (\w+)(?:: .*)?\n", re.MULTILINE)
 _EDIT = re.compile(r"^[-+]", re.MULTILINE)
 _HEAD = re.compile(r"^(?://|#) === (\w+)(?:: ([\d, ]+): (.*))?\n", re.MULTILINE)
 
@@ -36,9 +38,14 @@ def answers(exercise: str) -> dict[str, Answer]:
     before, *found = _HEAD.split(text)
     assert not before
     return {
-        name: Answer(dict(_REGION.findall(body)), {int(task) for task in (tasks or "").split(",") if task}, says or "")
+        name: Answer(_regions(body), {int(task) for task in (tasks or "").split(",") if task}, says or "")
         for name, tasks, says, body in zip(*(found[at::4] for at in range(4)), strict=True)
     }
+
+
+def _regions(body: str) -> dict[str, str]:
+    _, *found = _BEGIN.split(body)
+    return dict(zip(found[::2], found[1::2], strict=True))
 
 
 def of_kind(kind: str) -> dict[str, dict[str, Answer]]:

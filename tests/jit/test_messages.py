@@ -186,8 +186,7 @@ HINTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("include", ["", "#include <ep/platform.cuh>\n"])
-@pytest.mark.parametrize("target", ["emulator", "sm_90"])
+@pytest.mark.parametrize(("target", "include"), [("emulator", ""), ("sm_90", "#include <ep/platform.cuh>\n")])
 @pytest.mark.parametrize(("code", "says"), HINTS, ids=[says.split()[0] for _, says in HINTS])
 def test_a_missing_include_is_named(code: str, says: str, target: str, include: str) -> None:
     if target == "sm_90" and not nvrtc.available():

@@ -148,6 +148,21 @@ EP_DEVICE void nics_add(Memory m) {
     if (me() == 0) net_atomic_add_u64_nbi(m.flag, 1, 1);
     net_quiet();
 }
+EP_DEVICE void each_other_is_the_credit(Memory m) {  // two slots are enough
+    for (uint64_t round = 0; round < 4; ++round) {
+        uint32_t *source = m.data + 128 + round % 2 * 64, *slot = m.data + round % 2 * 64;
+        source[me()] = round;
+        __syncthreads();
+        if (me() == 0) {
+            net_put_signal_nbi(slot, source, 256, m.flag + round % 2, round + 1, other_rank(), 0, NetSignal::kSet);
+            while (ld_acquire_sys_u64(m.flag + round % 2) < round + 1) {
+            }
+        }
+        __syncthreads();
+        m.out[me()] += slot[me()];
+        __syncthreads();
+    }
+}
 
 // ---- atomics of two widths at one address
 EP_DEVICE void half_of_a_flag(Memory m) {
@@ -348,25 +363,28 @@ EP_DEVICE void passed_on_to_another_block(Memory m) {
     }
 }
 
-#define EP_VERDICTS(one)                                                                                               \
-    one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)        \
-        one(shared_atomic_stored_first) one(shared_cuda_barrier) one(boxes_behind_cuda_barriers)                       \
-            one(shared_added_to_first) one(shared_exchanged_first) one(shared_lock_that_is_never_free)                 \
-                one(all_tell_when_they_have_read) one(one_tells_before_it_reads) one(get_reads_what_a_put_brings) one( \
-                    put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) one(nics_add) one(half_of_a_flag) \
-                    one(nic_adds_to_half) one(tma_rows) one(tma_rows_without_wait) one(tma_rows_of_the_round_before)   \
-                        one(tma_rows_without_wait_read) one(tma_rows_without_wait_written)                             \
-                            one(tma_rows_signalled_too_early) one(tma_rows_without_fence)                              \
-                                one(tma_rows_without_syncwarp) one(tma_rows_of_a_block_that_ends) one(tma_sums)        \
-                                    one(tma_sums_without_syncwarp) one(shuffle_beyond_the_mask)                        \
-                                        one(shuffle_whose_value_is_dropped) one(activemask_taken_as_the_warp)          \
-                                            one(activemask_of_whoever_is_there) one(read_only_of_what_the_block_wrote) \
-                                                one(ldg_of_what_the_block_wrote) one(read_only_of_input)               \
-                                                    one(grid_barrier) one(the_last_clears_a_counter)                   \
-                                                        one(one_clears_a_counter)                                      \
-                                                            one(volatile_data_behind_a_right_lock)                     \
-                                                                one(volatile_data_behind_a_wrong_lock)                 \
-                                                                    one(volatile_flag) one(passed_on_to_another_block)
+#define EP_VERDICTS(one)                                                                                              \
+    one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)       \
+        one(shared_atomic_stored_first) one(shared_cuda_barrier) one(boxes_behind_cuda_barriers)                      \
+            one(shared_added_to_first) one(shared_exchanged_first) one(shared_lock_that_is_never_free)                \
+                one(all_tell_when_they_have_read) one(one_tells_before_it_reads) one(get_reads_what_a_put_brings)     \
+                    one(put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) one(nics_add)                \
+                        one(each_other_is_the_credit) one(half_of_a_flag) one(nic_adds_to_half) one(tma_rows)         \
+                            one(tma_rows_without_wait) one(tma_rows_of_the_round_before)                              \
+                                one(tma_rows_without_wait_read) one(tma_rows_without_wait_written)                    \
+                                    one(tma_rows_signalled_too_early) one(tma_rows_without_fence)                     \
+                                        one(tma_rows_without_syncwarp) one(tma_rows_of_a_block_that_ends)             \
+                                            one(tma_sums) one(tma_sums_without_syncwarp) one(shuffle_beyond_the_mask) \
+                                                one(shuffle_whose_value_is_dropped) one(activemask_taken_as_the_warp) \
+                                                    one(activemask_of_whoever_is_there)                               \
+                                                        one(read_only_of_what_the_block_wrote)                        \
+                                                            one(ldg_of_what_the_block_wrote) one(read_only_of_input)  \
+                                                                one(grid_barrier) one(the_last_clears_a_counter)      \
+                                                                    one(one_clears_a_counter)                         \
+                                                                        one(volatile_data_behind_a_right_lock)        \
+                                                                            one(volatile_data_behind_a_wrong_lock)    \
+                                                                                one(volatile_flag)                    \
+                                                                                    one(passed_on_to_another_block)
 
 extern "C" __global__ void verdict(int which, uint32_t* data, uint64_t* flag, uint32_t* out) {
     const Memory m = {data, flag, out};

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -45,18 +44,6 @@ def test_many_seeds_against_the_oracle(part: int, seeds: int) -> None:
     for seed in range(part, 3 * seeds, 3):
         case = make_case(seed)
         check_case(case, spawn(run_case, case.world_size, "emulator", seed=seed, args=(case,)))
-
-
-@pytest.mark.slow
-def test_bitwise_equal_over_interleavings(seeds: int) -> None:
-    case = make_case(7, world_size=4, dtype="bfloat16", max_tokens=11)
-
-    def digest(rank: Rank) -> str:
-        result = run_case(rank, case)
-        arrays = [*result["first"].values(), result["plain"], result["weighted"], result["again"]["x"]]
-        return hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
-
-    assert len({tuple(spawn(digest, 4, "emulator", seed=seed)) for seed in range(2 * seeds)}) == 1
 
 
 @pytest.mark.slow

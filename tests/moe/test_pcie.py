@@ -1,4 +1,4 @@
-"""PCIe mode against the oracle: bit for bit, on every fabric, with rings of any size, merged or not."""
+"""PCIe mode against the oracle: bit for bit, on every fabric and on GPUs, with rings of any size, merged or not."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.buffer_cases import check_case
 from support.dispatch_combine_cases import BF16, Case, assert_received, assert_same, make_case, to_numpy, unpack
-from support.pcie_cases import FABRIC_NAMES, FABRICS, heap_use, pcie_arguments, routed, run_case, smallest_bounce
+from support.pcie_cases import (
+    FABRIC_NAMES,
+    FABRICS,
+    at_the_edge,
+    check_fp8,
+    fp8_case,
+    heap_use,
+    pcie_arguments,
+    routed,
+    run_case,
+    run_fp8,
+    smallest_bounce,
+)
 
 from ep_lib import Buffer, Fabric, Rank, simulate, spawn
+from ep_lib.transports.nvshmem import build as nvshmem
 
 any_fabric = pytest.mark.parametrize("fabric", FABRICS, ids=FABRIC_NAMES)
 
 
 @pytest.mark.extended
-@any_fabric
-def test_seeds_against_the_oracle(fabric: Fabric | str) -> None:
-    """Each seed has its own shapes, routing, rings and interleaving."""
-    for seed in range(18):
-        case = make_case(300 + seed, world_size=(2, 4, 6, 8)[seed % 4])
-        args = (case, seed)
-        check_case(case, spawn(run_case, case.world_size, "emulator", fabric=fabric, seed=seed, args=args))
-
-
-@pytest.mark.extended
 @pytest.mark.slow
 @any_fabric
-def test_many_seeds_against_the_oracle(fabric: Fabric | str, seeds: int) -> None:
-    for seed in range(2 * seeds):
-        case = make_case(seed, world_size=(2, 4, 6, 8)[seed % 4])
-        args = (case, seed * 7)
+def test_seeds_against_the_oracle(fabric: Fabric | str, seeds: int) -> None:
+    """Each seed has its own shapes, routing, rings and interleaving."""
+    for seed in range(18 + 2 * seeds):
+        case = make_case(300 + seed, world_size=(2, 4, 6, 8)[seed % 4])
+        args = (case, seed)
         check_case(case, spawn(run_case, case.world_size, "emulator", fabric=fabric, seed=seed, args=args))
 
 
@@ -74,11 +78,7 @@ def test_up_to_32_ranks(ranks: int, merged: int) -> None:
 
 
 @pytest.mark.extended(after=1)
-@pytest.mark.parametrize(
-    ("pattern", "tokens"),
-    [([[2, -1]], 23), ([[-1, -1]], 9), ([[0, 1], [-1, -1], [3, 2]], 40), ([[1, 1]], 7), ([[0, 1]], 0), ([[3, 0]], 1)],
-    ids=["all to one rank", "nobody", "some", "one expert twice", "no tokens", "one token"],
-)
+@at_the_edge
 def test_routings_at_the_edge(pattern: list[list[int]], tokens: int) -> None:
     case = routed(pattern, 4, tokens)
     for variety in range(4):
@@ -131,18 +131,6 @@ def test_repeated_operations_and_handles(seed: int) -> None:
     assert spawn(operations, ranks, "emulator", fabric=fabric, seed=seed, args=(seed, 16)) == ["done"] * ranks
 
 
-@pytest.mark.extended
-def test_bitwise_equal_over_many_interleavings() -> None:
-    case = make_case(7, world_size=4, dtype="bfloat16", max_tokens=12)
-
-    def digest(rank: Rank) -> Any:
-        result = run_case(rank, case, 2)
-        return [a.tobytes() for a in (*result["first"].values(), result["plain"], result["weighted"])]
-
-    first = spawn(digest, 4, "emulator", fabric="srd", seed=0)
-    assert all(spawn(digest, 4, "emulator", fabric="srd", seed=seed) == first for seed in range(1, 25))
-
-
 # ---- memory --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("ranks", [2, 8, 16, 32])
 def test_memory_is_what_the_formula_says_whatever_max_tokens(ranks: int) -> None:
@@ -187,3 +175,40 @@ def test_rings_never_hold_more_than_their_slots_on_the_virtual_clock() -> None:
     for name, least in (("slots in use", 1), ("credits", 0)):
         values = [sample.value for sample in timeline.samples if sample.name == name]
         assert values and min(values) >= least and max(values) <= 1  # one slot a ring
+
+
+SEEDS = range(2000, 2006)
+
+
+def many(rank: Rank, kind: str) -> list[Any]:
+    """BF16 and float32 rows, then FP8 rows, each with other shapes and rings; all in one world."""
+    plain = [run_case(rank, make_case(seed, world_size=rank.world_size), seed, kind) for seed in SEEDS]
+    return [plain, [run_fp8(rank, fp8_case(seed, rank.world_size), seed, kind) for seed in SEEDS]]
+
+
+def check_many(results: list[Any]) -> None:
+    for i, seed in enumerate(SEEDS):
+        check_case(make_case(seed, world_size=len(results)), [r[0][i] for r in results])
+        check_fp8(fp8_case(seed, len(results)), [r[1][i] for r in results])
+
+
+@pytest.mark.parametrize("kind", ["native", "torch"])
+def test_many_on_the_emulator(kind: str) -> None:
+    if kind == "torch":
+        pytest.importorskip("torch")
+    check_many(spawn(many, 2, "emulator", fabric="srd", args=(kind,)))
+
+
+@pytest.mark.parametrize(
+    ("transport", "kind"),
+    [("p2p", "native"), ("p2p", "torch"), ("nvshmem", "torch"), ("proxy", "native"), ("proxy", "torch")],
+)
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(2, marks=pytest.mark.gpu(count=2)), pytest.param(4, marks=pytest.mark.gpu(count=4))]
+)
+def test_many_on_gpus(ranks: int, transport: str, kind: str) -> None:
+    if transport == "nvshmem" and (reason := nvshmem.unusable_reason("whole")):
+        pytest.skip(reason)
+    if kind == "torch":
+        pytest.importorskip("torch")
+    check_many(spawn(many, ranks, "cuda", args=(kind,), transport=transport))

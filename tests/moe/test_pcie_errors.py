@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from support import bad_input as shared
-from support.bad_input import IDX, SHAPE, X, check_good, refused
+from support.bad_input import IDX, SHAPE, X, check_good, check_refused, refused
 from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Fabric, Rank, reference, spawn
@@ -19,13 +18,7 @@ from ep_lib.moe.pcie.memory import check_resident
 from ep_lib.moe.pcie.mode import PcieMode
 
 PCIE = {"allow_nvlink_for_normal_mode": False, "num_sms": 4}
-
-
-@pytest.fixture
-def pcie_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shared cases make their Buffers in PCIe mode."""
-    for name, value in PCIE.items():
-        monkeypatch.setitem(SHAPE, name, value)
+HIERARCHICAL = {"hierarchical": True, "ranks_per_node": 1, "num_sms": 3}
 
 
 # name: (arguments, what the error says). A packet: 16 bfloat16, 2 ids and weights, a number: 52 bytes, in 16s.
@@ -54,10 +47,7 @@ def test_bad_buffers_are_refused() -> None:
                 check_good(buffer, rank, str(good))
         return found
 
-    for found in spawn(main, 2, "emulator", fabric="srd"):
-        for name, (_, pattern) in BAD_BUFFERS.items():
-            kind, message = found[name]
-            assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
+    check_refused(BAD_BUFFERS, spawn(main, 2, "emulator", fabric="srd"))
 
 
 def test_more_blocks_than_sms_are_refused_before_anything_is_sent() -> None:
@@ -113,20 +103,20 @@ def test_a_heap_that_is_too_small_says_what_to_lower() -> None:
     assert caught.value.short_by > 0
 
 
-@pytest.mark.usefixtures("pcie_shape")
-def test_bad_input_is_refused_as_with_direct_writes() -> None:
-    for found in spawn(shared.bad_dispatches, 2, "emulator", fabric="srd"):
-        for name, (_, pattern) in shared.BAD_DISPATCH.items():
-            kind, message = found[name]
-            assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
+@pytest.mark.parametrize("options", [PCIE, HIERARCHICAL], ids=["PCIe", "hierarchical"])
+def test_bad_input_is_refused_as_with_direct_writes(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in options.items():
+        monkeypatch.setitem(SHAPE, name, value)
+    check_refused(shared.BAD_DISPATCH, spawn(shared.bad_dispatches, 2, "emulator", fabric="srd"))
     spawn(shared.one_rank_tries_again, 2, "emulator", fabric="rc")
     spawn(shared.use_after_close, 2, "emulator", fabric="rc")
     for rank, found in enumerate(spawn(shared.disagree, 2, "emulator", fabric="srd")):
         assert [kind for kind, _ in found] == ["RankMismatchError", "HandleError"] * 2
         assert all(f"rank {rank} and rank {1 - rank}" in message for _, message in found[1::2])
+    assert spawn(shared.one_rank_stays_away, 2, "emulator", fabric="rc") == ["away", "noticed"]
 
 
-@pytest.mark.parametrize("options", [PCIE, {"hierarchical": True, "ranks_per_node": 1, "num_sms": 3}])
+@pytest.mark.parametrize("options", [PCIE, HIERARCHICAL], ids=["PCIe", "hierarchical"])
 def test_what_only_direct_mode_does_is_refused(options: dict[str, Any]) -> None:
     """By a rank alone, before it tells others: it calls again, and the Buffer works on."""
     hidden = 128
@@ -178,11 +168,6 @@ def test_a_dispatch_that_meets_a_combine() -> None:
     message = "the ranks call different operations: dispatch on rank 0 but combine on rank 1; call the same ones"
     for kind, text in spawn(main, 2, "emulator", fabric="rc"):
         assert kind == "RankMismatchError" and message in text
-
-
-@pytest.mark.usefixtures("pcie_shape")
-def test_a_rank_that_does_not_come_is_named() -> None:
-    assert spawn(shared.one_rank_stays_away, 2, "emulator", fabric="rc") == ["away", "noticed"]
 
 
 def operations(rank: Rank, tokens: int, bounce: int) -> None:

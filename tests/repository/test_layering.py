@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import subprocess
@@ -81,6 +82,7 @@ def target_part(name: str) -> str | None:
     return (find_part(words[1:]) or "ep_lib") if words[0] == "ep_lib" else None
 
 
+@functools.cache
 def all_imports() -> list[tuple[Path, int, str]]:
     return [
         (path, line, name)

@@ -8,16 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from support.timed_programs import (
-    CX7,
-    Run,
-    acknowledged,
-    before_the_wire,
-    on_wire,
-    simulate,
-    source_read,
-    to_target,
-)
+from support.timed_programs import CX7, Run, acknowledged, before_the_wire, on_wire, simulate, source_read, to_target
 
 import ep_lib
 from ep_lib import HARDWARE, Fabric, errors

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ep_lib import Rank
-from ep_lib.errors import (
-    ArgumentError,
-    BufferClosedError,
-    DeadlockError,
-    EpError,
-    HandleError,
-    PeerTimeout,
-)
+from ep_lib.errors import ArgumentError, BufferClosedError, DeadlockError, EpError, HandleError, PeerTimeout
 from ep_lib.moe import Buffer
 from support.dispatch_combine_cases import BF16, to_input, to_numpy
 
@@ -61,6 +55,14 @@ def refused(call: Callable[[], Any]) -> tuple[str, str]:
     except EpError as error:
         return type(error).__name__, str(error)
     return "", "no error"
+
+
+def check_refused(table: Mapping[str, tuple[Any, str]], of_ranks: Iterable[dict[str, tuple[str, str]]]) -> None:
+    """Each rank was refused each entry of a table by an ArgumentError that says what the table says."""
+    for found in of_ranks:
+        for name, (_, pattern) in table.items():
+            kind, message = found[name]
+            assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
 
 
 def check_good(buffer: Buffer, rank: Rank, what: str) -> Any:

@@ -8,15 +8,7 @@ import numpy as np
 
 from ep_lib import Rank
 from ep_lib.moe import Buffer
-from support.dispatch_combine_cases import (
-    Case,
-    assert_received,
-    assert_same,
-    expert_output,
-    to_input,
-    to_numpy,
-    unpack,
-)
+from support.dispatch_combine_cases import Case, assert_received, assert_same, expert_output, to_input, to_numpy, unpack
 
 
 def run_case(rank: Rank, case: Case, kind: str = "native", arguments: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -15,14 +15,7 @@ from ep_lib.moe.config import make_config
 from ep_lib.moe.direct import DirectMode
 from ep_lib.moe.direct.tuning import EMULATED, Tuning
 from ep_lib.moe.mode import DispatchOptions, Payload
-from support.dispatch_combine_cases import (
-    Case,
-    assert_received,
-    assert_same,
-    to_input,
-    to_numpy,
-    unpack,
-)
+from support.dispatch_combine_cases import Case, assert_received, assert_same, to_input, to_numpy, unpack
 
 TUNINGS: list[Tuning | None] = [
     replace(EMULATED, way="Tma", dispatch_stages=3, add_vectors=5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ep_lib import Buffer, Fabric, Rank, reference
 from ep_lib.memory.arrays import like
@@ -14,6 +15,11 @@ from support.dispatch_combine_cases import BF16, Case, assert_same, make_case, t
 
 FABRICS = ["rc", "srd", Fabric("rc", ranks_per_node=2), Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=2)]
 FABRIC_NAMES = ["rc", "srd", "rc-2", "srd-2-nop2p"]
+at_the_edge = pytest.mark.parametrize(
+    ("pattern", "tokens"),
+    [([[2, -1]], 23), ([[-1, -1]], 9), ([[0, 1], [-1, -1], [3, 2]], 40), ([[1, 1]], 7), ([[0, 1]], 0), ([[3, 0]], 1)],
+    ids=["all to one rank", "nobody", "some", "one expert twice", "no tokens", "one token"],
+)
 
 
 def smallest_bounce(case: Case) -> int:

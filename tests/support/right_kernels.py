@@ -13,7 +13,7 @@ from wrong_variants import variants
 
 from ep_lib import Fabric, Rank
 from support import bounce_buffer_cases as bounce
-from support import direct_cases, pcie_cases, ring_stream, simple_exchange
+from support import direct_cases, hierarchical_cases, pcie_cases, ring_stream, simple_exchange
 from support import ibgda_shim as shim
 from support import low_latency_cases as low_latency
 from support import write_signal as write
@@ -69,9 +69,9 @@ def _simple_kernels(rank: Rank) -> None:
     simple_exchange.run_simple(rank, make_case(4, world_size=2, dtype="bfloat16", max_tokens=6))
 
 
-def _by_tma(rank: Rank) -> None:
-    case = make_case(5, world_size=2, dtype="bfloat16", max_tokens=6)
-    direct_cases.run_case(rank, case, direct_cases.TUNINGS[0])
+def _direct(rank: Rank, which: int) -> None:
+    case = make_case(5, world_size=3, dtype="bfloat16", max_tokens=6)
+    direct_cases.run_case(rank, case, direct_cases.TUNINGS[which])
 
 
 def _features(rank: Rank) -> None:
@@ -79,7 +79,12 @@ def _features(rank: Rank) -> None:
 
 
 def _nvlink_mode(rank: Rank) -> None:
-    run_case(rank, make_case(4, world_size=2, dtype="bfloat16", max_tokens=6))
+    run_case(rank, make_case(4, world_size=rank.world_size, dtype="bfloat16", max_tokens=6))
+
+
+def _hierarchical_mode(rank: Rank) -> None:
+    ranks = rank.world_size
+    hierarchical_cases.run_case(rank, make_case(ranks, world_size=ranks, max_tokens=10, dtype="bfloat16"))
 
 
 def _pcie_mode(rank: Rank, variety: int, tokens: int = 4) -> None:
@@ -87,9 +92,9 @@ def _pcie_mode(rank: Rank, variety: int, tokens: int = 4) -> None:
     pcie_cases.run_case(rank, make_case(variety, world_size=ranks, dtype="bfloat16", max_tokens=tokens), variety)
 
 
-def _low_latency(rank: Rank, fp8: bool, hooks: bool) -> None:
-    case = low_latency.low_latency_case(4, fp8=fp8, world_size=2, max_tokens=4)
-    low_latency.run_case(rank, case, fp8, 3, hooks, sms=2)
+def _low_latency(rank: Rank, fp8: bool, hooks: bool, sms: int | None) -> None:
+    case = low_latency.low_latency_case(4, fp8=fp8, world_size=rank.world_size, max_tokens=4)
+    low_latency.run_case(rank, case, fp8, 3, hooks, sms=sms)
 
 
 def _write(rank: Rank, way: str) -> None:
@@ -105,11 +110,12 @@ _BOUNCE = [("unbounded", 1), ("with_credits", 1), ("pipelined", 3), ("merged", 1
 CASES = [
     *(
         RightKernel(
-            name, variants.run, 2, NICS if name.startswith("net_") else NVLINK, (i, variants.BLOCKS.get(name, 1))
+            name, variants.run, *((4, NICS) if "net_" in name else (3, NVLINK)), (i, variants.BLOCKS.get(name, 1))
         )
         for i, name in enumerate(variants.functions())
     ),
-    *(RightKernel(f"01 {way}", _write, 2, NVLINK, (way,)) for way in write.RIGHT),
+    *(RightKernel(f"01 {way}", _write, 3, NVLINK, (way,)) for way in write.RIGHT),
+    RightKernel("01 many writes", write.several, 2, NVLINK, ([0, 1, 1, 500, 4096, 4099],)),
     *(RightKernel(f"01 pipeline of {slots}", _pipeline, 2, NVLINK, (slots,)) for slots in (1, 3)),
     *(RightKernel(f"03 {send}", _shim, 4, ALL, (send, receive)) for send, receive in _SHIM),
     *(RightKernel(f"04 {name}", _through_proxy, 2, ALL, (name,)) for name in LADDER),
@@ -118,19 +124,38 @@ CASES = [
         for name, slots in _BOUNCE
     ),
     *(RightKernel(f"ring of {slots}", _stream, 2, ALL, (slots,)) for slots in (1, 3)),
-    RightKernel("dispatch and combine", _nvlink_mode, 2, NVLINK),
+    *(RightKernel(f"dispatch and combine on {ranks}", _nvlink_mode, ranks, NVLINK) for ranks in (2, 4)),
     RightKernel("06 dispatch and combine", _simple_kernels, 2, NVLINK),
-    RightKernel("dispatch by TMA, combine in place", _by_tma, 2, NVLINK),
+    *(
+        RightKernel(f"direct writes {which}", _direct, 3, NVLINK, (which,))
+        for which in range(len(direct_cases.TUNINGS))
+    ),
     RightKernel("rows by expert, bias, views", _features, 2, NVLINK),
     *(
-        RightKernel(f"low latency {fp8} {hooks}", _low_latency, 2, NVLINK, (fp8, hooks))
-        for fp8, hooks in ((True, False), (False, True))
+        RightKernel(f"low latency {ranks} {fp8} {hooks} {sms}", _low_latency, ranks, NVLINK, (fp8, hooks, sms))
+        for ranks, fp8, hooks, sms in (
+            *((1, True, False, None), (2, True, False, 2), (2, False, True, 2), (2, False, False, 1)),
+            *((3, False, True, None), (4, True, False, 2), (8, False, False, None)),
+        )
+    ),
+    *(
+        RightKernel(f"hierarchical mode of {ranks} by {node}", _hierarchical_mode, ranks, {kind: Fabric(kind, node)})
+        for ranks, node in ((2, 1), (4, 2), (6, 2), (8, 4))
+        for kind in ("rc", "srd")
     ),
     *(RightKernel(f"PCIe mode {variety}", _pcie_mode, 2, NICS, (variety,)) for variety in (2, 3)),
     *(
         RightKernel(
-            f"PCIe mode of {ranks} ranks {variety}", _pcie_mode, ranks, {fabric: Fabric(fabric)}, (variety, 3), 50
+            f"PCIe mode of {ranks} ranks {variety}",
+            _pcie_mode,
+            ranks,
+            {fabric: Fabric(fabric)},
+            (variety, 3),
+            share=50 if ranks > 8 else 1,
         )
-        for ranks, variety, fabric in ((16, 2, "rc"), (16, 1, "srd"), (32, 2, "rc"), (32, 3, "srd"))
+        for ranks, variety, fabric in (
+            *((3, 0, "srd"), (4, 1, "rc"), (4, 3, "srd"), (8, 2, "rc"), (8, 1, "srd")),
+            *((16, 2, "rc"), (16, 1, "srd"), (32, 2, "rc"), (32, 3, "srd")),
+        )
     ),
 ]

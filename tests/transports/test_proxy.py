@@ -10,16 +10,7 @@ import numpy as np
 import pytest
 from support import TESTS, buffer_cases, direct_cases, ibgda_shim, pcie_cases
 from support.dispatch_combine_cases import make_case
-from support.proxy_cases import (
-    NO_BARRIER,
-    NO_FENCE,
-    RIGHT,
-    SIGNAL_FIRST,
-    SOURCE_REUSED,
-    add_many,
-    exchange,
-    kernel,
-)
+from support.proxy_cases import NO_BARRIER, NO_FENCE, RIGHT, SIGNAL_FIRST, SOURCE_REUSED, add_many, exchange, kernel
 
 from ep_lib import Fabric, Rank, check, cli, spawn
 from ep_lib.errors import KernelFault, PeerTimeout

@@ -1,5 +1,5 @@
 """``transport="proxy"`` on GPUs: rings, native proxies, the copy engine. Every operation, the shim and PCIe mode run
-on it in test_nvshmem_gpu.py and test_pcie_gpu.py."""
+on it in test_nvshmem_gpu.py and test_pcie.py."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from support.bounce_buffer_cases import FABRICS, MAX_ROWS, counts_of, exchange, name_of
 
 from ep_lib import CheckReport, Fabric, check, spawn
-from ep_lib.errors import EpError, PeerTimeout
+from ep_lib.errors import EpError
 
 pytestmark = pytest.mark.slow
 
@@ -56,14 +56,6 @@ def test_even_streams(name: str, counts: int) -> None:
         assert all(spawn(exchange, ranks=ranks, backend="emulator", fabric="srd", args=(name, all_equal, 2)))
 
 
-@pytest.mark.extended(after=1)
-@any_rung
-@any_fabric
-def test_nothing_is_found_in_the_ladder(name: str, slots: int, fabric: Fabric | None, seeds: int) -> None:
-    report = checked(name, fabric, ranks=4, slots=slots, seeds=max(1, seeds // 2))  # two ranks: test_right_kernels.py
-    assert report.ok, str(report)
-
-
 # ---- the mistakes ----------------------------------------------------------------------------------------------------
 def checked(name: str, fabric: Fabric | str | None, ranks: int = 2, slots: int = 2, seeds: int = 20) -> CheckReport:
     return check(exchange, ranks=ranks, fabric=fabric, seeds=seeds, args=(name, counts_of(1, ranks), slots))
@@ -82,35 +74,10 @@ def verdicts(name: str, fabric: str, seeds: int = 40) -> set[bool | str]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("fabric", [None, *NETWORKS])
-def test_in_turn_everybody_waits_for_everybody(fabric: str | None) -> None:
-    with pytest.raises(PeerTimeout, match=r"rank \d waited too long for rank \d \(credit, slot 0\): the signal is 0"):
-        spawn(exchange, ranks=3, backend="emulator", fabric=fabric, args=("exchange_in_turn", counts_of(1, 3), 2))
-    assert {finding.kind for finding in checked("exchange_in_turn", fabric).findings} == {"timeout"}
-
-
-@pytest.mark.parametrize("fabric", NETWORKS)
-def test_in_turn_passes_as_long_as_everything_fits(fabric: str) -> None:
-    counts = counts_of(1, 3, longest=4)  # two slots of two rows
-    for seed in range(20):
-        args = ("exchange_in_turn", counts, 2)
-        assert all(spawn(exchange, ranks=3, backend="emulator", seed=seed, fabric=fabric, args=args))
-
-
-@pytest.mark.extended
 @pytest.mark.parametrize("fabric", NETWORKS)
 def test_late_credits_are_waited_for_at_both_ends(fabric: str) -> None:
     said = str(checked("exchange_late_credit", fabric))
     assert "waited too long" in said and "ep::kPhaseCredit" in said and "arrived_of(ring, peer, chunk)" in said
-
-
-def test_one_counter_is_right_on_rc_and_wrong_on_srd() -> None:
-    assert verdicts("exchange_one_counter", "rc") == {True}
-    assert verdicts("exchange_one_counter", "srd") - {True}
-    assert checked("exchange_one_counter", "rc").ok
-    found = checked("exchange_one_counter", "srd").findings
-    assert found[0].kind == "signal overtakes data"
-    assert "net_put_signal_nbi" in str(found[0]) and "05_bounce_buffer_broken.cu" in str(found[0])
 
 
 SOURCE_REUSED = "quiet before reuse of the source (or wait for a credit from its receiver)"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from ep_lib import Fabric, Kernel, Rank, check, spawn
+from ep_lib import Fabric, Kernel, check, spawn
 from ep_lib.errors import PeerTimeout
 from ep_lib.workshop.lessons import two_levels
 
@@ -55,26 +55,6 @@ def test_a_rank_that_waits_first_waits_for_ever() -> None:
     (waits,) = (note for note in failed.value.__notes__ if note.startswith("Who waited where:"))
     assert "at tutorial_kernels/10_two_levels.cuh:57: if (!ep::wait_until_ge_warp(" in waits
     assert all(f"rank {rank} block 0 thread 0 on " in waits for rank in range(4)) and len(waits.splitlines()) == 3
-
-
-def test_two_operations_are_told_where_order_is_not_kept() -> None:
-    wants, found = two_levels.draw_wants(4, tokens=4, top_k=3), {}
-    for fabric in ("rc", "srd"):
-        args = (kernel("dispatch_two_operations", BROKEN), wants, 2, 8, 2)
-        report = check(two_levels.dispatch, 4, Fabric(fabric, ranks_per_node=2), seeds=4, args=args)
-        found[fabric] = {finding.kind for finding in report.findings}
-    assert not found["rc"] and "signal overtakes data" in found["srd"]
-
-
-def test_one_place_for_all_sums_is_told() -> None:
-    wants = two_levels.draw_wants(4, tokens=4, top_k=3)
-
-    def main(rank: Rank) -> None:
-        pair = (kernel("dispatch_two_levels"), kernel("combine_one_staging", BROKEN))
-        two_levels.there_and_back(rank, pair, wants, 2)
-
-    report = check(main, 4, Fabric("rc", ranks_per_node=2), seeds=4)
-    assert "source reused" in {finding.kind for finding in report.findings}
 
 
 def test_what_crosses_is_counted() -> None:

@@ -12,19 +12,7 @@ import numpy as np
 import pytest
 
 import ep_lib
-from ep_lib.emulator.accesses import (
-    ATOMIC,
-    BYTES,
-    COUNT,
-    LOADS,
-    NIC,
-    OF_PAIR,
-    PLAIN,
-    STORES,
-    UPDATES,
-    VOLATILE,
-    WIDTHS,
-)
+from ep_lib.emulator.accesses import ATOMIC, BYTES, COUNT, LOADS, NIC, OF_PAIR, PLAIN, STORES, UPDATES, VOLATILE, WIDTHS
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.jit import closed
 from ep_lib.jit.elf import SHN_UNDEF, Elf

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,42 +16,26 @@ from ep_lib import Kernel, Rank
 ROOTS = (Path(ep_lib.__file__).parent / "device", Path(ep_lib.__file__).parent)
 
 
-class Variant(Protocol):
-    """``old``, which is there once in the headers of ``kernel``, becomes ``new``."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kernel(self) -> str: ...
-    @property
-    def old(self) -> str: ...
-    @property
-    def new(self) -> str: ...
-
-
-KINDS = frozenset({"race", "uninitialised", "slot reused", "source reused", "signal overtakes data"})
+KINDS = frozenset(
+    {"race", "uninitialised", "slot reused", "source reused", "signal overtakes data", "read before arrival"}
+)
 
 
 class Mistake(NamedTuple):
-    """A Variant; a report of it has one of KINDS."""
+    """``old``, which is there once in the headers of ``kernel``, becomes ``new``; a report has one of ``kinds``."""
 
     name: str
     kernel: str
     old: str
     new: str
+    kinds: frozenset[str] = KINDS
+    tokens: int = 14
+    fabric: str = "srd"
     alone: bool = False  # seen where rank 0 alone has tokens: else what ranks send each other also orders them
 
 
-def look_for_mistake(main: Callable[..., Any], ranks: int, fabric: Any, args: tuple[Any, ...]) -> ep_lib.CheckReport:
-    """The checker's report of up to 60 schedules, until it finds something. Some mistakes leave ranks polling for ever
-    after it was found: that is waited for."""
-    return ep_lib.check(
-        main, ranks, fabric, 60, args, compare_values=False, stop_at_first=True, timeout=6, reduce=False
-    )
-
-
 def all_in_one(
-    name: str, headers: Sequence[str], entry: tuple[str, str], includes: Sequence[str], variants: Sequence[Variant]
+    name: str, headers: Sequence[str], entry: tuple[str, str], includes: Sequence[str], variants: Sequence[Mistake]
 ) -> Kernel:
     """The kernel ``name`` in all its variants, chosen by their number, so that the compiler runs once. Words behind the
     first tell apart what is made of the same kernel.
@@ -113,19 +97,21 @@ class Wrong(NamedTuple):
         self.program.launch(rank, grid, block, self.number, *args, **options)
 
 
-def use_variant(
-    monkeypatch: pytest.MonkeyPatch,
-    mode: ModuleType,
-    programs: Callable[[str], Kernel],
-    variants: Sequence[Variant],
-    number: int,
-) -> None:
-    """Buffers whose mode is the module ``mode`` run with this mistake from now on."""
-    name = variants[number].kernel
-    programs(name).compile()
-    wrong, right_kernel = Wrong(programs(name), number), mode.kernel
+@functools.cache
+def program_of(module: Any, name: str) -> Kernel:
+    """The kernel ``name`` in all variants of a module."""
+    return all_in_one(name, module.HEADERS[name], module.ENTRIES[name], module.INCLUDES, module.VARIANTS)
+
+
+def use_variant(module: Any, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers in the mode that a module of variants is of run with one of them from now on."""
+    for setting, value in module.SETTINGS.items():
+        monkeypatch.setattr(setting, value)
+    name = module.VARIANTS[number].kernel
+    program_of(module, name).compile()
+    wrong, right_kernel = Wrong(program_of(module, name), number), module.MODES[name].kernel
 
     def kernel(which: str, *template: str, **entry: str) -> Any:
         return wrong if which == name.split()[0] else right_kernel(which, *template, **entry)
 
-    monkeypatch.setattr(mode, "kernel", kernel)
+    monkeypatch.setattr(module.MODES[name], "kernel", kernel)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
 from ep_lib.moe.direct import combine, dispatch
 from ep_lib.moe.direct.tuning import EMULATED
-from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
 
 _MEETING = ("ep/all_ranks", "moe/common/notify", "moe/common/epoch", "moe/direct/tokens")
@@ -27,6 +24,9 @@ HEADERS = {
     "combine_pull by expert": (*_SUMS, "moe/direct/expert_rows", "moe/direct/combine_pull"),
     "copy_epilogue by expert": ("moe/direct/expert_rows", "moe/direct/copy_epilogue"),
 }
+INCLUDES = ("ep/wait", "moe/common/failure", "moe/common/layout", "ep/tma", "moe/common/sums", "ep/block_scales")
+MODES = {name: combine if name.startswith("combine") else dispatch for name in HEADERS}
+SETTINGS: dict[str, int] = {}
 _SUM_PARAMETERS = (
     "int4* out, const int4* y, const int* topk_idx, const float* topk_weights, const int* send_index, const int* plan, "
     "int* differs"
@@ -103,19 +103,6 @@ VARIANTS = [
         "an expert's next place changes while lanes read", _GROUPED, "__syncwarp();  // all lanes have read `next`", ""
     ),
 ]
-
-
-@functools.cache
-def programs(name: str) -> Kernel:
-    """The kernel ``name`` in all its variants."""
-    includes = ("ep/wait", "moe/common/failure", "moe/common/layout", "ep/tma", "moe/common/sums", "ep/block_scales")
-    return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], includes, VARIANTS)
-
-
-def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Buffers in normal mode run with this mistake from now on."""
-    mode = combine if VARIANTS[number].kernel.startswith("combine") else dispatch
-    all_in_one.use_variant(monkeypatch, mode, programs, VARIANTS, number)
 
 
 # What experts write must be seen by the checker, which does not see what NumPy does.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
-import pytest
 from support.dispatch_combine_cases import BF16
 
-from ep_lib import Buffer, Fabric, Kernel, Rank
+from ep_lib import Buffer, Rank
 from ep_lib.moe.hierarchical import mode as hierarchical
-from wrong_variants import all_in_one
-from wrong_variants.pcie_variants import BAD_PLACE, MIXED_UP, RACE, STUCK, Variant
+from wrong_variants.all_in_one import KINDS, Mistake
+from wrong_variants.pcie_variants import BAD_PLACE, MIXED_UP, STUCK
 
 HEADERS = {
     name: ("moe/pcie/rings", "moe/hierarchical/nodes", f"moe/hierarchical/{file}")
@@ -25,6 +23,11 @@ HEADERS = {
         ("send_weights", "combine"),
     )
 }
+INCLUDES = ("moe/common/sums", "ep/ring", "ep/trace", "ep/signal")
+MODES = dict.fromkeys(HEADERS, hierarchical)
+SETTINGS = dict.fromkeys(
+    (f"ep_lib.moe.hierarchical.memory.{name}" for name in ("_MESSAGES_PER_RING", "MAX_ROWS_PER_MESSAGE")), 1
+)
 _BARRIER = "uint64_t* signals, int ranks_of_node, uint64_t epoch"
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
@@ -65,43 +68,29 @@ _RELAXED = "st_relaxed_sys_u64(peer_ptr(signals + kind * ranks_of_node + me, fir
 _EARLY = _POST.replace("args.epoch,", "args.epoch - 1,")
 
 VARIANTS = [
-    Variant("the node is not waited for", "exchange_nodes", _TABLES, "", BAD_PLACE),
-    Variant("partners are not waited for", "exchange_nodes", _PARTNERS, "", MIXED_UP | BAD_PLACE),
-    Variant(
+    Mistake("the node is not waited for", "exchange_nodes", _TABLES, "", BAD_PLACE),
+    Mistake("partners are not waited for", "exchange_nodes", _PARTNERS, "", MIXED_UP | BAD_PLACE),
+    Mistake(
         "posts before the block wrote", "exchange_nodes", "__syncthreads();\n\n    for (int node", "for (int node"
     ),
-    Variant("signals the epoch before", "exchange_nodes", _POST, _EARLY, STUCK),
-    Variant("rows are read before they are stored", "stored", _WAIT, "", BAD_PLACE),
-    Variant("a rank does not say that it has stored", "stored", _TELL, "", STUCK),
-    Variant("waits for the operation before", "stored", _WAIT, _WAIT.replace("epoch,", "epoch - 1,"), BAD_PLACE),
-    Variant("rows are added before they are there", "staged", _WAIT, "", BAD_PLACE),
-    Variant("signals without release", "staged", _TELL, _RELAXED, BAD_PLACE),
-    Variant("sends without credits", "dispatch", _ROOM, ""),
-    Variant("pointers read before they are written", "dispatch", _LISTED, "//", BAD_PLACE),
-    Variant("pointers written before they are read", "dispatch", _READ, "//"),
-    Variant("partners' rows go to the wrong place", "dispatch", _PLACE, "s", BAD_PLACE),
-    Variant("credit before all lanes read", "dispatch", _ALL_READ, ""),
-    Variant("sends sums without credits", "combine", _ROOM, ""),
-    Variant("adds rows before they came", "combine", _ROW_WAIT, "", RACE | STUCK),
-    Variant("reads before the lanes waited", "combine", f"{_LISTED}, and the messages", "//", BAD_PLACE),
-    Variant("credit before all lanes added", "combine", "__syncwarp();  // all lanes have read, before slots", "//"),
-    Variant("no credits", "combine", "ring_return_credit(in.ring);", "", STUCK),
-    Variant("lanes read weights before lane 0 waited", "send_weights", _MESSAGE, "//"),
+    Mistake("signals the epoch before", "exchange_nodes", _POST, _EARLY, STUCK),
+    Mistake("rows are read before they are stored", "stored", _WAIT, "", BAD_PLACE),
+    Mistake("a rank does not say that it has stored", "stored", _TELL, "", STUCK),
+    Mistake("waits for the operation before", "stored", _WAIT, _WAIT.replace("epoch,", "epoch - 1,"), BAD_PLACE),
+    Mistake("rows are added before they are there", "staged", _WAIT, "", BAD_PLACE),
+    Mistake("signals without release", "staged", _TELL, _RELAXED, BAD_PLACE),
+    Mistake("sends without credits", "dispatch", _ROOM, ""),
+    Mistake("pointers read before they are written", "dispatch", _LISTED, "//", BAD_PLACE),
+    Mistake("pointers written before they are read", "dispatch", _READ, "//"),
+    Mistake("partners' rows go to the wrong place", "dispatch", _PLACE, "s", BAD_PLACE),
+    Mistake("credit before all lanes read", "dispatch", _ALL_READ, ""),
+    Mistake("sends sums without credits", "combine", _ROOM, ""),
+    Mistake("adds rows before they came", "combine", _ROW_WAIT, "", KINDS | STUCK),
+    Mistake("reads before the lanes waited", "combine", f"{_LISTED}, and the messages", "//", BAD_PLACE),
+    Mistake("credit before all lanes added", "combine", "__syncwarp();  // all lanes have read, before slots", "//"),
+    Mistake("no credits", "combine", "ring_return_credit(in.ring);", "", STUCK),
+    Mistake("lanes read weights before lane 0 waited", "send_weights", _MESSAGE, "//"),
 ]  # fmt: skip
-
-
-@functools.cache
-def programs(name: str) -> Kernel:
-    """The kernel ``name`` in all its variants."""
-    includes = ("moe/common/sums", "ep/ring", "ep/trace", "ep/signal")
-    return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], includes, VARIANTS)
-
-
-def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Buffers in hierarchical mode run with this mistake from now on."""
-    monkeypatch.setattr("ep_lib.moe.hierarchical.memory._MESSAGES_PER_RING", 1)
-    monkeypatch.setattr("ep_lib.moe.hierarchical.memory.MAX_ROWS_PER_MESSAGE", 1)
-    all_in_one.use_variant(monkeypatch, hierarchical, programs, VARIANTS, number)
 
 
 def main(rank: Rank, tokens: int = 14) -> Any:
@@ -116,8 +105,3 @@ def main(rank: Rank, tokens: int = 14) -> Any:
         outs = [buffer.combine(recv.x, recv.handle, given) for given in (None, weights, None)]
         again = buffer.dispatch(x, handle=recv.handle)
         return recv.x, again.x, *outs
-
-
-def fabric(kind: str) -> Fabric:
-    """Two nodes of two ranks."""
-    return Fabric(kind, ranks_per_node=2)

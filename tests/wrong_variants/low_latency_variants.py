@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
-import pytest
 from support.dispatch_combine_cases import BF16
 
-from ep_lib import Buffer, Kernel, Rank
+from ep_lib import Buffer, Rank
 from ep_lib.moe.low_latency import mode as low_latency
-from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
 
 HEADERS = {
     "dispatch": ("moe/low_latency/common", "moe/low_latency/dispatch"),
     "combine": ("moe/low_latency/common", "moe/low_latency/combine"),
 }
+INCLUDES = ("moe/common/sums", "moe/common/failure", "ep/fp8", "ep/packet")
+MODES = dict.fromkeys(HEADERS, low_latency)
+SETTINGS: dict[str, int] = {}
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
     "dispatch": (
@@ -44,30 +44,17 @@ VARIANTS = [
     Mistake("a relaxed flag", _DISPATCH, _FLAG, _FLAG.replace("release", "relaxed")),
     Mistake("lanes read before lane 0 waited", _DISPATCH, "__syncwarp();  // all lanes may read what lane 0", "//"),
     Mistake("waits for the row before", _DISPATCH, "args.row_flags + slot, epoch,", "args.row_flags + slot, 0,"),
-    Mistake("no credits", _DISPATCH, _CREDIT, "return {1ull << 40, mask | failed}", True),
-    Mistake("a relaxed look at credits", _DISPATCH, _LOOK, _LOOK.replace("acquire", "relaxed"), True),
+    Mistake("no credits", _DISPATCH, _CREDIT, "return {1ull << 40, mask | failed}", alone=True),
+    Mistake("a relaxed look at credits", _DISPATCH, _LOOK, _LOOK.replace("acquire", "relaxed"), alone=True),
     Mistake("one buffer", _DISPATCH, _BUFFER, "0"),
     Mistake("an index before the last row's", _DISPATCH, _INDEXED, ""),
     Mistake("sum signalled before all threads stored", _COMBINE, _SUM_SENT, "if (outcome != kArrived) {"),
     Mistake("a relaxed flag of a sum", _COMBINE, _SUM_FLAG, _SUM_FLAG.replace("release", "relaxed")),
     Mistake("lanes add before one waited", _COMBINE, "__syncwarp();  // all lanes may read what one lane", "//"),
     Mistake("adds before sums are there", _COMBINE, "args.row_flags + slot, epoch,", "args.row_flags + slot, 0,"),
-    Mistake("no credits for sums", _COMBINE, _CREDIT, "return {1ull << 40, mask | failed}", True),
+    Mistake("no credits for sums", _COMBINE, _CREDIT, "return {1ull << 40, mask | failed}", alone=True),
     Mistake("one buffer of sums", _COMBINE, _BUFFER, "0"),
 ]
-
-
-@functools.cache
-def programs(name: str) -> Kernel:
-    """The kernel ``name`` in all its variants."""
-    return all_in_one.all_in_one(
-        name, HEADERS[name], ENTRIES[name], ("moe/common/sums", "moe/common/failure", "ep/fp8", "ep/packet"), VARIANTS
-    )
-
-
-def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Buffers in low-latency mode run with this mistake from now on."""
-    all_in_one.use_variant(monkeypatch, low_latency, programs, VARIANTS, number)
 
 
 def main(rank: Rank, dispatches: int = 1, combines: int = 1, alone: bool = False) -> Any:

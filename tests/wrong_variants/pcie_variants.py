@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pytest
 from support.dispatch_combine_cases import BF16
 
-from ep_lib import Buffer, Kernel, Rank
+from ep_lib import Buffer, Rank
 from ep_lib.errors import RankMismatchError
 from ep_lib.moe.pcie import mode as pcie
-from wrong_variants import all_in_one
+from wrong_variants.all_in_one import KINDS, Mistake
 
 HEADERS = {
     "exchange_counts": ("moe/pcie/rings", "moe/pcie/exchange_counts"),
     "dispatch": ("moe/pcie/rings", "moe/pcie/dispatch"),
     "combine": ("moe/pcie/rings", "moe/pcie/combine"),
 }
+INCLUDES = ("moe/common/sums", "ep/ring", "ep/trace")
+MODES = dict.fromkeys(HEADERS, pcie)
+SETTINGS: dict[str, int] = {}
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
     "exchange_counts": (
@@ -36,22 +37,9 @@ ENTRIES = {
         "combine<__nv_bfloat16>(@args, out, y, idx, weights, index, sends, receives, first_row)",
     ),
 }
-RACE = frozenset({"race", "slot reused", "signal overtakes data", "source reused", "read before arrival"})
 STUCK = frozenset({"timeout", "deadlock"})
-MIXED_UP = RACE | STUCK | {"assertion"}
+MIXED_UP = KINDS | STUCK | {"assertion"}
 BAD_PLACE = frozenset({"uninitialised", "misaligned", "out of bounds", "race"})
-
-
-class Variant(NamedTuple):
-    """``old``, which is there once in the kernel's headers, becomes ``new``; a report has one of ``kinds``."""
-
-    name: str
-    kernel: str
-    old: str
-    new: str
-    kinds: frozenset[str] = RACE
-    tokens: int = 14
-    fabric: str = "srd"
 
 
 _ROOM = "if (!ring_has_room(ring_at(rings, role.channel, k, receiver_at(rings, k)), left.message)) return false;"
@@ -69,46 +57,33 @@ _TWO_POSTS = """net_put_nbi(message(inbox, me), message(outbox, peer), bytes, pe
                            NetSignal::kSet);"""
 
 VARIANTS = [
-    Variant("sends without credits", "dispatch", _ROOM, ""),
-    Variant("fills before all lanes may", "dispatch", "__syncwarp();  // all lanes may read the chunk", "//"),
-    Variant("posts before all lanes filled", "dispatch", "__syncwarp();  // all lanes have filled", "//"),
-    Variant("credit before the read", "dispatch", _TAKE, f"{_CREDIT}\n {_TAKE}", RACE | STUCK),
-    Variant("credit before all lanes read", "dispatch", _ALL_READ, ""),
-    Variant("lanes read before lane 0 waited", "dispatch", "__syncwarp();  // all lanes may read the message", "//"),
-    Variant("no credits", "dispatch", _CREDIT, "", STUCK),
-    Variant("all messages in one slot", "dispatch", "left = {chunk.message + 1,", "left = {chunk.message,"),
-    Variant("the channels share their rings", "dispatch", _SHARED_RINGS, "k"),
-    Variant(
+    Mistake("sends without credits", "dispatch", _ROOM, ""),
+    Mistake("fills before all lanes may", "dispatch", "__syncwarp();  // all lanes may read the chunk", "//"),
+    Mistake("posts before all lanes filled", "dispatch", "__syncwarp();  // all lanes have filled", "//"),
+    Mistake("credit before the read", "dispatch", _TAKE, f"{_CREDIT}\n {_TAKE}", KINDS | STUCK),
+    Mistake("credit before all lanes read", "dispatch", _ALL_READ, ""),
+    Mistake("lanes read before lane 0 waited", "dispatch", "__syncwarp();  // all lanes may read the message", "//"),
+    Mistake("no credits", "dispatch", _CREDIT, "", STUCK),
+    Mistake("all messages in one slot", "dispatch", "left = {chunk.message + 1,", "left = {chunk.message,"),
+    Mistake("the channels share their rings", "dispatch", _SHARED_RINGS, "k"),
+    Mistake(
         "message numbers begin again with each kernel",
         "dispatch",
         "rings.sent[ring_index(rings, role.channel, k)] = outgoing[k - 1].message;",
         "",
-        RACE | STUCK,
+        KINDS | STUCK,
     ),
-    Variant("the first warp returns the credit", "combine", _COUNTED_IN, _COUNTED_IN.replace("role.warps", "1")),
-    Variant("warps count themselves in without order", "combine", "atom_add_acq_rel", "atom_add_relaxed"),
-    Variant("counted in before all lanes read", "combine", "__syncwarp();  // all lanes have read, before", "//"),
-    Variant("reads before the lanes waited", "combine", _LISTED, "//", BAD_PLACE),
-    Variant("one warp waits for all", "combine", _WAITS, _WAITS.replace("== 0", "== 0 && !role.warp")),
-    Variant("a number overwritten while it is read", "combine", "__syncthreads();  // all warps", "//", RACE, 3),
-    Variant("rows of the ring's first message", "combine", "++in.message;", "in.message += 2;", RACE | STUCK),
-    Variant("posts before the block wrote", "exchange_counts", "__syncthreads();\n\n    const size_t", "const size_t"),
-    Variant("counts, then their signal", "exchange_counts", _POST, _TWO_POSTS),
-    Variant("one box for all operations", "exchange_counts", "static_cast<int>(args.epoch % 2)", "0", MIXED_UP, 0),
+    Mistake("the first warp returns the credit", "combine", _COUNTED_IN, _COUNTED_IN.replace("role.warps", "1")),
+    Mistake("warps count themselves in without order", "combine", "atom_add_acq_rel", "atom_add_relaxed"),
+    Mistake("counted in before all lanes read", "combine", "__syncwarp();  // all lanes have read, before", "//"),
+    Mistake("reads before the lanes waited", "combine", _LISTED, "//", BAD_PLACE),
+    Mistake("one warp waits for all", "combine", _WAITS, _WAITS.replace("== 0", "== 0 && !role.warp")),
+    Mistake("a number overwritten while it is read", "combine", "__syncthreads();  // all warps", "//", KINDS, 3),
+    Mistake("rows of the ring's first message", "combine", "++in.message;", "in.message += 2;", KINDS | STUCK),
+    Mistake("posts before the block wrote", "exchange_counts", "__syncthreads();\n\n    const size_t", "const size_t"),
+    Mistake("counts, then their signal", "exchange_counts", _POST, _TWO_POSTS),
+    Mistake("one box for all operations", "exchange_counts", "static_cast<int>(args.epoch % 2)", "0", MIXED_UP, 0),
 ]  # fmt: skip
-
-
-@functools.cache
-def programs(name: str) -> Kernel:
-    """The kernel ``name`` in all its variants."""
-    return all_in_one.all_in_one(
-        name, HEADERS[name], ENTRIES[name], ("moe/common/sums", "ep/ring", "ep/trace"), VARIANTS
-    )
-
-
-def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Buffers in PCIe mode run with this mistake from now on."""
-    all_in_one.use_variant(monkeypatch, pcie, programs, VARIANTS, number)
 
 
 def main(rank: Rank, tokens: int = 14) -> Any:

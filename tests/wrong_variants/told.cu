@@ -409,6 +409,26 @@ extern "C" __global__ void credit_before_the_read(int* data, uint64_t* flag, int
         }
 }
 
+extern "C" __global__ void credit_before_the_others_read(int* data, uint64_t* flag, int* out, int n, int round) {
+    const int peer = 1 - ep::rank();
+    for (uint64_t i = 1; i <= 4; i++) {
+        if (threadIdx.x == 0)
+            while (ep::ld_acquire_sys_u64(flag + 1) + 1 < i) {
+            }
+        __syncthreads();
+        ep::peer_ptr(data, peer)[threadIdx.x] = i;  // A
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            ep::signal_set(flag, i, peer);
+            while (ep::ld_acquire_sys_u64(flag) < i) {
+            }
+        }
+        __syncthreads();
+        out[threadIdx.x] += data[threadIdx.x];  // B
+        if (threadIdx.x == 0) ep::signal_set(flag + 1, i, peer);
+    }
+}
+
 extern "C" __global__ void one_credit_too_many(int* data, uint64_t* flag, int* out, int n, int round) {
     const int peer = 1 - ep::rank();
     if (threadIdx.x == 0 && ep::rank() == 0)
@@ -662,6 +682,46 @@ extern "C" __global__ void quiet_for_another_rank(int* data, uint64_t* flag, int
         out[0] = data[5];  // B
         ep::net_quiet();
     }
+}
+
+extern "C" __global__ void lanes_fill_while_lane_0_posts(int* data, uint64_t* flag, int* out, int n, int round) {
+    const int warp = threadIdx.x / 32;
+    data[512 + threadIdx.x] = 7;  // A
+    if (threadIdx.x % 32 == 0) {
+        ep::net_put_nbi(data + warp * 32, data + 512 + warp * 32, 128, 1 - ep::rank());  // B
+        ep::net_quiet();
+    }
+}
+
+extern "C" __global__ void lanes_read_while_lane_0_waits(int* data, uint64_t* flag, int* out, int n, int round) {
+    const int warp = threadIdx.x / 32, from = 512 + warp * 32;
+    if (threadIdx.x % 32 == 0) {
+        ep::net_put_signal_nbi(data + warp * 32, data + from, 128, flag + warp, 1, 1 - ep::rank(), warp);  // A
+        while (ep::ld_acquire_sys_u64(flag + warp) < 1) {                                                  // wait
+        }
+    }
+    out[threadIdx.x] = data[threadIdx.x];  // B
+}
+
+extern "C" __global__ void get_not_complete_when_the_owner_hears(int* data, uint64_t* flag, int* out, int n,
+                                                                 int round) {
+    const int peer = 1 - ep::rank();
+    if (threadIdx.x == 0) {
+        ep::net_get_nbi(data + 512, data, 256, peer);      // A
+        ep::net_atomic_add_u64_nbi(flag + 1, 1, peer, 0);  // done
+        ep::net_quiet(peer, 0);
+        while (ep::ld_acquire_sys_u64(flag + 1) < 1) {
+        }
+        data[0] = 2;  // B
+    }
+}
+
+extern "C" __global__ void all_senders_into_one_slot(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x != 0) return;
+    if (ep::rank() > 0) ep::net_put_signal_nbi(data, data + 512, 256, flag + ep::rank(), 1, 0, 0);  // A B
+    for (int r = 1; ep::rank() == 0 && r < ep::num_ranks(); r++)
+        while (ep::ld_acquire_sys_u64(flag + r) == 0) {
+        }
 }
 
 // ---- more of blocks and ranks ---------------------------------------------------------------------------------------

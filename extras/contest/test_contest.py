@@ -13,7 +13,6 @@ import pytest
 from ep_lib import errors
 
 main = runpy.run_path(str(Path(contest.__file__).parent))["main"]
-pytestmark = pytest.mark.cuda_rules
 
 
 def entered(folder: Path, *changes: tuple[str, str], task: str = "alltoall") -> Path:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import verbs
-from support import TESTS
 
 from ep_lib.errors import BackendUnavailable, PeerTimeout
 from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import Rings, op
 
-FAKE = TESTS / "support" / "fake_verbs"
+FAKE = Path(__file__).parent / "fake"
 BYTES = 1 << 16
 
 
