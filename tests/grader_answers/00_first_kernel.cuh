@@ -21,7 +21,7 @@
     // EXERCISE-BEGIN 1: As many numbers as threads, and no more.
     if (threadIdx.x < count) ep::peer_ptr(box, peer)[threadIdx.x] = numbers[threadIdx.x];
 // === wrong_past_the_end: 1: words before or behind the box were overwritten
-    // EXERCISE-BEGIN 1: Nobody looks at count.
+    // EXERCISE-BEGIN 1: `count` is not looked at.
     for (int i = threadIdx.x; i <= count; i += blockDim.x) ep::peer_ptr(box, peer)[i] = numbers[0];
 // === wrong_everybody_tells: 2: once is right
     // EXERCISE-BEGIN 2: A signal from each thread.
@@ -36,7 +36,7 @@
         ep::signal_add(flag, 1, peer);
     }
 // === wrong_own_flag: 2: KernelFault
-    // EXERCISE-BEGIN 2: Translated twice: it is told to nobody.
+    // EXERCISE-BEGIN 2: Translated twice.
     __syncthreads();
     if (threadIdx.x == 0) ep::signal_add(ep::peer_ptr(flag, peer), 1, peer);
 // === wrong_sets_the_flag: 2: set to 1 instead of growing by it

@@ -1,5 +1,5 @@
 // === right_backwards
-// EXERCISE-BEGIN 2: The last word first, releases that nobody needs, and the odd number found out in the end.
+// EXERCISE-BEGIN 2: The last word first, releases without need, and the odd number found out in the end.
 ep::fence_sys();
 for (int i = board.count; i-- > 0;) ep::st_release_sys_u64(ep::peer_ptr(board.words + i, board.home), words[i]);
 ep::st_release_sys_u64(ep::peer_ptr(board.edition, board.home), number + 1);
@@ -36,7 +36,7 @@ ep::st_release_sys_u64(ep::peer_ptr(board.edition, board.home), number + 1);
 uint64_t* const board_words = ep::peer_ptr(board.words, board.home);
 for (int i = 0; i < board.count; ++i) ep::st_relaxed_sys_u64(board_words + i, words[i]);
 // === wrong_no_second_look: 3: had words of two editions
-// EXERCISE-BEGIN 3: What was read may be of two editions, if a writer came meanwhile: nobody looks again.
+// EXERCISE-BEGIN 3: What was read may be of two editions, if a writer came meanwhile: there is no second look.
 -    ep::fence_sys();  // the second look comes after the words
 -    if (ep::ld_relaxed_sys_u64(edition) != before) return false;
 // === wrong_acquire_for_the_second_look: 3: had words of two editions

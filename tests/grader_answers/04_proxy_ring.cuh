@@ -144,7 +144,7 @@ return ok;
 @@
 -    slot->place = detail::call_site();
 // === wrong_tells_null: 3: KernelFault
-// EXERCISE-BEGIN 3: `number` may be null, and is where nobody asks for it.
+// EXERCISE-BEGIN 3: `number` may be null, and is where the number is not asked for.
 *number = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
 if (!proxy_wait_for_room(ring, *number, command.peer)) return false;
 proxy_fill(ring, command, *number);
@@ -186,7 +186,7 @@ return true;
 if (number < ring.num_slots) return true;
 return wait_until_ge(&ring.credits->taken, number - ring.num_slots + 1, {kPhaseProxy, -1, -1});
 // === wrong_peer_of_nobody: 3: names peer 0
-// EXERCISE-BEGIN 3: The report of its wait names rank 0, whoever the command is for.
+// EXERCISE-BEGIN 3: The report of its wait names rank 0, also where the command is for another one.
 -    if (!proxy_wait_for_room(ring, mine, command.peer)) return false;
 +    if (!proxy_wait_for_room(ring, mine, 0)) return false;
 // === wrong_wait_of_the_warp: 5: wait in __syncwarp|waits in __syncwarp

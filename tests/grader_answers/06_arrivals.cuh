@@ -143,7 +143,7 @@ for (int peer = lane_id(); peer < num_ranks(); peer += kWarpSize) {
 }
 return __any_sync(kFullWarp, failed) == 0;
 // === wrong_one_rank_for_each_thread: 2: 36 ranks
-// EXERCISE-BEGIN 2: Ranks behind the last thread are waited for by nobody.
+// EXERCISE-BEGIN 2: No thread waits for the ranks behind the last thread.
 int failed = 0;
 if (thread_in_block() < num_ranks() && !signals.leave_out(thread_in_block()))
     failed = !wait_until_ge(signals.flags + kind * num_ranks() + thread_in_block(), epoch, {phase, thread_in_block(), kind});

@@ -145,7 +145,7 @@ for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
 +        while (seen != my.epoch) ld_relaxed_sys_u64x2(&my.routes[slot].data, &found, &seen);
 +    }
 // === wrong_real_tokens_only: 5: PeerTimeout
-// EXERCISE-BEGIN 5: Nobody is told of the tokens that do not exist.
+// EXERCISE-BEGIN 5: No rank learns which tokens do not exist.
 const auto choices_of = [&](int token) { return topk_idx + static_cast<int64_t>(token) * my.top_k; };
 for (int token = first_warp; token < my.num_tokens; token += all_warps) {
     tell_warp(my, choices_of(token), my.top_k, token);
@@ -196,7 +196,7 @@ for (int i = 0; i < num_ranks() * my.max_tokens; ++i) {
 +        const int expert = static_cast<unsigned char>(choices[k]);
 +        if (choices[k] >= 0 && expert / my.experts_per_rank == r) bits |= 1ull << expert % my.experts_per_rank;
 // === wrong_wanted_if_any: 5: slots say that other experts want their token
-// EXERCISE-BEGIN 5: Leaves the bits of the epoch before where nobody wants the token.
+// EXERCISE-BEGIN 5: Leaves the bits of the epoch before where no rank wants the token.
 for (int token = first_warp; token < my.max_tokens; token += all_warps) {
     const bool exists = token < my.num_tokens;
     tell_warp(my, exists ? topk_idx + static_cast<int64_t>(token) * my.top_k : nullptr, exists ? my.top_k : 0, token);
@@ -209,7 +209,7 @@ for (int i = first_warp; i < num_ranks() * my.max_tokens; i += all_warps) {
     if (lane_id() == 0 && bits != 0) my.wanted[i] = bits;
 }
 // === wrong_bits_unset: 4: slots say that other experts want their token
-// EXERCISE-BEGIN 4: Leaves the caller's bits as they were where nobody wants the token.
+// EXERCISE-BEGIN 4: Leaves the caller's bits as they were where no rank wants the token.
 -    *bits = __shfl_sync(kFullWarp, found, 0);
 -    if (*bits == 0) return true;
 +    found = __shfl_sync(kFullWarp, found, 0);

@@ -65,7 +65,7 @@ for (int node = num_nodes(t) - 1; node >= 0; --node) {
 -            if (!ep::wait_until_ge_warp(relay.labels + slot, 1, {ep::kPhaseDispatch, source, k})) return false;
 +            if (!ep::wait_until_ge_warp(relay.labels + slot, 1, {ep::kPhaseDispatch, node, k})) return false;
 // === wrong_slots_of_the_target: 1: in the slots of your node at the partner
-// EXERCISE-BEGIN 1: The slots of the node that it goes to, where this rank is nobody's partner.
+// EXERCISE-BEGIN 1: The slots of the node that it goes to, where this rank is no partner.
 -        int64_t slot = int64_t(here) * t.count;
 +        int64_t slot = int64_t(node) * t.count;
 // === wrong_slot_of_the_token: 1: the partner waits for a label
