@@ -331,7 +331,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                 how, detail, credit, wait = "credit", "", Place(), Place()
         if entry["kind"] == "weak memory":
             detail = _flag_or_store(credit, wait)
-        elif how != "credit_first" and (ways := _by_way_of(credit, wait, detail)):
+        elif ways := _by_way_of(credit, wait, detail):
             detail = f"{detail} ({ways})" if detail else ways
         findings.append(
             (
@@ -347,8 +347,8 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     second=second,
                     count=entry["count"],
                     seeds=(seed,),
-                    place=_credit(how, credit, wait, *places)
-                    if how in ("credit_old", "credit_first")
+                    place=_earlier_credit(credit, wait, places[0])
+                    if how == "credit_old"
                     else advice(how, what, *places) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
@@ -365,9 +365,7 @@ def _passes_by(operation: Place, last: Place) -> bool:
     return near is not None and (behind or bool(near.inside and not near.left))
 
 
-def _credit(how: str, credit: Place, wait: Place, read: Place, write: Place) -> str:
-    if how == "credit_first":
-        return f"wait in {wait} for one credit more, before {write} writes there again"
+def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
     if credit.file == read.file and credit.line < read.line:
         return f"give the credit ({credit}) after the read ({read}), not before"
     return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
@@ -450,8 +448,8 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
 
     ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "before_signal", "at",
     "both", "swap", "own", "own_wait", "take", "wait", "wait_for", "wait_round", "wait_post", "named", "named_again",
-    "credit", "credit_late", "credit_put", "written" or "outside". ``what``: what to put there. ``first``, ``last``: in
-    the order of one thread's program (not of "..._two").
+    "credit", "credit_late", "credit_more", "credit_put", "written" or "outside". ``what``: what to put there.
+    ``first``, ``last``: in the order of one thread's program (not of "..._two").
     """
     if how == "before_credit" and first and last and first.file == last.file and last.line < first.line:
         return f"give the credit ({last}) after the read ({first}), with {what} between them"
@@ -507,6 +505,8 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
         return f"end each round at a second barrier by number: reader after {first}, writer before {last} runs again"
     if how == "credit":
         return f"before {last} writes there again, wait for a credit that the reader gives after {first}"
+    if how == "credit_more":
+        return f"wait in {first} for one credit more, before {last} writes there again"
     if how == "credit_late":
         return f"before {first} writes there again, wait for a credit that the reader gives after {last}"
     raise ValueError(f"unknown advice {how!r}")

@@ -116,8 +116,14 @@ def check(
     if jobs != 1 or executor is not None or resume is not None:
         raise ArgumentError("jobs, executor and resume are for an exhaustive check: add exhaustive=True")
     chosen = _seeds(seeds)
-    flags = {"compare_values": compare_values, "stop_at_first": stop_at_first, "stop_at_failure": stop_at_failure}
-    return _try(program, chosen, **{name: flag(name, value) for name, value in {**flags, "reduce": reduce}.items()})
+    return _try(
+        program,
+        chosen,
+        compare_values=flag("compare_values", compare_values),
+        stop_at_first=flag("stop_at_first", stop_at_first),
+        stop_at_failure=flag("stop_at_failure", stop_at_failure),
+        reduce=flag("reduce", reduce),
+    )
 
 
 @stacks_kept()

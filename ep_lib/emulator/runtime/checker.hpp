@@ -593,8 +593,8 @@ class __attribute__((visibility("hidden"))) Checker {
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;
     bool is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const;
-    bool judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until, uint64_t reader_block,
-                             Verdict* v) const;
+    bool judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until,
+                             const std::vector<SyncLoad>& data_waits, Verdict* v) const;
     static bool after_own_call(const ThreadCheck& t, uint32_t call, uint32_t time);
     bool judge_phase(const ThreadCheck& t, Verdict* v) const;
     bool has_just_read(const Conflict& c) const;

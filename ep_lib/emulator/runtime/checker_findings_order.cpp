@@ -253,7 +253,7 @@ bool Checker::is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const {
 // The writer has waited for a credit, but one from before the read.
 void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const {
     const std::vector<SyncLoad> data_waits = witness.waits_of(reader_block);
-    if (data_waits.empty() || judge_needless_wait(writer.block, writer.id, writer.time, reader_block, v)) return;
+    if (data_waits.empty() || judge_needless_wait(writer.block, writer.id, writer.time, data_waits, v)) return;
     for (const SyncLoad& l : witness.waits_of(writer.block)) {
         if (!l.seen.pc || l.seen.block != reader_block || l.seen.kind == SyncKind::kNic) continue;
         if (l.id != writer.id && !happens_before(l.id, l.time, writer.clock)) continue;
@@ -268,15 +268,14 @@ void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block,
 }
 
 // The writer has waited for a credit, but for less than the first one.
-bool Checker::judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until, uint64_t reader_block,
-                                  Verdict* v) const {
-    const std::vector<SyncLoad> data_waits = witness.waits_of(reader_block);
+bool Checker::judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until,
+                                  const std::vector<SyncLoad>& data_waits, Verdict* v) const {
+    if (data_waits.empty()) return false;
     for (const SyncLoad& l : witness.waits_of(writer_block)) {
         if (l.id != writer || l.time > until || l.seen.pc || l.updates || !acquires(l.order)) continue;
-        if (data_waits.empty() || is_wait(data_waits, l.pc)) continue;
-        v->signal = 0;
-        v->wait = l.pc;
-        v->how = "credit_first";
+        if (is_wait(data_waits, l.pc)) continue;
+        v->from = l.pc;
+        v->how = "credit_more";
         v->detail = "the writer's wait for a credit was over with the first value of that word, before any credit";
         v->certainty++;
         return true;

@@ -356,7 +356,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.to = again ? c.pc : slot.pc;
         v.unsettled = {!again, past.block, slot.id, slot.time, t.block, c.pc};
         v.in_one_rank = !crosses;
-        if (again && judge_needless_wait(past.block, slot.id, slot.time, t.block, &v)) std::swap(v.from, v.to);
+        if (again && judge_needless_wait(past.block, slot.id, slot.time, witness.waits_of(t.block), &v)) v.to = slot.pc;
     } else {
         v.remedy = kReleaseAcquire;
     }

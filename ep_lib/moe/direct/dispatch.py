@@ -31,14 +31,6 @@ _SENT = ("sent_x", "sent_scales", "sent_row_scale", "sent_weights", "tokens", "a
 _COPIED = ("rows", "grouped", "from_rows", "from_side", "side", "stride", "lines", "all_stride", "all_lines")
 
 
-class _Declared(NamedTuple):
-    """What an :class:`Operation` takes."""
-
-    given: tuple[str, ...]
-    launches: list[Launch]
-    makes: list[Made]
-
-
 class SideRows(NamedTuple):
     """The side rows of a form, as numbers that kernels move."""
 
@@ -345,8 +337,8 @@ class Dispatches(Workspace):
             dispatch_shared(warps, stages, stage_vectors, config.world_size),
         )
 
-    def _declare_copy(self, form: RowFormat, copy: _Copy) -> _Declared:
-        """Without launches where there is nothing to do."""
+    def _declare_copy(self, form: RowFormat, copy: _Copy) -> tuple[tuple[str, ...], list[Launch], list[Made]]:
+        """What an Operation takes, without launches where there is nothing to do."""
         config, parts, side = self._config, self._parts, copy.side
         makes: list[Made] = []
 
@@ -390,7 +382,7 @@ class Dispatches(Workspace):
             if copy.by_expert:
                 end = Part("offsets", INT32.itemsize * config.experts_per_rank)
                 launches.append(self._declare_by_column(side, all_side, "all_", end, 1))
-        return _Declared(given, launches, makes)
+        return given, launches, makes
 
     def _declare_epilogue(
         self, form: RowFormat, copy: _Copy, targets: Sequence[Slot], all_side: str | Part | None
