@@ -70,9 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor", metavar="WHERE", help="with --exhaustive: other machines make the runs: mpi, or dask://HOST:PORT"
     )
-    parser.add_argument(
-        "--resume", type=Path, metavar="FILE", help="with --exhaustive: kept as it goes on; the next call goes on there"
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
 
 
@@ -116,8 +113,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, several: bool = False) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    if len(args.scripts) > 1 and (args.executor is not None or args.resume is not None):
-        raise ArgumentError(f"--executor and --resume are for one script, and there are {len(args.scripts)}")
+    if len(args.scripts) > 1 and args.executor is not None:
+        raise ArgumentError(f"--executor is for one script, and there are {len(args.scripts)}")
     codes, reports = set(), []
     for script in args.scripts:
         args.script = script
@@ -156,8 +153,8 @@ def _checked(args: argparse.Namespace) -> dict[str, Any] | None:
         raise ArgumentError(
             "--preemptions, --seconds and --kernels are bounds of an exhaustive check: add --exhaustive"
         )
-    if not args.exhaustive and (args.jobs != 1 or args.executor is not None or args.resume is not None):
-        raise ArgumentError("--jobs, --executor and --resume are for an exhaustive check: add --exhaustive")
+    if not args.exhaustive and (args.jobs != 1 or args.executor is not None):
+        raise ArgumentError("--jobs and --executor are for an exhaustive check: add --exhaustive")
     if args.executor == "threads":
         raise ArgumentError("--executor is 'threads'; one process makes one run at a time: use --jobs N")
     task: dict[str, Any] = {
@@ -173,7 +170,6 @@ def _checked(args: argparse.Namespace) -> dict[str, Any] | None:
             "kernels": [name.strip() for name in (args.kernels or "").split(",") if name.strip()],
             "seconds": _OF_TIMEOUT * args.timeout if args.seconds is None else args.seconds,
             "jobs": args.jobs,
-            "resume": None if args.resume is None else str(args.resume.resolve()),
         }
     request = {"checks": task, "again": _again(args)}
     if args.executor is None:
