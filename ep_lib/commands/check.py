@@ -41,6 +41,8 @@ _OF_A_RUN = 0.5  # of --timeout: a longer run is a finding, which names the runn
 _OF_TIMEOUT = 0.9  # after this much of --timeout an exhaustive check reports what it has covered
 _AN_INTERRUPT_IS_ANSWERED = b"\n"  # first byte of a child's answer, which JSON ignores
 _LOOK_S = 0.2  # between two checks of the script's time
+# The options that determine a run, besides the script, its time limit and the seed: see add_run_arguments.
+_OF_THE_RUN = ("main", "ranks", "fabric", "transport", "ranks_per_node", "volatile", "memory", "resident_blocks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,11 +136,8 @@ def run(args: argparse.Namespace) -> int:
         proved = not args.exhaustive or answer["report"].get("proved")
         codes.add(1 if not answer["report"]["ok"] else 0 if proved else _NOT_PROVED)
     if args.json:
-        print(
-            json.dumps(
-                reports[0] if len(args.scripts) == 1 else dict(zip(map(str, args.scripts), reports, strict=True))
-            )
-        )
+        by_script = dict(zip(map(str, args.scripts), reports, strict=True))
+        print(json.dumps(reports[0] if len(args.scripts) == 1 else by_script))
     return 1 if 1 in codes else max(codes)
 
 
@@ -157,10 +156,7 @@ def _checked(args: argparse.Namespace) -> dict[str, Any] | None:
         raise ArgumentError("--jobs and --executor are for an exhaustive check: add --exhaustive")
     if args.executor == "threads":
         raise ArgumentError("--executor is 'threads'; one process makes one run at a time: use --jobs N")
-    task: dict[str, Any] = {
-        "seeds": (first, first + seeds),
-        "reduce": not args.no_reduce,
-    }
+    task: dict[str, Any] = {"seeds": (first, first + seeds), "reduce": not args.no_reduce}
     if args.exhaustive:
         task = {
             "exhaustive": True,
@@ -183,7 +179,7 @@ def _again(args: argparse.Namespace) -> str:
     defaults = argparse.ArgumentParser()
     add_run_arguments(defaults)
     words = ["ep-lib replay", shlex.quote(str(args.script))]
-    for name in ("main", "ranks", "fabric", "transport", "ranks_per_node", "volatile", "memory", "resident_blocks"):
+    for name in _OF_THE_RUN:
         value = getattr(args, name)
         if value != defaults.get_default(name):
             words.append(f"--{name.replace('_', '-')} {value}")
@@ -258,15 +254,8 @@ def _request(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
     return {
         **task,
         "script": str(args.script.resolve()),
-        "main": args.main,
-        "ranks": args.ranks,
-        "fabric": args.fabric,
-        "ranks_per_node": args.ranks_per_node,
-        "transport": args.transport,
         "timeout": args.timeout,
-        "volatile": args.volatile,
-        "memory": args.memory,
-        "resident_blocks": args.resident_blocks,
+        **{name: getattr(args, name) for name in _OF_THE_RUN},
     }
 
 
@@ -323,16 +312,9 @@ def _replayed(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, An
 
 
 def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "main": main,
-        "ranks": request["ranks"],
-        "fabric": Fabric(request["fabric"], ranks_per_node=request["ranks_per_node"]),
-        "timeout": _OF_A_RUN * request["timeout"],
-        "volatile": request["volatile"],
-        "memory": request["memory"],
-        "resident_blocks": request["resident_blocks"],
-        "transport": request["transport"],
-    }
+    options = {name: request[name] for name in _OF_THE_RUN}
+    fabric = Fabric(options.pop("fabric"), ranks_per_node=options.pop("ranks_per_node"))
+    return {**options, "main": main, "fabric": fabric, "timeout": _OF_A_RUN * request["timeout"]}
 
 
 def _child_main() -> None:

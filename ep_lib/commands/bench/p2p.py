@@ -8,7 +8,6 @@ signal; 0 bytes are a signal alone. The kernel is ``ping_pong`` of tutorial_kern
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench import add_world_arguments, choose_backend, make_world, p2p_gpu, sizes_from_zero
-from ep_lib.commands.bench.p2p_gpu import COPY, PACKETS, STORES, WRITE
+from ep_lib.commands.bench import add_world_arguments, choose_backend, make_world, p2p_gpu, show, sizes_from_zero
+from ep_lib.commands.bench.p2p_gpu import BATCHES, COPY, PACKETS, STORES, WRITE
 from ep_lib.commands.bench.put import kernels_file
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
@@ -25,7 +24,6 @@ from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports import registry
 
-BATCHES = 5  # the median counts; one more runs before them to warm up
 EMULATOR_SIZES = [0, 64, 1 << 10, 16 << 10]
 
 
@@ -77,11 +75,7 @@ def run(args: argparse.Namespace) -> int:
             for row in world.run(_measure, 2, *what, heap_bytes=max(64 << 20, 4 * max(sizes)), quiet=args.json)[0]
         ]
         table = table_of_fabrics(report["results"], places[-1].note)
-    print(json.dumps(report) if args.json else table)
-    if args.figure:
-        from ep_lib.viz import transports_compared  # imported here: it needs matplotlib
-
-        transports_compared(report["results"]).savefig(args.figure)
+    show(report, args, table)
     return 0
 
 
