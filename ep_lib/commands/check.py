@@ -29,6 +29,7 @@ from ep_lib.commands.scripts import CheckFailed, ScriptMain, describe, load_main
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.emulator.findings import Finding, schedule_name
 from ep_lib.errors import ArgumentError, EpError
+from ep_lib.require import seconds
 from ep_lib.runtime.check import check, record
 from ep_lib.transports import registry
 from ep_lib.workshop.executors import open_executor
@@ -248,8 +249,7 @@ def _request(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
             f"{args.script} holds kernels, and a check runs a program: name the Python file whose main(rank) launches "
             f"them. Pieces of an exercise are checked by `ep-lib grade`"
         )
-    if not args.timeout > 0:
-        raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
+    seconds("--timeout", args.timeout)
     Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)
     return {
         **task,

@@ -21,6 +21,7 @@ from ep_lib.commands.bench.put import kernels_file
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
+from ep_lib.require import whole_number
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports import registry
 
@@ -49,9 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name, most in (("rounds", 1_000_000), ("blocks", 64)):
-        if not 1 <= getattr(args, name) <= most:
-            raise ArgumentError(f"--{name} is {getattr(args, name)}; it must be 1 to {most}")
+    whole_number("--rounds", args.rounds, 1, 1_000_000)
+    whole_number("--blocks", args.blocks, 1, 64)
     backend = choose_backend(args)
     if args.figure and backend == "emulator":
         raise ArgumentError("--figure draws what was measured on GPUs; on the emulator there is only the table")
