@@ -168,11 +168,12 @@ class Door:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._met.get_nowait()
-            ready = wait([self._listener, self._wakes], max(0.0, until - time.monotonic()))
-            if not ready:
-                return None
+            left = until - time.monotonic()
+            ready = wait([self._listener, self._wakes], max(0.0, left))
             if self._wakes in ready:
                 self._wakes.recv(1)
+            elif not ready or left < 0:  # a listener that accepts nothing is always ready
+                return None
             if self._listener in ready:
                 self._listener.settimeout(0)
                 with contextlib.suppress(OSError):  # it has disconnected meanwhile

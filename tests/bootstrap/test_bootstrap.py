@@ -503,6 +503,12 @@ def test_a_peer_whose_bytes_trickle_has_its_time_once() -> None:
         slow.join()
 
 
+def test_a_listener_that_accepts_nothing_is_waited_for_until_the_limit() -> None:
+    with meeting.listen("127.0.0.1", 0) as listener, meeting.Door(listener, b"secret") as door:
+        listener.shutdown(socket.SHUT_RDWR)  # always ready from here on
+        assert door.next(0.05) is None
+
+
 def test_who_has_been_met_is_hung_up_on_by_none() -> None:
     """Where the last peer has come, the door shuts at once, while the thread that greeted it is still there."""
     secret = b"a secret of the run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import pytest
 from ep_lib import cli
 from ep_lib.bootstrap import meeting
 from ep_lib.commands.bench import remote
-from ep_lib.errors import BackendUnavailable, RankMismatchError
+from ep_lib.errors import BackendUnavailable, PeerTimeout, RankMismatchError
 from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import Rings, op
 from ep_lib.version import __version__
@@ -193,19 +194,19 @@ def test_another_secret_and_a_description_that_is_cut_short(capsys: pytest.Captu
         ("another secret", "does not know this run's secret"),
         ("a secret of the tests", "cut short or no description of a proxy"),
     ):
-        listener = meeting.listen("127.0.0.1", 0)
+        listener, done = meeting.listen("127.0.0.1", 0), threading.Event()
 
-        def serve(listener: socket.socket = listener, secret: str = secret) -> None:
-            with listener:
-                try:
-                    meeting.accept(listener, secret.encode(), b'{"version": "', 0.5, "a peer")
-                except Exception:  # noqa: BLE001 - what it turned away is for the other side to tell
-                    return
+        def serve(listener: socket.socket = listener, secret: str = secret, done: threading.Event = done) -> None:
+            while not done.is_set():  # what it turned away is for the other side to tell
+                with contextlib.suppress(PeerTimeout):
+                    meeting.accept(listener, secret.encode(), b'{"version": "', 0.2, "a peer")
 
         server = threading.Thread(target=serve)
         server.start()
-        assert told in refused(capsys, "--rank", "0", "--port", str(listener.getsockname()[1]))
-        server.join()
+        with listener:
+            assert told in refused(capsys, "--rank", "0", "--port", str(listener.getsockname()[1]))
+            done.set()
+            server.join()
 
 
 @pytest.mark.parametrize(
