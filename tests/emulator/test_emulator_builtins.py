@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import TESTS
-from support.builtins_table import alone
+from support.alone import alone, launched
 
 import ep_lib
 from ep_lib import errors
@@ -22,23 +22,12 @@ def language(name: str) -> ep_lib.Kernel:
     return ep_lib.Kernel.from_file(FOLDER / "language.cu", name)
 
 
-def run(backend: str, kernel: ep_lib.Kernel, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> list[Any]:
-    """Launches on one rank and returns every array argument as the kernel left it."""
-
-    def main(rank: ep_lib.Rank) -> list[Any]:
-        passed = [rank.to_device(a.copy()) if isinstance(a, np.ndarray) else a for a in args]
-        kernel.launch(rank, grid, block, *passed, shared_bytes=shared_bytes)
-        return [rank.to_host(a).copy() for a in passed if hasattr(a, "dtype")]
-
-    return list(alone(backend, main))
-
-
 # ---- the language ---------------------------------------------------------------------------------------------
 def test_indices_in_three_dimensions(backend: str) -> None:
     grid, block = (3, 2, 2), (4, 3, 2)
     total = 12 * 24
     outs = np.zeros((total, 3), np.uint32), np.zeros((total, 3), np.uint32), np.zeros((3, 3), np.uint32)
-    thread, blocks, sizes = run(backend, language("indices"), grid, block, *outs)
+    thread, blocks, sizes = launched(backend, language("indices"), grid, block, *outs)
     order = [(x, y, z) for z in range(2) for y in range(3) for x in range(4)]
     assert thread.tolist() == [list(t) for t in order] * 12
     order = [(x, y, z) for z in range(2) for y in range(2) for x in range(3)]
@@ -48,16 +37,16 @@ def test_indices_in_three_dimensions(backend: str) -> None:
 
 def test_indices_by_other_names(backend: str) -> None:
     """A member, a parameter, a reference, a copy, and with the global namespace before it."""
-    (right,) = run(backend, language("indices_by_other_names"), 2, (40, 2), np.zeros(160, np.uint32))
+    (right,) = launched(backend, language("indices_by_other_names"), 2, (40, 2), np.zeros(160, np.uint32))
     assert right.tolist() == [4] * 160
 
 
 @pytest.mark.parametrize(("c_type", "dtype"), [("float", np.float32), ("long long", np.int64), ("short", np.int16)])
 def test_templates_in_namespaces(backend: str, c_type: str, dtype: Any) -> None:
     x = RNG.integers(-1000, 1000, 300).astype(dtype)
-    out, _ = run(backend, language(f"outer::scale<{c_type}, 3>"), 2, 256, np.zeros_like(x), x, x.size)
+    out, _ = launched(backend, language(f"outer::scale<{c_type}, 3>"), 2, 256, np.zeros_like(x), x, x.size)
     np.testing.assert_array_equal(out, x * 3)
-    (out,) = run(backend, language("outer::functions"), 1, 8, np.zeros(8, np.int32))
+    (out,) = launched(backend, language("outer::functions"), 1, 8, np.zeros(8, np.int32))
     assert out.tolist() == [2 * i + 3 for i in range(8)]
 
 
@@ -75,25 +64,27 @@ def test_device_variables_belong_to_a_rank_and_live_between_launches(backend: st
 
 @pytest.mark.parametrize("threads", [32, 96, 256])
 def test_static_shared_memory_in_a_template(backend: str, threads: int) -> None:
-    sums, counts = run(backend, language("static_shared"), 3, threads, np.zeros(3), np.zeros(3, np.int64))
+    sums, counts = launched(backend, language("static_shared"), 3, threads, np.zeros(3), np.zeros(3, np.int64))
     assert sums.tolist() == [sum(i + 0.5 for i in range(threads))] * 3
     assert counts.tolist() == [threads] * 3
 
 
 def test_alignment_of_shared_variables(backend: str) -> None:
-    (addresses,) = run(backend, language("aligned_shared"), 1, 32, np.zeros(5, np.uint64))
+    (addresses,) = launched(backend, language("aligned_shared"), 1, 32, np.zeros(5, np.uint64))
     assert [int(a) % align for a, align in zip(addresses, (128, 64, 16, 16), strict=False)] == [0, 0, 0, 0]
     assert addresses[4] == 8 + 100 * 16
 
 
 def test_dynamic_shared_memory_under_two_names(backend: str) -> None:
-    (out,) = run(backend, language("dynamic_shared"), 2, 64, np.zeros((2, 64), np.float32), shared_bytes=256)
+    (out,) = launched(backend, language("dynamic_shared"), 2, 64, np.zeros((2, 64), np.float32), shared_bytes=256)
     expected = np.roll(np.arange(64), -1)[None, :] + 1000 * np.arange(2)[:, None]
     np.testing.assert_array_equal(out, expected)
 
 
 def test_dynamic_shared_memory_at_file_scope_is_aligned(backend: str) -> None:
-    (out,) = run(backend, language("dynamic_shared_at_file_scope"), 1, 48, np.zeros(48, np.int32), shared_bytes=48 * 16)
+    (out,) = launched(
+        backend, language("dynamic_shared_at_file_scope"), 1, 48, np.zeros(48, np.int32), shared_bytes=48 * 16
+    )
     assert out.tolist() == [47 - i + 6 for i in range(48)]
 
 
@@ -117,7 +108,7 @@ def test_a_struct_by_value(backend: str) -> None:
 
 def test_bulk_copies_of_structs_and_recursion(backend: str) -> None:
     rows = RNG.integers(0, 1 << 31, (6, 4)).astype(np.int32)
-    out, _, factorials = run(
+    out, _, factorials = launched(
         backend, language("bulk"), 1, 1, np.zeros((10, 4), np.int32), rows, 6, np.zeros(1, np.int32)
     )
     np.testing.assert_array_equal(out, np.concatenate([rows, rows[:4]]))
@@ -127,7 +118,7 @@ def test_bulk_copies_of_structs_and_recursion(backend: str) -> None:
 def test_min_and_max_next_to_the_standard_ones(backend: str) -> None:
     floats = np.array([9.0, -3.0], np.float32)
     args = [np.zeros(8, np.int64), -5, 7, -(1 << 40), 1 << 41, floats]
-    out, f = run(backend, language("extremes"), 1, 1, *args)
+    out, f = launched(backend, language("extremes"), 1, 1, *args)
     largest = max(1 << 41, (1 << 64) - (1 << 40)) - (1 << 64)  # compared as unsigned, stored as signed
     assert out.tolist() == [-5, (1 << 32) - 5, -(1 << 40), largest, -5 + 4, 7, 0, 2 + 1]
     assert f.tolist() == [1.5, 1.25]
@@ -136,7 +127,7 @@ def test_min_and_max_next_to_the_standard_ones(backend: str) -> None:
 # ---- CUDA's headers -------------------------------------------------------------------------------------------
 def test_cooperative_groups(backend: str) -> None:
     kernel = ep_lib.Kernel.from_file(FOLDER / "headers.cu", "groups")
-    (out,) = run(backend, kernel, 1, 64, np.zeros((64, 5), np.int32))
+    (out,) = launched(backend, kernel, 1, 64, np.zeros((64, 5), np.int32))
     for i, (in_warp, largest, odd, first, last) in enumerate(out.tolist()):
         warp, quad = i // 32 * 32, i // 4 * 4
         assert in_warp == sum(range(warp, warp + 32))
@@ -149,7 +140,7 @@ def test_cooperative_groups(backend: str) -> None:
 def test_libcu_atomics(backend: str) -> None:
     kernel = ep_lib.Kernel.from_file(FOLDER / "headers.cu", "libcu")
     outs = np.zeros(1, np.uint64), np.zeros(1, np.int32), np.zeros(3, np.int32), np.zeros(1, np.float32)
-    total, flag, seen, floats = run(backend, kernel, 2, 64, *outs)
+    total, flag, seen, floats = launched(backend, kernel, 2, 64, *outs)
     assert (int(total[0]), int(flag[0]), float(floats[0])) == (2 * sum(range(64)), 1, 64.0)
     assert seen.tolist() == [42, 42, 5]
 
@@ -182,7 +173,7 @@ def test_cached_loads_and_stores(backend: str, c_type: str) -> None:
     dtype, width = CACHED[c_type]
     x = RNG.integers(0, 100, (16, width)).astype(dtype)
     kernel = ep_lib.Kernel.from_file(FOLDER / "memory.cu", "cached")
-    out, _ = run(backend, kernel, 1, 16, list(CACHED).index(c_type), np.zeros((10, 16, width), dtype), x)
+    out, _ = launched(backend, kernel, 1, 16, list(CACHED).index(c_type), np.zeros((10, 16, width), dtype), x)
     for row in out:
         np.testing.assert_array_equal(row, x)
 
@@ -202,19 +193,19 @@ def test_a_cached_load_past_the_end_is_a_fault() -> None:
 
 def test_polling_with_cached_loads_ends_on_the_emulator() -> None:
     kernel = ep_lib.Kernel.from_file(FOLDER / "memory.cu", "poll")
-    _, out = run("emulator", kernel, 3, 32, np.zeros(2, np.int32), np.zeros(2, np.int32))
+    _, out = launched("emulator", kernel, 3, 32, np.zeros(2, np.int32), np.zeros(2, np.int32))
     assert out.tolist() == [5, 6]
 
 
 def test_address_spaces(backend: str) -> None:
     kernel = ep_lib.Kernel.from_file(FOLDER / "memory.cu", "spaces")
-    (out, _) = run(backend, kernel, 1, 32, np.zeros(8, np.int32), np.zeros(1, np.int32))
+    (out, _) = launched(backend, kernel, 1, 32, np.zeros(8, np.int32), np.zeros(1, np.int32))
     assert out.tolist() == [1, 0, 0, 1, 1, 1, 7, 0]
 
 
 def test_clocks_move_forward(backend: str) -> None:
     kernel = ep_lib.Kernel.from_file(FOLDER / "memory.cu", "clocks")
-    (out,) = run(backend, kernel, 1, 32, np.zeros(3, np.int64))
+    (out,) = launched(backend, kernel, 1, 32, np.zeros(3, np.int64))
     assert (out > 0).all()
 
 
@@ -248,7 +239,7 @@ def test_printf_returns_how_many_arguments_it_has(backend: str) -> None:
         }""",
         "k",
     )
-    (got,) = run(backend, kernel, 1, 1, np.full(2, -1, np.int32))
+    (got,) = launched(backend, kernel, 1, 1, np.full(2, -1, np.int32))
     assert got.tolist() == [0, 3]
 
 
@@ -263,7 +254,7 @@ def test_a_kernel_may_be_ready_for_programmatic_dependent_launches(backend: str)
         }""",
         "k",
     )
-    (got,) = run(backend, kernel, 1, 32, np.ones(32, np.int32))
+    (got,) = launched(backend, kernel, 1, 32, np.ones(32, np.int32))
     assert got.tolist() == list(range(1, 33))
 
 
@@ -359,23 +350,6 @@ def test_assertions_that_hold_and_traps_not_reached_are_silent(backend: str) -> 
         return True
 
     assert alone(backend, main)
-
-
-UNSUPPORTED = {
-    "tex2D<float>(0ull, 1.0f, 2.0f)": "textures",
-    "__shfl(1, 0)": "use __shfl_sync",
-    "cooperative_groups::this_cluster().sync()": "clusters",
-    "nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, float>().x": "wmma",
-}
-
-
-@pytest.mark.parametrize("expression", UNSUPPORTED)
-def test_what_the_emulator_lacks_is_named_by_the_compiler(expression: str) -> None:
-    source = f'#include <cooperative_groups.h>\nextern "C" __global__ void k() {{ (void)({expression}); }}'
-    with pytest.raises(errors.KernelCompileError) as caught:
-        ep_lib.Kernel.from_source(source, "k").compile("emulator")
-    assert "the emulator has no" in caught.value.log + str(caught.value)
-    assert UNSUPPORTED[expression] in caught.value.log + str(caught.value)
 
 
 GRID = """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import TESTS
-from support.builtins_table import alone
+from support.alone import alone, launched
 
 import ep_lib
 
@@ -103,16 +103,9 @@ def test_every_atomic_fits_some_order(backend: str, operation: str, scope: str) 
             dtype = TYPES[c_type]
             plan.append((10 * place + SCOPES[scope], np.full(num_cells, 37, dtype), inputs(operation, dtype)))
 
-    def main(rank: ep_lib.Rank) -> list[Any]:
-        results = []
-        for number, cells, values in plan:
-            on_device, found = rank.to_device(cells), rank.to_device(np.zeros_like(values))
-            args = number, on_device, rank.to_device(values), found, num_cells
-            kernel("contend").launch(rank, BLOCKS, THREADS, *args)
-            results.append((rank.to_host(on_device).copy(), rank.to_host(found).copy()))
-        return results
-
-    for (_, cells, values), (end, found) in zip(plan, alone(backend, main), strict=True):
+    for number, cells, values in plan:
+        args = number, cells, values, np.zeros_like(values), num_cells
+        end, _, found = launched(backend, kernel("contend"), BLOCKS, THREADS, *args)
         for cell in range(num_cells):
             mine = slice(None) if num_cells == 1 else slice(cell * THREADS, (cell + 1) * THREADS)
             history = values[mine].tolist(), found[mine].tolist()
@@ -124,15 +117,11 @@ def test_every_atomic_fits_some_order(backend: str, operation: str, scope: str) 
 def test_compare_and_swap_loops_lose_no_step(backend: str, c_type: str, scope: int) -> None:
     blocks, dtype = (1 if scope == 0 else BLOCKS), TYPES[c_type]
 
-    def main(rank: ep_lib.Rank) -> int:
-        cell = rank.to_device(np.array([1], dtype))
-        kernel(f"cas_loop<{c_type}>").launch(rank, blocks, THREADS, cell, scope)
-        return int(rank.to_host(cell)[0])
-
+    (cell,) = launched(backend, kernel(f"cas_loop<{c_type}>"), blocks, THREADS, np.array([1], dtype), scope)
     expected = 1
     for _ in range(blocks * THREADS):
         expected = wrap(3 * expected + 1, dtype)
-    assert alone(backend, main) == expected
+    assert cell == expected
 
 
 def test_compare_and_swap_of_16_bits_leaves_the_neighbours_alone(backend: str) -> None:
@@ -151,13 +140,8 @@ def test_compare_and_swap_of_16_bits_leaves_the_neighbours_alone(backend: str) -
 def test_small_floats_and_pairs_add_up(backend: str) -> None:
     import ml_dtypes
 
-    def main(rank: ep_lib.Rank) -> list[Any]:
-        cells = [np.zeros(2, np.uint16) for _ in range(4)] + [np.zeros(1, np.float32), np.zeros(1, np.float64)]
-        cells = [rank.to_device(c) for c in cells]
-        kernel("add_small").launch(rank, 2, 64, *cells)
-        return [rank.to_host(c).copy() for c in cells]
-
-    h, h2, b, b2, f, d = alone(backend, main)
+    cells = [*np.zeros((4, 2), np.uint16), np.zeros(1, np.float32), np.zeros(1)]
+    h, h2, b, b2, f, d = launched(backend, kernel("add_small"), 2, 64, *cells)
     assert h.view(np.float16).tolist() == [128, 0]
     assert h2.view(np.float16).tolist() == [128, 64]
     assert b.view(ml_dtypes.bfloat16).astype(float).tolist() == [128, 0]
@@ -180,21 +164,15 @@ extern "C" __global__ void fixed_width(uint64_t* u, int64_t* s, uint32_t* w) {
 def test_fixed_width_types_have_overloads(backend: str) -> None:
     """NVRTC and g++ call uint64_t by different names; a source must not notice."""
 
-    def main(rank: ep_lib.Rank) -> list[Any]:
-        cells = [rank.to_device(np.zeros(3, dtype)) for dtype in (np.uint64, np.int64, np.uint32)]
-        ep_lib.Kernel.from_source(FIXED_WIDTH, "fixed_width").launch(rank, 1, 64, *cells)
-        return [rank.to_host(cell).tolist() for cell in cells]
-
-    assert alone(backend, main) == [[192, 63, 64], [-63, 0, 0], [64, 0, 0]]
+    cells = (np.zeros(3, dtype) for dtype in (np.uint64, np.int64, np.uint32))
+    left = launched(backend, ep_lib.Kernel.from_source(FIXED_WIDTH, "fixed_width"), 1, 64, *cells)
+    assert [cell.tolist() for cell in left] == [[192, 63, 64], [-63, 0, 0], [64, 0, 0]]
 
 
 def test_a_ticket_lock_keeps_a_plain_counter(backend: str) -> None:
-    def main(rank: ep_lib.Rank) -> int:
-        lock, counter = rank.to_device(np.zeros(2, np.uint32)), rank.to_device(np.zeros(1, np.int32))
-        kernel("ticket_lock").launch(rank, BLOCKS, THREADS, lock, counter, 10)
-        return int(rank.to_host(counter)[0])
-
-    assert alone(backend, main) == BLOCKS * THREADS // 32 * 10
+    lock, counter = np.zeros(2, np.uint32), np.zeros(1, np.int32)
+    _, counter = launched(backend, kernel("ticket_lock"), BLOCKS, THREADS, lock, counter, 10)
+    assert counter == BLOCKS * THREADS // 32 * 10
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

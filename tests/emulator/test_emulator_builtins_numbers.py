@@ -4,13 +4,114 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from support.builtins_table import Row, Table, f32, lanes, s32, s64, u32, u64, word
+from support.alone import launched
+
+import ep_lib
+
+
+@dataclass(frozen=True)
+class Row:
+    """``expression`` in the variables a, b, c; ``expected(a, b, c)``.
+
+    The result may be off by so many ``ulps`` of its type, or by ``absolute``; by default not at all.
+    """
+
+    expression: str
+    expected: Callable[..., float]
+    ulps: int = 0
+    absolute: float = 0.0
+
+    def __str__(self) -> str:
+        return self.expression
+
+
+@dataclass
+class Table:
+    """Rows over the same inputs. ``c_type`` is that of a, b and c, ``out_type`` that of every result."""
+
+    c_type: str
+    out_type: str
+    inputs: Sequence[np.ndarray[Any, Any]]
+    rows: list[Row]
+
+    def source(self) -> str:
+        stores = "\n".join(f"    out[{i} * n + at] = ({self.out_type})({row});" for i, row in enumerate(self.rows))
+        return f"""
+typedef {self.c_type} In;
+extern "C" __global__ void table(const In* as, const In* bs, const In* cs, {self.out_type}* out, int n) {{
+    const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= n) return;
+    const In a = as[at], b = bs[at], c = cs[at];
+{stores}
+}}
+"""
+
+    def results(self, backend: str) -> np.ndarray[Any, Any]:
+        """All results as an array (row, input)."""
+        inputs = [np.ascontiguousarray(x) for x in self.inputs]
+        shape = (len(self.rows), inputs[0].size)
+        dtype = {"long long": np.int64, "double": np.float64, "float": np.float32}[self.out_type]
+        kernel = ep_lib.Kernel.from_source(self.source(), "table", filename="table.cu")
+        return launched(backend, kernel, -(-shape[1] // 64), 64, *inputs, np.zeros(shape, dtype), shape[1])[-1]
+
+    def check(self, backend: str) -> None:
+        """Compares all results; fails naming each row that differs, with the first input for which it does."""
+        wrong = []
+        for row, results in zip(self.rows, self.results(backend), strict=True):
+            for values, result in zip(zip(*self.inputs, strict=True), results, strict=True):
+                a, b, c = (v.item() for v in values)
+                expected = row.expected(a, b, c)
+                if not same(expected, result.item(), row, self.out_type):
+                    wrong.append(f"{row} with a={a!r}, b={b!r}, c={c!r}: {result.item()!r}, not {expected!r}")
+                    break
+        assert not wrong, "\n".join(wrong)
+
+
+def same(expected: float, got: float, row: Row, out_type: str) -> bool:
+    if expected != expected or got != got:
+        return expected != expected and got != got
+    if out_type == "long long":
+        return int(expected) == int(got)
+    if expected == got:
+        return row.ulps > 0 or np.signbit(expected) == np.signbit(got)
+    if not np.isfinite(expected) or not np.isfinite(got):
+        return False
+    spacing = np.spacing(np.float32(expected)) if out_type == "float" else np.spacing(expected)
+    return abs(expected - got) <= max(row.ulps * abs(float(spacing)), row.absolute)
+
+
+def cut(x: int, bits: int, signed: bool) -> int:
+    """The low bits, as a number of that sort."""
+    x = int(x) % (1 << bits)
+    return x - (1 << bits) if signed and x >> bits - 1 else x
+
+
+s32, u32, s64, u64 = (partial(cut, bits=bits, signed=signed) for bits in (32, 64) for signed in (True, False))
+
+
+def f32(x: float) -> float:
+    """x rounded to float32 and back."""
+    with np.errstate(all="ignore"):
+        return float(np.float32(x))
+
+
+def lanes(x: int, size: int, signed: bool) -> list[int]:
+    """The lanes of a 32-bit word, lowest first; ``size`` in bytes."""
+    return [cut(x >> 8 * at, 8 * size, signed) for at in range(0, 4, size)]
+
+
+def word(values: Sequence[int], size: int) -> int:
+    """Lanes, cut to ``size`` bytes each, as a 32-bit word."""
+    return sum((int(v) % (1 << 8 * size)) << (8 * size * i) for i, v in enumerate(values))
+
 
 DRAWN = np.random.default_rng(1)
 EDGES_32 = [0, 1, 2, 7, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x80808080, 0x7F7F7F7F, 0x80008000, 0x00FF00FF]
@@ -232,21 +333,13 @@ TO_FLOAT = [
 
 # ---- float to integer, integer to float -----------------------------------------------------------------------
 def to_integer(x: float, mode: str, bits: int, signed: bool, from_double: bool) -> int:
-    low = -(1 << bits - 1) if signed else 0
-    high = low + (1 << bits) - 1
     if math.isnan(x):
         value = 1 << bits - 1 if bits == 64 or from_double else 0
-    elif math.isinf(x):
-        value = high if x > 0 else low
     else:
+        x = min(max(x, -1e30), 1e30)  # infinities, which are no integers
         value = {"rn": round, "rz": math.trunc, "ru": math.ceil, "rd": math.floor}[mode](x)
-        value = min(max(value, low), high)
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63) if bits == 64 else _cut(value, bits, signed)
-
-
-def _cut(value: int, bits: int, signed: bool) -> int:
-    value %= 1 << bits
-    return value - (1 << bits) if signed and value >> bits - 1 else value
+        value = saturate(value, bits // 8, signed)
+    return cut(value, bits, signed or bits == 64)  # the table's results are signed
 
 
 def conversions(source: str) -> list[Row]:
@@ -267,10 +360,10 @@ INTEGER_TO_FLOAT = [
         f"__{name}2float_{mode}(({c_type})a)", lambda a, b, c, cut=cut, m=mode: rounded(Fraction(cut(a)), m, np.float32)
     )
     for name, c_type, cut in (
-        ("int", "int", lambda a: _cut(a, 32, True)),
-        ("uint", "unsigned", lambda a: _cut(a, 32, False)),
-        ("ll", "long long", lambda a: _cut(a, 64, True)),
-        ("ull", "unsigned long long", lambda a: a),
+        ("int", "int", s32),
+        ("uint", "unsigned", u32),
+        ("ll", "long long", s64),
+        ("ull", "unsigned long long", u64),
     )
     for mode in ("rn", "rz", "ru", "rd")
 ]
@@ -318,12 +411,8 @@ FUNCTIONS = [
     Row("__uint_as_float(__float_as_uint(a) ^ 0x80000000u)", f(lambda a, b: -a)),
 ]
 
-FLOATS = [np.concatenate([spread(200, 4)]).astype(np.float32) for _ in range(3)]
-CLOSE = [
-    spread(200, 1).astype(np.float32),
-    np.abs(spread(200, 1)).astype(np.float32),
-    spread(200, 1).astype(np.float32),
-]
+FLOATS = [spread(200, 4).astype(np.float32) for _ in range(3)]
+CLOSE = [sign(spread(200, 1)).astype(np.float32) for sign in (np.positive, np.abs, np.positive)]
 CONVERTED = np.concatenate([SPECIAL, spread(60, 10), RNG.integers(-50, 50, 30) + 0.5])
 INTEGERS = RNG.integers(1, 1 << 62, 100, np.uint64) >> RNG.integers(0, 62, 100, np.uint64)
 INTEGERS = np.concatenate([INTEGERS, ~INTEGERS[:20]])

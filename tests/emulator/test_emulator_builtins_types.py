@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import TESTS
-from support.builtins_table import alone
+from support.alone import launched
 
 import ep_lib
 
@@ -23,14 +23,9 @@ def run(
     backend: str, name: str, n: int, outputs: list[tuple[Any, Any]], *inputs: Any, pass_n: bool = True
 ) -> list[Any]:
     """Launches a kernel over n elements; returns its outputs, given as (shape, dtype). Inputs come first."""
+    outs = (np.zeros(*out) for out in outputs)
     kernel = ep_lib.Kernel.from_file(FILE, name)
-
-    def main(rank: ep_lib.Rank) -> list[Any]:
-        outs = [rank.to_device(np.zeros(shape, dtype)) for shape, dtype in outputs]
-        kernel.launch(rank, -(-n // 128), 128, *map(rank.to_device, inputs), *outs, *([n] if pass_n else []))
-        return [rank.to_host(out).copy() for out in outs]
-
-    return list(alone(backend, main))
+    return launched(backend, kernel, -(-n // 128), 128, *inputs, *outs, *([n] if pass_n else []))[len(inputs) :]
 
 
 def equal_floats(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:

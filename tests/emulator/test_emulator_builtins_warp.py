@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import TESTS
-from support.builtins_table import alone
+from support.alone import launched
 
 import ep_lib
 
@@ -40,15 +40,8 @@ def number(c_type: str) -> int:
 
 def run(backend: str, name: str, out: tuple[Any, Any], *args: Any, blocks: int = BLOCKS, threads: int = THREADS) -> Any:
     """Launches a kernel; its output, of shape and dtype ``out``, takes the place of ``...`` among the arguments."""
-    kernel = ep_lib.Kernel.from_file(FILE, name)
-
-    def main(rank: ep_lib.Rank) -> Any:
-        result = rank.to_device(np.zeros(*out))
-        passed = [result if a is ... else rank.to_device(a) if isinstance(a, np.ndarray) else a for a in args]
-        kernel.launch(rank, blocks, threads, *passed)
-        return rank.to_host(result).copy()
-
-    return alone(backend, main)
+    passed = [np.zeros(*out) if arg is ... else arg for arg in args]
+    return launched(backend, ep_lib.Kernel.from_file(FILE, name), blocks, threads, *passed)[-1]
 
 
 def values(dtype: Any) -> np.ndarray[Any, Any]:

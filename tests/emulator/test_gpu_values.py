@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.builtins_table import alone
+from support.alone import alone
 from support.clang import use_clang
 
 import ep_lib

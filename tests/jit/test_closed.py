@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.alone import launched
 
 import ep_lib
 from ep_lib.callers import short_path
@@ -96,12 +97,7 @@ def kernel_beside(piece: str, folder: Path) -> Kernel:
 
 
 def answers(kernel: Kernel) -> np.ndarray:
-    def main(rank: ep_lib.Rank) -> np.ndarray:
-        out = rank.to_device(np.zeros(32, np.int32))
-        kernel.launch(rank, 1, 32, out)
-        return rank.to_host(out)
-
-    return ep_lib.spawn(main, ranks=1, backend="emulator")[0]
+    return launched("emulator", kernel, 1, 32, np.zeros(32, np.int32))[0]
 
 
 def names_of(library: Path) -> set[str]:

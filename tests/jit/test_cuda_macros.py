@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.builtins_table import alone
+from support.alone import launched
 from support.clang import use_clang
 
 import ep_lib
@@ -49,13 +49,7 @@ HEADERS = (
 
 def run(backend: str, source: str, **options: object) -> list[int]:
     kernel = ep_lib.Kernel.from_source(source, "k", **options)  # type: ignore[arg-type]
-
-    def main(rank: ep_lib.Rank) -> list[int]:
-        out = rank.to_device(np.zeros(3, np.int32))
-        kernel.launch(rank, 1, 1, out)
-        return list(rank.to_host(out).tolist())
-
-    return list(alone(backend, main))
+    return list(launched(backend, kernel, 1, 1, np.zeros(3, np.int32))[0].tolist())
 
 
 def test_guarded_code_is_there(backend: str) -> None:

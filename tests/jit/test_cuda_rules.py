@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.alone import launched
 
 from ep_lib import Rank, spawn
 from ep_lib.config import Config
@@ -105,13 +106,7 @@ __global__ void k(int* o) {
 def test_functions_of_the_host_may_be_there_and_lambdas_take_anything() -> None:
     kernel = Kernel.from_source(OF_THE_HOST, "k")
     assert kernel.compile("sm_90").cubin
-
-    def main(rank: Rank) -> int:
-        out = rank.to_device(np.zeros(1, np.int32))
-        kernel.launch(rank, 1, 1, out)
-        return int(rank.to_host(out)[0])
-
-    assert spawn(main, 1, backend="emulator") == [7]
+    assert launched("emulator", kernel, 1, 1, np.zeros(1, np.int32)) == [7]
 
 
 def test_the_runtimes_header_brings_what_it_does_for_nvcc() -> None:

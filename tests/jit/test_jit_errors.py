@@ -120,11 +120,17 @@ def test_ambiguous_names_say_what_to_do(target: str) -> None:
     assert "not one instance" in str(failure(template, target, "k<3>"))
 
 
-def test_inline_assembly_on_the_emulator_gets_a_hint() -> None:
-    code = '  unsigned long long v;\n  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p));'
-    error = failure(KERNEL % code, "emulator")
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ('asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(p[1]) : "l"(p));', "<ep/memory.cuh>"),
+        ("p[0] = __shfl(1, 0);", "the emulator has no __shfl: use __shfl_sync"),
+    ],
+)
+def test_what_the_emulator_lacks_gets_a_hint(code: str, says: str) -> None:
+    error = failure(KERNEL % f"\n  {code}", "emulator")
     assert isinstance(error, KernelCompileError)
-    assert error.line == 3 and "<ep/memory.cuh>" in str(error)
+    assert error.line == 3 and says in str(error)
 
 
 def test_a_missing_definition_is_found_when_linking() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.alone import launched
 from support.clang import use_clang
 
 from ep_lib import Rank, processes, spawn
@@ -406,14 +407,8 @@ __device__ __forceinline__ int even_sum(const int* x, int n) { return n < 0 ? 0 
 EP_DEVICE int odd_sum(const int* x, int n) { return n < 0 ? 0 : even_sum(x, n - 1) - x[n]; }
 extern "C" __global__ void k(int* x) { x[8] = even_sum(x, 7); }
 """
-    kernel = Kernel.from_source(source, "k")
-
-    def main(rank: Rank) -> int:
-        x = rank.to_device(np.arange(9, dtype=np.int32))
-        kernel.launch(rank, 1, 1, x)
-        return int(rank.to_host(x)[8])
-
-    assert spawn(main, 1, backend="emulator") == [4]
+    (x,) = launched("emulator", Kernel.from_source(source, "k"), 1, 1, np.arange(9, dtype=np.int32))
+    assert x[8] == 4
 
 
 def test_places_of_the_linker_are_no_variables() -> None:
@@ -449,14 +444,7 @@ def test_names_that_c_reserves_are_names_like_others() -> None:
     extern "C" __device__ int __my_helper(int x) { return x + 1; }
     extern "C" __global__ void k(int* out) { *out = __my_helper(++__counter); }
     """
-    kernel = Kernel.from_source(source, "k")
-
-    def main(rank: Rank) -> int:
-        out = rank.to_device(np.zeros(1, np.int32))
-        kernel.launch(rank, 1, 1, out)
-        return int(rank.to_host(out)[0])
-
-    assert spawn(main, 1, backend="emulator") == [2]
+    assert launched("emulator", Kernel.from_source(source, "k"), 1, 1, np.zeros(1, np.int32)) == [2]
 
 
 def test_a_kernel_larger_than_a_file_may_be_is_no_fault_of_the_machine() -> None:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
+from support.alone import launched
 from support.cuda_forms import forms
 
-import ep_lib
 from ep_lib.errors import KernelCompileError
 from ep_lib.jit import nvrtc, toolkit
 from ep_lib.jit.kernel import Kernel
@@ -469,14 +469,9 @@ def test_a_public_kernel_gives_the_right_result(name: str, backend: str) -> None
     grid, block, args, right, shared = CASES[name]()
     kernel = Kernel.from_source(FORMS[name], name, filename=f"{name}.cu")
 
-    def main(rank: ep_lib.Rank) -> dict[int, Any]:
-        arrays = {i: arg for i, arg in enumerate(args) if isinstance(arg, np.ndarray)}
-        bits = {i: arg.view(np.uint8) if arg.dtype == FP8 else arg for i, arg in arrays.items()}  # CuPy has no FP8
-        given = {i: rank.to_device(arg) for i, arg in bits.items()}
-        kernel.launch(rank, grid, block, *(given.get(i, arg) for i, arg in enumerate(args)), shared_bytes=shared)
-        return {i: rank.to_host(given[i]).view(arrays[i].dtype) for i in right}
-
-    (found,) = ep_lib.spawn(main, 1, backend)
+    given = [arg.view(np.uint8) if getattr(arg, "dtype", None) == FP8 else arg for arg in args]  # CuPy has no FP8
+    left = iter(launched(backend, kernel, grid, block, *given, shared_bytes=shared))
+    found = {i: next(left).view(arg.dtype) for i, arg in enumerate(args) if isinstance(arg, np.ndarray)}
     for i, expected in right.items():
         exact = args[i].dtype.kind in "iub"
         tolerance = 0 if exact else 0.13 if args[i].dtype == FP8 else 1e-2 if args[i].dtype.itemsize == 2 else 2e-4
@@ -524,16 +519,10 @@ def test_headers_may_have_what_only_the_host_has(tmp_path: Path, main_file: str,
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(textwrap.dedent(text))
     kernel = Kernel.from_file(tmp_path / main_file, "doubles")
-    given = f32(64)
-
-    def main(rank: ep_lib.Rank) -> Any:
-        y = rank.to_device(zeros(64))
-        kernel.launch(rank, 2, 32, y, rank.to_device(given), 64)
-        return rank.to_host(y)
-
     if nvrtc.available():
         kernel.compile("sm_90")
-    assert (ep_lib.spawn(main, 1, backend)[0] == 2 * given).all()
+    y, x = launched(backend, kernel, 2, 32, zeros(64), f32(64), 64)
+    assert (y == 2 * x).all()
 
 
 def test_errors_behind_what_was_set_aside_name_the_headers_own_line(tmp_path: Path) -> None:
