@@ -1,4 +1,4 @@
-// Small kernels that the checker must tell apart: each wrong one beside a right one. All in one, so that it compiles once.
+// Small kernels that the checker must tell apart: each wrong one beside a right one.
 #include <cuda/atomic>
 #include <cuda/barrier>
 
@@ -138,12 +138,7 @@ EP_DEVICE void put_after_get_and_fence(Memory m) {
     net_put_nbi(m.data, m.data + 64, 64, 1);
     net_quiet();
 }
-EP_DEVICE void nic_and_gpu_add(Memory m) {
-    if (me() != 0) return;
-    if (rank() == 0) net_atomic_add_u64_nbi(m.flag, 1, 1);
-    if (rank() == 1) atom_add_relaxed_sys_u64(m.flag, 1);
-    net_quiet();
-}
+
 EP_DEVICE void nics_add(Memory m) {
     if (me() == 0) net_atomic_add_u64_nbi(m.flag, 1, 1);
     net_quiet();
@@ -361,35 +356,4 @@ EP_DEVICE void passed_on_to_another_block(Memory m) {
         }
         m.out[0] = m.data[0];
     }
-}
-
-#define EP_VERDICTS(one)                                                                                              \
-    one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)       \
-        one(shared_atomic_stored_first) one(shared_cuda_barrier) one(boxes_behind_cuda_barriers)                      \
-            one(shared_added_to_first) one(shared_exchanged_first) one(shared_lock_that_is_never_free)                \
-                one(all_tell_when_they_have_read) one(one_tells_before_it_reads) one(get_reads_what_a_put_brings)     \
-                    one(put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) one(nics_add)                \
-                        one(each_other_is_the_credit) one(half_of_a_flag) one(nic_adds_to_half) one(tma_rows)         \
-                            one(tma_rows_without_wait) one(tma_rows_of_the_round_before)                              \
-                                one(tma_rows_without_wait_read) one(tma_rows_without_wait_written)                    \
-                                    one(tma_rows_signalled_too_early) one(tma_rows_without_fence)                     \
-                                        one(tma_rows_without_syncwarp) one(tma_rows_of_a_block_that_ends)             \
-                                            one(tma_sums) one(tma_sums_without_syncwarp) one(shuffle_beyond_the_mask) \
-                                                one(shuffle_whose_value_is_dropped) one(activemask_taken_as_the_warp) \
-                                                    one(activemask_of_whoever_is_there)                               \
-                                                        one(read_only_of_what_the_block_wrote)                        \
-                                                            one(ldg_of_what_the_block_wrote) one(read_only_of_input)  \
-                                                                one(grid_barrier) one(the_last_clears_a_counter)      \
-                                                                    one(one_clears_a_counter)                         \
-                                                                        one(volatile_data_behind_a_right_lock)        \
-                                                                            one(volatile_data_behind_a_wrong_lock)    \
-                                                                                one(volatile_flag)                    \
-                                                                                    one(passed_on_to_another_block)
-
-extern "C" __global__ void verdict(int which, uint32_t* data, uint64_t* flag, uint32_t* out) {
-    const Memory m = {data, flag, out};
-    int number = 0;
-#define EP_CALL(name) \
-    if (which == number++) name(m);
-    EP_VERDICTS(EP_CALL)
 }
