@@ -19,37 +19,27 @@ from ep_lib import Rank
 
 pytestmark = pytest.mark.slow
 
-KERNELS = list(variants.functions())
+BY_NAME = {variant.name: variant for variant in variants.VARIANTS}
 MANY_SEEDS = 200
-
-
-def test_there_are_many_variants() -> None:
-    assert len(variants.VARIANTS) >= 40
-    assert len({v.name for v in variants.VARIANTS}) == len(variants.VARIANTS)
 
 
 def names_remedy(report: ep_lib.CheckReport, word: str) -> bool:
     return any(word in f.remedy + f.detail for f in report.findings)
 
 
-@pytest.mark.parametrize("number", range(len(variants.VARIANTS)), ids=[v.name for v in variants.VARIANTS])
-def test_every_mistake_is_flagged(number: int) -> None:
-    variant = variants.VARIANTS[number]
-    report = ep_lib.check(
-        variants.run,
-        2,
-        variant.fabric,
-        seeds=MANY_SEEDS,
-        args=(len(KERNELS) + number, variant.blocks),
-        compare_values=False,
-        stop_at_first=True,
-        timeout=20,
-    )
+def report_of(name: str, seeds: int = 20, **more: Any) -> ep_lib.CheckReport:
+    variant = BY_NAME[name]
+    more = {"compare_values": False, "timeout": 20, **more}
+    return ep_lib.check(variants.run, 2, variant.fabric, seeds, (name, variant.blocks), **more)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_mistake_is_flagged(name: str) -> None:
+    variant = BY_NAME[name]
+    report = report_of(name, MANY_SEEDS, stop_at_first=True)
     assert {f.kind for f in report.findings} & set(variant.kinds), str(report)
     if not names_remedy(report, variant.remedy):  # the first pair of threads to meet is not always the telling one
-        report = ep_lib.check(
-            variants.run, 2, variant.fabric, seeds=20, args=(len(KERNELS) + number, variant.blocks), timeout=20
-        )
+        report = report_of(name)
     assert names_remedy(report, variant.remedy), str(report)
 
 
@@ -95,7 +85,7 @@ def test_a_clean_report_says_what_it_does_not_prove() -> None:
 
     def main(rank: ep_lib.Rank) -> None:
         runs.append(rank.rank)
-        variants.run(rank, KERNELS.index("exchange"), 1)
+        variants.run(rank, "exchange", 1)
 
     report = ep_lib.check(main, 2, seeds=3)
     assert report.ok and report.seeds == (0, 1, 2) and not report.values_differ
@@ -104,32 +94,28 @@ def test_a_clean_report_says_what_it_does_not_prove() -> None:
 
 
 def test_it_says_how_the_schedules_were_made() -> None:
-    args = (KERNELS.index("exchange"), 1)
-    report = ep_lib.check(variants.run, 2, seeds=10, args=args)
+    report = ep_lib.check(variants.run, 2, seeds=10, args=("exchange", 1))
     assert (report.random_walks, report.pct) == (5, {1: 2, 2: 1, 3: 1, 4: 1})
     assert "10 schedules of 2 ranks on p2p (5 random walks and 5 by priorities (PCT, depth 1 to 4); " in str(report)
-    report = ep_lib.check(variants.run, 2, seeds=[3, 11], args=args)
+    report = ep_lib.check(variants.run, 2, seeds=[3, 11], args=("exchange", 1))
     assert (report.random_walks, report.pct) == (0, {2: 2}) and "(2 by priorities (PCT, depth 2); " in str(report)
 
 
 @pytest.mark.parametrize("kind", ["p2p", "rc", "srd"])
 def test_each_way_of_making_schedules_finds_mistakes_and_replays_them(kind: str) -> None:
     name = "no credit" if kind == "p2p" else "no credit over the network"
-    which = len(KERNELS) + [v.name for v in variants.VARIANTS].index(name)
     for first in (0, 1):
-        found = ep_lib.check(variants.run, 2, kind, seeds=range(first, 40, 2), args=(which, 1), stop_at_first=True)
+        found = ep_lib.check(variants.run, 2, kind, seeds=range(first, 40, 2), args=(name, 1), stop_at_first=True)
         assert not found.ok and len(found.seeds) <= 20
-        texts = [str(ep_lib.check(variants.run, 2, kind, [found.seeds[-1]], (which, 1))) for _ in range(2)]
+        texts = [str(ep_lib.check(variants.run, 2, kind, [found.seeds[-1]], (name, 1))) for _ in range(2)]
         assert re.sub(r"[\d.]+ s\)", "", texts[0]) == re.sub(r"[\d.]+ s\)", "", texts[1])
         for finding in found.findings:
             assert finding.message in texts[0]
 
 
 def test_an_exception_that_follows_from_a_race_does_not_hide_it() -> None:
-    which = len(KERNELS) + [v.name for v in variants.VARIANTS].index("no wait at all")
-
     def main(rank: Rank) -> None:
-        variants.run(rank, which, 1)
+        variants.run(rank, "no wait at all", 1)
         raise KeyError("a consequence")
 
     kinds = {f.kind for f in ep_lib.check(main, 2, seeds=2).findings}
@@ -165,19 +151,16 @@ def test_a_failure_ends_the_search_if_that_is_asked_for() -> None:
 
 
 def test_an_operation_tells_its_life() -> None:
-    names = [v.name for v in variants.VARIANTS]
-    which = len(KERNELS) + names.index("signal without quiet")
-    report = ep_lib.check(variants.run, 2, "srd", seeds=20, args=(which, 1), stop_at_first=True)
+    report = report_of("signal without quiet", stop_at_first=True)
     assert "posted at turn" in str(report) and "put of 256 bytes from rank" in str(report)
 
 
-def test_bad_arguments() -> None:
-    with pytest.raises(ep_lib.errors.ArgumentError, match="seeds"):
-        ep_lib.check(lambda rank: None, 2, seeds=0)
-    with pytest.raises(ep_lib.errors.ArgumentError, match="fabric"):
-        ep_lib.check(lambda rank: None, 2, "carrier pigeon")
-    with pytest.raises(ep_lib.errors.ArgumentError, match="main"):
-        ep_lib.check(None, 2)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "bad", [{"seeds": 0}, {"fabric": "carrier pigeon"}, {"main": None}, *({"memory": m} for m in ("weak", "", None, 3))]
+)
+def test_bad_arguments(bad: dict[str, Any]) -> None:
+    with pytest.raises(ep_lib.errors.ArgumentError, match=next(iter(bad))):
+        ep_lib.check(**{"main": lambda rank: None, "ranks": 2, **bad})
 
 
 # ---- one line of the library's own headers ---------------------------------------------------------------------------
@@ -249,20 +232,9 @@ def test_a_mistake_in_the_library_is_flagged(number: int, tmp_path: Path, monkey
 # ---- what a report says ----------------------------------------------------------------------------------------------
 
 
-def report_of(name: str, seeds: int = 20) -> ep_lib.CheckReport:
-    number = [v.name for v in variants.VARIANTS].index(name)
-    variant = variants.VARIANTS[number]
-    args = (len(KERNELS) + number, variant.blocks)
-    return ep_lib.check(variants.run, 2, variant.fabric, seeds, args, compare_values=False, timeout=20)
-
-
 def test_one_mistake_on_many_ranks_and_lanes_is_one_finding() -> None:
-    for name in (
-        "int4 at an odd address",
-        "one element past a peer's array",
-        "waits for too much",
-        "warp reads too early",
-    ):
+    alike = ("int4 at an odd address", "one element past a peer's array", "waits for too much", "warp reads too early")
+    for name in alike:
         report = report_of(name)
         assert len(report.findings) == 1, str(report)
         assert report.findings[0].ranks == (0, 1) and report.findings[0].count >= 20

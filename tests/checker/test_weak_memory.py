@@ -349,12 +349,6 @@ def test_what_passes_with_one_memory_is_also_tried_under_weak_memory() -> None:
     assert all(f.replay.endswith('memory="ptx")') for f in report.findings)
 
 
-@pytest.mark.parametrize("memory", ["weak", "", None, 3])
-def test_only_two_kinds_of_memory(memory: Any) -> None:
-    with pytest.raises(ep_lib.errors.ArgumentError, match="memory"):
-        ep_lib.check(packets, 2, memory=memory)
-
-
 # ---- C++'s volatile, which is relaxed with system scope for PTX ------------------------------------------------------
 
 VOLATILE = """

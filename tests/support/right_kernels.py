@@ -110,9 +110,9 @@ _BOUNCE = [("unbounded", 1), ("with_credits", 1), ("pipelined", 3), ("merged", 1
 CASES = [
     *(
         RightKernel(
-            name, variants.run, *((4, NICS) if "net_" in name else (3, NVLINK)), (i, variants.BLOCKS.get(name, 1))
+            name, variants.run, *((4, NICS) if "net_" in name else (3, NVLINK)), (name, variants.BLOCKS.get(name, 1))
         )
-        for i, name in enumerate(variants.functions())
+        for name in variants.functions()
     ),
     *(RightKernel(f"01 {way}", _write, 3, NVLINK, (way,)) for way in write.RIGHT),
     RightKernel("01 many writes", write.several, 2, NVLINK, ([0, 1, 1, 500, 4096, 4099],)),

@@ -202,17 +202,6 @@ EP_DEVICE void net_put_signal(int* data, uint64_t* flag, int* out, int n) {
     out[threadIdx.x] = data[threadIdx.x];
 }
 
-//---- net_get
-EP_DEVICE void net_get(int* data, uint64_t* flag, int* out, int n) {
-    const int peer = (ep::rank() + 1) % ep::num_ranks();
-    if (threadIdx.x == 0) {
-        ep::net_get_nbi(data + 512, data, blockDim.x * sizeof(int), peer, 0);
-        ep::net_quiet(peer, 0);  // it is here
-    }
-    __syncthreads();
-    out[threadIdx.x] = data[512 + threadIdx.x];
-}
-
 //---- net_rounds
 EP_DEVICE void net_rounds(int* data, uint64_t* flag, int* out, int n) {
     const int peer = (ep::rank() + 1) % ep::num_ranks(),
@@ -238,14 +227,6 @@ EP_DEVICE void net_rounds(int* data, uint64_t* flag, int* out, int n) {
         __syncthreads();
     }
     out[threadIdx.x] = sum;
-}
-
-//---- net_count
-EP_DEVICE void net_count(int* data, uint64_t* flag, int* out, int n) {
-    if (threadIdx.x == 0) {
-        ep::net_atomic_add_u64_nbi(flag, 1, 0, 0);
-        ep::net_quiet();
-    }
 }
 
 //---- exchange_ref
