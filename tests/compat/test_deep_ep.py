@@ -20,6 +20,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support import ROOT, TESTS, deep_ep_cases
+from support.refusals import refused
 from support.threads import on_threads
 from support.waiting import run_ranks, wait_until
 
@@ -33,7 +34,6 @@ from ep_lib.errors import (
     ArgumentError,
     BackendUnavailable,
     BufferClosedError,
-    EpError,
     HandleError,
     NotSupportedError,
     PeerTimeout,
@@ -254,11 +254,6 @@ def test_a_meeting_waits_as_long_as_the_limit_says(
     with pytest.raises(RankFailed, match=r"whose process \d+ has ended"):
         pair[1].close_unused()
     assert capfd.readouterr().err == ""  # torch's store tells of each wait that met its limit
-
-
-def refused(call: Any, error: type[EpError], words: str) -> None:
-    with pytest.raises(error, match=words):
-        call()
 
 
 def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:

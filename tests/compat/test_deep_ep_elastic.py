@@ -12,10 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support import deep_ep_cases, elastic_cases
+from support.refusals import refused
 
 import ep_lib
 from ep_lib.compat import deep_ep
-from ep_lib.errors import ArgumentError, BufferClosedError, EpError, HandleError, NotSupportedError
+from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, NotSupportedError
 
 
 def test_every_form_returns_what_deep_ep_returns(spmd: Callable[..., Any]) -> None:
@@ -36,11 +37,6 @@ def test_nodes_are_found_by_themselves() -> None:
 @pytest.mark.gpu(count=2)
 def test_in_a_cuda_graph() -> None:
     ep_lib.spawn(elastic_cases.replayed, ranks=2, backend="cuda")
-
-
-def refused(call: Any, error: type[EpError], words: str) -> None:
-    with pytest.raises(error, match=words):
-        call()
 
 
 def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:

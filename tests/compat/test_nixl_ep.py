@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support import TESTS
+from support.refusals import refused
 from support.waiting import run_ranks
 from torch import distributed as dist
 
 from ep_lib.compat import nixl_ep
 from ep_lib.config import Config
 from ep_lib.cuda import mps
-from ep_lib.errors import ArgumentError, BufferClosedError, EpError, HandleError, NotSupportedError
+from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, NotSupportedError
 
 PROGRAM = TESTS / "programs" / "nixl_ep_program.py"
 
@@ -45,11 +45,6 @@ def made(**arguments: Any) -> nixl_ep.Buffer:
     buffer = nixl_ep.Buffer(rank=1, **arguments)
     buffer.update_memory_buffers(4, 2, 1 << 20)
     return buffer
-
-
-def refused(call: Callable[[], Any], kind: type[EpError], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        call()
 
 
 def test_masks_follow_what_is_connected() -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from support import bad_input as shared
-from support.bad_input import IDX, SHAPE, X, check_good, check_refused, refused
+from support.bad_input import IDX, SHAPE, X, bad_buffers, check_good
 from support.dispatch_combine_cases import BF16
+from support.refusals import refused
 
 from ep_lib import Buffer, Fabric, Rank, reference, spawn
-from ep_lib.errors import ArgumentError, DeadlockError, EpError, OutOfSymmetricMemory, PeerTimeout
+from ep_lib.errors import (
+    ArgumentError,
+    DeadlockError,
+    EpError,
+    OutOfSymmetricMemory,
+    PeerTimeout,
+    RankMismatchError,
+)
 from ep_lib.moe.config import make_config
 from ep_lib.moe.pcie.memory import check_resident
 from ep_lib.moe.pcie.mode import PcieMode
@@ -21,33 +31,31 @@ PCIE = {"allow_nvlink_for_normal_mode": False, "num_sms": 4}
 HIERARCHICAL = {"hierarchical": True, "ranks_per_node": 1, "num_sms": 3}
 
 
-# name: (arguments, what the error says). A packet: 16 bfloat16, 2 ids and weights, a number: 52 bytes, in 16s.
-BAD_BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
-    "odd": ({"num_sms": 3}, "num_sms is 3; .* one half of the blocks sends .* 4 for example, or merge_sender_receiver"),
-    "bounce too small": ({"bounce_bytes": 63}, "bounce_bytes is 63, too small for one token: .* at least 64, or None"),
-    "no bounce": ({"bounce_bytes": 0}, "bounce_bytes is 0; it must be at least 1"),
-    "bounce is no number": ({"bounce_bytes": 1e6}, "bounce_bytes is 1000000.0; it must be a whole number"),
-    "bounce with NVLink": (
+# Arguments, and what the error says. A packet: 16 bfloat16, 2 ids and weights, a number: 52 bytes, in 16s.
+BAD_BUFFERS: list[tuple[dict[str, Any], str]] = [
+    ({"num_sms": 3}, "num_sms is 3; .* one half of the blocks sends .* 4 for example, or merge_sender_receiver"),
+    ({"bounce_bytes": 63}, "bounce_bytes is 63, too small for one token: .* at least 64, or None"),
+    ({"bounce_bytes": 0}, "bounce_bytes is 0; it must be at least 1"),
+    ({"bounce_bytes": 1e6}, "bounce_bytes is 1000000.0; it must be a whole number"),
+    (
         {"bounce_bytes": 1000, "allow_nvlink_for_normal_mode": True},
         "bounce_bytes is for PCIe mode: pass allow_nvlink_for_normal_mode=False",
     ),
-    "merged with NVLink": (
+    (
         {"merge_sender_receiver": True, "allow_nvlink_for_normal_mode": True},
         "merge_sender_receiver is for PCIe mode",
     ),
-}
+]
 
 
 def test_bad_buffers_are_refused() -> None:
-    def main(rank: Rank) -> dict[str, tuple[str, str]]:
-        shape = SHAPE | PCIE
-        found = {name: refused(lambda a=a: Buffer(rank, **(shape | a))) for name, (a, _) in BAD_BUFFERS.items()}
+    def main(rank: Rank) -> None:
+        bad_buffers(rank, SHAPE | PCIE, BAD_BUFFERS)
         for good in ({"bounce_bytes": 64}, {"num_sms": 3, "merge_sender_receiver": True, "bounce_bytes": 64}):
-            with Buffer(rank, **(shape | good)) as buffer:
+            with Buffer(rank, **(SHAPE | PCIE | good)) as buffer:
                 check_good(buffer, rank, str(good))
-        return found
 
-    check_refused(BAD_BUFFERS, spawn(main, 2, "emulator", fabric="srd"))
+    spawn(main, 2, "emulator", fabric="srd")
 
 
 def test_more_blocks_than_sms_are_refused_before_anything_is_sent() -> None:
@@ -61,15 +69,14 @@ def test_more_blocks_than_sms_are_refused_before_anything_is_sent() -> None:
     check_resident(78, 78)
 
 
-def more_than_the_gpu_has(rank: Rank) -> tuple[str, str]:
+def more_than_the_gpu_has(rank: Rank) -> None:
     count = rank.sm_count or 0
-    return refused(lambda: Buffer(rank, **(SHAPE | PCIE | {"num_sms": count + 2 - count % 2})))
+    bad_buffers(rank, SHAPE | PCIE, [({"num_sms": count + 2 - count % 2}, "SMs")])
 
 
 @pytest.mark.gpu(count=2)
 def test_more_blocks_than_the_gpu_has_are_refused() -> None:
-    for kind, message in spawn(more_than_the_gpu_has, 2, "cuda"):
-        assert kind == "ArgumentError" and "SMs" in message
+    spawn(more_than_the_gpu_has, 2, "cuda")
 
 
 def test_more_than_32_ranks_are_refused() -> None:
@@ -82,18 +89,18 @@ def test_more_than_32_ranks_are_refused() -> None:
 
 
 def test_ranks_that_make_different_buffers() -> None:
-    def main(rank: Rank) -> list[tuple[str, str]]:
-        found = []
-        for other in ({"allow_nvlink_for_normal_mode": True}, {"bounce_bytes": 640}, {"merge_sender_receiver": True}):
-            found.append(refused(lambda other=other: Buffer(rank, **(SHAPE | PCIE | (other if rank.rank else {})))))
+    def main(rank: Rank) -> None:
+        for other, says in (
+            ({"allow_nvlink_for_normal_mode": True}, "allow_nvlink_for_normal_mode is False on rank 0 but True on"),
+            ({"bounce_bytes": 640}, "bounce_bytes is None on rank 0 but 640 on rank 1"),
+            ({"merge_sender_receiver": True}, "merge_sender_receiver"),
+        ):
+            mine = SHAPE | PCIE | (other if rank.rank else {})
+            refused(lambda mine=mine: Buffer(rank, **mine), RankMismatchError, says)
         with Buffer(rank, **(SHAPE | PCIE)) as buffer:
             check_good(buffer, rank, "after all")
-        return found
 
-    for found in spawn(main, 2, "emulator"):
-        assert [kind for kind, _ in found] == ["RankMismatchError"] * 3
-        assert "allow_nvlink_for_normal_mode is False on rank 0 but True on rank 1" in found[0][1]
-        assert "bounce_bytes is None on rank 0 but 640 on rank 1" in found[1][1]
+    spawn(main, 2, "emulator")
 
 
 def test_a_heap_that_is_too_small_says_what_to_lower() -> None:
@@ -107,12 +114,10 @@ def test_a_heap_that_is_too_small_says_what_to_lower() -> None:
 def test_bad_input_is_refused_as_with_direct_writes(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in options.items():
         monkeypatch.setitem(SHAPE, name, value)
-    check_refused(shared.BAD_DISPATCH, spawn(shared.bad_dispatches, 2, "emulator", fabric="srd"))
+    spawn(shared.bad_dispatches, 2, "emulator", fabric="srd")
     spawn(shared.one_rank_tries_again, 2, "emulator", fabric="rc")
     spawn(shared.use_after_close, 2, "emulator", fabric="rc")
-    for rank, found in enumerate(spawn(shared.disagree, 2, "emulator", fabric="srd")):
-        assert [kind for kind, _ in found] == ["RankMismatchError", "HandleError"] * 2
-        assert all(f"rank {rank} and rank {1 - rank}" in message for _, message in found[1::2])
+    spawn(shared.disagree, 2, "emulator", fabric="srd")
     assert spawn(shared.one_rank_stays_away, 2, "emulator", fabric="rc") == ["away", "noticed"]
 
 
@@ -121,53 +126,46 @@ def test_what_only_direct_mode_does_is_refused(options: dict[str, Any]) -> None:
     """By a rank alone, before it tells others: it calls again, and the Buffer works on."""
     hidden = 128
     x, fp8 = np.ones((3, hidden), BF16), reference.quantize_fp8(np.ones((3, hidden), np.float32))
-    of_dispatch: dict[str, tuple[Any, dict[str, Any]]] = {
-        "num_worst_tokens": (x, {"num_worst_tokens": 6}),
-        "sorted_by_expert": (x, {"sorted_by_expert": True}),
-        "column_major_scales": (fp8, {"column_major_scales": True}),
-        "quantize": (x, {"quantize": "fp8"}),
-        "x has MXFP8 rows": (reference.quantize_mxfp8(x), {}),
-    }
-    of_combine: dict[str, dict[str, Any]] = {
-        "bias": {"bias": x},
-        "quantize": {"quantize": "ue8m0"},
-        "sum_order": {"sum_order": "choices"},
-    }
+    mxfp8 = reference.quantize_mxfp8(x)
+    mode = make_config(2, dtype="bfloat16", **(SHAPE | options)).mode_name
 
-    def main(rank: Rank) -> list[tuple[str, tuple[str, str]]]:
-        found = []
+    def main(rank: Rank) -> None:
         with Buffer(rank, **(SHAPE | options | {"hidden": hidden})) as buffer:
             recv = buffer.dispatch(x, IDX)
-            if rank.rank == 0:
-                for name, (rows, how) in of_dispatch.items():
-                    found.append((name, refused(lambda rows=rows, how=how: buffer.dispatch(rows, IDX, **how))))
-                for name, how in of_combine.items():
-                    found.append((name, refused(lambda how=how: buffer.combine(recv.x, recv.handle, **how))))
-                found.append(("combine_input", refused(lambda: buffer.combine_input(recv.handle, x))))
-                found.append(("mask_ranks and connect_ranks", refused(lambda: buffer.mask_ranks([1]))))
-            again = buffer.dispatch(x, handle=recv.handle)
-            assert (buffer.combine(again.x, recv.handle) == buffer.combine(recv.x, recv.handle)).all()
-        return found
+            y, handle = recv.x, recv.handle
+            calls: list[tuple[str, Callable[[], Any]]] = [
+                ("num_worst_tokens", lambda: buffer.dispatch(x, IDX, num_worst_tokens=6)),
+                ("sorted_by_expert", lambda: buffer.dispatch(x, IDX, sorted_by_expert=True)),
+                ("column_major_scales", lambda: buffer.dispatch(fp8, IDX, column_major_scales=True)),
+                ("quantize", lambda: buffer.dispatch(x, IDX, quantize="fp8")),
+                ("x has MXFP8 rows", lambda: buffer.dispatch(mxfp8, IDX)),
+                ("bias", lambda: buffer.combine(y, handle, bias=x)),
+                ("quantize", lambda: buffer.combine(y, handle, quantize="ue8m0")),
+                ("sum_order", lambda: buffer.combine(y, handle, sum_order="choices")),
+                ("combine_input", lambda: buffer.combine_input(handle, x)),
+                ("mask_ranks and connect_ranks", lambda: buffer.mask_ranks([1])),
+            ]
+            for name, call in calls if rank.rank == 0 else []:
+                refused(call, ArgumentError, f"^{name}: {re.escape(mode)}")
+            again = buffer.dispatch(x, handle=handle)
+            there, event = buffer.combine(again.x, handle, async_finish=True)
+            event.synchronize()
+            assert (there == buffer.combine(y, handle)).all()
 
-    found, _ = spawn(main, 2, "emulator", fabric="rc")
-    mode = make_config(2, dtype="bfloat16", **(SHAPE | options)).mode_name
-    assert len(found) == 10
-    for name, (kind, message) in found:
-        assert kind == "ArgumentError" and message.startswith(f"{name}: {mode}"), message
+    spawn(main, 2, "emulator", fabric="rc")
 
 
 def test_a_dispatch_that_meets_a_combine() -> None:
-    def main(rank: Rank) -> tuple[str, str]:
+    message = "the ranks call different operations: dispatch on rank 0 but combine on rank 1; call the same ones"
+
+    def main(rank: Rank) -> None:
         with Buffer(rank, **(SHAPE | PCIE)) as buffer:
             recv = check_good(buffer, rank, "at first")
             again = [lambda: buffer.dispatch(X, IDX), lambda: buffer.combine(recv.x, recv.handle)]
-            found = refused(again[rank.rank])
+            refused(again[rank.rank], RankMismatchError, message)
             check_good(buffer, rank, "afterwards")
-            return found
 
-    message = "the ranks call different operations: dispatch on rank 0 but combine on rank 1; call the same ones"
-    for kind, text in spawn(main, 2, "emulator", fabric="rc"):
-        assert kind == "RankMismatchError" and message in text
+    spawn(main, 2, "emulator", fabric="rc")
 
 
 def operations(rank: Rank, tokens: int, bounce: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.bad_input import bad_buffers
 from support.direct_cases import ready
 from support.dispatch_combine_cases import (
     BF16,
@@ -20,6 +21,7 @@ from support.dispatch_combine_cases import (
     to_numpy,
     unpack,
 )
+from support.refusals import refused
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference
@@ -213,21 +215,18 @@ def test_a_failed_dispatch_leaves_nan_where_it_would_have_arrived() -> None:
     ep_lib.spawn(without_a_peer, 2, "emulator", args=(case,), timeout=2)
 
 
-def refused(rank: Rank) -> None:
+def mistakes(rank: Rank) -> None:
     shape = {"num_experts": 4, "top_k": 2, "hidden": 64, "max_tokens": 3}
-    for areas in (-1, 2.5, True, 2000):
-        with pytest.raises(ArgumentError, match="receive_areas"):
-            Buffer(rank, **shape, receive_areas=areas)
-    with pytest.raises(ArgumentError, match="receive_areas: PCIe mode"):
-        Buffer(rank, **shape, receive_areas=2, allow_nvlink_for_normal_mode=False)
+    nic_only = {"receive_areas": 2, "allow_nvlink_for_normal_mode": False}
+    areas = [({"receive_areas": areas}, "receive_areas") for areas in (-1, 2.5, True, 2000)]
+    bad_buffers(rank, shape, [*areas, (nic_only, "receive_areas: PCIe mode")])
     none, one, two = (Buffer.symmetric_bytes(2, **shape, receive_areas=areas) for areas in (0, 1, 2))
     assert two - one == one - none == 2 * 3 * 64 * 2
-    with (
-        Buffer(rank, **shape, receive_areas=0) as buffer,
-        pytest.raises(ArgumentError, match="copy=False: with receive_areas=0"),
-    ):
-        buffer.dispatch(np.ones((1, 64), BF16), np.zeros((1, 2), np.int64), copy=False)
+    with Buffer(rank, **shape, receive_areas=0) as buffer:
+        x, idx = np.ones((1, 64), BF16), np.zeros((1, 2), np.int64)
+        none_kept = "copy=False: with receive_areas=0"
+        refused(lambda: buffer.dispatch(x, idx, copy=False), ArgumentError, none_kept)
 
 
 def test_what_is_refused() -> None:
-    ep_lib.spawn(refused, 2, "emulator")
+    ep_lib.spawn(mistakes, 2, "emulator")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ep_lib import Rank
-from ep_lib.errors import ArgumentError, BufferClosedError, DeadlockError, EpError, HandleError, PeerTimeout
+from ep_lib.errors import (
+    ArgumentError,
+    BufferClosedError,
+    DeadlockError,
+    HandleError,
+    PeerTimeout,
+    RankMismatchError,
+)
 from ep_lib.moe import Buffer
 from support.dispatch_combine_cases import BF16, to_input, to_numpy
+from support.refusals import refused
 
 SHAPE = {"num_experts": 4, "top_k": 2, "hidden": 16, "max_tokens": 3}
 X = np.arange(48).reshape(3, 16).astype(BF16)
@@ -27,42 +33,25 @@ def changed(array: Any, value: Any) -> Any:
     return copy
 
 
-# name: (arrays of dispatch, what the error says)
-BAD_DISPATCH: dict[str, tuple[tuple[Any, ...], str]] = {
-    "expert too large": ((X, changed(IDX, 4)), r"topk_idx\[1, 0\] is 4; expert ids go from 0 to 3, and -1"),
-    "expert below -1": ((X, changed(IDX, -2)), r"topk_idx\[1, 0\] is -2; expert ids go from 0 to 3"),
-    "huge expert": ((X, changed(IDX, 2**32)), r"topk_idx\[1, 0\] is 4294967296"),
-    "float experts": ((X, IDX.astype(np.float32)), "topk_idx has dtype float32; expert ids must be int64 or int32"),
-    "small ints": ((X, IDX.astype(np.int16)), "topk_idx has dtype int16"),
-    "double weights": ((X, IDX, W.astype(np.float64)), "topk_weights has dtype float64; weights must be float32"),
-    "x of another dtype": ((X.astype(np.float32), IDX), "x has dtype float32; this Buffer carries bfloat16"),
-    "NaN weight": ((X, IDX, changed(W, np.nan)), r"topk_weights\[1, 0\] is nan; weights must be finite"),
-    "infinite weight": ((X, IDX, changed(W, -np.inf)), r"topk_weights\[1, 0\] is -inf"),
-    "hidden too small": ((X[:, :8].copy(), IDX), r"x has shape \(3, 8\); it must be \(T, 16\)"),
-    "x flat": ((X[0].copy(), IDX), r"x has shape \(16,\)"),
-    "top_k differs": ((X, IDX[:, :1].copy()), r"topk_idx has shape \(3, 1\); it must be \(3, 2\)"),
-    "tokens differ": ((X, IDX[:2]), r"topk_idx has shape \(2, 2\); it must be \(3, 2\)"),
-    "weights differ": ((X, IDX, W[:2]), r"topk_weights has shape \(2, 2\); it must be \(3, 2\)"),
-    "too many tokens": ((np.tile(X, (2, 1)), np.tile(IDX, (2, 1))), "x has 6 tokens.*max_tokens=3"),
-    "no experts": ((X,), "needs topk_idx, or the handle"),
-}
-
-
-def refused(call: Callable[[], Any]) -> tuple[str, str]:
-    """Name of the exception's class and its message."""
-    try:
-        call()
-    except EpError as error:
-        return type(error).__name__, str(error)
-    return "", "no error"
-
-
-def check_refused(table: Mapping[str, tuple[Any, str]], of_ranks: Iterable[dict[str, tuple[str, str]]]) -> None:
-    """Each rank was refused each entry of a table by an ArgumentError that says what the table says."""
-    for found in of_ranks:
-        for name, (_, pattern) in table.items():
-            kind, message = found[name]
-            assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
+# Arrays of dispatch, and what the error says.
+BAD_DISPATCH: list[tuple[tuple[Any, ...], str]] = [
+    ((X, changed(IDX, 4)), r"topk_idx\[1, 0\] is 4; expert ids go from 0 to 3, and -1"),
+    ((X, changed(IDX, -2)), r"topk_idx\[1, 0\] is -2; expert ids go from 0 to 3"),
+    ((X, changed(IDX, 2**32)), r"topk_idx\[1, 0\] is 4294967296"),
+    ((X, IDX.astype(np.float32)), "topk_idx has dtype float32; expert ids must be int64 or int32"),
+    ((X, IDX.astype(np.int16)), "topk_idx has dtype int16"),
+    ((X, IDX, W.astype(np.float64)), "topk_weights has dtype float64; weights must be float32"),
+    ((X.astype(np.float32), IDX), "x has dtype float32; this Buffer carries bfloat16"),
+    ((X, IDX, changed(W, np.nan)), r"topk_weights\[1, 0\] is nan; weights must be finite"),
+    ((X, IDX, changed(W, -np.inf)), r"topk_weights\[1, 0\] is -inf"),
+    ((X[:, :8].copy(), IDX), r"x has shape \(3, 8\); it must be \(T, 16\)"),
+    ((X[0].copy(), IDX), r"x has shape \(16,\)"),
+    ((X, IDX[:, :1].copy()), r"topk_idx has shape \(3, 1\); it must be \(3, 2\)"),
+    ((X, IDX[:2]), r"topk_idx has shape \(2, 2\); it must be \(3, 2\)"),
+    ((X, IDX, W[:2]), r"topk_weights has shape \(2, 2\); it must be \(3, 2\)"),
+    ((np.tile(X, (2, 1)), np.tile(IDX, (2, 1))), "x has 6 tokens.*max_tokens=3"),
+    ((X,), "needs topk_idx, or the handle"),
+]
 
 
 def check_good(buffer: Buffer, rank: Rank, what: str) -> Any:
@@ -73,14 +62,18 @@ def check_good(buffer: Buffer, rank: Rank, what: str) -> Any:
     return recv
 
 
-def bad_dispatches(rank: Rank) -> dict[str, tuple[str, str]]:
-    found = {}
+def bad_buffers(rank: Rank, shape: dict[str, Any], table: list[tuple[dict[str, Any], str]]) -> None:
+    """``table``: arguments that a Buffer of this shape does not take, and what the error says."""
+    for arguments, says in table:
+        refused(lambda arguments=arguments: Buffer(rank, **(shape | arguments)), ArgumentError, says)
+
+
+def bad_dispatches(rank: Rank) -> None:
     with Buffer(rank, **SHAPE) as buffer:
-        for name, (arrays, _) in BAD_DISPATCH.items():
+        for arrays, says in BAD_DISPATCH:
             inputs = [to_input(rank, a) for a in arrays]
-            found[name] = refused(lambda inputs=inputs: buffer.dispatch(*inputs))
-            check_good(buffer, rank, f"after {name}")
-    return found
+            refused(lambda inputs=inputs: buffer.dispatch(*inputs), ArgumentError, says)
+            check_good(buffer, rank, f"after {says}")
 
 
 def one_rank_tries_again(rank: Rank) -> None:
@@ -88,7 +81,7 @@ def one_rank_tries_again(rank: Rank) -> None:
     with Buffer(rank, **SHAPE) as buffer:
         for _ in range(3):
             if rank.rank == 1:
-                for _, (arrays, _) in zip(range(3), BAD_DISPATCH.values(), strict=False):
+                for arrays, _ in BAD_DISPATCH[:3]:
                     inputs = [to_input(rank, a) for a in arrays]
                     with pytest.raises(ArgumentError):
                         buffer.dispatch(*inputs)
@@ -99,25 +92,24 @@ def one_rank_tries_again(rank: Rank) -> None:
             buffer.combine(recv.x, recv.handle)
 
 
-def disagree(rank: Rank) -> list[tuple[str, str]]:
+def disagree(rank: Rank) -> None:
     """Mistakes that only show when the ranks compare what they passed: all get the error, and the Buffer works on."""
     x, idx, w = (to_input(rank, a) for a in (X, IDX, W))
+    only_one = "rank 1 passed topk_weights to dispatch, rank 0 did not; pass them on all ranks or on none"
+    both = f"rank {rank.rank} and rank {1 - rank.rank}"
     with Buffer(rank, **SHAPE) as buffer:
-
-        def refused_at_last(call: Callable[[], Any]) -> tuple[str, str]:
-            return refused(lambda: (call(), buffer.synchronize()))  # on GPUs the host does not wait for each call
-
         handles = [check_good(buffer, rank, "at first").handle for _ in range(2)]
-        mine = handles[rank.rank % 2]
+        mine, weights = handles[rank.rank % 2], w if rank.rank else None
         y = to_input(rank, np.ones((mine.num_recv_tokens, 16), BF16))
-        found = [
-            refused(lambda: buffer.dispatch(x, idx, w if rank.rank else None)),
-            refused_at_last(lambda: buffer.dispatch(x, handle=mine)),
-            refused_at_last(lambda: buffer.dispatch(x, None, w if rank.rank else None, handle=handles[0])),
-            refused_at_last(lambda: buffer.combine(y, mine)),
-        ]
+        for error, says, call in (
+            (RankMismatchError, only_one, lambda: buffer.dispatch(x, idx, weights)),
+            (HandleError, f"{both}.*dispatch", lambda: buffer.dispatch(x, handle=mine)),
+            (RankMismatchError, only_one, lambda: buffer.dispatch(x, None, weights, handle=handles[0])),
+            (HandleError, f"{both}.*combine", lambda: buffer.combine(y, mine)),
+        ):
+            # On GPUs the host does not wait for each call.
+            refused(lambda call=call: (call(), buffer.synchronize()), error, says)
         check_good(buffer, rank, "at last")
-    return found
 
 
 def use_after_close(rank: Rank) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import ml_dtypes
 import numpy as np
 
 from ep_lib import Buffer, Rank, reference
-from ep_lib.errors import EpError
 from ep_lib.memory.arrays import like
 from ep_lib.moe.direct.tuning import EMULATED
 from support.dispatch_combine_cases import Case, make_case, to_input
@@ -146,12 +144,3 @@ def assert_by_columns(scales: Any) -> None:
     strides = scales.stride() if hasattr(scales, "stride") else tuple(s // itemsize for s in scales.strides)
     if len(scales):
         assert strides[0] == 1 and strides[1] * itemsize % 16 == 0 and strides[1] >= len(scales)
-
-
-def refused(call: Callable[[], Any]) -> str:
-    """Kind and message of the error that a call raises."""
-    try:
-        call()
-    except EpError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
