@@ -99,6 +99,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if until is not None and time.time() > until:
         pytest.skip("left out: the time of --until is over")
     params = item.callspec.params if hasattr(item, "callspec") else {}
+    if params.get("kind") == "torch":  # of arrays
+        pytest.importorskip("torch", reason="needs torch: pip install torch")
     for marker in item.iter_markers("gpu"):
         _need_gpus(
             int(marker.kwargs.get("count", 1)), own=marker.kwargs.get("own", params.get("transport", "p2p") != "p2p")

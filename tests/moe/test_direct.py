@@ -72,8 +72,6 @@ def test_more_choices_and_experts_than_lanes_and_some_twice() -> None:
 
 @pytest.mark.parametrize(("kind", "choice"), [("native", 5), ("native", 28), ("torch", 6), ("torch", 19)])
 def test_features_on_both_backends(spmd: Spmd, kind: str, choice: int) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     spmd(features, 2, make_case(31, world_size=2, max_tokens=40), choice, kind)
 
 
@@ -128,8 +126,6 @@ def one_after_the_other(rank: Rank, kind: str, sorted_by_expert: bool, aside: bo
     ],
 )
 def test_other_counts_in_every_call(spmd: Spmd, kind: str, sorted_by_expert: bool, aside: bool, copied: bool) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     spmd(one_after_the_other, 2, kind, sorted_by_expert, aside, copied)
 
 
@@ -477,6 +473,4 @@ def captured(rank: Rank, kind: str) -> None:
 @pytest.mark.gpu(count=2)
 @pytest.mark.parametrize("kind", ["torch", "native"])
 def test_dispatch_and_combine_in_a_cuda_graph(kind: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     ep_lib.spawn(captured, 2, "cuda", args=(kind,))

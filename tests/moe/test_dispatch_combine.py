@@ -62,8 +62,6 @@ def many_cases(rank: Rank, seeds: range, kind: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("kind", "ranks"), [("native", 1), ("native", 2), ("torch", 2)])
 def test_many_cases_in_one_world(spmd: Spmd, kind: str, ranks: int) -> None:
     """The same on both backends; torch tensors in, torch tensors out."""
-    if kind == "torch":
-        pytest.importorskip("torch")
     seeds = range(1000, 1020)
     results = spmd(many_cases, ranks, seeds, kind)
     for i, seed in enumerate(seeds):

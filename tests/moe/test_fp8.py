@@ -77,17 +77,9 @@ def test_fp8_dispatch_and_combine(fabric: Fabric | str) -> None:
 
 @pytest.mark.parametrize("kind", ["native", "torch"])
 def test_fp8_by_direct_writes(spmd: Callable[..., list[Any]], kind: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     for seed in range(3):
         case = fp8_case(seed, 2, ("bfloat16", "float32")[seed % 2])
         check_fp8(case, spmd(run_fp8, 2, case, None, kind))
-
-
-def test_torch_fp8() -> None:
-    pytest.importorskip("torch")
-    case = fp8_case(2, 2)
-    check_fp8(case, spawn(run_fp8, 2, "emulator", fabric="srd", args=(case, 0, "torch")))
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------------

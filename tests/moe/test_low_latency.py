@@ -36,8 +36,6 @@ def test_against_the_oracle(part: int, seeds: int) -> None:
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize(("hooks", "asynchronous"), [(False, False), (True, False), (False, True)])
 def test_every_way_to_wait(spmd: Spmd, kind: str, hooks: bool, asynchronous: bool) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     case = low_latency_case(5, fp8=True, world_size=2, max_tokens=20)
     check_case(case, True, spmd(run_case, 2, case, True, 3, hooks, asynchronous, kind))
 

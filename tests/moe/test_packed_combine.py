@@ -90,8 +90,6 @@ def test_bit_for_bit(hidden: int) -> None:
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize("hidden", [640, 7168])
 def test_on_both_backends(spmd: Spmd, hidden: int, kind: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     for way in (WAYS[0], WAYS[3]):
         spmd(bring_back, 2, form_case(7, 2, hidden, max_tokens=30), way, kind)
 

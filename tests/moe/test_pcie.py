@@ -86,12 +86,6 @@ def test_routings_at_the_edge(pattern: list[list[int]], tokens: int) -> None:
             check_case(case, spawn(run_case, 4, "emulator", fabric=fabric, seed=variety, args=(case, variety)))
 
 
-def test_torch_in_torch_out() -> None:
-    pytest.importorskip("torch")
-    case = make_case(11, world_size=2, dtype="bfloat16")
-    check_case(case, spawn(run_case, 2, "emulator", fabric="srd", args=(case, 0, "torch")))
-
-
 def operations(rank: Rank, seed: int, num_operations: int) -> str:
     """Random operations on one Buffer with several handles; every result is compared here."""
     plan, case = np.random.default_rng(seed), make_case(seed, world_size=rank.world_size, dtype="bfloat16")
@@ -194,8 +188,6 @@ def check_many(results: list[Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["native", "torch"])
 def test_many_on_the_emulator(kind: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     check_many(spawn(many, 2, "emulator", fabric="srd", args=(kind,)))
 
 
@@ -209,6 +201,4 @@ def test_many_on_the_emulator(kind: str) -> None:
 def test_many_on_gpus(ranks: int, transport: str, kind: str) -> None:
     if transport == "nvshmem" and (reason := nvshmem.unusable_reason("whole")):
         pytest.skip(reason)
-    if kind == "torch":
-        pytest.importorskip("torch")
     check_many(spawn(many, ranks, "cuda", args=(kind,), transport=transport))

@@ -89,8 +89,6 @@ def hold_and_drop(rank: Rank, case: Case, kind: str) -> None:
 @pytest.mark.extended(after=1)
 @pytest.mark.parametrize(("kind", "dtype"), [("native", "float32"), ("torch", "bfloat16")])
 def test_results_stay_and_never_change(spmd: Spmd, kind: str, dtype: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     spmd(hold_and_drop, 2, make_case(41, world_size=2, dtype=dtype, max_tokens=30), kind)
 
 
@@ -132,8 +130,6 @@ def fp8(rank: Rank, kind: str) -> None:
 @pytest.mark.extended(after=1)
 @pytest.mark.parametrize("kind", ["native", "torch"])
 def test_fp8_rows_and_their_scales(spmd: Spmd, kind: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     spmd(fp8, 2, kind)
 
 

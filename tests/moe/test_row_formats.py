@@ -149,8 +149,6 @@ def test_rows_are_cast_on_their_way(name: str) -> None:
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize("name", CASTS)
 def test_casts_on_both_backends(spmd: Callable[..., list[Any]], name: str, kind: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     options = {"quantize": name, "column_major_scales": name != "nvfp4"}
     spmd(send_form, 2, form_case(3, 2, 1152, max_tokens=40), name, options, kind)
     spmd(send_form, 2, form_case(4, 2, 7168, max_tokens=9), name, {"quantize": name}, kind)
@@ -168,8 +166,6 @@ def test_casts_are_clean_under_the_checker(name: str, tuning: Any) -> None:
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_on_both_backends(spmd: Callable[..., list[Any]], form: str, kind: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
     case = form_case(FORMS.index(form), 2, 1152, max_tokens=40)
     worst = 2 * case.max_tokens
     spmd(send_form, 2, case, form, {"num_worst_tokens": worst, "column_major_scales": "nvfp4" not in form}, kind)
