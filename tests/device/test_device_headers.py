@@ -138,8 +138,8 @@ def expected_results() -> list[int]:
     return results
 
 
-@pytest.mark.extended(after=2)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.extended(after=1)
+@pytest.mark.parametrize("target", TARGETS[1:])  # the next test compiles for the emulator
 def test_every_primitive_compiles(target: str) -> None:
     Kernel.from_source(primitives_source(), "k").compile(target)
 

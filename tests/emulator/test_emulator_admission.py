@@ -12,6 +12,7 @@ from ep_lib import Fabric
 from ep_lib.errors import DeadlockError
 from ep_lib.runtime.emulated import make_machine, run_program
 
+X = np.arange(4000 * 128, dtype=np.int32) % 1000
 SOURCE = r"""
 extern "C" __global__ void sums(const int* x, int* out) {
     __shared__ int part[128];
@@ -50,6 +51,12 @@ extern "C" __global__ void backwards_parked(volatile unsigned* done) {
 """
 
 
+def sums(rank: ep_lib.Rank, blocks: int) -> Any:
+    x, out = rank.to_device(X[: 128 * blocks]), rank.to_device(np.zeros(blocks, np.int32))
+    ep_lib.Kernel.from_source(SOURCE, "sums").launch(rank, blocks, 128, x, out)
+    return rank.to_host(out).copy()
+
+
 def run(name: str, grid: int, block: int, *words: int, seed: int = 0, checked: bool = False) -> tuple[Any, int]:
     """The arrays after the kernel, one of zeros for each 0 in ``words``, and how many blocks were resident at most."""
     machine = make_machine(1, seed=seed, fabric=Fabric())
@@ -80,29 +87,15 @@ def test_a_loop_that_changes_memory_does_not_keep_the_next_block_out(seed):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_grid_much_larger_than_what_is_resident(seed):
-    x = np.arange(4000 * 128, dtype=np.int32) % 1000
     machine = make_machine(1, seed=seed, fabric=Fabric())
-
-    def main(rank: ep_lib.Rank) -> Any:
-        out = rank.to_device(np.zeros(4000, np.int32))
-        ep_lib.Kernel.from_source(SOURCE, "sums").launch(rank, 4000, 128, rank.to_device(x), out)
-        rank.synchronize()
-        return np.asarray(out).copy()
-
-    (sums,) = run_program(main, machine)
-    assert np.array_equal(sums, x.reshape(4000, 128).sum(axis=1))
+    (found,) = run_program(sums, machine, (4000,))
+    assert np.array_equal(found, X.reshape(4000, 128).sum(axis=1))
     assert machine.most_resident_blocks == 1024 // 128
 
 
 def test_each_rank_has_a_block_from_the_start():
     machine = make_machine(4, seed=0, fabric=Fabric())
-
-    def main(rank: ep_lib.Rank) -> None:
-        x, out = rank.to_device(np.ones(30 * 1024, np.int32)), rank.to_device(np.zeros(240, np.int32))
-        ep_lib.Kernel.from_source(SOURCE, "sums").launch(rank, 240, 128, x, out)
-        rank.synchronize()
-
-    run_program(main, machine)
+    run_program(sums, machine, (240,))
     assert 4 <= machine.most_resident_blocks <= 1024 // 128 + 4
 
 
@@ -117,11 +110,5 @@ def test_under_the_checker_all_blocks_that_fit_are_resident():
     assert run("whole_grid", 100, 32, 0, 1, checked=True)[1] == 100
     machine = make_machine(1, seed=0, fabric=Fabric())
     machine.begin_checks()
-
-    def main(rank: ep_lib.Rank) -> None:
-        x, out = rank.to_device(np.ones(100 * 128, np.int32)), rank.to_device(np.zeros(100, np.int32))
-        ep_lib.Kernel.from_source(SOURCE, "sums").launch(rank, 100, 128, x, out)
-        rank.synchronize()
-
-    run_program(main, machine)
+    run_program(sums, machine, (100,))
     assert machine.most_resident_blocks == 100

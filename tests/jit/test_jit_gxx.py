@@ -422,22 +422,6 @@ def test_places_of_the_linker_are_no_variables() -> None:
         Kernel.from_source(text, "k", filename="x.cu").compile()
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('__attribute__((section(".init"))) void early() {}', "when .* is loaded"),
-        (
-            'extern "C" { static __device__ void* way() { return nullptr; }\n'
-            '__device__ void taken() __attribute__((ifunc("way"))); }',
-            "is loaded",
-        ),
-    ],
-)
-def test_nothing_of_a_kernel_runs_when_it_is_loaded(text: str, says: str) -> None:
-    with pytest.raises(KernelCompileError, match=says):
-        compile_source(f'{text}\nextern "C" __global__ void k() {{}}')
-
-
 def test_names_that_c_reserves_are_names_like_others() -> None:
     source = """
     __device__ int __counter;

@@ -81,10 +81,12 @@ def test_free_of_an_array_whose_place_is_another_ones() -> None:
     def main(rank: Rank) -> int:
         first = rank.symmetric(8, np.int32)
         rank.free(first)
-        second = rank.symmetric(8, np.int32)  # at the same place
-        for use in (rank.free, rank.offset_of, lambda array: rank.peer_address(array, 0)):
-            with pytest.raises(ArgumentError, match="freed"):
-                use(first)
+        for is_taken in (False, True):
+            if is_taken:
+                second = rank.symmetric(8, np.int32)  # at the same place
+            for use in (rank.free, rank.offset_of, lambda array: rank.peer_address(array, 0)):
+                with pytest.raises(ArgumentError, match="freed"):
+                    use(first)
         return rank.offset_of(second)
 
     assert spawn(main)[0] > 0
@@ -160,19 +162,6 @@ def test_a_copy_of_other_rows_than_the_handles(low_latency: bool) -> None:
             combine(others.copy())
 
     spawn(main, 2)
-
-
-def test_launch_by_the_rank_of_another_main() -> None:
-    ranks: dict[int, Rank] = {}
-
-    def main(rank: Rank) -> None:
-        ranks[rank.rank] = rank
-        rank.barrier()
-        array = rank.symmetric(1, np.int32)
-        kernel("add").launch(ranks[1 - rank.rank], 1, 1, array)
-
-    with pytest.raises(ArgumentError, match="every main uses the Rank that it was called with"):
-        spawn(main, 2)
 
 
 @pytest.mark.parametrize("dtype", ["U3", "S3", "M8[s]", "m8", "V4", np.str_, np.void])
@@ -357,6 +346,9 @@ def test_a_kernel_with_a_function_of_its_own_by_such_a_name() -> None:
     assert spawn(main) == [4]
 
 
+_WAY = 'extern "C" { static __device__ void* way() { return nullptr; }'
+
+
 @pytest.mark.parametrize(
     ("line", "source", "used"),
     [
@@ -364,6 +356,8 @@ def test_a_kernel_with_a_function_of_its_own_by_such_a_name() -> None:
         (2, "\nstruct A { A() { *(volatile int*)0 = 1; } };  A a;", "*x = *(int*)&a;"),
         (3, "\n\n__attribute__((constructor)) void early() { *(volatile int*)0 = 1; }", ""),
         (1, "__attribute__((destructor)) void late() { *(volatile int*)0 = 1; }", ""),
+        (1, '__attribute__((section(".init"))) void early() {}', ""),
+        (1, f'{_WAY} __device__ void taken() __attribute__((ifunc("way"))); }}', ""),
     ],
 )
 def test_what_would_run_when_a_kernel_is_loaded(line: int, source: str, used: str) -> None:
