@@ -28,9 +28,9 @@ def refused(kernel: Kernel, target: str) -> str:
 
 
 def together(file: str) -> list[list[Form]]:
-    """What the emulator has of a file, in as few compilations as may be."""
-    has = [form for form in forms(file) if not form.waits]
-    return [[form for form in has if not form.has_conditions], *([form] for form in has if form.has_conditions)]
+    """The forms of a file, in as few compilations as may be."""
+    of_file = forms(file)
+    return [[f for f in of_file if not f.has_conditions], *([f] for f in of_file if f.has_conditions)]
 
 
 def test_the_corpus_is_large_enough() -> None:
@@ -61,13 +61,6 @@ def test_what_is_cuda_is_taken_by_both(file: str) -> None:
     assert list(found) == [kernel.name for kernel in kernels]
 
 
-@needs_nvrtc
-@pytest.mark.slow
-def test_nvrtc_takes_what_the_emulator_does_not_have_yet() -> None:
-    waiting = [form for form in right_forms() if form.waits]
-    assert [message for form in waiting if (message := refused(kernels_of([form])[0], "sm_90"))] == []
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("file", FILES)
 def test_a_gpu_gives_the_same_bits(file: str) -> None:
@@ -76,6 +69,6 @@ def test_a_gpu_gives_the_same_bits(file: str) -> None:
         pytest.skip("the emulator knows CUB as it is from CUDA 13.3 on")
     kernels = [kernel for several in together(file) for kernel in kernels_of(several)]
     (emulated,) = spawn(partial(values, kernels=kernels), 1, backend="emulator")
-    alone = [kernel for form in forms(file) if not form.waits for kernel in kernels_of([form])]
+    alone = [kernel for form in forms(file) for kernel in kernels_of([form])]
     (of_a_gpu,) = spawn(partial(values, kernels=alone), 1, backend="cuda")
     assert emulated == of_a_gpu

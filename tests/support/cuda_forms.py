@@ -1,8 +1,7 @@
 """The corpus of forms in tests/cuda_forms: small kernels in the ways in which public code is written.
 
-A form begins at a line of four equals signs with its name. Behind a bar stands why the emulator does not have it, or
-does not give the GPU's bits yet. ``KERNEL`` is the head of its kernel, which has two blocks of 64 threads, 1 KiB of
-dynamic shared memory, and 512 words each to read and to write; ``NAME`` is the kernel's name.
+A form begins at a line of four equals signs with its name. ``KERNEL`` is the head of its kernel, which has two blocks
+of 64 threads, 1 KiB of dynamic shared memory, and 512 words each to read and to write; ``NAME`` is the kernel's name.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ep_lib.jit.kernel import Kernel
 from support import TESTS
 
 FOLDER = TESTS / "cuda_forms"
-_BEGIN = re.compile(r"^// ==== (\w+)(?: \| (.+))?\n", re.MULTILINE)
+_BEGIN = re.compile(r"^// ==== (\w+)\n", re.MULTILINE)
 _INCLUDE = re.compile(r"^#include [^\n]*\n", re.MULTILINE)
 _MACRO = re.compile(r"^#define (\w+)", re.MULTILINE)
 _CONDITION = re.compile(r"^#if", re.MULTILINE)
@@ -27,10 +26,7 @@ _WORDS = 512
 
 
 class Form(NamedTuple):
-    """``waits``: what the emulator lacks for it, "" if nothing."""
-
     name: str
-    waits: str
     text: str
 
     @property
@@ -41,7 +37,7 @@ class Form(NamedTuple):
 def forms(file: str) -> list[Form]:
     """Those of one file of the corpus."""
     _, *found = _BEGIN.split((FOLDER / file).read_text(encoding="utf-8"))
-    return [Form(*words) for words in zip(found[::3], [w or "" for w in found[1::3]], found[2::3], strict=True)]
+    return [Form(*words) for words in zip(found[::2], found[1::2], strict=True)]
 
 
 def right_forms() -> list[Form]:
