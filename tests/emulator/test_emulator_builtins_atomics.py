@@ -41,8 +41,26 @@ OVERLOADS = {
 }
 
 
-FUNCTIONS = [(operation, c_type) for operation, types in OVERLOADS.items() for c_type in types]
-SCOPES = {"device": 0, "block": 1, "system": 2}
+SCOPES = {"device": "", "block": "_block", "system": "_system"}
+FUNCTIONS = [
+    (f"atomic{operation}{suffix}", c_type)
+    for operation, types in OVERLOADS.items()
+    for c_type in types
+    for suffix in SCOPES.values()
+]
+CASES = "".join(
+    f"        case {number}: (({c_type}*)found)[i] = {function}(({c_type}*)cell, (({c_type}*)values)[i]); break;\n"
+    for number, (function, c_type) in enumerate(FUNCTIONS)
+)
+# Every thread applies its value to a cell and notes what it found there. Block scope: a cell a block.
+CONTEND = f"""
+extern "C" __global__ void contend(int number, void* cells, const void* values, void* found, int num_cells, int size) {{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    char* const cell = (char*)cells + blockIdx.x % num_cells * size;
+    switch (number) {{
+{CASES}    }}
+}}
+"""
 
 
 def kernel(name: str) -> ep_lib.Kernel:
@@ -93,19 +111,17 @@ def check_history(operation: str, start: Any, values: list[Any], found: list[Any
         assert end == wrap(reduce(lambda old, v: step(operation, old, v), values, start), dtype)
 
 
+@pytest.mark.cuda_rules
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("operation", OVERLOADS)
 def test_every_atomic_fits_some_order(backend: str, operation: str, scope: str) -> None:
     num_cells = BLOCKS if scope == "block" else 1
-    plan = []
-    for place, (name, c_type) in enumerate(FUNCTIONS, 1):
-        if name == operation:
-            dtype = TYPES[c_type]
-            plan.append((10 * place + SCOPES[scope], np.full(num_cells, 37, dtype), inputs(operation, dtype)))
-
-    for number, cells, values in plan:
-        args = number, cells, values, np.zeros_like(values), num_cells
-        end, _, found = launched(backend, kernel("contend"), BLOCKS, THREADS, *args)
+    contend = ep_lib.Kernel.from_source(CONTEND, "contend")
+    for c_type in OVERLOADS[operation]:
+        dtype, number = TYPES[c_type], FUNCTIONS.index((f"atomic{operation}{SCOPES[scope]}", c_type))
+        cells, values = np.full(num_cells, 37, dtype), inputs(operation, dtype)
+        args = number, cells, values, np.zeros_like(values), num_cells, cells.itemsize
+        end, _, found = launched(backend, contend, BLOCKS, THREADS, *args)
         for cell in range(num_cells):
             mine = slice(None) if num_cells == 1 else slice(cell * THREADS, (cell + 1) * THREADS)
             history = values[mine].tolist(), found[mine].tolist()

@@ -11,44 +11,23 @@ constexpr int kThreads = 64;
     __shared__ int s[2][kThreads]; \
     const int t = threadIdx.x
 
-KERNEL(two_stages) {
+template <int kLeft, bool kMeets>  // copies that may be under way behind the wait; whether all have read, before more
+__device__ void in_two_stages(int* x, int* out) {
     TILE;
     __pipeline_memcpy_async(s[0] + t, x + t, 4);
     __pipeline_commit();
     for (int i = 0; i < 4; i++) {
         if (i < 3) __pipeline_memcpy_async(s[(i + 1) & 1] + t, x + (i + 1) * kThreads + t, 4);
         __pipeline_commit();
-        __pipeline_wait_prior(1);
+        __pipeline_wait_prior(kLeft);
         __syncthreads();
         out[i * kThreads + t] = s[i & 1][kThreads - 1 - t];
-        __syncthreads();
+        if (kMeets) __syncthreads();
     }
 }
-KERNEL(two_stages_waited_for_too_laxly) {
-    TILE;
-    __pipeline_memcpy_async(s[0] + t, x + t, 4);
-    __pipeline_commit();
-    for (int i = 0; i < 4; i++) {
-        if (i < 3) __pipeline_memcpy_async(s[(i + 1) & 1] + t, x + (i + 1) * kThreads + t, 4);
-        __pipeline_commit();
-        __pipeline_wait_prior(2);
-        __syncthreads();
-        out[i * kThreads + t] = s[i & 1][kThreads - 1 - t];
-        __syncthreads();
-    }
-}
-KERNEL(two_stages_filled_too_early) {
-    TILE;
-    __pipeline_memcpy_async(s[0] + t, x + t, 4);
-    __pipeline_commit();
-    for (int i = 0; i < 4; i++) {
-        if (i < 3) __pipeline_memcpy_async(s[(i + 1) & 1] + t, x + (i + 1) * kThreads + t, 4);
-        __pipeline_commit();
-        __pipeline_wait_prior(1);
-        __syncthreads();
-        out[i * kThreads + t] = s[i & 1][kThreads - 1 - t];
-    }
-}
+KERNEL(two_stages) { in_two_stages<1, true>(x, out); }
+KERNEL(two_stages_waited_for_too_laxly) { in_two_stages<2, true>(x, out); }
+KERNEL(two_stages_filled_too_early) { in_two_stages<1, false>(x, out); }
 KERNEL(waited_for_and_not_handed_on) {
     TILE;
     __pipeline_memcpy_async(s[0] + t, x + t, 4);

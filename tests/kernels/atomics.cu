@@ -1,60 +1,6 @@
-// Every atomic function in every scope, many threads of several blocks on few addresses.
+// Many threads of several blocks on few addresses.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-
-// One function on one type in one scope; all of them are in one kernel, since a test goes through all.
-#define ONE(number, function, T)                                                                               \
-    case number:                                                                                               \
-        static_cast<T*>(found)[i] = function(&static_cast<T*>(cells)[cell], static_cast<const T*>(values)[i]); \
-        break;
-// The number is 10 * (place in this list, from 1) + scope, as in the test.
-#define SCOPES(place, function, T)           \
-    ONE(10 * place, function, T)             \
-    ONE(10 * place + 1, function##_block, T) \
-    ONE(10 * place + 2, function##_system, T)
-
-// Every thread applies its value to a cell and notes what it found there. Block scope: a cell a block.
-extern "C" __global__ void contend(int number, void* cells, const void* values, void* found, int num_cells) {
-    using ull = unsigned long long;
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    const int cell = num_cells > 1 ? blockIdx.x % num_cells : 0;
-    switch (number) {
-        SCOPES(1, atomicAdd, int)
-        SCOPES(2, atomicAdd, unsigned)
-        SCOPES(3, atomicAdd, ull)
-        SCOPES(4, atomicAdd, float)
-        SCOPES(5, atomicAdd, double)
-        SCOPES(6, atomicSub, int)
-        SCOPES(7, atomicSub, unsigned)
-        SCOPES(8, atomicMin, int)
-        SCOPES(9, atomicMin, unsigned)
-        SCOPES(10, atomicMin, long long)
-        SCOPES(11, atomicMin, ull)
-        SCOPES(12, atomicMax, int)
-        SCOPES(13, atomicMax, unsigned)
-        SCOPES(14, atomicMax, long long)
-        SCOPES(15, atomicMax, ull)
-        SCOPES(16, atomicAnd, int)
-        SCOPES(17, atomicAnd, unsigned)
-        SCOPES(18, atomicAnd, long long)
-        SCOPES(19, atomicAnd, ull)
-        SCOPES(20, atomicOr, int)
-        SCOPES(21, atomicOr, unsigned)
-        SCOPES(22, atomicOr, long long)
-        SCOPES(23, atomicOr, ull)
-        SCOPES(24, atomicXor, int)
-        SCOPES(25, atomicXor, unsigned)
-        SCOPES(26, atomicXor, long long)
-        SCOPES(27, atomicXor, ull)
-        SCOPES(28, atomicInc, unsigned)
-        SCOPES(29, atomicDec, unsigned)
-        SCOPES(30, atomicExch, int)
-        SCOPES(31, atomicExch, unsigned)
-        SCOPES(32, atomicExch, ull)
-        SCOPES(33, atomicExch, float)
-        default: __trap();
-    }
-}
 
 template <typename T>
 __device__ T next(T x) {
