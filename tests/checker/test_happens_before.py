@@ -7,29 +7,15 @@ from typing import Any
 
 import pytest
 from support import happens_before
-from support.happens_before import Events, Op, Program, random_program
-
-import ep_lib
+from support.happens_before import Op, Program, judged, random_program
 
 KINDS = {"race", "scope", "width", "slot reused"}
 
 
 def disagreements(program: Program, seeds: int) -> tuple[list[int], list[int]]:
     """Seeds with races that were missed, and seeds with findings but no race."""
-    runs: list[dict[int, Any]] = []
-    report = ep_lib.check(
-        happens_before.run,
-        program.ranks,
-        "p2p",
-        seeds,
-        (program, runs),
-        compare_values=False,
-        memory="sc",
-        reduce=False,
-    )
+    report, flagged, racy = judged(program, seeds)
     assert {f.kind for f in report.findings} <= KINDS, str(report)
-    flagged = {seed for finding in report.findings for seed in finding.seeds}
-    racy = {seed for seed, seen in zip(report.seeds, runs[-seeds:], strict=True) if Events(program, seen).races()}
     return sorted(racy - flagged), sorted(flagged - racy)
 
 
@@ -48,21 +34,8 @@ def test_the_oracle_agrees_on_more_programs(seeds: int) -> None:
 
 def test_the_programs_have_runs_of_both_kinds() -> None:
     """Else agreeing means nothing."""
-    racy: list[bool] = []
-    for number in range(20):
-        program, runs = random_program(number), []
-        ep_lib.check(
-            happens_before.run,
-            program.ranks,
-            "p2p",
-            4,
-            (program, runs),
-            compare_values=False,
-            memory="sc",
-            reduce=False,
-        )
-        racy += [bool(Events(program, seen).races()) for seen in runs]
-    assert 10 < sum(racy) < len(racy) - 10
+    racy = sum(len(judged(random_program(number), 4)[2]) for number in range(20))
+    assert 10 < racy < 20 * 4 - 10
 
 
 # ---- what the checker got wrong once, one program each -------------------------------------------------------------
@@ -192,7 +165,5 @@ def test_a_fence_before_a_barrier_is_enough_only_for_a_fence_sc(fence: int, behi
     writers = ([data, fenced(fence), met], [fenced(fence), met, at(ATOMIC, True)])
     reader = [see, fenced(behind, see.number), when(see, at(PLAIN, False, offset=24))]
     program = Program(1, 2, 2, (*map(tuple, writers), tuple(reader), ()))
-    assert disagreements(program, 40) == ([], [])
-    runs: list[dict[int, Any]] = []
-    report = ep_lib.check(happens_before.run, 1, seeds=40, args=(program, runs), compare_values=False, memory="sc")
-    assert report.ok == is_right, str(report)
+    report, flagged, racy = judged(program, 40)
+    assert flagged == racy and report.ok == is_right, str(report)

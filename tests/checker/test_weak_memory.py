@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import happens_before, litmus
-from support.happens_before import Events, Program, random_program
+from support.happens_before import Program, judged, random_program
 from support.litmus import Batch, Litmus, judge
 
 import ep_lib
@@ -171,19 +171,7 @@ def _without_sc(program: Program) -> Program:
 def test_the_oracle_of_races_agrees(first: int) -> None:
     """What a run has read says which threads have synchronised, whatever it was that they read."""
     for number in range(first, first + 20):
-        program, runs = _without_sc(random_program(number)), []
-        report = ep_lib.check(
-            happens_before.run,
-            program.ranks,
-            "p2p",
-            8,
-            (program, runs),
-            compare_values=False,
-            memory="ptx",
-            reduce=False,
-        )
-        flagged = {seed for finding in report.findings for seed in finding.seeds}
-        racy = {s for s, seen in zip(report.seeds, runs[-8:], strict=True) if Events(program, seen).races()}
+        _, flagged, racy = judged(_without_sc(random_program(number)), 8, "ptx")
         assert flagged == racy, f"program {number}"
 
 

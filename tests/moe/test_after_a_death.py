@@ -22,6 +22,7 @@ from ep_lib.moe.low_latency import mode as low_latency_mode
 from ep_lib.moe.low_latency.mode import LowLatencyMode
 
 TOKENS, EXPERTS, HIDDEN = 5, 6, 128
+SHAPE = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": TOKENS, "num_sms": 3}
 LOW_LATENCY = {"num_max_dispatch_tokens_per_rank": TOKENS}
 IDX = (np.arange(TOKENS)[:, None] + np.array([0, 2, 4])) % EXPERTS  # every token goes to every rank
 WEIGHTS = np.ones((TOKENS, 3), np.float32)
@@ -137,9 +138,8 @@ WAYS: dict[str, tuple[Callable[..., Results], int, tuple[int, ...]]] = {
 def survives(rank: Rank, way: Callable[..., Results]) -> str:
     """What a rank does whose peer is killed; what follows stands for a CUDA graph that is replayed, too."""
     x = rows_of(rank.rank)
-    shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": TOKENS, "num_sms": 3}
     told: list[EpError] = []
-    buffer = Buffer(rank, **shape, **LOW_LATENCY, on_fault=told.append)
+    buffer = Buffer(rank, **SHAPE, **LOW_LATENCY, on_fault=told.append)
     recv = buffer.dispatch(x, IDX, WEIGHTS)
     launches: list[Any] = []
     launch = rank._backend.launch
@@ -255,8 +255,7 @@ def tries_again(rank: Rank, what: str) -> None:
     idx = np.where(IDX == 2, EXPERTS, IDX) if what == "expert" else IDX
     weights = WEIGHTS if what == "options" and rank.rank else None
     refused = {"expert": ArgumentError, "options": RankMismatchError}[what]
-    shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": TOKENS, "num_sms": 3}
-    with Buffer(rank, **shape) as buffer:
+    with Buffer(rank, **SHAPE) as buffer:
         for _ in range(2):
             recv = buffer.dispatch(x, idx, weights, **good)
             out, _ = buffer.combine(recv.x, recv.handle, async_finish=True)
@@ -278,8 +277,7 @@ def test_what_kernels_refuse_is_nan_and_the_ranks_stay_in_step(what: str, ranks:
 def test_rows_that_find_no_room_leave_nan_and_the_ranks_in_step() -> None:
     def main(rank: Rank) -> None:
         x, rows = rows_of(rank.rank), 2 * TOKENS
-        shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": TOKENS, "num_sms": 3}
-        with Buffer(rank, **shape) as buffer:
+        with Buffer(rank, **SHAPE) as buffer:
             for room in (rows - rank.rank, rows):
                 recv = buffer.dispatch(x, IDX, WEIGHTS, num_worst_tokens=room, async_finish=True)
                 if room < rows:
@@ -299,8 +297,7 @@ def test_rows_that_find_no_room_leave_nan_and_the_ranks_in_step() -> None:
 def shrink_and_rejoin(rank: Rank) -> None:
     """Rank 1 is left out for some operations, in which it leaves out the others; then all are together again."""
     x, me = rows_of(rank.rank), rank.rank
-    shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": 1}
-    with Buffer(rank, **shape, **LOW_LATENCY) as buffer:
+    with Buffer(rank, **SHAPE, **LOW_LATENCY) as buffer:
 
         def layer(present: tuple[int, ...]) -> None:
             rows, counts, handle, _, _ = buffer.low_latency_dispatch(x, IDX, False)
@@ -332,8 +329,7 @@ def test_ranks_shrink_and_rejoin() -> None:
 def masks_the_dead(rank: Rank) -> tuple[list[int], bool] | None:
     """Goes on without the rank that dies in mid-dispatch; rows of its that were announced and did not come are NaN."""
     x = rows_of(rank.rank)
-    shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": 1}
-    with Buffer(rank, **shape, **LOW_LATENCY, low_latency_mask_on_timeout=True) as buffer:
+    with Buffer(rank, **SHAPE, **LOW_LATENCY, low_latency_mask_on_timeout=True) as buffer:
         lost = False
         for _ in range(3):
             rows, counts, handle, _, _ = buffer.low_latency_dispatch(x, IDX, False)
@@ -365,8 +361,7 @@ def test_rows_that_died_on_their_way_are_nan_and_close_ends() -> None:
 def test_zero_copy_reads_what_experts_wrote_to_its_buffer() -> None:
     def main(rank: Rank) -> None:
         x = rows_of(rank.rank)
-        shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": 1}
-        with Buffer(rank, **shape, **LOW_LATENCY) as buffer:
+        with Buffer(rank, **SHAPE, **LOW_LATENCY) as buffer:
             rows, _, handle, _, _ = buffer.low_latency_dispatch(x, IDX, False)
             nothing = np.zeros(rows.shape, BF16)
             with pytest.raises(ArgumentError, match=r"zero_copy=True .* call it and write the rows there"):
@@ -397,8 +392,7 @@ def test_kernels_refuse_experts_that_do_not_exist(bad: int, operation: str, monk
     def main(rank: Rank) -> None:
         x, wrong = rows_of(0), IDX.copy()
         wrong[3, 1] = bad
-        shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": 1}
-        buffer = Buffer(rank, **shape, **LOW_LATENCY)
+        buffer = Buffer(rank, **SHAPE, **LOW_LATENCY)
         of_dispatch, of_combine = (wrong, IDX) if operation == "dispatch" else (IDX, wrong)
         rows, _, handle, _, _ = buffer.low_latency_dispatch(x, of_dispatch, False)
         out = buffer.low_latency_combine(np.ones(rows.shape, BF16), of_combine, WEIGHTS, handle).out
@@ -424,8 +418,7 @@ def test_kernels_refuse_choices_that_the_dispatch_has_not(
 
     def main(rank: Rank) -> None:
         x, ids = rows_of(rank.rank), np.tile([0, 1, 2], (len(rows_of(0)), 1))
-        shape = {"num_experts": 4, "top_k": 3, "hidden": HIDDEN, "max_tokens": 1}
-        with Buffer(rank, **shape, **LOW_LATENCY) as buffer:
+        with Buffer(rank, **(SHAPE | LOW_LATENCY | {"num_experts": 4})) as buffer:
             rows, _, handle, _, _ = buffer.low_latency_dispatch(x, ids, False)
             given = ids[:, ::-1].copy()
             if rank.rank == 1:

@@ -17,9 +17,11 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+import ep_lib
 from ep_lib import Kernel, Rank
 from support import TESTS
 
@@ -361,3 +363,13 @@ class Events:
             if not (ordered or self._morally_strong(a, b)):
                 found.append((a, b))
         return found
+
+
+def judged(program: Program, seeds: int, memory: str = "sc") -> tuple[ep_lib.CheckReport, set[int], set[int]]:
+    """The checker's report, the seeds that it found races with, and those whose runs have races."""
+    runs: list[dict[int, Any]] = []
+    options: dict[str, Any] = {"compare_values": False, "memory": memory, "reduce": False}
+    report = ep_lib.check(run, program.ranks, "p2p", seeds, (program, runs), **options)
+    flagged = {seed for finding in report.findings for seed in finding.seeds}
+    seen = zip(report.seeds, runs[-seeds:], strict=True)
+    return report, flagged, {seed for seed, events in seen if Events(program, events).races()}
