@@ -11,15 +11,14 @@ import subprocess
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from support import ROOT, TESTS, deep_ep_cases
+from support import ROOT, TESTS, Spmd, deep_ep_cases
 from support.refusals import refused
 from support.threads import on_threads
 from support.waiting import run_ranks, wait_until
@@ -53,15 +52,15 @@ def _few_blocks() -> Iterator[None]:
     deep_ep.Buffer.set_num_sms(20)
 
 
-def test_normal_mode_returns_what_deep_ep_returns(spmd: Callable[..., Any]) -> None:
+def test_normal_mode_returns_what_deep_ep_returns(spmd: Spmd) -> None:
     spmd(deep_ep_cases.normal_mode, ranks=4)
 
 
-def test_low_latency_mode_returns_what_deep_ep_returns(spmd: Callable[..., Any]) -> None:
+def test_low_latency_mode_returns_what_deep_ep_returns(spmd: Spmd) -> None:
     spmd(deep_ep_cases.low_latency_mode, ranks=4)
 
 
-def test_the_others_go_on_after_a_loss(spmd: Callable[..., Any]) -> None:
+def test_the_others_go_on_after_a_loss(spmd: Spmd) -> None:
     spmd(deep_ep_cases.after_a_loss, ranks=3, timeout=2)
 
 

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import Spmd
 
 torch = pytest.importorskip("torch")
 
@@ -211,11 +211,11 @@ def replayed(rank: ep_lib.Rank) -> None:
                 assert torch.equal(mine, eager)
 
 
-def test_every_form_returns_what_deep_ep_returns(spmd: Callable[..., Any]) -> None:
+def test_every_form_returns_what_deep_ep_returns(spmd: Spmd) -> None:
     spmd(every_form, ranks=4)
 
 
-def test_scales_come_as_they_were_sent(spmd: Callable[..., Any]) -> None:
+def test_scales_come_as_they_were_sent(spmd: Spmd) -> None:
     spmd(other_scales, ranks=2)
 
 

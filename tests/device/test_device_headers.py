@@ -5,21 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ROOT
+from support import ROOT, Spmd
+from support.write_signal import data_of
 
 import ep_lib
 from ep_lib import Kernel, Rank
 from ep_lib.errors import KernelFault, PeerTimeout
 from ep_lib.jit import device_state
 
-Spmd = Callable[..., list[Any]]
 DEVICE = ROOT / "ep_lib" / "device" / "ep"
 MOE = ROOT / "ep_lib" / "moe"
 HEADERS = ("platform", "device_state", "memory", "peer", "wait", "put", "signal", "net", "ibgda_shim", "nixl_device")
@@ -216,10 +215,6 @@ extern "C" __global__ void put(int level, char* dst, const char* src, size_t byt
 @functools.lru_cache(maxsize=1)
 def kernel() -> Kernel:
     return Kernel.from_source(PUTS, "put")
-
-
-def data_of(rank: int, size: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(rank).integers(0, 256, size, np.uint8)
 
 
 def exchange(rank: Rank, cases: list[tuple[int, int, int, int, int]]) -> list[tuple[Any, Any]]:

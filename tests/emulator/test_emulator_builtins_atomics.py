@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
-from support import TESTS
+from support import TESTS, Spmd
 from support.alone import alone, launched
 
 import ep_lib
@@ -17,8 +16,6 @@ FILE = TESTS / "kernels" / "atomics.cu"
 RNG = np.random.default_rng(5)
 BLOCKS, THREADS = 3, 96
 N = BLOCKS * THREADS
-Spmd = Callable[..., list[Any]]
-
 TYPES = {
     "int": np.int32,
     "unsigned": np.uint32,

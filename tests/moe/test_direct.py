@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import simple_exchange
+from support import Spmd, simple_exchange
 from support.direct_cases import TUNINGS, features, run_case
 from support.dispatch_combine_cases import (
     BF16,
@@ -27,8 +26,6 @@ import ep_lib
 from ep_lib import Buffer, Rank, reference
 from ep_lib.cuda import native_host
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, PeerTimeout, RankMismatchError
-
-Spmd = Callable[..., list[Any]]
 
 
 @pytest.mark.extended(after=1)

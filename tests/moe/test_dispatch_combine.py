@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import Spmd
 from support.buffer_cases import check_case, run_case
 from support.dispatch_combine_cases import (
     BF16,
@@ -25,8 +25,6 @@ from support.dispatch_combine_cases import (
 from ep_lib import Rank, spawn
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import Buffer
-
-Spmd = Callable[..., list[Any]]
 
 DELAY = """
 #include <ep/memory.cuh>

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
+from support import Spmd
 from support.bad_input import (
     IDX,
     SHAPE,
@@ -35,8 +34,6 @@ from ep_lib.errors import (
     RankMismatchError,
 )
 from ep_lib.moe import Buffer
-
-Spmd = Callable[..., list[Any]]
 
 
 def test_bad_dispatches_are_refused_and_the_buffer_works_on(spmd: Spmd) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import Spmd
 from support.pcie_cases import FABRIC_NAMES, FABRICS, check_fp8, fp8_case, run_fp8
 from support.refusals import refused
 
@@ -76,7 +76,7 @@ def test_fp8_dispatch_and_combine(fabric: Fabric | str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["native", "torch"])
-def test_fp8_by_direct_writes(spmd: Callable[..., list[Any]], kind: str) -> None:
+def test_fp8_by_direct_writes(spmd: Spmd, kind: str) -> None:
     for seed in range(3):
         case = fp8_case(seed, 2, ("bfloat16", "float32")[seed % 2])
         check_fp8(case, spmd(run_fp8, 2, case, None, kind))

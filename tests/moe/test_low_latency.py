@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import Spmd
 from support.dispatch_combine_cases import BF16, Case, to_input, to_numpy
 from support.low_latency_cases import check_case, experts, low_latency_case, receive, run_case
 
 from ep_lib import Buffer, Rank, spawn
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe.low_latency.memory import packets_per_token
-
-Spmd = Callable[..., list[Any]]
 
 
 @pytest.mark.extended(after=1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from support import Spmd
 from support.bad_input import bad_buffers
 from support.dispatch_combine_cases import BF16, to_input, to_numpy
 from support.low_latency_cases import low_latency_case, receive
@@ -21,8 +21,6 @@ from ep_lib.errors import (
     PeerTimeout,
     RankMismatchError,
 )
-
-Spmd = Callable[..., list[Any]]
 
 SHAPE = {"num_experts": 4, "top_k": 2, "hidden": 128, "max_tokens": 1}
 X = np.arange(3 * 128).reshape(3, 128).astype(BF16)

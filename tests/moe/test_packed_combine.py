@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from support import Spmd
 from support.direct_cases import TUNINGS
 from support.dispatch_combine_cases import BF16, Case, to_input, to_numpy
 from support.refusals import refused
@@ -17,8 +17,6 @@ import ep_lib
 from ep_lib import Buffer, Rank, reference, spawn
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.moe.direct.tuning import EMULATED
-
-Spmd = Callable[..., list[Any]]
 
 
 def returned_rows(case: Case, columns: int) -> list[Any]:

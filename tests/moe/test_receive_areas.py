@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from support import Spmd
 from support.bad_input import bad_buffers
 from support.direct_cases import ready
 from support.dispatch_combine_cases import (
@@ -29,7 +29,6 @@ from ep_lib.errors import ArgumentError, BufferClosedError, PeerTimeout
 from ep_lib.memory.arrays import describe
 from ep_lib.moe.direct.tuning import EMULATED
 
-Spmd = Callable[..., list[Any]]
 AREAS = 3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import Spmd
 from support.refusals import refused
 from support.row_form_cases import (
     BY_TMA,
@@ -148,7 +148,7 @@ def test_rows_are_cast_on_their_way(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize("name", CASTS)
-def test_casts_on_both_backends(spmd: Callable[..., list[Any]], name: str, kind: str) -> None:
+def test_casts_on_both_backends(spmd: Spmd, name: str, kind: str) -> None:
     options = {"quantize": name, "column_major_scales": name != "nvfp4"}
     spmd(send_form, 2, form_case(3, 2, 1152, max_tokens=40), name, options, kind)
     spmd(send_form, 2, form_case(4, 2, 7168, max_tokens=9), name, {"quantize": name}, kind)
@@ -165,7 +165,7 @@ def test_casts_are_clean_under_the_checker(name: str, tuning: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_on_both_backends(spmd: Callable[..., list[Any]], form: str, kind: str) -> None:
+def test_every_form_on_both_backends(spmd: Spmd, form: str, kind: str) -> None:
     case = form_case(FORMS.index(form), 2, 1152, max_tokens=40)
     worst = 2 * case.max_tokens
     spmd(send_form, 2, case, form, {"num_worst_tokens": worst, "column_major_scales": "nvfp4" not in form}, kind)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import TESTS
+from support import TESTS, Spmd
+from support.write_signal import data_of
 
 from ep_lib import Kernel, Rank
 from ep_lib.compat.nixl import DeviceHost
@@ -16,7 +17,6 @@ from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelFault
 
 pytestmark = pytest.mark.slow
 
-Spmd = Callable[..., list[Any]]
 KERNELS = TESTS / "kernels"
 IN_PROG, SUCCESS, INVALID = 1, 0, -2
 
@@ -24,10 +24,6 @@ IN_PROG, SUCCESS, INVALID = 1, 0, -2
 @functools.lru_cache(maxsize=32)
 def kernel(file: str, name: str) -> Kernel:
     return Kernel.from_file(KERNELS / f"{file}.cu", name)
-
-
-def data_of(rank: int, size: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(rank).integers(0, 256, size, np.uint8)
 
 
 # ---- the guide's kernels, unchanged ---------------------------------------------------------------------------------

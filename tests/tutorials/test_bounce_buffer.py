@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
+from support import Spmd
 from support.bounce_buffer_cases import FABRICS, MAX_ROWS, counts_of, exchange, name_of
 
 from ep_lib import CheckReport, Fabric, check, spawn
@@ -14,7 +12,6 @@ from ep_lib.errors import EpError
 
 pytestmark = pytest.mark.slow
 
-Spmd = Callable[..., list[Any]]
 LADDER = [
     ("exchange_unbounded", 1),
     ("exchange_with_credits", 1),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
+from support import Spmd
 from support.ibgda_shim import (
     LADDER,
     adds,
@@ -24,9 +22,6 @@ from support.ibgda_shim import (
 from ep_lib import Fabric, Kernel, Rank, check, ibgda, spawn
 from ep_lib.errors import ArgumentError, EpError, KernelFault, RankMismatchError
 from ep_lib.jit import device_state
-
-Spmd = Callable[..., list[Any]]
-
 
 # ---- the ladder ------------------------------------------------------------------------------------------------------
 

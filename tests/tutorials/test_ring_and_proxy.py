@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
+from support import Spmd
 from support.proxy_cases import LADDER, TUTORIAL, through_proxy
 
 from ep_lib import Kernel, Rank, check, spawn
@@ -15,7 +13,6 @@ from ep_lib.workshop.lessons import ring_and_proxy
 pytestmark = pytest.mark.slow
 
 BROKEN = "_broken"
-Spmd = Callable[..., list[Any]]
 
 
 @pytest.mark.parametrize("name", LADDER)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import Spmd
 from support.write_signal import RIGHT, TUTORIAL, kernel, pipeline, ring, several
 
 import ep_lib
-
-Spmd = Callable[..., list[Any]]
 
 
 def names(file: str) -> list[str]:
