@@ -25,14 +25,6 @@ pytestmark = pytest.mark.slow
 SOURCE = '#include <ep/platform.cuh>\nextern "C" __global__ void add(int* x, int n) { x[threadIdx.x] += n; }\n'
 
 
-def _truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def _empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
 def _garble(path: Path) -> None:
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
@@ -40,30 +32,16 @@ def _garble(path: Path) -> None:
     path.write_bytes(data)
 
 
-def _fill(path: Path) -> None:
-    path.write_bytes(b"\0" * path.stat().st_size)
-
-
-def _remove(path: Path) -> None:
-    path.unlink()
-
-
-def _folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)  # who opens it waits
-
-
-def _loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path)
-
-
-DAMAGE: list[Callable[[Path], None]] = [_truncate, _empty, _garble, _fill, _remove, _folder, _pipe, _loop]
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "truncate": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: os.truncate(path, 0),
+    "garble": _garble,
+    "fill": lambda path: path.write_bytes(b"\0" * path.stat().st_size),
+    "remove": Path.unlink,
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+    "pipe": lambda path: (path.unlink(), os.mkfifo(path)),  # who opens it waits
+    "loop": lambda path: (path.unlink(), path.symlink_to(path)),
+}
 
 
 @pytest.fixture
@@ -101,19 +79,16 @@ def _unlinked(path: Path) -> Path:
     ("kind", "damage"),
     [
         *((kind, damage) for kind in ("sources", "compilers", "headers", "support", "locks") for damage in DAMAGE),
-        *(("emulator", damage) for damage in (_truncate, _garble)),  # each compiles; the next test has all of them
+        *(("emulator", damage) for damage in ("truncate", "garble")),  # each compiles; the next test has all of them
     ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_"),
 )
-def test_every_file_of_a_kernel_heals(
-    kind: str, damage: Callable[[Path], None], own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_file_of_a_kernel_heals(kind: str, damage: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel.from_source(SOURCE, "add")
     before = kernel.compile()
     damaged = sorted(path for path in (own_cache / kind).rglob("*") if path.is_file())
     assert damaged
     for path in damaged:
-        damage(_unlinked(path))
+        DAMAGE[damage](_unlinked(path))
     _as_a_new_process(monkeypatch)
     after = Kernel.from_source(SOURCE, "add").compile()
     assert after == before
@@ -121,9 +96,9 @@ def test_every_file_of_a_kernel_heals(
     assert cache._is_sound(after.path.parent, "image.json")
 
 
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__.strip("_"))
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_each_file_of_an_entry_heals_and_it_is_said(
-    damage: Callable[[Path], None], own_cache: Path, capsys: pytest.CaptureFixture[str]
+    damage: str, own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built = []
 
@@ -134,7 +109,7 @@ def test_each_file_of_an_entry_heals_and_it_is_said(
 
     place = cache.entry("test", "key", "first", build)
     for number, name in enumerate(("first", "second", cache.MANIFEST), 2):
-        damage(place / name)
+        DAMAGE[damage](place / name)
         assert cache.entry("test", "key", "first", build) == place
         assert (place / "first").read_bytes() == b"first" * 100 and len(built) == number
         assert "was damaged" in capsys.readouterr().err
@@ -219,12 +194,12 @@ def test_a_read_only_cache_serves_what_it_has(own_cache: Path, monkeypatch: pyte
 
 
 @pytest.mark.extended(after=1)
-@pytest.mark.parametrize("damage", [_folder, _pipe, _loop])
-def test_a_lock_that_is_no_file_is_made_again(damage: Callable[[Path], None], own_cache: Path) -> None:
+@pytest.mark.parametrize("damage", ["folder", "pipe", "loop"])
+def test_a_lock_that_is_no_file_is_made_again(damage: str, own_cache: Path) -> None:
     kernel = Kernel.from_source(SOURCE, "add")
     image = kernel.compile().path
     for lock in (own_cache / "locks").iterdir():
-        damage(lock)
+        DAMAGE[damage](lock)
     shutil.rmtree(image.parent)
     assert Kernel.from_source(SOURCE, "add").compile().path == image
 

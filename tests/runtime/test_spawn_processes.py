@@ -14,9 +14,11 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from support.waiting import wait_until
 
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.errors import BackendUnavailable, KernelTimeout, OutOfSymmetricMemory, PeerTimeout, RankFailed
+from ep_lib.processes import is_alive
 from ep_lib.runtime import spawn_cuda
 from ep_lib.runtime.spawn_cuda import spawn_processes
 
@@ -288,19 +290,8 @@ def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     pids = [int(parent.stdout.readline().split()[1]) for _ in range(2)]
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + LONG
-    while time.monotonic() < deadline and any(_runs(pid) for pid in pids):
-        time.sleep(0.05)
-    assert not any(_runs(pid) for pid in pids)
+    assert wait_until(lambda: not any(is_alive(pid) for pid in pids), LONG)
     parent.stdout.close()
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_without_gpus_spawn_says_so_before_it_starts_anything() -> None:
