@@ -7,7 +7,7 @@ import numpy as np
 from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _ROUNDS = 7
-_RETURNS = {r"\breturn\b": "Return if the wait fails: `if (!ep::wait_until_ge(...)) return;`. It has a limit."}
+_RETURNS = {r"\breturn\b": "Return if the wait fails, for it has a limit: `if (!ep::wait_until_ge(...)) return;`"}
 
 
 def _hear_four(bench: Bench) -> None:
