@@ -93,7 +93,7 @@ worse still: the compiler may read it once and loop for ever.
             "what you have called has it inside."
         },
         flows=(
-            Flow("flag", "reads", "own", "No thread has looked at its own `flag`: wait for that one."),
+            Flow("flag", "reads", "own", "No thread has looked at its own `flag`: wait for it."),
             Flow(
                 "box", "reads", "own", "`heard` must be what is read from `box`; the last line of the template does it."
             ),
