@@ -296,7 +296,7 @@ class HostAgent:
         if not any(region.holds(memory) for region in self._peers[peer].regions):
             known = "; ".join(map(str, self._peers[peer].regions)) or "nothing"
             raise ArgumentError(
-                f"the {memory} of {peer!r} are not in its metadata, which have {known}: register first, and exchange "
+                f"the {memory} of {peer!r} are not in its metadata, which have {known}: register first, exchange "
                 "metadata then (again, if memory was registered since)"
             )
         return memory
