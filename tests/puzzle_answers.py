@@ -42,6 +42,7 @@ WRONG: dict[str, dict[str, str]] = {
         "for (int i = 0; i < 4; ++i) heard[i] = 100 * peer + i;\nreturn;": "wait for it",
         "while (ep::ld_relaxed_sys_u64(flag) < 1) {\n}": "acquire",
         "while (*flag < 1) {\n}": "line 2 of your cell",
+        "while (ep::ld_acquire_sys_u64(ep::peer_ptr(flag, peer)) < 1) {\n}": "looked at its own `flag`",
         "if (ep::ld_acquire_sys_u64(flag) < 1) return;": "should hold",
         "ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, peer, -1});": "the loop yourself",
     },
@@ -52,6 +53,7 @@ WRONG: dict[str, dict[str, str]] = {
             "__syncwarp"
         ),
         "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;\nep::signal_add(flag, 1, peer);": "should hold [1]",
+        "box[lane] = 100 * me + lane;\n__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "All 32 lanes",
         "if (lane == 0) ep::signal_add(flag, 1, peer);\n__syncwarp();\n"
         "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;": "line 4 of your cell",
     },

@@ -130,7 +130,7 @@ class Trace:
             who = self.whose[event] = self._who(event)
             words = range(address[event] // _WORD, (address[event] + size[event] - 1) // _WORD + 1)
             if not is_write or updates:
-                found = self._written(written[words[0]], event)
+                found = self._written(written[words[0]], event, bool(updates))
                 if kind in _WRITES:
                     self.source[event] = found
             if not is_write:
@@ -149,8 +149,9 @@ class Trace:
         for who in list(looks):
             settle(who)
 
-    def _written(self, writes: list[int], event: int) -> int | None:
-        """The write that this access finds: the last one there, or under weak memory the last one of its value."""
+    def _written(self, writes: list[int], event: int, updates: bool) -> int | None:
+        """The write that this access finds: the last one there, or under weak memory the last one of its value, and
+        None for a value from before all of them."""
         begin, end, value = (int(self.events[field][event]) for field in ("address", "bytes", "value"))
         newest = None
         for write in reversed(writes[-_MOST_STEPS:]):
@@ -158,9 +159,10 @@ class Trace:
             if at + size <= begin or begin + end <= at:
                 continue
             newest = write if newest is None else newest
-            if (at, size) != (begin, end) or stored == value:
+            if (at, size) != (begin, end) or stored == value or self.value(write) is None:
                 return write
-        return newest
+        is_older = self.value(event) is not None and not updates and len(writes) <= _MOST_STEPS
+        return None if is_older else newest
 
     def _spot(self, pc: int) -> tuple[str, int]:
         spot = self._info["places"].get(str(pc))

@@ -34,8 +34,8 @@ _UNPROVEN = (
     "of what the host's Python does with arrays while a kernel may run, only what the ranks' own arrays tell is seen."
 )
 _UNPROVEN_EXHAUSTIVELY = (
-    "This proves nothing about other inputs, sizes and numbers of ranks, nor about arrays that the host's Python reads "
-    "or writes while a kernel may run, but for what the ranks' own arrays tell"
+    "This proves nothing about other inputs, sizes and numbers of ranks, nor about what the host's Python does while a "
+    "kernel may run, except through the ranks' own arrays"
 )
 _WEAKER = ', nor about weak memory (memory="ptx")'
 _NO_LOAD_BUFFERING = ", nor about load buffering (loads that see what later stores of their own thread lead to)"

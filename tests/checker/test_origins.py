@@ -91,3 +91,17 @@ def test_a_main_that_counts_its_calls_makes_the_difference() -> None:
 
     [finding] = ep_lib.check(counts, 1, seeds=3).findings
     assert finding.detail == "kernels left the same in memory: main itself makes the difference" and not finding.lines
+
+
+def test_an_older_value_is_from_before_the_store_that_it_misses() -> None:
+    body = """if (t) return;
+    if (rank() == 0) {
+    st_relaxed_sys_u64(peer_ptr(box, 1), 42);
+    st_relaxed_sys_u64(peer_ptr(flag, 1), 1);
+    } else {
+    while (!ld_relaxed_sys_u64(flag)) {}
+    out[0] = ld_relaxed_sys_u64(box);
+    }"""
+    findings = ep_lib.check(main, 2, args=(HEAD + body + "\n}\n",), memory="ptx").findings
+    [differs] = [finding for finding in findings if finding.kind == "values differ"]
+    assert "finds 0 from before any kernel's store" in differs.detail and "42, stored in line 7" in differs.detail

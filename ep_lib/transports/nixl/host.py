@@ -266,25 +266,20 @@ class HostAgent:
                 f"the peer {name!r} runs NIXL {version}, this process NIXL {self.wheel.version}, and their metadata "
                 f"differ: install one version on both sides: {pip_line(self.wheel.cuda_major)}"
             )
-        regions = tuple(_memory_of(each, "metadata") for each in found["regions"])
-        loaded = self._load(name, agent)
+        regions, key = tuple(_memory_of(each, "metadata") for each in found["regions"]), str(found.get("key"))
+        loaded = self._load(name, key, agent)
         if loaded != name:
             raise ArgumentError(f"the metadata are of agent {loaded!r} and say {name!r}; exchange them again")
         self._call(f"connecting with {name!r}", lambda: self._api.make_connection(name))
-        self._peers[name] = _Peer(regions, str(found.get("key")))
+        self._peers[name] = _Peer(regions, key)
         return name
 
-    def _load(self, name: str, metadata: bytes) -> str:
-        def load() -> str:
-            return as_text(self._api.add_remote_agent(metadata))
-
-        if name in self._peers:
-            with contextlib.suppress(*self._failures):
-                return load()
+    def _load(self, name: str, key: str, metadata: bytes) -> str:
+        if name in self._peers and self._peers[name].key != key:
             # Another process has replaced the peer under its name; NIXL still has the old connection.
             self._call(f"forgetting the old {name!r}", lambda: self._api.remove_remote_agent(name))
             del self._peers[name]
-        return str(self._call(f"reading {name!r}'s metadata", load))
+        return as_text(self._call(f"reading {name!r}'s metadata", lambda: self._api.add_remote_agent(metadata)))
 
     def descriptors(self, memory: Memory) -> bytes:
         return pack("descriptors", {"name": self.name, "memory": list(memory)})

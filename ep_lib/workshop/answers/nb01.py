@@ -19,8 +19,8 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     ),
     "nixl": (
         "it is refused before a byte has moved",
-        "The kernel compares the range with what the view's entry holds, before it copies. On a network card the card "
-        "does so, since it has the registered region's key.",
+        "ep_lib's nixlPut compares the range with the view's entry before it copies. On a network the card compares, "
+        "by the registered region's key. NVLink compares nothing: a plain store would land in what lies behind.",
     ),
     "words": (
         "A race is two accesses of which one is not atomic, and here all are. And these runs have one memory for all: "

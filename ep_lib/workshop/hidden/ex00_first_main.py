@@ -20,8 +20,10 @@ def _neighbours(rng: Rng) -> Iterator[Case]:
 
         def judge(seen: Any, ranks: int = ranks) -> str | None:
             for rank, (before, behind) in enumerate(seen):
-                if (before, behind) != ((rank - 1) % ranks, (rank + 1) % ranks):
-                    return f"of {ranks} ranks, {before} is not before {rank}, or {behind} not behind it"
+                if before != (rank - 1) % ranks:
+                    return f"of {ranks} ranks, {before} is not before {rank}"
+                if behind != (rank + 1) % ranks:
+                    return f"of {ranks} ranks, {behind} is not behind {rank}"
             return None
 
         yield calling("neighbours", judge, ranks=ranks)

@@ -101,12 +101,15 @@ def read_first(handshake: ModuleType, nbytes: int, patience: float = 0.5) -> lis
 
 def watch_cache(module: ModuleType, sends: Sequence[tuple[int, int]], limits: Sequence[int]) -> Any:
     """A picture of the registrations that a RegistrationCache of ``module`` keeps while (address, bytes) are sent in
-    turn, with each of ``limits`` as its idle_bytes."""
+    turn, with each of ``limits`` as its idle_bytes. A line is a send, a bar a registration."""
     picture = viz.new_picture(viz.NARROW, 3.0)
     for axes, limit in zip(picture.subplots(1, len(limits), sharey=True), limits, strict=True):
         lives = _lives(module, sends, limit)
         for begin, end, address, nbytes in lives:
-            axes.broken_barh([(begin, max(end - begin, 0.3))], (address, nbytes), color="#777777", edgecolor="white")
+            lived = begin - 0.3, max(end - begin, 0.6)
+            axes.broken_barh([lived], (address, nbytes), color="#BBBBBB", edgecolor="white")
+        for step, (address, nbytes) in enumerate(sends):
+            axes.vlines(step, address, address + nbytes, color=INK, linewidth=2)
         axes.set(xlabel="send number")
         tidy(axes)
         axes.set_title(f"limit {limit}:\n{len(lives)} registrations", loc="left", fontsize=10, color=INK)

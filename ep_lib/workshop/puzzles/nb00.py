@@ -157,7 +157,7 @@ run. So the checker does not look at the values alone. One signal is enough for 
                 "box",
                 "writes",
                 "another",
-                "`heard` is right, but nothing came from the other rank: its numbers go into your `box`.",
+                "In this run nothing came from the other rank: its numbers go into your `box`.",
             ),
             Flow(
                 "box",
@@ -195,8 +195,10 @@ An **atomic** reads, adds and writes in one step. `sys` is its scope: threads of
 says that it orders nothing else: to count, that is enough; to tell somebody that data is there, it is not.
 """,
         flows=(
-            Flow("counter", "writes", "another", "Each of the 64 threads has to add its own 1.", threads=32),
-            Flow("counter", "writes", "own", "Each of the 64 threads has to add its own 1.", threads=32),
+            Flow(
+                "counter", "writes", "another", "Each of the 64 threads adds its own 1 to rank 0's counter.", threads=32
+            ),
+            Flow("counter", "writes", "own", "Each of the 64 threads adds its own 1 to rank 0's counter.", threads=32),
         ),
     ),
 )

@@ -7,7 +7,7 @@ import numpy as np
 from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _ROUNDS = 7
-_RETURNS = {r"\breturn\b": "Return if the wait fails: `if (!ep::wait_until_ge(...)) return;`. It has a limit."}
+_RETURNS = {r"\breturn\b": "Return if the wait fails, for it has a limit: `if (!ep::wait_until_ge(...)) return;`"}
 
 
 def _hear_four(bench: Bench) -> None:
@@ -93,7 +93,7 @@ worse still: the compiler may read it once and loop for ever.
             "what you have called has it inside."
         },
         flows=(
-            Flow("flag", "reads", "own", "No thread has looked at `flag`: wait for it."),
+            Flow("flag", "reads", "own", "No thread has looked at its own `flag`: wait for it."),
             Flow(
                 "box", "reads", "own", "`heard` must be what is read from `box`; the last line of the template does it."
             ),

@@ -45,7 +45,8 @@ def _whole(bench: Bench) -> None:
         stream = _Stream(data, at_once)
         got = bench.call(stream.receive, 20)
         what = f"a stream that gives {at_once} bytes at a time" if at_once < 20 else "a stream that has them all"
-        bench.require(bytes(got) == data[:20], f"20 bytes of {what}: you have read {len(got)}, or others.")
+        read = len(got) if len(got) != 20 else "20 others"
+        bench.require(bytes(got) == data[:20], f"20 bytes of {what}: you have read {read}.")
         bench.require(stream.left == data[20:], f"You have taken {40 - len(stream.left)} bytes from {what}, not 20.")
     stream = _Stream(b"0123456789", 7)
     got = bench.call(stream.receive, 20)

@@ -19,9 +19,14 @@ def _a_row_each(bench: Bench) -> None:
         bench.require(got == wanted, f"rank 0's rows hold {got}, in some order; each of {wanted} should be there once")
 
 
+def _rows(table: np.ndarray) -> str:
+    """As code, whose columns stand below each other."""
+    return "\n".join(f"`{row}`" for row in str(table).split("\n"))
+
+
 def _counts_first(bench: Bench) -> None:
     rng = np.random.default_rng(6)
-    for ranks in (1, 2, 4, 8):
+    for ranks in (2, 4, 8, 1):
         counts = rng.integers(0, 9, (ranks, ranks))
         wanted = np.zeros_like(counts)
         for source in range(1, ranks):
@@ -30,7 +35,8 @@ def _counts_first(bench: Bench) -> None:
         shape = f"first_row has the shape {got.shape}, and should have {wanted.shape}"
         bench.require(got.shape == wanted.shape, shape)
         if not np.array_equal(got, wanted):
-            bench.wrong(f"for counts\n{counts}\nyour first_row is\n{got}\nand should be\n{wanted}")
+            told, yours, right = map(_rows, (counts, got, wanted))
+            bench.wrong(f"for counts\n{told}\nyour first_row is\n{yours}\nand should be\n{right}")
 
 
 def _a_place_by_a_vote(bench: Bench) -> None:

@@ -9,6 +9,8 @@ from ep_lib.workshop import puzzles
 from ep_lib.workshop.course_map import STAGES
 
 NAME = "puzzles.ipynb"
+_HEAD = """# All puzzles of the course. Each has two cells: the task, with hints that unfold, and
+# yours. Run them with Shift+Enter. The notebook of that number explains what it needs."""
 
 
 def _cell(kind: str, name: str, source: str) -> dict[str, Any]:
@@ -28,7 +30,7 @@ def as_notebook() -> str:
             cells.append(_cell("markdown", f"of-{stage.notebook}", f"## {stage.notebook} {stage.title}"))
         for puzzle in own:
             name = f"puzzle-{puzzle.number.replace('.', '-')}"
-            start = "" if cells else "from ep_lib import workshop\n\n"
+            start = "" if cells else f"{_HEAD}\nfrom ep_lib import workshop\n\n"
             todo = "# your lines" if puzzle.is_python else "// your lines"
             cells.append(_cell("code", name, f'{start}workshop.puzzle("{puzzle.number}")'))
             cells.append(_cell("code", f"{name}-answer", f"%%puzzle {puzzle.number}\n{todo}"))

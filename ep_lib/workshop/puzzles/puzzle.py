@@ -258,7 +258,7 @@ class Flow:
 
 # For puzzles in which `got` is read from the `inbox` that the other rank has written.
 SENT_TO_INBOX = (
-    Flow("inbox", "writes", "another", "`got` is right, but nothing came from the other rank: send to its `inbox`."),
+    Flow("inbox", "writes", "another", "In this run nothing came from the other rank: send to its `inbox`."),
     Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
 )
 
@@ -419,9 +419,13 @@ class Puzzle:
         said = [
             *(text for pattern, text in self.requires.items() if not re.search(pattern, code)),
             *(text for pattern, text in self.forbids.items() if re.search(pattern, code)),
-            *(flow.otherwise for flow in self.flows if not flow.is_seen(accesses, attempt.arrays)),
+            *self._unseen(attempt, accesses),
         ]
         return said[0] if said else "", accesses
+
+    def _unseen(self, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> list[str]:
+        """What the accesses of a run lack."""
+        return [flow.otherwise for flow in self.flows if not flow.is_seen(accesses, attempt.arrays)]
 
     def judge(self, lines: str, kernel: Kernels) -> Verdict:
         """As :meth:`attempt`, with given kernels for these lines."""
@@ -477,7 +481,9 @@ class Puzzle:
             return verdict(kind, headline, text, accesses, self._shown(attempt))
         reasons = attempt.reasons[:1]
         accesses = attempt.accesses(wrong_at)
-        text = "\n".join([*reasons, *(self._reused(each, lines, attempt, accesses) for each in told[:1])])
+        # A race ends no run, so what it lacks is the learner's; a deadlock cuts it off.
+        lacks = self._unseen(attempt, accesses)[:1] if not told or told[0].startswith("race: ") else []
+        text = "\n".join([*reasons, *(self._reused(each, lines, attempt, accesses) for each in told[:1]), *lacks])
         headline = f"Not right yet (seen with seed {wrong_at})"
         return verdict("wrong", headline, text, accesses, self._shown(attempt), seed=wrong_at)
 
