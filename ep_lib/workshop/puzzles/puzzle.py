@@ -479,9 +479,20 @@ class Puzzle:
             return verdict(kind, headline, text, accesses, self._shown(attempt))
         reasons = attempt.reasons[:1]
         accesses, shown = self._look(attempt, wrong_at)
-        text = "\n".join([*reasons, *(self._reused(each, lines, attempt, accesses) for each in told[:1])])
+        found = (self._reused(each, lines, attempt, accesses) for each in told[:1])
+        text = "\n".join([*reasons, *self._astray(attempt, accesses)[:1], *found])
         headline = f"Not right yet (seen with seed {wrong_at})"
         return verdict("wrong", headline, text, accesses, shown, seed=wrong_at)
+
+    def _astray(self, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> list[str]:
+        """The arrays that a rank should have written at another, and wrote at itself."""
+
+        def written(array: str, by: str) -> bool:
+            return Flow(array, "writes", by, "").is_seen(accesses, attempt.arrays)
+
+        asked = [flow.array for flow in self.flows if (flow.does, flow.by) == ("writes", "another")]
+        lost = [array for array in asked if written(array, "own") and not written(array, "another")]
+        return [f"`{array}` was written by its own rank, and by no other." for array in lost]
 
     def _reused(self, told: str, lines: str, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> str:
         """A finding about a slot that is written too early, with the answer's wait and its line."""
