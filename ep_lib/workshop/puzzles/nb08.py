@@ -53,7 +53,7 @@ def _rounds(bench: Bench) -> None:
     heard = bench.array("heard", np.zeros(_ROUNDS, np.int32))
     bench.launch(1, 1, box, flag, heard, _ROUNDS)
     peer = 1 - bench.me
-    bench.expect("heard", 100 * (peer + 1) + np.arange(_ROUNDS), "Round after round, what the other rank sent.")
+    bench.expect("heard", 100 * (peer + 1) + np.arange(_ROUNDS), "Two words by turns need no credit.")
 
 
 PUZZLES = (
