@@ -47,9 +47,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ep_lib.errors import ArgumentError
 from ep_lib.transports import registry
@@ -96,29 +97,11 @@ class Config:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
         """Read ``environment`` (``os.environ`` by default). Raises ArgumentError for a value that cannot work."""
         env = os.environ if environment is None else environment
-        return cls(
-            backend=_backend(env),
-            cache_dir=_cache_dir(env, "EP_LIB_CACHE_DIR"),
-            cuda_arch=_cuda_arch(env),
-            cuda_rules=_flag(env, "EP_LIB_CUDA_RULES", default="1"),
-            cxx=_text(env, "EP_LIB_CXX"),
-            debug=_flag(env, "EP_LIB_DEBUG"),
-            gpus=_gpus(env),
-            heap_bytes=_size(env, "EP_LIB_HEAP_BYTES"),
-            mine=_folders(env, "EP_LIB_MINE"),
-            mine_counts=None if (counts := _text(env, "EP_LIB_MINE_COUNTS")) is None else Path(counts).absolute(),
-            sanitize=_flag(env, "EP_LIB_SANITIZE"),
-            secret=_text(env, "EP_LIB_SECRET"),
-            address=_text(env, "EP_LIB_ADDRESS"),
-            host=_text(env, "EP_LIB_HOST"),
-            seed=_seed(env),
-            share_gpus=_flag(env, "EP_LIB_SHARE_GPUS"),
-            shared_cache=_cache_dir(env, "EP_LIB_SHARED_CACHE"),
-            stack_bytes=_stack(env),
-            timeout_s=_seconds(env, "EP_LIB_TIMEOUT_S"),
-            transport=_transport(env),
-            workshop=_workshop(env),
-        )
+        values = {}
+        for name, read in _READ.items():
+            if text := env.get(name, "").strip():
+                values[name.removeprefix("EP_LIB_").lower()] = read(name, text)
+        return cls(**values)
 
 
 def parse_size(text: str) -> int:
@@ -129,22 +112,12 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
-def _text(env: Mapping[str, str], name: str) -> str | None:
-    return env.get(name, "").strip() or None
-
-
 def _refuse(name: str, value: str, wanted: str) -> ArgumentError:
     return ArgumentError(f"the environment variable {name} is {value!r}; it must be {wanted}")
 
 
-def _cache_dir(env: Mapping[str, str], name: str) -> Path | None:
-    text = _text(env, name)
-    if text is None:
-        return None
-    path = _path(name, text)
-    if path.exists() and not path.is_dir():
-        raise _refuse(name, text, "a directory, or a path where one can be made; this is a file")
-    return path
+def _text(name: str, text: str) -> str:
+    return text
 
 
 def _path(name: str, text: str) -> Path:
@@ -155,61 +128,58 @@ def _path(name: str, text: str) -> Path:
         raise _refuse(name, text, f"a path: {error}") from error
 
 
-def _workshop(env: Mapping[str, str]) -> Path | None:
-    text = _text(env, "EP_LIB_WORKSHOP")
-    if text is None:
-        return None
-    path = _path("EP_LIB_WORKSHOP", text)
-    if not path.is_dir():
-        raise _refuse("EP_LIB_WORKSHOP", text, "the directory of a checkout; there is no such directory")
+def _cache_dir(name: str, text: str) -> Path:
+    path = _path(name, text)
+    if path.exists() and not path.is_dir():
+        raise _refuse(name, text, "a directory, or a path where one can be made; this is a file")
     return path
 
 
-def _folders(env: Mapping[str, str], name: str) -> tuple[Path, ...]:
-    folders = tuple(_path(name, part) for part in (_text(env, name) or "").split(os.pathsep) if part)
+def _workshop(name: str, text: str) -> Path:
+    path = _path(name, text)
+    if not path.is_dir():
+        raise _refuse(name, text, "the directory of a checkout; there is no such directory")
+    return path
+
+
+def _folders(name: str, text: str) -> tuple[Path, ...]:
+    folders = tuple(_path(name, part) for part in text.split(os.pathsep) if part)
     for folder in folders:
         if not folder.is_dir():
-            raise _refuse(name, env[name], f"folders of a learner's headers, and there is no {folder}")
+            raise _refuse(name, text, f"folders of a learner's headers, and there is no {folder}")
     return folders
 
 
-def _backend(env: Mapping[str, str]) -> str:
-    text = _text(env, "EP_LIB_BACKEND") or "emulator"
+def _backend(name: str, text: str) -> str:
     if text not in BACKENDS:
-        raise _refuse("EP_LIB_BACKEND", text, "'emulator' (any Linux machine) or 'cuda' (NVIDIA GPUs)")
+        raise _refuse(name, text, "'emulator' (any Linux machine) or 'cuda' (NVIDIA GPUs)")
     return text
 
 
-def _transport(env: Mapping[str, str]) -> str:
-    text = _text(env, "EP_LIB_TRANSPORT") or "auto"
+def _transport(name: str, text: str) -> str:
     known = registry.names()
     if text not in known:
         wanted = f"one of {', '.join(known)}"
         if text in registry.names("emulator"):
             wanted += f"; {text!r} is the emulator's: pass transport={text!r} to ep_lib.spawn or init, and unset this"
-        raise _refuse("EP_LIB_TRANSPORT", text, wanted)
+        raise _refuse(name, text, wanted)
     return text
 
 
-def _cuda_arch(env: Mapping[str, str]) -> int:
-    text = _text(env, "EP_LIB_CUDA_ARCH") or "sm_90"
+def _cuda_arch(name: str, text: str) -> int:
     found = re.fullmatch(r"sm_([1-9]\d{1,2})", text, re.ASCII)
     if found is None:
-        raise _refuse("EP_LIB_CUDA_ARCH", text, "a GPU's architecture, such as sm_80 or sm_90")
+        raise _refuse(name, text, "a GPU's architecture, such as sm_80 or sm_90")
     return int(found[1])
 
 
-def _flag(env: Mapping[str, str], name: str, default: str = "0") -> bool:
-    text = (_text(env, name) or default).lower()
-    if text not in _TRUE | _FALSE:
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in _TRUE | _FALSE:
         raise _refuse(name, text, "1 or 0")
-    return text in _TRUE
+    return text.lower() in _TRUE
 
 
-def _size(env: Mapping[str, str], name: str) -> int | None:
-    text = _text(env, name)
-    if text is None:
-        return None
+def _size(name: str, text: str) -> int:
     try:
         size = parse_size(text)
     except ArgumentError:
@@ -219,31 +189,26 @@ def _size(env: Mapping[str, str], name: str) -> int | None:
     return size
 
 
-def _gpus(env: Mapping[str, str]) -> int | None:
-    text = _text(env, "EP_LIB_GPUS")
-    if text is not None and not (text.isascii() and text.isdigit() and 0 < int(text) < 1000):
-        raise _refuse("EP_LIB_GPUS", text, "a number of GPUs, from 1")
-    return None if text is None else int(text)
-
-
-def _stack(env: Mapping[str, str]) -> int | None:
-    size = _size(env, "EP_LIB_STACK_BYTES")
-    if size is not None and not 8 << 10 <= size <= 8 << 20:
-        raise _refuse("EP_LIB_STACK_BYTES", env["EP_LIB_STACK_BYTES"], "from 8K to 8M (8192 to 8388608)")
+def _stack(name: str, text: str) -> int:
+    size = _size(name, text)
+    if not 8 << 10 <= size <= 8 << 20:
+        raise _refuse(name, text, "from 8K to 8M (8192 to 8388608)")
     return size
 
 
-def _seed(env: Mapping[str, str]) -> int:
-    text = _text(env, "EP_LIB_SEED") or "0"
-    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
-        raise _refuse("EP_LIB_SEED", text, "a whole number from 0 to 2**63 - 1")
+def _gpus(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1000):
+        raise _refuse(name, text, "a number of GPUs, from 1")
     return int(text)
 
 
-def _seconds(env: Mapping[str, str], name: str) -> float | None:
-    text = _text(env, name)
-    if text is None:
-        return None
+def _seed(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise _refuse(name, text, "a whole number from 0 to 2**63 - 1")
+    return int(text)
+
+
+def _seconds(name: str, text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -251,3 +216,28 @@ def _seconds(env: Mapping[str, str], name: str) -> float | None:
     if not (math.isfinite(seconds) and seconds > 0):
         raise _refuse(name, text, "a number of seconds above zero, such as 10 or 0.5")
     return seconds
+
+
+_READ: dict[str, Callable[[str, str], Any]] = {
+    "EP_LIB_ADDRESS": _text,
+    "EP_LIB_BACKEND": _backend,
+    "EP_LIB_CACHE_DIR": _cache_dir,
+    "EP_LIB_CUDA_ARCH": _cuda_arch,
+    "EP_LIB_CUDA_RULES": _flag,
+    "EP_LIB_CXX": _text,
+    "EP_LIB_DEBUG": _flag,
+    "EP_LIB_GPUS": _gpus,
+    "EP_LIB_HEAP_BYTES": _size,
+    "EP_LIB_HOST": _text,
+    "EP_LIB_MINE": _folders,
+    "EP_LIB_MINE_COUNTS": _path,
+    "EP_LIB_SANITIZE": _flag,
+    "EP_LIB_SECRET": _text,
+    "EP_LIB_SEED": _seed,
+    "EP_LIB_SHARE_GPUS": _flag,
+    "EP_LIB_SHARED_CACHE": _cache_dir,
+    "EP_LIB_STACK_BYTES": _stack,
+    "EP_LIB_TIMEOUT_S": _seconds,
+    "EP_LIB_TRANSPORT": _transport,
+    "EP_LIB_WORKSHOP": _workshop,
+}  # each gets the variable's name, for a message, and its text, which is not empty

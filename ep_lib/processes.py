@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import faulthandler
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -21,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ep_lib.errors import BackendUnavailable
 
@@ -422,6 +424,17 @@ def descendants(pid: int) -> list[int]:
         found += children
         wanted += children
     return found
+
+
+def end_like(status: int) -> NoReturn:
+    """Ends this process as another one has ended, by the status that ``waitpid`` gave: its exit code, or its signal."""
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.disable()  # it would report a fault of this process
+        if os.WTERMSIG(status) != signal.SIGKILL:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -29,6 +29,7 @@ from ep_lib.commands.scripts import CheckFailed, ScriptMain, describe, load_main
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.emulator.findings import Finding, schedule_name
 from ep_lib.errors import ArgumentError, EpError
+from ep_lib.require import seconds
 from ep_lib.runtime.check import check, record
 from ep_lib.transports import registry
 from ep_lib.workshop.executors import open_executor
@@ -41,6 +42,8 @@ _OF_A_RUN = 0.5  # of --timeout: a longer run is a finding, which names the runn
 _OF_TIMEOUT = 0.9  # after this much of --timeout an exhaustive check reports what it has covered
 _AN_INTERRUPT_IS_ANSWERED = b"\n"  # first byte of a child's answer, which JSON ignores
 _LOOK_S = 0.2  # between two checks of the script's time
+# The options that determine a run, besides the script, its time limit and the seed: see add_run_arguments.
+_OF_THE_RUN = ("main", "ranks", "fabric", "transport", "ranks_per_node", "volatile", "memory", "resident_blocks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--executor", metavar="WHERE", help="with --exhaustive: other machines make the runs: mpi, or dask://HOST:PORT"
-    )
-    parser.add_argument(
-        "--resume", type=Path, metavar="FILE", help="with --exhaustive: kept as it goes on; the next call goes on there"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
 
@@ -116,8 +116,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, several: bool = False) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    if len(args.scripts) > 1 and (args.executor is not None or args.resume is not None):
-        raise ArgumentError(f"--executor and --resume are for one script, and there are {len(args.scripts)}")
+    if len(args.scripts) > 1 and args.executor is not None:
+        raise ArgumentError(f"--executor is for one script, and there are {len(args.scripts)}")
     codes, reports = set(), []
     for script in args.scripts:
         args.script = script
@@ -137,11 +137,8 @@ def run(args: argparse.Namespace) -> int:
         proved = not args.exhaustive or answer["report"].get("proved")
         codes.add(1 if not answer["report"]["ok"] else 0 if proved else _NOT_PROVED)
     if args.json:
-        print(
-            json.dumps(
-                reports[0] if len(args.scripts) == 1 else dict(zip(map(str, args.scripts), reports, strict=True))
-            )
-        )
+        by_script = dict(zip(map(str, args.scripts), reports, strict=True))
+        print(json.dumps(reports[0] if len(args.scripts) == 1 else by_script))
     return 1 if 1 in codes else max(codes)
 
 
@@ -156,14 +153,11 @@ def _checked(args: argparse.Namespace) -> dict[str, Any] | None:
         raise ArgumentError(
             "--preemptions, --seconds and --kernels are bounds of an exhaustive check: add --exhaustive"
         )
-    if not args.exhaustive and (args.jobs != 1 or args.executor is not None or args.resume is not None):
-        raise ArgumentError("--jobs, --executor and --resume are for an exhaustive check: add --exhaustive")
+    if not args.exhaustive and (args.jobs != 1 or args.executor is not None):
+        raise ArgumentError("--jobs and --executor are for an exhaustive check: add --exhaustive")
     if args.executor == "threads":
         raise ArgumentError("--executor is 'threads'; one process makes one run at a time: use --jobs N")
-    task: dict[str, Any] = {
-        "seeds": (first, first + seeds),
-        "reduce": not args.no_reduce,
-    }
+    task: dict[str, Any] = {"seeds": (first, first + seeds), "reduce": not args.no_reduce}
     if args.exhaustive:
         task = {
             "exhaustive": True,
@@ -173,7 +167,6 @@ def _checked(args: argparse.Namespace) -> dict[str, Any] | None:
             "kernels": [name.strip() for name in (args.kernels or "").split(",") if name.strip()],
             "seconds": _OF_TIMEOUT * args.timeout if args.seconds is None else args.seconds,
             "jobs": args.jobs,
-            "resume": None if args.resume is None else str(args.resume.resolve()),
         }
     request = {"checks": task, "again": _again(args)}
     if args.executor is None:
@@ -187,7 +180,7 @@ def _again(args: argparse.Namespace) -> str:
     defaults = argparse.ArgumentParser()
     add_run_arguments(defaults)
     words = ["ep-lib replay", shlex.quote(str(args.script))]
-    for name in ("main", "ranks", "fabric", "transport", "ranks_per_node", "volatile", "memory", "resident_blocks"):
+    for name in _OF_THE_RUN:
         value = getattr(args, name)
         if value != defaults.get_default(name):
             words.append(f"--{name.replace('_', '-')} {value}")
@@ -256,21 +249,13 @@ def _request(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
             f"{args.script} holds kernels, and a check runs a program: name the Python file whose main(rank) launches "
             f"them. Pieces of an exercise are checked by `ep-lib grade`"
         )
-    if not args.timeout > 0:
-        raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
+    seconds("--timeout", args.timeout)
     Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)
     return {
         **task,
         "script": str(args.script.resolve()),
-        "main": args.main,
-        "ranks": args.ranks,
-        "fabric": args.fabric,
-        "ranks_per_node": args.ranks_per_node,
-        "transport": args.transport,
         "timeout": args.timeout,
-        "volatile": args.volatile,
-        "memory": args.memory,
-        "resident_blocks": args.resident_blocks,
+        **{name: getattr(args, name) for name in _OF_THE_RUN},
     }
 
 
@@ -327,16 +312,9 @@ def _replayed(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, An
 
 
 def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "main": main,
-        "ranks": request["ranks"],
-        "fabric": Fabric(request["fabric"], ranks_per_node=request["ranks_per_node"]),
-        "timeout": _OF_A_RUN * request["timeout"],
-        "volatile": request["volatile"],
-        "memory": request["memory"],
-        "resident_blocks": request["resident_blocks"],
-        "transport": request["transport"],
-    }
+    options = {name: request[name] for name in _OF_THE_RUN}
+    fabric = Fabric(options.pop("fabric"), ranks_per_node=options.pop("ranks_per_node"))
+    return {**options, "main": main, "fabric": fabric, "timeout": _OF_A_RUN * request["timeout"]}
 
 
 def _child_main() -> None:

@@ -81,7 +81,6 @@ _SAID_EVERY_S = 30.0  # interval of progress lines, without a terminal for a bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ep-lib grade``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = __doc__
     parser.add_argument("exercise", nargs="?", help="its name, as 10_plan; 01 is 01_write_signal; without it, a list")
@@ -161,7 +160,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs ``ep-lib grade`` with parsed options; returns the exit code."""
     try:
         of_a_class = (options.all, options.book, options.csv, options.canvas, options.moodle)
         is_class = any(of_a_class) or len(options.mine or []) > 1

@@ -26,7 +26,6 @@ SCHEMA = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ep-lib ladder``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = __doc__
     parser.add_argument("number", nargs="?", help=f"one of {', '.join(ladders.NUMBERS)}; without it, lists the ladders")
@@ -38,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs ``ep-lib ladder`` with parsed options; returns the exit code."""
     if options.number is None:
         for number in ladders.NUMBERS:
             ladder = ladders.load(number)

@@ -7,7 +7,6 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ep_lib.config import Config
@@ -18,7 +17,6 @@ from ep_lib.emulator.recording import Recording
 from ep_lib.errors import ArgumentError
 from ep_lib.require import at_least_one, brief, flag, index, one_of, several, whole_number
 from ep_lib.runtime import arguments
-from ep_lib.runtime.exhaustion import ExplorationFile
 from ep_lib.runtime.exhaustive import Exhaustion, make_bounds
 from ep_lib.runtime.reduce import explained, with_few_switches
 from ep_lib.runtime.report import CheckReport, line_of, record_run
@@ -57,7 +55,6 @@ def check(
     seconds: float | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
-    resume: str | Path | None = None,
     progress: bool | None = None,
 ) -> CheckReport:
     """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and other mistakes.
@@ -94,9 +91,7 @@ def check(
     ends. Ctrl-C and ``seconds`` keep what was covered, and ``report.resume()`` continues from there; ``report.proved``
     is True if nothing was found and nothing left out. The runs are made by ``jobs`` processes of this machine, or by
     the workers of an ``executor`` (of ``concurrent.futures``, mpi4py or Dask), which need ep_lib and the modules that
-    main imports; the report does not depend on their number. ``resume``: a file to which the check saves its progress.
-    If the file exists, the check continues from it, for example after an interrupt or a kill. ``progress``: whether to
-    show a bar (None: on a terminal).
+    main imports; the report does not depend on their number. ``progress``: whether to show a bar (None: on a terminal).
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings. Exceptions that wrong data may
     have caused are findings in runs that have another finding. Other exceptions, such as a compiler's error, are
@@ -107,14 +102,13 @@ def check(
         bounds = make_bounds(preemptions, events, turns, kernels)
         search = Search(program, flag("compare_values", compare_values))
         first = flag("stop_at_first", stop_at_first) or flag("stop_at_failure", stop_at_failure)
-        file = None if resume is None else ExplorationFile(Path(resume), program.described(bounds))
-        return Exhaustion(program, search, bounds, first, file).go_on(
+        return Exhaustion(program, search, bounds, first).go_on(
             seconds=seconds, progress=progress, jobs=jobs, executor=executor
         )
     if preemptions is not None or seconds is not None or kernels:
         raise ArgumentError("preemptions, seconds and kernels are bounds of an exhaustive check: add exhaustive=True")
-    if jobs != 1 or executor is not None or resume is not None:
-        raise ArgumentError("jobs, executor and resume are for an exhaustive check: add exhaustive=True")
+    if jobs != 1 or executor is not None:
+        raise ArgumentError("jobs and executor are for an exhaustive check: add exhaustive=True")
     chosen = _seeds(seeds)
     return _try(
         program,

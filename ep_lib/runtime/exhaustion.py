@@ -10,22 +10,12 @@ Parts are explored in rounds and taken in order, independent of the number of wo
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import math
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-from ep_lib.errors import ArgumentError
 
 RUNS = 16  # runs of a part per round
 PARTS = 32  # the most parts per round
-_FORMAT = 7  # version of the file format
 
 _FEWEST_DRAWN, _MOST_ERROR, _GOOD_ERROR = 20, 0.35, 0.1
 
@@ -394,100 +384,8 @@ class Parts:
         asked = [(next(words), processes()) for _ in range(next(words))]
         return nodes, first, asked, several()
 
-    # ---- files ------------------------------------------------------------------------------------------------------
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "keys": self._keys,
-            "places": {number: dataclasses.asdict(place) for number, place in self._places.items()},
-            "parts": {number: dataclasses.asdict(part) for number, part in self._parts.items()},
-            "next": self._next,
-            "classes": sorted(self._classes),
-            "round": self._round,
-            "totals": dataclasses.asdict(self.totals),
-        }
-
-    @classmethod
-    def from_dict(cls, known: dict[str, Any], preemptions: int | None) -> Parts:
-        """The inverse of :meth:`to_dict`, after JSON."""
-        parts = cls(preemptions)
-        parts._keys = [tuple(key) for key in known["keys"]]
-        parts._numbers = {key: number for number, key in enumerate(parts._keys)}
-        parts._places = {int(number): _Place(**place) for number, place in known["places"].items()}
-        parts._parts = {int(number): _Part(**part) for number, part in known["parts"].items()}
-        parts._next, parts._round = known["next"], known["round"]
-        parts._classes = set(known["classes"])
-        parts.totals = Totals(**known["totals"])
-        return parts
-
 
 def _open(node: _Node) -> list[int]:
     """The untried choices of a place."""
     closed = {node.chosen, *(process for process, _ in node.done), *(process for process, _ in node.sleep)}
     return [process for process in node.todo if process not in closed]
-
-
-_HEAD = re.compile(rb"ep_lib exhaustive check, format (\d+), sha256 ([0-9a-f]{64})\n")
-
-
-class ExplorationFile:
-    """The progress of a check in a file, valid for the same ``program``."""
-
-    def __init__(self, path: Path, program: dict[str, Any]) -> None:
-        self._path = path
-        self._program: dict[str, Any] = json.loads(json.dumps(program))
-        if not path.parent.is_dir():
-            raise ArgumentError(f"resume is {path}, and there is no folder {path.parent}; make it first")
-
-    def read(self) -> dict[str, Any] | None:
-        """The progress; None if there is no file. Raises ArgumentError if it belongs to another check."""
-        if not self._path.exists():
-            return None
-        try:
-            text = self._path.read_bytes()
-        except OSError as error:
-            raise ArgumentError(f"resume is {self._path}, which cannot be read: {error.strerror}") from error
-        head = _HEAD.match(text)
-        if head is None:
-            raise ArgumentError(
-                f"resume is {self._path}, which is no file of an exhaustive check: name a new file, or "
-                f"the one that a check has written"
-            )
-        if int(head[1]) != _FORMAT:
-            raise ArgumentError(
-                f"resume is {self._path}, which is of another ep_lib: its format is {int(head[1])}, and this one's "
-                f"{_FORMAT}. Name a new file"
-            )
-        body = text[head.end() :]
-        if hashlib.sha256(body).hexdigest().encode() != head[2]:
-            raise ArgumentError(
-                f"resume is {self._path}, which is not as a check has written it (its checksum is another one): take a "
-                f"copy that is whole, or name a new file"
-            )
-        known = json.loads(body)
-        ours, theirs = self._program, known["program"]
-        differs = [f"{name} was {theirs.get(name)!r}" for name in ours if ours[name] != theirs.get(name)]
-        if differs:
-            raise ArgumentError(
-                f"resume is {self._path}, which is of another check: {', '.join(differs)}. Call it with the same "
-                f"arguments, or name a new file"
-            )
-        state: dict[str, Any] = known["state"]
-        return state
-
-    def write(self, state: dict[str, Any]) -> None:
-        """Replaces the file atomically."""
-        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        body = json.dumps({"program": self._program, "state": state}).encode()
-        head = f"ep_lib exhaustive check, format {_FORMAT}, sha256 {hashlib.sha256(body).hexdigest()}\n"
-        assert _HEAD.fullmatch(head.encode())
-        try:
-            with new.open("wb") as file:
-                file.write(head.encode() + body)
-                file.flush()
-                os.fsync(file.fileno())  # before the old file goes: the power may fail
-            new.replace(self._path)
-        except OSError as error:
-            raise ArgumentError(f"resume is {self._path}, which cannot be written: {error.strerror}") from error
-        finally:
-            new.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from ep_lib.errors import (
 from ep_lib.require import at_least_one, several, text, whole_number
 from ep_lib.require import seconds as a_time
 from ep_lib.runtime.differences import describe_launches, digest
-from ep_lib.runtime.exhaustion import RUNS, Estimate, ExplorationFile, Explored, Parts
+from ep_lib.runtime.exhaustion import RUNS, Estimate, Explored, Parts
 from ep_lib.runtime.rank_process import RemoteError, encode, rebuilt
 from ep_lib.runtime.reduce import FEW, explained, exploration_within, reduce_schedule
 from ep_lib.runtime.report import CheckReport, Coverage, line_of, record_run
@@ -142,9 +142,7 @@ class Exhaustion:
         search: Search,
         bounds: dict[str, Any],
         stop_at_first: bool,
-        file: ExplorationFile | None,
     ) -> None:
-        self._file = file
         self._program = program
         self._search = search
         self._bounds = bounds
@@ -155,22 +153,6 @@ class Exhaustion:
         self._seconds = 0.0
         self._estimate = Estimate()
         self._drawn: list[Finding] = []  # the findings of the first wrong one among its random runs
-        if file is not None and (known := file.read()) is not None:
-            self._load(known)
-
-    def _load(self, known: dict[str, Any]) -> None:
-        """Continues from a file. Repeating the runs that have findings recovers these."""
-        search = self._search
-        del self._stages[: -known["stages"]]
-        self._parts = Parts.from_dict(known["parts"], self._stages[0]["preemptions"])
-        self._seconds, self._estimate = known["seconds"], Estimate(**known["estimate"])
-        search.load(known["search"])
-
-    def _save(self) -> None:
-        if self._file is not None:
-            parts, search = self._parts.to_dict(), self._search.to_dict()
-            state = {"parts": parts, "search": search, "estimate": dataclasses.asdict(self._estimate)}
-            self._file.write({"stages": len(self._stages), "seconds": self._seconds, **state})
 
     def go_on(
         self,
@@ -215,11 +197,9 @@ class Exhaustion:
                             break
                     self._seconds = before + time.perf_counter() - begin
                     self._estimate_whole()
-                    self._save()
             except KeyboardInterrupt:
                 stopped = _INTERRUPT
         self._seconds = before + time.perf_counter() - begin
-        self._save()
         return self._report("" if self._parts.is_done and stopped != FIRST_FINDING else stopped)
 
     def _look_at_calm_runs(self) -> str:

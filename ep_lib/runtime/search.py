@@ -8,7 +8,6 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ep_lib.emulator import exploration as runs
@@ -34,7 +33,6 @@ from ep_lib.runtime.differences import describe_difference, digest
 from ep_lib.runtime.emulated import make_machine, run_program
 from ep_lib.runtime.exhaustion import Explored
 from ep_lib.runtime.sources import Sources
-from ep_lib.version import __version__
 
 if TYPE_CHECKING:
     from ep_lib.emulator.machine import Launched
@@ -80,24 +78,6 @@ class Program:
         name = getattr(self.main, "__name__", type(self.main).__name__)
         return name if name != "<lambda>" else "main"
 
-    def described(self, bounds: dict[str, Any]) -> dict[str, Any]:
-        """What must be equal for a check to resume, for JSON."""
-        code = getattr(self.main, "digest", None) or getattr(self.main, "__code__", None)
-        return {
-            "main": self.name,
-            "code": digest(_all_of(code) if isinstance(code, CodeType) else code),
-            "arguments": digest(list(self.args)),
-            "ranks": self.ranks,
-            "fabric": self.network.to_dict(),
-            "heap_bytes": self.heap_bytes,
-            "resident_blocks": self.resident_blocks,
-            "volatile": "plain" if self.plain_volatile else "relaxed",
-            "transport": self.transport,
-            "memory": "ptx" if self.weak_memory else "sc",
-            "ep_lib": __version__,
-            **bounds,
-        }
-
     @property
     def can_be_said(self) -> bool:
         """Whether one line of Python can repeat the check wherever main is defined."""
@@ -120,19 +100,6 @@ class Program:
         words += ['volatile="plain"'] if self.plain_volatile else []
         words += ['memory="ptx"'] if self.weak_memory else []
         return f"import ep_lib.viz; ep_lib.viz.time_travel({', '.join(words)})"
-
-
-def _all_of(code: CodeType) -> list[Any]:
-    """The code of a function and of the functions nested in it, without positions in the file."""
-    constants = [
-        _all_of(one)
-        if isinstance(one, CodeType)
-        else sorted(map(repr, one))
-        if isinstance(one, frozenset)
-        else repr(one)
-        for one in code.co_consts
-    ]
-    return [code.co_code, list(code.co_names), constants]
 
 
 class Run(NamedTuple):
@@ -278,56 +245,6 @@ class Search:
         self._kernels |= part.kernels
         self.clocks |= part.clocks
         self.sources.asked |= part.asked
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON: each finding as the run that shows it."""
-        return {
-            "findings": [[f.schedule, f.kind, f.seed, f.count, f.seeds, f.ranks] for f in self.findings.values()],
-            "calm": self.calm,
-            "runs": len(self.tried),
-            "flags": [self.values_differ, self.failed, self._has_values],
-            "polled": sorted(self._polled),
-            "kernels": sorted(self._kernels),
-            "clocks": sorted(self.clocks),
-            "asked": sorted(self.sources.asked),
-            "seeded": None if self.sources.seeded is None else sorted(self.sources.seeded),
-        }
-
-    def load(self, known: dict[str, Any]) -> None:
-        """The inverse of :meth:`to_dict`: repeats the runs that have findings, and one other, which tells whether the
-        kernels are unchanged."""
-        if not known["runs"]:
-            return  # interrupted before its first run
-        self._kernels = set(known["kernels"])
-        again = Search(self.program, compare_values=True)
-        again.try_next(follower(known["calm"][0] if known["calm"] else ""))
-        if not again._kernels <= self._kernels:
-            raise ArgumentError(_OTHER_KERNELS)
-        if known["calm"] is not None:
-            self.calm = Calm(*known["calm"])
-            if again.calm != self.calm:
-                raise ArgumentError(_OTHER_PROGRAM)
-        shown: dict[str, list[Finding]] = {}
-        for schedule, kind, seed, count, seeds, ranks in known["findings"]:
-            if schedule not in shown:
-                again = Search(self.program, self.compares_values)
-                again.calm = self.calm
-                again.try_next(follower(schedule))
-                shown[schedule] = list(again.findings.values())
-            found = next((f for f in shown[schedule] if f.kind == kind), None)
-            if found is None:
-                raise ArgumentError(_OTHER_PROGRAM)
-            shown[schedule].remove(found)
-            found = dataclasses.replace(
-                found, seed=seed, count=count, seeds=tuple(seeds), ranks=tuple(ranks), schedule=schedule
-            )
-            self.add([found])
-        self.tried = list(range(known["runs"]))
-        self.values_differ, self.failed, self._has_values = known["flags"]
-        self._polled = set(known["polled"])
-        self.clocks = set(known["clocks"])
-        self.sources.asked = set(known["asked"])
-        self.sources.seeded = None if known["seeded"] is None else frozenset(known["seeded"])
 
     def answer(self, explored: Explored, stopped: str) -> PartAnswer:
         """The answer for :meth:`take_over`."""
@@ -504,13 +421,6 @@ def follower(schedule: str, events: int | None = None) -> Exploration:
 MOST_EVENTS = 1_000_000
 FIRST_FINDING = "stopped at the first finding"
 TWO_RESULTS = "the calm schedule, run twice, gave two results"
-_OTHER_PROGRAM = (
-    "the program does not do what it did when the file of resume= was written: has it, a kernel or an input changed? "
-    "Begin again, with a new file"
-)
-_OTHER_KERNELS = (
-    "a kernel, or what compiles it, has changed since the file of resume= was written: begin again, with a new file"
-)
 
 
 def strays(program: Program, how: str, asked: Iterable[str]) -> str:

@@ -220,7 +220,7 @@ def use_mine(mine: Path | str | None = None) -> Mine:
     """
     from ep_lib.workshop import mine as own
 
-    return own.use_mine(mine)
+    return own.Mine(own.find_pieces(mine))
 
 
 def my_program(mine: Path | str | None = None) -> Program:

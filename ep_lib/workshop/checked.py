@@ -73,9 +73,4 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 
 
 def _side(access: Access) -> dict[str, str]:
-    operation = str(access.operation) if access.operation is not None else ""
-    return {
-        "location": access.location[:_MAX_TEXT],
-        "source": access.source[:_MAX_TEXT],
-        "operation": operation[:_MAX_TEXT],
-    }
+    return {key: str(getattr(access, key) or "")[:_MAX_TEXT] for key in ("location", "source", "operation")}

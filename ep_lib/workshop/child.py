@@ -11,7 +11,6 @@ stay its descendants and end with it; it ends when the worker or the grader ends
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import resource
 import select
@@ -50,13 +49,7 @@ def supervise(control: int, keep: Sequence[int]) -> None:
         os.kill(worker, signal.SIGKILL)
     status = os.waitpid(worker, 0)[1]
     _kill_the_rest()
-    if os.WIFSIGNALED(status):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        faulthandler.disable()  # this process's status reports the worker's fault
-        if os.WTERMSIG(status) != signal.SIGKILL:
-            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status))
+    processes.end_like(status)
 
 
 def _wait_for_others(worker: int) -> None:

@@ -4,7 +4,6 @@ paths through the course with their hours."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from markupsafe import Markup, escape
 
@@ -175,10 +174,10 @@ class CourseMap:
             found = [exercises.find(name, root) for name in exercises.names(root)]
         except EpError:  # a library without a workshop
             return ()
-        mine = [each for each in found if self.here.has(each.name)]
+        mine = [(each, (root / "mine" / each.name).is_dir()) for each in found if self.here.has(each.name)]
         return tuple(
-            f"{each.name}: {each.title}" + (f" (begun, in mine/{each.name})" if _begun(root, each.name) else "")
-            for each in mine
+            f"{each.name}: {each.title}" + (f" (begun, in mine/{each.name})" if is_begun else "")
+            for each, is_begun in mine
         )
 
     def __repr__(self) -> str:
@@ -219,10 +218,6 @@ class CourseMap:
             state,
             "" if stage in MAIN else ", a side path",
         )
-
-
-def _begun(root: Path, exercise: str) -> bool:
-    return (root / "mine" / exercise).is_dir()
 
 
 def course_map(notebook: str) -> CourseMap:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.bootstrap import wire
+from ep_lib.processes import end_like
 from ep_lib.workshop import crossing
 from ep_lib.workshop.crossing import GivenWasChanged
 from ep_lib.workshop.guest import Nursery
@@ -234,12 +235,7 @@ class Guest(Far):
         """Ends this process like the piece's, which has ended or sent too much; the grader reports it."""
         os.close(self._from)
         os.close(self._to)
-        status = self._nursery.wait(self._pid)
-        if os.WIFSIGNALED(status):
-            if os.WTERMSIG(status) != signal.SIGKILL:
-                signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-            os.kill(os.getpid(), os.WTERMSIG(status))
-        os._exit(os.waitstatus_to_exitcode(status))
+        end_like(self._nursery.wait(self._pid))
 
 
 def _methods(kind: Any) -> list[str]:

@@ -78,14 +78,8 @@ _NO_MEMORY = (
 )
 _ENDLESS = ("DeadlockError", "LivelockError", "KernelTimeout")  # endings of a wait without a limit
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
-_COMPILER_SETTINGS = (
-    "EP_LIB_CUDA_RULES",
-    "EP_LIB_CXX",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CONDA_PREFIX",
-    "LD_LIBRARY_PATH",
-)  # also passed to the child
+# Also passed to the child.
+_COMPILER_SETTINGS = (*_COMPILER_HOMES, "EP_LIB_CUDA_RULES", "EP_LIB_CXX", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
@@ -366,17 +360,8 @@ def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path)
     environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
     texts = [(work / "mine" / piece).read_bytes() for piece in exercise.pieces if piece.endswith(".py")]
     modules = tuple(dict.fromkeys([*tests.imports, *([_SLOW] if any(map(_IMPORTS_SLOW.search, texts)) else [])]))
-    around = _open_to(exercise, tests, work)
-    return Sandbox(
-        work / "mine",
-        limits,
-        work / "cwd",
-        environment,
-        around,
-        modules,
-        exercise.given,
-        guests=bool(texts),
-    )
+    around, folders = _open_to(exercise, tests, work), (work / "mine", limits, work / "cwd")
+    return Sandbox(*folders, environment, around, modules, exercise.given, guests=bool(texts))
 
 
 def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
@@ -418,12 +403,12 @@ def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
     return (folder if folder.exists() else exercise.root / given).resolve()
 
 
-def prepare(exercise: Exercise, *, public: bool = False) -> None:
+def prepare(exercise: Exercise) -> None:
     """Compiles the tests against the solution, to fill the user's cache with the parts that all submissions share.
 
     Quick after the first time. Raises EpError if the grader cannot work, for instance without a compiler.
     """
-    tests = load(exercise.name, public=public)
+    tests = load(exercise.name, public=False)
     _compile_what_all_share(exercise, tests)
     _compile_tests(exercise, tests)
 
@@ -520,32 +505,27 @@ def _compile(
 ) -> tuple[str, str, tuple[str, ...]]:
     """Compiles the tests' kernels and imports Python pieces; returns the error's text or "", its kind, and flags for an
     instructor."""
-    nonce = secrets.token_hex(16)
     python = [piece for piece in exercise.pieces if piece.endswith(".py")]
     program = tests.folder / f"play{exercise.name}.py"
     programs = [str(program)] if python and program.exists() else []
-    request = {"nonce": nonce, "compile": tests.kernels, "programs": programs, "import": []}
-    outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
-    if outputs.failure and outputs.failure.kind in _OF_TIME:
-        why = (
-            f"the files were not compiled within {limits.compile_s:g} s: is there a large array of constants, or "
-            "something else that the compiler computes?"
-        )
-        return why, outputs.failure.kind, ()
+    outputs = _ask(sandbox, {"compile": tests.kernels, "programs": programs, "import": []}, None, limits.compile_s)
+    late = (
+        f"the files were not compiled within {limits.compile_s:g} s: is there a large array of constants, or "
+        "something else that the compiler computes?"
+    )
     if outputs.failure is None and python:
-        request = {"nonce": nonce, "compile": [], "programs": [], "import": python}
-        outputs = _ask(sandbox, request, nonce, None, limits.import_s)
-        if outputs.failure and outputs.failure.kind in _OF_TIME:
-            why = (
-                f"{' and '.join(python)} was not imported within {limits.import_s:g} s, in which each test imports it "
-                "anew: is there an endless loop outside of its functions, or work that belongs into them?"
-            )
-            return why, outputs.failure.kind, ()
-    if outputs.failure is None:
+        outputs = _ask(sandbox, {"compile": [], "programs": [], "import": python}, None, limits.import_s)
+        late = (
+            f"{' and '.join(python)} was not imported within {limits.import_s:g} s, in which each test imports it "
+            "anew: is there an endless loop outside of its functions, or work that belongs into them?"
+        )
+    if (failure := outputs.failure) is None:
         return "", "", outputs.looks
-    if outputs.failure.kind == KernelCompileError.__name__ and not sealed.in_use():
+    if failure.kind in _OF_TIME:
+        return late, failure.kind, ()
+    if failure.kind == KernelCompileError.__name__ and not sealed.in_use():
         _compile_tests(exercise, tests)  # if this fails too, it is not the submission's fault
-    return failure_text(outputs.failure, work), outputs.failure.kind, ()
+    return failure_text(failure, work), failure.kind, ()
 
 
 def _out_of_time(kind: str) -> tuple[bool, bool]:
@@ -629,29 +609,26 @@ def _shape(scenario: Scenario) -> str:
 
 
 def _run(sandbox: Sandbox, scenario: Scenario | Call, limits: Limits) -> Outputs:
-    nonce = secrets.token_hex(16)
     # A child that is started again loads its kernels from the cache, which takes longer than a scenario.
     seconds = limits.request_s + (0 if sandbox.running else limits.start_s)
     if scenario.check_seeds or (isinstance(scenario, Scenario) and scenario.exhaustive):
         seconds += limits.check_s
     if isinstance(scenario, Call):
         seconds += scenario.ranks * sandbox.import_cpu_s
-    return _ask(sandbox, {"nonce": nonce, "run": scenario}, nonce, scenario, seconds)
+    return _ask(sandbox, {"run": scenario}, scenario, seconds)
 
 
-def _ask(
-    sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | Call | None, seconds: float
-) -> Outputs:
+def _ask(sandbox: Sandbox, request: dict[str, Any], scenario: Scenario | Call | None, seconds: float) -> Outputs:
     """Sends one request and returns its reply; a child that exceeds a limit or replies nonsense is ended, and gives a
     Failure.
 
     A child that runs out of memory outside of the submission's lines is restarted once; if the second one does too, a
     message says so.
     """
-    outputs = _ask_once(sandbox, request, nonce, scenario, seconds)
+    outputs = _ask_once(sandbox, request, scenario, seconds)
     if _is_the_machines(outputs.failure):
         sandbox.end()
-        outputs = _ask_once(sandbox, request, nonce, scenario, seconds)
+        outputs = _ask_once(sandbox, request, scenario, seconds)
     if _is_the_machines(outputs.failure):
         return Outputs(failure=Failure(MemoryError.__name__, _NO_MEMORY))
     return outputs
@@ -662,11 +639,10 @@ def _is_the_machines(failure: Failure | None) -> bool:
     return failure is not None and failure.kind == MemoryError.__name__ and not failure.message
 
 
-def _ask_once(
-    sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | Call | None, seconds: float
-) -> Outputs:
+def _ask_once(sandbox: Sandbox, request: dict[str, Any], scenario: Scenario | Call | None, seconds: float) -> Outputs:
+    nonce, size = secrets.token_hex(16), scenario.reply_bytes() if scenario else 0
     try:
-        header, body = sandbox.ask(request, reply_bytes=scenario.reply_bytes() if scenario else 0, seconds=seconds)
+        header, body = sandbox.ask({**request, "nonce": nonce}, reply_bytes=size, seconds=seconds)
         return unpack_outputs(scenario, nonce, header, body)
     except (ChildFailed, BadReply) as error:
         sandbox.end()

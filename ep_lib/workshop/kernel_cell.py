@@ -22,7 +22,7 @@ class _Parser(argparse.ArgumentParser):
         raise ArgumentError(f"{_MAGIC}: {message}; {self.format_usage().strip()}")
 
 
-def _parser() -> _Parser:
+def _parsed(line: str) -> argparse.Namespace:
     parser = _Parser(prog=_MAGIC, add_help=False, allow_abbrev=False)
     parser.add_argument("names", nargs="+", metavar="NAME")
     parser.add_argument("--check", action="store_true")
@@ -30,7 +30,10 @@ def _parser() -> _Parser:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--fabric")
     parser.add_argument("--seeds", type=int, default=20)
-    return parser
+    try:
+        return parser.parse_args(shlex.split(line, comments=True))
+    except ValueError as error:
+        raise ArgumentError(f"{_MAGIC} {line}: {error}") from error
 
 
 class KernelCell:
@@ -52,9 +55,8 @@ class KernelCell:
         above, and let it launch NAME by its name, since it finds the kernel that the name means when it runs. So write,
         run the cell, read the finding, repair, and run the cell again.
         """
-        options = self._parse(line)
-        count = getattr(self._shell, "execution_count", None)
-        filename = f"cell [{count}]"
+        options = _parsed(line)
+        filename = f"cell [{getattr(self._shell, 'execution_count', None)}]"
         kernels = {}
         for name in options.names:
             if not name.isidentifier():
@@ -73,12 +75,6 @@ class KernelCell:
 
             report = check(main, ranks=options.ranks, fabric=options.fabric, seeds=options.seeds)
             display(findings(report))  # type: ignore[no-untyped-call]
-
-    def _parse(self, line: str) -> argparse.Namespace:
-        try:
-            return _parser().parse_args(shlex.split(line, comments=True))
-        except ValueError as error:
-            raise ArgumentError(f"{_MAGIC} {line}: {error}") from error
 
     def _target(self) -> str:
         """The backend of this notebook's kernels."""

@@ -314,8 +314,3 @@ class Mine:
 
     def _repr_html_(self) -> str:
         return self.note()._repr_html_()
-
-
-def use_mine(mine: Path | str | None = None) -> Mine:
-    """See :func:`ep_lib.workshop.use_mine`."""
-    return Mine(find_pieces(mine))

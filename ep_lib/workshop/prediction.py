@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -97,7 +98,7 @@ class Prediction:
         if self.answer is not None:
             self._refresh()
         self._told = _printed_as_html(printed) + _as_html(shown)
-        return Comparison(self, happened, why, printed, shown)
+        return Comparison(self, happened, why, printed, shown, self._told)
 
     def note(self) -> Note | None:
         """The prediction and the outcome; None as long as either is unknown."""
@@ -156,17 +157,17 @@ class Prediction:
         return "\n".join([*lines, "(write your choice into the cell: predict(..., answer=...))"])
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """The display of :meth:`Prediction.compare`. Without an answer, it asks again, and reveals the outcome on a
     click."""
 
-    def __init__(self, prediction: Prediction, happened: str, why: str, printed: str, shown: object) -> None:
-        self._prediction = prediction
-        self._happened = happened
-        self._why = why
-        self._printed = printed
-        self._shown = shown
-        self._html = prediction._told
+    _prediction: Prediction
+    _happened: str
+    _why: str
+    _printed: str
+    _shown: object
+    _html: Markup  # of _printed and _shown
 
     def _note(self) -> Note:
         made = self._prediction.note()

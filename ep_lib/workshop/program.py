@@ -15,7 +15,7 @@ from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 from ep_lib.workshop.course_map import MAIN, STAGES, Stage
 from ep_lib.workshop.exercises import ON_GPUS
-from ep_lib.workshop.mine import Carried, Held, Mine, Piece, names_aside, use_mine
+from ep_lib.workshop.mine import Carried, Held, Mine, Piece, find_pieces, names_aside
 
 RANKS, TOKENS = 4, 32  # on each rank
 _EXPERTS, _TOP_K, _HIDDEN = 8, 2, 32
@@ -108,12 +108,7 @@ class Program:
 
 def my_program(mine: Path | str | None = None) -> Program:
     """See :func:`ep_lib.workshop.my_program`."""
-    with use_mine(mine) as own:
-        return _run(own)
-
-
-def _run(own: Mine) -> Program:
-    right = own.holds(_is_right)
-    carried = own.carried()
-    on_path = tuple(piece for piece in own.pieces if _stage_of(piece) in MAIN)
-    return Program(on_path, carried, right, names_aside(own.pieces, on_path))
+    with Mine(find_pieces(mine)) as own:
+        right = own.holds(_is_right)
+        on_path = tuple(piece for piece in own.pieces if _stage_of(piece) in MAIN)
+        return Program(on_path, own.carried(), right, names_aside(own.pieces, on_path))

@@ -69,11 +69,11 @@ class StageProgress:
         return bool(self.predicted or self.solved or any(each.words != _NOT_BEGUN for each in self.exercises))
 
 
+@dataclass(frozen=True)
 class MyProgress:
     """A learner's progress, as a notebook display and as text; ``save`` writes it as a page."""
 
-    def __init__(self, stages: tuple[StageProgress, ...]) -> None:
-        self.stages = stages
+    stages: tuple[StageProgress, ...]
 
     @property
     def points(self) -> int:

@@ -31,7 +31,7 @@ from typing import Literal
 
 from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.jit import sealed
-from ep_lib.require import a_path
+from ep_lib.require import a_path, one_of
 from ep_lib.version import __version__
 from ep_lib.workshop.exercises import METADATA, Exercise, find, names, workshop_root
 from ep_lib.workshop.generate import sealed_text, with_holes, without_markers
@@ -77,8 +77,7 @@ def release(to: Path | str, *, pieces: Pieces = "sealed", root: Path | None = No
     target = a_path("to", to)
     if sealed.in_use():
         raise ArgumentError("this is a release already: its solutions are with the instructor")
-    if pieces not in ("sealed", "holed"):
-        raise ArgumentError(f"pieces is {pieces!r}; it is 'sealed' or 'holed'")
+    one_of("pieces", pieces, ("sealed", "holed"))
     root = workshop_root() if root is None else root
     if not (root / "ep_lib").is_dir():
         raise GradingError(f"{root} has no ep_lib/: a release is made in a clone of the workshop, of all its files")

@@ -258,20 +258,18 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
         return Outputs(looks=looks)
     if len(body) != scenario.reply_bytes():
         raise BadReply
-    arrays: dict[str, list[Array]] = {}
     at = 0
-    for name in scenario.outputs:
-        arrays[name] = []
-        for like in scenario.likes(name):
-            raw = np.frombuffer(body, dtype=like.dtype, count=like.size, offset=at)
-            arrays[name].append(raw.reshape(like.shape))
+
+    def read(likes: Sequence[Array]) -> list[Array]:
+        nonlocal at
+        found = []
+        for like in likes:
+            found.append(np.frombuffer(body, like.dtype, like.size, at).reshape(like.shape))
             at += like.nbytes
-    accesses: dict[str, list[NDArray[np.int64]]] = {}
-    for name in scenario.watched if scenario.check_seeds else ():
-        accesses[name] = []
-        for like in scenario.no_accesses():
-            accesses[name].append(np.frombuffer(body, like.dtype, like.size, at).reshape(like.shape))
-            at += like.nbytes
+        return found
+
+    arrays = {name: read(scenario.likes(name)) for name in scenario.outputs}
+    accesses = {name: read(scenario.no_accesses()) for name in (scenario.watched if scenario.check_seeds else ())}
     return Outputs(arrays, complaints=complaints, nanoseconds=nanoseconds, unseen=unseen, accesses=accesses)
 
 

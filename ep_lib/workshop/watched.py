@@ -1,12 +1,16 @@
-"""Parts of a piece that the checker does not see. A piece must not switch the checker off, and memory that changes
-without a visible write is a mistake (unseen_bytes). Code that bypasses the checker costs no points: the instructor sees
-a note about it, and about accesses that the compiler left unwatched (:mod:`ep_lib.jit.unseen`).
+"""Parts of a piece that the checker does not see, and others that an instructor should look at.
+
+A piece must not switch the checker off, and memory that changes without a visible write is a mistake (unseen_bytes).
+Code that bypasses the checker costs no points: the instructor sees a note about it, and about accesses that the
+compiler left unwatched (:mod:`ep_lib.jit.unseen`). The same holds for a Python piece that uses modules which contain
+answers, grade, or start programs; its process has nothing of a test (:mod:`ep_lib.workshop.guest`).
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +20,6 @@ from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.lexer import code_of
 from ep_lib.jit.toolkit import find_compiler
 from ep_lib.workshop.exercises import Exercise
-from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.submission import reaches_out, source_text
 
 # These hide reads from the sanitizer, which no other layer finds.
@@ -34,6 +37,7 @@ _REACHES_BENEATH = tuple(
         ),
     )
 )
+_WORTH_A_LOOK = frozenset(("import subprocess", "import socket", "ep_lib.reference", "ep_lib.workshop"))  # in Python
 _LONGEST_LINE = 4000  # characters; some lines are searched again for each word in them
 _MOST_LOOKS = 20  # of a piece
 
@@ -60,6 +64,32 @@ def look_through(exercise: Exercise, mine: Path) -> tuple[str, list[str]]:
 
 def _told(piece: str, text: str, found: re.Match[str], why: str) -> str:
     return f"{piece}:{text.count(chr(10), 0, found.start()) + 1}: `{' '.join(found.group().split())}`: {why}."
+
+
+def reaches(source: bytes) -> list[str]:
+    """ "12: `ep_lib.reference`: ...", the first use of each module in _WORTH_A_LOOK, by line; empty for invalid Python.
+    ``source``: bytes, since a file declares its own encoding."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # running it reports the error
+        return []
+    lines: dict[str, int] = {}
+    for node in ast.walk(tree):
+        for word in _WORTH_A_LOOK.intersection(_said(node)):
+            lines[word] = min(lines.get(word, node.lineno), node.lineno)  # type: ignore[attr-defined]
+    found = sorted((line, word) for word, line in lines.items())
+    return [f"{line}: `{word}`: no exercise needs it; look what it is for" for line, word in found]
+
+
+def _said(node: ast.AST) -> Iterator[str]:
+    """The modules that a node names."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        yield f"{node.value.id}.{node.attr}"
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        module = getattr(node, "module", None)
+        for each in node.names:
+            parts = (f"{module}.{each.name}" if module else each.name).split(".")
+            yield from (f"import {parts[0]}", ".".join(parts[:2]))
 
 
 def unwatched() -> tuple[str, ...]:

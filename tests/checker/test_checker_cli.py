@@ -198,4 +198,4 @@ def test_several_scripts_are_checked_one_after_the_other(tmp_path: Path, command
     assert "no findings" in right and "main(rank) launches them" in kernels and "1. race" in wrong
     reports = json.loads(command(Path(names[0]), *names[1:], "--seeds", "2", "--json").stdout)
     assert [reports[name]["ok"] for name in names] == [True, False, False]
-    assert command(Path(names[0]), names[2], "--exhaustive", "--resume", "x").stderr.count("one script") == 1
+    assert command(Path(names[0]), names[2], "--exhaustive", "--executor", "mpi").stderr.count("one script") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import random
 import re
@@ -25,7 +24,7 @@ from ep_lib.emulator.fabric import make_fabric
 from ep_lib.emulator.machine import Launched
 from ep_lib.runtime.differences import describe_launches
 from ep_lib.runtime.emulated import make_machine, run_program
-from ep_lib.runtime.exhaustion import RUNS, Estimate, ExplorationFile, Explored, Parts
+from ep_lib.runtime.exhaustion import RUNS, Estimate, Explored, Parts
 
 
 def runs_of(name: str, reduction: int) -> tuple[set[str], set[int], int]:
@@ -346,91 +345,31 @@ def test_the_report_is_the_same_whatever_the_number_of_workers() -> None:
     assert shown(exhausted(program, args=("lost_update", 3), jobs=2)) == shown(alone)
 
 
-def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "check.resume"
-    first = exhausted(program, args=("lost_update", 3), seconds=1e-6, resume=file)
-    assert "stopped after 1e-06 s" in first.coverage.stopped
-    more = exhausted(program, args=("lost_update", 3), resume=file)
-    whole = exhausted(program, args=("lost_update", 3))
-    assert not more.coverage.stopped and more.coverage.schedules == whole.coverage.schedules
-    assert [f.kind for f in more.findings] == ["values differ"]
-    assert shown(exhausted(program, args=("lost_update", 3), resume=file)) == shown(more)  # nothing was left
-    with pytest.raises(ep_lib.errors.ArgumentError, match=r"of another check: arguments was .* name a new file"):
-        exhausted(program, args=("counter", 3), resume=file)
-
-
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "compares"), [("lost_update", True), ("cas_loop", False)])
-def test_it_goes_on_from_files_of_any_length(tmp_path: Path, name: str, compares: bool) -> None:
-    """However often it is interrupted: after each run, here."""
-    file, most, calls = tmp_path / "check.resume", 0, 0
-    whole, one = exhausted(program, args=(name, 3), compare_values=compares), None
-    while one is None or one.coverage.stopped:
-        one = exhausted(program, args=(name, 3), compare_values=compares, seconds=1e-6, resume=file)
-        most, calls = max(most, file.read_bytes().count(b'"text"')), calls + 1
-    assert most > 10 and calls > 30
+def test_it_goes_on_however_often_it_was_stopped(name: str, compares: bool) -> None:
+    """After each run, here."""
+    whole = exhausted(program, args=(name, 3), compare_values=compares)
+    one, calls = exhausted(program, args=(name, 3), compare_values=compares, seconds=1e-6), 1
+    assert "stopped after 1e-06 s" in one.coverage.stopped
+    while one.coverage.stopped:
+        one, calls = one.resume(seconds=1e-6), calls + 1
+    assert calls > 30
     assert (one.coverage.schedules, one.proved) == (whole.coverage.schedules, whole.proved)
     assert [(f.kind, f.message) for f in one.findings] == [(f.kind, f.message) for f in whole.findings]
+    assert shown(one.resume()) == shown(one)  # nothing was left
 
 
-def with_kernel(rank: ep_lib.Rank, order: str) -> None:
-    text = f'#include <ep/memory.cuh>\nextern "C" __global__ void one(uint32_t* x) {{ ep::st_{order}_sys_u32(x, 1); }}'
-    made = ep_lib.Kernel.from_source(text, "one")
-    made.launch(rank, 1, 1, rank.to_device(np.zeros(1, np.uint32)))
-
-
-def test_a_resume_file_that_is_not_whole_or_of_other_kernels(tmp_path: Path) -> None:
-    file, order = tmp_path / "check.resume", "relaxed"
-
-    def main(rank: ep_lib.Rank) -> None:
-        with_kernel(rank, order)
-
-    def again() -> Any:
-        return exhausted(main, resume=file)
-
-    again()
-    whole = file.read_bytes()
-    order = "release"
-    with pytest.raises(ep_lib.errors.ArgumentError, match="a kernel, or what compiles it, has changed"):
-        again()
-    order = "relaxed"
-    assert again().proved
-    for text, says in {
-        b"{}": "no file of an exhaustive check",
-        whole[: len(whole) // 2]: "its checksum is another one",
-        re.sub(rb"format \d+", b"format 1", whole, count=1): "of another ep_lib: its format is 1",
-    }.items():
-        file.write_bytes(text)
-        with pytest.raises(ep_lib.errors.ArgumentError, match=says):
-            again()
-
-
-def test_it_goes_on_after_an_interrupt_before_the_first_run(tmp_path: Path) -> None:
-    file, turn = tmp_path / "check.resume", iter(range(100))
+def test_it_goes_on_after_an_interrupt_before_the_first_run() -> None:
+    turn = iter(range(100))
 
     def main(rank: ep_lib.Rank) -> None:
         if next(turn) == 0:
             raise KeyboardInterrupt
         one_rank(rank, "counter")
 
-    first = exhausted(main, resume=file)
+    first = exhausted(main)
     assert "interrupt" in first.coverage.stopped and not first.coverage.schedules
-    assert exhausted(main, resume=file).proved
-
-
-def test_every_damage_to_a_resume_file_is_seen(tmp_path: Path) -> None:
-    path = tmp_path / "check.resume"
-    exhausted(program, args=("lost_update", 3), seconds=1e-6, resume=path)
-    whole = path.read_bytes()
-    words = json.loads(whole[whole.index(b"\n") + 1 :])
-    file = ExplorationFile(path, words["program"])
-    assert file.read() == words["state"]
-    for place in [*range(120), *range(120, len(whole), 61), len(whole) - 1]:
-        for damaged in (whole[:place] + bytes([whole[place] ^ 0x20]) + whole[place + 1 :], whole[:place]):
-            path.write_bytes(damaged)
-            with pytest.raises(ep_lib.errors.ArgumentError, match=r"^resume is .*check\.resume"):
-                file.read()
+    assert first.resume().proved
 
 
 def test_any_executor_makes_the_runs() -> None:
@@ -584,7 +523,6 @@ def test_a_schedule_that_does_not_fit_is_said(line: str, says: str) -> None:
         ({"exhaustive": 2}, "exhaustive is 2"),
         ({"jobs": 2}, "for an exhaustive check: add exhaustive=True"),
         ({"exhaustive": True, "jobs": 0}, "jobs is 0"),
-        ({"exhaustive": True, "resume": "no/such/folder/file"}, "no folder no/such/folder"),
     ],
 )
 def test_bad_bounds(options: dict[str, Any], says: str) -> None:

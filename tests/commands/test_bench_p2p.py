@@ -115,8 +115,8 @@ def test_the_picture_has_a_line_for_each_way(tmp_path: Path) -> None:
 
 def test_bad_options_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     for words, complaint in (
-        (["--blocks", "65"], "--blocks is 65; it must be 1 to 64"),
-        (["--rounds", "0"], "--rounds is 0; it must be 1 to"),
+        (["--blocks", "65"], "--blocks is 65; it must be from 1 to 64"),
+        (["--rounds", "0"], "--rounds is 0; it must be from 1 to"),
         (["--figure", "x.png"], "--figure draws what was measured on GPUs"),
         (["--backend", "cuda", "--transports", "p2p,tcp"], "'tcp' is not one of auto, p2p"),
     ):

@@ -439,7 +439,7 @@ class _NoMemory:
 
 
 def test_a_child_without_memory_is_tried_once_more() -> None:
-    ask = functools.partial(grader._ask, request={"nonce": "n"}, nonce="n", scenario=None, seconds=1.0)
+    ask = functools.partial(grader._ask, request={}, scenario=None, seconds=1.0)
     once, twice = _NoMemory(1), _NoMemory(2)
     assert ask(once).failure is None and (once.asked, once.ended) == (2, 1)
     failure = ask(twice).failure

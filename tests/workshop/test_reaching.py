@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ep_lib.workshop.reaching import reaches
+from ep_lib.workshop.watched import reaches
 
 LOOKS = {
     "the oracle": ("import ep_lib\nwants = ep_lib.reference.layout(x)", "ep_lib.reference"),

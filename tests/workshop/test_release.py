@@ -290,7 +290,7 @@ def test_where_a_release_cannot_go(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         release.release(tmp_path / "notes.txt")
     with pytest.raises(ArgumentError, match="cannot be written: Not a directory"):
         release.release(tmp_path / "notes.txt" / "course")
-    with pytest.raises(ArgumentError, match="'sealed' or 'holed'"):
+    with pytest.raises(ArgumentError, match="pieces is 'open'; it must be one of 'sealed', 'holed'"):
         release.release(tmp_path / "course", pieces="open")  # type: ignore[arg-type]
     monkeypatch.setattr(sealed, "in_use", lambda: True)
     with pytest.raises(ArgumentError, match="this is a release already"):

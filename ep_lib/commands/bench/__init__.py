@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -51,10 +52,9 @@ def run(args: argparse.Namespace) -> int:
 def sizes_from_zero(text: str) -> list[int]:
     """ "8,4096,1M" as bytes: the ``type`` of an option such as ``--bytes``."""
     try:
-        found = [parse_size(word) for word in text.split(",")]
+        return [parse_size(word) for word in text.split(",")]
     except ArgumentError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return found
 
 
 def sizes(text: str) -> list[int]:
@@ -63,6 +63,15 @@ def sizes(text: str) -> list[int]:
     if min(found) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} holds a size below one byte")
     return found
+
+
+def show(report: dict[str, Any], args: argparse.Namespace, table: str) -> None:
+    """Prints the result as text or JSON, and saves the figure if requested."""
+    print(json.dumps(report) if args.json else table)
+    if args.figure:
+        from ep_lib.viz import transports_compared  # imported here: it needs matplotlib
+
+        transports_compared(report["results"]).savefig(args.figure)
 
 
 @contextlib.contextmanager

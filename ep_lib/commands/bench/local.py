@@ -8,7 +8,6 @@ source's ``benchmark_local``.
 from __future__ import annotations
 
 import argparse
-import json
 import mmap
 import os
 import subprocess
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench import sizes
+from ep_lib.commands.bench import show, sizes
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.require import at_least_one
 from ep_lib.transports.proxy import engine
@@ -79,15 +78,6 @@ def check_proxy_arguments(args: argparse.Namespace, threads: int) -> list[int]:
     if len(cpus) != threads:
         raise ArgumentError(f"--cpus names {len(cpus)} CPUs, and there are {threads} proxy threads (--threads)")
     return cpus
-
-
-def show(report: dict[str, Any], args: argparse.Namespace, table: str) -> None:
-    """Prints the result as text or JSON, and saves the figure if requested."""
-    print(json.dumps(report) if args.json else table)
-    if args.figure:
-        from ep_lib.viz import transports_compared  # imported here: it needs matplotlib
-
-        transports_compared(report["results"]).savefig(args.figure)
 
 
 def row(how: str, size: int, commands: int, seconds: float) -> dict[str, Any]:

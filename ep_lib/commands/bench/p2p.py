@@ -8,7 +8,6 @@ signal; 0 bytes are a signal alone. The kernel is ``ping_pong`` of tutorial_kern
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench import add_world_arguments, choose_backend, make_world, p2p_gpu, sizes_from_zero
-from ep_lib.commands.bench.p2p_gpu import COPY, PACKETS, STORES, WRITE
+from ep_lib.commands.bench import add_world_arguments, choose_backend, make_world, p2p_gpu, show, sizes_from_zero
+from ep_lib.commands.bench.p2p_gpu import BATCHES, COPY, PACKETS, STORES, WRITE
 from ep_lib.commands.bench.put import kernels_file
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
+from ep_lib.require import whole_number
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports import registry
 
-BATCHES = 5  # the median counts; one more runs before them to warm up
 EMULATOR_SIZES = [0, 64, 1 << 10, 16 << 10]
 
 
@@ -51,9 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name, most in (("rounds", 1_000_000), ("blocks", 64)):
-        if not 1 <= getattr(args, name) <= most:
-            raise ArgumentError(f"--{name} is {getattr(args, name)}; it must be 1 to {most}")
+    whole_number("--rounds", args.rounds, 1, 1_000_000)
+    whole_number("--blocks", args.blocks, 1, 64)
     backend = choose_backend(args)
     if args.figure and backend == "emulator":
         raise ArgumentError("--figure draws what was measured on GPUs; on the emulator there is only the table")
@@ -77,11 +75,7 @@ def run(args: argparse.Namespace) -> int:
             for row in world.run(_measure, 2, *what, heap_bytes=max(64 << 20, 4 * max(sizes)), quiet=args.json)[0]
         ]
         table = table_of_fabrics(report["results"], places[-1].note)
-    print(json.dumps(report) if args.json else table)
-    if args.figure:
-        from ep_lib.viz import transports_compared  # imported here: it needs matplotlib
-
-        transports_compared(report["results"]).savefig(args.figure)
+    show(report, args, table)
     return 0
 
 

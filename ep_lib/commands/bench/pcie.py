@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ep_lib.commands.bench import stdout_kept_for_json
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.errors import ArgumentError
+from ep_lib.require import at_least_one
 from ep_lib.runtime.worker_processes import workers
 
 if TYPE_CHECKING:
@@ -49,9 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="only with (or only without) blocks that send and receive, on 12 SMs instead of 24; default: both",
     )
-    parser.add_argument(
-        "--jobs", type=int, default=None, help="runs at a time (default: 2 if there are cores and memory for it)"
-    )
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: 2 if there are cores and memory for it)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,9 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.model:
         raise ArgumentError("bench pcie runs on the virtual clock only: call `ep-lib bench pcie --model`")
-    jobs = _default_jobs() if args.jobs is None else args.jobs
-    if jobs < 1:
-        raise ArgumentError(f"--jobs is {jobs}; it must be at least 1")
+    jobs = _default_jobs() if args.jobs is None else at_least_one("--jobs", args.jobs)
     merged = [False, True] if args.merge_sender_receiver is None else [args.merge_sender_receiver]
     scale = 1 if args.full else args.scale
     settings = [

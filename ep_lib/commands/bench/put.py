@@ -19,6 +19,7 @@ from ep_lib.config import Config
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
+from ep_lib.require import at_least_one
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports import registry
 from ep_lib.workshop.exercises import workshop_root
@@ -41,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.puts < 1:
-        raise ArgumentError(f"--puts is {args.puts}; it must be at least 1")
+    at_least_one("--puts", args.puts)
     world = _world(args)
     measured = world.run(
         measure,

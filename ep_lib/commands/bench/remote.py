@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from ep_lib.bootstrap import meeting
-from ep_lib.commands.bench.local import SLOTS, Live, add_proxy_arguments, check_proxy_arguments, row, show, table_of
+from ep_lib.commands.bench import show
+from ep_lib.commands.bench.local import SLOTS, Live, add_proxy_arguments, check_proxy_arguments, row, table_of
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed, RankMismatchError
 from ep_lib.require import whole_number
 from ep_lib.transports.proxy import engine
@@ -62,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
         os.environ.setdefault("UCX_NET_DEVICES", "lo")
     secret = meeting.run_secret()
     heap = np.zeros(_HEAD_BYTES + max(args.bytes), np.uint8)
-    with _listening(args, host) as listener:
+    # Rank 0 gets an unused socket.
+    with meeting.listen(host, args.port) if args.rank == 1 and host else socket.socket() as listener:
         name = f"ep_lib bench remote, rank {args.rank}"
         executor = engine.Nixl(heap, name, ranks=2, rank=args.rank, is_loopback=is_loopback)
         proxy = engine.Proxy(Rings(1, SLOTS), executor, cpus=cpus)
@@ -92,11 +94,6 @@ def _is_loopback(host: str) -> bool:
         raise ArgumentError(
             f"--peer is {host!r}, which does not resolve ({error}): pass a host's name or address"
         ) from None
-
-
-def _listening(args: argparse.Namespace, host: str | None) -> socket.socket:
-    """Rank 1's listener; rank 0 gets an unused socket."""
-    return meeting.listen(host, args.port) if args.rank == 1 and host else socket.socket()
 
 
 def _exchange(

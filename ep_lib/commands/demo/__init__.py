@@ -20,16 +20,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ep_lib.commands.demo.report import Console, DemoReport, Listener
+from ep_lib.commands.demo.report import Console, DemoReport, Listener, in_words
+from ep_lib.config import BACKENDS
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.require import installs
+from ep_lib.require import at_least_one, installs, one_of, whole_number
 from ep_lib.workshop.lessons.moe_runs import SpreadRun, problems_of
 from ep_lib.workshop.mine import find_pieces, names_aside
 
 if TYPE_CHECKING:
     from ep_lib.workshop.lessons.moe_model import ModelConfig
 
-BACKENDS = ("emulator", "cuda")
 DEFAULT_STEPS = 240
 DEFAULT_OUT = Path("build/demo")
 PICTURE_NAME = "routing.png"
@@ -41,7 +41,6 @@ _HELD_OUT_WINDOWS = 64  # of 128 bytes: 8192 tokens
 _SAMPLE_BYTES = 160
 _SAMPLE_PROMPT = b"The class "
 _BFLOAT16_TOLERANCE = 1e-2  # nats; activations have eight bits of mantissa to the experts and back
-_LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -199,12 +198,9 @@ def model_config() -> ModelConfig:
 
 def _checked_ranks(options: DemoOptions) -> tuple[int, ...]:
     """The numbers of ranks to run on. Raises ArgumentError for bad options."""
-    if options.backend not in BACKENDS:
-        raise ArgumentError(f"--backend is {options.backend!r}; it must be one of {', '.join(BACKENDS)}")
-    if options.steps < 1:
-        raise ArgumentError(f"--steps is {options.steps}; train at least 1 step (the default is {DEFAULT_STEPS})")
-    if not 0 <= options.seed <= _LARGEST_SEED:
-        raise ArgumentError(f"--seed is {options.seed}; it must be from 0 to {_LARGEST_SEED}")
+    one_of("--backend", options.backend, BACKENDS)
+    at_least_one("--steps", options.steps)
+    whole_number("--seed", options.seed, 0, 2**63 - 1)
     fitting = [count for count in range(1, NUM_EXPERTS + 1) if NUM_EXPERTS % count == 0]
     for count in options.ranks:
         if count not in fitting:
@@ -261,14 +257,13 @@ def _writable(folder: Path) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ep-lib demo``."""
     parser.add_argument(
         "--ranks",
         type=int,
         nargs="+",
         default=[],
         metavar="N",
-        help=f"numbers of ranks to spread {NUM_EXPERTS} experts over; default: {_words(EMULATOR_RANKS)} on the "
+        help=f"numbers of ranks to spread {NUM_EXPERTS} experts over; default: {in_words(EMULATOR_RANKS)} on the "
         "emulator, what the GPUs allow on cuda",
     )
     parser.add_argument(
@@ -302,7 +297,3 @@ def run(args: argparse.Namespace) -> int:
     for problem in report.problems:
         print(f"ep-lib: {problem}", file=sys.stderr)
     return 0 if report.ok else 1
-
-
-def _words(numbers: Sequence[int]) -> str:
-    return " and ".join(map(str, numbers))

@@ -110,7 +110,7 @@ class Console(Listener):
             f"{report.parameters:,} weights, byte by byte, {model['layers']} MoE layers, top-{model['top_k']} of "
             f"{model['num_experts']} experts each, hidden {model['hidden']}",
         )
-        _say("Plan", f"{report.steps} training steps, then {_ranks(ranks)} ranks on backend {report.backend}")
+        _say("Plan", f"{report.steps} training steps, then {in_words(ranks)} ranks on backend {report.backend}")
         self._bar = tqdm(total=report.steps, desc="Training", unit="step", disable=None, leave=False, ncols=_WIDTH)
 
     def trained_step(self, step: int, steps: int, loss: float) -> None:
@@ -193,8 +193,8 @@ def _traffic(traffic: Traffic) -> str:
     return f"{traffic.wire_bytes:,} bytes crossed ranks; {traffic.logical_bytes:,} received, own rows included"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    return " and ".join(map(str, ranks))
+def in_words(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))
 
 
 def _say(title: str, text: str = "") -> None:

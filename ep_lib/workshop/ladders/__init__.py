@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from ep_lib.config import BACKENDS
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
-from ep_lib.require import brief, show
+from ep_lib.require import brief, one_of
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
@@ -229,11 +230,8 @@ def run(
     """
     ladder = load(number)
     ideas = ladder.ideas()
-    network = fabric or ladder.fabric
-    if network not in USUAL_HARDWARE:
-        raise ArgumentError(f"fabric is {show(fabric)}; it must be one of {', '.join(map(repr, USUAL_HARDWARE))}")
-    if backend not in ("emulator", "cuda"):
-        raise ArgumentError(f"backend is {show(backend)}; it must be 'emulator' or 'cuda'")
+    network = one_of("fabric", fabric or ladder.fabric, USUAL_HARDWARE)
+    one_of("backend", backend, BACKENDS)
     if backend == "cuda" and (fabric or hardware):
         raise ArgumentError("fabric and hardware are what the emulator models; leave them out with backend='cuda'")
     model = find_hardware(hardware or USUAL_HARDWARE[network])

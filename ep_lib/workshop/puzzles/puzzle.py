@@ -404,8 +404,7 @@ class Puzzle:
         posted = len(record(attempt.main, self.ranks, self.fabric).messages) if self.fabric else 0
         runs = []
         for seed in range(self.seeds):
-            attempt.arrays.clear()
-            accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=seed, timeout=_TIMEOUT_S)
+            accesses = attempt.accesses(seed, _TIMEOUT_S)
             runs.append(_score_of_run(accesses, attempt.arrays, posted))
         return Score(*map(min, zip(*map(dataclasses.astuple, runs), strict=True)))
 
@@ -415,8 +414,7 @@ class Puzzle:
 
     def _beside_the_task(self, lines: str, attempt: _Attempt) -> tuple[str, Sequence[MemoryAccess]]:
         """The unmet requirement of an answer with right values, or ""; and the accesses of a run."""
-        attempt.arrays.clear()
-        accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=0, timeout=_LOOK_S) if self.ranks else ()
+        accesses = attempt.accesses(0) if self.ranks else ()
         code = self._code(lines)
         said = [
             *(text for pattern, text in self.requires.items() if not re.search(pattern, code)),
@@ -478,11 +476,11 @@ class Puzzle:
             kind, headline, text = ("wrong", _NOT_AS_ASKED, missing) if missing else ("right", "Right", tried)
             return verdict(kind, headline, text, accesses, self._shown(attempt))
         reasons = attempt.reasons[:1]
-        accesses, shown = self._look(attempt, wrong_at)
+        accesses = attempt.accesses(wrong_at)
         found = (self._reused(each, lines, attempt, accesses) for each in told[:1])
         text = "\n".join([*reasons, *self._astray(attempt, accesses)[:1], *found])
         headline = f"Not right yet (seen with seed {wrong_at})"
-        return verdict("wrong", headline, text, accesses, shown, seed=wrong_at)
+        return verdict("wrong", headline, text, accesses, self._shown(attempt), seed=wrong_at)
 
     def _astray(self, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> list[str]:
         """The arrays that a rank should have written at another, and wrote at itself."""
@@ -511,12 +509,6 @@ class Puzzle:
             rf"{why}\n  remedy: credit before reuse"
         )
         return _PASSED.sub(passed, told).replace(_NO_CREDIT, why) if self.frees else told
-
-    def _look(self, attempt: _Attempt, seed: int) -> tuple[Sequence[MemoryAccess], Sequence[NamedArray]]:
-        """Runs it once more, for the picture."""
-        attempt.arrays.clear()
-        accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=seed, timeout=_LOOK_S)
-        return accesses, self._shown(attempt)
 
     def _shown(self, attempt: _Attempt) -> Sequence[NamedArray]:
         """The arrays of the picture."""
@@ -606,6 +598,11 @@ class _Attempt:
         if self.kernels is None:
             raise ArgumentError(f"{self.puzzle.filename} is in Python: it has no kernel {name!r}")
         return self.kernels(name)
+
+    def accesses(self, seed: int, timeout: float = _LOOK_S) -> Accesses:
+        """Those of a run, whose arrays are then in ``arrays``."""
+        self.arrays.clear()
+        return accesses_of(self.main, self.puzzle.ranks, self.puzzle.fabric, seed=seed, timeout=timeout)
 
     def named(self, text: str) -> str:
         """Replaces addresses in symmetric heaps by words of the arrays there."""
