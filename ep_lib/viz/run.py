@@ -405,7 +405,8 @@ def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
     """The names of a rank's kernels, above its lanes, from where the first block begins to the next name."""
     launches: dict[str, list[tuple[float, float]]] = {}
     for span in kernels:
-        launches.setdefault(span.name, []).append((span.begin_ns / 1000, span.end_ns / 1000))
+        name = span.name.partition("<")[0]  # of a template
+        launches.setdefault(name, []).append((span.begin_ns / 1000, span.end_ns / 1000))
     begins = sorted((begin, name) for name, pairs in launches.items() for begin, _ in union(pairs))
     for (begin, name), (end, _) in pairwise([*begins, (axes.get_xlim()[1], "")]):
         _write(axes, begin, end, top - 0.2, name, QUIET, 7, box="white", left=True)
