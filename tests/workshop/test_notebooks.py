@@ -195,7 +195,7 @@ SHOWN = [
     ("08_fp8_and_low_latency", "exercise-check-fp8", "Task 1 is still to do"),
     ("08_fp8_and_low_latency", "exercise-check-packets", "Task 1 is still to do"),
     ("09_moe_layer", "collapse-run", "It is: 3 times or more"),
-    ("09_moe_layer", "balance-run", "It is: more than half"),
+    ("09_moe_layer", "balance-run", "It is: about half"),
     ("09_moe_layer", "spread-run", "It is: agrees to 0.0001"),
     ("09_moe_layer", "spread-run", "the library's ring: not begun"),
     ("09_moe_layer", "mistake-run", "this layer holds 2 of 8 experts"),
