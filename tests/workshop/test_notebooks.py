@@ -165,6 +165,7 @@ SHOWN = [
     ("06_dispatch", "ladder-compare", "It is: a warp per token"),
     ("06_dispatch", "race-check", "next_of_mine[to]++"),
     ("06_dispatch", "early-check", "It is: those of blocks 1 and 2"),
+    ("06_dispatch", "early-check", "another block of the writer's kernel has signalled"),
     ("06_dispatch", "oracle-run", "bit for bit"),
     ("06_dispatch", "mistake-absent", "rank 2"),
     ("06_dispatch", "exercise-slots-check", "Task 1 is still to do"),
