@@ -185,10 +185,27 @@ extern "C" __global__ void dispatch_warp(DispatchArgs args, Signals signals, uin
 constexpr int kDispatchVectors = 7;  // in flight per lane: 7 * 32 * 16 bytes = half of a row of 7168 bytes
 
 // ---- Rung 4: loaded once, and many loads under way ------------------------------------------------------------------
-// A token that goes to several ranks was loaded for each of them. Now it is loaded once and stored to all. And a load
-// takes hundreds of cycles: a lane that asks for one vector and waits for it keeps 16 bytes under way, one that asks for
-// seven keeps 112. This is the kernel that every rung above was on the way to.
-// `topk_weights` may be null: then no weights travel.
+// A warp loads a token once and stores it to all of its rows. A load takes hundreds of cycles: a lane that asks for one
+// vector and waits for it keeps 16 bytes under way, one that asks for seven keeps 112.
+EP_DEVICE void copy_to_all(const RowPtr* row_ptrs, int found, const int4* token, int row_vectors) {
+    for (int first = lane_id(); first < row_vectors; first += kDispatchVectors * kWarpSize) {
+        int4 vectors[kDispatchVectors];
+#pragma unroll
+        for (int u = 0; u < kDispatchVectors; ++u) {
+            const int i = first + u * kWarpSize;
+            if (i < row_vectors) vectors[u] = ld_nc_v4(token + i);
+        }
+        for (int p = 0; p < found; ++p) {
+#pragma unroll
+            for (int u = 0; u < kDispatchVectors; ++u) {
+                const int i = first + u * kWarpSize;
+                if (i < row_vectors) st_na_v4(row_ptrs[p].row + i, vectors[u]);
+            }
+        }
+    }
+}
+
+// This is the kernel that every rung above was on the way to. `topk_weights` may be null: then no weights travel.
 extern "C" __global__ void dispatch(DispatchArgs args, Signals signals, uint32_t* finished_blocks, const int4* x,
                                     const int* topk_idx, const float* topk_weights, const int* send_index,
                                     const int* first_row) {
@@ -200,24 +217,7 @@ extern "C" __global__ void dispatch(DispatchArgs args, Signals signals, uint32_t
     for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
         const int found = find_row_ptrs(row_ptrs, token, send_index, first_row, args.rows, row_vectors);
         for (int p = 0; p < found; ++p) send_routing(args, row_ptrs[p], token, topk_idx, topk_weights);
-
-        const int4* const source = x + static_cast<int64_t>(token) * row_vectors;
-        for (int first = lane_id(); first < row_vectors; first += kDispatchVectors * kWarpSize) {
-            int4 vectors[kDispatchVectors];
-#pragma unroll
-            for (int u = 0; u < kDispatchVectors; ++u) {
-                const int i = first + u * kWarpSize;
-                if (i < row_vectors) vectors[u] = ld_nc_v4(source + i);
-            }
-            for (int p = 0; p < found; ++p) {
-                int4* const row = row_ptrs[p].row;
-#pragma unroll
-                for (int u = 0; u < kDispatchVectors; ++u) {
-                    const int i = first + u * kWarpSize;
-                    if (i < row_vectors) st_na_v4(row + i, vectors[u]);
-                }
-            }
-        }
+        copy_to_all(row_ptrs, found, x + static_cast<int64_t>(token) * row_vectors, row_vectors);
     }
     finish_dispatch(signals, finished_blocks);
 }

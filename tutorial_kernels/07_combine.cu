@@ -39,9 +39,8 @@ extern "C" __global__ void experts(Experts experts, int4* y) {
 }
 
 // ---- Rung 0: add on arrival -----------------------------------------------------------------------------------------
-// The rank that has the row adds it into the owner's sum, number by number, as an atomic. Simple: nobody waits for
-// anybody, and no room for rows is needed. But 4 bytes per atomic are a poor load for a link.
-// Rows are added in the order in which they come.
+// The rank that has the row adds it into the owner's sum, number by number, as an atomic: in the order in which rows
+// come. No rank waits, and no room for rows is needed. But 4 bytes per atomic are a poor load for a link.
 //   sums          symmetric [max_tokens, hidden], 0 at the start: the owner's
 //   recv_source   [num_rows]          whose token a row is
 //   recv_weights  [num_rows, top_k]   its weights here: 0 for experts that are elsewhere

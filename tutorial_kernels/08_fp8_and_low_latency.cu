@@ -100,16 +100,15 @@ extern "C" __global__ void send_fp8(int4* slots, int slot_vectors, uint64_t* fla
 extern "C" __global__ void ping_pong_flag(uint64_t* inbox, uint64_t* flag, const uint64_t* source, uint64_t* out,
                                           int words, int rounds, int peer) {
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
-    for (int round = 0; round < rounds; ++round) {
-        for (int half = 0; half < 2; ++half) {
-            if (half == ep::rank() % 2) {
-                copy_words(ep::peer_ptr(inbox, peer), source + round * words, words);
-                __syncwarp();
-                if (ep::lane_id() == 0) ep::st_release_sys_u64(ep::peer_ptr(flag, peer), round + 1);
-            } else {
-                if (!ep::wait_until_ge_warp(flag, round + 1, {ep::kPhaseSignal, peer, round})) return;
-                copy_words(out + round * words, inbox, words);
-            }
+    for (int turn = 0; turn < 2 * rounds; ++turn) {
+        const int round = turn / 2;
+        if (turn % 2 == ep::rank() % 2) {
+            copy_words(ep::peer_ptr(inbox, peer), source + round * words, words);
+            __syncwarp();
+            if (ep::lane_id() == 0) ep::st_release_sys_u64(ep::peer_ptr(flag, peer), round + 1);
+        } else {
+            if (!ep::wait_until_ge_warp(flag, round + 1, {ep::kPhaseSignal, peer, round})) return;
+            copy_words(out + round * words, inbox, words);
         }
         __syncwarp();
     }
@@ -121,14 +120,14 @@ extern "C" __global__ void ping_pong_flag(uint64_t* inbox, uint64_t* flag, const
 extern "C" __global__ void ping_pong_packets(ep::TaggedWord* inbox, const uint64_t* source, uint64_t* out, int words,
                                              int rounds, int peer) {
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
-    for (int round = 0; round < rounds; ++round) {
-        const ep::WaitInfo info = {ep::kPhaseSignal, peer, round};
-        for (int half = 0; half < 2; ++half) {
-            if (half == ep::rank() % 2) {
-                ep::send_packets_warp(inbox, source + round * words, words, round + 1, peer);
-            } else if (!ep::wait_packets_warp(inbox, out + round * words, words, round + 1, info)) {
-                return;
-            }
+    for (int turn = 0; turn < 2 * rounds; ++turn) {  // there and back
+        const int round = turn / 2;
+        const uint64_t tag = round + 1;
+        if (turn % 2 == ep::rank() % 2) {
+            ep::send_packets_warp(inbox, source + round * words, words, tag, peer);
+        } else {
+            const ep::WaitInfo info = {ep::kPhaseSignal, peer, round};
+            if (!ep::wait_packets_warp(inbox, out + round * words, words, tag, info)) return;
         }
     }
 }
@@ -234,9 +233,24 @@ EP_DEVICE bool wait_weights(const Batch& batch, const ep::TaggedWord* packets, i
     return __all_sync(ep::kFullWarp, ok);
 }
 
+// A warp adds up what this rank's experts made of one token, in the order of its choices; lane k has the weight of choice k.
+EP_DEVICE void sum_here(const Batch& batch, const float* y, int owner, int token, uint64_t ids, float of_lane,
+                        float* sum) {
+    for (int i = ep::lane_id(); i < batch.hidden; i += ep::kWarpSize) {  // a multiple of 128: all lanes take part
+        float total = 0.0f;
+        for (int k = 0; k < batch.top_k; ++k) {
+            const float weight = __shfl_sync(ep::kFullWarp, of_lane, k);
+            const int expert = own_expert(batch, ids, k);
+            if (expert < 0) continue;
+            total += weight * y[place_of(batch, expert, owner, token) * int64_t(batch.hidden) + i];
+        }
+        sum[i] = total;
+    }
+}
+
 EP_DEVICE bool send_sums(const Batch& batch, const float* y, const ep::TaggedWord* packets, float* sums,
                          uint64_t* flags) {
-    const int64_t lane = ep::lane_id(), me = ep::rank(), hidden = batch.hidden;
+    const int me = ep::rank();
     for (int i = 0; i < ep::num_ranks() * batch.tokens; ++i) {  // tokens of all ranks that were here
         const int owner = i / batch.tokens, token = i % batch.tokens;
         uint64_t ids;
@@ -244,36 +258,35 @@ EP_DEVICE bool send_sums(const Batch& batch, const float* y, const ep::TaggedWor
         if (!wait_ids(batch, owner, token, &ids)) return false;
         if (!goes_to(batch, ids, me)) continue;
         if (!wait_weights(batch, packets, owner, token, ids, &of_lane)) return false;
-        float* const sum = ep::peer_ptr(sums + (me * batch.tokens + token) * hidden, owner);
-        for (int64_t h = lane; h < hidden; h += ep::kWarpSize) {  // a multiple of 128: all lanes take part
-            float total = 0.0f;
-            for (int k = 0; k < batch.top_k; ++k) {
-                const float weight = __shfl_sync(ep::kFullWarp, of_lane, k);
-                const int expert = own_expert(batch, ids, k);
-                if (expert >= 0) total += weight * y[place_of(batch, expert, owner, token) * hidden + h];
-            }
-            sum[h] = total;
-        }
+        float* const sum = sums + (me * batch.tokens + token) * int64_t(batch.hidden);
+        sum_here(batch, y, owner, token, ids, of_lane, ep::peer_ptr(sum, owner));
         __syncwarp();
-        if (lane == 0) ep::st_release_sys_u64(ep::peer_ptr(flags + me * batch.tokens + token, owner), 1);
+        if (ep::lane_id() == 0) {
+            ep::st_release_sys_u64(ep::peer_ptr(flags + me * batch.tokens + token, owner), 1);
+        }
     }
     return true;
 }
 
-// What comes back of this rank's own tokens.
+// A warp adds what comes back of one of this rank's tokens, in the order of ranks: the same bits on every run.
+EP_DEVICE bool add_parts(const Batch& batch, int token, uint64_t ids, const float* sums, const uint64_t* flags,
+                         float* result) {
+    for (int from = 0; from < ep::num_ranks(); ++from) {
+        if (!goes_to(batch, ids, from)) continue;
+        const int at = from * batch.tokens + token;
+        if (!ep::wait_until_ge_warp(flags + at, 1, {ep::kPhaseCombine, from, token})) return false;
+        const float* const sum = sums + at * int64_t(batch.hidden);
+        for (int i = ep::lane_id(); i < batch.hidden; i += ep::kWarpSize) result[i] += sum[i];
+    }
+    return true;
+}
+
 EP_DEVICE void add_sums(const Batch& batch, const float* sums, const uint64_t* flags, const int* topk_idx,
                         float* result) {
-    const int lane = ep::lane_id(), hidden = batch.hidden;
     for (int token = 0; token < batch.tokens; ++token) {
-        const uint64_t ids = pack_ids(batch, topk_idx, token);
-        for (int i = lane; i < hidden; i += ep::kWarpSize) result[token * hidden + i] = 0.0f;
-        for (int from = 0; from < ep::num_ranks(); ++from) {  // in the order of ranks: the same bits on every run
-            if (!goes_to(batch, ids, from)) continue;
-            const int at = from * batch.tokens + token;
-            if (!ep::wait_until_ge_warp(flags + at, 1, {ep::kPhaseCombine, from, token})) return;
-            const float* const sum = sums + static_cast<int64_t>(at) * hidden;
-            for (int i = lane; i < hidden; i += ep::kWarpSize) result[token * hidden + i] += sum[i];
-        }
+        float* const row = result + token * batch.hidden;
+        for (int i = ep::lane_id(); i < batch.hidden; i += ep::kWarpSize) row[i] = 0.0f;
+        if (!add_parts(batch, token, pack_ids(batch, topk_idx, token), sums, flags, row)) return;
     }
 }
 

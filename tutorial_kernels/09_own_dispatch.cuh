@@ -86,7 +86,8 @@ EP_DEVICE bool receive_warp(const Dispatch& my, int source, int token, uint64_t*
     return true;
 }
 
-// The whole grid; all of its blocks run at once, and may have two or three dimensions. x [num_tokens, row_vectors], topk_idx [num_tokens, top_k].
+// The whole grid; all of its blocks run at once, and may have two or three dimensions. x [num_tokens, row_vectors],
+// topk_idx [num_tokens, top_k].
 EP_DEVICE void dispatch(const Dispatch& my, const int4* x, const int* topk_idx) {
     const int first_warp = blockIdx.x * warps_in_block() + warp_id(), all_warps = gridDim.x * warps_in_block();
     const auto choices_of = [&](int token) { return topk_idx + static_cast<int64_t>(token) * my.top_k; };

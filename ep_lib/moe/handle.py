@@ -159,6 +159,6 @@ def require_owner(handle: Any, owner: object) -> None:
     """Raises HandleError unless the Buffer with token ``owner`` made the handle."""
     if handle._owner is not owner:
         raise HandleError(
-            "this handle belongs to another Buffer (or to another rank's), or to a dispatch before mask_ranks or "
-            "connect_ranks; use the one of this Buffer's last dispatch"
+            "this handle belongs to another Buffer, and its rows to other tokens: use one that this Buffer's dispatch "
+            "returned (since its last mask_ranks or connect_ranks, if there was one)"
         )

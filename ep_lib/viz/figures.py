@@ -345,8 +345,8 @@ def transports_compared(rows: Sequence[Mapping[str, Any]], *, title: str | None 
         bandwidth.text(smallest, ceiling * 1.02, words, fontsize=8, color=QUIET, va="bottom")
     latency.set_yscale("log")
     latency.yaxis.set_major_formatter("{x:g}")
-    _size_axis(latency, "one way, signal included", "µs")
-    _size_axis(bandwidth, "one way", "GB/s")
+    _size_axis(latency, "time, one way", "µs")
+    _size_axis(bandwidth, "bandwidth, one way", "GB/s")
     bandwidth.set_ylim(0, None)
     headline(picture, title)
     legend_below(picture, latency.get_legend_handles_labels()[0])
@@ -369,7 +369,7 @@ def _size_axis(axes: Axes, title: str, unit: str) -> None:
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
     powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-    ticks = [power for power in powers if power % 5 == 0 or power == 3]
+    ticks = [power for power in powers if power % 6 == 3]
     axes.set_xticks([2.0**power for power in ticks], [_power_of_two(2**power) for power in ticks])
     axes.minorticks_off()
     axes.set_xlabel("bytes", color=QUIET)

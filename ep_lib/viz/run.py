@@ -393,7 +393,7 @@ def _write(
     """Writes ``text`` into a bar if it fits; returns whether it does. ``box``: the colour of a patch below it."""
     first, last = axes.get_xlim()
     begin, end = max(begin, first), min(end, last)
-    if text and (end - begin) / (last - first) * _LANE_INCHES * _LETTERS_AN_INCH * 8 / size >= len(text) + 1:
+    if text and (end - begin) / (last - first) * _LANE_INCHES * _LETTERS_AN_INCH * 8 / size >= len(text) + (not left):
         patch = {"facecolor": box, "edgecolor": "none", "pad": 0.6} if box else None
         at, align = (begin, "left") if left else ((begin + end) / 2, "center")
         axes.text(at, y, text, ha=align, va="center", fontsize=size, color=color, zorder=5, bbox=patch)
@@ -402,13 +402,14 @@ def _write(
 
 
 def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
-    """The names of a rank's kernels, above its lanes, where the first block begins."""
+    """The names of a rank's kernels, above its lanes, from where the first block begins to the next name."""
     launches: dict[str, list[tuple[float, float]]] = {}
     for span in kernels:
-        launches.setdefault(span.name, []).append((span.begin_ns / 1000, span.end_ns / 1000))
-    for name, pairs in launches.items():
-        for begin, end in union(pairs):
-            _write(axes, begin, end, top - 0.2, name, QUIET, 7, box="white", left=True)
+        name = span.name.partition("<")[0]  # of a template
+        launches.setdefault(name, []).append((span.begin_ns / 1000, span.end_ns / 1000))
+    begins = sorted((begin, name) for name, pairs in launches.items() for begin, _ in union(pairs))
+    for (begin, name), (end, _) in pairwise([*begins, (axes.get_xlim()[1], "")]):
+        _write(axes, begin, end, top - 0.2, name, QUIET, 7, box="white", left=True)
 
 
 # ---- one lane per block ----------------------------------------------------------------------------------------------

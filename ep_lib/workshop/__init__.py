@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -102,7 +103,7 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     with notebook.said_meanwhile() as say:
         say("compiling: your files, and the first time what all need")
         result = grader.grade(exercise, mine, public=True, progress=say)
-    print(grader.as_text(result), end="")
+    print(_wrapped(grader.as_text(result)))
     _keep(result)
     return result
 
@@ -115,9 +116,18 @@ def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
     from ep_lib.workshop import grader
 
     result = grader.grade(exercise, mine, progress=lambda text: print(text, flush=True))
-    print(grader.as_text(result), end="")
+    print(_wrapped(grader.as_text(result)))
     _keep(result)
     return result
+
+
+def _wrapped(text: str) -> str:
+    """Long lines go on below their own beginning: a notebook would go on at its edge."""
+    indents = [(line, " " * (len(line) - len(line.lstrip()))) for line in text.splitlines()]
+    return "\n".join(
+        textwrap.fill(line, 110, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        for line, indent in indents
+    )
 
 
 def _keep(result: Grade) -> None:

@@ -196,7 +196,7 @@ def _once_each(lines: Iterable[str]) -> list[str]:
 def complaint_text(complaint: Complaint, given: Sequence[str] = ()) -> str:
     """The checker's message, both places, and the missing synchronisation, in about four lines."""
     lines = [f"{complaint.kind}: {complaint.message}"]
-    lines += [_side_text(side, given) for side in dict.fromkeys(complaint.sides)]
+    lines += dict.fromkeys(_side_text(side, given) for side in complaint.sides)
     if complaint.remedy:
         lines.append(f"{_LABEL.format('remedy')}{_without_test_lines(complaint.remedy)}")
     if complaint.detail:

@@ -80,7 +80,7 @@ class Program:
         run = f"{RANKS * TOKENS} tokens went to their experts on {RANKS} ranks and came back"
         lines = [f"{run}: {'every bit is right' if self.right else f'wrong. {self.right.why}'}"]
         lines += [f"yours as well, and not on this path: {', '.join(self.aside)}"] if self.aside else []
-        return [*lines, f"On two GPUs a language model runs on these pieces: {ON_GPUS}"]
+        return [*lines, f"A language model runs on them: ep-lib demo --mine (on two GPUs: {ON_GPUS})"]
 
     def __repr__(self) -> str:
         lines = [self.head]

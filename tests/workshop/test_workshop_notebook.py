@@ -59,7 +59,7 @@ def test_source_as_html_has_every_line_once_and_keeps_the_text() -> None:
 
 
 def test_a_long_listing_shows_what_is_marked_and_the_rest_unfolds() -> None:
-    shown = show_source("ep_lib/moe/common/layout.cuh", "get_dispatch_layout", mark="votes_below")
+    shown = show_source("ep_lib/moe/common/layout.cuh", "get_dispatch_layout", mark="place_in_block")
     ((first, whole),) = shown.blocks
     excerpt = {n: line for begin, lines in shown.excerpt for n, line in enumerate(lines, begin)}
     assert len(whole) > len(excerpt) == LONGEST and shown.marked <= excerpt.keys()

@@ -577,6 +577,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void report_as(Finding& finding, const Side& first, const Side& second);
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
     bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;
+    bool knows_of_other_block(const ThreadCheck& t, const Past& past) const;
     const ThreadCheck* sibling_ahead(const ThreadCheck& t, const ThreadCheck* other) const;
     uint32_t signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but,
                        uint32_t* wait = nullptr) const;

@@ -40,6 +40,19 @@ bool Checker::knows_of_block(const ThreadCheck& t, const ThreadCheck& other) con
     return false;
 }
 
+// Whether `t` has heard of another block of the launch that `past` is of.
+bool Checker::knows_of_other_block(const ThreadCheck& t, const Past& past) const {
+    for (const Ids& ids : ids_) {
+        if (ids.nic || ids.host || ids.rank != past.rank) continue;
+        for (const Past& there : ids.past) {
+            if (there.launch != past.launch || there.block == past.block) continue;
+            for (uint32_t id = ids.first; id < ids.first + ids.count; id++)
+                if (happens_before(id, there.since, t.clock)) return true;
+        }
+    }
+    return false;
+}
+
 // A thread of `other`'s block about which `t` knows more than `other` does: it has signalled without a barrier between
 // the two. Preferably one of the same warp.
 const ThreadCheck* Checker::sibling_ahead(const ThreadCheck& t, const ThreadCheck* other) const {
@@ -343,6 +356,8 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.remedy = kWait;
         v.certainty = again ? 20 : 22;
         v.how = "wait";
+        if (crosses && knows_of_other_block(t, past))
+            v.detail = "another block of the writer's kernel has signalled, which speaks for that block's work only";
     } else if (crosses || own_signal) {
         v.kind = again ? kReused : "race";
         v.remedy = again ? kCredit : kDataFirst;

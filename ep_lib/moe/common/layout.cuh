@@ -19,6 +19,17 @@ struct LayoutArgs {
     int experts_per_rank;
 };
 
+// A token's place: how many tokens before it go there too, `*before` of them in earlier rounds; -1 if it does not go there.
+// An exclusive prefix sum, within a warp by a vote, across warps by their totals. All threads of a block call.
+EP_DEVICE int place_in_block(bool goes, int* warp_totals, int* before) {
+    int of_warp, of_block;
+    const int lanes_below = votes_below(goes, &of_warp);
+    const int warps_below = sum_of_lower_warps(of_warp, warp_totals, &of_block);
+    const int place = *before + warps_below + lanes_below;
+    *before += of_block;
+    return goes ? place : -1;
+}
+
 // A block computes the layout for one destination rank, then takes the next; any grid, any whole number of warps.
 // Dynamic shared memory: one int per warp (kMaxWarps of them), and one for each expert of a rank.
 //   topk_idx       [num_tokens, top_k]   global expert ids or -1
@@ -50,14 +61,8 @@ EP_DEVICE void get_dispatch_layout(const LayoutArgs& args, const int* topk_idx, 
                     atomicAdd(&choices[local], 1);
                 }
             }
-            // Exclusive prefix sum over the block: within a warp by a vote, across warps by their totals.
-            int of_warp, of_block;
-            const int below = votes_below(goes, &of_warp);
-            const int position = before + sum_of_lower_warps(of_warp, warp_totals, &of_block) + below;
-            before += of_block;
-            if (token < args.num_tokens) {
-                send_index[static_cast<int64_t>(token) * destinations + destination] = goes ? position : -1;
-            }
+            const int place = place_in_block(goes, warp_totals, &before);
+            if (token < args.num_tokens) send_index[static_cast<int64_t>(token) * destinations + destination] = place;
         }
         if (thread == 0) rank_counts[destination] = before;
         for (int e = thread; e < args.experts_per_rank; e += num_threads) expert_counts[first_expert + e] = choices[e];

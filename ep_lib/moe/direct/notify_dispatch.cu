@@ -68,8 +68,8 @@ EP_DEVICE bool count_choices(const NotifyDispatchArgs& args, const Index* topk_i
     return any;
 }
 
-// One destination, by a block; `left_out`: nothing goes there. `choices` [experts_per_rank] and `warp_totals` are shared memory; the rest as in
-// `get_dispatch_layout`.
+// One destination, by a block; `left_out`: nothing goes there. `choices` [experts_per_rank] and `warp_totals` are shared
+// memory; the rest as in `get_dispatch_layout`.
 template <typename Index>
 EP_DEVICE void lay_out_destination(int destination, bool left_out, const NotifyDispatchArgs& args,
                                    const Index* topk_idx, int* send_index, int* rank_counts, int* expert_counts,

@@ -18,6 +18,8 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     ),
     "early": (
         "The barrier is one of block 0's threads only. The other blocks' rows are not before its signal, and a "
-        "rank that reads after the signal may read too early."
+        "rank that reads after the signal may read too early.\n"
+        "The checker names the reader, who waits for nothing of these blocks. The cure is the writer's: in "
+        "finish_dispatch the last block of all signals, for all."
     ),
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 ANSWERS: dict[str, str | tuple[str, str]] = {
     "collapse": (
         "Two experts are a little better at the start, are chosen for it, learn, and get better still. After 160 steps "
-        "nearly all choices are theirs, and nothing in this loss asks for another one."
+        "four of five choices are theirs, and nothing in this loss asks for another one."
     ),
     "full": (
-        "Nearly all choices want the same two experts, and these have room for 2 x 1.25 / 8 = 31 %. The others are "
-        "nearly idle. A balanced router loses some as well: no text is even."
+        "Two experts have four of five choices between them, and room for 2 x 1.25 / 8 = 31 %, while others are idle. "
+        "A balanced router loses some as well: no text is even."
     ),
     "same": (
         "Rows are copied, not changed, and combine adds in a fixed order, whatever the timing. Only the matrix "

@@ -45,8 +45,7 @@ EP_DEVICE void end(const Job& job, const Board& board, const uint64_t* words, ui
     for (int i = 0; i < board.count; ++i) {
         ep::st_relaxed_sys_u64(ep::peer_ptr(board.words, board.home) + i, words[i]);  // role: the writer of the words
     }
-    // role: the writer of the number
-    ep::st_release_sys_u64(ep::peer_ptr(board.edition, board.home), number + 1 + job.ahead);
+    ep::st_release_sys_u64(ep::peer_ptr(board.edition, board.home), number + 1 + job.ahead);  // role: the writer
 }
 
 EP_DEVICE bool read(const Job& job, const Board& board, uint64_t* out, uint64_t* number) {

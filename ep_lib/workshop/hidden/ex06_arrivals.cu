@@ -46,8 +46,8 @@ EP_DEVICE bool wait_for_everybody(const Job& job, const Signals& signals) {
     }
     for (int peer = ep::thread_in_block(); peer < ep::num_ranks(); peer += ep::threads_in_block()) {
         if (signals.leave_out(peer)) continue;
-        // role: the receiver, which waits for your signal
-        while (ep::ld_acquire_sys_u64(signals.flags + job.kind * ep::num_ranks() + peer) < signals.epoch) {
+        const uint64_t* const flag = signals.flags + job.kind * ep::num_ranks() + peer;
+        while (ep::ld_acquire_sys_u64(flag) < signals.epoch) {  // role: the receiver, which waits for your signal
         }
     }
     __syncthreads();
@@ -92,8 +92,8 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
     for (int64_t i = first; i < ranks * words; i += step) {
         const int to = static_cast<int>(i / words);
         if (signals.leave_out(to)) continue;
-        // role: a thread of another block, which writes a row that your signal speaks for
-        ep::peer_ptr(area + me * words, to)[i % words] = source[(epoch - 1) * words + i % words];
+        uint64_t* const theirs = ep::peer_ptr(area + me * words, to);
+        theirs[i % words] = source[(epoch - 1) * words + i % words];  // role: the sender of a row, in another block
     }
     const bool ok = (job.failing >> blockIdx.x % 64 & 1) == 0 || thread != job.fails;
     const LastBlock last = which_is_last(job, finished, ok);
@@ -107,8 +107,8 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
         if (blockIdx.x != 0 || !(job.learners & kWait) || job.absent >= 0) return;
         if (!wait_for_everybody(job, signals)) atomicAdd(notes + 3, kGaveUp);
         for (int64_t i = thread; i < words; i += ep::threads_in_block()) {
-            // role: the receiver, which reads its own rank's rows after the signals
-            if (area[me * words + i] != source[(epoch - 1) * words + i]) atomicAdd(notes + 4, 1);
+            const auto row = area[me * words + i];  // role: the receiver, which reads its own rank's rows
+            if (row != source[(epoch - 1) * words + i]) atomicAdd(notes + 4, 1);
         }
         return;
     }
@@ -129,13 +129,12 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
     // No barrier here: that each thread may read what any rank wrote is up to the learner's function.
     for (int r = thread; r < ranks; r += ep::threads_in_block()) {
         if (signals.leave_out(r)) continue;
-        // role: the receiver, which reads the tag after the signal
-        if (signals.tags[job.kind * ranks + r] != first_tag + r) atomicAdd(notes + 3, 1);
+        const uint64_t tag = signals.tags[job.kind * ranks + r];  // role: the receiver, which reads the tag
+        if (tag != first_tag + r) atomicAdd(notes + 3, 1);
     }
     for (int64_t i = thread; i < ranks * words; i += ep::threads_in_block()) {
         const int64_t other = (i + words) % (ranks * words);  // what another thread waited for
         if (signals.leave_out(static_cast<int>(other / words))) continue;
-        // role: the receiver, which reads the rows after the signals
-        out[(epoch - 1) * ranks * words + other] = area[other];
+        out[(epoch - 1) * ranks * words + other] = area[other];  // role: the receiver, which reads the rows
     }
 }

@@ -44,7 +44,8 @@ def _calls_case(given: Array, answers: Array, totals: Array, name: str, called_b
             wrong = np.argwhere(got != want)
             if wrong.size:
                 call, thread = map(int, wrong[0])
-                return f"in call {call} of {name}, thread {thread} of {threads} {what} {int(got[call, thread])}"
+                said, right = int(got[call, thread]), int(want[call, thread])
+                return f"in call {call} of {name}, thread {thread} of {threads} {what} {said}; {right} is right"
         return None
 
     return Case(_scenario(called_by, _Job(threads, calls), given, 2 * calls * threads), judge)

@@ -39,8 +39,8 @@ EP_DEVICE bool wait(const Job& job, uint64_t* arrived, int group, int from, uint
     if (job.learners & kWait) {
         return piece_wait_for_group(arrived, static_cast<int>(job.max_groups), group, from, epoch);
     }
-    // role: the receiver, which waits for your signal
-    while (ep::ld_acquire_sys_u64(arrived + from * job.max_groups + group) < epoch) {
+    const uint64_t* const flag = arrived + from * job.max_groups + group;
+    while (ep::ld_acquire_sys_u64(flag) < epoch) {  // role: the receiver, which waits for your signal
     }
     return true;
 }
@@ -81,8 +81,9 @@ EP_DEVICE void play(int task, const Job& job, const Memory& my, int epoch) {
             if (blockIdx.x == 0) {
                 let_others_run(job.delay);
                 uint64_t* const theirs = ep::peer_ptr(area + me * all, peer);
-                // role: the sender, which writes the rows that your signal speaks for
-                for (int64_t i = begin; i < end; ++i) theirs[i] = my.source[(epoch - 1) * all + i];
+                for (int64_t i = begin; i < end; ++i) {
+                    theirs[i] = my.source[(epoch - 1) * all + i];  // role: the sender, which writes the rows
+                }
                 tell(job, my.arrived, group, peer, epoch);
             } else {
                 if (!wait(job, my.arrived, group, peer, epoch)) {
@@ -90,9 +91,10 @@ EP_DEVICE void play(int task, const Job& job, const Memory& my, int epoch) {
                     my.noted[1] = blames({ep::kPhaseCombine, peer, group});
                     return forget_fault();
                 }
-                // role: the receiver, which reads the rows after the signal
-                for (int64_t i = begin; i < end; ++i)
-                    my.out[((epoch - 1) * ranks + peer) * all + i] = area[peer * all + i];
+                uint64_t* const out = my.out + ((epoch - 1) * ranks + peer) * all;
+                for (int64_t i = begin; i < end; ++i) {
+                    out[i] = area[peer * all + i];  // role: the receiver, which reads the rows
+                }
             }
         }
     }

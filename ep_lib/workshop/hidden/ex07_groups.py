@@ -30,11 +30,13 @@ def _groups_case(rng: Rng, rows: int, group_rows: int) -> Case:
         groups, none, many = out["noted"][0][[0, -2, -1]].tolist()
         completes = out["noted"][0][1:-2] != 0
         if none != 0:
-            return f"no rows in groups of {group_rows} are {none} groups"
+            return f"no rows in groups of {group_rows} are {none} groups; 0 is right"
         if many != _MANY_GROUPS:
-            return f"{_MANY_GROUPS * group_rows} rows in groups of {group_rows} are {many} groups"
-        if groups != -(-rows // group_rows):
-            return f"{rows} rows in groups of {group_rows} are {groups} groups"
+            return (
+                f"{_MANY_GROUPS * group_rows} rows in groups of {group_rows} are {many} groups; {_MANY_GROUPS} is right"
+            )
+        if groups != (right := -(-rows // group_rows)):
+            return f"{rows} rows in groups of {group_rows} are {groups} groups; {right} is right"
         wrong = np.flatnonzero(completes != ends)
         if not wrong.size:
             return None
@@ -147,7 +149,7 @@ _FAIR = "Counted from this rank on, each other rank once per group, and all rank
 _TELL = "Entry [rank()][group] of the owner's copy, stored with release at system scope."
 _LOOK = "Entry [from][group] of this rank's own copy, with acquire, until it is at least the epoch."
 
-_SIZES = several(_groups_case, (1, 1), (5, 1), (6, 3), (7, 3), (8, 3), (4, 16), (64, 16), (66_000, 700))
+_SIZES = several(_groups_case, (7, 3), (6, 3), (1, 1), (5, 1), (8, 3), (4, 16), (64, 16), (66_000, 700))
 _ORDERS = several(_order_case, (2, 4), (3, 3), (4, 5), (8, 3), (2, 300), (36, 3))
 
 BEHAVIOURS = (

@@ -102,7 +102,10 @@ def _weights_case(rng: Rng, ranks: int, per_rank: int, top_k: int, count: int = 
             return None
         rank, token = map(int, wrong[0])
         got = float(out["told"][0].view(np.float32).reshape(ranks, count)[rank, token])
-        return f"with experts {idx[token].tolist()}, {per_rank} on each rank, the weight on rank {rank} is {got:.9g}"
+        return (
+            f"with experts {idx[token].tolist()}, {per_rank} on each rank, the weight on rank {rank} is {got:.9g}; "
+            f"{float(want[rank, token]):.9g} is right"
+        )
 
     job = _Job(count, top_k=top_k, experts_per_rank=per_rank, ranks=ranks, first=first)
     given = np.concatenate([np.zeros((first, top_k), np.int32), idx])
@@ -140,12 +143,18 @@ def _bits_case(task: int, job: Job, given: Array, want: Array, what: str) -> Cas
         wrong = np.argwhere(~same)
         if not wrong.size:
             return None
-        first = np.atleast_1d(given[wrong[0][0]]).tolist()
-        told = got.view(np.uint32)[tuple(wrong[0])]
-        answer = f"{int(told):#010x}" if task == 3 else f"{float(got[tuple(wrong[0])]):.9g}"
-        return f"{len(wrong)} of {want.size} answers are wrong; the first is {what.format(*first)}: {answer}"
+        numbers = given.reshape(len(given), -1)[wrong[:, 0]]
+        finite = np.isfinite(numbers).all(axis=1) & np.isfinite(want[tuple(wrong.T)])
+        first = tuple(wrong[np.argmax(finite)])  # an ordinary one, if any is wrong
+        answer, right = (_shown(each[first], task) for each in (got, want))
+        case = what.format(*np.atleast_1d(given[first[0]]).tolist())
+        return f"{len(wrong)} of {want.size} answers are wrong; the first is {case}: {answer}; {right} is right"
 
     return Case(_scenario(job, given, np.zeros(1, np.float32), want.size), judge)
+
+
+def _shown(number: np.float32, task: int) -> str:
+    return f"{int(number.view(np.uint32)):#010x}" if task == 3 else f"{float(number):.9g}"
 
 
 def _same_halves(got: Array, want: Array) -> Array:

@@ -87,13 +87,13 @@ def _halfway(rng: Rng, groups: int) -> Floats:
 
 
 _KINDS = {
-    "ordinary numbers": _plain,
+    "ordinary numbers": _plain,  # the public checks have the first three
+    "infinities and NaN": _broken,
+    "numbers half-way between two of E4M3": _halfway,
     "outliers": _outliers,
     "zeros of both signs": _zeros,
     "tiny numbers": _tiny,
     "huge numbers": _huge,
-    "infinities and NaN": _broken,
-    "numbers half-way between two of E4M3": _halfway,
 }
 _OF_FLOAT32 = {**_KINDS, "numbers as large as kFp8LargestFloat": _largest}
 
@@ -142,7 +142,8 @@ def _pair_case(rng: Rng, kind: str) -> Case:
         if np.any(got >> 16):
             return f"the two bytes of {kind} have something above them: {int(got[at]):#x}"
         numbers = ", ".join(f"{value:g}" for value in pairs[at])
-        return f"{wrong.size} of {len(want)} pairs of {kind} are wrong; the first is ({numbers}) over {scales[at]:g}"
+        first = f"({numbers}) over {scales[at]:g}: {got[at]:#06x}; {want[at]:#06x} is right"
+        return f"{wrong.size} of {len(want)} pairs of {kind} are wrong; the first is {first}"
 
     return Case(_scenario(x, rows=len(x), lanes=len(x), called_by="thread", scales=len(x)), judge)
 
@@ -166,7 +167,8 @@ def _floats_judge(want: Floats, of: str) -> Judge:
         if not wrong.size:
             return None
         at = int(wrong[0])
-        return f"{wrong.size} of {want.size} results {of} are wrong, the first in lane {at % _LANES}: {got[at]:g}"
+        first = f"in lane {at % _LANES}: {got[at]:g}; {want[at]:g} is right"
+        return f"{wrong.size} of {want.size} results {of} are wrong, the first {first}"
 
     return judge
 
@@ -177,14 +179,16 @@ def _numbers_wrong(got: Array, x: Array, want: Array, kind: str) -> str | None:
         return None
     at = int(wrong[0])
     what = f"element {at} of its row (it is {float(x.ravel()[at]):g})" if len(x) == 1 else f"element {at % x.shape[1]}"
-    return f"{wrong.size} of {got.size} elements of {kind} are wrong, the first is {what}"
+    found, right = (each.ravel()[at : at + 1].view(reference.FP8).astype(np.float32)[0] for each in (got, want))
+    first = f"{what}: {found:g} times its scale; {right:g} is right"
+    return f"{wrong.size} of {got.size} elements of {kind} are wrong, the first is {first}"
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
 def _rows_case(rng: Rng, kind: str, hidden: int, rows: int, blocks: int, warps: int) -> Case:
     x = _KINDS[kind](rng, rows * hidden // _GROUP).astype(_BF16).reshape(rows, hidden)
     want, want_scales = reference.quantize_fp8(x)
-    shape = f"{rows} rows of {hidden}, {warps} warps in each of {blocks} blocks"
+    shape = f"{rows} rows of {hidden}, blocks: {blocks}, warps in each: {warps}"
 
     def judge(out: Outputs) -> str | None:
         mine = out["scales"][0].view(np.uint32)

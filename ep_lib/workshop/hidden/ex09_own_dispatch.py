@@ -113,9 +113,9 @@ def _masks(rng: Rng, job: Job, shape: _Shape) -> Case:
     def judge(out: Outputs) -> str | None:
         for (me, chosen), token in itertools.product(enumerate(routes), range(job.max_tokens)):
             for rank, got in enumerate(out["masks"][me][token].tolist()):
-                if got != _bits(chosen[0, token], rank, job):
+                if got != (right := _bits(chosen[0, token], rank, job)):
                     which = ", ".join(map(str, chosen[0, token]))
-                    return f"of the choices {which}, the bits for rank {rank} are wrong"
+                    return f"of the choices {which}, the bits for rank {rank} are wrong: {got:#b}; {right:#b} is right"
         return None
 
     tokens = [job.max_tokens] * shape.ranks

@@ -16,11 +16,11 @@ from ep_lib.moe.routing import Router, Routing
 from ep_lib.runtime.rank import Rank
 from ep_lib.workshop.lessons import moe_model as lm
 from ep_lib.workshop.lessons import of_the_tutorial
-from ep_lib.workshop.lessons.moe_own import CountedRouter, pieces_of_a_model, router_of, run_ways
+from ep_lib.workshop.lessons.moe_own import CountedRouter, pieces_of_a_model, router_of, run_ways, ways_in_words
 from ep_lib.workshop.lessons.moe_spread import Came, LowLatencyWay
 from ep_lib.workshop.notebook import find
 
-__all__ = ["CountedRouter", "pieces_of_a_model", "router_of", "run_ways"]
+__all__ = ["CountedRouter", "pieces_of_a_model", "router_of", "run_ways", "ways_in_words"]
 
 KERNELS = "tutorial_kernels/09_own_dispatch.cu"
 CONFIG = lm.ModelConfig(hidden=32, ffn=64, layers=1, heads=2, num_experts=8, top_k=2, context=48)

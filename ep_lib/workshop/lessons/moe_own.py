@@ -80,6 +80,14 @@ def run_ways(
     return runs, problems
 
 
+def ways_in_words(runs: Sequence[SpreadRun], pieces: Sequence[Piece]) -> list[str]:
+    """Lines: the loss of each run with what the learner's pieces carried, and the pieces that are the library's."""
+    indented = "\n" + 14 * " "
+    losses = [f"{run.way:12} loss {run.loss:.6f}, should be {run.loss_local:.6f}" for run in runs]
+    told = [indented.join([loss, *(line for line, _ in run.carried)]) for loss, run in zip(losses, runs, strict=True)]
+    return told + [f"the library's {each.words.piece}: {each.stands_in}" for each in pieces if not each.is_mine]
+
+
 @dataclass(frozen=True)
 class _Way:
     """One of WAYS, to run with different sets of pieces."""

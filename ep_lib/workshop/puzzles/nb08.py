@@ -53,7 +53,7 @@ def _rounds(bench: Bench) -> None:
     heard = bench.array("heard", np.zeros(_ROUNDS, np.int32))
     bench.launch(1, 1, box, flag, heard, _ROUNDS)
     peer = 1 - bench.me
-    bench.expect("heard", 100 * (peer + 1) + np.arange(_ROUNDS), "Round after round, what the other rank sent.")
+    bench.expect("heard", 100 * (peer + 1) + np.arange(_ROUNDS), "Two words by turns need no credit.")
 
 
 PUZZLES = (
@@ -91,8 +91,8 @@ above the smallest normal number, since 1 / scale must not overflow.)
         number="08.2",
         title="Data and tag in one store",
         task="""
-`box` is a packet: a word of data, and a tag. In every round, send `value` with the tag `round + 1` into the
-**peer's** box, by one store of 16 bytes. The rest of the loop waits for the peer's packet. One line.
+`box` is a packet: a word of data, and a tag. In your rounds, send `value` with the tag `round + 1` into the
+**peer's** box, by one store of 16 bytes. In the others, the loop waits for the peer's packet. One line.
 """,
         template="""
 #include <ep/packet.cuh>
@@ -179,7 +179,7 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard, int roun
 """,
         main=_rounds,
         hints=(
-            "Rung 7 of notebook 08 does the same with whole inboxes.",
+            "`exchange_rounds` of notebook 08 does the same with whole inboxes.",
             "When you are in round 2, the peer has sent its round 1: what has it read by then?",
             "`const int at = ...;` with a value that is 0, 1, 0, 1, ...",
         ),

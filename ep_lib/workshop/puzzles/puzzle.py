@@ -481,11 +481,24 @@ class Puzzle:
             return verdict(kind, headline, text, accesses, self._shown(attempt))
         reasons = attempt.reasons[:1]
         accesses = attempt.accesses(wrong_at)
-        # A race ends no run, so what it lacks is the learner's; a deadlock cuts it off.
-        lacks = self._unseen(attempt, accesses)[:1] if not told or told[0].startswith("race: ") else []
-        text = "\n".join([*reasons, *(self._reused(each, lines, attempt, accesses) for each in told[:1]), *lacks])
+        found = (self._reused(each, lines, attempt, accesses) for each in told[:1])
+        lacks = self._astray(attempt, accesses)
+        if not told or told[0].startswith("race: "):  # a race ends no run, so what it lacks is the learner's
+            lacks += self._unseen(attempt, accesses)
+        text = "
+".join([*reasons, *found, *lacks[:1]])
         headline = f"Not right yet (seen with seed {wrong_at})"
         return verdict("wrong", headline, text, accesses, self._shown(attempt), seed=wrong_at)
+
+    def _astray(self, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> list[str]:
+        """The arrays that a rank should have written at another, and wrote at itself."""
+
+        def written(array: str, by: str) -> bool:
+            return Flow(array, "writes", by, "").is_seen(accesses, attempt.arrays)
+
+        asked = [flow.array for flow in self.flows if (flow.does, flow.by) == ("writes", "another")]
+        lost = [array for array in asked if written(array, "own") and not written(array, "another")]
+        return [f"`{array}` was written by its own rank, and by no other." for array in lost]
 
     def _reused(self, told: str, lines: str, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> str:
         """A finding about a slot that is written too early, with the answer's wait and its line."""
