@@ -97,7 +97,7 @@ extern "C" __global__ void relaxed_credit(ep::ProxyRing ring, Messages m) {
 // One count for all, of commands that are ready, in place of a number in each slot. A quick thread adds 1 for its own
 // command, and the proxy takes the slot of a slow one.
 extern "C" __global__ void one_count(ep::ProxyRing ring, Messages m) {
-    uint64_t* const ready = &ring.producer->room;
+    uint64_t* const ready = &ring.producer->room;  // a word of the ring that is free here
     if (is_producer()) {
         for (int i = threadIdx.x; i < m.count; i += blockDim.x) {
             const ep::ProxyCommand command = prepare(m, i);
@@ -112,7 +112,7 @@ extern "C" __global__ void one_count(ep::ProxyRing ring, Messages m) {
             }
             const ep::ProxyCommand command = copy_out(slot_of(ring, number));
             ep::st_release_sys_u64(&ring.credits->taken, number + 1);
-            if (command.bytes) post(command);
+            if (command.bytes) post(command);  // a slot that is still empty has nothing to post
         }
         ep::net_quiet();
     }

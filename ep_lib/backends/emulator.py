@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,11 +18,12 @@ from ep_lib.backends.base import MAX_SHARED_BYTES
 from ep_lib.callers import is_ours
 from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
-from ep_lib.emulator.recording import parameter_names, read_only_parameters
+from ep_lib.emulator.recording import parameter_names, parameter_types, read_only_parameters
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
 from ep_lib.jit import device_state
 from ep_lib.jit.gxx import MAX_THREADS
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, require_threads, used_arrays
+from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, no_memory
 from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, EmulatorSetup, Transport
@@ -400,7 +401,7 @@ class EmulatorBackend:
     def _load(self, kernel: Kernel) -> _Loaded:
         image = self._transport.compile(kernel, "emulator")
         self._transport.register_module(EmulatedModule(self._machine, self.rank, image), image)
-        names = _names(kernel.source, kernel.name, image.params)
+        names = _names(kernel, image.params)
         self._loaded[kernel] = _Loaded(image, self._machine.entry(image, self.rank), names)
         return self._loaded[kernel]
 
@@ -482,16 +483,32 @@ class EmulatorBackend:
             raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
 
 
-@functools.lru_cache(maxsize=256)
-def _names(source: str, kernel: str, params: tuple[Param, ...]) -> str:
-    """A kernel's parameters for reports: a line each, in the format of the runtime's ``Launch``."""
-    names = parameter_names(source, kernel)
+def _names(kernel: Kernel, params: tuple[Param, ...]) -> str:
+    """The pointers among a kernel's parameters, and in its structs: a line each, in the format of the runtime's
+    ``Launch``."""
+    names, types = parameter_names(kernel.source, kernel.name), parameter_types(kernel.source, kernel.name)
     if len(names) != len(params):
         return ""
-    return "\n".join(
-        f"{param.element_size} {name if param.kind == 'pointer' else '-'}"
-        for param, name in zip(params, names, strict=True)
-    )
+    lines = []
+    for position, (param, kind, name) in enumerate(zip(params, types, names, strict=True)):
+        if param.kind == "pointer":
+            lines.append(f"{position} 0 {param.element_size} {name}")
+        elif param.kind == "struct":
+            for member, (offset, element) in _pointers(kernel.path, kind, param.size).items():
+                lines.append(f"{position} {offset} {element} {name}.{member}")
+    return "\n".join(lines)
+
+
+def _pointers(file: Path | None, struct: str, size: int) -> dict[str, tuple[int, int]]:
+    """The pointers in a struct that a kernel's file declares or includes; {} if it cannot be read, or has changed since
+    it was."""
+    if file is None:
+        return {}
+    try:
+        found = header_struct(file.resolve(), struct)
+    except (LookupError, ValueError):
+        return {}
+    return found.pointers if found.size == size else {}
 
 
 def _require_allocated(kernel: str, info: ArrayInfo) -> None:

@@ -451,7 +451,7 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     "credit", "credit_late", "credit_more", "credit_put", "written" or "outside". ``what``: what to put there.
     ``first``, ``last``: in the order of one thread's program (not of "..._two").
     """
-    if how == "before_credit" and first and last and first.file == last.file and last.line < first.line:
+    if how == "before_credit" and first and last and not (first.file == last.file and first.line < last.line):
         return f"give the credit ({last}) after the read ({first}), with {what} between them"
     if how == "before_credit" and first:
         return f"put {what} {_between(first, last)}" if last else f"put {what} after {first}, before the credit"

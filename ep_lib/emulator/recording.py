@@ -190,6 +190,11 @@ def parameter_names(source: str, kernel: str) -> list[str]:
     return [re.findall(r"[A-Za-z_]\w*", text)[-1] for text in _parameters(source, kernel)]
 
 
+def parameter_types(source: str, kernel: str) -> list[str]:
+    """The word before each name: a struct's type without its namespaces."""
+    return [re.findall(r"[A-Za-z_]\w*", f"void {text}")[-2] for text in _parameters(source, kernel)]
+
+
 def read_only_parameters(source: str, kernel: str) -> list[bool]:
     """The parameters of a kernel that are ``const T* __restrict__``: memory that must not change while it runs."""
     return [_READ_ONLY.search(text) is not None for text in _parameters(source, kernel)]

@@ -50,7 +50,7 @@ _SCALARS = {
 _CODES = {"b1": "?", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 _CODES |= {"f4": "f", "f8": "d"}
 
-_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<((?:ep|moe)/[^>]+)>", re.MULTILINE)
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*(?:<((?:ep|moe)/[^>]+)>|\"([^\"]+)\")", re.MULTILINE)
 _STRUCT = re.compile(r"\bstruct\s+(?:alignas\((\w+)\)\s*)?(\w+)\s*(?:final\s*)?\{")
 _ENUM = re.compile(r"\benum(?:\s+(?:class|struct))?(?:\s+(\w+))?(?:\s*:\s*([\w ]+?))?\s*\{([^}]*)\}")
 _CONSTANT = re.compile(r"\bconstexpr\s+(?:static\s+)?(?:inline\s+)?[\w: ]+?\s(\w+)\s*=\s*([^;{]+);")
@@ -78,10 +78,21 @@ class Field(NamedTuple):
 
 
 class HeaderStruct:
-    """A struct as its header declares it. ``qualified`` is its C++ name, sizes and offsets are in bytes."""
+    """A struct as its header declares it. ``qualified`` is its C++ name, sizes and offsets are in bytes.
 
-    def __init__(self, qualified: str, fields: tuple[Field, ...], size: int, align: int) -> None:
+    ``pointers``: offset, and bytes of an element (0: unknown), by the member's name.
+    """
+
+    def __init__(
+        self,
+        qualified: str,
+        fields: tuple[Field, ...],
+        size: int,
+        align: int,
+        pointers: dict[str, tuple[int, int]],
+    ) -> None:
         self.qualified, self.fields, self.size, self.align = qualified, fields, size, align
+        self.pointers = pointers
         self.names = tuple(field.name for field in fields)
         self.offsets = {field.name: field.offset for field in fields}
         code, end = "<", 0
@@ -178,7 +189,8 @@ class _Headers:
             if name in self.texts or path is None:
                 continue
             self.texts[name] = without_comments(path.read_text(encoding="utf-8"), keep_strings=True)
-            waiting += reversed(_INCLUDE.findall(self.texts[name]))
+            included = _INCLUDE.findall(self.texts[name])
+            waiting += [system or str(path.parent / beside) for system, beside in reversed(included)]
         if header not in self.texts:
             roots = " or ".join(map(str, _ROOTS))
             raise LookupError(f"there is no header <{header}> in {roots}; name a file elsewhere by its absolute path")
@@ -196,16 +208,20 @@ class _Headers:
 
     def _lay_out(self, qualified: str, members: list[str], least_align: int) -> HeaderStruct:
         fields: list[Field] = []
+        pointers: dict[str, tuple[int, int]] = {}
         end, most = 0, least_align
         for member in members:
-            for name, kind, align in self._declared(qualified, member):
+            for name, kind, align, element in self._declared(qualified, member):
                 offset = -(-end // align) * align
                 fields.append(Field(name, kind, offset))
+                if element is not None:
+                    pointers[name] = offset, element
                 end, most = offset + kind.itemsize, max(most, align)
-        return HeaderStruct(qualified, tuple(fields), -(-max(end, 1) // most) * most, most)
+        return HeaderStruct(qualified, tuple(fields), -(-max(end, 1) // most) * most, most, pointers)
 
-    def _declared(self, struct: str, member: str) -> Iterator[tuple[str, np.dtype[Any], int]]:
-        """Name, type and alignment of what one declaration declares: ``int a, b;`` are two."""
+    def _declared(self, struct: str, member: str) -> Iterator[tuple[str, np.dtype[Any], int, int | None]]:
+        """Name, type and alignment of what one declaration declares, and the size of a pointer's elements (0: of no
+        scalars): ``int a, b;`` are two."""
         base = ""
         for declarator in member.partition("=")[0].split(","):
             words = [word for word in _TOKEN.findall(declarator) if word not in ("const", "volatile")]
@@ -213,10 +229,11 @@ class _Headers:
             if not names or "".join(words) != re.sub(r"\s|\b(const|volatile)\b", "", declarator):
                 raise ValueError(f"{struct} in <{self.header}>: cannot read the member {member!r}")
             base = " ".join(names[:-1]) or base
+            element = np.dtype(_SCALARS.get(base, "V")).itemsize if words.count("*") == 1 else None
             kind, align = (np.dtype("u8"), 8) if "*" in words else self._type(struct, base)
             for extent in reversed([word for word in words if word[0] == "["]):
                 kind = np.dtype((kind, (self._number(extent[1:-1]),)))
-            yield names[-1], kind, align
+            yield names[-1], kind, align, element
 
     def _type(self, struct: str, name: str) -> tuple[np.dtype[Any], int]:
         if name in _SCALARS:

@@ -70,9 +70,10 @@ def describe_launches(first: Sequence[Launched], second: Sequence[Launched]) -> 
             return f"{who} in one run, and rank {other.rank} '{other.kernel}' in another"
         if one[2:4] != other[2:4]:
             return f"{who} with grid and block {one.grid}, {one.block}, and then {other.grid}, {other.block}"
-        names = [line.partition(" ")[2] for line in one.parameters.splitlines()]
+        pointers = (line.split() for line in one.parameters.splitlines())
+        names = {int(i): name for i, _, _, name in pointers if "." not in name}  # those in structs have a dot
         for i, (a, b) in enumerate(zip(one.args, other.args, strict=True)):
-            is_pointer = i < len(names) and names[i] not in ("", "-")
+            is_pointer = i in names
             if _is_alike(a, b, is_pointer):
                 continue
             name = f"'{names[i]}'" if is_pointer else f"{i + 1}"

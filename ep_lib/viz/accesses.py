@@ -178,8 +178,11 @@ def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *
     handles = [Patch(color=rank_color(rank), label=f"rank {rank}") for rank in sorted({who.rank for who in everybody})]
     words_said = ["top: the value at the end", "middle: who wrote it", "bottom: who read it"]
     users = [users for row in words for word in row for users in (word.written, word.read)]
-    if any(len(each) == 1 for each in users):
+    alone = [who for each in users if len(each) == 1 for who in each]
+    if any(who.thread != _NIC for who in alone):
         words_said.append("1.3: block 1, thread 3" if with_blocks else "t0: thread 0")
+    if any(who.thread == _NIC for who in alone):
+        words_said.append("N: a NIC")
     if any(atomic for each in users if len(each) == 1 for atomic in each.values()):
         words_said.append("+ atomically")
     if any(len(each) > 1 for each in users):

@@ -53,6 +53,7 @@ _MOST_WARP_ROWS = 4  # if a block has more warps, they share a row
 _MOST_MESSAGE_ROWS = 12  # if more are in flight at once, they are counted
 _MOST_ARROWS = 40
 _BETWEEN_RANKS = 0.25
+_SHORTEST = 0.0015  # of the axis: what is shorter is drawn so long, and a copy left out
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,14 @@ def _piece(run: Timeline, lanes: str, begin_us: float | None, end_us: float | No
     if not run.spans and not run.messages:
         raise ArgumentError("nothing happened in this run: no kernel was launched, and no message sent")
     begin, end = _window(run, begin_us, end_us)
-    spans = [span for span in run.spans if span.end_ns >= begin and span.begin_ns <= end]
+    shortest = (end - begin) * _SHORTEST
+    spans = [
+        span
+        for span in run.spans
+        if span.end_ns >= begin
+        and span.begin_ns <= end
+        and (span.kind != "copy" or span.end_ns - span.begin_ns >= shortest)
+    ]
     messages = [m for m in run.messages if until(run, m.completed_ns) >= begin and m.posted_ns <= end]
     blocks = {rank: sorted({span.block for span in run.spans if span.rank == rank}) for rank in range(run.ranks)}
     single = lanes == "block" or (lanes == "auto" and sum(map(len, blocks.values())) <= _MOST_BLOCK_LANES)
@@ -417,7 +425,7 @@ def draw_blocks(axes: Axes, row: Lane, ground: str = KERNEL_COLOR) -> None:
     """The kernels of one block, with its warps' activities."""
     step = (row.height - 0.1) / len(row.warps)
     first, last = axes.get_xlim()
-    shortest, centre = (last - first) * 0.0015, row.top + row.height / 2
+    shortest, centre = (last - first) * _SHORTEST, row.top + row.height / 2
     kernels = sorted((s for s in row.spans if s.kind == "kernel"), key=lambda s: s.begin_ns)
     draw_bars(
         axes,

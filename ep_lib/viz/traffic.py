@@ -37,8 +37,11 @@ _INCHES_A_LINE = 0.27
 
 
 @draws
-def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | None = None) -> Figure:
-    """A map of ``matrix[source][destination]`` bytes.
+def bytes_between_ranks(
+    matrix: Any, *, most: float | None = None, title: str | None = None, axes: Axes | None = None
+) -> Figure:
+    """A map of ``matrix[source][destination]`` bytes. ``most`` have the darkest colour: pass the same to pictures shown
+    side by side; None: the largest of ``matrix``.
 
     The diagonal (bytes that a rank sends to itself) never crosses a wire and is grey. The line below the picture gives
     both sums, because published bandwidths count one or the other. Up to 8 ranks, each cell has its number.
@@ -52,7 +55,8 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
     wire = np.where(own, np.nan, values)
     divisor, unit = byte_unit(float(values.max()) / 10)  # 950 and 1050 KiB read better than 0.93 and 1.03 MiB
     largest = float(values[~own].max()) if ranks > 1 else 0.0
-    image = axes.imshow(wire, cmap="Blues", vmin=0, vmax=max(largest * _HEADROOM, 1.0), aspect="auto")
+    darkest = max((most or largest) * _HEADROOM, 1.0)
+    image = axes.imshow(wire, cmap="Blues", vmin=0, vmax=darkest, aspect="auto")
     for rank in range(ranks):
         axes.add_patch(Rectangle((rank - 0.5, rank - 0.5), 1, 1, facecolor="#EDEDED", hatch="///", edgecolor="#CFCFCF"))
     is_numbered = ranks <= _MOST_NUMBERED_RANKS

@@ -10,6 +10,7 @@ import ast
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import TypeVar
 from markupsafe import Markup
 from tqdm import tqdm
 
+from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.jit import pieces, sealed
 from ep_lib.require import a_path, several, show, text
@@ -27,7 +29,7 @@ from ep_lib.workshop.exercises import Exercise, file_of_the_course, workshop_roo
 from ep_lib.workshop.notes import ORANGE, RED, Note, code_box, highlight, marked, number_before, show_note
 from ep_lib.workshop.prediction import predict
 
-__all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_source", "watched"]
+__all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_finding", "show_source", "watched"]
 
 Item = TypeVar("Item")
 Block = tuple[int, tuple[str, ...]]  # the first line's number, and the lines
@@ -280,3 +282,9 @@ def expect(*kinds: type[EpError], show_now: bool = True) -> Iterator[Caught]:
 def as_note(error: BaseException) -> Note:
     """An exception in short form: its name, its message, and the notes added to it."""
     return Note(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", ())]), RED)
+
+
+def show_finding(finding: Finding) -> Note:
+    """A finding of the checker, as the last line of a cell: what is too long for the page goes on below itself."""
+    headline, _, rest = str(finding).partition("\n")
+    return Note(headline, textwrap.dedent(rest), RED)

@@ -27,19 +27,20 @@
 // lie in symmetric memory too. The signal carries the count: 1 + the number of rows. Both areas grow with the number of
 // ranks: at 32 ranks, 4096 tokens and 14 KiB per token, each takes 1.75 GiB, nearly all of it empty.
 extern "C" __global__ void exchange_unbounded(Streams streams, char* inbox, uint64_t* arrived) {
-    const int peer = static_cast<int>(blockIdx.x);
-    const size_t area = static_cast<size_t>(streams.max_rows) * streams.row_bytes;
+    const int peer = static_cast<int>(blockIdx.x), me = ep::rank();
+    const size_t row = streams.row_bytes, area = streams.max_rows * row;
     if (ep::lane_id() == 0) {
         const uint64_t rows = streams.counts[peer];
-        ep::net_put_signal_nbi(inbox + ep::rank() * area, streams.source + peer * area, rows * streams.row_bytes,
-                               arrived + ep::rank(), 1 + rows, peer, 0, ep::NetSignal::kSet);
+        const char* const from = streams.source + peer * area;
+        char* const there = inbox + me * area;
+        ep::net_put_signal_nbi(there, from, rows * row, arrived + me, 1 + rows, peer, 0, ep::NetSignal::kSet);
     }
     if (!ep::wait_until_ge_warp(arrived + peer, 1, {ep::kPhaseSignal, peer, -1})) return;
-    const int rows = static_cast<int>(arrived[peer] - 1);
-    ep::copy_bytes<ep::kWarpUnroll>(streams.out + peer * area, inbox + peer * area,
-                                    static_cast<size_t>(rows) * streams.row_bytes, ep::lane_id(), ep::kWarpSize);
+    const uint64_t rows = arrived[peer] - 1;
+    const char* const came = inbox + peer * area;
+    ep::copy_bytes<ep::kWarpUnroll>(streams.out + peer * area, came, rows * row, ep::lane_id(), ep::kWarpSize);
     if (ep::lane_id() == 0) {
-        streams.received[peer] = rows;
+        streams.received[peer] = static_cast<int>(rows);
         ep::net_quiet(peer);  // the caller may change `source` after this kernel
     }
 }
@@ -59,11 +60,11 @@ EP_DEVICE void send_one_by_one(const Streams& streams, const Ring& ring, int pee
     for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
         if (!ep::wait_until_ge_warp(ring.credits + peer, chunk, {ep::kPhaseCredit, peer, 0})) return;
         char* const staging = slot_of(ring.staging, streams, ring, peer, 0);
+        char* const there = slot_of(ring.inbox, streams, ring, ep::rank(), 0);
+        uint64_t* const arrived = arrived_of(ring, ep::rank(), 0);
         const size_t bytes = fill_slot(staging, streams, ring, peer, chunk);
-        if (ep::lane_id() == 0) {
-            ep::net_put_signal_nbi(slot_of(ring.inbox, streams, ring, ep::rank(), 0), staging, bytes,
-                                   arrived_of(ring, ep::rank(), 0), chunk + 1, peer, 0, ep::NetSignal::kSet);
-        }
+        if (ep::lane_id() == 0)
+            ep::net_put_signal_nbi(there, staging, bytes, arrived, chunk + 1, peer, 0, ep::NetSignal::kSet);
     }
     if (ep::lane_id() == 0) ep::net_quiet(peer);
 }

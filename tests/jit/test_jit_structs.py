@@ -69,6 +69,7 @@ def test_what_headers_are_written_in(header: Path) -> None:
     found = header_struct("ep/own.cuh", "Args")
     assert (found.qualified, found.size, found.align) == ("ep::own::Args", 48, 8)
     assert found.names == ("rows", "table", "a", "b", "last", "way", "inner", "tag")
+    assert found.pointers == {"rows": (0, 4)}  # "table" points to pointers
     packed = found.pack(rows=1, table=2, a=3, b=-4, last=True, way=4, inner=bytes(8), tag=2**63)
     assert packed == struct.pack("<QQii?3xi8xQ", 1, 2, 3, -4, True, 4, 2**63)
     assert np.frombuffer(packed, found.dtype)["b"][0] == -4

@@ -93,6 +93,9 @@ def test_every_mistake_is_found_and_explained(name: str, kind: str, remedy: str,
     report = checked(name, fabric)
     explained = [f for f in report.findings if f.kind == kind and f.remedy == remedy]
     assert explained and explained[0].first is not None and explained[0].second is not None, str(report)
+    assert explained[0].where.startswith("ring."), str(report)  # a member of the kernel's struct
+    if name == "exchange_early_credit":
+        assert explained[0].place.startswith("give the credit (line "), str(report)
     places = explained[0].first.location + explained[0].second.location
     assert "05_bounce_buffer_broken.cu:" in places and "05_bounce_buffer.cuh:" in places
     if name != "exchange_early_credit":  # this one does harm so rarely that only a checker finds it

@@ -78,6 +78,8 @@ def test_bytes_between_ranks_tells_wire_from_own() -> None:
     assert axes.get_title(loc="left") == "Dispatch (KiB)"
     assert "50 KiB cross ranks, 550 KiB with those to oneself" in axes.get_xlabel()
     assert "Dispatch: 2 ranks, 50 KiB cross ranks" in figure.description and "at most 30 KiB" in figure.description
+    both = [viz.bytes_between_ranks([[0, n], [n, 0]], most=8).axes[0].images[0].norm.vmax for n in (2, 8)]
+    assert both[0] == both[1], "two maps with one scale"
 
 
 def test_load_per_expert_colours_bars_by_rank_and_draws_the_mean() -> None:

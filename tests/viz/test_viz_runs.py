@@ -150,6 +150,10 @@ def test_a_lane_a_block_and_one_for_the_network() -> None:
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend[:5] == ["waits", "copies", "posts to the NIC", "anything else in a kernel", "on its way: put"]
     assert [t.get_text() for t in axes.texts].count("wait for a credit") == 4, "a bar that has room says what it is"
+    run = make_run()
+    spans = (dataclasses.replace(s, end_ns=s.begin_ns + 4) if s.kind == "copy" else s for s in run.spans)
+    short = dataclasses.replace(run, spans=tuple(spans))
+    assert "copies" not in [text.get_text() for text in viz.run_timeline(short).legends[0].get_texts()]
 
 
 def test_messages_are_bars_at_their_own_times_with_arrows_to_their_target() -> None:

@@ -47,10 +47,16 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
             v.to = knows_of_post ? signal_of(c.t.rank, &c.t, first->poster.rank, slot.pc) : slot.pc;
             v.from = knows_of_post ? slot.pc : c.pc;
             v.how = knows_of_post ? "between" : "credit_late";
+        } else if (first->signal && first->data) {
+            v.remedy = "quiet before reuse of the source (or wait for a credit from its receiver)";
+        } else if (c.t.owner && c.t.id != first->poster_id &&
+                   c.t.block == past_of(first->poster_id, first->poster_time).block) {
+            const bool warp = c.t.id / kWarpSize == first->poster_id / kWarpSize;
+            v.remedy = std::string("quiet before reuse of the source, and ") + (warp ? "__syncwarp" : "__syncthreads") +
+                       " behind it: the thread that posts is not the one that writes";
+            v.what = std::string("a quiet, and ") + (warp ? "__syncwarp()" : "__syncthreads()") + " behind it,";
         } else {
-            v.remedy = first->signal && first->data
-                           ? "quiet before reuse of the source (or wait for a credit from its receiver)"
-                           : "quiet before reuse of the source";
+            v.remedy = "quiet before reuse of the source";
         }
         return v;
     }

@@ -203,7 +203,7 @@ struct Launch {
     size_t static_shared, dynamic_shared;
     std::vector<char> arg_bytes;
     std::vector<void*> args;
-    std::string parameters;          // a line each: element bytes (0: unknown) and its name, or - for no pointer
+    std::string parameters;          // a line for each pointer: argument, offset, element bytes (0: unknown), name
     std::vector<Range> ranges;       // host arrays this launch may touch, sorted by address
     std::vector<Range> read_only;    // those of parameters that are const T* __restrict__; under checks
     Range recent[2] = {};            // the arrays of the last read and the last write

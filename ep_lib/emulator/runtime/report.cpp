@@ -204,20 +204,37 @@ struct NamedArray {
     size_t offset, element;
 };
 
-// Names an array by the parameters of a launch; a symmetric array in any rank's heap.
+// The array of a launch, or of its rank, that has an address; empty if none does.
+static Range array_at(const Machine& m, const Launch& launch, uintptr_t address) {
+    for (const auto* ranges : {&launch.ranges, &m.ranks[launch.rank].ranges})
+        for (const Range& r : *ranges)
+            if (address >= r.begin && address < r.end) return r;
+    const uintptr_t heap = reinterpret_cast<uintptr_t>(m.heaps) + launch.rank * m.heap_stride;
+    if (launch.arrays)
+        for (const Range& r : *launch.arrays)
+            if (address - heap >= r.begin && address - heap < r.end) return {heap + r.begin, heap + r.end, r.writable};
+    return {};
+}
+
+// Names an array by the arguments of a launch: by the pointer that is closest below the address. A symmetric array in any
+// rank's heap.
 static NamedArray named_by(const Machine& m, const Launch& launch, uintptr_t address) {
     const auto heaps = reinterpret_cast<uintptr_t>(m.heaps);
     if (address - heaps < m.heaps_bytes)
         address = heaps + launch.rank * m.heap_stride + ((address - heaps) & (m.heap_stride - 1));
+    const Range array = array_at(m, launch, address);
+    if (!array.end) return {};
     std::istringstream parameters(launch.parameters);
-    size_t element = 0;
+    size_t position = 0, offset = 0, element = 0;
     std::string name;
-    for (size_t i = 0; i < launch.args.size() && parameters >> element >> name; i++)
-        for (const Range& r : launch.ranges)
-            if (name != "-" && address >= r.begin && address < r.end &&
-                !memcmp(launch.args[i], &r.begin, sizeof r.begin))
-                return {name, address - r.begin, element};
-    return {};
+    NamedArray found{};
+    while (parameters >> position >> offset >> element >> name) {
+        uintptr_t begin = 0;
+        memcpy(&begin, static_cast<char*>(launch.args[position]) + offset, sizeof begin);
+        const bool closer = found.name.empty() || address - begin < found.offset;
+        if (begin >= array.begin && begin <= address && closer) found = {name, address - begin, element};
+    }
+    return found;
 }
 
 // The same, preferably by this launch, or by any that is not done.

@@ -3,6 +3,7 @@ parts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,9 @@ def of_the_tutorial(file: str, name: str, **fields: Any) -> bytes:
 def in_words(value: float, *steps: tuple[float, str], otherwise: str) -> str:
     """The words of the first step that ``value`` is below, for a prediction about a number."""
     return next((words for limit, words in steps if value < limit), otherwise)
+
+
+def where_right(choices: Sequence[str], ordered: Mapping[str, int], unordered: Mapping[str, int]) -> str:
+    """The choice (on both networks, on the one that keeps order only, on neither) for the outcomes of runs on them."""
+    right = [not any(count for outcome, count in runs.items() if outcome != "right") for runs in (ordered, unordered)]
+    return choices[[[True, True], [True, False], [False, False]].index(right)]

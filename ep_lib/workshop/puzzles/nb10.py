@@ -69,19 +69,19 @@ PUZZLES = (
         number="10.1",
         title="Who is my partner?",
         task="""
-Ranks are numbered host by host, `ranks_per_node` on each. The partner of `rank` in another `node` is the rank with the
-same number there: rank 3 of node 0 and rank 3 of node 1. In Python, one line.
+Ranks are numbered node by node, `ranks_per_node` in each. The partner of `rank` in another `node` is the rank with the
+same place there: of 8 ranks in two nodes, rank 3 (the last of node 0) and rank 7. In Python, one line.
 """,
         template='''
 def puzzle(rank, node, ranks_per_node):
-    """The rank in this node that has the same number there."""
+    """The rank in this node that has the same place there."""
     # YOUR LINES
     return partner
 ''',
         main=_partner,
         hints=(
             "`partner_in` in 10_two_levels.cuh.",
-            "Which rank is the first of a node? And which number has `rank` within its own node?",
+            "Which rank is the first of a node? And which place has `rank` within its own node?",
             "`partner = node * ... + rank % ...`",
         ),
         solution="partner = node * ranks_per_node + rank % ranks_per_node",
