@@ -257,8 +257,8 @@ class __attribute__((visibility("hidden"))) Checker {
     static constexpr uint16_t kAllBytes = 0xffff;
     // The part of a granule behind its first two slots. Its memory is uninitialised until the cell opens it.
     struct alignas(64) Rest {
-        Slot slots[2];
-        uint32_t more;      // if four slots are not enough: index + 1 of an entry of more_
+        Slot slots[3];      // four threads' words, and a write by the host before
+        uint32_t more;      // if five slots are not enough: index + 1 of an entry of more_
         uint16_t written;   // bytes ever written by kernels and NICs: slots forget
         bool synchronises;  // whether threads synchronise by any of these bytes: locations_ has an entry
     };
@@ -277,7 +277,7 @@ class __attribute__((visibility("hidden"))) Checker {
         }
         void close_what_is_empty() {
             if (has_second() && !second->bytes) first->of_cell &= static_cast<uint8_t>(~kHasSecond);
-            if (!has_rest() || rest->slots[0].bytes || rest->slots[1].bytes) return;
+            if (!has_rest() || any_slot([&](const Slot& slot) { return &slot != first && &slot != second; })) return;
             if (rest->more || rest->synchronises || (rest->written && rest->written != kAllBytes)) return;
             first->of_cell = static_cast<uint8_t>((first->of_cell & kHasSecond) | (rest->written ? kAllWritten : 0));
         }
