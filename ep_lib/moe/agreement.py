@@ -69,7 +69,7 @@ def content_of(tag_bits: int) -> int:
 
 def require_same_content(contents: Sequence[int], names: Sequence[str]) -> None:
     """Raises RankMismatchError, which names the ranks and their contents, if ``contents`` ``[ranks]`` differ;
-    NoRoomError if one of them declined. ``names``: of the forms of rows."""
+    NoRoomError if a rank declined. ``names``: the names of the forms of rows."""
     if len(set(contents)) == 1 and not contents[0] & NO_ROOM:
         return
     declining = [r for r, bits in enumerate(contents) if bits & NO_ROOM]

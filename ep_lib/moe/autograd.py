@@ -472,7 +472,7 @@ class _Once(torch.autograd.Function):
         )
 
 
-# torch has no type annotations for it.
+# torch has no type annotations for apply.
 _RECORD_DISPATCH: Any = _Dispatch.apply
 _RECORD_COMBINE: Any = _Combine.apply
 _RECORD_ONCE: Any = _Once.apply

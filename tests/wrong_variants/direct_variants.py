@@ -97,7 +97,12 @@ VARIANTS = [
         "a lane speaks for all before they are done", _SUMMED, "__syncwarp();  // the group's rows are of all lanes", ""
     ),
     Mistake("rows are copied before they have places", _GROUPED, _PLACED, ""),
-    Mistake("choices are counted while zeros look for places", _GROUPED, "__syncthreads();  // `next` counts on", ""),
+    Mistake(
+        "choices are counted while zeros look for places",
+        _GROUPED,
+        "__syncthreads();  // the next round changes `next`",
+        "",
+    ),
     Mistake("blocks count choices without atomics", _GROUPED, "atomicAdd(&next[expert], 1)", "next[expert] += 1"),
     Mistake(
         "an expert's next place changes while lanes read", _GROUPED, "__syncwarp();  // all lanes have read `next`", ""
