@@ -1,4 +1,4 @@
-"""Who sends to whom in the hidden tests, and over what."""
+"""The hidden tests' routes (which rank sends to which) and networks."""
 
 from __future__ import annotations
 
