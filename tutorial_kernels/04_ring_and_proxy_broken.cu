@@ -46,7 +46,7 @@ extern "C" __global__ void number_first(ep::ProxyRing ring, Messages m) {
     }
 }
 
-// Nobody asks whether the slot is free. With as many slots as commands nobody has to.
+// No thread asks whether the slot is free. With as many slots as commands none has to.
 extern "C" __global__ void without_credits(ep::ProxyRing ring, Messages m) {
     if (is_producer() && threadIdx.x == 0) {
         for (int i = 0; i < m.count; ++i) {

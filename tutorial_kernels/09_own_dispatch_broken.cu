@@ -12,7 +12,7 @@ EP_DEVICE void tell_all(const own::Dispatch& my, const int* topk_idx) {
         own::tell_warp(my, topk_idx + static_cast<int64_t>(token) * my.top_k, token < my.num_tokens ? my.top_k : 0,
                        token);
     }
-    __syncwarp();  // one lane signals below, and each has told a rank
+    __syncwarp();  // every lane has sent its packets before one lane signals below
 }
 
 extern "C" __global__ void signal_before_row(own::Dispatch my, const int4* x, const int* topk_idx) {

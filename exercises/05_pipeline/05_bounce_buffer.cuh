@@ -46,7 +46,7 @@ EP_DEVICE uint64_t* arrived_of(const Ring& ring, int rank, uint64_t chunk) {
     return ring.arrived + rank * ring.num_slots + chunk % ring.num_slots;
 }
 
-// An empty stream is one chunk too: the receiver has to be told that nothing comes.
+// An empty stream is one chunk, too: the receiver must learn that no rows come.
 EP_DEVICE uint64_t num_chunks(const Streams& streams, const Ring& ring, int peer) {
     return max(1, (streams.counts[peer] + ring.slot_rows - 1) / ring.slot_rows);
 }
