@@ -5,7 +5,7 @@
 
 namespace {
 
-// What is right in all of them.
+// The parts that are right in all of them.
 EP_DEVICE bool wait_for_room(const ep::ProxyRing& ring, uint64_t number, int peer) {
     if (number < ring.num_slots) return true;
     return ep::wait_until_ge(&ring.credits->taken, number - ring.num_slots + 1, {ep::kPhaseProxy, peer, -1});

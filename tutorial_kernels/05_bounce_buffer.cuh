@@ -7,7 +7,7 @@
 #include <ep/net.cuh>
 #include <ep/wait.cuh>
 
-// What is to move. Rows for (and from) rank p begin at row p * max_rows. A row is a multiple of 16 bytes.
+// The rows to move. Rows for (and from) rank p begin at row p * max_rows. A row is a multiple of 16 bytes.
 struct Streams {
     const char* source;  // [ranks, max_rows, row_bytes]: this rank's rows, by destination
     const int* counts;   // [ranks]: how many there are for each; only the sender knows

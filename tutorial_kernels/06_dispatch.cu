@@ -265,7 +265,7 @@ extern "C" __global__ void dispatch_tma(DispatchArgs args, Signals signals, uint
     finish_dispatch(signals, finished_blocks);
 }
 
-// What an expert's kernel does first: it reads the rows that have come. It is launched behind a dispatch, and relies on it.
+// Stands for an expert's kernel, which first reads the rows that have come. It is launched behind a dispatch.
 extern "C" __global__ void read_rows(const int4* rows, int num_vectors, int4* out) {
     for (int i = thread_in_grid(); i < num_vectors; i += threads_in_grid()) out[i] = ld_nc_v4(rows + i);
 }

@@ -260,7 +260,7 @@ EP_DEVICE bool send_sums(const Batch& batch, const float* y, const ep::TaggedWor
     return true;
 }
 
-// What comes back of this rank's own tokens.
+// The sums that come back for this rank's own tokens.
 EP_DEVICE void add_sums(const Batch& batch, const float* sums, const uint64_t* flags, const int* topk_idx,
                         float* result) {
     const int lane = ep::lane_id(), hidden = batch.hidden;

@@ -86,7 +86,7 @@ class BufferConfig:
 
 
 def most_sms(available: int | None) -> int:
-    """The default of ``num_sms`` for a rank with so many SMs (None: an emulated one); an even number if possible."""
+    """The default of ``num_sms`` for a rank with ``available`` SMs (None: an emulated one); even if possible."""
     if available is None or available >= DEFAULT_SMS:
         return DEFAULT_SMS
     return max(1, available - available % 2)

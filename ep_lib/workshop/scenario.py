@@ -138,7 +138,7 @@ class Call:
     the emulator, with the learner's file ``piece``, a :class:`ep_lib.workshop.far.Guest`. It returns its observations
     as JSON data that fits into a header.
 
-    With ``of_ranks``, the function gets a list of so many, a process for each rank.
+    With ``of_ranks``, the function gets a list of that many pieces, each in a process for its rank.
     """
 
     function: str

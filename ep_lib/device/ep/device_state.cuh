@@ -39,7 +39,7 @@ enum FaultCode : int32_t {
     kNumFaultCodes
 };
 
-// What is wrong with an element of topk_idx or topk_weights.
+// The problem with an element of topk_idx or topk_weights.
 enum InputFault : uint64_t {
     kNoExpert,       // no expert has this id
     kNotFinite,      // the weight is infinite or NaN
@@ -58,7 +58,7 @@ struct FaultRecord {
     uint64_t reserved;
 };
 
-// What ep_lib.ibgda.init_efa_device_state writes and <ep/ibgda_shim.cuh> reads; all zero before. 8 bytes.
+// Written by ep_lib.ibgda.init_efa_device_state, read by <ep/ibgda_shim.cuh>; all zero before. 8 bytes.
 struct IbgdaState {
     int32_t num_rc_per_pe;            // channels: queue pairs to each peer, on each device
     int32_t num_devices_initialized;  // NICs in use

@@ -14,7 +14,7 @@
 
 namespace ep {
 
-// What a wait is about. Only read when it fails.
+// The subject of a wait. Only read when the wait fails.
 struct WaitInfo {
     Phase phase;
     int peer;      // the rank we wait for; -1: no particular one

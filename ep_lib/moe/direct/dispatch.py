@@ -1,4 +1,4 @@
-"""A direct dispatch: what it launches, what the host learns meanwhile, and its results."""
+"""A direct dispatch: its launches, the host's wait for counts meanwhile, and the results."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ struct BulkDispatchArgs {
     int area;              // this rank's receive area for this dispatch, sent to all ranks if there are several
 };
 
-// Who stores rows once TMA has brought them to shared memory.
+// How rows are stored once TMA has brought them to shared memory.
 enum DispatchWay { kByLanes, kByTma };
 
 constexpr int kStoreRanks = 4;    // ranks that a vector read from shared memory is stored to at once,

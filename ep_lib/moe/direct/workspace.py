@@ -79,7 +79,7 @@ class Workspace:
         self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(
             **parts, broken_on_host=describe(self.broken).address
         )
-        # What the host reads while kernels run: the counts of a dispatch, and the ranks that passed another tag.
+        # Host memory that the host reads while kernels run: a dispatch's counts, and the ranks that passed another tag.
         self._report = rank.host_array(2 + 3 * config.world_size + config.experts_per_rank, np.int32)
         self._done = self._report[:2].view(np.uint64)
         self._differs = rank.host_array(config.world_size, np.int32)

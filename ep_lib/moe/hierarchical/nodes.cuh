@@ -38,7 +38,7 @@ EP_DEVICE int num_nodes(const Rings& rings) { return ends_of_rings(rings); }
 EP_DEVICE int node_of(const Rings& rings, int rank) { return rank / rings.stride; }
 EP_DEVICE int first_rank_of_node(const Rings& rings) { return rank() - rank() % rings.stride; }
 
-// What a warp of a kernel does. Each channel has one warp that sends and one that receives; blocks of a third kind, if
+// The task of a kernel's warp. Each channel has one warp that sends and one that receives; blocks of a third kind, if
 // there are any, work inside the node.
 enum class Task { kSend, kReceive, kLocal };
 

@@ -43,7 +43,7 @@ struct Args {
     uint64_t* finished;  // [kNumKinds, 2]   number of launches that sent, and that received, times kEpochUnit
     uint32_t* mask;      // [ranks]   1: that rank is left out
     Broken broken;
-    uint64_t* credits;  // symmetric [kNumKinds + 1, ranks]   epochs that each rank has received; last: its end
+    uint64_t* credits;  // symmetric [kNumKinds + 1, ranks]   epochs that each rank has received; last row: it has ended
     int halves;         // of a kernel that is not whole: kSends or kReceives
     int num_tokens;     // of this rank
     int max_tokens;     // of any rank

@@ -23,7 +23,7 @@ struct DispatchArgs {
     TaggedWord* weights;  // symmetric [kNumBuffers, ranks, max_tokens * weight_words(top_k)]   for the combine, or null
 };
 
-// What arrives. All of it is this rank's own memory.
+// The arrays for arriving rows, in this rank's own memory.
 struct Arrivals {
     int4* rows;         // [experts_per_rank, ranks * max_tokens, row_vectors of a bfloat16 or FP8 row]
     float* scales;      // [experts_per_rank, ranks * max_tokens, hidden / 128] or null

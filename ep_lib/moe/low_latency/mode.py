@@ -54,7 +54,8 @@ def kernel(name: str, template: str = "") -> Kernel:
 
 
 class LowLatencyArrivals(NamedTuple):
-    """What a dispatch brings: this rank's own memory, of the caller's kind. E experts, C = capacity rows each."""
+    """The arrays of a dispatch's results, of the caller's kind, in this rank's own memory. E experts, C = capacity rows
+    each."""
 
     rows: Array | None  # [E, C, hidden] bfloat16 or FP8; None in a handle
     scales: Array | None  # float32 [E, C, hidden / 128] of FP8 rows
@@ -100,7 +101,7 @@ class LowLatencyHandle:
 
 
 class LowLatencyDispatched(NamedTuple):
-    """What ``low_latency_dispatch`` returns, in DeepEP's order."""
+    """The results of ``low_latency_dispatch``, in DeepEP's order."""
 
     # [experts_per_rank, capacity, hidden] bfloat16, or such FP8 rows and their scales, float32 [..., hidden / 128]
     recv_x: Array
@@ -111,7 +112,7 @@ class LowLatencyDispatched(NamedTuple):
 
 
 class LowLatencyCombined(NamedTuple):
-    """What ``low_latency_combine`` returns, in DeepEP's order."""
+    """The results of ``low_latency_combine``, in DeepEP's order."""
 
     out: Array  # [num_tokens, hidden] bfloat16
     event: Event | None

@@ -41,7 +41,7 @@ struct Tokens {
     const float* weights;  // [num_tokens, top_k] or null
 };
 
-// What arrives: N rows. Null: not wanted.
+// The arrays for N arriving rows. Null: not wanted.
 struct Arrivals {
     char* rows;      // [N, row_bytes]
     float* scales;   // [N, scale_bytes / 4]

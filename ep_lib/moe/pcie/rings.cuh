@@ -107,7 +107,7 @@ EP_DEVICE Incoming incoming_at(const Rings& rings, int channel, int k, int rows)
 
 // ---- The sender: several rings, none of which holds up another -------------------------------------------------------
 
-// What is left to send on one ring. In shared memory; only lane 0 of the warp that serves the ring touches it.
+// The rows left to send on one ring. In shared memory; only lane 0 of the warp that serves the ring uses this.
 struct Outgoing {
     uint64_t message;  // the number of the next message
     int rows;          // rows left to send

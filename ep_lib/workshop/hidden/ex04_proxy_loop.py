@@ -12,7 +12,7 @@ Step = tuple[Any, ...]
 
 
 class _Model:
-    """What a right proxy does, command numbers only."""
+    """A model of a right proxy, with command numbers only."""
 
     def __init__(self, slots: int, most: int, batch: Sequence[int]) -> None:
         self.slots, self.most, self.batch = slots, most, list(batch)

@@ -36,7 +36,8 @@ struct Memory {
     uint64_t* counters;     // credits, arrived of every slot, marks
     const char* source;
     char* seen;  // every message as the receiver found it
-    // Sending failed, receiving failed, most messages ahead, number of the next one, overtaken; a fault (note_fault).
+    // Whether sending and receiving failed, the most messages ahead, the next message's number, whether a mark
+    // overtook; then a fault (note_fault).
     uint64_t* noted;
 };
 

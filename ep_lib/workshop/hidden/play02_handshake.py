@@ -107,7 +107,7 @@ def reads(piece: Guest, pieces: Sequence[str], sizes: Sequence[int]) -> dict[str
 
 
 def read_frames(piece: Guest, pieces: Sequence[str], times: int) -> dict[str, Any]:
-    """read_frame() so many times, from one stream."""
+    """``times`` calls of read_frame(), from one stream."""
     stream = Stream(pieces)
     receive = stream.receive
     return {

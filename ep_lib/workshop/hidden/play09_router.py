@@ -15,7 +15,7 @@ from ep_lib.workshop.far import Far, Guest
 def _shown(tensor: Any) -> dict[str, Any]:
     values = tensor.detach()
     if values.is_floating_point():
-        values = values.double().round(decimals=6)  # a reply has room for so many digits
+        values = values.double().round(decimals=6)  # a reply has no room for more digits
     return {"type": str(tensor.dtype).removeprefix("torch."), "values": values.tolist()}
 
 

@@ -224,9 +224,9 @@ class Flow:
     """Accesses that the run of a right answer must make, so that an answer cannot compute values that should arrive
     from elsewhere.
 
-    The named ``array`` of at least one rank (``everywhere``: of each) is accessed by so many different ``threads`` of
+    The named ``array`` of at least one rank (``everywhere``: of each) is accessed by ``threads`` different threads of
     one rank: ``"another"`` one or its ``"own"``. ``does`` is ``"reads"`` or ``"writes"`` (an atomic does both; a NIC is
-    one thread of the rank that posts). ``begins_within``: the first access of each thread is within so many bytes of
+    one thread of the rank that posts). ``begins_within``: each thread's first access is within this number of bytes of
     the array's start.
     """
 
@@ -589,7 +589,7 @@ class _Attempt:
         return self.kernels(name)
 
     def accesses(self, seed: int, timeout: float = _LOOK_S) -> Accesses:
-        """Those of a run, whose arrays are then in ``arrays``."""
+        """The accesses of a run, whose arrays are then in ``arrays``."""
         self.arrays.clear()
         return accesses_of(self.main, self.puzzle.ranks, self.puzzle.fabric, seed=seed, timeout=timeout)
 
