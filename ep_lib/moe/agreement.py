@@ -54,7 +54,7 @@ class Tag(NamedTuple):
 
     epoch: int  # of the dispatch whose handle is used
     bits: int = 0  # the content of a dispatch, or the way in which a combine brings rows back
-    row_vectors: int = 0  # of a combine's rows, if they are narrower than the Buffer's
+    row_vectors: int = 0  # a combine's row_vectors, if its rows are narrower than the Buffer's
 
     @property
     def number(self) -> int:

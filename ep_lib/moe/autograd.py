@@ -41,7 +41,7 @@ class Ticket(NamedTuple):
 
     handle: DispatchHandle | Tensor  # in compiled code the int64 tensor that represents the handle
     anchor: Tensor | None  # [0]: connects the backward of dispatch to that of combine, even if experts use no row
-    num_tokens: int  # that this rank sent
+    num_tokens: int  # tokens that this rank sent
     num_worst_tokens: int  # 0: as many rows as arrived
 
 

@@ -34,7 +34,7 @@ class RowFormat(NamedTuple):
     dtype: np.dtype[Any]
     row_bytes: int  # of one row, without its scales
     scale_columns: int
-    scale_dtypes: tuple[np.dtype[Any], ...]  # that a caller may pass; casts make the first one
+    scale_dtypes: tuple[np.dtype[Any], ...]  # dtypes that a caller may pass; casts make the first one
     scale_bytes: int  # of a row's scales, without the row scale
     side_bytes: int  # of the side row
     has_row_scale: bool  # float32, beside the other scales

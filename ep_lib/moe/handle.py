@@ -56,7 +56,7 @@ class DispatchHandle:
     All ranks must use the handles of the same dispatch together.
     """
 
-    num_tokens: int  # that this rank sent
+    num_tokens: int  # tokens that this rank sent
     num_recv_tokens: int  # rows that this rank received, or num_worst_tokens
     recv_tokens_per_rank: Array  # int32 [ranks]: rows from each source; NumPy, with num_worst_tokens on the device
     tokens_per_expert: Array  # int32 [experts_per_rank]; where recv_tokens_per_rank is

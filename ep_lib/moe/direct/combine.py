@@ -29,7 +29,7 @@ class _Combining(NamedTuple):
     """One way to bring rows back."""
 
     operation: Operation
-    most_warps: int  # of a block that sends
+    most_warps: int  # the most warps of a block that send
     rows_a_warp: int  # at least: few rows leave faster by a few warps of each block than by all of a few blocks
 
 

@@ -54,7 +54,7 @@ def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, costly_th
     wanted = EMULATED if costly_threads else Tuning()
     if most_ranks(config) <= 2 and not costly_threads:  # a token's pieces may be twice as long
         wanted = replace(wanted, add_warps=13, add_vectors=256, send_warps=12)
-    if config.world_size == 2 and not costly_threads:  # of a token's two rows one comes over the link
+    if config.world_size == 2 and not costly_threads:  # only one of a token's two rows comes over the link
         wanted = replace(wanted, push_share=0.25 + 3 / config.num_sms)
     if config.num_sms < _FEW_SMS and not costly_threads:
         wanted = replace(wanted, way="Tma", dispatch_stages=3, push=False, group_rows=2)

@@ -71,9 +71,9 @@ def make_low_latency_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
             ("credits", (kinds + 1, ranks), "u8"),  # see common.cuh
             ("dispatch_flags", (buffers, ranks, tokens), "u8"),  # see dispatch.cu
             ("routes", (buffers, ranks, 1 + tokens * ids, packet), "u8"),
-            ("dispatch_weights", (buffers, ranks, tokens * weights, packet), "u8"),  # that travel with a dispatch
+            ("dispatch_weights", (buffers, ranks, tokens * weights, packet), "u8"),  # weights sent with a dispatch
             ("combine_flags", (buffers, ranks, tokens), "u8"),  # see combine.cu
-            ("weights", (buffers, ranks, tokens * weights, packet), "u8"),  # that travel with a combine
+            ("weights", (buffers, ranks, tokens * weights, packet), "u8"),  # weights sent with a combine
             ("dispatch_slots", (buffers, ranks, tokens, config.hidden // 4), "u8"),  # bfloat16 rows
             ("combine_slots", (buffers, ranks, tokens, config.hidden // 4), "u8"),  # likewise
         ]

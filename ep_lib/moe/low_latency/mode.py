@@ -93,7 +93,7 @@ class LowLatencyHandle:
     """The routing of one ``low_latency_dispatch``, needed to combine. Belongs to the Buffer that made it and stays good
     for as long as that lives: a combine may come after any number of other dispatches."""
 
-    num_tokens: int  # that this rank sent
+    num_tokens: int  # tokens that this rank sent
     _owner: object = field(repr=False)
     _arrivals: LowLatencyArrivals = field(repr=False)  # without the rows, which are the caller's
     # a copy of topk_idx, if the host looks at values; on GPUs only kernels have a copy (Arrivals::sent_idx)
@@ -156,7 +156,7 @@ class LowLatencyMode:
         self._owner = object()  # in every handle
         self._arrived = Arrived() if rank._backend.sees_values else None
         self._waiting: dict[str, deque[object]] = {"dispatch": deque(), "combine": deque()}
-        self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
+        self._without_rows: deque[LowLatencyHandle] = deque()  # handles of dispatches whose hooks were not called yet
         # The result of get_next_low_latency_combine_buffer for each handle that lives.
         self._expert_rows: weakref.WeakKeyDictionary[LowLatencyHandle, Array] = weakref.WeakKeyDictionary()
 

@@ -68,7 +68,7 @@ class NicBarrier:
         self._contents = [0] * config.world_size  # the content in each rank's tag
         self.mismatched: list[tuple[int, int]] = []  # ranks whose tag differs from ours, and the differing bits
         self.in_step = True  # False while an operation is under way, and after one that failed
-        self.threads = 64 if rank._backend.costly_threads else _MAX_THREADS  # of a block that counts or copies
+        self.threads = 64 if rank._backend.costly_threads else _MAX_THREADS  # per block that counts or copies
         ranks, kind = config.world_size, memory.kind
         # sends and receives [ranks, channels + 1], first_row [ranks], choices of this rank's experts
         self._lengths = (ranks * (channels + 1),) * 2 + (ranks, config.experts_per_rank)

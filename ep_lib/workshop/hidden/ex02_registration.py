@@ -196,7 +196,7 @@ def _beside(rng: Rng, *users: int) -> tuple[int, list[Held]]:
 
 
 def _in_any_order(rng: Rng) -> tuple[int, list[Held]]:
-    """As _beside, with another registration that was released later and lies before them."""
+    """The result of _beside, with another registration that was released later and lies before them."""
     at, held = _beside(rng, 1, 0)
     return at, [*held, (at - 3000, 40, 0)]
 

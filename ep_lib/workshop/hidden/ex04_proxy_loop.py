@@ -150,7 +150,7 @@ def _ready_later(rng: Rng) -> Case:
 
 
 def _take(rng: Rng) -> Iterator[Case]:
-    """Without post(), which is another task."""
+    """Cases without post(), which is another task."""
     yield _case(rng, [_TAKE, ("push", 3), _TAKE, _TAKE])
     yield _case(rng, [("push", 30), *[_TAKE, _LEAVE] * 4])
     slots = int(rng.integers(280, 350))

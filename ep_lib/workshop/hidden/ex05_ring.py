@@ -177,7 +177,7 @@ def _on_pairs(rng: Rng, learners: int) -> Iterator[Case]:
 
 
 def _marked(learners: int) -> Cases:
-    """On a queue pair other than the first, which keeps the learner's operation before a later mark."""
+    """Cases on a queue pair other than the first, which keeps the learner's operation before a later mark."""
     return on_fabrics(_on_pairs(learners), RC)
 
 

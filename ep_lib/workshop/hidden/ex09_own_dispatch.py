@@ -19,7 +19,7 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 # Mirrors constants of the .cu file.
 _WANTED, _TELL, _SEND_ROW, _RECEIVE, _ALL = (1 << bit for bit in range(5))
 _LANES, _FAULT = 32, 6
-_HARDWARE = "h100-cx7"  # whose clock times the last task
+_HARDWARE = "h100-cx7"  # the hardware model for the last task's virtual time
 _SLOWER = 1.5  # the allowed time, relative to the grader's own parts in the same order
 
 _Job = job_of(__file__)
@@ -56,7 +56,7 @@ def _dispatch(rng: Rng, job: Job, shape: _Shape) -> Case:
     tokens = [job.max_tokens if full else int(rng.integers(job.max_tokens // 2, job.max_tokens + 1)) for _ in everybody]
     x = [rng.integers(1, 1 << 31, (job.rounds, job.max_tokens, job.row_vectors, 4), np.int32) for _ in everybody]
     routes = [_routes(rng, job, shape) for _ in everybody]
-    if job.missing:  # of a token that rank 0 wants
+    if job.missing:  # rank 0 wants the token
         routes[-1][:, :, 0] = 0
     before = int(rng.integers(1, 1 << 31))
     out_shape = (job.rounds, job.experts_per_rank, slots, job.row_vectors, 4)

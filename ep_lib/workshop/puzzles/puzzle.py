@@ -37,7 +37,7 @@ _SEEDS = 8
 _NOT_AS_ASKED = "The values are right, but this is not what the task asks for"
 _OF_ANOTHER_FORM = (TypeError, ValueError, LookupError, AttributeError)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
-_ASSERTION = "assertion"  # of main: attempt.reasons has its text
+_ASSERTION = "assertion"  # a failed assertion in main: attempt.reasons has its text
 _TIMEOUT_S = 0.5  # of CPU for a schedule; right answers take 0.01. Endless loops are reported soon
 _LOOK_S = 0.2  # of the picture's run, which may end early
 _MOST_SHOWN = 16  # numbers of an array in a message
@@ -581,7 +581,7 @@ class _Attempt:
     arrays: list[NamedArray] = field(default_factory=list)
     symmetric: dict[int, NamedArray] = field(default_factory=dict)  # by their offsets in the heap
     reasons: list[str] = field(default_factory=list)
-    returned: object = None  # by the learner's function, at last
+    returned: object = None  # the last result of the learner's function
 
     def kernel(self, name: str) -> ep_lib.Kernel:
         if self.kernels is None:
