@@ -1,7 +1,7 @@
 // A board: a few words of one rank that any thread of any rank may write anew, and read, at any time. A reader gets the
-// words of one edition, all of them, or is told to try again; it never waits for a writer, and leaves no trace.
+// words of one edition, all of them, or false: try again. It never waits for a writer, and leaves no trace.
 //
-//     writer    try_begin   the edition's number becomes odd: somebody is writing, and nobody else begins
+//     writer    try_begin   the edition's number becomes odd: a thread is writing, and no other one begins
 //               publish     the words, and then the next even number
 //     reader    try_read    the number, the words, and the number again: are they the words of one edition?
 //
@@ -20,8 +20,9 @@ struct Board {
     int home;
 };
 
-// Takes the board for writing: makes the edition's number odd, and passes it on in *number. False, without a trace (also
-// *number stays as it was), if somebody else is writing or was quicker. One thread calls, of this and of what follows.
+// Takes the board for writing: makes the edition's number odd, and passes it on in *number. False, without a trace
+// (also *number stays as it was), if another thread is writing or was quicker. One thread calls this and the functions
+// below.
 EP_DEVICE bool try_begin(const Board& board, uint64_t* number) {
     uint64_t* const edition = ep::peer_ptr(board.edition, board.home);
     const uint64_t now = ep::ld_relaxed_sys_u64(edition);
@@ -31,8 +32,8 @@ EP_DEVICE bool try_begin(const Board& board, uint64_t* number) {
     return true;
 }
 
-// Writes the words, and then the even number after `number`, which try_begin gave. Who sees one of these words and looks
-// at the number then sees at least `number`; who sees the even number sees all of these words.
+// Writes the words, and then the even number after `number`, which try_begin gave. A reader that sees one of these
+// words and then reads the number gets at least `number`; a reader that gets the even number sees all of these words.
 EP_DEVICE void publish(const Board& board, const uint64_t* words, uint64_t number) {
     ep::fence_sys();  // the odd number comes before the words, and the last writer's words before these
     uint64_t* const board_words = ep::peer_ptr(board.words, board.home);

@@ -2,8 +2,8 @@
 
     python tutorial_kernels/02_peer.py        # prints its port on 127.0.0.1, and ends when its standard input does
 
-Whoever connects says hello as in 02_handshake.py. Notifications that it answers: b"sum" with the sum of its bytes,
-b"signal" with the value of its signal. b"die" ends it at once, as a crash does.
+A peer that connects says hello as in 02_handshake.py. This process answers the notification b"sum" with the sum of its
+bytes, and b"signal" with the value of its signal. b"die" ends it at once, as a crash does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def answer(host: DeviceHost, peer: str, asked: bytes, arrays: dict[str, np.ndarr
 
 
 def serve(host: DeviceHost, listener: socket.socket, arrays: dict[str, np.ndarray]) -> None:
-    """Meets who connects and answers who asks, until standard input ends."""
+    """Meets each peer that connects and answers its notifications, until standard input ends."""
     mine = handshake.hello(host, arrays)
     while True:
         ready, _, _ = select.select([sys.stdin, listener], [], [], LOOK_S)

@@ -57,13 +57,13 @@ EP_DEVICE void time_puts(char* remote, const char* local, size_t bytes, int peer
 
 }  // namespace
 
-// How the guide measures: all puts, then one quiet.
+// As the guide measures: all puts, then one quiet.
 extern "C" __global__ void benchmark_put(char* remote, const char* local, size_t bytes, int peer, int puts,
                                          int64_t* totals) {
     time_puts<false>(remote, local, bytes, peer, puts, totals);
 }
 
-// What it advises against: every put waits for its own round trip.
+// The guide advises against this: every put waits for its own round trip.
 extern "C" __global__ void benchmark_put_quiet_each(char* remote, const char* local, size_t bytes, int peer, int puts,
                                                     int64_t* totals) {
     time_puts<true>(remote, local, bytes, peer, puts, totals);

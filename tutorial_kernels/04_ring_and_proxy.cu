@@ -81,7 +81,7 @@ extern "C" __global__ void ring_of_slots(ep::ProxyRing ring, Messages m) {
 }
 
 // ---- Rung 2: many producers -----------------------------------------------------------------------------------------
-// One atomic addition gives every thread a number of its own, and with it a slot that is nobody else's. No lock: a slow
+// One atomic addition gives every thread a number of its own, and with it a slot that no other has. No lock: a slow
 // thread holds up those behind it, but nothing is lost, since each slot says itself that it is full. The addition is
 // relaxed: it hands out numbers and orders nothing.
 EP_DEVICE bool push(const ep::ProxyRing& ring, const ep::ProxyCommand& command) {

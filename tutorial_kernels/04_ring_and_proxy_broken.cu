@@ -5,7 +5,7 @@
 
 namespace {
 
-// What is right in all of them.
+// The parts that are right in all of them.
 EP_DEVICE bool wait_for_room(const ep::ProxyRing& ring, uint64_t number, int peer) {
     if (number < ring.num_slots) return true;
     return ep::wait_until_ge(&ring.credits->taken, number - ring.num_slots + 1, {ep::kPhaseProxy, peer, -1});
@@ -46,7 +46,7 @@ extern "C" __global__ void number_first(ep::ProxyRing ring, Messages m) {
     }
 }
 
-// Nobody asks whether the slot is free. With as many slots as commands nobody has to.
+// No thread asks whether the slot is free. With as many slots as commands none has to.
 extern "C" __global__ void without_credits(ep::ProxyRing ring, Messages m) {
     if (is_producer() && threadIdx.x == 0) {
         for (int i = 0; i < m.count; ++i) {

@@ -77,8 +77,8 @@ EP_DEVICE void finish_dispatch(const Signals& signals, uint32_t* finished_blocks
 }
 
 // ---- Rung 0: ask for every row --------------------------------------------------------------------------------------
-// The receiver has a counter, `next_row`, symmetric and 0 at the start. Who adds 1 to it owns the row that the counter
-// showed. Right, and without any preparation; but every row begins with a question that crosses the link and comes back,
+// The receiver has a counter, `next_row`, symmetric and 0 at the start. A sender adds 1 to it and owns the row that the
+// counter showed. Right, and without preparation; but every row begins with a question that crosses the link and back,
 // and the rows lie in the order in which the questions arrived.
 // All the kernels here take any grid of whole warps.
 //   x             [num_tokens, row_vectors]
@@ -265,7 +265,7 @@ extern "C" __global__ void dispatch_tma(DispatchArgs args, Signals signals, uint
     finish_dispatch(signals, finished_blocks);
 }
 
-// What an expert's kernel does first: it reads the rows that have come. It is launched behind a dispatch, and relies on it.
+// Stands for an expert's kernel, which first reads the rows that have come. It is launched behind a dispatch.
 extern "C" __global__ void read_rows(const int4* rows, int num_vectors, int4* out) {
     for (int i = thread_in_grid(); i < num_vectors; i += threads_in_grid()) out[i] = ld_nc_v4(rows + i);
 }

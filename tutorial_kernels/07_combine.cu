@@ -205,7 +205,7 @@ __global__ void combine(CombineArgs args, int4* out, const int* topk_idx, const 
 // Until now the first sum began when the last expert on the slowest rank was done, and then the links had to carry
 // everything at once. But a token needs its own rows only. So each group of rows is stored straight to its owner as soon
 // as its expert has it, and a flag of its own follows: data, then signal. Some blocks are experts, the others add up: a
-// warp waits for the groups of its token, and for no others. The order of additions is the same as ever.
+// warp waits for the groups of its token, and for no others. The order of the additions has not changed.
 
 // The blocks of experts.
 EP_DEVICE void send_groups(const Experts& experts, const Overlap& args) {

@@ -1,4 +1,4 @@
-// What the rungs of 07_combine.cu share: the experts, who stand for two matrix products.
+// Code that the rungs of 07_combine.cu share: the experts, which stand for two matrix products.
 #pragma once
 #include <ep/groups.cuh>
 #include <ep/memory.cuh>

@@ -16,7 +16,7 @@ struct CombineArgs {  // as in 07_combine.cu
 };
 
 // Rung 1 with a fused multiply-add, as compilers like to make it of sum + weight * value: it rounds once and not twice.
-// More exact, and in the last bit another result than everybody else's.
+// More exact, but the last bit differs from every other kernel's.
 extern "C" __global__ void combine_fused(CombineArgs args, int4* out, const int* topk_idx, const float* topk_weights,
                                          const int* send_index, const int* first_row) {
     const int hidden = 4 * args.row_vectors, stride = static_cast<int>(gridDim.x) * threads_in_block();

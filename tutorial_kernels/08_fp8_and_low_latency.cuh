@@ -1,11 +1,11 @@
-// What the rungs of 08_fp8_and_low_latency.cu share: copies, FP8 slots, and where a token goes.
+// Code that the rungs of 08_fp8_and_low_latency.cu share: copies, FP8 slots, and where a token goes.
 #pragma once
 #include <ep/fp8.cuh>
 #include <ep/packet.cuh>
 
 namespace {
 
-// What a small batch needs. Every rank has the same number of tokens, and every token `top_k` (1 to 8) experts.
+// The sizes and arrays of a small batch. Every rank has the same number of tokens, each with `top_k` (1 to 8) experts.
 struct Batch {
     int4* slots;          // symmetric [experts_per_rank, ranks, tokens, slot_vectors]
     uint64_t* flags;      // symmetric [experts_per_rank, ranks, tokens]

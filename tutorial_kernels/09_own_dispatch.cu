@@ -27,7 +27,7 @@ extern "C" __global__ void dispatch_one_warp(own::Dispatch my, const int4* x, co
     }
 }
 
-// How many rows this rank sends: what a choice's rank is, each rank once.
+// Counts the rows that this rank sends: one for each rank that has one of a token's experts.
 EP_DEVICE void count_rows(const own::Dispatch& my, const int* topk_idx) {
     const int first = blockIdx.x * threads_in_block() + thread_in_block(), step = gridDim.x * threads_in_block();
     for (int token = first; token < my.num_tokens; token += step) {
@@ -45,8 +45,8 @@ extern "C" __global__ void own_dispatch(own::Dispatch my, const int4* x, const i
     if constexpr (detail::kCountsPieces) count_rows(my, topk_idx);
 }
 
-// What the experts made of their rows lies in `made`, symmetric [experts_per_rank, ranks * max_tokens, columns], where
-// `out` had the rows. A warp per token adds up weight * row in the order of the choices. All ranks have met before.
+// The experts' results lie in `made`, symmetric [experts_per_rank, ranks * max_tokens, columns], at the places of the
+// rows in `out`. A warp per token adds up weight * row in the order of the choices. All ranks have met before.
 extern "C" __global__ void own_combine(own::Dispatch my, float* made, const int* topk_idx, const float* topk_weights,
                                        float* sums, int columns) {
     const int warps = gridDim.x * warps_in_block();

@@ -142,7 +142,7 @@ def _config(args: argparse.Namespace, world: launcher.Placement, started: int | 
 
 
 def _start_processes(size: int, args: argparse.Namespace) -> int:
-    """Starts this program again as so many processes; returns its exit code."""
+    """Starts this program again as ``size`` processes; returns its exit code."""
     mpiexec = find_program("mpiexec")
     if mpiexec is None:
         raise BackendUnavailable(

@@ -54,7 +54,7 @@ class Tag(NamedTuple):
 
     epoch: int  # of the dispatch whose handle is used
     bits: int = 0  # the content of a dispatch, or the way in which a combine brings rows back
-    row_vectors: int = 0  # of a combine's rows, if they are narrower than the Buffer's
+    row_vectors: int = 0  # a combine's row_vectors, if its rows are narrower than the Buffer's
 
     @property
     def number(self) -> int:
@@ -69,7 +69,7 @@ def content_of(tag_bits: int) -> int:
 
 def require_same_content(contents: Sequence[int], names: Sequence[str]) -> None:
     """Raises RankMismatchError, which names the ranks and their contents, if ``contents`` ``[ranks]`` differ;
-    NoRoomError if one of them declined. ``names``: of the forms of rows."""
+    NoRoomError if a rank declined. ``names``: the names of the forms of rows."""
     if len(set(contents)) == 1 and not contents[0] & NO_ROOM:
         return
     declining = [r for r, bits in enumerate(contents) if bits & NO_ROOM]

@@ -41,7 +41,7 @@ class Ticket(NamedTuple):
 
     handle: DispatchHandle | Tensor  # in compiled code the int64 tensor that represents the handle
     anchor: Tensor | None  # [0]: connects the backward of dispatch to that of combine, even if experts use no row
-    num_tokens: int  # that this rank sent
+    num_tokens: int  # tokens that this rank sent
     num_worst_tokens: int  # 0: as many rows as arrived
 
 
@@ -472,7 +472,7 @@ class _Once(torch.autograd.Function):
         )
 
 
-# torch has no type annotations for it.
+# torch has no type annotations for apply.
 _RECORD_DISPATCH: Any = _Dispatch.apply
 _RECORD_COMBINE: Any = _Combine.apply
 _RECORD_ONCE: Any = _Once.apply

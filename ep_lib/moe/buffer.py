@@ -178,10 +178,10 @@ class Buffer:
         self._broken = [mode.broken for mode in self._modes]  # set by kernels that failed during an operation
         self._stop_watching = None if on_fault is None else rank._backend.watch_faults(on_fault)
         self._arrived = Arrived() if rank._backend.sees_values else None
-        self._unusable = ""  # why, if it is
+        self._unusable = ""  # the reason why the Buffer cannot be used any more, or ""
         self._last: tuple[str, int | None] = ("", None)  # the last operation's name, and its options
         self._masked: frozenset[int] = frozenset()
-        self._meetings: Meetings | None = None  # of ranks that leave others out
+        self._meetings: Meetings | None = None  # made when ranks first mask others
         rank.buffers.add(self)
         self.key = give_number(self)
 
@@ -339,7 +339,7 @@ class Buffer:
             column_major_scales,
             form,
         )
-        # At values, on the host: that would make it wait for a GPU that need not be waited for.
+        # Whether the host looks at values: where it need not wait for the GPU anyway, that would make it wait.
         look = not self._mode.checks_values or (handle is not None and self._mode.waits(async_finish=False))
         experts = None if topk_idx is None else checks.topk_idx(topk_idx, num_tokens, values=look)
         weights = None if topk_weights is None else checks.topk_weights(topk_weights, num_tokens, values=look)
@@ -797,7 +797,7 @@ class Buffer:
 
     def _require_usable(self) -> None:
         if not self._unusable:
-            if self._rank._is_closed or os.getpid() != self._rank._process:  # Rank.is_closed, without a call of it
+            if self._rank._is_closed or os.getpid() != self._rank._process:  # Rank.is_closed, inlined
                 self._unusable = f"rank {self._rank.rank} was closed"
             else:
                 for word in self._broken:
@@ -864,7 +864,7 @@ def _mode_of(config: BufferConfig) -> type[DirectMode] | type[PcieMode] | type[H
 
 
 class _Operation:
-    """The context of one collective operation of a Buffer. A class, since a generator takes three times as long."""
+    """The context of one collective operation of a Buffer. (A generator would take three times as long.)"""
 
     __slots__ = ("_buffer",)
 
@@ -872,7 +872,7 @@ class _Operation:
         self._buffer = buffer
 
     def __enter__(self) -> None:
-        """Errors raised here are from an earlier operation."""
+        """Raises errors of an earlier operation."""
         buffer = self._buffer
         if not buffer._mode.waits(async_finish=True):
             try:

@@ -221,7 +221,7 @@ class InputChecks:
         column_major_scales: bool,
         form: RowFormat | None,
     ) -> tuple[int, int]:
-        """Checks the other options of a dispatch; returns the first two as whole numbers."""
+        """Checks the other options of a dispatch; returns num_worst_tokens and expert_alignment as whole numbers."""
         if not type(sorted_by_expert) is type(async_finish) is type(copy) is type(column_major_scales) is bool:
             require_flags(
                 sorted_by_expert=sorted_by_expert,
@@ -328,8 +328,7 @@ def _refuse_vectors(name: str, info: ArrayInfo) -> NoReturn:
 
 
 def refuse_choices(ids: Array, num_experts: int) -> None:
-    """Raises ArgumentError with the first id that is neither an expert's nor -1. For NumPy or CuPy, which it waits
-    for."""
+    """Raises ArgumentError with the first id that is neither an expert's nor -1. Waits for CuPy's kernels."""
     bad = (ids < -1) | (ids >= num_experts)
     if bool(bad.any()):
         token, k, value = _first(bad, ids)
@@ -339,7 +338,7 @@ def refuse_choices(ids: Array, num_experts: int) -> None:
 
 
 def refuse_weights(weights: Array) -> None:
-    """Raises ArgumentError with the first weight that is not finite. For NumPy or CuPy, which it waits for."""
+    """Raises ArgumentError with the first weight that is not finite. Waits for CuPy's kernels."""
     bad = ~np.isfinite(weights)
     if bool(bad.any()):
         token, k, value = _first(bad, weights)

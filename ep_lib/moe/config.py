@@ -38,10 +38,10 @@ class BufferConfig:
     bounce_bytes: int | None = None  # None: PCIe mode's default
     merge_sender_receiver: bool = False
     num_max_dispatch_tokens_per_rank: int = 0  # 0: no low-latency mode; see ep_lib/moe/low_latency/memory.py
-    num_low_latency_sms: int | None = None  # None: all
+    num_low_latency_sms: int | None = None  # None: all SMs
     low_latency_mask_on_timeout: bool = False
     ranks_per_node: int | None = None  # of hierarchical mode; None: another mode
-    receive_areas: int = 1  # of direct mode: areas in which dispatched rows may stay, plus one; 0: combine's
+    receive_areas: int = 1  # direct mode: areas in which dispatched rows may stay, plus one; 0: shares combine's area
 
     @property
     def is_direct(self) -> bool:
@@ -50,7 +50,7 @@ class BufferConfig:
 
     @property
     def mode_name(self) -> str:
-        """The mode's name for messages, and its option."""
+        """The mode's name for messages, with the option that selects it."""
         if self.is_direct:
             return "direct mode"
         return (
@@ -86,7 +86,7 @@ class BufferConfig:
 
 
 def most_sms(available: int | None) -> int:
-    """The default of ``num_sms`` for a rank with so many SMs (None: an emulated one); an even number if possible."""
+    """The default of ``num_sms`` for a rank with ``available`` SMs (None: an emulated one); even if possible."""
     if available is None or available >= DEFAULT_SMS:
         return DEFAULT_SMS
     return max(1, available - available % 2)

@@ -1,8 +1,8 @@
 """The forms of transferred rows: the Buffer's dtype, or few bits with scales.
 
-:mod:`ep_lib.reference` says what numbers and scales mean, and names the documents they come from; it has constants of
-its own, so that a wrong one here is found. Kernels only move them (<moe/direct/side_rows.cuh>); this file says how many
-bytes there are.
+:mod:`ep_lib.reference` defines numbers and scales, and names the documents that they come from; it has constants of its
+own, so that tests find a wrong one here. Kernels only move numbers and scales (<moe/direct/side_rows.cuh>); this file
+has their sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 FP8_GROUP, MXFP8_GROUP, NVFP4_GROUP = 128, 32, 16  # elements that share a scale
 UINT8 = np.dtype(np.uint8)
 E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
-ROW_SCALE_BYTES = VECTOR_BYTES  # of a side row, which begins with the row's scale if there is one
+ROW_SCALE_BYTES = VECTOR_BYTES  # the bytes of a row scale, with which a side row begins
 _ONE_E8M0 = 0x7F7F7F7F  # four scales of 1
 
 
@@ -34,7 +34,7 @@ class RowFormat(NamedTuple):
     dtype: np.dtype[Any]
     row_bytes: int  # of one row, without its scales
     scale_columns: int
-    scale_dtypes: tuple[np.dtype[Any], ...]  # that a caller may pass; casts make the first one
+    scale_dtypes: tuple[np.dtype[Any], ...]  # dtypes that a caller may pass; casts make the first one
     scale_bytes: int  # of a row's scales, without the row scale
     side_bytes: int  # of the side row
     has_row_scale: bool  # float32, beside the other scales
@@ -93,7 +93,7 @@ def row_formats(config: BufferConfig) -> list[RowFormat | None]:
         found[FP8_UE8M0_PACKED] = _form(
             FP8_UE8M0_PACKED, f"{name} (packed UE8M0)", hidden, FP8, -(-groups // 4), packed, padding=_ONE_E8M0
         )
-    if hidden % MXFP8_GROUP == 0:  # NVFP4's 16 as well; its rows are whole vectors then
+    if hidden % MXFP8_GROUP == 0:  # then NVFP4 fits, too: its groups, and its rows are whole vectors
         blocks = hidden // MXFP8_GROUP
         found[MXFP8] = _form(MXFP8, "MXFP8 rows", hidden, FP8, blocks, e8m0, padding=_ONE_E8M0)
         found[MXFP8_PACKED] = _form(

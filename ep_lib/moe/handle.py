@@ -18,7 +18,7 @@ from ep_lib.moe.mode import DispatchRouting, ExpertRows
 
 Record = TypeVar("Record")
 
-# Of Buffers and handles, where only numbers can go: into the operators of a compiled torch graph.
+# Numbers of Buffers and handles: operators of a compiled torch graph take no other objects.
 _numbers = itertools.count(1)
 _numbered: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -41,8 +41,8 @@ def find(number: int) -> Any:
 
 
 def make_record(kind: type[Record], **fields: Any) -> Record:
-    """``kind(**fields)`` of a frozen dataclass with all fields, in a third of the time of its constructor, which sets
-    fields one by one; each call makes one."""
+    """``kind(**fields)`` for a frozen dataclass, with all fields given, in a third of the time of its constructor,
+    which sets fields one by one. Each operation makes such a record."""
     made = object.__new__(kind)
     made.__dict__.update(fields)
     return made
@@ -56,12 +56,12 @@ class DispatchHandle:
     All ranks must use the handles of the same dispatch together.
     """
 
-    num_tokens: int  # that this rank sent
+    num_tokens: int  # tokens that this rank sent
     num_recv_tokens: int  # rows that this rank received, or num_worst_tokens
     recv_tokens_per_rank: Array  # int32 [ranks]: rows from each source; NumPy, with num_worst_tokens on the device
     tokens_per_expert: Array  # int32 [experts_per_rank]; where recv_tokens_per_rank is
     _owner: object = field(repr=False)  # the Buffer's token
-    _epoch: int = field(repr=False)  # of the dispatch: names the handle on every rank
+    _epoch: int = field(repr=False)  # the dispatch's epoch, which identifies the handle on every rank
     _routing: DispatchRouting = field(repr=False)
     _recv_topk_idx: Array = field(repr=False)  # as in Received
     _recv_src_rank: Array = field(repr=False)
@@ -112,9 +112,9 @@ class Arrived:
             del self._by_address[address]
 
     def handle_of(self, rows: ArrayInfo, handle: Any) -> Any:
-        """The handle of the dispatch of these rows, or of the rows that they copy: ``handle``, if it is one of several.
-        None if unknown: two dispatches may bring equal rows, so the origin of a copy is ambiguous after the rows of
-        ``handle`` are gone."""
+        """The handle of the dispatch that brought these rows, or the rows of which they are a copy. If several
+        dispatches brought such rows and ``handle`` is among them, ``handle``. None if unknown: after the rows of
+        ``handle`` are gone, the origin of a copy is ambiguous."""
         known = self._by_address.get(rows.address)
         if known is not None and known[0]() is not None:
             return known[1]
@@ -132,7 +132,7 @@ class Arrived:
 
 
 def _is_copy(rows: ArrayInfo, other: ArrayInfo) -> bool:
-    """Whether two arrays have the same bytes. All-equal rows do not identify their origin."""
+    """Whether two arrays have the same bytes. Not if all rows are equal: these do not identify their origin."""
     if rows.nbytes != other.nbytes or rows.shape != other.shape or rows.strides_bytes or other.strides_bytes:
         return False
     mine, theirs = _content(rows), _content(other)
@@ -142,7 +142,7 @@ def _is_copy(rows: ArrayInfo, other: ArrayInfo) -> bool:
 
 
 def _content(rows: ArrayInfo) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """[rows, bytes of each]"""
+    """The rows' bytes: ``[rows, bytes of a row]``."""
     memory = (ctypes.c_uint8 * rows.nbytes).from_address(rows.address)
     return np.ctypeslib.as_array(memory).reshape(-1, rows.shape[-1] * rows.dtype.itemsize)
 

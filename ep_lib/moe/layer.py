@@ -312,5 +312,5 @@ class ExpertParallel(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """What torch prints of it: its Buffer."""
+        """What torch prints of this module: its Buffer."""
         return f"buffer={self.buffer!r}"

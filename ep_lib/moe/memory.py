@@ -1,4 +1,4 @@
-"""A mode's symmetric memory: one allocation on every rank, with the mode's arrays in it one after the other."""
+"""A mode's symmetric memory: one allocation on every rank, which holds the mode's arrays one after the other."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class ModeMemory:
         who: str,
         lower: str | Callable[[int], str],
     ) -> None:
-        """Collective: allocate what :func:`lay_out` gave, and set the parts before ``unset`` to zero, before a peer
-        writes there.
+        """Collective: allocate the ``parts`` of :func:`lay_out`, and zero those before ``unset`` before a peer writes
+        there.
 
         Raises OutOfSymmetricMemory: ``who`` needs the memory; ``lower`` names an argument to lower (or describes the
         remedy, given the free bytes).

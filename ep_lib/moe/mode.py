@@ -121,7 +121,7 @@ class NormalMode(Mode, Protocol):
     :meth:`mismatched_ranks`), the results of that operation are meaningless, and the next one works.
     """
 
-    checks_values: bool  # of a dispatch without a handle; raises ArgumentError before sending
+    checks_values: bool  # whether a dispatch without a handle checks values, and raises ArgumentError before sending
     epoch: int  # the number of the current operation, the same on all ranks
 
     def waits(self, async_finish: bool) -> bool:

@@ -28,7 +28,7 @@ class Routing(NamedTuple):
 
 
 class Router(Protocol):
-    """What a model needs of a router: this module is one, and a learner's file is another."""
+    """The functions of a router that a model needs: this module is a router, and a learner's file is another."""
 
     def route(self, logits: Tensor, top_k: int) -> Routing: ...
     def load_balancing_loss(self, routing: Routing) -> Tensor: ...

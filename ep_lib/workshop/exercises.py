@@ -23,12 +23,12 @@ from ep_lib.errors import EpError, GradingError
 from ep_lib.require import a_path, show
 
 METADATA = "exercise.toml"
-CARRIED = Path(ep_lib.__file__).resolve().parent / "_workshop"  # of an installed wheel (setup.py)
+CARRIED = Path(ep_lib.__file__).resolve().parent / "_workshop"  # the workshop in an installed wheel (setup.py)
 ROUTER = "09_router"
 # Counters on the path of a token, in one of the modes of `ep-lib demo --mine`
 _OF_A_MODEL = {"kCountSignals", "kCountRingRows", "kCountDispatchRows", "kCountCombineRows", "kCountPackets"}
 ON_GPUS = "ep-lib demo --mine --backend cuda --ranks 2"
-_OPTIONAL = ("otherwise", "given")  # of a hole
+_OPTIONAL = ("otherwise", "given")  # optional fields of a hole
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ _TEST_PLACE = re.compile(r"\S*/hidden/[\w/]+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)
 _TEST_LINE = re.compile(r"line \d+ of \S*/hidden/[\w/]+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
 # A compiler's message in a line of the test: it is about the learner's functions.
 _IN_A_TEST = re.compile(r"<?\S*hidden/[\w/]+\.cuh?>?:\d+: error: (?P<error>[^\n]*)")
-_OF_A_TEST = re.compile(r"\S*/hidden/[\w/]+\.cuh?: (?=error: )")  # as a whole
+_OF_A_TEST = re.compile(r"\S*/hidden/[\w/]+\.cuh?: (?=error: )")  # an error about a whole file of a test
 _OF_TESTS_OWN = re.compile(r" ?'[^']*\btest::[^']*'")  # quotations of the tests' names and types by a compiler
 _ASSERTED = re.compile(r"static (?:assertion|_assert) failed[^:]*: \"?([^\n\"]*)")  # of a struct that is given
 _OF_A_NAME = re.compile(
@@ -58,7 +58,7 @@ _OVERWRITTEN = (
     "again: was the right value overwritten before it was taken?"
 )
 _WAITERS = ". Who waits where:"  # above a list, of which nothing may be left
-_SEEN = re.compile(r"\(sees (\d+)\)|\bthe signal is (\d+)")  # by those who wait
+_SEEN = re.compile(r"\(sees (\d+)\)|\bthe signal is (\d+)")  # the values that waiting threads see
 _ENDLESS = "A loop that never lets others run never ends: poll with the functions of <ep/wait.cuh> or <ep/memory.cuh>."
 _ADVICE = {
     "DeadlockError": _WAITED,

@@ -28,7 +28,7 @@ from ep_lib.errors import GradingError
 from ep_lib.require import one_of
 
 GRADED, NOT_GRADED = "graded", "not graded"
-ANY_EXERCISE = "*"  # of a deadline or a rule
+ANY_EXERCISE = "*"  # in place of an exercise, in deadlines and rules
 EXTENSION, LATE_DAYS, BEST, WEIGHT = "extension", "late days", "best", "weight"  # rules: see set_rule
 _BUSY_S = 60.0  # a grader's wait for another one's write, which takes milliseconds
 _TABLES = """
@@ -302,7 +302,7 @@ class Book:
             for statement in itertools.chain(*_STEPS[version:]):
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {len(_STEPS)}")
-        self._checkpoint()  # of a grader that was killed
+        self._checkpoint()  # merges the file -wal of a grader that was killed
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

@@ -119,7 +119,7 @@ class Nursery:
 
 
 def say_in_a_line(ignored: sys.UnraisableHookArgs) -> None:
-    """For ``sys.unraisablehook``: a line for the learner."""
+    """``sys.unraisablehook``: prints a line for the learner."""
     kind = ignored.exc_type.__name__
     print(
         f"{ignored.err_msg or 'Exception ignored in'} {ignored.object!r}: {kind}: {ignored.exc_value}", file=sys.stderr
@@ -473,7 +473,7 @@ class _Rank(Rank):
         self.close()
 
     def _shared(self, arg: Any) -> Any:
-        """On the emulator, kernels may use a host's own array."""
+        """Shares a host's own array, which kernels on the emulator may use, with the worker; returns the argument."""
         if not is_array(arg) or self._worker.shares(arg := like("numpy", arg)):
             return arg
         owner = arg  # other arguments may be other parts of it

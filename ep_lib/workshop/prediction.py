@@ -52,7 +52,7 @@ class Prediction:
         self._told = Markup()  # the comparison's text beside the outcome
 
     def write(self, printed: str) -> int:
-        """For ``print(..., file=prediction)``: kept for :meth:`compare`."""
+        """Keeps the output of ``print(..., file=prediction)`` for :meth:`compare`."""
         self._printed += text("what is printed into a prediction", printed)
         return len(printed)
 

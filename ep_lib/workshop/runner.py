@@ -102,7 +102,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _guests(self, piece: str, count: int = 1) -> Iterator[list[Guest]]:
-        """Starts so many processes with the piece, which is not imported yet."""
+        """Starts the given number of processes with the piece, which is not imported yet."""
         assert self._nursery is not None, "there is no piece in Python"
         found: list[Guest] = []
         try:

@@ -85,7 +85,7 @@ class Scenario:
     ranks: int
     launches: Launch | Sequence[Launch] | Sequence[Sequence[Launch]]
     outputs: tuple[str, ...]
-    afterwards: tuple[Launch, ...] = ()  # by every rank, after all ranks have finished
+    afterwards: tuple[Launch, ...] = ()  # launches of every rank, after all ranks have finished
     symmetric: Mapping[str, ByRank] = field(default_factory=dict)
     local: Mapping[str, ByRank] = field(default_factory=dict)
     source: str = ""
@@ -114,7 +114,7 @@ class Scenario:
         return tuple(own)  # type: ignore[arg-type]  # the sequence has been checked
 
     def arrays(self, name: str) -> list[Content]:
-        """By rank."""
+        """The initial content of the array ``name``, by rank."""
         given = self.symmetric[name] if name in self.symmetric else self.local[name]
         return [given] * self.ranks if isinstance(given, (np.ndarray, Room)) else list(given)
 
@@ -138,7 +138,7 @@ class Call:
     the emulator, with the learner's file ``piece``, a :class:`ep_lib.workshop.far.Guest`. It returns its observations
     as JSON data that fits into a header.
 
-    With ``of_ranks``, the function gets a list of so many, a process for each rank.
+    With ``of_ranks``, the function gets a list of that many pieces, each in a process for its rank.
     """
 
     function: str

@@ -31,7 +31,7 @@ from ep_lib.workshop.submission import without_marks
 THE_SOLUTION = "the course's own solution"
 _RUN = 6  # consecutive tokens per mark
 _ENOUGH = 60  # a learner's own marks: with fewer there is no verdict, since two learners may share one short idea
-_ALIKE = 0.75  # of the marks of both: the shared part
+_ALIKE = 0.75  # the least shared part of both submissions' marks
 _THE_SAME = 0.85  # with so much in common, it is the solution with a few tokens changed
 _KEYWORDS = frozenset(keyword.kwlist) | frozenset(
     (

@@ -68,7 +68,7 @@ class _Only(NamedTuple):
     argument: int
     mask: int
     values: tuple[int, ...]
-    refused: bool  # what is in ``values``
+    refused: bool  # True: refuses the ``values``; False: refuses all others
 
 
 _ALL = 0xFFFFFFFF

@@ -33,7 +33,7 @@ from ep_lib.processes import read_exactly
 
 _SIZE = struct.Struct("<Q")  # of the pickle that follows
 _NUMBER = struct.Struct("<q")  # a reply: a child's id, or how it ended
-_FDS = 4  # that a child gets: standard input, standard output and error, control, reply
+_FDS = 4  # descriptors of a child: standard input, standard output and error, control, reply
 _ROOT = str(Path(ep_lib.__file__).resolve().parent.parent)
 MODULES = (  # the last three: otherwise imported by the first run on the emulator, or the first launch of a piece
     "ep_lib.workshop.child",

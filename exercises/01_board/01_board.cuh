@@ -1,8 +1,8 @@
 // Exercise 01_board, version 1. Leave this line: ep_lib reads it.
 // A board: a few words of one rank that any thread of any rank may write anew, and read, at any time. A reader gets the
-// words of one edition, all of them, or is told to try again; it never waits for a writer, and leaves no trace.
+// words of one edition, all of them, or false: try again. It never waits for a writer, and leaves no trace.
 //
-//     writer    try_begin   the edition's number becomes odd: somebody is writing, and nobody else begins
+//     writer    try_begin   the edition's number becomes odd: a thread is writing, and no other one begins
 //               publish     the words, and then the next even number
 //     reader    try_read    the number, the words, and the number again: are they the words of one edition?
 //
@@ -21,8 +21,9 @@ struct Board {
     int home;
 };
 
-// Takes the board for writing: makes the edition's number odd, and passes it on in *number. False, without a trace (also
-// *number stays as it was), if somebody else is writing or was quicker. One thread calls, of this and of what follows.
+// Takes the board for writing: makes the edition's number odd, and passes it on in *number. False, without a trace
+// (also *number stays as it was), if another thread is writing or was quicker. One thread calls this and the functions
+// below.
 EP_DEVICE bool try_begin(const Board& board, uint64_t* number) {
     // TASK 1 (3 points): one writer at a time
     // Number and words lie on rank board.home: ep::peer_ptr translates. An odd number says that somebody is
@@ -33,8 +34,8 @@ EP_DEVICE bool try_begin(const Board& board, uint64_t* number) {
     // end of TASK 1
 }
 
-// Writes the words, and then the even number after `number`, which try_begin gave. Who sees one of these words and looks
-// at the number then sees at least `number`; who sees the even number sees all of these words.
+// Writes the words, and then the even number after `number`, which try_begin gave. A reader that sees one of these
+// words and then reads the number gets at least `number`; a reader that gets the even number sees all of these words.
 EP_DEVICE void publish(const Board& board, const uint64_t* words, uint64_t number) {
     // TASK 2 (4 points): an edition is published
     // Two directions. The even number says that all words are there: which order must its store have? And a

@@ -7,7 +7,7 @@
 #include <ep/net.cuh>
 #include <ep/wait.cuh>
 
-// What is to move. Rows for (and from) rank p begin at row p * max_rows. A row is a multiple of 16 bytes.
+// The rows to move. Rows for (and from) rank p begin at row p * max_rows. A row is a multiple of 16 bytes.
 struct Streams {
     const char* source;  // [ranks, max_rows, row_bytes]: this rank's rows, by destination
     const int* counts;   // [ranks]: how many there are for each; only the sender knows
@@ -46,7 +46,7 @@ EP_DEVICE uint64_t* arrived_of(const Ring& ring, int rank, uint64_t chunk) {
     return ring.arrived + rank * ring.num_slots + chunk % ring.num_slots;
 }
 
-// An empty stream is one chunk too: the receiver has to be told that nothing comes.
+// An empty stream is one chunk, too: the receiver must learn that no rows come.
 EP_DEVICE uint64_t num_chunks(const Streams& streams, const Ring& ring, int peer) {
     return max(1, (streams.counts[peer] + ring.slot_rows - 1) / ring.slot_rows);
 }

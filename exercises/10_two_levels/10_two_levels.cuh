@@ -1,5 +1,5 @@
-// What the kernels of 10_two_levels.cu share: tokens that go to several ranks, nodes, and the dispatch of one level, which
-// sends a row to every rank.
+// Code that the kernels of 10_two_levels.cu share: tokens that go to several ranks, nodes, and stores of rows within a
+// node.
 //
 // A node is `mates` consecutive ranks, which reach each other's memory; between nodes there are NICs only. A rank's
 // partner in another node is the rank with the same number there.

@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
     print(json.dumps(result.as_json(), indent=2) if options.json else printable(_text(result)), flush=True)
     try:
         contest.enter(result, leaderboard)
-    except GradingError as error:  # the points are true without it
+    except GradingError as error:  # the points count without the leaderboard
         print(f"contest: warning: {printable(str(error))}", file=sys.stderr)
     else:
         if not options.json:

@@ -76,8 +76,8 @@ class Contest:
 
 @dataclass
 class Score:
-    """What became of an entry. ``microseconds``: by size, in the order of the contest's; ``problem``: why it has no
-    points."""
+    """The result of an entry. ``microseconds``: by size, in the order of the contest's sizes; ``problem``: why it has
+    no points."""
 
     contest: Contest
     folder: Path
@@ -129,8 +129,8 @@ def _alltoall(rng: Rng, vectors: int) -> Job:
 def _routing(rng: Rng, tokens: int, vectors: int) -> tuple[list[Array], list[Array], list[Array]]:
     """Tokens, experts and weights of each rank; the last rank has fewer tokens, and some choices are -1.
 
-    Numbers are new each time, so that remembered results are worth nothing; who goes where is not, so that times are
-    comparable.
+    Numbers are new each time, so that remembered results are worth nothing; the routing is always the same, so that
+    times are comparable.
     """
     routes = np.random.default_rng(2026)
     xs, idx, weights = [], [], []
@@ -229,7 +229,7 @@ def start(task: str, folder: Path) -> Path:
 
 
 def score(task: str, folder: Path, name: str, progress: Callable[[str], None] = lambda text: None) -> Score:
-    """Runs the entry in ``folder``. What is wrong with it is in the Score; GradingError means that there is none."""
+    """Runs the entry in ``folder``. The Score has an entry's mistakes; GradingError means that there is no Score."""
     contest = find(task)
     path = folder / contest.piece
     try:
@@ -248,7 +248,7 @@ def score(task: str, folder: Path, name: str, progress: Callable[[str], None] = 
     source = str(_HERE / f"contest_{task}.cu")
     tests = _tests(contest, source, grid, block, result.microseconds)
     exercise = _as_exercise(contest)
-    # What is the same for all entries is compiled now.
+    # Compile now the part that all entries share.
     kernel_of(Path(source), "run", exercise.solution_dir, ()).compile()
     grade = examine(exercise, folder, tests, progress=progress)
     result.problem = _problem(grade)
@@ -266,7 +266,7 @@ def _constant(text: str, name: str, least: int, most: int) -> int:
 
 
 def _as_exercise(contest: Contest) -> Exercise:
-    """What the grader sees of a contest: an exercise whose solution is the starter."""
+    """The contest as an exercise for the grader: its solution is the starter."""
     tasks = (Task(1, "right, and fast", 1), Task(2, "no race on any schedule", 1))
     return Exercise(contest.name, contest.name, _HERE, "mine", (contest.piece,), tasks, ())
 
@@ -300,7 +300,7 @@ def _case(job: Job, source: str, grid: int, block: int, times: list[float] | Non
         result = "told"
         if job.experts:
             launches.insert(0, Launch(1, 64, task=_EXPERTS, kernel="run"))
-    elif job.experts:  # the experts' rows are there when the clock starts
+    elif job.experts:  # the experts' rows must be there before the clock starts
         symmetric["rows"] = [_padded(y, symmetric["rows"]) for y in local["y"]]
 
     def judge(out: Outputs) -> str | None:
@@ -344,7 +344,7 @@ def default_leaderboard() -> Path:
 
 
 def enter(result: Score, leaderboard: Path) -> None:
-    """Adds a line; nothing that is there is ever changed. Two at once wait for each other. Raises GradingError."""
+    """Adds a line, and never changes earlier ones. Concurrent calls wait for each other. Raises GradingError."""
     line = (json.dumps(result.as_json(), ensure_ascii=False) + "\n").encode()
     try:
         leaderboard.parent.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ EP_DEVICE bool forward_warp(const Tokens& t, const Relay& relay) {
     // EXERCISE-END 2
 }
 
-// Two blocks of one warp: one sends, one forwards. Whoever waits for rows must not hold up those that others wait for.
+// Two blocks of one warp: one sends, one forwards. A wait for rows must not hold up rows for which others wait.
 extern "C" __global__ void dispatch_two_levels(Tokens t, Relay relay) {
     if (blockIdx.x == 0) {
         send_once_per_node(t, relay);

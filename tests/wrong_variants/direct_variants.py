@@ -83,7 +83,7 @@ VARIANTS = [
     Mistake("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("epoch", "0")),
     Mistake("a second combine without a barrier", _PUSH, _BARRIER_COMBINE, ""),
     Mistake("a dispatch in the same area without a barrier", _PUSH, "&& args.shares_area)", "&& false)"),
-    Mistake("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces come to where rows were", ""),
+    Mistake("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces reuse the rows' memory", ""),
     Mistake("pieces are loaded while lanes add", _PUSH, "__syncwarp();  // all lanes have read the pieces", ""),
     Mistake("rows are read before experts are done", _PULL, _TAG_WAIT, _TAG_WAIT.replace("signals.epoch", "0")),
     Mistake("experts write while others read", _PULL, _ALL_PULLED, ""),
@@ -97,7 +97,12 @@ VARIANTS = [
         "a lane speaks for all before they are done", _SUMMED, "__syncwarp();  // the group's rows are of all lanes", ""
     ),
     Mistake("rows are copied before they have places", _GROUPED, _PLACED, ""),
-    Mistake("choices are counted while zeros look for places", _GROUPED, "__syncthreads();  // `next` counts on", ""),
+    Mistake(
+        "choices are counted while zeros look for places",
+        _GROUPED,
+        "__syncthreads();  // the next round changes `next`",
+        "",
+    ),
     Mistake("blocks count choices without atomics", _GROUPED, "atomicAdd(&next[expert], 1)", "next[expert] += 1"),
     Mistake(
         "an expert's next place changes while lanes read", _GROUPED, "__syncwarp();  // all lanes have read `next`", ""

@@ -87,7 +87,7 @@ VARIANTS = [
     Mistake("sends sums without credits", "combine", _ROOM, ""),
     Mistake("adds rows before they came", "combine", _ROW_WAIT, "", KINDS | STUCK),
     Mistake("reads before the lanes waited", "combine", f"{_LISTED}, and the messages", "//", BAD_PLACE),
-    Mistake("credit before all lanes added", "combine", "__syncwarp();  // all lanes have read, before slots", "//"),
+    Mistake("credit before all lanes added", "combine", "__syncwarp();  // all lanes have read: slots", "//"),
     Mistake("no credits", "combine", "ring_return_credit(in.ring);", "", STUCK),
     Mistake("lanes read weights before lane 0 waited", "send_weights", _MESSAGE, "//"),
 ]  # fmt: skip

@@ -177,7 +177,7 @@ def measure_rate(cpus: Sequence[int] = (-1,), seconds: float = 1.0, live: Live |
 def _rate(
     proxy: engine.Proxy, what: str, seconds: float, command: dict[str, int], live: Live, first: int = 1000
 ) -> tuple[float, int, float]:
-    """(commands per second, commands, seconds) over all rings of a proxy, in about so many seconds; stops the proxy."""
+    """(commands per second, commands, seconds) over all rings of a proxy, in about ``seconds``; stops the proxy."""
 
     def push(count: int) -> Callable[[], None]:
         def work() -> None:

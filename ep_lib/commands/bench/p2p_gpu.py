@@ -35,7 +35,7 @@ MAX_THREADS = 1024
 _BATCH_BYTES = 1 << 30  # of one batch, one way, at most: large messages have fewer rounds
 _LEAST_ROUNDS = 3
 _PACKET_BYTES = 8 << 10  # at most: one 64-bit word per thread
-_LINE_BYTES = 128  # of L2; 8 packets fill one
+_LINE_BYTES = 128  # a line of L2: 8 packets
 _LINE_STRIDE = (4 << 10) + _LINE_BYTES  # between the tried lines
 _SEARCH_ROUNDS = 200  # for each line
 
@@ -195,7 +195,7 @@ class _Pair:
         return self._one_way(COPY, size, copy, 0, 0)
 
     def bare_stores(self, size: int) -> dict[str, Any]:
-        """With the best number of blocks: all SMs together are not the fastest."""
+        """Plain stores, with the best number of blocks: all SMs together are not the fastest."""
         most = self._rank.sm_count or 1
 
         def store(blocks: int) -> None:
@@ -206,7 +206,7 @@ class _Pair:
         return max(rows, key=lambda row: row["gbytes_per_s"] or 0.0)
 
     def _one_way(self, how: str, size: int, once: Callable[[], None], blocks: int, threads: int) -> dict[str, Any]:
-        """Rank 0 alone, timed by two events."""
+        """A row for one way: only rank 0 works, timed by two events."""
         rounds, times = min(50, self._plan.rounds_of(size)), []
         events = self._rank.xp.cuda.Event(), self._rank.xp.cuda.Event()
         self._rank.barrier()

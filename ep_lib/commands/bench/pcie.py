@@ -140,7 +140,7 @@ def _numbers(text: str) -> list[int]:
 
 # ---- printed table ---------------------------------------------------------------------------------------------------
 TOLERANCE = 0.15
-_UNEVEN = 0.05  # of an operation's time, from the first rank that has received all to the last
+_UNEVEN = 0.05  # share of an operation's time between the first and the last rank that has received all rows
 
 
 def table(report: dict[str, Any]) -> str:

@@ -6,8 +6,8 @@
 //     kMxfp8    E4M3     32                   UE8M0                      hidden / 32
 //     kNvfp4    E2M1     16                   E4M3, times the row's      16 + hidden / 16, to a multiple of 16
 //
-// A lane casts 16 elements: two vectors of bfloat16 become one vector of E4M3, or half a vector of E2M1. So a warp reads ahead
-// of what it writes, and the row needs no second place.
+// A lane casts 16 elements: two vectors of bfloat16 become one vector of E4M3, or half a vector of E2M1. So a warp's
+// reads stay ahead of its writes, and the cast needs no second buffer.
 #pragma once
 #include <ep/fp8.cuh>
 
@@ -25,8 +25,8 @@ constexpr int kInfinityBits = 0x7f800000;
 constexpr unsigned kE8m0One = 127;  // the byte of 2 ** 0
 constexpr unsigned kE4m3Nan = 0x7f;
 
-// The byte of the smallest power of two by which `largest` is at most 448, which is 1.75 * 2 ** 8: the exponent less 8, and
-// one more where the fraction is above 1.75. A group of zeros gets 1.
+// The byte of the smallest power of two by which `largest`, divided, is at most 448 = 1.75 * 2 ** 8: the exponent less
+// 8, and one more where the fraction is above 1.75. A group of zeros gets 1.
 EP_DEVICE unsigned e8m0_scale(float largest) {
     constexpr int kBelowNext = 0x1fffff;  // a fraction above 1.75 carries into the exponent
     const int bits = __float_as_int(largest);
@@ -59,11 +59,11 @@ EP_DEVICE int largest_over_lanes(int bits, int lanes) {
 
 }  // namespace detail
 
-// The largest finite magnitude of the numbers of kLanes lanes, in all of them; 0 if there is none. `*finite`: no lane of
-// the warp has an infinity (NaN there may be). All lanes call.
+// The largest finite magnitude of kLanes lanes' numbers, returned in all of them; 0 if there is none. `*finite`: no
+// lane of the warp has an infinity, though perhaps NaN. All lanes call.
 template <int kLanes>
 EP_DEVICE float largest_of_lanes(const CastElements& elements, bool* finite) {
-    __nv_bfloat162 most = {};  // two at a time; of a number and NaN the number is larger
+    __nv_bfloat162 most = {};  // two at a time; __hmax2 prefers a number to NaN
 #pragma unroll
     for (const int word : elements.words) {
         const int sizes = word & 0x7fff7fff;
@@ -72,7 +72,7 @@ EP_DEVICE float largest_of_lanes(const CastElements& elements, bool* finite) {
     int bits = __float_as_int(fmaxf(__low2float(most), __high2float(most)));
     *finite = __all_sync(kFullWarp, bits < kInfinityBits) != 0;
     if (!*finite) {
-        bits = 0;  // magnitudes are ordered as their bits are
+        bits = 0;  // the bits of magnitudes have the magnitudes' order
 #pragma unroll
         for (int n = 0; n < kCastElements; ++n) {
             const int size = __float_as_int(elements[n]) & 0x7fffffff;
@@ -82,9 +82,10 @@ EP_DEVICE float largest_of_lanes(const CastElements& elements, bool* finite) {
     return __int_as_float(detail::largest_over_lanes(bits, kLanes));
 }
 
-// a / b as __fdiv_rn has it, where all lanes know 1 / b, rounded; without its slow way for zeros. For b from
-// kLeastDivisor on, and quotients that are rounded to few bits: those below 2 ** -30 may be one unit off (Markstein,
-// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990: two corrections make it right).
+// a / b, equal to __fdiv_rn's, from `inverse`, the rounded 1 / b; without __fdiv_rn's slow path for zeros. For b >=
+// kLeastDivisor, and for quotients that are then rounded to few bits: below 2 ** -30 they may be one unit off
+// (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990: two corrections make
+// it right).
 constexpr float kLeastDivisor = 4.0e-28f;
 EP_DEVICE float quotient(float a, float b, float inverse) {
     float q = __fmul_rn(a, inverse);
@@ -93,12 +94,12 @@ EP_DEVICE float quotient(float a, float b, float inverse) {
     return copysignf(q, a);
 }
 
-// What is cast for a value: `scaled`, or NaN where the value is an infinity, which would be rounded to 448.
+// `scaled`, or NaN if the value is an infinity, which the cast would round to 448.
 EP_DEVICE float scaled_or_nan(float value, float scaled) {
     return fabsf(value) <= kFp8LargestFloat ? scaled : __int_as_float(0x7fffffff);
 }
 
-// A lane's elements as E4M3; scaled(value) is what is rounded.
+// A lane's elements as E4M3, rounded from scaled(value).
 template <typename Scaled>
 EP_DEVICE int4 fp8_of(const CastElements& elements, bool finite, const Scaled& scaled) {
     const auto pair = [&](int n) {
@@ -118,7 +119,7 @@ EP_DEVICE int4 fp8_times(const CastElements& elements, bool finite, float factor
     return fp8_of(elements, finite, [=](float value) { return __fmul_rn(value, factor); });
 }
 
-// Those of lane i of so many, out of 2 * lanes vectors; zeros beyond the end, so that all lanes can take part.
+// The elements of lane i, from a row of 2 * lanes vectors; zeros for i >= lanes, so that all lanes can take part.
 EP_DEVICE CastElements load_elements(const int4* row, int i, int lanes) {
     const int4 zeros = make_int4(0, 0, 0, 0);
     const int4 first = i < lanes ? row[2 * i] : zeros, second = i < lanes ? row[2 * i + 1] : zeros;
@@ -137,7 +138,7 @@ EP_DEVICE void fp8_pair_to_float(unsigned bytes, float* first, float* second) {
 
 EP_DEVICE unsigned e4m3_byte(float value) { return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3); }
 
-// Of a positive E4M3 number.
+// The value of a positive E4M3 number.
 EP_DEVICE float e4m3_to_float(unsigned byte) {
     const int exponent = static_cast<int>(byte >> 3), fraction = static_cast<int>(byte & 7);
     if (exponent == 0) return static_cast<float>(fraction) * 0.001953125f;  // 2 ** -9

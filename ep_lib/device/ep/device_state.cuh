@@ -1,4 +1,4 @@
-// What a kernel must know about the world, and what it leaves behind when a wait fails.
+// A kernel's knowledge about the world, and the record that it leaves behind when a wait fails.
 //
 // Host and device share these structs: ep_lib/jit/device_state.py reads their layout from this file.
 // <ep/platform.cuh> includes it, not the other way round.
@@ -10,7 +10,7 @@ namespace ep {
 constexpr int kMaxRanks = 64;        // room in DeviceState
 constexpr int kMaxPieceCounts = 16;  // room in HeapHeader
 
-// What a kernel was doing when it gave up: the `phase` of a FaultRecord.
+// A kernel's activity when it gave up: the `phase` of a FaultRecord.
 enum Phase : int32_t {
     kPhaseNone = 0,
     kPhaseSignal,    // waiting for data to be signalled
@@ -39,10 +39,10 @@ enum FaultCode : int32_t {
     kNumFaultCodes
 };
 
-// What is wrong with an element of topk_idx or topk_weights.
+// The problem with an element of topk_idx or topk_weights.
 enum InputFault : uint64_t {
-    kNoExpert,       // the id is no expert's
-    kNotFinite,      // the weight
+    kNoExpert,       // no expert has this id
+    kNotFinite,      // the weight is infinite or NaN
     kNotDispatched,  // the token did not go to that expert in the dispatch that is being combined
 };
 
@@ -58,7 +58,7 @@ struct FaultRecord {
     uint64_t reserved;
 };
 
-// What ep_lib.ibgda.init_efa_device_state writes and <ep/ibgda_shim.cuh> reads; all zero before. 8 bytes.
+// Written by ep_lib.ibgda.init_efa_device_state, read by <ep/ibgda_shim.cuh>; all zero before. 8 bytes.
 struct IbgdaState {
     int32_t num_rc_per_pe;            // channels: queue pairs to each peer, on each device
     int32_t num_devices_initialized;  // NICs in use
@@ -72,7 +72,7 @@ struct HeapHeader {
     uint64_t proxy;  // transport="proxy": address of the rank's ProxyRings (<ep/proxy_command.cuh>)
     // Of ranks that are processes on the emulator; their hosts write it while kernels run.
     uint64_t gone;                           // bit r: rank r's process has ended, so no wait for it can succeed
-    uint64_t give_up;                        // 1: no other wait can either, since those ranks wait for one that is gone
+    uint64_t give_up;                        // 1: nor can any other wait, since the other ranks wait for a gone one
     uint64_t piece_counts[kMaxPieceCounts];  // <ep/pieces.cuh>
     uint64_t reserved[5];
 };
@@ -83,7 +83,7 @@ struct DeviceState {
     int32_t num_ranks;
     uint64_t heap_bytes;
     uint64_t fault_record;          // address of this rank's FaultRecord
-    uint64_t shown_fault;           // address of its copy in host memory, which the host looks at while kernels run
+    uint64_t shown_fault;           // address of the FaultRecord's copy in host memory, for the host while kernels run
     uint64_t timeout_ns;            // limit of a wait; 0: kDefaultTimeoutNs
     uint64_t heap_base[kMaxRanks];  // start of each rank's symmetric heap, as this rank addresses it
 };

@@ -1,9 +1,9 @@
 // Rows go home in groups: which group a row is in, whose turn it is, and the signal that a group is there.
 //
 // The rows that a rank received from one source lie together, in the source's own order. On the way back they are cut
-// into groups of `group_rows` consecutive rows. As soon as a group is written, its owner is told, and adds up tokens
-// while later groups are still with their experts. <moe/direct/combine_send.cuh> and tutorial_kernels/07_combine.cu
-// send and wait with these; exercise 07_groups lets you write them yourself.
+// into groups of `group_rows` consecutive rows. As soon as a group is written, its owner gets a signal, and adds up
+// tokens while later groups are still with their experts. <moe/direct/combine_send.cuh> and
+// tutorial_kernels/07_combine.cu send and wait with these; exercise 07_groups lets you write them yourself.
 //
 //     arrived  symmetric [ranks, max_groups]: by the rank that sends, the epoch of the last group that came. Epochs only
 //              grow, so nothing is ever cleared.
@@ -27,7 +27,7 @@ EP_DEVICE bool completes_group(int index, int rows, int group_rows) {
 }
 
 struct GroupItem {
-    int owner;  // the rank that it goes home to: never this one
+    int owner;  // the rank to which the group returns: never this one
     int group;
 };
 

@@ -22,9 +22,9 @@
 #include <ep/ibgda_state.cuh>  // ibgda_get_state
 #include <ep/net.cuh>
 
-// Waits until what this rank has posted to dst_pe on qp_id is done: on RC for no more than that, as IBGDA does; elsewhere
-// for everything, as the guide's EFA functions do, which have no queue pairs. Code that is to run on both names the
-// PE and the queue pair that it means.
+// Waits until all operations that this rank has posted to dst_pe on qp_id are done: on RC only for these, as IBGDA
+// does; elsewhere for all of this rank's, as the guide's EFA functions do, which have no queue pairs. Code that runs on
+// both must name the right PE and queue pair.
 EP_DEVICE void nvshmemi_ibgda_quiet(int dst_pe, int qp_id) {
     if (!ep::ibgda::is_initialised()) return;
     if (ep::queue_pairs_keep_order()) {

@@ -1,4 +1,4 @@
-// What the calls of <ep/ibgda_shim.cuh> need to know: what the host has set, and which queue pair a qp_id means.
+// State for the calls of <ep/ibgda_shim.cuh>: the numbers that the host has set, and the queue pair of a qp_id.
 #pragma once
 #include <ep/net.cuh>
 
@@ -7,7 +7,7 @@ using nvshmemi_ibgda_device_state_t = ep::IbgdaState;
 namespace ep {
 namespace ibgda {
 
-static __device__ const IbgdaState kStandIn = {1, 1};  // lets a kernel whose host forgot the state come to its end
+static __device__ const IbgdaState kStandIn = {1, 1};  // lets a kernel end whose host has not set the state
 
 EP_DEVICE const IbgdaState* state() { return &reinterpret_cast<const HeapHeader*>(detail::fault_record())->ibgda; }
 

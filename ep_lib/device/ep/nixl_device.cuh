@@ -54,10 +54,10 @@ constexpr uint64_t defer = 1;  // "may be batched with later ones"; stores need 
 namespace ep {
 namespace nixl {
 
-// What a handle points to, in this rank's heap: a header and `count` regions. ep_lib/compat/nixl.py writes it.
+// A handle points to a header and `count` regions in this rank's heap, which ep_lib/compat/nixl.py writes.
 enum Kind : uint32_t { kWriteRequest = 1, kSignalRequest = 2, kLocalView = 3, kRemoteView = 4 };
 
-constexpr uint32_t kMagic = 0x4c58494e;  // "NIXL": so that an address that is not a handle is most likely recognised
+constexpr uint32_t kMagic = 0x4c58494e;  // "NIXL": identifies handles, so that most other addresses are refused
 
 struct Region {
     uint64_t address;  // as this rank's kernels reach it
@@ -103,7 +103,7 @@ EP_DEVICE bool inside(const Region* region, uint64_t offset, uint64_t size) {
     return false;
 }
 
-// Copies between two entries. Every thread of the level calls, all decide alike.
+// Copies between two entries. Every thread of the level calls; all take the same branches.
 template <nixl_gpu_level_t LEVEL>
 EP_DEVICE nixl_status_t write(const Region* from, uint64_t from_offset, const Region* to, uint64_t to_offset,
                               uint64_t size) {

@@ -1,4 +1,4 @@
-// Hands on what has arrived: many copies in one launch, to GPUs that loads and stores reach.
+// Passes arrived data on: many copies in one launch, to GPUs that loads and stores reach.
 //
 // A receiver behind a NIC (or a proxy) gets data for several GPUs of its host. It describes each piece as a CopyTask; the
 // blocks of a kernel wait for a task's signal, cut it into chunks, and each copies whole chunks with 16-byte accesses, as
@@ -10,7 +10,7 @@
 
 namespace ep {
 
-// Pointers are this rank's own, into the symmetric heap; `target` and `done` mean the peer's copies.
+// Pointers are this rank's, into its symmetric heap; `target` and `done` stand for the peer's copies.
 struct CopyTask {
     char* target;
     const char* source;

@@ -1,5 +1,5 @@
-// What a kernel asks of a proxy, and how both count: the structs of <ep/proxy_ring.cuh>, which kernels share with the
-// native proxy (ep_lib/transports/proxy/native) and with Python, that reads their layout from this file.
+// The commands of kernels to a proxy, and the counts of both: the structs of <ep/proxy_ring.cuh>, which kernels share
+// with the native proxy (ep_lib/transports/proxy/native) and with Python, which reads their layout from this file.
 #pragma once
 #include <stdint.h>
 
@@ -28,7 +28,7 @@ struct alignas(64) ProxyCommand {
     uint16_t peer;
     uint16_t queue_pair;
     uint16_t seal;    // of a ring behind PCIe (<ep/sealed_ring.cuh>)
-    uint64_t place;   // the emulator's: where in the kernel it was pushed; 0 elsewhere
+    uint64_t place;   // on the emulator: the line of the kernel that pushed it; 0 elsewhere
     uint64_t number;  // of the command in its ring, plus 1. Written last: then the slot is full.
 };
 
@@ -45,7 +45,7 @@ struct alignas(64) ProxyCredits {
 // The kernels' counts, in memory of the GPU.
 struct alignas(64) ProxyProducer {
     uint64_t head;  // commands for which a thread has reserved a slot
-    uint64_t room;  // a value that `taken` has had: most pushes need not ask the host's memory for it
+    uint64_t room;  // a value that `taken` has had, so that most pushes need not read the host's memory
     uint64_t unused[6];
 };
 

@@ -1,5 +1,4 @@
-// What a kernel can ask of a proxy, as commands for a ring (<ep/proxy_ring.cuh>), made from this rank's pointers into the
-// symmetric heap.
+// Makes a proxy's commands for a ring (<ep/proxy_ring.cuh>) from this rank's pointers into the symmetric heap.
 #pragma once
 #include <ep/peer.cuh>
 #include <ep/proxy_command.cuh>

@@ -56,7 +56,7 @@ EP_DEVICE void copy_as(char* dst, const char* src, size_t bytes, size_t first, s
     copy_words<1>(dst + tail, src + tail, first, step, bytes - tail);
 }
 
-// For a source and target that cannot both be aligned to 16 bytes; it is slower anyway.
+// For a source and target that cannot both be aligned to 16 bytes: slower in any case, so not inlined.
 template <typename Word>
 EP_DEVICE_RARE void copy_misaligned(char* dst, const char* src, size_t bytes, size_t first, size_t step) {
     copy_as<4, Word>(dst, src, bytes, first, step);

@@ -1,13 +1,13 @@
 // The functions of <ep/proxy_ring.cuh> for a ring behind PCIe, where two things would cost a microsecond each, measured on
 // an H200:
-//   * A release at system scope waits until the host's memory has acknowledged all stores before it: 1.5 us. The parts of
-//     a sealed slot need no order, since each has a seal, and are stored behind a fence at GPU scope. It is enough for
-//     the source, which lies in this GPU's memory: copy engine and NIC read that through the same L2 cache. HAZARD: it
-//     orders no plain stores to the memory of *others* before the command. Follow them by a signal of their own.
-//   * A look at the proxy's counts crosses PCIe and back, 1.2 us. So the last credit that was seen is remembered in
-//     producer->room; and the first look at `completed` waits a little, for the answer is never there at once.
+//   * A release at system scope waits until the host's memory has acknowledged all stores before it: 1.5 us. The parts
+//     of a sealed slot need no order, since each has a seal, and are stored behind a fence at GPU scope. This fence is
+//     enough for the source, which lies in this GPU's memory: copy engine and NIC read it through the same L2 cache.
+//     HAZARD: it orders no plain stores to *other* GPUs' memory before the command. Follow these by their own signal.
+//   * A look at the proxy's counts crosses PCIe and back, 1.2 us. So producer->room remembers the last credit that was
+//     seen, and the first look at `completed` waits a little, since the answer never comes at once.
 //
-// The host may see the four 16-byte parts of a slot in any order, so each says which command it is of: the lower 16 bits of
+// The host may see the four 16-byte parts of a slot in any order, so each names its command: the lower 16 bits of
 // `number` are in the upper bits of `source` and `signal`, and in `seal`. So a sealed ring has at most 32,768 slots.
 #pragma once
 #include <ep/peer.cuh>
@@ -17,8 +17,8 @@
 namespace ep {
 namespace sealed {
 
-// `known_room`: what was read of producer->room before the number was reserved, so that both were on their way at once:
-// the fence of `fill` comes behind that load.
+// `known_room`: the value of producer->room, loaded before the number was reserved, so that both trips to memory
+// overlap: the fence of `fill` comes behind that load.
 EP_DEVICE bool wait_for_room(const ProxyRing& ring, uint64_t number, uint64_t known_room, int peer) {
     const uint64_t pushed = number + 1;
     if (pushed <= ring.num_slots) return true;
@@ -49,18 +49,18 @@ EP_DEVICE void fill(const ProxyRing& ring, const ProxyCommand& c, uint64_t numbe
     st_relaxed_sys_u64x2(parts + 6, 0, number + 1);
 }
 
-// As long as the proxy takes at least, from the push's arrival to its store: a quarter of a microsecond. A nanosleep is too
-// coarse for that.
+// The least time of the proxy from a push's arrival to its store: a quarter of a microsecond. A nanosleep is too coarse
+// for that.
 constexpr int64_t kAnswerCycles = 500;
 
-// Waits until so many commands are done.
+// Waits until `count` commands are done.
 EP_DEVICE bool wait_for(const ProxyRing& ring, uint64_t count) {
     for (const int64_t begin = clock_cycles(); clock_cycles() - begin < kAnswerCycles;) {
     }
     return wait_until_ge(&ring.credits->completed, count, {kPhaseProxy, -1, -1});
 }
 
-// The ring is passed by value: loads of its fields between the steps took as long as the answer of the proxy.
+// The ring is passed by value: loads of its fields between the steps took as long as the proxy's answer.
 EP_DEVICE bool push(ProxyRing ring, const ProxyCommand& command, uint64_t* told = nullptr) {
     const uint64_t room = ld_relaxed_gpu_u64(&ring.producer->room);
     const uint64_t number = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);

@@ -34,7 +34,7 @@ namespace ep {
 
 constexpr int kTmaSharedAlignment = 1024;  // bytes: of rows in shared memory, for speed
 
-// What a warp needs to keep `stages` loads under way: a ring of barriers, and the phase that the next wait is for.
+// A warp's state for `stages` loads in flight: a ring of barriers, and the phase of the next wait.
 struct TmaRing {
     uint64_t* barriers;  // in shared memory, one per stage, owned by this warp
     int stages;

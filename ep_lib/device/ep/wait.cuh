@@ -14,11 +14,11 @@
 
 namespace ep {
 
-// What a wait is about. Only read when it fails.
+// The subject of a wait. Only read when the wait fails.
 struct WaitInfo {
     Phase phase;
     int peer;      // the rank we wait for; -1: no particular one
-    int64_t slot;  // which of several; -1: there is one
+    int64_t slot;  // the number of the flag, buffer or message; -1: there is only one
 };
 
 // Records a fault. The first one since the host last looked is kept; later ones are usually its consequences.
@@ -42,8 +42,8 @@ EP_DEVICE bool has_fault() {
 
 // Calls `done` until it returns true, for code that waits for one of several things. After the limit it calls `gave_up`,
 // which records the fault, and returns false. If this rank already has another fault, it returns false without calling
-// `gave_up`. A wait for a `peer` that is known to be gone has no time left; one that is patient does not care whether the
-// wait for some other rank can still succeed.
+// `gave_up`. A wait for a `peer` that is known to be gone ends at once; a patient one goes on even if waits for other
+// ranks cannot succeed any more.
 template <typename Done, typename GaveUp>
 EP_DEVICE bool poll_until(Done done, GaveUp gave_up, int peer = -1, bool is_patient = false) {
     uint64_t start = 0;
@@ -63,8 +63,8 @@ EP_DEVICE bool poll_until(Done done, GaveUp gave_up, int peer = -1, bool is_pati
     }
 }
 
-// The same where `done` does nothing but look at memory, and what it keeps is what it has seen. Then a look that
-// finds nothing new, even the first, might as well not have happened: an exhaustive check makes no schedules for it alone.
+// The same for a `done` that only reads memory, and keeps only the values read. A read that finds nothing new, even the
+// first one, then has no effect: an exhaustive check makes no schedules for it alone.
 template <typename Done, typename GaveUp>
 EP_DEVICE bool look_until(Done done, GaveUp gave_up, int peer = -1, bool is_patient = false) {
     only_looks(true);
@@ -124,8 +124,9 @@ EP_DEVICE bool wait_until_ge_warp(const uint64_t* flag, uint64_t expected, const
     return ok != 0;
 }
 
-// For a warp that has two things to do and starts with whichever is possible first: waits until *first >= first_expected (bit 0 of the
-// result) or *second >= second_expected (bit 1), or both. 0 after the limit; `info` is about the first one.
+// For a warp that has two things to do and starts with whichever is possible first: waits until *first >=
+// first_expected (bit 0 of the result) or *second >= second_expected (bit 1), or both. 0 after the limit; `info`
+// describes the wait for *first.
 EP_DEVICE int wait_until_either_ge_warp(const uint64_t* first, uint64_t first_expected, const uint64_t* second,
                                         uint64_t second_expected, const WaitInfo& info) {
     int ready = 0;

@@ -93,7 +93,7 @@ void epemu_forwarded_bytes(Machine* m, uint64_t* sent, uint64_t* received) {
     *sent = m->forwarder ? m->forwarder->sent_bytes.load() : 0;
     *received = m->forwarder ? m->forwarder->received_bytes.load() : 0;
 }
-// No kernel runs any more: the connections end.
+// Closes the connections; call this when no kernel runs any more.
 void epemu_end_forwarding(Machine* m) { m->forwarder.reset(); }
 int epemu_link_ended(Machine* m, int rank) { return m->forwarder && m->forwarder->has_ended(rank); }
 // The current symmetric arrays of a rank: begins and ends, sorted. Its later launches may touch them.
@@ -239,7 +239,8 @@ void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
     for (auto& launch : m->ranks[rank].queue) launch->recent[0] = launch->recent[1] = {};
 }
 
-// Runs kernels until one of the awaited tickets (0: none, by rank) is done; null: until all services wait. Returns an Outcome; epemu_report says more.
+// Runs kernels until one of the awaited tickets (by rank; 0: none) is done; null: until all services wait. Returns an
+// Outcome; epemu_report says more.
 int epemu_run(Machine* m, const int64_t* awaited) {
     install_signal_handlers();
     m->most_waiting = 0;  // of this run
@@ -300,7 +301,8 @@ size_t epemu_take_output(Machine* m, char* text, size_t size) {
     return n;
 }
 
-// Checks are on from here to epemu_check_end; call it before anything is launched. 0 if there is no address space for it.
+// Turns checks on until epemu_check_end; call this before the first launch. Returns 0 if there is no address space for
+// the checker.
 int epemu_check_begin(Machine* m, int plain_volatile, int weak_memory) {
     try {
         m->checker = std::make_shared<Checker>(*m, plain_volatile != 0);
@@ -310,7 +312,7 @@ int epemu_check_begin(Machine* m, int plain_volatile, int weak_memory) {
         return 0;
     }
 }
-// Makes the checker keep accesses from now on.
+// Makes the checker keep up to `most` accesses from now on.
 void epemu_check_keep_accesses(Machine* m, uint64_t most) { m->checker->kept_accesses = most; }
 const AccessRecord* epemu_check_accesses(Machine* m, uint64_t* count) {
     *count = m->checker->accesses.size();
@@ -383,7 +385,7 @@ using namespace epemu;
 
 extern "C" {
 
-// Virtual time is on from here; call it before anything is launched.
+// Turns virtual time on; call this before the first launch.
 void epemu_time_begin(Machine* m, const HardwareModel* hardware) {
     with_memory([&] {
         auto virtual_time = std::make_unique<VirtualTime>(*m, *hardware);

@@ -15,7 +15,7 @@
 namespace epemu {
 namespace {
 
-constexpr uint32_t kDelayOneIn = 4;  // one copy in so many is delayed
+constexpr uint32_t kDelayOneIn = 4;  // one copy in 4 is delayed
 constexpr const char* kNoRound =
     "tma_wait for a round that no tma_arrive began (the phase is 0 for the first round, then 1, 0, 1, ...)";
 constexpr uint32_t kLongestDelay = 7;  // as a power of two, in steps of the network

@@ -34,8 +34,8 @@ struct BulkCheck {
 struct BulkCopy {
     Block* block;
     Fiber* fiber;           // the poster; lives as long as the block, which waits for its copies
-    uintptr_t barrier;      // of a load; 0: a store
-    uint64_t group;         // of a store: by thread, from 0
+    uintptr_t barrier;      // the barrier on which a load counts; 0: a store
+    uint64_t group;         // a store's group; each thread numbers its groups from 0
     uint32_t source_bytes;  // the rest becomes 0
     bool has_read = false;
     BulkCheck check;
@@ -49,9 +49,9 @@ struct BulkCopies {
         int64_t missing = 0;  // bytes announced but not yet delivered
         uint32_t under_way = 0;
         std::vector<Fiber*> waiters;
-        Known round, complete;  // knowledge of a waiter of this round; of all finished rounds
+        Known round, complete;  // what a waiter of this round learns; the same of all finished rounds
         BulkCheck check;
-        uint32_t waited[32] = {};  // by lane: `rounds`, when it last went on
+        uint32_t waited[32] = {};  // by lane: the value of `rounds` when its last wait ended
     };
     struct Group {
         uint32_t unread = 0, unwritten = 0;

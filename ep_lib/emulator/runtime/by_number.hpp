@@ -1,5 +1,5 @@
-// Values that have a number, found by it: in a vector, in the order in which they came, with a table of their places
-// beside it. It allocates nothing for each, and what is looked up twice in a row is found at once.
+// Values that are found by their numbers: a vector of the values in order of arrival, and a hash table of their places
+// in the vector. A value has no allocation of its own, and a repeated look-up skips the table.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 
 namespace epemu {
 
-template <class Value>  // has a member `number`; all others of a new one are 0
+template <class Value>  // has a member `number`; the other members of a new value are 0
 class ByNumber {
   public:
     Value* find(uint32_t number) {
@@ -44,7 +44,7 @@ class ByNumber {
     std::vector<Value> all;
 
   private:
-    static constexpr size_t kFew = 4, kLeast = 32;  // so few have no table; the smallest one
+    static constexpr size_t kFew = 4, kLeast = 32;  // values that need no table; entries of the smallest table
     size_t first(uint32_t number) const { return (number * 0x9e3779b1u >> 7) & (places_.size() - 1); }
     void enter(size_t place) {
         size_t i = first(all[place].number);
@@ -52,8 +52,8 @@ class ByNumber {
         places_[i] = static_cast<uint32_t>(place + 1);
     }
 
-    std::vector<uint32_t> places_;  // + 1; as many as a power of two
-    size_t last_ = 0;               // found
+    std::vector<uint32_t> places_;  // place + 1, or 0; the table's length is a power of two
+    size_t last_ = 0;               // the place that was found last
 };
 
 }  // namespace epemu

@@ -1,13 +1,13 @@
 // The checker: finds unordered conflicting accesses, and the synchronisation that is missing between them.
 //
-// Happens-before is the causality order of the PTX memory model. A thread's own program, __syncthreads and
-// __syncwarp order; a release pattern (a release; a fence or a release of this location, then a strong write) publishes;
-// an acquire pattern (an acquire; a strong read, then a fence or an acquire of this location) that observes it joins.
+// Happens-before is the causality order of the PTX memory model. Program order, __syncthreads and __syncwarp order
+// accesses. A release pattern (a release; a fence or a release of this location, then a strong write) publishes; an
+// acquire pattern (an acquire; a strong read, then a fence or an acquire of this location) that observes it joins.
 // Observation passes through read-modify-writes, and each pair on its way must be morally strong: atomics of one width,
 // with scopes that include each other. A write that a strong read observes comes before the code behind that read, so a
 // thread that has seen the last addition to a counter may set it to 0 by a plain store. Fences order nothing by
-// themselves; of two fence.sc the one comes first that had come, by barriers, before a write that was read before the
-// other one, as Fence-SC order cannot contradict causality order.
+// themselves, but Fence-SC order cannot contradict causality order: one fence.sc comes before another if barriers order
+// it before a write that was read before the other.
 // Shuffles and votes order nothing. An operation of a NIC is a thread of its own: it starts when it is posted, and its
 // end happens only before a quiet, or before an acquire of a signal behind it. tests/support/happens_before.py says the
 // same in a few lines of Python, and random programs compare the two.
@@ -89,7 +89,7 @@ struct AtLocation {
 struct ThreadCheck {
     VectorClock clock;          // its past, without its own accesses
     VectorClock proxied;        // the part of it that its bulk copies see
-    uint32_t proxied_time = 0;  // they see its own past up to here, too; 0: `proxied` has it
+    uint32_t proxied_time = 0;  // bulk copies also see its own accesses up to this time; 0: `proxied` has the time
     uint32_t id;
     uint32_t time;  // its own count, which grows with every publication
     int rank;
@@ -97,7 +97,7 @@ struct ThreadCheck {
     BlockCheck* owner;
     Known fenced[3];                         // by scope: past covered by its last fence of at least this scope
     Known pending[3];                        // by scope needed: seen by relaxed loads, joined at the next fence
-    Known sc_fenced[3], sc_pending[3];       // the same of fence.sc: also by those whom this thread has met since
+    Known sc_fenced[3], sc_pending[3];       // the same for fence.sc, also those of threads that it has met since
     std::vector<AtLocation> released, seen;  // the same for releases and acquires of one location
     uint32_t waited_pc = 0;                  // the last wait (acquire or quiet) that gave new knowledge
     uint32_t stores_called = 0;              // calls of tma_store so far
@@ -173,7 +173,7 @@ class __attribute__((visibility("hidden"))) Checker {
     uint64_t stored_now(Fiber* fiber, uintptr_t address, uint64_t value, int size);
     static const uint64_t kLater;  // the value of a store, known only afterwards
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
-    // An exchange follows, which may be no more than a store; and the program uses an atomic's old value.
+    // Before an exchange: if the program does not use the old value (`found`), it is only a store.
     void swaps(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);
     void found(Fiber* fiber, uintptr_t address);
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
@@ -201,7 +201,7 @@ class __attribute__((visibility("hidden"))) Checker {
     // Copies that end together, in a round of a barrier or in a group, are one thread: it reads at its time, and writes
     // one later.
     void copy_posted(NetOp& op, Fiber* poster, BulkCheck* check);
-    void store_called(Fiber* fiber);  // by each lane, before it is posted
+    void store_called(Fiber* fiber);  // each lane calls this before a bulk store is posted
     void copy_read(const NetOp& op);
     void copy_wrote(NetOp& op);
     Known barrier_arrived(Fiber* fiber, uintptr_t barrier, uintptr_t pc);
@@ -218,7 +218,7 @@ class __attribute__((visibility("hidden"))) Checker {
     // A value that CUDA leaves undefined: a mistake if results depend on it.
     void undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std::string remedy, std::string detail);
     void never_came(const Fiber* fiber, const Fiber* gone, std::string detail);
-    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // as Machine's
+    std::string* other_value(const Fiber* fiber, uintptr_t pc, const char* kind);  // see Machine::other_value
 
     void polled(uintptr_t address, uintptr_t pc);  // a thread reads there again, with no change in between
 
@@ -335,16 +335,16 @@ class __attribute__((visibility("hidden"))) Checker {
     };
     // Accesses to one granule with the same bytes and flags, the latest of each thread, warp by warp.
     struct WarpAccesses {
-        uint32_t number, lanes, pc;  // of the warp, and where the latest was
-        uint32_t time;               // of all lanes,
-        uint32_t apart;              // or the place + 1 of their own times
+        uint32_t number, lanes, pc;  // the warp, its lanes with such accesses, and the line of the latest
+        uint32_t time;               // of the accesses, if all lanes have the same time
+        uint32_t apart;              // otherwise: index + 1 of the lanes' times in Crowd::times; else 0
     };
     struct Crowd {
         uint16_t bytes;
         uint8_t flags;
-        int rank;  // of all of them, -1: several
+        int rank;  // of all these threads; -1: of several ranks
         ByNumber<WarpAccesses> warps;
-        std::vector<std::array<uint32_t, kWarpSize>> times;  // of warps whose lanes have different ones
+        std::vector<std::array<uint32_t, kWarpSize>> times;  // for warps whose lanes' times differ
         VectorClock known;                                   // an access with this clock comes after all of them
         uint32_t time_of(const WarpAccesses& w, uint32_t lane) const {
             return w.apart ? times[w.apart - 1][lane] : w.time;
@@ -380,7 +380,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint64_t block;
         epemu_dim3 index, dim;
         std::shared_ptr<const std::string> kernel;
-        int64_t launch;             // its ticket: the how manieth of the rank
+        int64_t launch;             // its ticket, which counts the rank's launches
         int few = 0;                // threads at its latest barrier that others, which had ended, did not reach ...
         uint32_t first_of_few = 0;  // ... and one of them
     };
@@ -408,16 +408,16 @@ class __attribute__((visibility("hidden"))) Checker {
         Known known;
         int scope, rank;  // of the first operation of the release pattern
         uint64_t block;
-        bool by_sc;  // fence.sc of threads that have met the writer since: only for those who have one behind the read
+        bool by_sc;  // by fence.sc of threads that the writer has met since: only for readers with a fence.sc behind
     };
     struct Observed {
         uint32_t from, to;  // writes of the location
         uint32_t time;      // of the thread that observed them
-        uint32_t before;    // its place + 1 of what the thread had observed before
+        uint32_t before;    // index + 1 of the thread's previous entry; 0: none
     };
     struct OfThread {  // at a location
         uint32_t number, last_write;
-        uint32_t latest, count;  // of what it has observed: the place + 1
+        uint32_t latest, count;  // index + 1 of its latest entry in `observed`, and the number of its entries
     };
     // A strong write, as its readers see it.
     struct Write {
@@ -435,13 +435,13 @@ class __attribute__((visibility("hidden"))) Checker {
     };
     // A strong write that weak memory keeps for threads that do not know a newer one.
     struct Message {
-        Write write;  // of the newest: in the location
+        Write write;  // unused in the newest message: the location has its write
         uint64_t value = 0;
         uint64_t stamp = 0;                               // its number among all messages
         uint64_t pair_stamp = 0;                          // of the first word of the same access; 0: none
         uint32_t id = 0, time = 0;                        // the writer, and its own time then
         bool was_there = false;                           // the initial value, which all threads know
-        bool follows = false;                             // a read-modify-write: it directly follows the one before
+        bool follows = false;                             // a read-modify-write, which directly follows what it read
         std::vector<std::pair<uint32_t, uint32_t>> seen;  // threads that have observed it, and when
     };
     struct History {
@@ -455,7 +455,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint64_t owner = 0;               // the memory's owner: several may use an address in turn
         uint32_t writes = 0, behind = 0;  // numbers given so far: of those that memory took, and of those behind others
         ByNumber<OfThread> threads;
-        std::vector<Observed> observed;    // by any of them
+        std::vector<Observed> observed;    // entries of all threads
         std::unique_ptr<History> history;  // under weak memory
     };
     // An access, while it is compared with earlier ones.
@@ -465,8 +465,8 @@ class __attribute__((visibility("hidden"))) Checker {
         uint8_t flags, details;
         uint32_t pc;
         uintptr_t address;
-        bool own_memory;            // of an array of one rank
-        mutable bool told = false;  // something was found
+        bool own_memory;            // the array belongs to one rank
+        mutable bool told = false;  // there is a finding about this access
     };
     struct Record {  // an operation of a NIC
         uint64_t number;
@@ -475,10 +475,10 @@ class __attribute__((visibility("hidden"))) Checker {
         int source, target, queue_pair;
         size_t bytes;
         Poster poster;
-        uint32_t id, time;  // of its reader
+        uint32_t id, time;  // of the pseudo-thread that reads its source
         uint32_t poster_id, poster_time;
-        uint32_t call;                       // of bulk stores: the last one's number in its thread
-        uintptr_t to_begin = 0, to_end = 0;  // of bulk loads: where they write
+        uint32_t call;                       // of bulk stores: the number of the poster's last tma_store
+        uintptr_t to_begin = 0, to_end = 0;  // of bulk loads: the range that they write
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
     };
     struct Event {  // of a thread of this block
@@ -489,8 +489,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t id, time, pc;
         uint8_t flags;
     };
-    // The judgement of one occurrence of a conflict. The surest of several at one pair of places is reported. Whose
-    // write a reader has met too early. Whether its writer signals later, and where, shows at the end.
+    // A write that a reader has met too early. Only the end of the run shows whether, and where, its writer signals.
     struct Unsettled {
         bool is = false;
         uint64_t writer_block = 0;
@@ -498,6 +497,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint64_t reader_block = 0;
         uint32_t read_pc = 0;
     };
+    // The judgement of one occurrence of a conflict. Of all occurrences at a pair of places, the surest is reported.
     struct Verdict {
         const char* kind = "race";
         std::string remedy;
@@ -510,7 +510,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uintptr_t lock = 0;             // that both sides seem to hold; withdrawn if it turns out to be none
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
         bool mixed = false;             // an atomic against a plain access: is it a signal?
-        bool in_one_rank = false;       // which of the writer's signals is that of this write, is not known
+        bool in_one_rank = false;       // it is unknown which of the writer's signals announces this write
         Unsettled unsettled;
     };
     struct Finding {
@@ -663,7 +663,7 @@ class __attribute__((visibility("hidden"))) Checker {
     static constexpr uint32_t kStepBits = 6, kJoinedBits = 6;
     Step steps_[1 << kStepBits] = {};
     JoinedCrowd joined_crowds_[1 << kJoinedBits] = {};
-    uint32_t versions_ = 0;  // of entries of more_, so far
+    uint32_t versions_ = 0;  // the last version given to an entry of more_
     std::vector<Crowd> spare_crowds_;
     Cells heap_cells_, shared_cells_;
     uint8_t* shared_written_;  // a bit a byte
@@ -672,8 +672,8 @@ class __attribute__((visibility("hidden"))) Checker {
         size_t size;
         uintptr_t pc;
     };
-    std::map<std::pair<uint32_t, uintptr_t>, Swap> unwritten_swaps_;  // by thread and address: of unwritten memory
-    std::unordered_map<uintptr_t, Cells> pages_;                      // of arrays and globals: address / 4096
+    std::map<std::pair<uint32_t, uintptr_t>, Swap> unwritten_swaps_;  // by thread and address
+    std::unordered_map<uintptr_t, Cells> pages_;                      // cells of arrays and globals, by address / 4096
     struct CachedPage {
         uintptr_t page;
         Cells cells;
@@ -684,7 +684,7 @@ class __attribute__((visibility("hidden"))) Checker {
     std::unordered_map<uint64_t, std::deque<size_t>> free_ids_;  // by rank and count
     std::unordered_map<const Launch*, LaunchCheck> launches_;
     static Cells reserve_cells(size_t granules);
-    void give_back();  // the address space for cells
+    void give_back();  // unmaps the cells
 
     std::vector<RankCheck> ranks_;
     std::vector<std::string> host_places_;  // lines of Python, which serve as the pc of a host's accesses
@@ -692,7 +692,7 @@ class __attribute__((visibility("hidden"))) Checker {
     std::deque<More> more_;
     std::vector<uint32_t> free_more_;
     std::unordered_map<uint64_t, VectorClock> posted_, fences_;  // by link and queue pair
-    std::unordered_map<uint64_t, VectorClock> read_, written_;   // of posted_: gets, and all others
+    std::unordered_map<uint64_t, VectorClock> read_, written_;   // the gets of posted_, and all other operations
     std::vector<Record> records_;
     std::unordered_map<uint64_t, size_t> record_by_op_;                // by id and time
     std::vector<std::deque<std::pair<uint32_t, uint32_t>>> free_ops_;  // by rank: id, next time

@@ -352,7 +352,7 @@ Checker::Crowd* Checker::remember(Rest& rest, const Slot& access) {
         if (crowd == more.crowds.end()) {
             more.crowds.emplace_back();
             crowd = more.crowds.end() - 1;
-            if (!spare_crowds_.empty()) {  // whose vectors have grown
+            if (!spare_crowds_.empty()) {  // reuse one, whose vectors have grown already
                 *crowd = std::move(spare_crowds_.back());
                 spare_crowds_.pop_back();
                 crowd->warps.clear();
@@ -420,7 +420,7 @@ void Checker::keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t
     const AccessRecord record = {address,
                                  static_cast<uint32_t>(size),
                                  flags,
-                                 ids.rank,  // of a NIC: who posted it
+                                 ids.rank,  // for a NIC's operation, the poster's
                                  block,
                                  ids.nic ? -1 : static_cast<int32_t>(t.id - ids.first),
                                  (details & kReadsToo) | t.details};

@@ -46,8 +46,8 @@ void Checker::copy_posted(NetOp& op, Fiber* poster, BulkCheck* check) {
         touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
         return;
     }
-    // The copy uses the generic proxy. Its write comes last, but counts from now on: later conflicting accesses are
-    // still to come.
+    // The copy uses the generic proxy. Its write comes later, but is noted now, so that conflicting accesses until then
+    // are found.
     if (op.copy->source_bytes) touch(reader, op.from, op.copy->source_bytes, 0, op.poster.pc);
     touch(threads->writer, op.to, op.bytes, kWrites, op.poster.pc);
 }

@@ -1,5 +1,5 @@
-// Notes conflicts between two accesses, and reports them as JSON: the kind of mistake, what is missing, where to put it,
-// and the known facts of both sides. What a conflict means is in checker_findings_threads.cpp and its neighbours.
+// Notes conflicts between two accesses, and reports them as JSON: the kind of mistake, the missing synchronisation, its
+// place, and the known facts of both sides. checker_findings_threads.cpp and its neighbours judge conflicts.
 #include <algorithm>
 
 #include "checker.hpp"
@@ -100,11 +100,11 @@ void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std:
     finding.verdict.certainty = 22;
 }
 
-// `gone` has ended without coming to the operation of its warp in which this thread waited for it.
+// `gone` has ended without reaching the warp-wide operation in which `fiber` waits for it.
 void Checker::never_came(const Fiber* fiber, const Fiber* gone, std::string detail) {
     const auto side = [](const Fiber* f, uint32_t pc) { return Side{f->check->id, f->check->time, pc, 0}; };
     const Side here = side(fiber, static_cast<uint32_t>(fiber->pc));
-    Finding& finding = note(here, here);  // that a lane reads another one which takes no part says more
+    Finding& finding = note(here, here);  // a finding by no_source says more, and stays
     if (finding.count > 1) return;
     finding.second = side(gone, gone->check->last_pc);
     finding.verdict.kind = "mask";
@@ -223,7 +223,7 @@ std::string Checker::spots(const std::set<uint32_t>& pcs) const {
 std::string Checker::polls() const { return spots(polled_at_); }
 std::string Checker::clocks() const { return spots(clocks_); }
 
-// "swap": a signal comes before its data. Wrong if the writer signals once more.
+// The verdict at the end of the run. "swap" (a signal comes before its data) is withdrawn if the writer signals again.
 Checker::Verdict Checker::settled(const Finding& f) const {
     Verdict v = f.verdict;
     if (v.lock && !witness.is_exclusive(v.lock)) {

@@ -1,4 +1,4 @@
-// What can be missing, in the words of reports.
+// Names of missing synchronisation, as reports show them.
 #pragma once
 #include <stddef.h>
 

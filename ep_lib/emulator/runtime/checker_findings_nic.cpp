@@ -25,7 +25,7 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
         v.kind = "source reused";
         v.what = "a quiet";
         v.certainty = 22;
-        if (!c.again && !knows_of_post && c.t.owner && c.t.rank == first->poster.rank) {  // it was not ready yet
+        if (!c.again && !knows_of_post && c.t.owner && c.t.rank == first->poster.rank) {  // the source was not ready
             v.kind = "race";
             v.remedy = "release/acquire (or a barrier) between the block that writes the source and the post";
             v.how = "wait_post";
@@ -33,7 +33,7 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
             v.to = slot.pc;
             return v;
         }
-        if (second && second->poster.rank != first->poster.rank) {  // sent on before it came, or again while it leaves
+        if (second && second->poster.rank != first->poster.rank) {  // another rank's operation writes there
             v.kind = c.again ? kReused : "race";
             v.remedy = c.again ? kCredit
                        : first->kind == NetKind::kGet
@@ -42,7 +42,7 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
             v.how = c.again ? "credit_late" : "wait";
             v.from = c.pc;
             v.to = slot.pc;
-        } else if (c.t.owner && c.t.rank != first->poster.rank) {  // another rank gets it, and its owner is too early
+        } else if (c.t.owner && c.t.rank != first->poster.rank) {  // a get by another rank: the owner writes too early
             v.remedy = knows_of_post ? "quiet between the get and the signal that it is done" : kCredit;
             v.to = knows_of_post ? signal_of(c.t.rank, &c.t, first->poster.rank, slot.pc) : slot.pc;
             v.from = knows_of_post ? slot.pc : c.pc;
@@ -63,7 +63,7 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
     if (c.flags & kWrites) return judge_nic_writes(c, *second);
     const uint64_t writer = past_of(slot.id, slot.time).block;
     if (judge_early_post(*second, slot.id, writer, slot.pc, c.pc, &v)) {
-        if (slot.flags & kAgain) {  // or changed again too early
+        if (slot.flags & kAgain) {  // or the source was changed too early
             v.certainty -= 6;
             v.how = "around_two";
         }

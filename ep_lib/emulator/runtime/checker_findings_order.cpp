@@ -1,5 +1,5 @@
-// Conflicts in spite of a synchronisation: signals, locks and credits that two threads have used, and what is missing in
-// them.
+// Conflicts in spite of a synchronisation: two threads have used a signal, lock or credit, in which something is
+// missing.
 #include <algorithm>
 
 #include "checker.hpp"
@@ -15,7 +15,7 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     if (!t.owner) return false;
     const Record* op = record_of(c.slot.id, c.slot.time);
     const int from_rank = !op ? ids_of(c.slot.id).rank : op->kind == NetKind::kPut || is_copy(op) ? op->source : -1;
-    // Another thread of the block did wait, but did not hand its knowledge on.
+    // Another thread of the block has waited, but has not passed its knowledge on.
     const ThreadCheck* waited = nullptr;
     for (const ThreadCheck& sibling : t.owner->threads) {
         if (sibling.id == t.id || sibling.id == c.slot.id) continue;
@@ -93,15 +93,16 @@ struct Reach {
 
 }  // namespace
 
-// Of a thread that has seen what another one stored: whether that was stored after this event, as it should have been
-// published and acquired then.
+// Whether the store that this load has seen came after the event, in the event's thread or ordered behind it: a release
+// there and an acquire here would have ordered the event.
 bool Checker::follows(const Event& e, const SyncLoad& l) {
     const SyncStore& s = l.seen;
     if (!s.pc || s.kind == SyncKind::kNic || s.block != e.block || s.id == l.id) return false;
     return s.id == e.id ? s.time >= e.time : happens_before(e.id, e.time, s.known);
 }
 
-// Whether the store and the look order what was done before with what comes behind: if not, what is missing there.
+// Whether the store and the load that sees it order the event before the code behind the load. If not, `v` gets what
+// is missing.
 bool Checker::judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t block, Verdict* v) const {
     const SyncStore& s = l.seen;
     const bool own = s.id == e.id;
@@ -175,8 +176,8 @@ bool Checker::judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t b
     return true;
 }
 
-// A thread that had done the first access has stored something, and this thread has seen it, or, with `others`, has seen
-// it by way of a third thread: so it was to be ordered. Which link of that is missing?
+// The thread of the first access has stored something later, and this thread has seen it (with `others`: by way of a
+// third thread). So the accesses were meant to be ordered: which link is missing?
 bool Checker::judge_hand_over(const Conflict& c, Verdict* v, bool others) const {
     const ThreadCheck& t = c.t;
     const Slot& slot = c.slot;

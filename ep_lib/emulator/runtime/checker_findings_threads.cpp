@@ -1,5 +1,5 @@
-// What a conflict means: which mistake it is, what is missing, and where to put it. Here of two threads, of a host, and
-// of atomics.
+// Judges conflicts between threads, with a host, and of atomics: which mistake it is, which synchronisation is missing,
+// and where to put it.
 //
 // One occurrence seldom decides. A lane that reads before lane 0's wait looks like one that reads behind it; but if
 // lane 0 has acquired the data and the lane has not, a barrier is missing. So each occurrence has a certainty, and the
@@ -66,8 +66,7 @@ const ThreadCheck* Checker::sibling_ahead(const ThreadCheck& t, const ThreadChec
     return found;
 }
 
-// The line of the latest signal from `writer_rank` that the reader's block has acquired, or, if the block has ended, its
-// rank.
+// The line of the latest signal from `writer_rank` that the reader's block (if it has ended: its rank) has acquired.
 uint32_t Checker::signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but,
                             uint32_t* wait) const {
     const auto& all = reader ? reader->owner->acquired : ranks_[reader_rank].acquired;
@@ -271,7 +270,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             if (happens_before(theirs.first + i, past.since, t.clock) &&
                 (sibling == slot.id || (theirs.first + i) / kWarpSize == slot.id / kWarpSize))
                 sibling = theirs.first + i;
-    // What the reader has waited for last: a signal that the writer itself has sent, too early?
+    // Was the reader's last wait for a signal that the writer itself has sent, too early?
     bool own_signal = false;
     for (const SyncLoad* l : witness.loads_of(t.block)) {
         if (l->id != t.id || !l->seen.pc) continue;

@@ -1,4 +1,4 @@
-// What orders threads: releases and acquires, fences, barriers of blocks and warps.
+// The order of threads by releases and acquires, fences, and barriers of blocks and warps.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace epemu {
 namespace {
 
-constexpr size_t kLocations = 16;   // a thread remembers its releases and acquires at so many
+constexpr size_t kLocations = 16;   // locations at which a thread remembers its releases and acquires
 constexpr size_t kPublishers = 16;  // of a location that are distinguished by block
 constexpr uint64_t kManyBlocks = ~0ull;
 
@@ -312,7 +312,7 @@ bool Checker::store(Fiber* fiber, uintptr_t address, const uint64_t* value, int 
     release_into(w, l, t, order, scope);
     wrote_atomically(l, w, t, scope, t.rank, static_cast<uint32_t>(pc), false);
     if (weak) written(l, w, place, value, t, time, false);
-    t.time++;  // for the words of findings: what comes before it, and what behind
+    t.time++;  // so that findings can tell accesses before this one from those behind it
     if (recorder && !newest && value != &kLater) recorder->has_value(*value);
     return newest;
 }

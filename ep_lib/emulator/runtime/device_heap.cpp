@@ -23,7 +23,7 @@ DeviceHeap::~DeviceHeap() {
 }
 
 void* DeviceHeap::allocate(size_t bytes, std::vector<Range>& ranges) {
-    const size_t size = (std::max<size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign + kAlign;  // and a gap
+    const size_t size = (std::max<size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign + kAlign;  // with a gap behind it
     if (bytes > kLimit || in_use + size > kLimit || used + size > kReserved) return nullptr;
     if (!memory) {
         void* m = mmap(nullptr, kReserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

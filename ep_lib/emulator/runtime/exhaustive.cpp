@@ -321,23 +321,23 @@ class Exhaustive : public Schedule {
     static constexpr size_t kMostRead = 1 << 12;         // bytes of one access that are compared
     static constexpr uintptr_t kFirstAddress = 1 << 12;  // lower numbers name things other than memory
 
-    struct Turn {  // of a loop, as one of its polls sees it
+    struct Turn {  // the turns of a loop, counted by one of its polls
         uintptr_t address, pc;
         uint64_t value, number;  // number: how often it was seen
         uint8_t size;
     };
     struct Thread {
         Fiber* fiber = nullptr;
-        std::vector<int> after;  // of its next event
+        std::vector<int> after;  // Event::after of its next event
         int woken_by = -1, all_before = 0, last_event = -1;
         int64_t posts = 0;
         std::vector<int> touching;  // its events that touched memory
         std::vector<Turn> turns;
-        int rests = -1;                // until the value that this turn saw has changed
-        int64_t only_looks_from = -1;  // this one of `touching`; -1: it does more
-        int64_t older_from = -1;       // the same, since it has read an older value
+        int rests = -1;                // index in `turns`: it rests until the value seen there has changed; -1: no rest
+        int64_t only_looks_from = -1;  // it has only polled since this index of `touching`; -1: it does more
+        int64_t older_from = -1;       // the index of `touching` at which it has read an older value; -1: it has not
         bool is_calm = false;
-        bool has_lapped = false;  // and continues when others have acted: until then it would repeat itself
+        bool has_lapped = false;  // it would repeat itself, so it waits until others have acted
     };
     struct RankState {
         std::vector<int> done;  // the last events of threads that have ended
@@ -351,8 +351,8 @@ class Exhaustive : public Schedule {
         uint64_t number;
         int queue_pair;
         bool is_calm = false;
-        std::vector<int> delivered;            // by these events, so far
-        std::map<int64_t, int> last_of_piece;  // event
+        std::vector<int> delivered;            // the events that have delivered parts of it
+        std::map<int64_t, int> last_of_piece;  // the last event of each piece
         int ended = -1;
     };
     struct Fence {
@@ -361,9 +361,9 @@ class Exhaustive : public Schedule {
     };
     struct Possible {
         int process;
-        Fiber* fiber;  // or
+        Fiber* fiber;  // null: an event of `op`
         NetOp* op;
-        int64_t piece;  // by its offset; -1: its end
+        int64_t piece;  // the piece's offset; -1: the operation's end
     };
 
     const Exploration::Key& key_of(const Warp* warp) const { return all_.key_of(process_of_.at(&warp->lanes[0])); }
@@ -651,7 +651,7 @@ class Exhaustive : public Schedule {
     int last_thread_ = -1;
     double now_ns_ = 0;
     bool is_open_ = false;    // an event is in progress
-    bool has_acted_ = false;  // and has acted visibly to others
+    bool has_acted_ = false;  // the event has acted visibly to others
     Laps laps_;
     std::vector<uintptr_t> pcs_;  // by event: the place of the thread's visible action
     bool is_frozen_ = false, has_counted_ = false, has_rested_ = false;

@@ -327,7 +327,7 @@ uint64_t Exploration::equivalence() const {
         for (size_t i = 0; i < events_.size(); i++)
             counted[q][i + 1] =
                 counted[q][i] + (static_cast<size_t>(events_[i].process) == q && !events_[i].touches.empty());
-    std::vector<uint64_t> names;  // the same in every process
+    std::vector<uint64_t> names;  // of processes, equal in every run and part
     for (const Key& key : keys_) names.push_back(std::accumulate(key.begin(), key.end(), uint64_t{1}, mix));
     uint64_t all = 0;
     for (size_t j = 0; j < events_.size(); j++) {

@@ -68,7 +68,7 @@ class Exploration {
         uint64_t turns;       // of a loop that waits and counts, at most
     };
     static constexpr uint64_t kTurns = 3;  // the default
-    static constexpr uint64_t kBusy = 4;   // a loop that also stores has so many times the turns before others run
+    static constexpr uint64_t kBusy = 4;   // a loop that also stores has kBusy times the turns before others run
     struct Status {
         uint64_t explored;   // runs of which no two are equivalent
         uint64_t redundant;  // runs equivalent to earlier ones; most are abandoned
@@ -99,7 +99,7 @@ class Exploration {
         std::vector<Touched> looks;  // polls that do not count, since the thread returned to its state
         std::vector<int> after;      // events that must come before it
         int woken_by = -1;           // the store that ended its wait
-        int all_before = 0;          // the first so many events must come before it
+        int all_before = 0;          // events 0 to all_before - 1 must come before it
         bool is_calm = false;        // of a kernel that was not named
         uint64_t launched = 0;       // hash of the hosts' actions since the last event
         uint64_t read = 0;           // hash of the values that it read
@@ -111,7 +111,7 @@ class Exploration {
     uint64_t turns;  // from the bounds, or from the followed schedule
     Status status = {};
     std::string strayed;             // how a run differed from the one that it repeats
-    std::string line;                // for Python
+    std::string line;                // the text that an API function returns to Python
     std::set<std::string> only;      // kernels whose schedules are explored; empty: all
     std::set<std::string> launched;  // kernels so far
 
@@ -130,16 +130,16 @@ class Exploration {
     int last_event() const { return static_cast<int>(events_.size()) - 1; }
     std::vector<Event>& events() { return events_; }
     // ---- between two runs
-    bool next();                           // whether there is another one; call it after each
-    void follow(const std::string& text);  // the next run is this one
-    void draw(uint64_t seed);              // the next run is any of all
+    bool next();                           // call this after each run; returns whether there is another one
+    void follow(const std::string& text);  // the next run follows this schedule
+    void draw(uint64_t seed);              // the next run is a random one
     bool draws() const { return draws_; }
-    bool give_up();                // abandons the run, as others cover it; false: it is a followed one
+    bool give_up();                // abandons the run, since other runs cover it; false: a followed run goes on
     void came_back(int event);     // the run has returned to its state before this event
     std::string schedule() const;  // the last run, as one line
     // ---- parts
     void load(const std::string& text);  // explore this part, and nothing else
-    std::string save() const;            // the rest of it, and its requests to others
+    std::string save() const;            // the rest of this part, and its requests to other parts
 
   private:
     struct Asleep {
@@ -151,8 +151,8 @@ class Exploration {
     };
     // Places that this part shares: a run to be made from there is requested, not made.
     struct Shared {
-        int64_t number = -1;    // -1: it belongs to this part alone
-        bool is_given = false;  // and its choices of data are given
+        int64_t number = -1;    // -1: the place belongs to this part alone
+        bool is_given = false;  // its choices of data are given, too
     };
     struct Node {
         Shared shared;
@@ -160,11 +160,11 @@ class Exploration {
         std::vector<Asleep> sleep, done;
         std::vector<int> todo;
         int chosen, last_thread;
-        int64_t preemptions;           // before it
-        std::vector<Touched> touched;  // by the chosen one, in all runs
-        std::vector<Touched> looks;    // that do not count in one of them
+        int64_t preemptions;           // before this event
+        std::vector<Touched> touched;  // by the chosen process, in all runs
+        std::vector<Touched> looks;    // polls that do not count in one of the runs
         std::vector<Data> data;
-        uint64_t launched = 0, read = 0;  // of the event, in all runs; 0: not known yet
+        uint64_t launched = 0, read = 0;  // Event's, equal in all runs; 0: not known yet
     };
 
     bool sleeps(const Node& node, int process) const;
@@ -187,12 +187,12 @@ class Exploration {
     std::vector<Key> keys_;
     std::vector<Node> nodes_;               // of the path that is explored; one for each event
     std::vector<Event> events_;             // of this run
-    std::vector<std::vector<int>> clocks_;  // by event and process: the last event + 1 that happens before, or is it
+    std::vector<std::vector<int>> clocks_;  // by event and process: its last event that happens before or is it, + 1
     std::vector<std::pair<int, int>> races_;
     std::unordered_set<uint64_t> seen_;  // classes of equivalent runs
     struct Told {
         int64_t shared;
-        std::vector<int> processes;  // the first must run there, unless one of them runs there anyway
+        std::vector<int> processes;  // request the first one there, unless one of these runs there anyway
     };
     std::vector<Told> told_;
     std::vector<uint64_t> classes_;  // of the runs since load()
@@ -203,9 +203,9 @@ class Exploration {
     uint64_t launched_ = 0;                // hash of the hosts' actions since the last event
     std::map<uint64_t, uint32_t> script_;  // decisions that are not 0
     bool follows_ = false;
-    bool draws_ = false;  // and its choices are random
+    bool draws_ = false;  // the next run's choices are random
     uint64_t random_ = 0;
-    long double inverse_ = 1;  // of the probability of the run so far
+    long double inverse_ = 1;  // 1 / the probability of the run so far
     uint64_t decisions_ = 0;
     std::vector<std::pair<uint64_t, uint32_t>> made_;  // decisions that were not 0, by their number
 };

@@ -11,9 +11,9 @@
 namespace epemu {
 
 struct FaultInjection {
-    static constexpr uint64_t kNever = ~0ull;  // in nanoseconds: for good
+    static constexpr uint64_t kNever = ~0ull;  // a time that never comes
     struct Stall {
-        uint64_t after, ns;  // begins after so many operations, and lasts so long
+        uint64_t after, ns;  // begins after `after` operations, and lasts `ns` nanoseconds
         uint64_t until_ns;   // 0: has not begun
     };
     struct Link {
@@ -42,7 +42,7 @@ bool is_held(const Machine& m, const NetOp& op);
 // Moves the clock to the next release of a delayed operation. False if none is ever released.
 bool skip_to_next_release(Machine& m);
 uint64_t next_release_ns(const Machine& m);  // kNever: none
-// What a fiber waits for in a quiet or for a place in a queue pair, for reports.
+// For reports: the operations for which a fiber waits in a quiet, or for a place in a queue pair.
 std::string describe_pending(const Machine& m, const Fiber& fiber);
 
 }  // namespace epemu

@@ -65,7 +65,7 @@ bool divide_on(ucontext_t* context) {
     if ((code[0] & 0xf0) == 0x40) code++;  // REX
     const int mode = code[1] >> 6, operand = code[1] & 7;
     if (code[0] != 0xf7 || (code[1] >> 3 & 7) != 7) return false;  // idiv
-    const bool has_base = operand == 4;                            // and an index
+    const bool has_base = operand == 4;                            // an address with a base and an index
     const bool is_far = mode == 2 || (mode == 0 && (has_base ? code[2] & 7 : operand) == 5);
     registers[REG_RDX] = 0;  // the remainder; the dividend's low half is the quotient
     registers[REG_RIP] = reinterpret_cast<greg_t>(code + 2 + (mode != 3 && has_base) + (is_far ? 4 : mode == 1));

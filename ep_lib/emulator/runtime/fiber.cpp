@@ -309,8 +309,8 @@ int stack_keepers;
 
 void release_stack_memory() {
     if (stack_keepers) return;
-    // Keep the address space, give most of the memory back: a notebook kernel lives for days. Each pool keeps the first of
-    // its own, since plain and checked runs take turns.
+    // Keep the address space, give most of the memory back: a notebook kernel lives for days. Each pool keeps its first
+    // chunk, since plain and checked runs take turns.
     constexpr size_t kKeepBytes = 64 << 20;
     for (auto& entry : stack_pools)
         for (auto& chunk : entry.second.chunks)

@@ -17,15 +17,15 @@ constexpr uint64_t kMostBytes = 1ull << 40;  // of a frame
 
 struct Acknowledgement {
     uint64_t number;  // of the frame
-    uint64_t bytes;   // that follow: of a get
+    uint64_t bytes;   // of data that follow, for a get
 };
 
 }  // namespace
 
 struct Forwarder::Frame {
-    uint64_t number;  // by connection, from 1
-    uint64_t at;      // offset in the target's heap; of a get, where it reads
-    uint64_t bytes;   // that follow, or that a get wants
+    uint64_t number;  // counts the connection's frames from 1
+    uint64_t at;      // offset in the target's heap, to write to or (a get) to read from
+    uint64_t bytes;   // of data that follow, or that a get wants
     uint64_t signal;  // offset in the target's heap, or kNoSignal
     uint64_t value;
     int32_t value_bytes;
@@ -38,8 +38,8 @@ struct Forwarder::Link {
     int ours, theirs;  // sockets
     std::atomic<bool> ended{false};
     std::atomic<uint64_t> done{0};  // frames that were acknowledged
-    uint64_t posted = 0;            // frames; the scheduler's
-    std::mutex lock;                // of what follows
+    uint64_t posted = 0;            // frames; only the scheduler uses it
+    std::mutex lock;                // guards the members below
     std::condition_variable changed;
     std::deque<std::vector<char>> to_write;
     std::map<uint64_t, Range> gets;  // by frame: the destination of its get

@@ -34,9 +34,9 @@ class Forwarder {
     void add(int rank, int ours, int theirs);
 
     bool leads_to(int rank) const { return links_.count(rank) != 0; }
-    // Sends an operation whose turn it is, and numbers it (NetOp::forwarded).
+    // Sends an operation whose turn it is, and sets its number (NetOp::forwarded).
     void send(NetOp& op);
-    // Whether it was executed, and its data (of a get) has arrived.
+    // Whether the operation was executed and, for a get, its data has arrived.
     bool is_done(const NetOp& op) const;
     // Whether a connection to a rank has ended.
     bool has_ended(int rank) const;

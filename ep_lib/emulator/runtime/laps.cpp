@@ -64,8 +64,8 @@ uint64_t Laps::memory(uint64_t hash) const {
     return hash;
 }
 
-// A hash of the threads' waits and the launches' progress. A polling thread polls again when it continues, so whether
-// it was woken does not count.
+// A hash of the threads' waits and the launches' progress. Whether a polling thread was woken does not count, since it
+// polls again when it continues.
 uint64_t Laps::waits() const {
     uint64_t all = m_.blocks_created;
     for (const Rank& rank : m_.ranks) all = mix(mix(all, rank.last_ticket), rank.done_ticket);

@@ -21,15 +21,15 @@ class Laps {
     void begin_again() { visits_.clear(); }
 
   private:
-    static constexpr size_t kFew = 16 << 10;   // bytes of memory: up to so many, each state is examined
+    static constexpr size_t kFew = 16 << 10;   // bytes of memory up to which each state is examined
     static constexpr size_t kMost = 16 << 20;  // larger memory is not examined
     uint64_t memory(uint64_t hash) const;
     size_t memory_bytes() const;
     uint64_t waits() const;
 
     const Machine& m_;
-    uint64_t stacks_ = 0;       // of all threads
-    std::vector<uint64_t> of_;  // by process
+    uint64_t stacks_ = 0;       // hash of all threads' stacks
+    std::vector<uint64_t> of_;  // hash of each process's stack
     uint64_t run_ = 0, clock_looks_ = 0;
     std::unordered_set<uint64_t> seen_;         // stacks
     std::unordered_map<uint64_t, int> visits_;  // states, and the event after each

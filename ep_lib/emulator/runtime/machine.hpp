@@ -5,8 +5,8 @@
 // Memory accesses go to sanitizer_hooks.cpp and memory.cpp, CUDA built-ins to builtins.cpp, NIC operations to
 // network.cpp. If switched on, the checker (checker.hpp) and virtual time (virtual_time.hpp) observe them.
 //
-// One OS thread at a time runs a Machine (Python's worker thread). In a world of one process the others wait meanwhile, so
-// nothing is locked except the text that kernels print, which another thread drains. In a world of several processes
+// One OS thread at a time runs a Machine (Python's worker thread). In a world of one process the other threads wait
+// meanwhile, so only the text that kernels print has a lock: another thread drains it. In a world of several processes
 // (Settings::home) each has a Machine of its own: the processes share the heaps of all ranks, accesses to them have the
 // hardware's order, and a rank's host continues while its kernels run (host_lock).
 #pragma once
@@ -64,8 +64,8 @@ struct PollSet {
     struct Seen {
         uintptr_t address;
         uint64_t value;
-        uint64_t state;  // in exhaustive schedules: the thread's state at its last poll here,
-        uint32_t mark;   // and its count of touched memory by then
+        uint64_t state;  // in exhaustive schedules: the thread's state at its last poll here
+        uint32_t mark;   // in exhaustive schedules: the length of its `touching` then
         uint8_t size;
         uint8_t repeats;  // times seen unchanged
     };
@@ -141,11 +141,11 @@ struct Warp {
     Fiber* lanes;
     uint8_t num_lanes;
     uint32_t runnable, arrived, exited, in_activemask, in_barrier;
-    uint64_t stalled_until;  // by the count of picks: until then the scheduler prefers others
+    uint64_t stalled_until;  // count of picks until which the scheduler prefers other warps
     size_t queue_index;      // in virtual time: its place in the heap while runnable != 0
-    double ready;            // in virtual time: when its first lane can go on,
-    uint64_t order;          // and the tie-break
-    size_t copy_span;        // as a fiber's wait_span
+    double ready;            // in virtual time: when its first lane can go on
+    uint64_t order;          // in virtual time: breaks ties of `ready`
+    size_t copy_span;        // index + 1 of its last copy span; 0: none
     int64_t priority;        // in schedules by PCT
 
     void begin_again() {
@@ -210,7 +210,7 @@ struct Launch {
     SymmetricArrays arrays;          // the host's arrays at the launch
     Range recent_symmetric[2] = {};  // the same as `recent` in the heaps, as offsets
     uint64_t num_blocks, next_block = 0, finished_blocks = 0;
-    double queued_ns = 0, end_ns = 0;  // in virtual time; end: of the blocks so far
+    double queued_ns = 0, end_ns = 0;  // in virtual time; end_ns: when the last block so far ended
 };
 
 struct Block {
@@ -331,7 +331,7 @@ struct Machine {
     Fault fault = Fault::kNone;
     Fiber* faulting = nullptr;
     uintptr_t fault_pc = 0, fault_address = 0;
-    const Fiber* last_local_writer = nullptr;  // to a local array, and where: perhaps out of bounds
+    const Fiber* last_local_writer = nullptr;  // the last write to a local array, perhaps out of bounds
     uintptr_t last_local_pc = 0;
     std::string fault_text;
     // Places where kernels did something that is defined on a GPU but not in C++, each line once; only without checks.
@@ -345,7 +345,8 @@ struct Machine {
     std::string quiescence;        // the waiting threads when only waits with a limit could continue
     size_t most_waiting = 0;
 
-    // In a world of several processes, its holder may change this machine. A run hands it to threads that want it.
+    // In a world of several processes, the lock's holder may change this machine. A run hands the lock to waiting hosts
+    // between two turns.
     std::mutex host_lock;
     std::atomic<int> hosts_asking{0};
 
@@ -453,7 +454,7 @@ inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t p
     if (is_shared(address, size)) return;
     check_access_outside(address, size, write, pc);
 }
-bool in_an_array(Launch& launch, size_t offset, size_t size, bool write);  // that the launch may touch, of any heap
+bool in_an_array(Launch& launch, size_t offset, size_t size, bool write);  // whether the launch may touch this range
 
 // faults.cpp
 [[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text);
@@ -473,8 +474,8 @@ bool is_text_there(const std::function<void()>& read);  // runs it; false if it 
 void install_signal_handlers();
 void restore_signal_handlers();
 
-// variables.cpp: constants and variables of a loaded library, of which the loader has protected a range; and the name
-// of the variable at an address, with the offset in it, empty if there is none
+// variables.cpp: constants and variables of a loaded library, read-only in the range that the loader has protected; and
+// the name of the variable at an address, with the offset in it, or nothing
 std::vector<Range> memory_of_kernel(const char* path, uintptr_t base, Range protected_range);
 std::string variable_at(const Machine& m, uintptr_t address);
 std::string shared_variable_at(const Block& block, size_t offset);

@@ -233,8 +233,8 @@ bool reachable(const Machine& m, int from, int to) {
 namespace {
 
 constexpr size_t kMinPiece = 16;       // bytes that a NIC moves at once, at least
-constexpr uint32_t kMaxPieces = 4;     // an operation is cut into at most so many
-constexpr uint32_t kDelayOneIn = 4;    // one operation in so many is delayed
+constexpr uint32_t kMaxPieces = 4;     // most pieces of an operation
+constexpr uint32_t kDelayOneIn = 4;    // one operation in 4 is delayed
 constexpr uint32_t kLongestDelay = 9;  // as a power of two, in steps of the network
 
 std::vector<NetOp::Piece> cut(size_t bytes) {

@@ -43,7 +43,7 @@ struct Poster {
     const Image* image;
     std::string kernel;
     uintptr_t pc;
-    uint32_t check_id = 0, check_time = 0;  // the checker's, if another thread posts for this one: see Network::asked
+    uint32_t check_id = 0, check_time = 0;  // the poster's id and time in the checker, if a proxy posts for it
 };
 
 struct NetOp {
@@ -51,10 +51,10 @@ struct NetOp {
         size_t offset, bytes;
         std::vector<char> data;  // what the NIC has read from the source, empty until then
     };
-    uint64_t number;  // by posting rank, from 1
+    uint64_t number;  // each rank numbers its operations from 1
     NetKind kind;
     int source_rank, target_rank, queue_pair;
-    uintptr_t from, to;  // of the data
+    uintptr_t from, to;  // addresses of the data
     size_t bytes;
     std::vector<Piece> pieces;  // still to deliver, in any order
     uintptr_t signal;           // on the target; 0 for none. Written when no piece is left.
@@ -65,16 +65,16 @@ struct NetOp {
     uint64_t staged_value;
     bool delivered;          // all is written; the completion is still on its way back
     uint64_t forwarded = 0;  // to another host: its number on that connection (forwarder.hpp); 0: not forwarded
-    uint64_t delayed_until;  // by the count of steps of the network
+    uint64_t delayed_until;  // count of the network's steps
     int64_t priority;        // in schedules by PCT
-    uint64_t held_until_ns;  // fault injection: see injected.hpp
+    uint64_t held_until_ns;  // fault injection: see fault_injection.hpp
     Poster poster;
     struct {
-        size_t place, record, bytes_left;  // in in_flight; of its message; still to be written
+        size_t place, record, bytes_left;  // index in in_flight; its message's record; bytes still to be written
         bool signal_came;
     } flight;                        // in virtual time
     void* check = nullptr;           // the checker's
-    std::unique_ptr<BulkCopy> copy;  // of TMA; null: a NIC's operation
+    std::unique_ptr<BulkCopy> copy;  // a copy to or from shared memory; null: a NIC's operation
 };
 
 struct Network {
@@ -103,7 +103,7 @@ struct Network {
     std::vector<bool> staging;     // by target rank: an atomic is between its read and its write
     uint64_t steps = 0;
     BulkCopies copies;
-    // asked: the threads that use a proxy, by number. The number for which a proxy's thread posts now follows.
+    // asked: the threads that use a proxy, by number; on_behalf: the one for which a proxy's thread posts now.
     std::unordered_map<uint64_t, Poster> asked;
     std::unordered_map<const Fiber*, Poster> on_behalf;
     uint64_t num_asked = 0;

@@ -126,9 +126,9 @@ class Pct : public QueueSchedule {
     uint64_t steps_ = 0, streak_ = 0;
     const Warp* last_ = nullptr;
     std::vector<uint64_t> changes_;
-    int64_t lowest_ = 0;               // of all priorities given so far
-    int64_t top_ = INT64_MIN;          // of the warps in the queue, or more
-    int64_t network_top_ = INT64_MIN;  // of the operations that can move
+    int64_t lowest_ = 0;               // the lowest priority given so far
+    int64_t top_ = INT64_MIN;          // an upper bound of the queued warps' priorities
+    int64_t network_top_ = INT64_MIN;  // the highest priority of an operation that can move
 };
 
 }  // namespace

@@ -55,8 +55,8 @@ enum class EventKind : uint8_t {  // ep_lib/emulator/recording.py has the same n
 struct Event {
     uint64_t address, value;
     uint32_t block;   // Block::id
-    uint32_t thread;  // in its block, the first of them; of a NIC: the message
-    uint32_t lanes;   // of the thread's warp that take part
+    uint32_t thread;  // the number of the first thread in its block; for a NIC: the message
+    uint32_t lanes;   // lanes of the thread's warp that take part
     uint32_t bytes, pc, turn;
     EventKind kind;
     uint8_t flags;   // of an access: AccessFlags; of a wait: State
@@ -77,7 +77,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     void launched(const Launch& launch);
     void admitted(const Block& block);
     void finished(const Block& block);
-    void next_atomic(int order, int scope) { order_ = order + 1, scope_ = scope; }  // of the access that follows
+    void next_atomic(int order, int scope) { order_ = order + 1, scope_ = scope; }  // before an atomic access
     void accessed(const ThreadCheck& t, uintptr_t address, size_t bytes, uint8_t flags, bool updates, uintptr_t pc);
     void has_value(uint64_t value);  // the last access read or wrote this value, which memory does not hold
     void fence(const Fiber& fiber, int order, int scope);
@@ -103,7 +103,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     const std::vector<Event>& events() const { return events_; }
 
   private:
-    struct Written {  // with only the writer ordered after it
+    struct Written {  // a write that no thread but its writer is ordered after
         uint32_t event, id, time;
         uintptr_t address;
         size_t bytes;
@@ -121,7 +121,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     };
     bool is_full();
     bool merge(const Event& e);
-    bool add(Event e);  // false: the limit is reached, or it is not kept
+    bool add(Event e);  // false: the limit is reached, or the event is not kept
     Event of_thread(EventKind kind, const Fiber& fiber) const;
     void goes_on(const Fiber& fiber);
     void written(int rank, const ThreadCheck& t, uintptr_t address, size_t bytes);
@@ -135,11 +135,11 @@ class __attribute__((visibility("hidden"))) Recorder {
     std::vector<Event> events_;
     uint64_t dropped_ = 0;
     int order_ = 0, scope_ = 0;
-    size_t latest_ = 0, unread_ = 0;  // of the events: index + 1; 0: none
+    size_t latest_ = 0, unread_ = 0;  // events by index + 1, 0: none; `unread_` lacks its value
     std::vector<BlockInfo> blocks_;
     std::vector<Message> messages_;
     std::unordered_map<const NetOp*, uint32_t> message_of_;
-    std::unordered_map<uint64_t, uint32_t> event_of_;  // the latest of a thread (by its id) in a line
+    std::unordered_map<uint64_t, uint32_t> event_of_;  // the latest event of a thread (by its id) in a line
     std::unordered_set<const Fiber*> waiting_;
     // Woken threads that have only seen the same values as before: no events until they see or do something else. A
     // polling loop iterates thousands of times before it counts as a deadlock.

@@ -200,7 +200,7 @@ constexpr const char* kFaultNames[] = {"none", "address", "trap", "assert", "sig
 
 // An array by the kernel's name for it.
 struct NamedArray {
-    std::string name;  // of the parameter that points to it; empty: none does
+    std::string name;  // the parameter that points to it; empty: none does
     size_t offset, element;
 };
 

@@ -42,7 +42,7 @@ struct OutOfBounds {
     uint32_t line, column;
     const Type *array, *index;
 };
-struct Operation {  // of a shift, both operands; of a cast, from and to
+struct Operation {  // the types of a shift's operands, or of a cast's source and target
     const char* file;
     uint32_t line, column;
     const Type *left, *right;

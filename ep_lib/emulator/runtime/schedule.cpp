@@ -53,7 +53,7 @@ QueueSchedule::QueueSchedule(Machine& m) : Schedule(m) {
 
 // Prefetches the data that a thread needs first when it continues: it has left the caches meanwhile.
 static void prefetch(const Fiber& next) {
-    constexpr int kLine = 64, kLines = 4;  // of its stack
+    constexpr int kLine = 64, kLines = 4;  // cache lines of its stack
     const char* stack = static_cast<const char*>(next.stack_pointer);
     for (int line = 0; line < kLines; line++) __builtin_prefetch(stack + line * kLine);
     __builtin_prefetch(next.check);

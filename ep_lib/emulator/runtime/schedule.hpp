@@ -56,7 +56,7 @@ class Schedule {
     virtual void woke(Fiber* fiber);  // the event that it waited for has happened: it is ready
     virtual void admitted(Block*) {}
     virtual void finished(Block*) {}
-    virtual void posted(NetOp*) {}  // by the running thread; it is in the network's lists
+    virtual void posted(NetOp*) {}  // the running thread has put an operation into the network's lists
     // Whether all blocks of a grid become resident as soon as they fit, not only when the resident ones wait.
     virtual bool needs_all_blocks() const { return false; }
     // A lane to which the running one, which stops here, may switch without the scheduler; null for none.
@@ -73,25 +73,25 @@ class Schedule {
     virtual int polls_per_clock() const { return 64; }  // of ep::poll_until; for GPUs see gpu/primitives.cuh
     virtual void stands_still() {}                      // only waits with a limit can still end
     virtual uint64_t rounds_of_quiescence(uint64_t usual) const { return usual; }
-    virtual void touched(uintptr_t, size_t, Touch) {}  // by the running thread, or by the event of the network
+    virtual void touched(uintptr_t, size_t, Touch) {}  // an access by the running thread, or by the network's event
     virtual void met(uintptr_t, size_t) {}             // a plain read; called if Machine::reads_matter
     virtual void join(Warp*, uint32_t) {}              // these threads have met
     virtual void join(Block*) {}
     virtual void join(const std::vector<Fiber*>&) {}
     virtual void fenced(int, int) {}  // the running thread, by rank and queue pair; -1: all
-    virtual void quiet(int, int) {}   // it knows that operations posted there are complete
+    virtual void quiet(int, int) {}   // the running thread knows that operations posted there are complete
     virtual void hosts_met() {}
 
     // ---- time --------------------------------------------------------------------------------------------------
     virtual double now_ns() const;
-    virtual void spend(double ns);  // by the running thread
-    virtual void pass(double ns);   // for all, when no thread can run
+    virtual void spend(double ns);  // time passes for the running thread
+    virtual void pass(double ns);   // time passes for all, when no thread can run
     virtual void drain();           // delivers all operations in flight, as far as possible
 
     // ---- a world of several processes --------------------------------------------------------------------------
     enum class Look { kNothing, kChanged, kAll };   // which polling threads to check
     virtual Look look() { return Look::kNothing; }  // called between turns: what may other processes have changed?
-    virtual Look wait() { return Look::kNothing; }  // no thread can run; kNothing: nor ever will
+    virtual Look wait() { return Look::kNothing; }  // called when no thread can run; kNothing: none ever can
 
   protected:
     static constexpr uint8_t kRepeatsToPark = 2;  // times that a loop must see everything unchanged
@@ -117,7 +117,7 @@ class QueueSchedule : public Schedule {
   protected:
     static constexpr int64_t kLongQuantum = 1 << 14;  // accesses
     static constexpr size_t kCrowd = 2048;            // runnable warps: with more, their order varies enough
-    void run_turn(size_t index);                      // of a warp in the queue, with its lanes in a random rotation
+    void run_turn(size_t index);                      // runs a queued warp's lanes, in a random rotation
     virtual void queued(const Warp*) {}
     virtual bool may_go_on(const Warp*) const { return true; }     // asked before each lane
     virtual int64_t draw_quantum() const { return kLongQuantum; }  // accesses until a lane is preempted
@@ -127,7 +127,7 @@ class QueueSchedule : public Schedule {
 
   private:
     Warp* warp_ = nullptr;     // whose turn it is
-    uint32_t lanes_left_ = 0;  // of its turn; bit i is lane (first_lane_ + i) % 32
+    uint32_t lanes_left_ = 0;  // lanes that have not run in this turn; bit i is lane (first_lane_ + i) % 32
     uint32_t first_lane_ = 0;
 };
 

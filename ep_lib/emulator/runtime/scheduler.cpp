@@ -29,10 +29,10 @@ namespace {
 // - or the resident ones have synchronised for long and none of their blocks has ended: a loop that changes memory
 //   while it waits never parks.
 //
-// Under the checker all blocks are admitted that fit, so that it sees them overlap; virtual time has blocks on all SMs.
+// Under the checker all blocks that fit are admitted, so that it sees them overlap; virtual time has blocks on all SMs.
 //
-// So a seed's schedule interleaves the blocks of a large grid less than a GPU does, unless they wait for each other: for
-// races between blocks, use the checker.
+// So without the checker, a schedule interleaves the blocks of a large grid less than a GPU does, unless they wait for
+// each other: use the checker to find races between blocks.
 constexpr size_t kCrowdThreads = 1024;
 constexpr int64_t kPatience = 1 << 16, kLeastPatience = 1 << 10;  // synchronising operations; halved each time
 constexpr int64_t kPatienceOfYield = 16, kPatienceOfQuantum = 256;
@@ -196,7 +196,7 @@ size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
             bool changed = false;
             for (int i = 0; i < p.num_loads && !changed; i++)
                 changed = read_raw(p.loads[i].address, p.loads[i].size) != p.loads[i].value;
-            if (changed) p.num_loads = 0;  // it may never poll there again, and must not be woken for it again
+            if (changed) p.num_loads = 0;  // wake it once: it may never poll there again
             if (changed || (!only_changed && (!only_clock || p.used_clock))) {
                 m.schedule->woke(&fiber);
                 woken++;
@@ -405,7 +405,7 @@ void preempt() {
 
 void maybe_preempt() {
     machine->steps++;
-    if (--machine->patience < 0) return step_aside();  // lets more blocks in
+    if (--machine->patience < 0) return step_aside();  // so that the scheduler admits more blocks
     machine->schedule->synchronise();
 }
 

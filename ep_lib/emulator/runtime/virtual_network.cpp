@@ -126,7 +126,7 @@ void VirtualTime::start(int rank) {
     at(std::max({now_, nic.reads.free_ns, nic.egress.free_ns - ahead}), Event::kTransmit, rank, nullptr);
 }
 
-// Whether no fence, broken link or injected fault holds it back.
+// Whether no fence, broken link or injected fault holds the operation back.
 bool VirtualTime::may_start(const NetOp& op) const {
     const Network& net = *m_.network;
     const Network::Link& link = link_of(m_, op);

@@ -245,7 +245,7 @@ void VirtualTime::charge(double bytes, int owner, bool write) {
         end = std::max({end, from.nvlink_out.serve(now_, on_link), to.nvlink_in.serve(now_, on_link)});
     }
     fiber->time = end;
-    Warp* warp = fiber->warp;  // its accesses without a pause between them are one span
+    Warp* warp = fiber->warp;  // the warp's accesses without a pause are one span
     if (warp->copy_span && begin <= spans[warp->copy_span - 1].end_ns) {
         double& last = spans[warp->copy_span - 1].end_ns;
         last = std::max(last, end);
@@ -270,7 +270,7 @@ double VirtualTime::remote(uintptr_t address) const {
     if (in_heaps >= m_.heaps_bytes) return 0;
     const int owner = static_cast<int>(in_heaps >> m_.heap_shift), rank = current->block->launch->rank;
     if (owner == rank) return 0;
-    // This rank's earlier stores there take the same path, so they come first.
+    // This rank's earlier stores to the peer take the same path, so they come first.
     const Gpu &gpu = gpus_[rank], &peer = gpus_[owner];
     const double drained = std::max(gpu.nvlink_out.free_ns, peer.nvlink_in.free_ns);
     return std::max(0.0, drained - current->time) + hardware_.nvlink.latency_ns;
@@ -280,7 +280,7 @@ void VirtualTime::looked(uintptr_t address) {
     spend(remote(address) > 0 ? 2 * hardware_.nvlink.latency_ns : hardware_.poll_ns);
 }
 
-// It takes effect when it reaches the memory: after an L2 latency, or over NVLink.
+// An atomic takes effect when it reaches the memory: after an L2 latency, or over NVLink.
 void VirtualTime::atomic(uintptr_t address) {
     const double there = remote(address);
     spend(there > 0 ? there : hardware_.poll_ns);

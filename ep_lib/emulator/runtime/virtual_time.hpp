@@ -35,7 +35,7 @@ struct Warp;
 
 struct LinkModel {
     double latency_ns, bytes_per_ns, overhead_ns, gap_ns, mtu_bytes, header_bytes;
-    double on_wire(double bytes) const;  // with the headers of its packets; at least one packet
+    double on_wire(double bytes) const;  // the bytes with the headers of their packets, at least one packet
 };
 
 struct HardwareModel {
@@ -89,7 +89,7 @@ class VirtualTime : public Schedule {
     void access(uintptr_t address, size_t bytes, bool write);
     void looked(uintptr_t address);          // the running fiber does a synchronising load
     void atomic(uintptr_t address);          // the running fiber is about to do an atomic
-    double remote(uintptr_t address) const;  // the time of a store to there; 0 for the rank's own memory
+    double remote(uintptr_t address) const;  // nanoseconds that a store takes; 0 for the rank's own memory
     void store_later(uintptr_t address, uint64_t value, int size, double delay);
     double now_ns() const override;
     void spend(double ns) override;
@@ -133,7 +133,7 @@ class VirtualTime : public Schedule {
         std::vector<Sm> sms;
         Server memory, nvlink_out, nvlink_in;
         double host_ns = 0;
-        std::vector<double> ends;  // by ticket
+        std::vector<double> ends;  // of launches, by ticket
     };
     struct Packet {
         NetOp* op;
@@ -160,7 +160,7 @@ class VirtualTime : public Schedule {
         Server engine, reads, egress, ingress, writes;
         std::unordered_map<uint64_t, SendQueue> queues;
         std::deque<uint64_t> turn;   // queues that have something to send, in the order of their turns
-        std::vector<uint64_t> held;  // by a fence or an injected fault
+        std::vector<uint64_t> held;  // queues that wait for a fence or an injected fault
         bool transmitting = false;
         uint64_t sprayed = 0;
         bool staging = false;
@@ -175,7 +175,7 @@ class VirtualTime : public Schedule {
     void sift_up(size_t i);
     void sift_down(size_t i);
     void remove_top();
-    static constexpr int kPollsBetween = 4;  // of a loop, from its waking to its parking
+    static constexpr int kPollsBetween = 4;  // polls of a loop between its waking and its parking
     int name_of(const std::string& text);
     int image_of(const Image* image) const;
     void write_span(SpanRecord::Kind kind, const char* name, double begin, uintptr_t pc);

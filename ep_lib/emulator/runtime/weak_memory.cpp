@@ -11,8 +11,8 @@ namespace epemu {
 namespace {
 
 constexpr size_t kDepth = 8;        // writes of a location that are kept
-constexpr size_t kObservers = 32;   // of a write; with more, all threads count as knowing it
-constexpr uint8_t kStaleLooks = 4;  // in a row; then the newest store has arrived
+constexpr size_t kObservers = 32;   // of a write that are kept; with more, all threads count as knowing it
+constexpr uint8_t kStaleLooks = 4;  // loads in a row that may miss the newest store
 constexpr size_t kFlags = 8;        // flags that a thread has seen without synchronising, for findings
 constexpr uint32_t kAnyOfThem = 0;  // all readable writes are equally likely
 
@@ -104,7 +104,7 @@ bool Checker::may_update_behind(Fiber* fiber, uintptr_t address, int size,
     return true;
 }
 
-// `w`: the write; the location itself if it is the newest. Null: its value is not known yet.
+// `w`: the write; the location itself if it is the newest. `value` is null if it is not known yet.
 void Checker::written(Location& l, Write& w, size_t place, const uint64_t* value, const ThreadCheck& t, uint32_t time,
                       bool follows) {
     if (!value) l.history.reset();

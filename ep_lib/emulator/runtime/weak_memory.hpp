@@ -50,7 +50,7 @@ struct WeakMemory {
         uint32_t store_pc = 0;
         uintptr_t stored = 0;
         uintptr_t pair = 0;       // two words stored by one access
-        uint64_t pair_stamp = 0;  // of the first of them
+        uint64_t pair_stamp = 0;  // of the first word
     };
     Thread& of(uint32_t id, uint64_t block) {
         Thread& t = threads_[id];

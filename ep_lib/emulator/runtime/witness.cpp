@@ -186,7 +186,7 @@ void Witness::finished(uint64_t block) {
         blocks_.erase(it);
         return;
     }
-    finished_.push_back(block);  // its actions may be needed at the end
+    finished_.push_back(block);  // later findings may need its loads and stores
     if (finished_.size() <= kFinished) return;
     blocks_.erase(finished_.front());
     finished_.pop_front();

@@ -72,9 +72,9 @@ class __attribute__((visibility("hidden"))) Witness {
     void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest = true);
     void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
-    void uses(const Fiber& f, uintptr_t address, bool used);  // what its last update there has found
+    void uses(const Fiber& f, uintptr_t address, bool used);  // the old value of its last update there
     void swapped(const Fiber& f, uintptr_t address);  // the update before this one was a swap that changed the value
-    void fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time);  // by when the thread came to it
+    void fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time);  // `time`: the thread's own
     void posted(const Fiber& f, uintptr_t signal, uint32_t pc);                    // a signal that a NIC will write
     void nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc);
     void finished(uint64_t block);
@@ -82,10 +82,10 @@ class __attribute__((visibility("hidden"))) Witness {
     // A line in which a thread of this block looks at what a thread of the other one stores. Else 0.
     uint32_t looks_at(uint64_t block, uint32_t id, uint64_t other_block, uint32_t other) const;
 
-    // Loads of such locations by a block's threads, newest first.
+    // Loads of signals, locks and flags by a block's threads, newest first.
     std::vector<const SyncLoad*> loads_of(uint64_t block) const;
-    // What a thread of it may have waited by. An update whose value no line uses is no wait; where a load of its thread
-    // follows, that is the wait, and what the update has found was seen by it.
+    // Loads by which a thread of the block may have waited. An update is no wait if no line uses its value: then the
+    // thread's next load is the wait, and counts as having seen what the update found.
     std::vector<SyncLoad> waits_of(uint64_t block) const;
     const SyncStore* last_store(uintptr_t address) const;
     // The thread that took this lock and has not released it.
@@ -99,14 +99,15 @@ class __attribute__((visibility("hidden"))) Witness {
     bool loads_pair(uint32_t pc) const { return pairs_.count(pc) != 0; }
     // A line, other than `but`, in which a thread of this block that knew (id, time) has signalled since; else 0.
     uint32_t signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const;
-    // The same where a thread of the reader's block waits for it, and the line of that wait; unchanged if there is none.
+    // The same for a signal that a thread of the reader's block waits for, and the line of that wait. Leaves `signal`
+    // and `wait` unchanged if there is none.
     void signalled_to(uint64_t reader_block, uint64_t block, uint32_t id, uint32_t time, uint32_t* signal,
                       uint32_t* wait) const;
 
   private:
     struct Location {
         SyncStore last;
-        SyncStore taken;  // by a swap; pc 0: free
+        SyncStore taken;  // the swap that took the lock; pc 0: free
         std::unordered_set<uint32_t> takers;
         bool exclusive = true;
         std::deque<std::pair<SyncStore, uint32_t>> holds;  // the latest: how it was taken, and when it was released
@@ -127,9 +128,9 @@ class __attribute__((visibility("hidden"))) Witness {
     bool gave_back_ = false;  // the last store released a lock
     std::unordered_map<uintptr_t, Location> locations_;
     std::unordered_map<uint64_t, BlockLog> blocks_;
-    BlockLog* last_log_ = nullptr;  // that was looked up
+    BlockLog* last_log_ = nullptr;  // the one looked up last, of block last_block_
     uint64_t last_block_ = 0;
-    std::deque<uint64_t> finished_;                      // of them, the oldest first
+    std::deque<uint64_t> finished_;                      // ended blocks, the oldest first
     std::unordered_map<uint32_t, FenceSeen[3]> fences_;  // by thread and scope
     std::deque<NetOrder> net_orders_;                    // the latest, the oldest first
     std::unordered_set<uint32_t> polls_;                 // lines that polled twice and saw the same value

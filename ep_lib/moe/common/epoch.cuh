@@ -1,14 +1,14 @@
 // Epochs number the operations on the GPU, so that a CUDA graph can replay a dispatch or a combine.
 //
-// The epoch is in every signal (<moe/common/notify.cuh>). It is not from the host, whose arguments a graph would
-// repeat, but from the GPU: each kernel reads the number of operations that this rank has completed, and its last block
-// increments it. All ranks launch the same operations in the same order, so their epochs agree.
+// Every signal carries the epoch (<moe/common/notify.cuh>). A graph would repeat an epoch that the host passes, so it
+// comes from the GPU: each kernel reads the number of operations that this rank has completed, and its last block
+// increments the number. All ranks launch the same operations in the same order, so their epochs agree.
 //
 // Every operation ends with a wait for a signal of the same epoch from all ranks. So a rank in epoch n knows that all
-// others have begun n - 1, and completed n - 2 with all launches before n - 1. Double-buffered data (by parity) is
-// therefore safe. Single-buffered data, like the receive area, may be written at once if the previous operation was of
-// another kind; else a barrier comes first (`barrier_before_reuse`). A dispatch and a combine that share an area are of
-// one kind.
+// others have begun epoch n - 1 and completed n - 2, with all launches before n - 1. Double-buffered data (by parity)
+// is therefore safe. Single-buffered data, like the receive area, may be written at once if the previous operation was
+// of another kind; else a barrier comes first (`barrier_before_reuse`). A dispatch and a combine that share an area are
+// of one kind.
 #pragma once
 #include <moe/common/notify.cuh>
 
@@ -19,13 +19,13 @@ struct WorkspaceState {                    // of this rank alone; all zero at th
     uint64_t last_dispatch, last_combine;  // the epochs of the last operations of each kind
     uint32_t finished_blocks;
     uint32_t next_item;   // the next token or group of rows, for warps that take them dynamically
-    uint32_t bad_expert;  // of `notify_dispatch`: 0, or the first wrong element, counted from the end
+    uint32_t bad_expert;  // set by `notify_dispatch`: 0, or the first wrong element, counted from the end
     uint32_t bad_weight;
-    uint32_t next_token;  // if groups of rows are distributed at the same time
+    uint32_t next_token;  // the next token, where warps take groups of rows by next_item at the same time
     uint32_t copied_blocks;
     uint32_t broken;  // see <moe/common/failure.cuh>
     uint32_t reserved;
-    uint64_t masked;  // of Signals; the host writes it while no kernel runs (<moe/common/regroup.cu>)
+    uint64_t masked;  // Signals::masked; the host writes it while no kernel runs (<moe/common/regroup.cu>)
 };
 
 struct Workspace {

@@ -4,16 +4,16 @@
 // then kernels that are queued, or replayed by a CUDA graph, still run. So every kernel checks for a fault first, and
 // fills its outputs with NaN instead of doing its work; counts become 0, which is safe for a grouped GEMM.
 //
-// An operation that failed in between leaves its ranks permanently out of step, even after the host has raised the
-// fault and cleared the record. `broken` marks this: a word of each mode in this GPU's memory, for kernels, and a copy
-// in host memory.
+// An operation that failed after it had begun leaves its ranks permanently out of step, even after the host has raised
+// the fault and cleared the record. `broken` marks this: each mode has such a word in this GPU's memory, for kernels,
+// and a copy in host memory.
 #pragma once
 #include <ep/wait.cuh>
 
 namespace ep {
 
 struct Broken {
-    uint32_t* flag;     // of this rank: permanently 1 after an operation has failed in between
+    uint32_t* flag;     // in this rank's memory: permanently 1 after an operation has failed midway
     uint32_t* on_host;  // the same for the host
 };
 

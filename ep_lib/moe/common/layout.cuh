@@ -72,11 +72,11 @@ EP_DEVICE void get_dispatch_layout(const LayoutArgs& args, const int* topk_idx, 
 
 // One row that a token has on another rank (or on its own).
 struct RowPtr {
-    int4* row;  // this rank's address of it
+    int4* row;  // as this rank addresses it
     int rank;
-    int index;  // of the row in that rank's receive area
+    int index;  // the row's index in that rank's receive area
     float weight;
-    int area;  // that rank's receive area, if it has several (<moe/direct/dispatch_bulk.cu>)
+    int area;  // the number of the receive area, if that rank has several (<moe/direct/dispatch_bulk.cu>)
 };
 
 // A warp lists the rows of one token, in ascending order of ranks, and returns their number. `row_ptrs` is the warp's

@@ -18,8 +18,8 @@ enum SignalKind {
     kNumSignals
 };
 
-// After a wait: records which ranks sent another tag than `tag`. Ranks that pass different handles are found this way.
-// True, in all threads of the block, if there are none.
+// After a wait: records which ranks sent another tag than `tag`, for example because they passed another handle. True,
+// in all threads of the block, if all tags are equal.
 //   differs  [ranks]   this rank's: the bits in which the tags differ; the host set it to 0
 EP_DEVICE bool compare_tags(const Signals& signals, SignalKind kind, uint64_t tag, int* differs) {
     int different = 0;
@@ -45,7 +45,7 @@ struct NotifyArgs {
 EP_DEVICE bool notify_by_pieces(const NotifyArgs& args, const int* rank_counts, const int* expert_counts) {
     const int me = rank(), ranks = num_ranks(), experts = args.experts_per_rank;
     uint64_t* const flags = args.signals.flags + kSignalCounts * ranks;
-    const uint64_t grows_by = args.signals.epoch - read_signal(flags + me);  // every rank has seen what this one has
+    const uint64_t grows_by = args.signals.epoch - read_signal(flags + me);  // all ranks' entries are alike
     int* const counts = args.counts + me * (ranks + 1);
     __syncthreads();  // all have read the flag
     for (int peer = warp_id(); peer < ranks; peer += warps_in_block()) {

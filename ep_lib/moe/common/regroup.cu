@@ -1,10 +1,10 @@
-// Changes the set of members: ranks that mask others, or include them again, meet here twice. In between, each clears
-// the memory that peers write, so that all start with epoch 1 (<moe/common/epoch.cuh>), independent of the state at a
-// rank's loss.
+// Changes the set of members: ranks that mask others, or include them again, meet here twice. Between the meetings,
+// each rank clears the memory that peers write, so that all start with epoch 1 (<moe/common/epoch.cuh>), whatever the
+// state was when a rank was lost.
 //
 // A rank may have tried this before, without success or with other ranks, and a new process in a rank's place knows
-// nothing of the past. So there are no epochs here: a rank says hello with a fresh number, and has met the other when
-// it finds this number in the other's answer. A rank answers only while it is in this kernel, and only a hello of the
+// nothing of the past. So there are no epochs here: a rank says hello with a fresh number, and has met a peer when it
+// finds this number in the peer's answer. A rank answers only while it is in this kernel, and only a hello with the
 // same members.
 #include <ep/wait.cuh>
 
@@ -15,11 +15,11 @@ struct Hello {
     uint64_t nonce;    // written last; 0: no message yet
     uint64_t members;  // bit r: rank r takes part
     uint64_t buffer;   // a digest of the values that must be equal on all ranks
-    uint64_t answer;   // the last hello of ours that the peer has seen
+    uint64_t answer;   // the nonce of our last hello that the peer has seen
 };
 
 struct RegroupArgs {
-    Hello* hellos;  // of this meeting
+    Hello* hellos;  // those of this meeting
     Hello mine;
     uint64_t* said;  // host memory [ranks, 2]: members and buffer of each rank that has said hello
 };
@@ -53,5 +53,5 @@ extern "C" __global__ void __launch_bounds__(64) ep_regroup(ep::RegroupArgs args
     };
     const auto gave_up = [&] { record_fault(kFaultTimeout, {kPhaseBarrier, peer, -1}, seen, args.mine.nonce); };
     if (!poll_until(met, gave_up, peer)) return;
-    answer();  // earlier answers may have been to an older hello
+    answer();  // again: the peer's latest hello may be newer than the one answered before
 }

@@ -20,8 +20,8 @@ EP_DEVICE void add_bias(Sums<T>& sums, const Bias& bias, int64_t i) {
     if (bias.second) sums.add(ld_nc_v4(bias.second + i));
 }
 
-constexpr int kCombineRanks = 4;    // whose rows a lane has in flight together,
-constexpr int kCombineVectors = 4;  // and vectors of each
+constexpr int kCombineRanks = 4;    // ranks whose rows a lane loads together
+constexpr int kCombineVectors = 4;  // vectors of each of these rows
 
 // The sums of one token's rows, in the columns of thread `first` of `step` threads that work together.
 //   row_ptrs  [found]   the rows, in the order of addition

@@ -1,10 +1,9 @@
 """Rows that stay where they arrived: further receive areas, each lent to the arrays of one dispatch.
 
 A copy within the GPU takes a quarter to a half of a dispatch's time. So a Buffer may have several receive areas
-(``receive_areas``). The first one is as ever: what arrives there is copied, or is a view until the next operation. Each
-of the others is lent with a dispatch's results and comes back when the last array that lies in it is gone. A rank says
-at the start of a dispatch in which of its areas it receives, and each chooses for itself: where none is free, rows
-arrive in the first one and are copied.
+(``receive_areas``). Rows in area 0 are copied out, or stay valid only until the next operation. Each other area is lent
+with a dispatch's results and comes back when the last array in it is gone. Each rank chooses its area by itself and
+sends its number at the start of a dispatch: where no area is free, rows arrive in area 0 and are copied.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ep_lib.moe.memory import ModeMemory
 
 
 class Lease:
-    """One area, until nobody holds this any more."""
+    """One area, lent as long as this object lives."""
 
     __slots__ = ("_free", "area")
 
@@ -46,7 +45,7 @@ class ReceiveAreas:
         return Lease(self._free, self._free.pop()) if self._free else None
 
     def address(self, lease: Lease, name: str, skipped: int = 0) -> int:
-        """Of the byte ``skipped`` of an area's part ``name``."""
+        """The address of the byte ``skipped`` of an area's part ``name``."""
         return self._memory.at[name] + skipped + lease.area * self._area_bytes[name]
 
     def array(

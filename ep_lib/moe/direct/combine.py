@@ -29,8 +29,8 @@ class _Combining(NamedTuple):
     """One way to bring rows back."""
 
     operation: Operation
-    most_warps: int  # of a block that sends
-    rows_a_warp: int  # of all that send: few rows are sent quicker by a few warps of all blocks than by all of a few
+    most_warps: int  # the most warps of a block that send
+    rows_a_warp: int  # at least: few rows leave faster by a few warps of each block than by all of a few blocks
 
 
 class Combines(Workspace):
@@ -62,7 +62,7 @@ class Combines(Workspace):
         else:
             way = "stage"
         (rows, columns), slot = x.shape, None if by_expert is None else describe(by_expert.slot)
-        # Ranks that disagree about the dispatch or about the way are told so: both are in the tag.
+        # The tag has the dispatch and the way, so that ranks notice if they disagree about either.
         number = Tag(tag.epoch, _NUMBER_OF_WAY[way], tag.row_vectors).number
         how = self._operations.get((way, x.kind))
         if how is None:
@@ -86,8 +86,8 @@ class Combines(Workspace):
         return out
 
     def combine_input(self, like: Array, num_rows: int) -> Array:
-        """Where experts may write what a combine brings back, so that it can be read from there: ``[num_rows, hidden]``
-        of the Buffer's dtype, in the kind of array of ``like``."""
+        """Symmetric memory for experts' results, from which a combine reads them in place: ``[num_rows, hidden]`` of
+        the Buffer's dtype, an array of the kind of ``like``."""
         return self._view("returned", describe(like).kind, self._config.dtype, self._config.hidden)[:num_rows]
 
     def is_combine_input(self, x: ArrayInfo) -> bool:
@@ -95,14 +95,14 @@ class Combines(Workspace):
         return x.address == self._at["returned"] and x.nbytes > 0
 
     def _declare_combine(self, way: str, kind: str) -> _Combining:
-        """``way``: "push", "packed" (push as FP8), "pull" rows that are in symmetric memory, "stage": copy them there
-        and pull them, or "by expert": add up those of "slot" there and pull the sums."""
+        """``way``: "push"; "packed" (push as FP8); "pull" (rows are in symmetric memory); "stage" (copy rows there,
+        then pull them); "by expert" (sum a received row's choices there, then pull the sums)."""
         config, parts, tuning = self._config, self._parts, self._tuning_of(self._config.row_bytes)
         if way == "packed":
             tuning = for_packed_rows(tuning, config, self._rank.shared_bytes)
         name, template = _WAYS[way]
         more_blocks = max(0, self._spare_blocks) if way in ("stage", "by expert") else 0
-        share = 1 if way == "by expert" else tuning.push_share  # of the blocks, if there are no more
+        share = 1 if way == "by expert" else tuning.push_share  # of the blocks, where no further ones are free
         send_blocks = max(1, more_blocks or round(share * self.num_sms))
         element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
         launch = Launch(

@@ -1,8 +1,9 @@
 // Adding up a token's rows at full speed: what <moe/direct/combine_push.cu> and <moe/direct/combine_pull.cu> share.
 //
-// TMA (<ep/tma.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came before. So
+// TMA (<ep/tma.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up earlier pieces. So
 // bytes in flight need no registers, and a few SMs keep many of them. Rows may lie in this GPU's memory or in a peer's.
-// Sums are in float32, in ascending order of ranks: those of <moe/common/sums.cuh>, bit for bit; or in the order of choices.
+// Sums are in float32, in ascending order of ranks, and equal those of <moe/common/sums.cuh> bit for bit; or in the
+// order of choices.
 #pragma once
 #include <ep/tma.cuh>
 #include <moe/common/sums.cuh>
@@ -16,18 +17,18 @@ struct AddArgs {
     int row_vectors;
     int top_k;
     int experts_per_rank;
-    int piece_vectors;  // of a row, that come together
+    int piece_vectors;  // vectors of a row in a piece
     int most_ranks;     // that a token can go to: the smaller of top_k and ranks
     int stages;         // pieces under way per warp, at least 2
     int by_choice;      // 1: rows are added in the order in which their ranks' last choices stand, as by DeepEP V2
 };
 
-constexpr int kOwnShift = 16;  // with packed rows, Piece::found also says which of them is this rank's own: 1 and on
+constexpr int kOwnShift = 16;  // with packed rows, bits of Piece::found from here: index + 1 of this rank's own row
 
 // A piece of a token, in shared memory, one per stage.
 struct Piece {
     int token;  // num_tokens or more: there are no more
-    int found;  // rows
+    int found;  // the number of its rows
     int begin;  // vectors of the row before this piece
     int count;  // vectors of this piece
 };
@@ -42,7 +43,7 @@ EP_HOST_DEVICE size_t add_records_shared(int warps, int stages, int most_ranks, 
     return warps * (stages * stage + ranks * sizeof(RowPtr));
 }
 
-// One warp's part of it.
+// One warp's part of that memory.
 struct AddMemory {
     int4* pieces;        // [stages, most_ranks, piece_vectors]
     Piece* under_way;    // [stages]
@@ -67,7 +68,7 @@ struct AddMemory {
 
 // The dynamic shared memory of a block that adds up, or sends, or does one after the other.
 struct CombineMemory {
-    int4* rows;  // of those that send, and in the same place pieces of those that add up
+    int4* rows;  // of the warps that send; pieces of the warps that add up begin at the same place
     char* send_records;
     AddMemory add;
 
@@ -86,8 +87,8 @@ struct CombineMemory {
 
 namespace detail {
 
-// Hands out tokens to one warp as it comes for them; number and send_indices of the next one are asked for in advance. All
-// lanes call together and know the same.
+// Hands out tokens to one warp on request; loads the next token's number and send_indices in advance. All lanes call
+// together and get the same.
 class Tokens {
   public:
     EP_DEVICE Tokens(uint32_t* next_token, int num_tokens, const int* send_index)
@@ -119,8 +120,8 @@ class Tokens {
     OnItsWay on_its_way_ = {0, {}};
 };
 
-// One warp: waits until all ranks are here, and returns whether they passed the same tag. If they did not, rows are not
-// where others look for them. `ok` becomes false if a rank did not come.
+// One warp: waits for the signals of all ranks, and returns whether they passed the same tag. With other tags, rows are
+// not where this rank would read them. `ok` becomes false if a rank did not come.
 EP_DEVICE bool same_tag_warp(const Signals& signals, SignalKind kind, uint64_t tag, bool* ok) {
     bool same = true, here = true;
     for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
@@ -133,9 +134,9 @@ EP_DEVICE bool same_tag_warp(const Signals& signals, SignalKind kind, uint64_t t
     return __all_sync(kFullWarp, same) != 0;
 }
 
-// What a combine knows at its start. All threads of a block; the same in all of them.
+// The state of a combine at its start, the same in all threads of a block.
 struct CombineStart {
-    bool is_void;  // nothing came of the dispatch that `plan` is from
+    bool is_void;  // the dispatch of `plan` failed
     bool ok;
 };
 EP_DEVICE CombineStart start_combine(const Workspace& workspace, const AddArgs& args, const int* plan) {
@@ -148,12 +149,12 @@ EP_DEVICE void spoil_sums(const AddArgs& args, int4* out) {
     fill_with_nan(out, static_cast<int64_t>(args.num_tokens) * args.row_vectors * sizeof(int4), fillers_of_block());
 }
 
-// One warp: out[i] = bias[i] + sum over rows of weight * piece of the row. kPlain: no weights and no bias, nor the time
-// for them, which 8 SMs do not have.
+// One warp: out[i] = bias[i] + sum over rows of weight * piece of the row. kPlain: without weights and bias, whose
+// instructions would cost more time than 8 SMs have.
 template <typename T, bool kPlain>
 EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Piece& in,
                           const Bias& bias, int64_t first_vector, int4* out) {
-    constexpr int kVectors = 4;  // of one row, all loaded before the first is added: waiting for them takes the time
+    constexpr int kVectors = 4;  // of one row, all loaded before the first is added: the loads' latency takes the time
 #pragma unroll 1
     for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
@@ -166,7 +167,7 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
         }
 #pragma unroll 1
         for (int p = 0; p < in.found; ++p) {
-            int4 vectors[kVectors];  // beyond the piece's end they hold nothing, and the sums go nowhere
+            int4 vectors[kVectors];  // undefined beyond the piece's end; their sums are not stored
 #pragma unroll
             for (int u = 0; u < kVectors; ++u) {
                 const int i = first + u * kWarpSize;
@@ -247,8 +248,8 @@ EP_DEVICE int own_row(const RowPtr* row_ptrs, int found) {
 // One warp: adds up tokens until there are no more.
 //   out           [num_tokens, row_vectors]
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
-//   next(row_ptrs, &found)  all lanes: the next token and where its rows are, once they are there; num_tokens or more if
-//                           there is none. A tma_fence must follow what peers' threads wrote there.
+//   next(row_ptrs, &found)  all lanes: waits for the next token's rows, writes their addresses and returns the token;
+//                           num_tokens or more if there is none. It calls tma_fence after peers' threads wrote rows.
 // kPacked: rows of other ranks are FP8 (<moe/direct/packed_rows.cuh>); pieces are whole chunks then.
 template <typename T, bool kPacked = false, typename Next>
 EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* out, const int* topk_idx,

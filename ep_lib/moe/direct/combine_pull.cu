@@ -1,12 +1,12 @@
 // Combine by pulling: a token's owner reads its rows from the symmetric memory of the ranks that hold them and adds them
 // up (<moe/direct/combine_add.cuh>). 8 SMs keep the links as busy as 24. Warps take tokens as they come.
 //
-// Experts write their rows there, or blocks beyond the first pull_blocks bring them there while the first groups are read
-// already: they copy them from elsewhere (<moe/direct/combine_send.cuh>), which takes them a fifth of the time, or add up
-// what a row's experts made of it, where rows are grouped by expert (<moe/direct/expert_rows.cuh>).
+// Either experts write their rows there, or blocks beyond the first pull_blocks do, while other ranks already read the
+// first groups: these blocks copy rows from other memory (<moe/direct/combine_send.cuh>), in a fifth of the time, or
+// sum the results of a row's experts, if rows are grouped by expert (<moe/direct/expert_rows.cuh>).
 //
-// Reading carries requests one way and data the other: 328 GB/s where stores reach 355. <moe/direct/combine_push.cu>
-// stores, but every byte twice, which takes many SMs.
+// Reads send requests one way and data the other: 328 GB/s where stores reach 355. <moe/direct/combine_push.cu> uses
+// stores, but stores every byte twice, which takes many SMs.
 #include <moe/direct/combine_add.cuh>
 #include <moe/direct/expert_rows.cuh>
 
@@ -16,19 +16,19 @@ struct PullCombineArgs {
     Workspace workspace;
     uint64_t tag;  // must be the same on all ranks: names the handle
     AddArgs add;
-    SendArgs send;    // its `returned` has the rows; with kInPlace the rest only matters for shared memory
+    SendArgs send;    // send.returned has the rows; with kInPlace the other fields only size shared memory
     const int* slot;  // [capacity, top_k], only with kByExpert: as in ExpertRowsArgs
     int capacity;
     int pull_blocks;
 };
 
-// Where rows are when the kernel begins: in symmetric memory, or in any of this GPU's, in the order in which they were
-// received or grouped by expert.
+// Where rows are when the kernel begins: in symmetric memory; in other memory of this GPU, in the order of arrival; or
+// there, grouped by expert.
 enum RowsAre { kInPlace, kElsewhere, kByExpert };
 
 namespace detail {
 
-// One block: adds up rows' choices in `returned`, and tells each row's owner, which may be this rank.
+// One block: sums rows' choices into `returned`, and signals each group to its owner, which may be this rank.
 template <typename T>
 EP_DEVICE void sum_rows(const PullCombineArgs& args, uint64_t epoch, const int4* y, const int* received) {
     const int row_vectors = args.add.row_vectors, top_k = args.add.top_k;
@@ -46,7 +46,7 @@ EP_DEVICE void sum_rows(const PullCombineArgs& args, uint64_t epoch, const int4*
 
 }  // namespace detail
 
-// A grid of pull_blocks, and as many more as are to copy or to add up; where there are none, all blocks add up first.
+// A grid of pull_blocks, and further blocks that copy or sum choices; without further ones, all blocks first do that.
 // Shared memory as for combine_push.
 //   out           [num_tokens, row_vectors]
 //   y             [rows that this rank received, row_vectors], or [M, row_vectors] as grouped; null with kInPlace
@@ -87,7 +87,7 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
             if (here.token >= args.add.num_tokens) return here.token;
             *found = detail::list_row_ptrs(row_ptrs, here.send_indices, begins, args.send.returned, row_vectors);
             if (kRows == kInPlace) return here.token;
-            for (int p = lane_id(); p < *found && kRows == kElsewhere; p += kWarpSize) {  // what is here needs no copy
+            for (int p = lane_id(); p < *found && kRows == kElsewhere; p += kWarpSize) {  // own rows need no copy
                 const int64_t index = row_ptrs[p].index;
                 if (row_ptrs[p].rank == rank()) row_ptrs[p].row = const_cast<int4*>(y) + index * row_vectors;
             }
@@ -95,7 +95,7 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
             ok = false;
             return args.add.num_tokens;
         };
-        tma_fence();  // what the peers' threads wrote is read by TMA
+        tma_fence();  // TMA reads what the peers' threads wrote
         if (same) add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);
     }
 

@@ -5,9 +5,9 @@
 // for the groups with its rows, and sums them in ascending order of ranks, so the result does not depend on who came
 // first. When nothing is left to send, all blocks add up.
 //
-// Blocks, not warps, have these roles: on one SM the loads of warps that add up queue behind the stores that the links
-// hold back. A release waits for all stores of its SM that are under way, so there are few of them. Every byte is stored
-// twice, which takes 16 SMs or more; <moe/direct/combine_pull.cu> needs only 8 (benchmarks/NOTES.md).
+// Blocks, not warps, have these roles: on one SM the loads of warps that add up would queue behind stores that wait for
+// the links. A release waits for all stores in flight of its SM, so there are few releases. Every byte is stored twice,
+// which takes 16 SMs or more; <moe/direct/combine_pull.cu> needs only 8 (benchmarks/NOTES.md).
 //
 // `returned` needs no credits: see <moe/common/epoch.cuh>. A sender waits for no other rank, so any number of blocks works.
 #include <moe/direct/combine_add.cuh>
@@ -19,12 +19,12 @@ struct PushCombineArgs {
     uint64_t tag;  // must be the same on all ranks: names the handle
     AddArgs add;
     SendArgs send;    // at least 1 block
-    int shares_area;  // rows come back to where a dispatch's rows arrive
+    int shares_area;  // 1: `returned` is the area in which a dispatch's rows arrive
 };
 
 namespace detail {
 
-// Where a token's rows are on this rank, in ascending order of the ranks that sent them, in sent_vectors each.
+// Lists a token's rows on this rank, in ascending order of the ranks that sent them; a row has sent_vectors vectors.
 EP_DEVICE int list_returned(const SendArgs& args, RowPtr* row_ptrs, const PerRank& send_indices, int4* own_rows,
                             int row_vectors, int sent_vectors) {
     __syncwarp();  // all lanes have read the previous token's pointers
@@ -55,7 +55,7 @@ EP_DEVICE int list_returned(const SendArgs& args, RowPtr* row_ptrs, const PerRan
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 //   send_index, plan                     from `notify_dispatch`
 //   differs       [ranks]                as in compare_tags
-// kPacked: rows are FP8 on their way, of bfloat16 (<moe/direct/packed_rows.cuh>).
+// kPacked: bfloat16 rows are sent as FP8 (<moe/direct/packed_rows.cuh>).
 template <typename T, bool kPacked = false>
 EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
                             const float* topk_weights, const int* send_index, const int* plan, int* differs) {
@@ -75,7 +75,7 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
         };
         send_rows<kPacked>(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
                            plan + num_ranks(), target);
-        __syncthreads();  // pieces come to where rows were
+        __syncthreads();  // pieces reuse the rows' memory
     }
     if (ok && detail::same_tag_warp(signals, kSignalStaged, args.tag, &ok)) {
         int4* const own_rows = const_cast<int4*>(y) + static_cast<int64_t>(plan[rank()]) * row_vectors;

@@ -1,9 +1,9 @@
 // Rows on their way back: what <moe/direct/combine_push.cu> and <moe/direct/combine_pull.cu> do with rows that are not in
 // symmetric memory.
 //
-// Rows of one source lie together on this rank, in the source's own order, so what goes back is cut into groups of
-// consecutive rows of one source. Warps take groups as they come: TMA loads rows from wherever the experts left them
-// (<ep/tma.cuh>) and stores them where their owner adds them up; then the owner is told that the group is there.
+// Rows of one source lie together on this rank, in the source's own order, so they are cut into groups of consecutive
+// rows of one source. Warps take groups as they come: TMA loads rows from where the experts left them (<ep/tma.cuh>)
+// and stores them where their owner adds them up; then a signal tells the owner that the group is there.
 //
 // `arrived` needs no clearing, because epochs only grow. A sender waits for no other rank.
 #pragma once
@@ -21,17 +21,17 @@ struct SendArgs {
     int max_tokens;
     int max_groups;  // max_tokens / group_rows, rounded up
     int group_rows;
-    int blocks;  // that send
-    int warps;   // of such a block
-    int stages;  // rows that such a warp has under way, at least 2
+    int blocks;  // number of blocks that send
+    int warps;   // warps of a sending block that send
+    int stages;  // rows in flight per sending warp, at least 2
 };
 
 // A row on its way back. In shared memory, one per stage.
 struct SentRow {
-    int owner;       // whose token it is; -1: there are no more
-    int send_index;  // of the row among the owner's on this rank
-    int row;         // of all rows here
-    int group;       // that is complete with this row; -1: there is more of it
+    int owner;       // the rank of its token; -1: there are no more rows
+    int send_index;  // the row's index among the owner's rows on this rank
+    int row;         // the row's index among all rows on this rank
+    int group;       // the group that this row completes; -1: none
 };
 
 // Bytes of dynamic shared memory: the rows, and a SentRow and a barrier for each row, of 16 bytes each.
@@ -44,9 +44,8 @@ EP_HOST_DEVICE size_t send_records_shared(int warps, int stages) {
 
 namespace detail {
 
-// Hands out rows to one warp that sends, group by group, as warps ask for them. Consecutive groups belong to different
-// owners, so all links are busy all the time. All lanes call together and know the same. kWithOwn: rows of this rank's own
-// tokens, too.
+// Hands out rows to one sending warp, group by group, on request. Consecutive groups belong to different owners, so all
+// links are busy all the time. All lanes call together and get the same. kWithOwn: also rows of this rank's own tokens.
 template <bool kWithOwn = false>
 class Groups {
   public:
@@ -99,20 +98,20 @@ class Groups {
 
     uint32_t* const next_group_;
     const int group_rows_;
-    PerRank received_, first_row_;  // of each owner: rows of its tokens here, and where they begin
-    uint32_t ahead_ = 0;            // the next group, asked for in advance; lane 0 knows
+    PerRank received_, first_row_;  // by owner: the number of its tokens' rows here, and the first of them
+    uint32_t ahead_ = 0;            // the next group, taken in advance; only in lane 0
     int num_items_;
     GroupItem item_ = {0, 0};
-    int rows_ = 0;  // of its owner
+    int rows_ = 0;  // rows of the group's owner
     int row_ = 0, end_ = 0;
 };
 
 }  // namespace detail
 
-// One block: sends rows of `y` until all are gone; all are written when it returns. A warp waits for a row's store when
-// the next one is on its way. kPacked: as FP8 (<moe/direct/packed_rows.cuh>).
+// One block: sends rows of `y` until none is left; all are written when it returns. A warp waits for a row's store only
+// after it has started the next one. kPacked: as FP8 (<moe/direct/packed_rows.cuh>).
 //   memory, records   shared memory as above, at multiples of kTmaSharedAlignment and of 16
-//   received          [ranks]   of each owner: rows of its tokens here
+//   received          [ranks]   by owner: the number of its tokens' rows here
 //   target(row)       where a row goes, as this rank addresses it
 template <bool kPacked = false, typename Target>
 EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint64_t epoch, int4* memory, void* records,
@@ -165,10 +164,10 @@ EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint6
     signal(before);
 }
 
-// What one warp knows of rows on their way back. All lanes call together.
+// One warp's knowledge of which groups of rows have come back. All lanes call together.
 class Returns {
   public:
-    //   complete  [ranks] or null: the last epoch of which all groups have come
+    //   complete  [ranks] or null: by rank, the last epoch all of whose groups have come
     //   own       whether this rank's own rows come in groups, too
     EP_DEVICE Returns(const SendArgs& args, const uint64_t* complete, uint64_t epoch, bool own = false)
         : args_(args), complete_(complete), epoch_(epoch), own_(own) {}
@@ -196,7 +195,7 @@ class Returns {
     const uint64_t* const complete_;
     const uint64_t epoch_;
     const bool own_;
-    bool has_all_[detail::kRanksPerLane] = {};  // of this lane's ranks: no need to look again, which takes time
+    bool has_all_[detail::kRanksPerLane] = {};  // for this lane's ranks: all groups have come, so no flag is read again
 };
 
 }  // namespace ep::direct

@@ -1,8 +1,8 @@
-// What a dispatch brought, from the receive area to arrays of the caller's own.
+// Copies a dispatch's rows from the receive area to the caller's own arrays.
 //
-// How many rows came is read from `plan` on the device, so the host need not know. Rows of the arrays behind them get
-// ids and sources of -1 and weights of 0; their `x` and scales are left as they are. If the dispatch failed, or brought more
-// rows than the arrays have, all that is in them is NaN or -1.
+// The kernel reads the number of rows from `plan`, so the host need not know it. Further rows of the arrays get ids and
+// sources of -1 and weights of 0; their `x` and scales are left as they are. If the dispatch failed, or brought more
+// rows than the arrays have, the arrays are filled with NaN or -1.
 //
 // Rows may be grouped by expert as well (<moe/direct/expert_rows.cuh>): each is read once and written to all its places.
 #include <moe/common/failure.cuh>
@@ -61,7 +61,7 @@ EP_DEVICE void copy_rows(int4* target, const int4* source, int64_t vectors) {
     }
 }
 
-// Scales, or side rows of any width, in which nothing looks like a number.
+// Sets all bits of scales, or of side rows of any width.
 template <typename Side>
 EP_DEVICE void spoil_scales(Side* scales, int64_t count) {
     if constexpr (sizeof(Side) == sizeof(float)) {
@@ -77,8 +77,8 @@ EP_DEVICE int64_t rows_received(const int* plan) {
     return count;
 }
 
-// Any grid. Each target may be null: nothing is copied then. All have `capacity` rows. False, the same in all threads of
-// a block, if there are no rows, since the dispatch failed or brought too many.
+// Any grid. A target that is null is not written; all have `capacity` rows. False, the same in all threads of a block,
+// if the dispatch failed or brought too many rows.
 //   plan  as in `notify`
 template <typename Index, typename Side>
 EP_DEVICE bool copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, Side* scales, Index* topk,
@@ -146,7 +146,7 @@ EP_DEVICE void copy_by_expert(const CopyEpilogueArgs& args, const ExpertRowsArgs
     const int count = static_cast<int>(rows_received(plan));
     const BlockRows rows = rows_of_block(count);
     detail::pad_experts<Side>(by, next, tokens + experts + 1, args.row_vectors, args.row_scales);
-    __syncthreads();  // `next` counts on
+    __syncthreads();  // the next round changes `next`
     detail::place_choices(by, args.topk, args.weights, args.top_k, rows, next, next + experts + 1);
     if (!by.placed) fill_all(by.slot, -1, static_cast<int64_t>(count) * args.top_k, choices);
     detail::scatter_rows(by, rows, args.rows, side, x, scales, args.row_vectors, args.row_scales, args.top_k);

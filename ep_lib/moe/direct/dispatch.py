@@ -1,4 +1,4 @@
-"""A direct dispatch: what it launches, what the host learns meanwhile, and its results."""
+"""A direct dispatch: its launches, the host's wait for counts meanwhile, and the results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ep_lib.moe.direct.workspace import Workspace, kernel
 from ep_lib.moe.formats import FP8_FLOAT32, ROW_SCALE_BYTES, UINT8, RowFormat
 from ep_lib.moe.mode import Arrivals, DispatchOptions, ExpertRows, Payload, Plan, with_scales
 
-_NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
-_POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
+_NOTIFY_BLOCKS = 16  # one destination each; further blocks check values
+_POLL_SECONDS = 0.25  # of polling for the counts before a check for other failures
 
-# What every dispatch sends, as values of an operation: four arrays, how many tokens, the area in which it receives.
+# The values of an operation that every dispatch passes: four arrays, the number of tokens, the receive area's number.
 _SENT = ("sent_x", "sent_scales", "sent_row_scale", "sent_weights", "tokens", "area")
-# Of a copy: where rows arrived, and for scales by column the numbers in a column, and those and rows together.
+# The values of a copy: where rows arrived; for scales by column, the numbers in a column and the sizes of the result.
 _COPIED = ("rows", "grouped", "from_rows", "from_side", "side", "stride", "lines", "all_stride", "all_lines")
 
 
@@ -41,8 +41,8 @@ class SideRows(NamedTuple):
 
 @functools.cache
 def _side_rows(form: RowFormat, address: int) -> SideRows:
-    """Side rows as words, or as bytes where they are no whole words or do not begin at such an ``address``."""
-    # Beside a row scale, scales are read as what the whole side row is made of.
+    """Side rows as words, or as bytes if their size or ``address`` is no multiple of a word."""
+    # If there is a row scale, its side row is read as a whole.
     if form.is_apart or (form.side_bytes % 4 == 0 and form.scale_bytes % 4 == 0 and address % 4 == 0):
         padding = np.float32(1).view(np.uint32).item() if form.code == FP8_FLOAT32 else form.padding
         return SideRows("float", form.side_bytes // 4, padding)
@@ -62,7 +62,7 @@ def _side_vectors(form: RowFormat) -> int:
 
 
 def _rows_type(form: RowFormat, cast: str, side: SideRows) -> str:
-    """The template argument that says what is sent, of <moe/direct/side_rows.cuh>; "" for Apart."""
+    """The template argument ``Rows`` of <moe/direct/side_rows.cuh>; "" for Apart."""
     if cast:
         return f", ep::direct::CastTo<ep::Cast::{cast}, {side.element}>"
     if form.is_apart:
@@ -79,7 +79,7 @@ class _SideArray(NamedTuple):
 
 
 def _side_array(payload: Payload, form: RowFormat) -> _SideArray | None:
-    """What side rows are for the caller, if there are any: scales, or bytes where they also have a row scale."""
+    """The side rows as the caller sees them, if there are any: scales, or bytes that include a row scale."""
     if not form.scale_columns:
         return None
     kind, dtype = payload.x.kind, form.scale_dtypes[0]
@@ -94,28 +94,28 @@ class _Copy(NamedTuple):
     """A kind of copy from where rows arrived to arrays of the caller's own."""
 
     form: int
-    kind: str  # of x
+    kind: str  # x's kind of array
     side: _SideArray | None
     ids: str  # the kind of ids and sources
     ids_dtype: np.dtype[Any]
-    weights: str | None  # their kind, if they were sent
-    copied: bool  # rows and side rows
-    routing: bool  # ids and sources
+    weights: str | None  # the weights' kind of array, if they were sent
+    copied: bool  # whether rows and side rows are copied
+    routing: bool  # whether ids and sources are copied
     by_expert: bool
     placed: bool  # rows by expert have the places of an earlier dispatch
     by_column: bool
 
 
 def _make_side_rows(makes: list[Made], side: _SideArray, prefix: str, by_column: bool) -> str | Part:
-    """Where a kernel writes side rows. By column there is room for both in one array, which lives as long as what the
-    caller gets of it: columns first."""
+    """Where a kernel writes side rows. With ``by_column``, one array holds the columns, which the caller gets, and then
+    the rows, so that both live equally long."""
     name, rows = f"{prefix}side_rows", "grouped" if prefix else "rows"
     makes.append(Made(name, side.kind, (f"{prefix}lines" if by_column else rows, side.columns), side.dtype))
     return Part(name, 0, f"{prefix}stride", side.dtype.itemsize * side.columns) if by_column else name
 
 
 def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: Array) -> tuple[Array, Array]:
-    """Scales, of the type of those that were ``given``, and row scales, as views of side rows that have both."""
+    """Scales, in the dtype of the ``given`` ones, and row scales, as views of side rows that contain both."""
     scales = side_rows[:, ROW_SCALE_BYTES : ROW_SCALE_BYTES + form.scale_bytes]
     first = side_rows[:, : FLOAT32.itemsize]
     dtype = form.scale_dtypes[0] if given is None else given.dtype
@@ -123,7 +123,7 @@ def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: A
 
 
 def _most_grouped(config: BufferConfig, received: int, alignment: int) -> int:
-    """Rows that ``received`` ones can make: whole groups of ``alignment``."""
+    """The most rows grouped by expert that ``received`` rows can become: whole groups of ``alignment``."""
     return (received * config.top_k + config.experts_per_rank * (alignment - 1)) // alignment * alignment
 
 
@@ -140,14 +140,14 @@ class DirectRouting:
 
     @staticmethod
     def size(config: BufferConfig, num_tokens: int) -> int:
-        """Of ``ints``."""
+        """The length of ``ints``."""
         ranks = config.world_size
         before = num_tokens * (config.top_k + ranks) + ranks + config.num_experts
         return before + 3 * ranks + 2 * config.experts_per_rank + 1
 
     @property
     def ints(self) -> Array:
-        """All of it, in the caller's kind of array."""
+        """The whole array, of the caller's kind."""
         return self.info.owner
 
     @property
@@ -174,7 +174,7 @@ class Dispatches(Workspace):
         content: int,
         options: DispatchOptions,
     ) -> tuple[DirectRouting, Plan, Arrivals | None]:
-        """Count, tell all ranks and send; the kernels run while the host learns what they found."""
+        """Count, exchange counts and send; the host reads the counts while the kernels run."""
         config, kind, num_tokens = self._config, payload.x.kind, payload.x.shape[0]
         with self._streams.begin(kind, options.async_finish):
             lease = self._lend(options)
@@ -208,8 +208,8 @@ class Dispatches(Workspace):
         options: DispatchOptions,
         by_expert: ExpertRows | None = None,
     ) -> Arrivals:
-        """Send as an earlier dispatch did; then ask :meth:`mismatched_ranks`. ``by_expert``: what the earlier one
-        made, if rows are to be grouped."""
+        """Send with the routing of an earlier dispatch; then check :meth:`mismatched_ranks`. ``by_expert``: the earlier
+        dispatch's result, if rows must be grouped by expert."""
         with self._streams.begin(payload.x.kind, options.async_finish):
             lease = self._lend(options)
             grouped = 0 if by_expert is None else len(by_expert.row)
@@ -225,14 +225,14 @@ class Dispatches(Workspace):
         deadline = time.monotonic() + _POLL_SECONDS
         while self._done[0] < first:
             if time.monotonic() > deadline:
-                self._backend.synchronize()  # raises what went wrong; else everything is done
+                self._backend.synchronize()  # raises the kernels' error; without one, the report is complete
         status = int(self._done[0]) - first
         if status == header_constant("moe/direct/notify_dispatch.cu", "kRefused"):
             refuse_choices(like(self._xp_kind, experts.owner), self._config.num_experts)
             if weights is not None:
                 refuse_weights(like(self._xp_kind, weights.owner))
         if status != header_constant("moe/direct/notify_dispatch.cu", "kNotified"):
-            self._backend.synchronize()  # raises why
+            self._backend.synchronize()  # raises the reason
             raise BufferClosedError("an earlier operation of this Buffer failed, so the ranks may be out of step")
         plan = self._report[2:].copy()
         return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks].tolist(), plan[3 * ranks :])
@@ -243,8 +243,8 @@ class Dispatches(Workspace):
         return payload.x, payload.scales, payload.row_scale, weights, payload.x.shape[0], area
 
     def _sending(self, payload: Payload, ids: np.dtype[Any], content: int, options: DispatchOptions) -> Operation:
-        """Of rows like these: behind _SENT it takes the choices, whose dtype is ``ids``, how many ints a routing has,
-        a ticket and expert_alignment."""
+        """The operation that sends such rows. Its values are _SENT, then the choices (dtype ``ids``), the number of
+        ints of a routing, a ticket and expert_alignment."""
         rows = self._rows_of(payload)
         key = (rows[0].code, *rows[1:], payload.x.kind, ids, content, options.num_worst_tokens > 0)
         operation: Operation | None = self._operations.get(key)
@@ -256,7 +256,8 @@ class Dispatches(Workspace):
         return operation
 
     def _rows_of(self, payload: Payload) -> tuple[RowFormat, str, int]:
-        """What is sent: the form, the cast, and by how much scales are misplaced, which then are sent by bytes."""
+        """The form and the cast of sent rows, and the misalignment of their scales, which are sent by bytes if it is
+        not 0."""
         scales = payload.scales
         return payload.form or self._plain, payload.cast, 0 if scales is None else scales.address % 4
 
@@ -288,7 +289,7 @@ class Dispatches(Workspace):
         config, parts = self._config, self._parts
         side, row_vectors = _side_rows(form, misplaced), form.row_bytes // VECTOR_BYTES
         stage_vectors = row_vectors
-        if cast:  # it is loaded as it is, and its side row is made beside it
+        if cast:  # a row is loaded as bfloat16, and its side row is made beside it
             stage_vectors = config.row_vectors + _side_vectors(form)
         tuning = self._tuning_of(stage_vectors * VECTOR_BYTES)
         to = struct(
@@ -338,7 +339,7 @@ class Dispatches(Workspace):
         )
 
     def _declare_copy(self, form: RowFormat, copy: _Copy) -> tuple[tuple[str, ...], list[Launch], list[Made]]:
-        """What an Operation takes, without launches where there is nothing to do."""
+        """The names, launches and results of an Operation; no launches if there is nothing to copy."""
         config, parts, side = self._config, self._parts, copy.side
         makes: list[Made] = []
 
@@ -429,7 +430,7 @@ class Dispatches(Workspace):
     def _declare_by_column(
         self, side: _SideArray, source: str | Part | None, prefix: str, counts: Part, num_counts: int
     ) -> Launch:
-        """Turn side rows round. ``counts``: of as many numbers, whose sum is that of the rows."""
+        """Transpose side rows. ``counts``: ints on the device whose sum is the number of rows."""
         args = struct(
             "moe/direct/scales_by_column.cu",
             "ByColumnArgs",
@@ -454,9 +455,9 @@ class Dispatches(Workspace):
         )
 
     def _lend(self, options: DispatchOptions) -> Lease | None:
-        """A receive area for the results alone. None: rows arrive in the first area and are copied, if at all. A CUDA
-        graph would write to the same area at each replay, also after the results of its capture are gone."""
-        whole = options.num_worst_tokens in (0, self._config.max_rows)  # else what is too much becomes NaN, by the copy
+        """A receive area for the results alone. None: rows arrive in area 0. Also None for a captured CUDA graph: its
+        replays would write to the area after the capture's results are gone."""
+        whole = options.num_worst_tokens in (0, self._config.max_rows)  # else a copy turns too many rows into NaN
         if self._config.receive_areas < 2 or not options.copy or not whole:
             return None
         return None if self._rank.streams.is_capturing(self._streams.last or 0) else self._areas.lend()
@@ -473,9 +474,9 @@ class Dispatches(Workspace):
         placed: ExpertRows | None = None,
         tag: int | None = None,
     ) -> Arrivals:
-        """The caller's arrays, and the launch that fills them; rows that need no copy are views, or stay where they
-        are. ``grouped_rows``: of rows grouped by expert, if they are asked for; ``placed``: those of the dispatch that
-        the handle is from; ``tag``: of a dispatch with a handle, whose rows are sent by the same operation."""
+        """The caller's arrays, and the launch that fills them; rows that need no copy are views of their area.
+        ``grouped_rows``: the number of rows grouped by expert, if asked for; ``placed``: the ExpertRows of the handle's
+        dispatch; ``tag``: for a dispatch with a handle, whose rows the same operation sends."""
         form, kind, ids = payload.form or self._plain, payload.x.kind, options.ids
         side, copied = _side_array(payload, form), options.copy and lease is None
         by_column = options.column_major_scales and side is not None
@@ -541,7 +542,7 @@ class Dispatches(Workspace):
         return arrivals._replace(by_expert=by_expert)
 
     def _area_of(self, form: RowFormat, lease: Lease | None) -> tuple[int, int]:
-        """The addresses of rows and side rows that arrived."""
+        """The addresses of the arrived rows and side rows."""
         name, skipped = self._side_place(form)
         if lease is None:
             return self._at["rows"], self._at[name] + skipped
@@ -550,7 +551,7 @@ class Dispatches(Workspace):
     def _where_they_are(
         self, form: RowFormat, kind: str, side: _SideArray | None, lease: Lease | None, num_rows: int
     ) -> tuple[Array, Array | None]:
-        """Rows and side rows in the area that is lent, or in the first one until the next operation."""
+        """Rows and side rows in the lent area, or in area 0, valid until the next operation."""
         name, skipped = self._side_place(form)
         if lease is None:
             x = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
@@ -574,7 +575,7 @@ class Dispatches(Workspace):
         rows: int,
         by_column: bool,
     ) -> tuple[Array | None, Array | None]:
-        """Scales and row scales, of side rows that were made or are where they arrived."""
+        """Scales and row scales as views of side rows, copied ones or those in the receive area."""
         if side is None:
             return None, None
         if by_column:

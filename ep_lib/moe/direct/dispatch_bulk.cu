@@ -2,19 +2,19 @@
 // (tutorial_kernels/06_dispatch.cu) does the same, bit for bit; this one is faster for three reasons.
 //
 // 1. Each warp has a few rows in shared memory. TMA brings a token's row there (<ep/tma.cuh>) while the row before it goes
-//    to all its ranks: loads take no registers, and none of the warp's time.
-// 2. Warps take tokens as they come. SMs do not get equal shares of the links, so with tokens dealt out evenly some end
-//    late: on 4 H200 that cost 6 % of the bandwidth, in plain copies too.
-// 3. What a warp needs to know about its next token (its number, where it goes) is asked for one token ahead.
+//    to all its ranks: loads take no registers and none of the warp's time.
+// 2. Warps take tokens as they come. SMs do not get equal shares of the links, so with equal numbers of tokens some SMs
+//    end late: on 4 H200 that cost 6 % of the bandwidth, in plain copies too.
+// 3. A warp loads the number and the destinations of its next token one token ahead.
 //
-// Lanes store, or TMA does: lanes reach 350 of the links' 355 GB/s and TMA 343, but on 8 SMs, which have to store 49 GB/s
-// each, TMA is 5 to 10 % faster (benchmarks/NOTES.md).
+// Either lanes or TMA store: lanes reach 350 of the links' 355 GB/s and TMA 343, but on 8 SMs, of which each has to
+// store 49 GB/s, TMA is 5 to 10 % faster (benchmarks/NOTES.md).
 //
-// A rank may have several receive areas, so that rows can stay where they arrived: it says with the signal that begins
-// the dispatch in which one it receives (ep_lib/moe/direct/areas.py).
+// A rank may have several receive areas, so that rows can stay where they arrived: its signal at the start of the
+// dispatch carries the area's number (ep_lib/moe/direct/areas.py).
 //
-// Rows of few bits travel with side rows, their scales: `row_scales` numbers of Rows::Side each, none for other rows; what
-// `Rows` may be is in <moe/direct/side_rows.cuh>.
+// Rows of few bits travel with side rows, their scales: `row_scales` numbers of type Rows::Side each, 0 for other rows.
+// <moe/direct/side_rows.cuh> defines the types `Rows`.
 #include <ep/tma.cuh>
 #include <moe/common/dispatch.cuh>
 #include <moe/common/epoch.cuh>
@@ -31,18 +31,18 @@ struct BulkDispatchArgs {
     int row_scales;
     int max_rows;          // of a receive area: ranks * max_tokens
     int64_t area_vectors;  // of a receive area
-    int areas;             // that this rank has; the same on all. 0: it shares that of combine_push.cu
-    int area;              // in which it receives now. Each rank says its own, where there are several
+    int areas;             // receive areas of each rank; 0: the area that combine_push.cu uses, too
+    int area;              // this rank's receive area for this dispatch, sent to all ranks if there are several
 };
 
-// Who stores rows once TMA has brought them to shared memory.
+// How rows are stored once TMA has brought them to shared memory.
 enum DispatchWay { kByLanes, kByTma };
 
 constexpr int kStoreRanks = 4;    // ranks that a vector read from shared memory is stored to at once,
 constexpr int kStoreVectors = 4;  // and vectors that a lane reads before it stores them
 
-// Bytes of dynamic shared memory: the rows, one barrier per row, one RowPtr per warp and rank. A row that is cast there takes
-// side_vectors more than it is loaded with.
+// Bytes of dynamic shared memory: the rows, one barrier per row, one RowPtr per warp and rank. A row that is cast there
+// takes side_vectors more vectors than are loaded.
 EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int stage_vectors, int ranks) {
     const size_t row = static_cast<size_t>(stage_vectors) * sizeof(int4) + sizeof(uint64_t);
     return warps * (stages * row + ranks * sizeof(RowPtr));
@@ -50,7 +50,7 @@ EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int stage_vect
 
 namespace detail {
 
-// A row in shared memory to all of up to kStoreRanks targets, by a warp.
+// A warp stores a row in shared memory to up to kStoreRanks targets.
 EP_DEVICE void store_row_to(int4* const (&targets)[kStoreRanks], int found, const int4* row, int row_vectors) {
 #pragma unroll 1
     for (int first = lane_id(); first < row_vectors; first += kStoreVectors * kWarpSize) {
@@ -94,7 +94,7 @@ EP_DEVICE void bulk_store_row(const int4* row, const RowPtr* row_ptrs, int found
     }
 }
 
-// Where the side row of the row `index` of a receive area begins, in numbers from the address of all.
+// Where the side row of row `index` begins, in numbers from the first side row of a receive area.
 template <typename Rows>
 EP_DEVICE int64_t side_row(const BulkDispatchArgs& args, int area, int index) {
     if constexpr (Rows::kApart) {
@@ -110,7 +110,7 @@ EP_DEVICE typename Rows::Side* side_rows(const BulkDispatchArgs& args) {
     return reinterpret_cast<typename Rows::Side*>(args.recv_scales);
 }
 
-//   scale(i)   the number i of the token's side row
+//   scale(i)   number i of the token's side row
 template <typename Rows, typename Scale>
 EP_DEVICE void send_side_row(const BulkDispatchArgs& args, const RowPtr* row_ptrs, int found, const Scale& scale) {
     for (int i = lane_id(); i < args.row_scales; i += kWarpSize) {
@@ -139,7 +139,7 @@ EP_DEVICE void send_given_scales(const BulkDispatchArgs& args, const RowPtr* row
     }
 }
 
-// Casts a row in shared memory and sends its scales, which it leaves in the vectors before it.
+// Casts a row in shared memory and sends its scales, which are left in the vectors before the row.
 template <typename Rows>
 EP_DEVICE void cast_and_send_scales(const BulkDispatchArgs& args, const RowPtr* row_ptrs, int found, int4* row,
                                     int before_row, int loaded) {
@@ -152,7 +152,7 @@ EP_DEVICE void cast_and_send_scales(const BulkDispatchArgs& args, const RowPtr* 
     send_side_row<Rows>(args, row_ptrs, found, [=](int i) { return side[i]; });
 }
 
-// One block, where what has arrived is no result.
+// One block of a failed dispatch: fills the receive area with NaN.
 template <typename Rows>
 EP_DEVICE void spoil_arrivals(const BulkDispatchArgs& args, bool with_weights) {
     using Side = typename Rows::Side;
@@ -166,7 +166,7 @@ EP_DEVICE void spoil_arrivals(const BulkDispatchArgs& args, bool with_weights) {
     if (with_weights) fill_with_nan(args.to.recv_weights, rows * args.to.top_k * sizeof(float), fillers);
 }
 
-// Sends this rank's tokens. All blocks; what they stored is under way or written when they return.
+// All blocks send this rank's tokens. Their stores may still be in flight when they return.
 template <DispatchWay kWay, int kStages, typename Rows>
 EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
                            const float* topk_weights, const int* send_index, const int* plan, const float* row_scales,
@@ -185,7 +185,7 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
 
     const PerRank begins = load_per_rank(plan);
     const PerRank areas = args.areas > 1 ? load_per_rank(said_areas) : PerRank{};
-    uint32_t ahead = 0;  // the token after those that are on their way; lane 0 knows
+    uint32_t ahead = 0;  // the token after those that are on their way; only in lane 0
     const auto take = [&] {
         if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(&args.workspace.state->next_item, 1);
     };

@@ -1,13 +1,13 @@
 // Rows grouped by expert, as a grouped GEMM wants them, and the way back.
 //
-// A row that several of this rank's experts chose is there once for each choice. The rows of an expert lie together in
+// A row that chose several of this rank's experts appears once for each choice. The rows of an expert lie together in
 // the order in which they were received, and each expert's part is padded to a multiple of the alignment with rows of
-// zeros. `plan` (<moe/direct/notify_dispatch.cu>) has the counts, so no host is needed.
+// zeros. `plan` (<moe/direct/notify_dispatch.cu>) has the counts, so the host need not know them.
 //
-// A row crosses the link once for a rank, not once for each choice, which on two ranks with top-8 would be four times the
-// bytes. The kernel that takes it out of the receive area (<moe/direct/copy_epilogue.cu>) writes it straight to all its
-// places: it is read once, and no kernel comes before or after. On the way back <moe/direct/combine_pull.cu> adds up a
-// row's choices while the first sums are read already.
+// A row crosses the link once for a rank, not once for each choice, which on two ranks with top-8 would be four times
+// the bytes. The kernel that copies rows out of the receive area (<moe/direct/copy_epilogue.cu>) reads each once and
+// writes it to all its places; no other kernel is needed. On the way back <moe/direct/combine_pull.cu> sums a row's
+// choices while other ranks already read the first sums.
 #pragma once
 #include <moe/common/layout.cuh>
 #include <moe/common/sums.cuh>
@@ -21,17 +21,17 @@ struct ExpertRowsArgs {
     float* weights;  // [all] or null: the choice's weight, 0 where there is none
     int4* x;         // [all, row_vectors]
     void* scales;    // [all, row_scales] or null
-    int64_t all;     // rows that there can be
+    int64_t all;     // the most rows, including rows of zeros
     int experts_per_rank;
-    int placed;        // slot, row and offsets are of an earlier dispatch: they are read only
+    int placed;        // 1: slot, row and offsets are from an earlier dispatch, and only read
     uint32_t padding;  // the bits of the scales of rows of zeros
 };
 
-constexpr int kExpertVectors = 4;  // of a row, that a lane has in flight
-constexpr int kSumChoices = 2;     // of a row, that are added up together
-constexpr int kWarpRounds = 4;     // rows, or parts of rows, that a warp has at least
+constexpr int kExpertVectors = 4;  // vectors of a row in flight per lane
+constexpr int kSumChoices = 2;     // choices of a row loaded together
+constexpr int kWarpRounds = 4;     // rows, or parts of rows, per warp at least
 
-// The rows that one block takes, of all that came: a share of consecutive ones.
+// A block's share of the received rows: consecutive ones.
 struct BlockRows {
     int first, end;
 };
@@ -41,7 +41,7 @@ EP_DEVICE BlockRows rows_of_block(int count) {
     return {first, min(first + share, count)};
 }
 
-// Ints of dynamic shared memory: where each expert's next row comes, and a choice for each thread.
+// Bytes of dynamic shared memory: the place of each expert's next row, and a choice for each thread.
 EP_HOST_DEVICE size_t expert_rows_shared(int experts, int threads) { return (experts + 1 + threads) * sizeof(int); }
 
 namespace detail {
@@ -66,7 +66,8 @@ EP_DEVICE void find_begins(int* begins, const int* tokens, int experts) {
     __syncthreads();
 }
 
-// The grid: rows of zeros behind each expert's, and the offsets. Several blocks share an expert where there are enough.
+// The grid writes rows of zeros behind each expert's rows, and the offsets. If there are more blocks than experts,
+// several share an expert.
 template <typename Side>
 EP_DEVICE void pad_experts(const ExpertRowsArgs& by, const int* begins, const int* choices, int row_vectors,
                            int row_scales) {
@@ -93,8 +94,8 @@ EP_DEVICE void pad_experts(const ExpertRowsArgs& by, const int* begins, const in
     }
 }
 
-// One block: where the choices of its rows go. next[e] is the first row of expert e, and becomes where its next row comes.
-// The choices of all rows before are counted, which any number of blocks can do without waiting for each other.
+// One block: where the choices of its rows go. next[e] is the first row of expert e, and becomes the place of its next
+// row. Each block counts the choices of all rows before its own, so that blocks need not wait for each other.
 //   topk     [rows received, top_k]   this rank's experts or -1, as received
 //   weights  likewise, or null
 EP_DEVICE void place_choices(const ExpertRowsArgs& by, const int* topk, const float* weights, int top_k,
@@ -121,7 +122,7 @@ EP_DEVICE void place_choices(const ExpertRowsArgs& by, const int* topk, const fl
         if (!by.placed) {
             of_thread[thread] = choice < end ? topk[choice] : -1;
             __syncthreads();
-            // One warp takes them in order, since those of one expert keep theirs.
+            // One warp places the choices in order, since an expert's rows keep the order of arrival.
             for (int i = lane_id(); warp_id() == 0 && i < threads; i += kWarpSize) {
                 const int expert = of_thread[i];
                 const unsigned same = __match_any_sync(kFullWarp, expert);
@@ -142,7 +143,7 @@ EP_DEVICE void place_choices(const ExpertRowsArgs& by, const int* topk, const fl
     __syncthreads();  // slots are read by all warps; of_thread is written again
 }
 
-// What a warp asks for one place of a row after the other: `while (places.next()) ... places.to`.
+// Iterates over the places of a row: `while (places.next()) ... places.to`.
 //   slots  [top_k]   -1 for none
 struct Places {
     const int* slots;
@@ -165,7 +166,7 @@ struct Places {
     }
 };
 
-// A warp: its vectors of a row from `begin` on.
+// A warp stores its vectors of a row from `begin` on.
 EP_DEVICE void store_vectors(int4* row, const int4 (&vectors)[kExpertVectors], int begin, int row_vectors) {
 #pragma unroll
     for (int u = 0; u < kExpertVectors; ++u) {
@@ -174,8 +175,8 @@ EP_DEVICE void store_vectors(int4* row, const int4 (&vectors)[kExpertVectors], i
     }
 }
 
-// One block: its rows to their places, and to `x`, if that is not null. Warps share rows where there are few of them, since
-// else some would end much later than others.
+// One block copies its rows to their places, and to `x` if that is not null. Warps share rows if there are few, since
+// otherwise some warps would end much later than others.
 template <typename Side>
 EP_DEVICE void scatter_rows(const ExpertRowsArgs& by, const BlockRows& rows, const int4* source, const Side* side,
                             int4* x, Side* scales, int row_vectors, int row_scales, int top_k) {
@@ -212,8 +213,8 @@ EP_DEVICE void scatter_rows(const ExpertRowsArgs& by, const BlockRows& rows, con
 
 }  // namespace detail
 
-// The way back, by one warp: what a received row's choices have become, added up in the order of k, in float32.
-//   slots  [top_k]   of the row
+// One warp, on the way back: sums the experts' results for a received row's choices, in the order of k, in float32.
+//   slots  [top_k]   the places of the row's choices
 //   y      [all, row_vectors]
 template <typename T>
 EP_DEVICE void sum_choices(int4* out, const int4* y, const int* slots, int top_k, int row_vectors) {

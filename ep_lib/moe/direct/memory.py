@@ -13,8 +13,8 @@ from ep_lib.runtime.rank import Rank
 
 
 def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
-    """Each part of the symmetric memory by name, and the bytes of all. Those before ``recv_topk`` must be zero at the
-    start."""
+    """Each part of the symmetric memory by name, and the bytes of all. The parts before ``recv_topk`` must be zero at
+    the start."""
     ranks, rows, buffers = config.world_size, config.max_rows, 2
     received = max(1, config.receive_areas) * rows
     kinds = header_constant("moe/common/notify.cuh", "kNumSignals")
@@ -47,7 +47,7 @@ def row_scales(config: BufferConfig) -> int:
 
 
 def allocate(rank: Rank, config: BufferConfig) -> ModeMemory:
-    """Collective. Raises OutOfSymmetricMemory that says what would fit."""
+    """Collective. Raises OutOfSymmetricMemory, which names a max_tokens that would fit."""
 
     def lower(available: int) -> str:
         fits = _tokens_that_fit(config, available)

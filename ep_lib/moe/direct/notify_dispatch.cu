@@ -1,12 +1,12 @@
 // Where every row goes, in one launch: DeepEP's get_dispatch_layout and notify_dispatch together. The results are those of
 // <moe/common/layout.cuh> and <moe/common/notify.cuh>, faster.
 //
-// One block per destination. Each warp takes consecutive tokens, so one prefix sum over the warps is enough for 32 tokens
-// per thread. The last block to finish tells the other ranks and adds up what they tell.
+// One block per destination. Each warp takes consecutive tokens, so one prefix sum over the warps is enough for 32
+// tokens per thread. The last block to finish exchanges counts with the other ranks and adds them up.
 //
-// Values are checked on the way. If one is wrong, no rank is told anything: the operation did not begin, and the
-// dispatch that was launched after it does nothing. The same goes for a rank that does not come, and where the host will
-// not compare options, for ranks that passed different ones: the plan is void then, all zeros.
+// The kernel also checks values. If one is wrong, it sends nothing to other ranks: the operation has not begun, and the
+// dispatch kernel behind it does nothing. If a rank does not come, or ranks passed different options that the host will
+// not compare, the plan is void: all zeros.
 #include <moe/common/layout.cuh>
 #include <moe/common/epoch.cuh>
 
@@ -14,10 +14,10 @@ namespace ep::direct {
 
 enum NotifyStatus { kNotified, kRefused, kNotifyFailed };
 
-// Memory that the host reads while the kernel that comes next runs.
+// Memory that the host reads while the next kernel runs.
 struct RouteReport {
     uint64_t done;  // 4 * ticket + NotifyStatus, stored last
-    int plan[1];    // as below, all of it
+    int plan[1];    // the first of its ints: see ep_notify_dispatch
 };
 
 struct NotifyDispatchArgs {
@@ -33,10 +33,10 @@ struct NotifyDispatchArgs {
     int expert_alignment;  // plan's tokens of each expert are rounded up to a multiple of it
 };
 
-constexpr int kRouteRounds = 32;  // bits of a lane's memory
+constexpr int kRouteRounds = 32;  // a lane remembers each in one bit of an int
 
-// Adds a token's choices of the experts from `first_expert` on; whether it had any. Ids are read in vectors of 16 bytes
-// where a token's ids fill some.
+// Counts a token's choices of the experts from `first_expert` on; returns whether it had any. Reads ids in vectors of
+// 16 bytes if a token's ids fill whole ones.
 template <typename Index>
 EP_DEVICE bool count_choices(const NotifyDispatchArgs& args, const Index* topk_idx, int token, int first_expert,
                              int* choices) {
@@ -128,7 +128,7 @@ EP_DEVICE void check_choices(const NotifyDispatchArgs& args, const Index* topk_i
     }
 }
 
-// The last block, with one thread: whether a value is wrong. Without a report that is a fault.
+// One thread of the last block: whether a value is wrong. Without a report, a wrong value becomes a fault.
 template <typename Index>
 EP_DEVICE bool refuse(const NotifyDispatchArgs& args, const Index* topk_idx, const float* topk_weights) {
     WorkspaceState* const state = args.workspace.state;
@@ -144,8 +144,8 @@ EP_DEVICE bool refuse(const NotifyDispatchArgs& args, const Index* topk_idx, con
     return true;
 }
 
-// The last block: rounds up the experts' tokens, which it keeps as they were behind the plan, and looks at the options if
-// the host will not. Whether they are alike.
+// The last block: copies the experts' tokens behind the plan, then rounds them up. If the host will not compare
+// options, this does: false if they differ.
 EP_DEVICE bool finish_plan(const NotifyDispatchArgs& args, int* plan) {
     const int ranks = num_ranks(), thread = thread_in_block(), alignment = args.expert_alignment;
     int different = 0;

@@ -1,21 +1,21 @@
-// Rows of bfloat16 on their way back as FP8: half the bytes, in chunks of 512 elements that can be read one by one.
+// Rows of bfloat16 that are sent back as FP8: half the bytes, in chunks of 512 elements that can be read one by one.
 //
 //     a chunk     a vector with 4 scales (float32, powers of two), then 32 vectors with 16 numbers (E4M3) each; the last chunk
 //                 of a row ends with the row
 //
-// Numbers and scales are those of ep_lib.reference.quantize_ue8m0: one scale for 128 elements. A number times its scale is a
-// bfloat16 number again, exactly, so what is added up is <ep/sums.cuh> as ever.
+// Numbers and scales are those of ep_lib.reference.quantize_ue8m0: one scale for 128 elements. A number times its scale
+// is exactly a bfloat16 number, so <ep/sums.cuh> adds them up like any others.
 #pragma once
 #include <ep/block_scales.cuh>
 #include <ep/sums.cuh>
 
 namespace ep::direct {
 
-constexpr int kChunkVectors = 2 * kWarpSize;        // of bfloat16: each lane has two
-constexpr int kPackedChunkVectors = kWarpSize + 1;  // of the same as FP8
+constexpr int kChunkVectors = 2 * kWarpSize;        // vectors of bfloat16 in a chunk: two per lane
+constexpr int kPackedChunkVectors = kWarpSize + 1;  // vectors of the same chunk as FP8
 constexpr int kCastsAtOnce = 4;                     // chunks: few warps send, and each cast waits for lanes and memory
 
-// Vectors that `vectors` vectors of bfloat16 from the beginning of a chunk take as FP8: a multiple of 16, as 128 elements are.
+// Vectors as FP8 of the first `vectors` vectors of a chunk; `vectors` is a multiple of 16, which are 128 elements.
 EP_HOST_DEVICE int packed_vectors(int vectors) {
     const int rest = vectors % kChunkVectors;
     return vectors / kChunkVectors * kPackedChunkVectors + (rest > 0 ? 1 + rest / 2 : 0);

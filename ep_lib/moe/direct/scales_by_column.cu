@@ -1,8 +1,8 @@
 // Scales of rows by columns, as grouped GEMMs read them by TMA: target[column * stride + row] = scales[row * columns + column].
 //
-// How many rows there are is the sum of `counts`, which kernels before this one wrote, so the host need not know. Columns
-// of the target have `stride` numbers, whole vectors of 16 bytes; what stands behind the rows is left as it is. Numbers are
-// moved as unsigned integers of their size, so all bits set is NaN, or -1.
+// The number of rows is the sum of `counts`, which earlier kernels wrote, so the host need not know it. Columns of the
+// target have `stride` numbers, whole vectors of 16 bytes; numbers behind the rows are left as they are. Numbers are
+// moved as unsigned integers of their size; after a failure all their bits are set: NaN, or -1.
 #include <moe/common/failure.cuh>
 
 namespace ep::direct {

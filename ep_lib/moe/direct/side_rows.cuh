@@ -1,6 +1,6 @@
 // Rows of few bits and the side rows that travel with them: their scales, `row_scales` numbers of type Side each.
 //
-// A kernel is told by `Rows` what it sends:
+// The template argument `Rows` of a kernel says what it sends:
 //
 //     Apart                     rows as the caller gave them; side rows of float, in memory of their own. FP8 with float32
 //                               scales, and, with no side rows at all, rows of any other type
@@ -8,7 +8,8 @@
 //     BehindWithRowScale<Side>  NVFP4 with a scale for each row: side rows begin with it
 //     CastTo<cast, Side>        rows of bfloat16, cast on their way (<ep/block_scales.cuh>)
 //
-// Side rows of all but Apart, and of FP8 with float32 scales, stand behind the rows of a receive area, which has room for twice as many bytes: it is made for bfloat16.
+// Side rows of all but Apart, and of FP8 with float32 scales, stand behind the rows of a receive area, which has room
+// for rows of bfloat16: twice as many bytes.
 #pragma once
 #include <ep/block_scales.cuh>
 
@@ -36,7 +37,7 @@ struct CastTo {
     using Side = T;
     static constexpr Cast kTo = kCast;
     static constexpr bool kApart = kCast == Cast::kFp8, kHasRowScale = false, kCasts = true;
-    static constexpr int kShorter = kCast == Cast::kNvfp4 ? 4 : 2;  // than bfloat16
+    static constexpr int kShorter = kCast == Cast::kNvfp4 ? 4 : 2;  // bytes of bfloat16 / bytes of the cast
 };
 
 // A side row of NVFP4: the row's scale, 12 bytes of zeros, the blocks' scales, and zeros up to a multiple of 16 bytes.
@@ -64,7 +65,7 @@ EP_HOST_DEVICE int loaded_vectors(int row_vectors) {
     }
 }
 
-// The number `i` of such a side row, from a token's row scale and its `count` scales.
+// Number `i` of a side row with a row scale, from a token's row scale and its `count` scales.
 template <typename Side>
 EP_DEVICE Side with_row_scale(int i, const float* row_scale, const Side* scales, int count) {
     constexpr int kBefore = kNvfp4RowScaleBytes / sizeof(Side), kScale = sizeof(float) / sizeof(Side);

@@ -1,4 +1,4 @@
-// What a warp knows of the token that it works on, and of the one that comes next.
+// A warp's knowledge of its current token and of the next one.
 #pragma once
 #include <moe/common/layout.cuh>
 
@@ -28,8 +28,8 @@ struct OnItsWay {
     PerRank send_indices;
 };
 
-// find_row_ptrs of <moe/common/layout.cuh> with send_indices that are here already. `areas`: which of its receive areas,
-// of area_vectors each, every rank has said.
+// find_row_ptrs of <moe/common/layout.cuh> for send_indices that are loaded already. `areas`: by rank, the number of
+// its receive area; each area has area_vectors vectors.
 EP_DEVICE int list_row_ptrs(RowPtr* row_ptrs, const PerRank& send_indices, const PerRank& first_row, int4* rows,
                             int row_vectors, const PerRank& areas = {}, int64_t area_vectors = 0) {
     __syncwarp();  // all lanes have read the previous token's pointers

@@ -1,4 +1,4 @@
-"""The shapes of the launches of direct writes: what was quickest on H200, as far as it fits into shared memory."""
+"""The shapes of the launches of direct writes: the fastest ones on H200 that fit into shared memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 
 _FEW_SMS = 16  # below that, what an SM can store is the limit, not the links
-_LEAST_WARPS = 4  # that add up; from there on their pieces get smaller
+_LEAST_WARPS = 4  # warps that add up, at least: if these do not fit, pieces get smaller
 _LEAST_PIECE = 8  # vectors
-_CASTING_WARPS, _CASTING_SHARE = 7, 0.54  # of a block that pushes rows as FP8, of the blocks
-_STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
+_CASTING_WARPS, _CASTING_SHARE = 7, 0.54  # warps of a block that pushes rows as FP8; such blocks' share of all
+_STATIC_BYTES = 1024  # of static shared memory in kernels
 _BARRIER_BYTES, _FLOAT_BYTES = 8, 4
 
 
@@ -22,15 +22,15 @@ class Tuning:
 
     way: str = "Lanes"  # or "Tma": DispatchWay in <moe/direct/dispatch_bulk.cu>
     dispatch_warps: int = 8
-    dispatch_stages: int = 2  # rows under way a warp
+    dispatch_stages: int = 2  # rows in flight per warp
     add_warps: int = 12  # of a block that combines
-    add_stages: int = 2  # pieces under way a warp
-    add_vectors: int = 128  # of a row, that come together
-    push: bool = True  # rows that are not in symmetric memory; else they are copied there while they are pulled
-    push_share: float = 0.55  # of the blocks: they push before they add up
-    send_warps: int = 5  # of a block that pushes or copies, of its add_warps; fewer where rows are few
-    send_stages: int = 3  # rows under way a warp
-    group_rows: int = 4  # that are signalled together
+    add_stages: int = 2  # pieces in flight per warp
+    add_vectors: int = 128  # vectors of a row in a piece
+    push: bool = True  # push rows that are not in symmetric memory; False: copy them there while others pull
+    push_share: float = 0.55  # share of the blocks that push before they add up
+    send_warps: int = 5  # of its add_warps, those of a block that push or copy; fewer where rows are few
+    send_stages: int = 3  # rows in flight per warp
+    group_rows: int = 4  # rows under one signal
     route_threads: int = 1024
     local_threads: int = 512  # of kernels that stay on this GPU
 
@@ -49,11 +49,12 @@ EMULATED = Tuning(
 
 
 def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, costly_threads: bool) -> Tuning:
-    """For rows of ``row_bytes`` where a block may have ``limit`` bytes of shared memory. Raises ArgumentError."""
+    """The tuning for rows of ``row_bytes`` and at most ``limit`` bytes of shared memory per block. Raises
+    ArgumentError."""
     wanted = EMULATED if costly_threads else Tuning()
     if most_ranks(config) <= 2 and not costly_threads:  # a token's pieces may be twice as long
         wanted = replace(wanted, add_warps=13, add_vectors=256, send_warps=12)
-    if config.world_size == 2 and not costly_threads:  # of a token's two rows one comes over the link
+    if config.world_size == 2 and not costly_threads:  # only one of a token's two rows comes over the link
         wanted = replace(wanted, push_share=0.25 + 3 / config.num_sms)
     if config.num_sms < _FEW_SMS and not costly_threads:
         wanted = replace(wanted, way="Tma", dispatch_stages=3, push=False, group_rows=2)
@@ -94,7 +95,7 @@ def for_packed_rows(tuning: Tuning, config: BufferConfig, limit: int) -> Tuning:
     """The same for rows that come back as FP8: pieces are whole chunks (<moe/direct/packed_rows.cuh>)."""
     chunk = header_constant("moe/direct/packed_rows.cuh", "kChunkVectors")
     found = replace(tuning, add_vectors=max(1, tuning.add_vectors // chunk) * chunk)
-    if found.send_stages > 2:  # casting takes a warp's time, so more of them pay more than rows under way do
+    if found.send_stages > 2:  # casting takes a warp's time: more warps help more than more rows in flight
         warps, share = min(_CASTING_WARPS, found.add_warps), max(found.push_share, _CASTING_SHARE)
         found = replace(found, send_stages=2, send_warps=warps, push_share=share)
     while not _fits(combine_shared(found, config, config.row_vectors), limit):
@@ -123,7 +124,7 @@ def send_shared(warps: int, stages: int, row_vectors: int) -> tuple[int, int]:
 
 
 def combine_shared(tuning: Tuning, config: BufferConfig, row_vectors: int) -> int:
-    """Bytes of dynamic shared memory of a combine, for rows that long or shorter: <moe/direct/combine_push.cu>."""
+    """Bytes of dynamic shared memory of a combine for rows of up to ``row_vectors``: <moe/direct/combine_push.cu>."""
     rows, send_records = send_shared(tuning.send_warps, tuning.send_stages, row_vectors)
     pieces, add_records = _add_shared(tuning, config)
     return max(rows, pieces) + send_records + add_records
@@ -139,12 +140,12 @@ def _size_of(struct: str) -> int:
 
 
 def _fits(shared_bytes: int, limit: int) -> bool:
-    """Whether a block that may have ``limit`` bytes of shared memory may have so many of dynamic shared memory."""
+    """Whether ``shared_bytes`` of dynamic shared memory fit into a block's ``limit``, beside static ones."""
     return shared_bytes <= limit - _STATIC_BYTES
 
 
 def most_ranks(config: BufferConfig) -> int:
-    """That a token can go to."""
+    """The most ranks that a token can go to."""
     return min(config.top_k, config.world_size)
 
 

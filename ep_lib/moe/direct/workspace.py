@@ -1,4 +1,4 @@
-"""What a rank's direct dispatches and combines share: memory, streams, and the operations declared so far."""
+"""The state that a rank's direct dispatches and combines share: memory, streams, and operations declared so far."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Workspace:
         plain = row_formats(config)[PLAIN]
         assert plain is not None
         self._plain = plain
-        # For what touches memory of this GPU alone, which is not what num_sms is for.
+        # For kernels that use only this GPU's memory: num_sms limits the others.
         self._local_blocks = rank.sm_count or min(config.num_sms, 2)
-        # Beside num_sms blocks that may wait for them.
+        # SMs that are free beside num_sms blocks, which may wait for blocks there.
         self._spare_blocks = (rank.sm_count or config.num_sms + 2) - config.num_sms
         self._memory = allocate(rank, config)
         self.device, self._xp_kind, self._at = self._memory.device, self._memory.kind, self._memory.at
@@ -79,11 +79,11 @@ class Workspace:
         self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(
             **parts, broken_on_host=describe(self.broken).address
         )
-        # What the host reads while kernels run: the counts of a dispatch, and the ranks that passed another tag.
+        # Host memory that the host reads while kernels run: a dispatch's counts, and the ranks that passed another tag.
         self._report = rank.host_array(2 + 3 * config.world_size + config.experts_per_rank, np.int32)
         self._done = self._report[:2].view(np.uint64)
         self._differs = rank.host_array(config.world_size, np.int32)
-        self._alike = bytes(self._differs.nbytes)  # what it is while all ranks pass the same
+        self._alike = bytes(self._differs.nbytes)  # the content of _differs while all tags are equal
         self._report_address, self._differs_address = (describe(a).address for a in (self._report, self._differs))
         self._tickets = 0
         self._areas = ReceiveAreas(self._memory, config)
@@ -95,7 +95,7 @@ class Workspace:
 
     @property
     def tuning(self) -> Tuning | None:
-        """How kernels are launched; None: chosen by rows' size."""
+        """The shapes of launches; None: chosen by the rows' size."""
         return self._tuning
 
     @tuning.setter
@@ -109,7 +109,7 @@ class Workspace:
         return self._at["hellos"]
 
     def begin_anew(self, masked: Collection[int]) -> None:
-        """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
+        """Resets to the state after __init__, without ``masked`` ranks, while no rank runs a kernel."""
         self._memory.clear("state")
         at = self._memory.parts["state"].offset + self._state.offsets["masked"]
         bits = sum(1 << r for r in masked)
@@ -129,24 +129,25 @@ class Workspace:
         return Event(self._rank, 0 if stream is None else stream, describe(array).kind, keep)
 
     def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """Without waiting: known at the latest when the kernels are done."""
-        if self._differs.tobytes() == self._alike:  # asked at every call: a third of what any() takes
+        """The ranks whose tag differs from ours, and the differing bits; complete once the kernels have ended. Does not
+        wait."""
+        if self._differs.tobytes() == self._alike:  # at every call: takes a third of the time of any()
             return []
         differs = [(r, int(bits)) for r, bits in enumerate(self._differs) if bits]
         self._differs[...] = 0
         return differs
 
     def waits(self, async_finish: bool) -> bool:
-        """Where hosts wait, and the operation need not run beside the caller's others."""
+        """Whether the operation is complete when its call returns: the host waits, and async_finish is off."""
         return self._backend.host_waits and not async_finish
 
     def _finish(self, async_finish: bool) -> None:
-        """NumPy knows no streams: on the emulator results are there when a call returns, or behind its event."""
+        """Waits where :meth:`waits` says so: NumPy knows no streams, so results must be there when the call returns."""
         if self.waits(async_finish):
             self._backend.synchronize()
 
     def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int, skipped: int = 0) -> Array:
-        """A part of the receive area, all of it from the byte ``skipped`` on, as an array of the caller's kind."""
+        """A part of receive area 0, from the byte ``skipped`` on, as an array of the caller's kind."""
         key = (name, kind, dtype, columns, skipped)
         if key not in self._views:
             begin = self._memory.parts[name].offset + skipped

@@ -1,11 +1,12 @@
-// Combine in hierarchical mode: a rank adds up the rows that its node has for each of its partners' tokens and sends one
-// row for each; a token's rank adds these to the rows of its own node.
+// Combine in hierarchical mode: for each of its partners' tokens, a rank sums its node's rows and sends the sum back; a
+// token's rank adds these sums to the rows of its own node.
 //
-// Sums are float32. What crosses is rounded to the type of the rows, so a token costs a NIC one row for each node. The
-// order is fixed: within a node in ascending order of ranks, then in ascending order of nodes; and so are the bits.
+// Sums are float32, and rounded to the rows' type before they are sent, so a token costs a NIC one row for each node.
+// The order is fixed, and therefore the bits: within a node in ascending order of ranks, then in ascending order of
+// nodes.
 //
-// With weights of this rank's own tokens, send_weights comes first: a token's weights on the ranks of a node, by the same
-// rings.
+// With weights of this rank's own tokens, send_weights comes first: it sends a token's weights on the ranks of a node
+// through the same rings.
 #include <moe/common/sums.cuh>
 #include <moe/hierarchical/nodes.cuh>
 
@@ -33,7 +34,7 @@ struct NodeRouting {
     const int* forwards;       // [tokens from partners, ranks of the node]
 };
 
-// The tokens that came from one partner in one channel: [begin, end) of all that came from partners.
+// The tokens that came from one partner in one channel: [begin, end) among the tokens from all partners.
 struct Forwarded {
     int begin, end;
 };
@@ -126,7 +127,7 @@ EP_DEVICE void receive_sums_warp(const CombineArgs& args, const NodeRouting& rou
         const int found = __popc(others) + __popc(rows_here);
         if (lane == 0) count_piece(kCountCombineRows, found);
         add_rows<T>(out + t * args.row_vectors, row_ptrs, found, args.row_vectors, lane, kWarpSize);
-        __syncwarp();  // all lanes have read, before slots are given back and pointers written again
+        __syncwarp();  // all lanes have read: slots may be given back, and pointers written again
         if (from_ring) {
             --in.left;
             if (++in.row == rows_per_message || in.left == 0) {

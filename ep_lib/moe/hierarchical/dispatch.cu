@@ -1,10 +1,11 @@
 // Dispatch in hierarchical mode: a token is sent once to the partner in each node that it goes to, which stores it to its
 // final rows there; on its own node its rank does that.
 //
-// A packet is one token for one node: its row, the scales of an FP8 row, then for each rank of that node how many earlier
-// tokens of the source go there (or -1), expert ids, weights, and its number at the source. Where the source's rows begin
-// on each rank of its node the partner knows (exchange_nodes.cu), so rows end up sorted by source, then by token. It keeps
-// the rows of each token, for combines and for dispatches with the handle, whose packets are shorter.
+// A packet is one token for one node: its row, the scales of an FP8 row, then for each rank of that node how many
+// earlier tokens of the source go there (or -1), expert ids, weights, and the token's number at the source. The partner
+// knows where the source's rows begin on each rank of its node (exchange_nodes.cu), so rows end up sorted by source,
+// then by token. It remembers the rows of each token, for combines and for dispatches by handle, whose packets are
+// shorter.
 #include <moe/hierarchical/nodes.cuh>
 
 namespace ep::hierarchical {
@@ -24,11 +25,11 @@ struct DispatchArgs {
     int num_tokens;
     int row_bytes;     // a multiple of 16
     int scale_bytes;   // of one row; 0: no scales
-    int packet_bytes;  // all of it, rounded up to a multiple of 16
+    int packet_bytes;  // of the whole packet, rounded up to a multiple of 16
     int top_k;         // 0: the receiver has ids and numbers from an earlier dispatch, and no weights travel
     int experts_per_rank;
     int with_routing;  // 1: the partner learns which rows each token has. Only with top_k
-    int with_weights;  // 1: weights travel. A rank without tokens has no array of them, and hands on others' all the same
+    int with_weights;  // 1: weights travel. A rank without tokens has no array of its own, but passes on other ranks'
 };
 
 // One token, wherever it lies: in the caller's arrays, or in a packet.
@@ -37,7 +38,7 @@ struct Token {
     float* scales;
     int* topk;       // global expert ids or -1
     float* weights;  // or null
-    int number;      // at its source
+    int number;      // its index at its source
 };
 
 // One rank's tokens.
@@ -153,7 +154,7 @@ struct TokenFiller {
 
     EP_DEVICE int fill_warp(char* to, int k, int cursor, int rows) const {
         const int to_node = node(k), nodes = num_nodes(args.rings);
-        for (int filled = 0; filled < rows;) {  // all are before the channel's end: the counts say so
+        for (int filled = 0; filled < rows;) {  // the counts guarantee that all are before the channel's end
             const int t = cursor + lane_id();
             const bool goes = t < args.num_tokens && node_index[static_cast<int64_t>(t) * nodes + to_node] >= 0;
             unsigned votes = __ballot_sync(kFullWarp, goes);

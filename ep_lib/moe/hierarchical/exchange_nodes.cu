@@ -9,7 +9,7 @@ struct ExchangeNodesArgs {
     Rings rings;
     char* inbox;             // symmetric [nodes, message_bytes]: by source
     char* outbox;            // symmetric [nodes, message_bytes]: by destination
-    uint64_t* signals;       // symmetric [nodes]: the epoch that the partner there is in
+    uint64_t* signals;       // symmetric [nodes]: the epoch of the partner in that node
     int* tables;             // symmetric [ranks of the node, ranks]: where each source's rows begin there
     uint64_t* node_signals;  // symmetric, see node_barrier
     uint64_t epoch;
@@ -23,7 +23,7 @@ struct ExchangeNodesArgs {
 //   first_row   [ranks]               where each source's rows begin here
 //   plan        out: sends[nodes, channels + 1]     tokens to each node before each channel, and in all
 //                    receives[nodes, channels + 1]  tokens from the partner in each node, likewise
-//                    first_forward[nodes]           of all tokens that come from partners, the first from each
+//                    first_forward[nodes]           the first token of each partner among the tokens from all partners
 //                    first_rows[ranks of the node, ranks]   the tables
 EP_DEVICE void exchange_nodes(const ExchangeNodesArgs& args, const int* node_index, const int* node_counts,
                               const int* first_row, int* plan) {
@@ -78,7 +78,7 @@ EP_DEVICE void exchange_nodes(const ExchangeNodesArgs& args, const int* node_ind
 
 }  // namespace ep::hierarchical
 
-// Launched as <moe/common/layout.cu>, with the experts of a node for those of a rank.
+// Launched like <moe/common/layout.cu>, with nodes in place of ranks.
 extern "C" __global__ void ep_hierarchical_layout(ep::LayoutArgs args, const int* topk_idx, int* node_index,
                                                   int* node_counts, int* expert_counts, int nodes) {
     ep::get_dispatch_layout(args, topk_idx, node_index, node_counts, expert_counts, nodes);

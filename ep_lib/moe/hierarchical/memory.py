@@ -11,7 +11,7 @@ from ep_lib.moe.pcie.memory import MAX_ROWS_PER_MESSAGE, PcieSizes, exchange_par
 from ep_lib.runtime.rank import Rank
 
 _NODES = "moe/hierarchical/nodes.cuh"
-KINDS_OF_BLOCKS = 3  # that send, that receive, that store inside the node
+KINDS_OF_BLOCKS = 3  # senders, receivers, and those that store inside the node
 
 # There are more channels than in PCIe mode, so messages may be shorter: 32 KiB take a NIC of 400 Gb/s 0.65 us.
 _MESSAGE_BYTES = 32 << 10
@@ -19,15 +19,15 @@ _MESSAGES_PER_RING = 8
 
 
 def warps_per_block() -> int:
-    """Of the kernels that send and receive."""
+    """Warps in a block of the kernels that send and receive."""
     return header_constant(_NODES, "kWarps")
 
 
 def packet_bytes(
     row_bytes: int, scale_bytes: int, top_k: int, *, ranks_per_node: int, with_routing: bool, with_weights: bool
 ) -> int:
-    """A token on its way to another node: its row, its scales, where it goes there, ids and weights of its experts, its
-    number. With neither routing nor weights row and scales alone."""
+    """The bytes of a token's packet for another node: row, scales, its places there, ids and weights of its experts,
+    and its number. Without routing and weights, only row and scales."""
     beside = 0
     if with_routing or with_weights:
         beside = 4 * (ranks_per_node * with_routing + top_k * (1 + with_weights) + 1)
@@ -35,7 +35,7 @@ def packet_bytes(
 
 
 def make_hierarchical_sizes(config: BufferConfig) -> PcieSizes:
-    """Check what hierarchical mode limits, and choose sizes. Raises ArgumentError."""
+    """Check hierarchical mode's limits, and choose sizes. Raises ArgumentError."""
     mates, nodes = config.ranks_per_node, config.nodes
     assert mates is not None
     for name, number, limit in (
@@ -63,7 +63,8 @@ def make_hierarchical_sizes(config: BufferConfig) -> PcieSizes:
 
 
 def make_hierarchical_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
-    """The parts by name and the bytes of all. Those before ``inbox`` must be zero first. Raises ArgumentError."""
+    """The parts by name and the bytes of all. Parts before ``inbox`` must be zero at the start. Raises
+    ArgumentError."""
     sizes = make_hierarchical_sizes(config)
     mates, nodes, rows = config.ranks_per_node, config.nodes, config.max_rows
     assert mates is not None
@@ -99,6 +100,6 @@ def allocate(rank: Rank, config: BufferConfig) -> ModeMemory:
 
 
 def weight_bytes(config: BufferConfig) -> int:
-    """Of a token's weights on the ranks of a node."""
+    """The bytes of a token's weights on the ranks of a node."""
     assert config.ranks_per_node is not None
     return round_up(4 * config.ranks_per_node, VECTOR_BYTES)

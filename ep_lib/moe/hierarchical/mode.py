@@ -86,7 +86,7 @@ class HierarchicalMode(RingsMode):
         return RingsRouting(idx.owner, arrays, handed_on)
 
     def _declare_exchange(self) -> Operation:
-        """Between partners and within the node: which tokens go to which node, and where their rows belong."""
+        """The exchange of counts between partners and within the node: tokens for each node, and the places of rows."""
         config, at, threads = self._config, self._at, self._nic_barrier.threads
         args = struct(
             "moe/hierarchical/exchange_nodes.cu",
@@ -118,7 +118,7 @@ class HierarchicalMode(RingsMode):
     def _declare_send(
         self, payload: Payload, weights: ArrayInfo | None, options: DispatchOptions, *, with_routing: bool
     ) -> Operation:
-        """To the rows of this node's ranks, and from there to arrays of the caller's."""
+        """The dispatch: to the rows of this node's ranks, and from there to the caller's arrays."""
         config, at, index = self._config, self._at, options.ids
         makes = made_rows(payload, weights, config)
         row_bytes, num_scales = config.row_bytes, 0
@@ -192,7 +192,8 @@ class HierarchicalMode(RingsMode):
         return Operation(self._rank, self._given_to_combine, launches, makes)
 
     def _copy(self, to: Sequence[Slot], row_bytes: int = 0, index: np.dtype[Any] = INT32) -> Launch:
-        """What a dispatch brought, rows of ``row_bytes``, to arrays of the caller's; or the rows of a combine."""
+        """Copies a dispatch's rows of ``row_bytes`` to the caller's arrays, or a combine's rows to where mates read
+        them."""
         config, at = self._config, self._at
         args = struct(
             "moe/direct/copy_epilogue.cu",

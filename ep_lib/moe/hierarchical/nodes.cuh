@@ -3,22 +3,22 @@
 // A node is `ranks_per_node` consecutive ranks that reach each other's memory. A rank's partner in another node is the
 // rank with the same number there; NICs connect partners only, by the rings of PCIe mode (<moe/pcie/rings.cuh>).
 //
-//     dispatch   token -> ring to the partner in each other node that has an expert of it, once, with the list of its
-//                rows there -> the partner stores it to the final row of each rank (a row of its own node: at once)
+//     dispatch   token -> ring to the partner in each other node that has one of its experts, with the list of its rows
+//                there -> the partner stores it to the final row on each rank (on its own node, its rank stores it)
 //     combine    rows lie in symmetric memory -> the partner adds up those of its node, in float32, in ascending order of
 //                ranks, and rounds -> ring -> the token's rank adds nodes up in ascending order, its own node's rows one
 //                by one, in float32, and rounds
 //
-//     exchange_nodes.cu   what partners and the ranks of a node tell each other before a dispatch
+//     exchange_nodes.cu   partners, and the ranks of a node, exchange counts before a dispatch
 //     dispatch.cu         sends, hands on, and stores inside the node, in blocks of their own each
 //     combine.cu          adds up for partners, and for this rank
 //
-// Each operation begins with the barrier of all ranks of <moe/pcie/exchange_counts.cu>. So what a node's ranks write into
-// each other's memory is there once: all have finished the operation before. And so one signal of each kind is enough,
-// which carries the epoch.
+// Each operation begins with the barrier of all ranks of <moe/pcie/exchange_counts.cu>, so all ranks have finished the
+// operation before. Therefore memory that a node's ranks write for each other needs no double buffer, and one signal of
+// each kind, which carries the epoch, is enough.
 //
 // Why nothing deadlocks: (1) to (4) of <moe/pcie/rings.cuh> hold, with one warp for each channel and direction. Storing
-// inside a node waits for nothing, and who waits for the ranks of the node has stored already.
+// inside a node waits for nothing, and a block that waits for the ranks of the node has stored already.
 #pragma once
 #include <ep/signal.cuh>
 #include <moe/common/layout.cuh>
@@ -28,8 +28,8 @@ namespace ep::hierarchical {
 
 using namespace ep::pcie;
 
-constexpr int kMaxNodes = 32;         // one lane per node,
-constexpr int kMaxRanksPerNode = 32;  // and one per rank of a node
+constexpr int kMaxNodes = 32;         // one lane per node
+constexpr int kMaxRanksPerNode = 32;  // one lane per rank of a node
 constexpr int kWarps = 4;             // of a block
 
 // Rings lead to partners, so their stride is the size of a node.
@@ -38,15 +38,15 @@ EP_DEVICE int num_nodes(const Rings& rings) { return ends_of_rings(rings); }
 EP_DEVICE int node_of(const Rings& rings, int rank) { return rank / rings.stride; }
 EP_DEVICE int first_rank_of_node(const Rings& rings) { return rank() - rank() % rings.stride; }
 
-// What a warp of a kernel does. Each channel has one warp that sends and one that receives; blocks of a third kind, if
+// The task of a kernel's warp. Each channel has one warp that sends and one that receives; blocks of a third kind, if
 // there are any, work inside the node.
 enum class Task { kSend, kReceive, kLocal };
 
 struct Work {
     Task task;
-    Role role;  // of a sender or receiver: the only one of its channel
-    int warp;   // of a local one: its number,
-    int warps;  // and how many there are
+    Role role;  // of a sending or receiving warp, the only one of its channel
+    int warp;   // the number of a local warp
+    int warps;  // the number of local warps
 };
 
 EP_DEVICE Work work_of_warp(const Rings& rings) {
@@ -58,7 +58,7 @@ EP_DEVICE Work work_of_warp(const Rings& rings) {
     return {Task::kLocal, role, local, (static_cast<int>(gridDim.x) - 2 * blocks) * warps_in_block()};
 }
 
-// What a block has in shared memory to send.
+// A sending block's state in shared memory.
 struct SendState {
     Outgoing outgoing[kWarps][kMaxNodes - 1];
     Chunk chunks[kWarps];
@@ -73,8 +73,9 @@ EP_DEVICE bool send_all(const Rings& rings, const Role& role, int row_bytes, Sen
 
 enum NodeSignal { kNodeTables, kNodeStored, kNodeStaged, kNumNodeSignals };
 
-// One block. Tells the ranks of the node that this one has written all that belongs to `kind`, in its earlier kernels or
-// before the block's last barrier, and waits for the same from all. False, in all threads, if one did not come.
+// One block signals to the ranks of the node that this rank has written all data of `kind`, in earlier kernels or
+// before the block's last barrier, and waits for this signal from all of them. False, in all threads, if a rank did not
+// come.
 //   signals  symmetric [kNumNodeSignals, ranks of a node]
 EP_DEVICE bool node_barrier(uint64_t* signals, int ranks_of_node, NodeSignal kind, uint64_t epoch, Phase phase) {
     const int me = rank() % ranks_of_node, first = rank() - me;

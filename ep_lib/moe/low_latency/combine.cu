@@ -1,8 +1,8 @@
-// Low-latency combine: each rank adds up, for each token, what its own experts made of it, and sends ONE row back.
+// Low-latency combine: each rank sums its own experts' results for each token, and sends ONE row back.
 //
-// The weights are the token owner's, so they go first, in packets, to the ranks of the experts. There a block takes a
-// row: its threads load what the experts wrote, wait for the weights meanwhile, add up in float32 in the order of k,
-// round once to bfloat16, store to slot (this rank, token) at the owner, and signal the row. The owner, in the same
+// The token's owner has the weights, so it first sends them, in packets, to the ranks of the experts. There a block
+// takes a row: its threads load the experts' results, wait for the weights meanwhile, add up in float32 in the order of
+// k, round once to bfloat16, store to slot (this rank, token) at the owner, and signal the row. The owner, in the same
 // blocks, waits for a token's rows and adds them in float32 in ascending order of ranks, rounded once. So bits do not
 // depend on timing; the oracle is ep_lib.reference.low_latency_combine.
 //
@@ -18,22 +18,22 @@ struct CombineArgs {
     int4* slots;            // symmetric [kNumBuffers, ranks, max_tokens, row_vectors]   partial sums by rank and token
     uint64_t* row_flags;    // symmetric [kNumBuffers, ranks, max_tokens]
     TaggedWord* weights;    // symmetric [kNumBuffers, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
-    const int* recv_index;  // from the dispatch, as Arrivals has it
+    const int* recv_index;  // the dispatch's Arrivals::recv_index
     const int* token_counts;     // likewise
     const int* sent_idx;         // likewise
-    const float* known_weights;  // [ranks, max_tokens, top_k] from the dispatch, or null: they travel now
+    const float* known_weights;  // [ranks, max_tokens, top_k] from the dispatch; null: the combine sends weights
 };
 
-constexpr int kRowsInFlight = 3;     // of different experts that a thread loads at once,
-constexpr int kRanksInFlight = 4;    // or of different ranks,
-constexpr int kVectorsInFlight = 2;  // and vectors of each
+constexpr int kRowsInFlight = 3;     // experts' rows that a thread loads together
+constexpr int kRanksInFlight = 4;    // ranks' rows that a thread loads together
+constexpr int kVectorsInFlight = 2;  // vectors of each of these rows
 
-// A token's choices in the dispatch, and where they are among those that the combine was given: a caller may have
-// sorted them in between. Of lane k:
+// Lane k: a token's k-th choice in the dispatch, and its place among the choices given to the combine, which may be in
+// another order.
 struct SentChoice {
     int expert;    // the k-th choice of the dispatch
-    int given_at;  // which of the combine's it is; -1: none
-    bool foreign;  // the k-th choice of the combine is none of the dispatch's
+    int given_at;  // its place in the combine; -1: not there
+    bool foreign;  // the k-th choice of the combine is not in the dispatch
 };
 
 template <typename Index>
@@ -46,7 +46,7 @@ EP_DEVICE SentChoice find_choices(const CombineArgs& args, const Index* topk_idx
     }
     SentChoice choice = {expert, lane, false};
     if (__all_sync(kFullWarp, given == expert)) return choice;  // as nearly always
-    // Of an expert that is named twice, the first is the first.
+    // If an expert is named twice, first and second keep their order.
     const unsigned before = (1u << lane) - 1;
     const int sent_key = expert * kWarpSize + __popc(__match_any_sync(kFullWarp, expert) & before);
     const int given_key = given * kWarpSize + __popc(__match_any_sync(kFullWarp, given) & before);
@@ -78,7 +78,7 @@ EP_DEVICE void send_weights(const CombineArgs& args, const Index* topk_idx, cons
     }
 }
 
-// Where the rows of one token are, and their weights, packed from lane 0 on.
+// The places of one token's rows, and their weights, packed from lane 0 on.
 struct Choices {
     int count;
     int row;       // of lane j: recv_index of the j-th choice here
@@ -120,7 +120,7 @@ EP_DEVICE WaitOutcome wait_weights(const CombineArgs& args, int buffer, int sour
     return static_cast<WaitOutcome>(__reduce_max_sync(kFullWarp, outcome));
 }
 
-// A thread's vectors of a row: i, i + threads_in_block(), ... `kWritten`: in this kernel, by peers.
+// A thread's vectors of a row: i, i + threads_in_block(), ... `kWritten`: peers write the row during this kernel.
 template <bool kWritten>
 EP_DEVICE void load_vectors(int4 (&v)[kVectorsInFlight], const int4* rows, int64_t row, int i, int row_vectors) {
 #pragma unroll
@@ -177,15 +177,15 @@ EP_DEVICE WaitOutcome send_sum(const CombineArgs& args, const int4* rows, int so
     return kArrived;
 }
 
-// Row i of those that a rank sends, as (source, token): to all others in turn, so that all links are busy all the time;
-// its own at the end, which need no link. `most`: tokens of the source that has most.
+// Row i of the rows that a rank sends, as (source, token): to all other ranks in turn, so that all links are busy; its
+// own rows, which need no link, at the end. `most`: the largest number of tokens of a source.
 EP_DEVICE int2 nth_row(int i, int most) {
     const int others = num_ranks() - 1;
     if (i >= most * others) return make_int2(rank(), i - most * others);
     return make_int2((rank() + 1 + i % others) % num_ranks(), i / others);
 }
 
-// Tokens of the source that has most.
+// The largest number of tokens of a source.
 EP_DEVICE int most_tokens(const int* token_counts) {
     int most = 0;
     for (int base = 0; base < num_ranks(); base += kWarpSize) {
@@ -222,8 +222,8 @@ EP_DEVICE bool send_sums(const CombineArgs& args, const int4* rows, int most, Ch
     return true;
 }
 
-// A warp waits for the sums of one token; returns the ranks whose sums are there. `gave_up` after a fault, in all lanes,
-// and if it was true in one of them before.
+// A warp waits for the sums of one token; returns the ranks whose sums are there. `gave_up` becomes true in all lanes
+// after a fault, or if it was true in one of them.
 EP_DEVICE RankSet wait_sums(const CombineArgs& args, int token, const RankSet& from, uint64_t epoch, int buffer,
                             const uint8_t* masked, bool* gave_up) {
     RankSet here = {0, 0};
@@ -301,7 +301,8 @@ EP_DEVICE void run_combine(const CombineArgs& args, int4* out, const int4* rows,
     const Args& common = args.common;
     const int halves = kWhole ? kSends | kReceives : common.halves;
     const Share sending = sending_share(common, halves), receiving = receiving_share(common, halves);
-    // All that is needed first is loaded at once; also the first row, as it is if all ranks have as many tokens as this.
+    // All first loads are issued together; the first row's address is right if all ranks have as many tokens as this
+    // one.
     int2 guess = make_int2(0, 0);
     Choice choice = {-1, 0.0f};
     int most = 0;

@@ -10,15 +10,15 @@
 // kEpochUnit, so the count divided by it is the number of launches that have ended, whatever the size of the grid.
 //
 // The double buffer. Odd and even epochs use different halves of the slots (`buffer` is 0 or 1). Before a rank writes
-// into a half again, the receiver must have read it: the receiver says so by credits, the number of epochs received, at
-// the start of its next kernel. In a loop of dispatches and combines a credit is there long before it is needed.
+// into a half again, the receiver must have read it: the receiver's next kernel starts by storing a credit, the number
+// of epochs received. In a loop of dispatches and combines a credit arrives long before it is needed.
 //
-// A masked rank is neither sent to nor waited for; it counts as having no tokens, and its experts add nothing. Each rank
-// has masks of its own. With mask_on_timeout, a wait that runs into its limit masks the rank instead of failing. That is
-// for ranks that are dead: of a rank that comes back at that very moment, some rows may be lost.
+// Nothing is sent to a masked rank or expected from it; it counts as having no tokens, and its experts add nothing.
+// Each rank has masks of its own. With mask_on_timeout, a wait that runs into its limit masks the rank instead of
+// failing. That is for dead ranks: if a rank comes back at that very moment, some of its rows may be lost.
 //
-// A block that gives up, or finds at its start that an operation before it failed, sees to it that all outputs of its
-// kernel are NaN (<moe/common/failure.cuh>): see `give_up`.
+// If a block gives up, or finds at its start that an earlier operation failed, all outputs of its kernel become NaN
+// (<moe/common/failure.cuh>): see `give_up`.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/packet.cuh>
@@ -31,8 +31,8 @@ namespace ep::low_latency {
 
 enum Kind { kDispatch, kCombine, kNumKinds };
 
-// Which halves of an operation a kernel does. Whole kernels do both and know it when they are compiled; the others, which
-// callers with a hook launch twice, are told by `Args::halves`, so that a profiler shows one kernel of an operation.
+// The halves of an operation. A whole kernel, compiled as such, does both. With a hook, another kernel is launched once
+// for each half, which `Args::halves` names; so a profiler shows one kernel name per operation.
 enum Half { kSends = 1, kReceives = 2 };
 
 constexpr int kNumBuffers = 2;  // halves of the slots, used in turn
@@ -40,30 +40,30 @@ constexpr uint64_t kEpochUnit = 1 << 20;
 constexpr int kMaxTopK = kWarpSize;  // one lane per choice
 
 struct Args {
-    uint64_t* finished;  // [kNumKinds, 2]   launches that sent, that received; times kEpochUnit
+    uint64_t* finished;  // [kNumKinds, 2]   number of launches that sent, and that received, times kEpochUnit
     uint32_t* mask;      // [ranks]   1: that rank is left out
     Broken broken;
-    uint64_t* credits;  // symmetric [kNumKinds + 1, ranks]   epochs that each rank has received; its end
+    uint64_t* credits;  // symmetric [kNumKinds + 1, ranks]   epochs that each rank has received; last row: it has ended
     int halves;         // of a kernel that is not whole: kSends or kReceives
     int num_tokens;     // of this rank
     int max_tokens;     // of any rank
     int top_k;
     int experts_per_rank;
     int row_vectors;  // 16-byte vectors of a bfloat16 row
-    int role_blocks;  // a kernel that does both: of so many consecutive blocks, which is a divisor of the grid,
-    int send_blocks;  // the first of them only send, and the others only receive; 0: all do both, one after the other
+    int role_blocks;  // whole kernels: blocks per group of consecutive ones, a divisor of the grid
+    int send_blocks;  // of each group, the first blocks that only send; the others only receive. 0: all do both in turn
     int mask_on_timeout;
 };
 
-// Which part of the work a block has: number `index` of `count` blocks that share it; count 0: none of it.
+// A block's part of the work: number `index` of `count` blocks that share it; count 0: no part.
 struct Share {
     int index;
     int count;
 };
 
-// An SM's loads queue up behind its stores to peers, so blocks that send are late to see what has arrived. Where a kernel
-// does both, some SMs therefore only send, and the others only receive. (Blocks go to the SMs in turn, so where
-// role_blocks is the number of SMs, an SM's second block has the same role as its first.)
+// An SM's loads queue up behind its stores to peers, so blocks that send see arrivals late. Therefore in a whole kernel
+// some SMs only send, and the others only receive. (Blocks go to the SMs in turn, so if role_blocks is the number of
+// SMs, an SM's second block has the same role as its first.)
 EP_DEVICE Share sending_share(const Args& args, int halves) {
     const int role_blocks = args.role_blocks, send_blocks = args.send_blocks;
     const int index = blockIdx.x, blocks = gridDim.x, round = index / role_blocks, part = index % role_blocks;
@@ -91,7 +91,7 @@ EP_DEVICE uint64_t epoch_of(const Args& args, Kind kind, Half half) {
     return ld_relaxed_gpu_u64(finished(args, kind, half)) / kEpochUnit + 1;
 }
 
-// One thread of each block calls it, when all threads of the block have read the epoch.
+// One thread of each block calls this after all threads of the block have read the epoch.
 EP_DEVICE void complete_epoch(const Args& args, Kind kind, int halves) {
     const uint64_t share = blockIdx.x == 0 ? kEpochUnit - (gridDim.x - 1) : 1;
     if (halves & kSends) red_add_relaxed_gpu_u64(finished(args, kind, kSends), share);
@@ -100,7 +100,7 @@ EP_DEVICE void complete_epoch(const Args& args, Kind kind, int halves) {
 
 EP_DEVICE bool is_masked(const Args& args, int peer) { return ld_relaxed_gpu_u32(args.mask + peer) != 0; }
 
-// In the last thread of a block, which has the least other work: whether an operation before this one failed.
+// True in the last thread of a block, which has the least other work, if an earlier operation failed.
 EP_DEVICE bool last_thread_sees_failure(const Args& args) {
     return thread_in_block() == threads_in_block() - 1 && is_failing(args.broken.flag);
 }
@@ -113,8 +113,9 @@ EP_DEVICE bool read_masks(const Args& args, uint8_t* masked) {
     return __syncthreads_or(failed) == 0;
 }
 
-// A block whose operation failed, here or before: `spoil(fillers)` fills all outputs of the kernel. The first block that
-// gives up does so alone, because it does not know which others will. Of later kernels all blocks come here, and share.
+// A block whose operation, or an earlier one, failed: `spoil(fillers)` fills all outputs of the kernel. The first block
+// that gives up fills them alone, because it does not know which others will. In later kernels all blocks share the
+// work.
 template <typename Spoil>
 EP_DEVICE void give_up(const Args& args, const Spoil& spoil) {
     const bool first = __syncthreads_or(thread_in_block() == 0 && break_off(args.broken)) != 0;
@@ -170,8 +171,8 @@ EP_DEVICE WaitOutcome wait_flag_or_mask(const Args& args, const uint64_t* flag, 
     return wait_or_mask(args, ready, expected, info);
 }
 
-// At the start of every kernel, before any wait: the block with the least other work tells all ranks what this one has
-// received by now.
+// At the start of every kernel, before any wait: the block with the least other work stores at all ranks the number of
+// epochs that this rank has received.
 EP_DEVICE void give_credits(const Args& args) {
     if (blockIdx.x != gridDim.x - 1) return;
 #pragma unroll 1
@@ -183,10 +184,11 @@ EP_DEVICE void give_credits(const Args& args) {
     }
 }
 
-// What thread r sees of rank r, and the last thread of failures, loaded before the epoch is known.
+// Loaded before the epoch is known: by thread r, rank r's credit and mask; by the last thread, whether there was a
+// failure.
 struct FirstLook {
     uint64_t credit;
-    uint32_t mask;  // kFailed, of the last thread, if an operation before this one failed
+    uint32_t mask;  // in the last thread: kFailed if an earlier operation failed
 };
 constexpr uint32_t kFailed = 2;
 EP_DEVICE FirstLook look_at_credits(const Args& args, Kind kind) {
@@ -197,16 +199,16 @@ EP_DEVICE FirstLook look_at_credits(const Args& args, Kind kind) {
     return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask | failed};
 }
 
-// The threads of a block wait until every rank has read the epoch whose half of the slots is to be written again, and
-// write down in `masked` which ranks are left out. False after a fault, also of an operation before this one.
+// The threads of a block wait until every rank has read the epoch whose half of the slots will be written again, and
+// note in `masked` which ranks are left out. False after a fault of this operation or an earlier one.
 EP_DEVICE bool wait_for_credits(const Args& args, Kind kind, uint64_t epoch, FirstLook look, uint8_t* masked) {
     int failed = (look.mask & kFailed) != 0;
 #pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
         if (r != thread_in_block()) look = {0, is_masked(args, r)};  // more ranks than threads
         bool skip = (look.mask & 1) != 0;
-        if (!skip && look.credit + kNumBuffers < epoch) {     // usually it is there
-            if (ld_relaxed_gpu_u32(args.broken.flag) != 0) {  // it will not come
+        if (!skip && look.credit + kNumBuffers < epoch) {     // seldom: usually the credit is there
+            if (ld_relaxed_gpu_u32(args.broken.flag) != 0) {  // no credit will come
                 failed = 1;
                 continue;
             }
@@ -220,7 +222,7 @@ EP_DEVICE bool wait_for_credits(const Args& args, Kind kind, uint64_t epoch, Fir
     return __syncthreads_or(failed) == 0;
 }
 
-// The last kernel, one block: waits until every rank has come here; then no rank writes to this rank's memory any more.
+// The last kernel, one block: waits until every rank runs its last kernel; then no rank writes to this rank's memory.
 EP_DEVICE void final_barrier(const Args& args) {
     uint64_t* const ends = args.credits + kNumKinds * num_ranks();
 #pragma unroll 1
@@ -235,7 +237,7 @@ EP_DEVICE void final_barrier(const Args& args) {
 
 constexpr int kBadChoice = -2;
 
-// Lane k: the token's k-th choice, -1 from top_k on and for tokens that do not exist, kBadChoice if there is no such expert.
+// Lane k: the token's k-th choice; -1 from top_k on and for tokens that do not exist; kBadChoice for an invalid id.
 template <typename Index>
 EP_DEVICE int load_choice(const Args& common, const Index* topk_idx, int token) {
     if (token >= common.num_tokens || lane_id() >= common.top_k) return -1;
@@ -243,7 +245,7 @@ EP_DEVICE int load_choice(const Args& common, const Index* topk_idx, int token) 
     return expert >= -1 && expert < num_ranks() * common.experts_per_rank ? static_cast<int>(expert) : kBadChoice;
 }
 
-// One lane, which has a bad choice. `why`: kNoExpert or kNotDispatched.
+// Records a fault, by one lane that has a bad choice. `why`: kNoExpert or kNotDispatched.
 template <typename Index>
 EP_DEVICE void refuse_choice(const Args& common, const Index* topk_idx, int token, Phase phase, InputFault why) {
     const int64_t element = static_cast<int64_t>(token) * common.top_k + lane_id();
@@ -251,7 +253,7 @@ EP_DEVICE void refuse_choice(const Args& common, const Index* topk_idx, int toke
                  why);
 }
 
-// Bit r: rank r holds one of the experts that the lanes have (from load_choice), as two halves of 32 ranks. All lanes call.
+// Bit r: rank r holds one of the lanes' choices (from load_choice), as two halves of 32 ranks. All lanes call.
 struct RankSet {
     unsigned low, high;
     EP_DEVICE bool has(int r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }

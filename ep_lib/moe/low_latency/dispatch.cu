@@ -4,10 +4,10 @@
 // needed), then the row, cast to FP8 on its way, to slot (this rank, token) of each rank that needs it, then one flag
 // per row.
 //
-// Receiver, the same blocks: from the ids of all tokens, which arrive first, every block works out recv_index of a few
-// rows while these are still on their way. The rows of an expert are sorted by source rank, then by token, so they lie at
-// the same index on every run. An atomic counter would be simpler, but the order, and with it the bits of any later sum,
-// would change from run to run. Then each warp waits for one row's flag and copies the row to its experts.
+// Receiver, the same blocks: from the ids of all tokens, which arrive first, every block computes recv_index of a few
+// rows while these rows are still in flight. The rows of an expert are sorted by source rank, then by token, so they
+// lie at the same index on every run. An atomic counter would be simpler, but the order, and with it the bits of any
+// later sum, would change from run to run. Then each warp waits for one row's flag and copies the row to its experts.
 //
 // DeepEP's low-latency kernels send a token once for each expert; with 8 experts on 4 ranks that is 2.2 times the bytes.
 #include <ep/fp8.cuh>
@@ -20,20 +20,20 @@ struct DispatchArgs {
     int4* slots;          // symmetric [kNumBuffers, ranks, max_tokens, row_vectors]   rows by source and token
     uint64_t* row_flags;  // symmetric [kNumBuffers, ranks, max_tokens]
     TaggedWord* routes;   // symmetric [kNumBuffers, ranks, 1 + max_tokens * route_words(top_k)]   count, then ids
-    TaggedWord* weights;  // symmetric [kNumBuffers, ranks, max_tokens * weight_words(top_k)]   combine's, if given
+    TaggedWord* weights;  // symmetric [kNumBuffers, ranks, max_tokens * weight_words(top_k)]   for the combine, or null
 };
 
-// What arrives. All of it is this rank's own memory.
+// The arrays for arriving rows, in this rank's own memory.
 struct Arrivals {
     int4* rows;         // [experts_per_rank, ranks * max_tokens, row_vectors of a bfloat16 or FP8 row]
     float* scales;      // [experts_per_rank, ranks * max_tokens, hidden / 128] or null
     int* counts;        // [experts_per_rank]
     int* recv_index;    // [ranks, max_tokens, top_k]   expert * ranks * max_tokens + row; -1: not here
-    int* token_counts;  // [ranks]   tokens of each source; recv_index has nothing of others
+    int* token_counts;  // [ranks]   tokens of each source; recv_index of further tokens is undefined
     int* sent_idx;      // [max_tokens, top_k]   this rank's own choices: the combine finds its weights by them
     float* weights;     // [ranks, max_tokens, top_k]   where recv_index is not -1; null: none travel
     int* totals;        // [experts_per_rank]   counts are added to it; or null
-    int scale_stride;   // from a row's scale to its next one: 1; ranks * max_tokens where each expert's lie by column
+    int scale_stride;   // from a row's scale to its next one: 1, or ranks * max_tokens for scales by column
 };
 
 // ---- The half that sends: ids first, then rows, then their flags -----------------------------------------------------
@@ -77,8 +77,9 @@ EP_DEVICE void send_route(const DispatchArgs& args, int token, int expert, uint6
     }
 }
 
-// A block sends the ids of its tokens, and weights if there are any, one warp per token. `expert`: choice of the first.
-// `refused`, in shared memory, becomes 1 if one of them does not exist. `sent_idx` null: another block keeps the ids.
+// A block sends the ids of its tokens, and weights if there are any, one warp per token. `expert`: the lane's choice of
+// the first token. `refused`, in shared memory, becomes 1 if an id is invalid. `sent_idx` null: another block keeps
+// ids.
 template <typename Index>
 EP_DEVICE void send_routes(const DispatchArgs& args, int* sent_idx, const Index* topk_idx, const float* topk_weights,
                            int expert, Share share, uint64_t epoch, int buffer, const uint8_t* masked, int* refused) {
@@ -111,7 +112,7 @@ EP_DEVICE void send_routes(const DispatchArgs& args, int* sent_idx, const Index*
     }
 }
 
-// What a thread moves of a row at once: of FP8, two vectors become one.
+// The part of a row that a thread moves at once; for FP8, two vectors become one.
 template <bool kFp8>
 struct Piece {
     int4 first, second;
@@ -122,8 +123,8 @@ struct Piece {
     }
 };
 
-// The order in which a token goes to the ranks: not all to the same rank first, and last to this one, which needs no
-// link.
+// The order in which a token goes to the ranks: different first ranks for different tokens, and this rank, which needs
+// no link, last.
 EP_DEVICE int nth_target(int token, int n) {
     const int others = num_ranks() - 1;
     return n == others ? rank() : (rank() + 1 + (token + n) % others) % num_ranks();
@@ -160,7 +161,7 @@ EP_DEVICE void send_rows(const DispatchArgs& args, const int4* x, const Index* t
                          Share share, uint64_t epoch, int buffer, const uint8_t* masked) {
     const Args& common = args.common;
     const int vectors = kFp8 ? common.row_vectors / 2 : common.row_vectors;
-    int signalling = 0;  // which warp; the release holds it up, so they take turns
+    int signalling = 0;  // the warp that signals: warps take turns, since a release stalls the warp
 #pragma unroll 1
     for (int token = share.index; token < common.num_tokens; token += share.count) {
         const int64_t slot = static_cast<int64_t>(buffer * num_ranks() + rank()) * common.max_tokens + token;
@@ -194,10 +195,10 @@ struct Arriving {
     int source;
     int token;
     int num_targets;
-    int targets[kMaxTopK];  // the rows of `Arrivals` that it goes to, each once
+    int targets[kMaxTopK];  // its target rows in `Arrivals`, each once
 };
 
-// What a receiving block keeps in shared memory.
+// A receiving block's state in shared memory.
 struct Receiving {
     int tokens[kMaxRanks];  // of each source
     uint64_t words[kRowsAtOnce * (kMaxTopK / kIdsPerWord)];
@@ -222,7 +223,7 @@ EP_DEVICE bool wait_route(const DispatchArgs& args, int buffer, int2 token, int 
     return outcome != kGaveUp;
 }
 
-// One warp works out recv_index of one row: lane k has the k-th choice. `counts` are rows so far, by expert.
+// One warp computes recv_index of one row: lane k has the k-th choice. `counts`: rows so far, by expert.
 EP_DEVICE void index_row(const DispatchArgs& args, const Arrivals& arrivals, Arriving* row, const uint64_t* words,
                          int* counts) {
     const Args& common = args.common;
@@ -416,7 +417,7 @@ EP_DEVICE bool receive_rows(const DispatchArgs& args, const Arrivals& arrivals, 
     return true;
 }
 
-// NaN where rows would be, and no counts: what a dispatch leaves that failed.
+// The outputs of a failed dispatch: NaN in place of rows, and counts of 0.
 template <bool kFp8>
 EP_DEVICE void spoil_arrivals(const Args& common, const Arrivals& arrivals, const Fillers& fillers) {
     const int64_t tokens = static_cast<int64_t>(num_ranks()) * common.max_tokens;
@@ -443,7 +444,7 @@ EP_DEVICE void run_dispatch(const DispatchArgs& args, const Arrivals& arrivals, 
     const int halves = kWhole ? kSends | kReceives : common.halves;
     const Share sending = sending_share(common, halves), receiving = receiving_share(common, halves);
     const Share routing = halves == kReceives ? Share{0, 0} : receiving.count ? receiving : sending;
-    // All that is needed first is loaded at once: a trip to memory takes as long as a tenth of the rows.
+    // All first loads are issued together: one trip to memory takes as long as sending a tenth of the rows.
     int expert = -1, first_expert = -1;
     Piece<kFp8> piece;
     if (sending.count) {

@@ -1,4 +1,4 @@
-"""What low-latency mode takes, and where its parts lie in symmetric memory."""
+"""Low-latency mode's limits, and where its parts lie in symmetric memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_TOKENS = 1024  # of a rank: decode batches; beyond that the normal mode is f
 
 
 def has_low_latency(config: BufferConfig) -> bool:
-    """Whether a Buffer has low-latency mode. Raises ArgumentError for arguments that the mode cannot have."""
+    """Whether a Buffer has low-latency mode. Raises ArgumentError for arguments that the mode does not support."""
     name = "num_max_dispatch_tokens_per_rank"
     max_tokens = config.num_max_dispatch_tokens_per_rank
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or not 0 <= max_tokens <= MAX_TOKENS:
@@ -61,7 +61,7 @@ def capacity_of(config: BufferConfig) -> int:
 
 
 def make_low_latency_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
-    """The parts by name and the bytes of all. Those before ``dispatch_slots`` must be zero at the start."""
+    """The parts by name and the bytes of all. Parts before ``dispatch_slots`` must be zero at the start."""
     ranks, tokens = config.world_size, config.num_max_dispatch_tokens_per_rank
     kinds, buffers = (header_constant("moe/low_latency/common.cuh", name) for name in ("kNumKinds", "kNumBuffers"))
     packet = header_struct("ep/packet.cuh", "TaggedWord").size // 8
@@ -71,9 +71,9 @@ def make_low_latency_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
             ("credits", (kinds + 1, ranks), "u8"),  # see common.cuh
             ("dispatch_flags", (buffers, ranks, tokens), "u8"),  # see dispatch.cu
             ("routes", (buffers, ranks, 1 + tokens * ids, packet), "u8"),
-            ("dispatch_weights", (buffers, ranks, tokens * weights, packet), "u8"),  # that travel with a dispatch
+            ("dispatch_weights", (buffers, ranks, tokens * weights, packet), "u8"),  # weights sent with a dispatch
             ("combine_flags", (buffers, ranks, tokens), "u8"),  # see combine.cu
-            ("weights", (buffers, ranks, tokens * weights, packet), "u8"),  # that travel with a combine
+            ("weights", (buffers, ranks, tokens * weights, packet), "u8"),  # weights sent with a combine
             ("dispatch_slots", (buffers, ranks, tokens, config.hidden // 4), "u8"),  # bfloat16 rows
             ("combine_slots", (buffers, ranks, tokens, config.hidden // 4), "u8"),  # likewise
         ]

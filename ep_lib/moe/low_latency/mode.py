@@ -31,18 +31,18 @@ from ep_lib.require import brief, refuse
 from ep_lib.runtime.rank import Rank
 
 Hook = Callable[[], None]
-Halves = tuple[str, ...]  # what a launch does of an operation: names of Half in common.cuh
+Halves = tuple[str, ...]  # the halves of an operation that a launch does: names of Half in common.cuh
 SENDS: Halves = ("kSends",)
 RECEIVES: Halves = ("kReceives",)
 BOTH = SENDS + RECEIVES
 
 _PLURAL = {"dispatch": "dispatches", "combine": "combines"}
-# Blocks on each SM, and threads of each. Together they fill one: __launch_bounds__ leaves 72 registers per thread. Two
-# blocks of a dispatch keep the links busy while one of them signals; a combine has more to wait for.
+# Blocks per SM, and threads per block. Together they fill an SM: __launch_bounds__ leaves 72 registers per thread. Two
+# blocks of a dispatch keep the links busy while one of them signals; a combine needs more, since it waits more often.
 _DISPATCH_BLOCKS, _DISPATCH_THREADS = 2, 448
 _COMBINE_BLOCKS, _COMBINE_THREADS = 4, 224
 _MOST_THREADS = 896
-# An emulated thread costs memory and time of its own; two warps and a few blocks show all that more would.
+# An emulated thread costs memory and time; two warps and a few blocks show the same races as more would.
 _EMULATED_SMS, _EMULATED_COMBINE_BLOCKS, _EMULATED_THREADS = 2, 2, 64
 
 
@@ -54,12 +54,13 @@ def kernel(name: str, template: str = "") -> Kernel:
 
 
 class LowLatencyArrivals(NamedTuple):
-    """What a dispatch brings: this rank's own memory, of the caller's kind. E experts, C = capacity rows each."""
+    """The arrays of a dispatch's results, of the caller's kind, in this rank's own memory. E experts, C = capacity rows
+    each."""
 
     rows: Array | None  # [E, C, hidden] bfloat16 or FP8; None in a handle
     scales: Array | None  # float32 [E, C, hidden / 128] of FP8 rows
     counts: Array  # int32 [E]
-    ints: Array  # int32: recv_index, token_counts, sent_idx, one behind the other: an array costs microseconds
+    ints: Array  # int32: recv_index, token_counts and sent_idx in one array, since each array costs microseconds
     weights: Array | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
     choices: tuple[int, int, int]  # ranks, max_tokens, top_k
 
@@ -80,8 +81,8 @@ class LaunchShape(NamedTuple):
 
     blocks: int
     threads: int
-    role_blocks: int  # a divisor of blocks. Where a kernel does both halves, of so many consecutive blocks
-    send_blocks: int  # the first of them only send, the others only receive; 0: every block does both in turn
+    role_blocks: int  # for a kernel that does both halves: blocks per group of consecutive ones, a divisor of blocks
+    send_blocks: int  # of each group, the first blocks that only send; the others only receive. 0: all do both in turn
 
 
 _NO_ROLES = LaunchShape(1, WARP, 1, 0)
@@ -92,15 +93,15 @@ class LowLatencyHandle:
     """The routing of one ``low_latency_dispatch``, needed to combine. Belongs to the Buffer that made it and stays good
     for as long as that lives: a combine may come after any number of other dispatches."""
 
-    num_tokens: int  # that this rank sent
+    num_tokens: int  # tokens that this rank sent
     _owner: object = field(repr=False)
     _arrivals: LowLatencyArrivals = field(repr=False)  # without the rows, which are the caller's
-    # topk_idx, copied where the host looks at values; on GPUs only the kernels know it (Arrivals::sent_idx)
+    # a copy of topk_idx, if the host looks at values; on GPUs only kernels have a copy (Arrivals::sent_idx)
     _sent_idx: np.ndarray[Any, Any] | None = field(repr=False)
 
 
 class LowLatencyDispatched(NamedTuple):
-    """What ``low_latency_dispatch`` returns, in DeepEP's order."""
+    """The results of ``low_latency_dispatch``, in DeepEP's order."""
 
     # [experts_per_rank, capacity, hidden] bfloat16, or such FP8 rows and their scales, float32 [..., hidden / 128]
     recv_x: Array
@@ -111,7 +112,7 @@ class LowLatencyDispatched(NamedTuple):
 
 
 class LowLatencyCombined(NamedTuple):
-    """What ``low_latency_combine`` returns, in DeepEP's order."""
+    """The results of ``low_latency_combine``, in DeepEP's order."""
 
     out: Array  # [num_tokens, hidden] bfloat16
     event: Event | None
@@ -119,7 +120,8 @@ class LowLatencyCombined(NamedTuple):
 
 
 class LowLatencyMode:
-    """Launches and memory of ``Buffer(num_max_dispatch_tokens_per_rank=...)``, and which operations wait for hooks."""
+    """Launches and memory of ``Buffer(num_max_dispatch_tokens_per_rank=...)``, and the operations that wait for
+    hooks."""
 
     memory_map = staticmethod(make_low_latency_map)
 
@@ -129,10 +131,10 @@ class LowLatencyMode:
         config: BufferConfig,
         require_usable: Callable[[], Callable[[], None] | None] = lambda: None,
     ) -> None:
-        """Collective. ``require_usable`` returns what raises if the Buffer cannot be used any more; hooks call that.
-        Raises ArgumentError and OutOfSymmetricMemory."""
+        """Collective. ``require_usable``: a weak reference to a function that raises if the Buffer cannot be used any
+        more; hooks call it. Raises ArgumentError and OutOfSymmetricMemory."""
         self.rank, self.config, self._require_usable = rank, config, require_usable
-        self.shapes: dict[str, LaunchShape] = {}  # of "dispatch" and "combine", to use instead of the usual ones
+        self.shapes: dict[str, LaunchShape] = {}  # for "dispatch" and "combine": replace the usual shapes
         self._sms = _num_sms(rank, config.num_low_latency_sms)
         self._finished = rank.to_device(
             np.zeros((header_constant("moe/low_latency/common.cuh", "kNumKinds"), 2), np.uint64)
@@ -154,13 +156,13 @@ class LowLatencyMode:
         self._owner = object()  # in every handle
         self._arrived = Arrived() if rank._backend.sees_values else None
         self._waiting: dict[str, deque[object]] = {"dispatch": deque(), "combine": deque()}
-        self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
-        # What get_next_low_latency_combine_buffer gave out, for as long as its handle lives.
+        self._without_rows: deque[LowLatencyHandle] = deque()  # handles of dispatches whose hooks were not called yet
+        # The result of get_next_low_latency_combine_buffer for each handle that lives.
         self._expert_rows: weakref.WeakKeyDictionary[LowLatencyHandle, Array] = weakref.WeakKeyDictionary()
 
     @property
     def meeting_place(self) -> int:
-        """Of the first part."""
+        """The address of the first part of the symmetric memory."""
         return self._at["credits"]
 
     def close(self, orderly: bool = True) -> None:
@@ -287,14 +289,14 @@ class LowLatencyMode:
         return rows
 
     def begin_anew(self, masked: Collection[int]) -> None:
-        """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
+        """Resets to the state after __init__, without ``masked`` ranks, while no rank runs a kernel."""
         self._memory.clear("credits")
         self._finished[...] = 0
         self._broken[...] = 0
         self.mask[...] = self.rank.xp.asarray(np.isin(np.arange(self.config.world_size), list(masked)), np.uint32)
         self.rank.streams.settle()
         self.broken[0] = 0
-        self._owner = object()  # handles of before are not good any more
+        self._owner = object()  # makes earlier handles invalid
         self._without_rows.clear()
         for hooks in self._waiting.values():
             hooks.clear()
@@ -351,7 +353,8 @@ class LowLatencyMode:
         return event, hook
 
     def _require_order(self, what: str, async_finish: bool, hooked: bool) -> None:
-        """There are two halves of the slots, and each operation that waits for its hook keeps one of them."""
+        """Raises if no half of the slots is free: there are two, and each operation that waits for its hook keeps
+        one."""
         if async_finish and hooked:
             raise ArgumentError(
                 "async_finish and return_recv_hook exclude each other: a hook's kernel runs on the caller's stream "
@@ -388,7 +391,7 @@ class LowLatencyMode:
     def _check_choices(
         self, topk_idx: Array, topk_weights: Array | None, num_tokens: int
     ) -> tuple[ArrayInfo, ArrayInfo | None]:
-        """Ids are looked at where that costs nothing: in host memory."""
+        """Checks the ids' values only where that costs nothing: in host memory."""
         choices = self._checks.topk_idx(topk_idx, num_tokens, values=self.rank._backend.sees_values)
         if topk_weights is None:
             return choices, None
@@ -421,7 +424,7 @@ class LowLatencyMode:
     # ---- Launches, in the stream that is chosen ----------------------------------------------------------------------
 
     def _made(self, kind: str, fp8: bool, weighted: bool, by_column: bool = False) -> list[Made]:
-        """What a dispatch brings."""
+        """The arrays of a dispatch's results."""
         c, choices = self.config, self._choices
         experts, capacity = c.experts_per_rank, capacity_of(c)
         ints = (c.world_size + 1) * math.prod(choices[1:]) + c.world_size
@@ -442,7 +445,7 @@ class LowLatencyMode:
         return {"recv_index": "ints", "token_counts": Part("ints", counts), "sent_idx": Part("ints", sent)}
 
     def empty_arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> LowLatencyArrivals:
-        """Memory for what a dispatch brings. Nothing waits for the GPU."""
+        """Memory for a dispatch's results. Does not wait for the GPU."""
         made = {of.name: self._empty(kind, of.shape, of.dtype).owner for of in self._made(kind, fp8, weighted)}  # type: ignore[arg-type]
         return self._arrivals_of(made)
 
@@ -542,8 +545,8 @@ class LowLatencyMode:
         topk_weights: Array | None,
         arrivals: LowLatencyArrivals,
     ) -> None:
-        """Launch ``halves`` of a combine; of ``arrivals`` it needs the routing. ``topk_weights`` None: those of the
-        dispatch."""
+        """Launch ``halves`` of a combine, which needs the routing in ``arrivals``. ``topk_weights`` None: the
+        dispatch's."""
         choices = describe(topk_idx)
         key = ("combine", halves, choices.dtype, self.shapes.get("combine"))
         operation = self._operations.get(key)
@@ -584,8 +587,8 @@ class LowLatencyMode:
         )
 
     def _dispatch_shape(self, fp8: bool, halves: Halves) -> LaunchShape:
-        """On all SMs, half of them send and half receive. With fewer there is one block per SM, which sends, then
-        receives: it is not known which blocks would share an SM."""
+        """With all SMs, half of them send and half receive. With fewer, each SM has one block, which sends, then
+        receives: it is unknown which blocks would share an SM."""
         vectors = self.config.row_vectors // 2 if fp8 else self.config.row_vectors
         if self.config.num_low_latency_sms is not None:
             return LaunchShape(self._sms, self._threads(vectors, _MOST_THREADS), 1, 0)
@@ -595,14 +598,14 @@ class LowLatencyMode:
         return LaunchShape(_DISPATCH_BLOCKS * self._sms, threads, self._sms, self._sms // 2)
 
     def _combine_shape(self) -> LaunchShape:
-        """All blocks send, then receive: it takes all SMs to add up."""
+        """All blocks send, then receive: adding up takes all SMs."""
         if self.config.num_low_latency_sms is not None:
             return LaunchShape(self._sms, self._threads(self.config.row_vectors, _MOST_THREADS), 1, 0)
         blocks = _EMULATED_COMBINE_BLOCKS if self.rank._backend.costly_threads else _COMBINE_BLOCKS
         return LaunchShape(blocks * self._sms, self._threads(self.config.row_vectors, _COMBINE_THREADS), 1, 0)
 
     def _threads(self, vectors: int, most: int) -> int:
-        """Up to ``most`` threads, each of which moves as many of a row's vectors as the others."""
+        """The largest number of threads, up to ``most``, that share a row's vectors evenly."""
         if self.rank._backend.costly_threads:
             return _EMULATED_THREADS
         rounds = -(-vectors // most)
@@ -632,7 +635,7 @@ class LowLatencyMode:
 
 
 def _num_sms(rank: Rank, chosen: int | None) -> int:
-    """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
+    """The number of SMs to use; at most the GPU's, since blocks wait for each other. Raises ArgumentError."""
     most = rank.sm_count
     if most is None:
         return chosen or _EMULATED_SMS

@@ -5,9 +5,9 @@
 // r keeps its position in the ring from rank r. Sums are float32 in ascending order of ranks, rounded once: the same bits
 // as in <moe/common/sums.cuh> and in the oracle.
 //
-// A slot may be filled again when all warps have read it. Each counts itself in; the last one returns the credit. Warps
-// that are ahead may return the credit of a later message first: when a message has been read by all of them, every
-// earlier one has been too, so a count of credits still says how many slots are free.
+// A slot may be filled again when all warps have read it. Each warp counts itself in; the last one returns the credit.
+// Warps that are ahead may return the credit of a later message first: when all warps have read a message, they have
+// read every earlier one, too, so the count of credits still equals the number of free slots.
 #include <moe/common/sums.cuh>
 #include <moe/pcie/rings.cuh>
 
@@ -55,7 +55,7 @@ EP_DEVICE void next_row(const Rings& rings, const Role& role, Incoming& in, int 
     uint32_t* const readers =
         rings.readers + ring_index(rings, role.channel, k) * rings.num_slots + ring_slot(in.ring, in.message);
     if (atom_add_acq_rel_gpu_u32(readers, 1) + 1 == static_cast<uint32_t>(role.warps)) {
-        st_relaxed_gpu_u32(readers, 0);  // for the message that the credit lets in
+        st_relaxed_gpu_u32(readers, 0);  // for the slot's next message, which the credit permits
         ring_return_credit(in.ring);
     }
     in.row = 0;
@@ -91,7 +91,7 @@ EP_DEVICE void receive_sums_warp(const CombineArgs& args, const Role& role, Inco
         __syncwarp();  // all lanes may read the pointers, and the messages that one lane acquired
         add_rows<T>(out + static_cast<int64_t>(token) * args.row_vectors, row_ptrs, __popc(votes), args.row_vectors,
                     role.warp * kWarpSize + lane_id(), role.warps * kWarpSize);
-        __syncwarp();  // all lanes have read, before slots are given back and pointers written again
+        __syncwarp();  // all lanes have read: slots may be given back, and pointers written again
         if (from_ring) next_row(args.rings, role, in, rows_per_message, k);
     }
     if (role.warp == 0 && source < ranks && source != me) {

@@ -12,7 +12,7 @@ struct DispatchArgs {
     int num_tokens;
     int row_bytes;     // a multiple of 16
     int scale_bytes;   // of one row; 0: no scales
-    int packet_bytes;  // all of it, rounded up to a multiple of 16
+    int packet_bytes;  // of the whole packet, rounded up to a multiple of 16
     int top_k;         // 0: the receiver has ids and numbers from an earlier dispatch, and no weights travel
     int experts_per_rank;
 };
@@ -21,7 +21,7 @@ struct DispatchArgs {
 struct Packet {
     char* row;
     float* scales;
-    int* topk;       // experts as the destination numbers its own, or -1
+    int* topk;       // the destination's local expert ids, or -1
     float* weights;  // 0 where topk is -1
     int* token;
 };
@@ -41,7 +41,7 @@ struct Tokens {
     const float* weights;  // [num_tokens, top_k] or null
 };
 
-// What arrives: N rows. Null: not wanted.
+// The arrays for N arriving rows. Null: not wanted.
 struct Arrivals {
     char* rows;      // [N, row_bytes]
     float* scales;   // [N, scale_bytes / 4]
@@ -96,7 +96,7 @@ struct TokenFiller {
 
     EP_DEVICE int fill_warp(char* to, int k, int cursor, int rows) const {
         const int destination = receiver_at(args.rings, k);
-        for (int filled = 0; filled < rows;) {  // all are before the channel's end: the counts say so
+        for (int filled = 0; filled < rows;) {  // the counts guarantee that all are before the channel's end
             const int t = cursor + lane_id();
             const bool goes =
                 t < args.num_tokens && send_index[static_cast<int64_t>(t) * num_ranks() + destination] >= 0;

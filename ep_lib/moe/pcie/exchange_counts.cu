@@ -9,8 +9,8 @@
 
 namespace ep::pcie {
 
-// What one rank tells another. Behind it come int counts[channels + 1 + experts_per_rank]: how many rows it sends to
-// the receiver before each channel and in all, and its choices of each of the receiver's experts.
+// The head of a message. int counts[channels + 1 + experts_per_rank] follow it: how many rows the sender has for the
+// receiver before each channel and in all, and its choices of each of the receiver's experts.
 struct Message {
     uint64_t tag;  // must be the same on all ranks; the host compares
 };
@@ -111,7 +111,7 @@ extern "C" __global__ void ep_pcie_exchange_counts(ep::pcie::ExchangeArgs args, 
     ep::pcie::exchange_counts(args, send_index, rank_counts, expert_counts, tags, plan);
 }
 
-// Waits until what this rank has posted is done: nothing is under way to memory that is given back.
+// Waits until everything that this rank has posted is done, before its memory is freed.
 extern "C" __global__ void ep_pcie_finish() {
     if (threadIdx.x == 0) ep::net_quiet();
 }

@@ -27,7 +27,7 @@ MESSAGES_PER_RING = 8
 
 @dataclass(frozen=True)
 class PcieSizes:
-    """What follows from a BufferConfig in PCIe mode. A ring is ``num_slots`` messages of up to ``slot_bytes``."""
+    """Sizes that follow from a BufferConfig in PCIe mode. A ring is ``num_slots`` messages of up to ``slot_bytes``."""
 
     channels: int
     num_slots: int
@@ -35,20 +35,20 @@ class PcieSizes:
 
     @property
     def ring_bytes(self) -> int:
-        """Of one ring on one side."""
+        """The bytes of one ring on one side."""
         return self.num_slots * self.slot_bytes
 
 
 def packet_bytes(row_bytes: int, scale_bytes: int, top_k: int) -> int:
-    """A token on its way: its row, its scales, ids and weights of ``top_k`` experts, its number.
+    """The bytes of a token's packet: row, scales, ids and weights of ``top_k`` experts, and the token's number.
 
-    With ``top_k`` 0 (a handle, no weights) row and scales alone.
+    With ``top_k`` 0 (a handle, no weights) only row and scales.
     """
     return round_up(row_bytes + scale_bytes + (8 * top_k + 4 if top_k else 0), VECTOR_BYTES)
 
 
 def make_pcie_sizes(config: BufferConfig) -> PcieSizes:
-    """Check what PCIe mode limits, and choose sizes. Raises ArgumentError."""
+    """Check PCIe mode's limits, and choose sizes. Raises ArgumentError."""
     most = header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
     if config.world_size > most:
         raise ArgumentError(
@@ -90,7 +90,8 @@ def check_resident(num_sms: int, gpu_sms: int) -> None:
 
 
 def make_pcie_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
-    """The parts by name and the bytes of all. Those before ``inbox`` must be zero first. Raises ArgumentError."""
+    """The parts by name and the bytes of all. Parts before ``inbox`` must be zero at the start. Raises
+    ArgumentError."""
     sizes = make_pcie_sizes(config)
     ring_flags, bounce_buffers = ring_parts(sizes, config.world_size - 1)
     signals, boxes = exchange_parts(config, sizes.channels)
@@ -98,7 +99,8 @@ def make_pcie_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
 
 
 def ring_parts(sizes: PcieSizes, peers: int) -> tuple[list[Shape], list[Shape]]:
-    """Of the rings to ``peers`` others, see <ep/ring.cuh>: what must be zero at the start, and bounce buffers."""
+    """The parts of the rings (<ep/ring.cuh>) to ``peers`` other ranks: those that must be zero at the start, and bounce
+    buffers."""
     rings = (sizes.channels, peers)
     buffers = (*rings, sizes.num_slots, sizes.slot_bytes // 8)
     return (
@@ -108,7 +110,8 @@ def ring_parts(sizes: PcieSizes, peers: int) -> tuple[list[Shape], list[Shape]]:
 
 
 def exchange_parts(config: BufferConfig, channels: int) -> tuple[Shape, list[Shape]]:
-    """Of an exchange of counts, see exchange_counts.cu: what must be zero at the start, and inbox and outbox."""
+    """The parts of an exchange of counts (exchange_counts.cu): those that must be zero at the start, and inbox and
+    outbox."""
     ranks, tag = config.world_size, header_struct("moe/pcie/exchange_counts.cu", "Message").size
     message = round_up(tag + 4 * (channels + 1 + config.experts_per_rank), VECTOR_BYTES)
     boxes: list[Shape] = [("inbox", (2, ranks, message), "u1"), ("outbox", (2, ranks, message), "u1")]
@@ -125,5 +128,5 @@ def allocate(rank: Rank, config: BufferConfig, sizes: PcieSizes) -> ModeMemory:
 
 
 def round_up(value: int, step: int) -> int:
-    """The least multiple of ``step`` from ``value``."""
+    """``value``, rounded up to a multiple of ``step``."""
     return -(-value // step) * step

@@ -24,9 +24,9 @@ from ep_lib.moe.pcie.memory import PcieSizes, allocate, check_resident, make_pci
 from ep_lib.runtime.rank import Rank
 
 _MAX_THREADS = 512  # __launch_bounds__ of the kernels
-_RINGS_PER_WARP = 8  # on the emulator: more than that, and a wait for any of them is slow there
+_RINGS_PER_WARP = 8  # on the emulator, where a wait for one of more rings is slow
 
-_INSTEAD = {  # of what only direct mode can do
+_INSTEAD = {  # what to do instead of each option that only direct mode has
     "num_worst_tokens": "waits for the counts on the host; leave it out",
     "sorted_by_expert": "has none; sort by recv.topk_idx",
     "column_major_scales": "has none; transpose a copy of the scales",
@@ -35,7 +35,7 @@ _INSTEAD = {  # of what only direct mode can do
     "sum_order": "adds up in the order of ranks; leave it out",
 }
 
-# What a tag says, from the lowest bit: which operation, then what the caller passed.
+# The content of a tag, from the lowest bit: the kind of operation, then the caller's arguments.
 DISPATCH, DISPATCH_AGAIN, COMBINE = range(3)
 _NAMES = ("dispatch", "dispatch with a handle", "combine")
 _KIND_BITS, _CONTENT_BITS = 2, 8
@@ -49,11 +49,11 @@ def kernel(name: str, template: str = "") -> Kernel:
 
 
 class RingsRouting(NamedTuple):
-    """Where this rank's tokens go, where its rows come from, and what else kernels want to know of that."""
+    """Where this rank's tokens go and where its rows come from, as arrays for kernels."""
 
     topk_idx: Array  # int32 [num_tokens, top_k]: global expert ids
     arrays: tuple[ArrayInfo, ...]  # int32, beginning with topk_idx; the mode's ``routing`` has their names
-    forwarded: int = 0  # tokens of other nodes that this rank hands on
+    forwarded: int = 0  # tokens of other nodes that this rank passes on
 
 
 class NicBarrier:
@@ -65,10 +65,10 @@ class NicBarrier:
         self._rank, self._config, self._memory, self._channels = rank, config, memory, channels
         self.streams = rank.streams
         self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
-        self._contents = [0] * config.world_size  # what each rank's tag says
-        self.mismatched: list[tuple[int, int]] = []  # ranks whose tag differs from ours, and in what bits
+        self._contents = [0] * config.world_size  # the content in each rank's tag
+        self.mismatched: list[tuple[int, int]] = []  # ranks whose tag differs from ours, and the differing bits
         self.in_step = True  # False while an operation is under way, and after one that failed
-        self.threads = 64 if rank._backend.costly_threads else _MAX_THREADS  # of a block that counts or copies
+        self.threads = 64 if rank._backend.costly_threads else _MAX_THREADS  # per block that counts or copies
         ranks, kind = config.world_size, memory.kind
         # sends and receives [ranks, channels + 1], first_row [ranks], choices of this rank's experts
         self._lengths = (ranks * (channels + 1),) * 2 + (ranks, config.experts_per_rank)
@@ -102,8 +102,8 @@ class NicBarrier:
         return Launch(kernel("exchange_counts"), 1, self.threads, slots)
 
     def begin(self, kind: int, epoch: int, content: int, topk: ArrayInfo | None = None) -> Sequence[Array]:
-        """Raises RankMismatchError if the ranks call other operations. With ``topk`` [tokens, top_k] it counts first,
-        and returns send_index, and the plan of exchange_counts.cu, which means nothing if ranks are
+        """Raises RankMismatchError if the ranks call different operations. With ``topk`` [tokens, top_k] it counts
+        first, and returns send_index and the plan of exchange_counts.cu, which is meaningless if ranks are
         :attr:`mismatched`."""
         self.in_step = False
         tag = kind | content << _KIND_BITS
@@ -117,14 +117,14 @@ class NicBarrier:
         self._contents, self.mismatched = [content] * len(told), []
         if told.count(tag) < len(told):
             if len({theirs & (1 << _KIND_BITS) - 1 for theirs in told}) > 1:
-                self.in_step = True  # all ranks see it
+                self.in_step = True  # all ranks raise this error
                 raise _different_operations(told)
             self._contents = [theirs >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for theirs in told]
             self.mismatched = [(r, (theirs ^ tag) >> _KIND_BITS) for r, theirs in enumerate(told) if theirs != tag]
         return made
 
     def plan_of(self, plan: Array) -> Plan:
-        """What a dispatch has told this rank: zeros unless all ranks' tags are alike."""
+        """The Plan from the ints of exchange_counts.cu; zeros unless all ranks' tags are equal."""
         ranks = self._config.world_size
         length = sum(self._lengths)
         told = np.array([0] * length if self.mismatched else plan[:length].tolist(), np.int32)
@@ -139,7 +139,7 @@ class NicBarrier:
 
 
 class RingsMode(ABC):
-    """What modes have in common that send through the rings of <moe/pcie/rings.cuh> and wait for every operation."""
+    """The common part of modes that send through the rings of <moe/pcie/rings.cuh> and wait for every operation."""
 
     checks_values = False
     routing: ClassVar[tuple[str, ...]]  # the names that operations have for a routing's arrays
@@ -159,7 +159,7 @@ class RingsMode(ABC):
         rings = (sizes.channels, config.world_size // stride - 1)
         self._sent = rank.to_device(np.zeros(rings, np.uint64))
         self._taken = rank.to_device(np.zeros(rings, np.uint64))
-        self._readers: Array | None = None  # a mode whose warps share the messages of a combine has them
+        self._readers: Array | None = None  # Rings::readers, in a mode whose warps share a combine's messages
         self._operations: dict[Any, Operation] = {}  # one for each kind of call
         self.device = memory.device
         self.epoch = 0
@@ -264,7 +264,7 @@ class RingsMode(ABC):
         return Event(self._rank, self._rank.streams.current(kind), kind, keep)
 
     def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """The ranks whose tag differs from ours, and in what bits."""
+        """The ranks whose tag differs from ours, and the differing bits."""
         return self._nic_barrier.mismatched
 
     def _refuse_options(self, payload: Payload, options: DispatchOptions) -> None:
@@ -283,7 +283,7 @@ class RingsMode(ABC):
             )
 
     def _refuse(self, **asked: Any) -> None:
-        """Raises ArgumentError for what only direct mode can do, if it is asked for."""
+        """Raises ArgumentError for an option that only direct mode has."""
         for name, value in asked.items():
             if value:
                 raise ArgumentError(f"{name}: {self._config.mode_name} {_INSTEAD[name]}")
@@ -296,15 +296,15 @@ class RingsMode(ABC):
     def _declare_send(
         self, payload: Payload, weights: ArrayInfo | None, options: DispatchOptions, *, with_routing: bool
     ) -> Operation:
-        """What brings rows like these to this rank. It is given what _send gives it."""
+        """The operation that brings such rows to this rank; its values are those that :meth:`_send` passes."""
 
     @abstractmethod
     def _declare_combine(self, kind: str, weighted: bool) -> Operation:
-        """What adds up rows of a ``kind`` of array, and makes that of the sums first. It is given what combine gives
-        it."""
+        """The operation that makes an array of ``kind`` for the sums and adds up rows; its values are those that
+        :meth:`combine` passes."""
 
     def _arrivals(self, made: dict[str, Array], ids: ArrayInfo) -> Arrivals:
-        """Of arrays that an operation of _declare_send has made. ``ids``: as the caller has them."""
+        """The Arrivals from the arrays that an operation of _declare_send has made. ``ids``: the caller's."""
         known = made.get
         return Arrivals(
             made["x"], known("scales"), known("topk"), known("weights"), known("src_rank"), known("src_token")
@@ -320,7 +320,7 @@ class RingsMode(ABC):
         *,
         with_routing: bool,
     ) -> Arrivals:
-        """Launch what brings ``rows`` rows to this rank, and wait for it."""
+        """Launch the operation that brings ``rows`` rows to this rank, and wait for it."""
         scales, ids = payload.scales, options.ids
         key = (
             payload.x.kind,
@@ -403,7 +403,7 @@ class PcieMode(RingsMode):
 
     @property
     def _threads(self) -> int:
-        """Of a block of the sending kernels: enough warps for the rings of a channel, within what a block may have."""
+        """Threads of a block that sends: enough warps for the rings of a channel, at most a block's maximum."""
         tasks = 2 if self._config.merge_sender_receiver else 1
         if not self._rank._backend.costly_threads:
             return _MAX_THREADS
@@ -465,7 +465,7 @@ def _different_operations(tags: list[int]) -> RankMismatchError:
 def declare_layout(
     which: Kernel, config: BufferConfig, destinations: int, threads: int, plan_length: int, *more: Slot
 ) -> Launch:
-    """Of <moe/common/layout.cuh>: how many tokens of "idx" go to each of ``destinations``, ranks or nodes."""
+    """The kernel of <moe/common/layout.cuh>: counts the tokens of "idx" for ``destinations`` ranks or nodes."""
     experts = config.num_experts // destinations
     sizes = {"top_k": config.top_k, "experts_per_rank": experts}
     args = struct("moe/common/layout.cuh", "LayoutArgs", num_tokens="tokens", **sizes)
@@ -475,7 +475,7 @@ def declare_layout(
 
 
 def counted(config: BufferConfig, kind: str, destinations: int, plan_length: int) -> list[Made]:
-    """What :func:`declare_layout` counts, and the plan of the exchange that follows."""
+    """The arrays of :func:`declare_layout`, and the plan of the exchange that follows."""
     length = plan_length + destinations + config.num_experts
     return [Made("index", kind, ("tokens", destinations), INT32), Made("plan", kind, (length,), INT32)]
 
@@ -486,7 +486,7 @@ def count_parts(config: BufferConfig, destinations: int, plan_length: int) -> li
 
 
 def made_rows(payload: Payload, weights: ArrayInfo | None, config: BufferConfig) -> list[Made]:
-    """Arrays of the caller's for rows like these."""
+    """The caller's arrays for such rows."""
     x, scales = payload.x, payload.scales
     makes = [Made("x", x.kind, ("rows", config.hidden), config.dtype if scales is None else FP8)]
     if scales is not None:

@@ -11,7 +11,7 @@
 //
 // The distance k from a sender to a receiver is (receiver - sender) modulo ranks, 1 .. ranks - 1. Both ends of a ring
 // find it as number k - 1 of its channel. A rank has no ring to itself: its own rows are copied and do not cross a NIC.
-// With a `stride` there are rings to every stride-th rank only, and k counts these: so hierarchical mode connects the
+// With a `stride` there are rings to every stride-th rank only, and k counts these: hierarchical mode connects the
 // ranks that have the same number in their nodes (<moe/hierarchical/nodes.cuh>).
 //
 // Why nothing deadlocks, even with rings of one slot. (1) A sending warp never waits for one ring while another of its
@@ -21,8 +21,8 @@
 // that they wait for is in the next message of its ring, because by (2) all earlier ones have been read and returned,
 // and so by (1) it comes. All blocks must be resident at once: num_sms is at most the number of SMs.
 //
-// The host waits for every kernel here and raises what went wrong, so nothing that a failed one wrote is handed out. A
-// kernel that finds a fault at its start does nothing.
+// The host waits for every kernel here and raises its error, so a failed kernel's outputs are never returned. A kernel
+// that finds a fault at its start does nothing.
 #pragma once
 #include <ep/pieces.cuh>
 #include <ep/put.cuh>
@@ -40,7 +40,7 @@ struct Rings {
     uint64_t* arrived;  // symmetric [channels, ranks - 1, num_slots]
     uint64_t* credits;  // symmetric [channels, ranks - 1]
     uint64_t* sent;     // [channels, ranks - 1]: the number of the next message to send, kept between kernels
-    uint64_t* taken;    // [channels, ranks - 1]: and of the next to receive
+    uint64_t* taken;    // [channels, ranks - 1]: the same of the next message to receive
     uint32_t* readers;  // [channels, ranks - 1, num_slots]: warps that have read a message of a combine
     int channels;
     int num_slots;
@@ -49,12 +49,12 @@ struct Rings {
     int stride;  // rings lead to the ranks at a distance of 1, 2, ... times this
 };
 
-// Which part of the work a warp has.
+// A warp's part of the work.
 struct Role {
     int channel;
     bool sends;
-    int warp;   // among those of the channel with the same task
-    int warps;  // how many there are
+    int warp;   // its number among the channel's warps with the same task
+    int warps;  // the number of these warps
 };
 
 EP_DEVICE Role role_of_warp(const Rings& rings) {
@@ -93,11 +93,11 @@ EP_DEVICE Ring ring_at(const Rings& rings, int channel, int k, int peer) {
             rings.credits + index};
 }
 
-// Where a lane of a combine is in the ring that it reads.
+// The position of a combine's lane in the ring that it reads.
 struct Incoming {
     Ring ring;
-    uint64_t message;  // the one that the next row is in
-    int row;           // its number in that message
+    uint64_t message;  // the message with the next row
+    int row;           // the row's number in that message
     int left;          // rows still to come in this channel
 };
 
@@ -107,17 +107,17 @@ EP_DEVICE Incoming incoming_at(const Rings& rings, int channel, int k, int rows)
 
 // ---- The sender: several rings, none of which holds up another -------------------------------------------------------
 
-// What is left to send on one ring. In shared memory; only lane 0 of the warp that serves the ring touches it.
+// The rows left to send on one ring. In shared memory; only lane 0 of the warp that serves the ring uses this.
 struct Outgoing {
-    uint64_t message;  // the number of the next one
-    int rows;          // left
-    int cursor;        // where the search for the next row goes on; the filler decides what it counts
+    uint64_t message;  // the number of the next message
+    int rows;          // rows left to send
+    int cursor;        // where the search for the next row continues, in the filler's own unit
 };
 
 // One message to fill.
 struct Chunk {
     uint64_t message;
-    int k;     // 0: all is sent; negative: a wait ran into its limit
+    int k;     // the ring; 0: all is sent; negative: a wait ran into its limit
     int rows;  // in this message
     int cursor;
 };
@@ -158,7 +158,7 @@ EP_DEVICE Chunk next_chunk(const Rings& rings, const Role& role, const Outgoing*
     return chunk;
 }
 
-// For figures of a simulated run: how full a ring is when `message` is on its way, and how many more it takes.
+// For figures of a simulated run: slots of a ring in use when `message` is in flight, and free slots.
 EP_DEVICE void trace_ring(const Ring& ring, uint64_t message) {
     if constexpr (detail::kTraces) {
         const uint64_t in_use = message + 1 - ld_relaxed_sys_u64(ring.credits);
@@ -232,8 +232,8 @@ EP_DEVICE bool receive_all_warp(const Rings& rings, int channel, int k, int row_
     return true;
 }
 
-// How many of `num_tokens` tokens before `token` go to a destination, by the column that `send_index` has for it; `all`
-// go there together. All lanes of a warp call it.
+// The number of tokens before `token` that go to a destination, from the destination's column of `send_index`; `all` is
+// the number for all `num_tokens` tokens. All lanes of a warp call.
 EP_DEVICE int rows_before_warp(int token, int num_tokens, const int* send_index, int columns, int all) {
     for (int base = token; base < num_tokens; base += kWarpSize) {
         const int t = base + lane_id();
@@ -244,7 +244,7 @@ EP_DEVICE int rows_before_warp(int token, int num_tokens, const int* send_index,
     return all;
 }
 
-// 16-byte vectors by a warp, from memory that may have been written in this kernel.
+// A warp copies 16-byte vectors from memory that may have been written in this kernel.
 EP_DEVICE void copy_row_warp(void* to, const void* from, int bytes) {
     copy_bytes<kWarpUnroll>(to, from, bytes, lane_id(), kWarpSize);
 }

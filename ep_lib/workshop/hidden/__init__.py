@@ -2,28 +2,28 @@
 
 Such a module runs in the grader's own process and gives
 
-    BEHAVIOURS   what ``ep-lib grade`` examines, a tuple of :class:`Behaviour`; what a message may show of an
-                 expected number is of inputs that are drawn anew, and worth nothing the next time
-    REHEARSED    so many cases of each, from the first on, are what ``ep_lib.workshop.check`` examines (3), so that what
-                 it calls "ok" is not wrong in kind; ``benchmarks/mutants.py --check`` shows what gets through there
-    KERNELS      what its scenarios launch beside ``examine`` of the .cu file of its own name: pairs of file and kernel
-    PIECE        the learner's file in Python, where that has another name than the exercise
-    IMPORTS      packages that take long to import and that learners' code needs: the zygote has them already
+    BEHAVIOURS   the behaviours that ``ep-lib grade`` examines, a tuple of :class:`Behaviour`; a message may show an
+                 expected number, since the next grading draws other inputs
+    REHEARSED    the number of cases of each behaviour, from the first on, that ``ep_lib.workshop.check`` examines (3),
+                 so that "ok" excludes gross mistakes; ``benchmarks/mutants.py --check`` shows what it misses
+    KERNELS      kernels of its scenarios beside ``examine`` of the .cu file of its own name: pairs of file and kernel
+    PIECE        the learner's file in Python, if its name is not the exercise's
+    IMPORTS      packages that learners' code needs and that take long to import: the zygote imports them in advance
 
-all but the first if it has any.
+All but the first are optional.
 
 Each behaviour yields cases: inputs for the child, and a judge that stays here, with the expected values in its closure.
-Every grading draws new payloads from ``rng``, so remembered answers are worth nothing. A test says what is its own;
-of each scenario the same is varied, here and by the runner: schedules, the shape of blocks, who stands by, and what was
-in memory before (:func:`varied`, :class:`ep_lib.workshop.scenario.Room`). The emulator sees what a kernel reads or
-writes beside an array, so no test looks there.
+Every grading draws new payloads from ``rng``, so remembered answers are worth nothing. A test states only its own part:
+this package and the runner vary every scenario's schedules, the shape of blocks, idle threads, and the previous content
+of memory (:func:`varied`, :class:`ep_lib.workshop.scenario.Room`). The emulator finds accesses beside an array, so no
+test looks for them.
 
 The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
 and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same beside the
 emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.far`). A ``.cu`` file calls the learner's
-functions as ``calls/ex<name>.cuh`` declares them, and ``calls/ex<name>.cu`` is where they are
-(:mod:`ep_lib.jit.closed`). Begin with ex00_first_kernel.py, or ex02_handshake.py; what several exercises share is in
-cases.py, inputs.py, networks.py and judging.py.
+functions as ``calls/ex<name>.cuh`` declares them; ``calls/ex<name>.cu`` compiles them
+(:mod:`ep_lib.jit.closed`). Begin with ex00_first_kernel.py, or ex02_handshake.py; cases.py, inputs.py, networks.py and
+judging.py have the code that several exercises share.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from ep_lib.workshop.scenario import Call, Launch, Outputs, Scenario
 
 Rng = np.random.Generator
 
-CANARY_TASK = 0  # with which a kernel of a hidden test runs the canary of grader.cuh
+CANARY_TASK = 0  # makes a kernel of a hidden test run the canary of grader.cuh
 _MOST_THREADS = 1024  # of a block
-_WARPS = 2  # of a block in which each thread calls
+_WARPS = 2  # of a block if each thread calls
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Case:
     endless: bool = False
 
     def verdict(self, outputs: Outputs) -> str | None:
-        """What ``judge`` says. A piece may return anything, so that a judge cannot read it."""
+        """The result of ``judge``; a problem also if the piece returned something that the judge cannot read."""
         try:
             return self.judge(outputs)
         except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError):
@@ -82,18 +82,19 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class HiddenTests:
-    """What one module gives: the kernels to compile first, as (path of the .cu file, kernel), and its behaviours.
-    ``folder`` has the files that play around the learner's code; ``imports`` are large modules that it imports."""
+    """The content of one module: the kernels to compile first, as (path of the .cu file, kernel), and its behaviours.
+    ``folder`` has the files that play around the learner's code; ``imports`` are large modules that this code
+    imports."""
 
     kernels: tuple[tuple[str, str], ...]
     behaviours: tuple[Behaviour, ...]
-    readable: tuple[Path, ...] = ()  # what the child needs beside them
+    readable: tuple[Path, ...] = ()  # further files that the child needs
     folder: Path = Path(__file__).parent
     imports: tuple[str, ...] = ()
 
 
 class Files(NamedTuple):
-    """Of an exercise: the .cu file of its tests, or their program and the learner's file in Python."""
+    """An exercise's files: the .cu file of its tests, or their program and the learner's file in Python."""
 
     source: Path
     program: Path
@@ -130,13 +131,13 @@ def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTe
 
 # ---- what is varied of every scenario ------------------------------------------------------------------------------
 def varied(behaviours: Iterable[Behaviour], files: Files, most: int | None = None) -> Iterator[Behaviour]:
-    """The same behaviours, of ``most`` cases; each of their scenarios has its files and task, and schedules of its own.
+    """The same behaviours, with at most ``most`` cases; each scenario gets its files, its task and its own schedules.
 
-    Where a scenario says by whom the piece is ``called_by``, the runs of a task are in blocks of one dimension and of
-    two, in turn; of runs under the checker the first one is in both, half of its schedules in each. And beside a
-    ``warp`` that calls, or a thread, there are then one or two warps more: they call nothing and wait where the test's
-    kernel ends (``meet_at_the_end()`` of grader.cuh), so that a barrier in the piece is seen. Of what each ``thread``
-    calls for itself, lane 0 of a warp calls nothing (``caller()`` there).
+    If a scenario has ``called_by``, the runs of a task have blocks of one dimension and of two, in turn; the first run
+    under the checker has both, each with half of its schedules. Beside a ``warp`` or thread that calls, there are then
+    one or two further warps: they call nothing and wait at the end of the test's kernel (``meet_at_the_end()`` of
+    grader.cuh), which exposes a barrier in the piece. If each ``thread`` calls for itself, lane 0 of every warp does
+    not (``caller()`` there).
     """
     seen: Counter[int] = Counter()
     for behaviour in behaviours:
@@ -161,19 +162,19 @@ def _varied(behaviour: Behaviour, files: Files, begin: int, most: int | None) ->
             runs = 2 if number == begin and len(schedules) > 1 else 1
             for run in range(runs):
                 idle = 32 * int(rng.integers(1, 3)) if schedules and scenario.called_by != "block" else 0
-                width = int(rng.choice((4, 8, 16))) if (number + run) % 2 else 1  # so threadIdx.x % 32 is no lane
+                width = int(rng.choice((4, 8, 16))) if (number + run) % 2 else 1  # > 1: threadIdx.x % 32 is no lane
                 yield _in_block(case, replace(scenario, check_seeds=schedules[run::runs]), idle, width)
 
     return cases
 
 
 def _in_block(case: Case, scenario: Scenario, idle: int, width: int) -> Case:
-    """With blocks of whole warps and ``idle`` threads more, in rows of ``width``; 1: in one dimension."""
+    """The case with blocks of whole warps and ``idle`` further threads, in rows of ``width`` (1: one dimension)."""
 
     def shaped(launch: Launch) -> Launch:
         threads, grid = launch.block, launch.grid
         assert isinstance(threads, int), "a block of two dimensions already"
-        if scenario.called_by == "thread" and launch.task != CANARY_TASK:  # 31 of a warp
+        if scenario.called_by == "thread" and launch.task != CANARY_TASK:  # 31 threads of a warp call
             warps = -(-threads // 31)
             grid, threads = -(-warps // _WARPS), 32 * min(warps, _WARPS)
         if idle or width > 1:

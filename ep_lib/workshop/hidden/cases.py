@@ -19,7 +19,7 @@ Cases = Callable[[Rng], Iterator[Case]]
 
 
 def drawn(made: Callable[Concatenate[Rng, P], Iterator[Case]]) -> Callable[P, Cases]:
-    """A generator of cases as a function that is called without ``rng``, which comes when they are drawn."""
+    """Turns a generator of cases into a function that takes all arguments but ``rng``, which follows at the drawing."""
     return lambda *args, **named: lambda rng: made(rng, *args, **named)
 
 
@@ -28,12 +28,12 @@ def one(made: Callable[Concatenate[Rng, P], Case], *args: P.args, **named: P.kwa
 
 
 def several(made: Callable[..., Case], *given: tuple[Any, ...], **named: Any) -> Cases:
-    """A case of each of ``given``, which are what it is made of."""
+    """A case from each of ``given``, which are the arguments of ``made``."""
     return lambda rng: (made(rng, *arguments, **named) for arguments in given)
 
 
 def calling(function: str, judge: Callable[[Any], str | None], of_ranks: int = 0, /, **arguments: Any) -> Case:
-    """A call of a function of the exercise's program, judged by what it saw. ``of_ranks``: with so many pieces."""
+    """A call of a function of the exercise's program, judged by its result. ``of_ranks``: with that many pieces."""
     return Case(Call(function, arguments, of_ranks), lambda outputs: judge(outputs.seen))
 
 
@@ -77,7 +77,7 @@ def of_kernels(case: Case) -> Scenario:
 
 
 def given(case: Case, name: str, rank: int = 0) -> Array:
-    """What an array of the case holds at first."""
+    """The initial content of an array of the case."""
     content = of_kernels(case).arrays(name)[rank]
     assert isinstance(content, np.ndarray), f"the runner fills {name}"
     return content

@@ -6,11 +6,11 @@
 
 namespace {
 
-constexpr int kGuard = 5;  // words before and behind the numbers: these begin at a multiple of 4 bytes, no more
+constexpr int kGuard = 5;  // words before and behind the numbers, which are therefore aligned to 4 bytes only
 
 }  // namespace
 
-//   route   peer, who sends to this rank, signals that came earlier
+//   route   the peer, the rank that sends to this one, and the number of earlier signals
 extern "C" __global__ void examine(int task, int* box, uint64_t* flag, const int* numbers, int* found,
                                    const int64_t* route, int count) {
     if (task == 0) return canary(found);
@@ -34,7 +34,7 @@ extern "C" __global__ void examine(int task, int* box, uint64_t* flag, const int
         }
     }
     if (blockIdx.x == 1 && from >= 0) {
-        // Until it is another number, not until it is one more: a flag that was set is told as that.
+        // Until it changes, not until it is one more: so the message about a flag that was set instead says so.
         if (!ep::poll_until(
                 [&] { return ep::ld_acquire_sys_u64(flag) != before; },
                 [&] { ep::record_fault(ep::kFaultTimeout, {ep::kPhaseSignal, from, -1}, before, before + 1); }, from))

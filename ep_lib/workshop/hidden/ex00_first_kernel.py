@@ -17,7 +17,7 @@ _GUARD = 5  # mirrors kGuard of the .cu file
 
 
 def _case(rng: Rng, count: int, threads: int, route: Route = PAIR, told: int | None = None) -> Case:
-    """``told``: what the flags are before, any number if it is not given."""
+    """``told``: the initial value of the flags; by default a random one."""
     ranks = range(len(route))
     numbers = [random_words(rng, max(count, 1), np.int32, 1 << 30) for _ in ranks]
     before = rng.integers(1, 1 << 30, count + 2 * _GUARD, dtype=np.int32)

@@ -1,5 +1,5 @@
-// The kernel that play00_first_main.py gives to the learner's main: what pass_on of tutorial_kernels/00_start_here.cu does,
-// without the learner's own header.
+// The kernel that play00_first_main.py gives to the learner's main. It does the same as pass_on of
+// tutorial_kernels/00_start_here.cu, without the learner's own header.
 #include <ep/peer.cuh>
 #include <ep/signal.cuh>
 #include <ep/wait.cuh>

@@ -11,7 +11,7 @@ from ep_lib.workshop.followed import Carried
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import calling, drawn
 
-_ONCE, _TWICE = -1, -2  # hops: so many pass_on(), with neighbours of the test's own
+_ONCE, _TWICE = -1, -2  # as `hops`: that many calls of pass_on(), with the test's own neighbours()
 
 
 @drawn
@@ -44,7 +44,7 @@ def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
                 what = "other numbers than were sent" if found is None else f"those of rank {found}"
                 wanted = (rank - abs(hops)) % ranks
                 return f"rank {rank} of {ranks} got {what}; it should be those of rank {wanted}, {abs(hops)} before it"
-        for rank in range(ranks):  # whose numbers go on their way
+        for rank in range(ranks):  # the rank whose numbers are sent
             for hop in range(abs(hops)):
                 at = (rank + hop) % ranks
                 if not carried.was_sent(at, (at + 1) % ranks, _bytes(numbers[rank])):
@@ -64,7 +64,7 @@ def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
 
 @drawn
 def _all(rng: Rng, hops: tuple[int, ...], *shapes: tuple[int, int]) -> Iterator[Case]:
-    """Of these numbers of ranks, and so many numbers each; 0: more than a block has threads."""
+    """``shapes``: (ranks, numbers of each rank); 0 numbers: more than a block has threads."""
     for seed, (ranks, count) in enumerate(shapes):
         for number in hops:
             yield _passes(rng, ranks, count or int(rng.integers(65, 140)), number, seed)

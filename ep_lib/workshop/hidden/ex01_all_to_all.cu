@@ -1,5 +1,5 @@
-// The kernels that play01_all_to_all.py gives to the learner: what those of tutorial_kernels/01_write_signal.cu do, without the
-// learner's own header.
+// The kernels that play01_all_to_all.py gives to the learner. They do the same as those of
+// tutorial_kernels/01_write_signal.cu, without the learner's own header.
 #include <ep/put.cuh>
 #include <ep/signal.cuh>
 #include <ep/wait.cuh>

@@ -26,7 +26,7 @@ def _case(
     most_inboxes: int = 0,
     first: int = 0,
 ) -> Case:
-    """``first``: the number of the first epoch, so many signals have come before."""
+    """``first``: the number of the first epoch, which is the number of earlier signals."""
     data = rng.integers(0, 256, (ranks, epochs, ranks, size), dtype=np.uint8)
 
     def judge(seen: Any) -> str | None:
@@ -48,7 +48,7 @@ def _case(
                 chunk = data[sender, number, me].tobytes()
                 if came != chunk:
                     return f"in epoch {epoch}, rank {me} of {ranks} has other bytes than rank {sender} sent to it"
-                if sender != me and chunk:  # of no bytes, none travel: that the call returns says that a signal came
+                if sender != me and chunk:  # for 0 bytes, only the call's return shows that a signal came
                     missed = missed or _missed(carried, epoch, sender, me, chunk)
         return missed
 
@@ -89,7 +89,7 @@ def _findings(findings: list[str]) -> str | None:
 
 @drawn
 def _shapes(rng: Rng, task: int, *shapes: tuple[int, int, int], checks: int = 0) -> Iterator[Case]:
-    """(ranks, epochs, bytes) of each."""
+    """A case for each of ``shapes``: (ranks, epochs, bytes)."""
     for seed, (ranks, epochs, size) in enumerate(shapes):
         yield _case(rng, task, 10 * task + seed, ranks, epochs, size, checks)
 

@@ -9,17 +9,17 @@ using given::Board;
 
 enum Part { kBegin = 1, kPublish = 2, kRead = 4 };
 
-// What a run tells, and what is wrong in it; of several runs, the largest of each counts.
+// The indices of `told` and of `wrong`; of several runs, the largest value of each counts.
 enum Told { kBegan, kReads };
 enum Wrong { kTogether, kTorn, kNoEdition, kTrace, kChanged, kLeft, kLeftWords };
 
 constexpr int kAfterwards = -1;  // in place of a task
 
-constexpr uint64_t kBefore = 7;  // what a number holds before a call
+constexpr uint64_t kBefore = 7;  // the content of *number before a call
 
 constexpr uint64_t kStep = 1 << 20;  // word i of the edition that ends with number n is n * kStep + i, so one may be 0
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex01_board.py sets others than these defaults (job_of).
 struct Job {
     int64_t learners = 0;  // bits of Part
     int64_t count = 0;     // words
@@ -27,7 +27,7 @@ struct Job {
     int64_t actor = -1;   // the rank that does everything in turn; -1: all ranks do something at the same time
     int64_t writers = 0;  // ranks 0 to writers - 1 write, all others read
     int64_t first = 0;    // the number of the edition at the beginning
-    int64_t ahead = 0;    // of several editions: by how much the number is further when the grader's writer ends
+    int64_t ahead = 0;    // with several editions: added to the number at which the grader's writer ends
 };
 
 EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {
@@ -79,7 +79,7 @@ EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uin
             ep::atom_add_acq_rel_sys_u64(count, ~uint64_t(0));
         }
         words_of(number + 1 + job.ahead, board.count, mine);
-        if (job.writers > 1 && (job.learners & kPublish)) {  // who was there before does not change the number now
+        if (job.writers > 1 && (job.learners & kPublish)) {  // no earlier writer changes the number now
             wrong[kChanged] = ep::ld_relaxed_sys_u64(ep::peer_ptr(board.edition, board.home)) != number;
         }
         end(job, board, mine, number);
@@ -91,7 +91,7 @@ EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uin
     }
 }
 
-// When all ranks are done: whether the board holds the edition of the last one who began.
+// When all ranks are done: whether the board holds the edition of the last writer that began.
 EP_DEVICE void afterwards(const Job& job, const Board& board, const uint64_t* told, uint64_t* wrong) {
     uint64_t number = job.first;
     for (int rank = 0; rank < ep::num_ranks(); ++rank) number += 2 * ep::peer_ptr(told, rank)[kBegan];
@@ -99,12 +99,12 @@ EP_DEVICE void afterwards(const Job& job, const Board& board, const uint64_t* to
     for (int i = 0; i < board.count; ++i) wrong[kLeftWords] |= board.words[i] != number * kStep + i;
 }
 
-// One rank alone, in turn: what each call answers.
+// One rank alone, in turn: records the result of each call.
 EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint64_t* noted) {
     uint64_t number = kBefore, again;
     for (int round = 0; round < 2; ++round) {
         number = kBefore;
-        words_of(~number, board.count, mine);  // none of the board's
+        words_of(~number, board.count, mine);  // other words than the board's
         *noted++ = read(job, board, mine, &number);
         *noted++ = number;
         for (int i = 0; i < board.count; ++i) *noted++ = mine[i];

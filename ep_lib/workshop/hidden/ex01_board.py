@@ -68,11 +68,11 @@ def _in_turn(learners: int, count: int, ranks: int, first: int) -> Case:
 def _at_once(rng: Rng, learners: int, writers: int = 1) -> Case:
     """Two ranks at the same time, in every schedule, with every value that the memory model allows."""
     first = 2 * int(rng.integers(1, 1 << 20))
-    # While a reader of theirs looks, many editions come: the number may be the same in its lower half.
+    # While the learner's reader looks, many editions come: the lower half of the number may be the same again.
     ahead = (1 << 32) - 2 if writers == 1 and not learners & _PUBLISH else 0
     job = _Job(learners, 2 if writers == 1 else 1, home=writers % 2, writers=writers, first=first, ahead=ahead)
     scenario = _scenario(job, first, 2)
-    if writers > 1:  # of one, the largest values tell the same
+    if writers > 1:  # with one writer, the largest values are enough
         scenario = replace(scenario, afterwards=(Launch(1, 1, task=_AFTERWARDS),))
 
     def judge(out: Outputs) -> str | None:
@@ -112,7 +112,7 @@ def _at_once(rng: Rng, learners: int, writers: int = 1) -> Case:
 
 
 def _reading(rng: Rng, edition: int) -> Case:
-    """Two ranks that only read, of a board that nobody writes or that somebody has begun to write."""
+    """Two ranks that only read a board that has no writer, or whose writer has begun and does not go on."""
     job = _Job(_READ, 3, home=1, writers=0)
     first = 2 * int(rng.integers(1, 1 << 20)) + edition
     scenario = _scenario(job, first, 2)
@@ -158,7 +158,7 @@ def _scenario(job: Job, first: int, ranks: int) -> Scenario:
 @drawn
 def _answers(rng: Rng, learners: int) -> Iterator[Case]:
     sizes = (3, 2), (1, 1), (int(rng.integers(4, 12)), 3), (int(rng.integers(257, 320)), 2)
-    # A board that is new, and one whose next edition has a word of 0; then two of any number.
+    # A new board, and one whose next edition has a word of 0; then two with random numbers.
     firsts = 0, (1 << 64) // _STEP - 2, *(2 * int(each) for each in rng.integers(1 << 33, 1 << 40, 2))
     for (count, ranks), edition in zip(sizes, firsts, strict=True):
         yield _in_turn(learners, count, ranks, edition)

@@ -9,7 +9,7 @@ namespace {
 
 using given::Pipe, given::Write;
 
-// The numbers of one run; ex01_write_signal.py gives others in place of those that stand here (job_of).
+// The numbers of one run; ex01_write_signal.py sets others than these defaults (job_of).
 struct Job {
     int64_t to, from;                        // peers this rank sends to and receives from; -1: none
     int64_t units = 1;                       // messages or pipes side by side
@@ -19,8 +19,8 @@ struct Job {
     int64_t steps = 1;                       // signals (task 2), writes (task 4), rounds (task 5)
     int64_t slots = 1;                       // of a pipe
     int64_t delay = 0;                       // how often the grader's own side lets others run
-    int64_t own_send = 0, own_receive = 0;  // that side is the grader's; 2: there is none; 3: it takes from a full pipe
-    int64_t first = 0;                      // task 5: the first round
+    int64_t own_send = 0, own_receive = 0;   // 1: the grader's side; 2: none; 3: takes from a full pipe only
+    int64_t first = 0;                       // task 5: the first round
 };
 
 // Arrays of one rank. `area` and `counters` are symmetric.
@@ -29,7 +29,7 @@ struct Memory {
     const char* source;
     uint64_t* counters;
     char* seen;       // the area, or each round's data, as the receiver found it
-    uint64_t* noted;  // what else it found
+    uint64_t* noted;  // further notes
 };
 
 constexpr int kCounters = 8;  // of each unit, so that a change of a neighbour shows
@@ -41,7 +41,7 @@ constexpr int kNotes = 4;                     // of each pipe: sending failed, r
 
 // ---- tasks 1, 3 and 4: the learner sends ------------------------------------------------------------------------
 GRADER_PART void many_writes(const Job& job, const Memory& my, int64_t at, uint64_t* signal) {
-    // They grow, but for the one in the middle, which has no bytes; the bytes between them must not change.
+    // The writes grow, except the middle one, which has no bytes; the bytes between them must not change.
     __shared__ Write writes[4][kMaxWrites];
     Write* list = writes[ep::warp_id()];
     if (ep::lane_id() == 0) {
@@ -106,7 +106,7 @@ GRADER_PART void learner_waits(const Job& job, const Memory& my) {
             my.noted[thread] = came ? kCame : kNever;
         }
         const bool all_came = __all_sync(ep::kFullWarp, came);
-        __syncwarp();  // nobody is recording a fault any more
+        __syncwarp();  // no lane records a fault any more
         if (!all_came && ep::lane_id() == 0) {
             if (!blames({ep::kPhaseSignal, int(job.from), -1})) my.noted[thread] = kBlamesOther;
             forget_fault();
@@ -122,7 +122,7 @@ EP_DEVICE Pipe pipe_of(const Job& job, const Memory& my) {
     return {slots, size_t(job.bytes), int(job.slots), counters + kArrived, counters + kCredits};
 }
 
-// Uses a slot as soon as it has the credit for it.
+// The sender that uses a slot as soon as it has the slot's credit.
 GRADER_PART bool eager_send(const Pipe& pipe, const char* source, uint64_t round, int peer) {
     const uint64_t slots = pipe.num_slots;
     const uint64_t needed = round < slots ? 0 : round - slots + 1;
@@ -135,7 +135,7 @@ GRADER_PART bool eager_send(const Pipe& pipe, const char* source, uint64_t round
     return true;
 }
 
-// Takes its time once so many rounds have come, and records how many rounds the sender is ahead.
+// The receiver that waits until `arrived` rounds have come, and records how many rounds the sender is ahead.
 GRADER_PART bool slow_receive(const Pipe& pipe, char* target, uint64_t round, uint64_t arrived, int peer, int64_t delay,
                               uint64_t* ahead) {
     while (ep::ld_acquire_sys_u64(pipe.arrived) < arrived) {  // role: the receiver waits for your signal
@@ -175,7 +175,7 @@ GRADER_PART void run_pipes(const Job& job, const Memory& my, bool sends) {
     if (ep::lane_id() == 0 && !ok) {
         my.noted[kNotes * unit + (sends ? 0 : 1)] = 1;
         if ((sends ? job.own_receive : job.own_send) == 2)
-            forget_fault();  // otherwise the host tells who was waited for
+            forget_fault();  // otherwise the host's error would name the awaited rank
     }
 }
 

@@ -46,7 +46,7 @@ def _writes(task: int, job: Job) -> list[tuple[int, int]]:
 
 
 def _message_case(rng: Rng, task: int, job: Job, route: Route = PAIR) -> Case:
-    """One message per unit along ``route``; judges memory at the signal and in the end, and every counter."""
+    """One message per unit along ``route``; judges memory at the signal and at the end, and every counter."""
     writes = _writes(task, job)
     extent = max((offset + size for offset, size in writes), default=0)
     job = replace(job, stride=round_up(job.target + extent + 40, 8))
@@ -85,7 +85,7 @@ def _message_case(rng: Rng, task: int, job: Job, route: Route = PAIR) -> Case:
 
 # ---- task 2: the learner waits --------------------------------------------------------------------------------------
 def _wait_case(rng: Rng, job: Job, route: Route = PAIR, start: int | None = None) -> Case:
-    """``steps`` signals, each after its data; judges what was there when the learner's wait returned."""
+    """``steps`` signals, each after its data; judges the data that had come when the learner's wait returned."""
     job = replace(job, stride=round_up(job.target + job.bytes + 8, 8 * job.units))
     areas = [random_bytes(rng, job.steps * job.stride) for _ in route]
     sources = [random_bytes(rng, job.source + job.steps * job.stride) for _ in route]
@@ -188,8 +188,8 @@ def _alone_case(rng: Rng, sends: bool) -> Case:
 
 
 def _rounds_wrong(got: Array, sent: Array, area: Array, job: Job) -> str | None:
-    """Of what a receiver took out of its pipes; ``area``: where they lie, as it was before. Says whether the first
-    round with wrong bytes was taken too late, when another one was in its slot already, or too early."""
+    """A problem in the data that a receiver took out of its pipes: whether the first round with wrong bytes was taken
+    too late, when another one was in its slot already, or too early. ``area``: the pipes' memory before."""
     if job.steps == 0 or np.array_equal(got, sent):
         return None
     shape = job.units, job.steps, job.bytes
@@ -255,7 +255,7 @@ def _scenario(
 
 
 def _random_counters(rng: Rng, units: int) -> NDArray[np.uint64]:
-    """Counters rarely start at zero: what was there before must stay in the sum."""
+    """Initial counters, rarely zero: the earlier value must stay in the sum."""
     return rng.integers(1, 1 << 40, units * _COUNTERS, dtype=np.uint64)
 
 
@@ -299,7 +299,7 @@ def _order(rng: Rng, task: int) -> Iterator[Case]:
 
 
 def _signals(task: int) -> Cases:
-    """Small messages: the checker sees what is not ordered in any schedule."""
+    """Small messages, since the checker finds missing order in any schedule."""
     job = _Job(units=4 if task == 1 else 2, bytes=320, target=16, steps=4)
     return under_checker(several(_message_case, (task, job), (task, replace(job, increment=2), (1, 2, 0))))
 
@@ -333,7 +333,7 @@ def _waits_for_data(rng: Rng) -> Iterator[Case]:
 
 @drawn
 def _waits_in_vain(rng: Rng) -> Iterator[Case]:
-    """A signal that stays one below what is waited for."""
+    """A signal that stays one below the awaited value."""
 
     def judge(out: Outputs) -> str | None:
         said = int(out["noted"][1][0])
@@ -382,7 +382,7 @@ _LARGER = _waits(*(_Job(bytes=40, steps=3, increment=3 + n, expect_less=2, delay
 _IN_ORDER = _waits(*(_Job(units=units, bytes=320, steps=3, delay=20) for units in (1, 32)))
 _THERE = _waits(*(_Job(bytes=8, increment=0, expect_less=less) for less in range(3)))
 _TOGETHER = _waits(*[_Job(units=64, bytes=500, steps=3, increment=2, delay=10)] * 4)
-# A receiver that takes a round when no slot is free: a sender that waits for more than its slot never goes on.
+# A receiver that takes a round only when no slot is free: a sender that waits for more than its slot never continues.
 _FULL = _rounds(*((slots, 3 * slots + 1) for slots in (1, 2, 3, 5)), own_receive=3)
 _STEPS = _Job(bytes=64, steps=3, increment=2, delay=20)
 _BITS = several(_wait_case, *((_STEPS, PAIR, start) for start in ((1 << 32) - 2, (1 << 31) - 1, (1 << 63) - 2)))
@@ -418,7 +418,7 @@ BEHAVIOURS = (
     Behaviour(4, "a rank that sees the signal may read what all lanes wrote", _signals(4), _ALL_LANES),
     Behaviour(4, "all writes are there when the signal arrives", _order(4)),
     Behaviour(4, "several warps of a block send at once", _side_by_side(4, 4), _LANE),
-    # First one end alone, and the other is the grader's: what fails then is told of that end.
+    # First each end alone, against the grader's other end, so that a failure belongs to that end.
     Behaviour(5, "the sender waits for its slot's credit, and for no other", _FULL, _CREDIT),
     Behaviour(5, "no slot is overwritten before it was taken", _pipes(5, own_receive=1), _CREDIT),
     Behaviour(5, "the sender waits for the credit, and signals last", _pipes_in_order(own_receive=1), _CREDIT),

@@ -110,7 +110,7 @@ def _good_frames(rng: Rng) -> Case:
 
 
 def _refused(rng: Rng, what: str, make: Callable[[Rng], bytes], *, by_its_head: bool = False) -> Case:
-    """A frame that is refused ``by_its_head``, or only when its bytes have come, or have not."""
+    """A frame that is refused ``by_its_head``, or only after its bytes, or when bytes are missing."""
     frame = make(rng)
 
     def judge(seen: Any) -> str | None:
@@ -135,8 +135,8 @@ def _changed(frame: bytes, bit: int) -> bytes:
 
 
 def _each_bit(rng: Rng, what: str, begin: int, end: int, most: int) -> Case:
-    """Frames of up to ``most`` bytes, one behind the other, each with another bit changed from byte ``begin`` to
-    ``end``. Each may be read to its end, so the next one is met where it begins."""
+    """Frames of up to ``most`` bytes, one behind the other, each with another changed bit in bytes ``begin`` to
+    ``end``. A piece may read each to its end, so the next frame is read from its beginning."""
     bits = range(8 * begin, 8 * end)
     frames = [_changed(_framed(rng.bytes(int(rng.integers(most + 1)))), bit) for bit in bits]
 
@@ -152,7 +152,7 @@ def _each_bit(rng: Rng, what: str, begin: int, end: int, most: int) -> Case:
 
 
 def _crc(rng: Rng) -> int:
-    return int(rng.integers(1, 1 << 32))  # that of no bytes is 0
+    return int(rng.integers(1, 1 << 32))  # not 0, the CRC of 0 bytes
 
 
 def _bit_changed(rng: Rng) -> bytes:

@@ -10,12 +10,12 @@ from ep_lib.workshop.hidden.cases import all_of, calling, one
 
 Held = tuple[int, int, int]  # address, bytes, users
 Step = tuple[Any, ...]
-_FIRST_NUMBER = 101  # as in the program, of what is held at the beginning; what it registers is 0, 1, ...
+_FIRST_NUMBER = 101  # of the initial registrations, as in the program; those that the cache makes have 0, 1, ...
 _OF_THE_TEST = ("use", "refuse")  # steps that are no call of the learner's
 
 
 class _Model:
-    """What is registered, by number: [address, bytes, users]. The idle ones stand in the order of their release."""
+    """The registrations by number: [address, bytes, users]. Idle ones are in the order of their release."""
 
     def __init__(self, held: Sequence[Held], idle_bytes: int) -> None:
         self.known = {number: list(each) for number, each in enumerate(held, _FIRST_NUMBER)}
@@ -42,7 +42,7 @@ class _Model:
         return f"[{address}, {address + nbytes}) with {users} users"
 
     def wrong(self, step: Step, seen: dict[str, Any]) -> str | None:
-        """What is wrong about a step, None if nothing; follows it."""
+        """The problem with a step, or None; updates the model by it."""
         what, *arguments = step
         made = [event[1:] for event in seen["events"] if event[0] == "register"]
         ended = [event[1] for event in seen["events"] if event[0] == "deregister"]
@@ -196,7 +196,7 @@ def _beside(rng: Rng, *users: int) -> tuple[int, list[Held]]:
 
 
 def _in_any_order(rng: Rng) -> tuple[int, list[Held]]:
-    """As _beside, and one that was let go later and lies before them."""
+    """The result of _beside, with another registration that was released later and lies before them."""
     at, held = _beside(rng, 1, 0)
     return at, [*held, (at - 3000, 40, 0)]
 
@@ -204,7 +204,7 @@ def _in_any_order(rng: Rng) -> tuple[int, list[Held]]:
 def _finds(rng: Rng) -> Iterator[Case]:
     at, held = _in_any_order(rng)
     yield _case(held, [("find", *each) for each in _lookups(rng, at)], 1000)
-    # the first one that has the first byte has not the last one
+    # the first registration with the first byte does not contain the last one
     yield _case([(at, 100, 1), (at + 30, 110, 0)], [("find", at + 50, 80), ("find", at + 50, 50)], 1000)
 
 
@@ -226,10 +226,10 @@ def _releases(rng: Rng) -> Iterator[Case]:
     order = [_FIRST_NUMBER + int(each) for each in rng.permutation(5)]
     total = sum(nbytes for _, nbytes, _ in held)
     oldest = held[order[0] - _FIRST_NUMBER][1]
-    # none, some, all may stay; all but one byte; all without the oldest, but one byte
+    # limits at which none, some or all may stay; one byte less than all; one byte less than all without the oldest
     for limit in (0, total // 3, total, total - 1, total - oldest - 1):
         yield _case(held, [("release", number) for number in order], limit)
-    # the last one needs the room of all others, or more than there is
+    # the last one needs the room of all others, or exceeds the limit
     size, count = (int(each) for each in rng.integers(2, 40, 2))
     small = [(1000 + 50 * each, size, 1) for each in range(count)]
     steps = [("release", _FIRST_NUMBER + each) for each in range(count + 1)]
@@ -243,7 +243,8 @@ def _shared(rng: Rng) -> Iterator[Case]:
 
 
 def _idle_again(rng: Rng) -> Case:
-    """One that was idle, is used again and let go is the last in the order; one in use has none."""
+    """A registration that was idle and is used and released again becomes the last in the order; used ones have no
+    place in it."""
     held = _apart(rng, 4)
     first, second, third, last = (_FIRST_NUMBER + int(each) for each in rng.permutation(4))
     total = sum(nbytes for _, nbytes, _ in held)
@@ -252,7 +253,7 @@ def _idle_again(rng: Rng) -> Case:
 
 
 def _in_use_stays(rng: Rng) -> Case:
-    """One in use is older than all idle ones, and too large for the limit."""
+    """A registration in use that is older than all idle ones, and too large for the limit."""
     held: list[Held] = [(1000, 500, 1), (3000, 50, 1), (4000, 60, 1)]
     return _case(held, [("release", _FIRST_NUMBER + 1), ("release", _FIRST_NUMBER + 2)], 60)
 

@@ -7,21 +7,21 @@
 
 namespace {
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex03_batches.py sets others than these defaults (job_of).
 struct Job {
     int64_t to, from;                             // peers this rank sends to and receives from; -1: none
     int64_t bytes = 64, messages = 5, chunk = 1;  // of a message; messages of a channel; how many at a time
     int64_t channels = 1;                         // blocks that send, each with messages of its own
-    int64_t each = 1;                             // by how much the counter grows for what the receiver waits for
+    int64_t each = 1;                             // the counter grows by this for each awaited message or chunk
     int64_t before = 0;                           // the counters at the start
 };
 
 struct Memory {
     char *inbox, *outbox, *staging;  // symmetric, as `counters`
-    uint32_t* counters;              // one per channel; task 3: one per rank, then one for each that is done
+    uint32_t* counters;              // one per channel; task 3: one per rank, then one per rank for "done"
     char* source;
     char* seen;       // the inbox as the receiver found it
-    uint64_t* noted;  // [channels]: the most quiets of a lane
+    uint64_t* noted;  // [channels]: the largest number of a lane's quiets
 };
 
 EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
@@ -31,7 +31,8 @@ EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
     if (task == 2) piece_send_batched(my.inbox, my.outbox, bytes, messages, my.counters, to);
     if (task == 3) piece_count_by_source(my.counters, messages, to);
     if (task == 4) piece_channel_send(my.inbox, my.outbox, bytes, messages, chunk, my.counters, to);
-    // Threads that the learner's kernel sends away leave this one as well: a barrier there waits for no others.
+    // Threads that return early from the learner's kernel leave this kernel, too, so that a barrier there does not wait
+    // for them.
     const int callers = task == 3 ? 1 : ep::kWarpSize;
     if (ep::thread_in_block() >= callers) return;
     __syncthreads();
@@ -48,7 +49,7 @@ EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
     }
 }
 
-// Looks at the counters when all ranks have said, each by a counter of its own, that they are done.
+// Reads the counters when every rank has signalled, by a counter of its own, that it is done.
 EP_DEVICE void grader_looks(const Job& job, const Memory& my) {
     const int ranks = ep::num_ranks();
     if (ep::thread_in_block() != 0 || job.to != ep::rank()) return;
@@ -60,7 +61,7 @@ EP_DEVICE void grader_looks(const Job& job, const Memory& my) {
     for (int rank = 0; rank < ranks; ++rank) my.noted[rank] = ep::ld_acquire_sys_u32(my.counters + rank);
 }
 
-// Each time the counter has grown far enough, looks at `chunk` more messages, the last of them first.
+// Each time the counter has grown far enough, reads `chunk` more messages, the last one first.
 EP_DEVICE void grader_receives(const Job& job, const Memory& my, int channel) {
     if (ep::thread_in_block() != 0) return;
     const uint32_t* counter = my.counters + channel;

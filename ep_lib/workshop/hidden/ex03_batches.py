@@ -25,7 +25,7 @@ _Job = job_of(__file__)
 
 # ---- tasks 1, 2 and 4 -----------------------------------------------------------------------------------------------
 def _send_case(rng: Rng, task: int, job: Job, route: Route, quiets: int | None) -> Case:
-    """Every rank sends ``messages`` per channel; judges each chunk when its counter grew, memory in the end, and that a
+    """Every rank sends ``messages`` per channel; judges each chunk when its counter grew, memory at the end, and that a
     warp waited at most ``quiets`` times (None: no limit)."""
     job = replace(job, before=int(rng.integers(0, 1 << 31)))
     ranks, size = len(route), job.channels * job.messages * job.bytes
@@ -59,12 +59,12 @@ def _send_case(rng: Rng, task: int, job: Job, route: Route, quiets: int | None) 
 
 
 def _additions_wrong(task: int, out: Outputs, me: int, job: Job) -> str | None:
-    """Whether rank ``me`` hears of a message, batch or chunk with others only: its counter grew less often."""
+    """A problem if a message, batch or chunk had no addition of its own: rank ``me``'s counter grew less often."""
     each = "message" if task == 1 else "batch" if task == 2 else "chunk"
     asked = job.channels * -(-job.messages // (1 if task == 1 else job.chunk))
     updates = out.accesses["counters"][me][:, UPDATES, ..., COUNT].sum(axis=(0, 2))
     got = int(updates[NIC])
-    if got >= asked or (not got and updates.any()):  # over P2P; of what may poll, repeats are not kept
+    if got >= asked or (not got and updates.any()):  # over P2P, where repeated updates of one line are not recorded
         return None
     sent = job.channels * job.messages
     return f"{got} additions to the counter for {sent} messages: one for each {each} is right, {asked}"
@@ -81,7 +81,7 @@ def _counters_wrong(got: Array, want: Array, before: Array) -> str | None:
 # ---- task 3 ---------------------------------------------------------------------------------------------------------
 def _count_case(rng: Rng, messages: int, ranks: int, target: int) -> Case:
     """Every rank counts from two blocks; judges that each added to its own counter, that no addition is lost, and that
-    all are made when a rank says, by a counter of its own, that its kernel is done."""
+    all additions have been made when the rank signals that its kernel is done."""
     job = _Job(messages=messages, channels=2)
     counters = [np.append(rng.integers(0, 1 << 30, ranks), np.zeros(ranks)).astype(np.uint32) for _ in range(ranks)]
     nothing = [np.zeros(16, np.uint8)] * ranks

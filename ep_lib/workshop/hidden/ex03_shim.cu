@@ -10,7 +10,7 @@
 
 namespace {
 
-// The numbers of one run; ex03_shim.py gives others in place of those that stand here (job_of).
+// The numbers of one run; ex03_shim.py sets others than these defaults (job_of).
 struct Job {
     int64_t to, from;                // peers this rank sends to and receives from; -1: none
     int64_t units = 1;               // messages side by side
@@ -19,9 +19,9 @@ struct Job {
     int64_t queue_pair = 0;          // of the first unit; the next one uses the next
     int64_t finisher = 0;            // the lane that goes on after the call
     int64_t value = 1, times = 1;    // what is added to the counter, and how often
-    int64_t then = 0;                // what follows the learner's call, see below
+    int64_t then = 0;                // the action after the learner's call, see below
     int64_t local = 0;               // task 4: the counter is a local copy
-    int64_t beside = 0;              // task 4: how often the rank of the counter adds 1 itself, at the same time
+    int64_t beside = 0;              // task 4: how often the counter's own rank adds 1 at the same time
 };
 
 enum Then { kStore, kQuiet, kSameQueuePair, kNothing };

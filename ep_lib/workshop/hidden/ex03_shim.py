@@ -58,7 +58,7 @@ def _pointers(rng: Rng, ranks: int = 4) -> Iterator[Case]:
 
 # ---- tasks 2, 3 and 4 -----------------------------------------------------------------------------------------------
 def _message_case(rng: Rng, task: int, job: Job, route: Route = PAIR) -> Case:
-    """One message per unit along ``route``; judges memory at the counter and in the end, and every counter."""
+    """One message per unit along ``route``; judges memory at the counter and at the end, and every counter."""
     job = replace(job, stride=round_up(max(job.target, job.source) + job.bytes + 24, 8))
     ranks, flip = range(len(route)), np.uint8(1 if task in (2, 3) else 0)
     areas = [random_bytes(rng, job.units * job.stride) for _ in ranks]
@@ -95,7 +95,7 @@ def _message_case(rng: Rng, task: int, job: Job, route: Route = PAIR) -> Case:
 
 
 def _requests_wrong(task: int, out: Outputs, route: Route, job: Job) -> str | None:
-    """Whether a put was more than one request, or an addition none that is atomic."""
+    """A problem if a put was more than one request, or an addition was not atomic."""
     for me in range(len(route)):
         counts = out.accesses["area"][me].sum(axis=0)[STORES, :, :, COUNT]
         if task == 3 and 0 < job.bytes <= _ONE_PIECE and me in route and (got := int(counts[NIC].sum())) != job.units:
@@ -169,7 +169,7 @@ def _one_request(rng: Rng) -> Iterator[Case]:
 
 @drawn
 def _on_queue_pairs(rng: Rng, task: int) -> Iterator[Case]:
-    for first in (0, 5, 14):  # more than the NIC has
+    for first in (0, 5, 14):  # the last one exceeds the NIC's queue pairs
         yield _message_case(rng, task, _Job(bytes=700, units=3, queue_pair=first, then=_SAME_QUEUE_PAIR))
 
 
@@ -210,7 +210,7 @@ _ANNOUNCED = on_fabrics(_messages(4, _STORE), _P2P), on_fabrics(_messages(4, _ST
 _GROWS = (
     on_fabrics(_adds(RING), _P2P, RC, SRD),
     on_fabrics(_adds(_NEIGHBOURS), NODES),
-    on_fabrics(_adds(_NEIGHBOURS, beside=20), NODES),  # what a NIC adds meanwhile would be lost
+    on_fabrics(_adds(_NEIGHBOURS, beside=20), NODES),  # a NIC's additions would be lost
     on_fabrics(_adds(_OWN, beside=20), RC),
     on_fabrics(_adds(PAIR, local=1), _P2P, SRD),
 )

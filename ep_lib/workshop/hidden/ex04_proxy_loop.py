@@ -12,7 +12,7 @@ Step = tuple[Any, ...]
 
 
 class _Model:
-    """What a right proxy does, command numbers only."""
+    """A model of a right proxy, with command numbers only."""
 
     def __init__(self, slots: int, most: int, batch: Sequence[int]) -> None:
         self.slots, self.most, self.batch = slots, most, list(batch)
@@ -114,7 +114,7 @@ def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int) -> str | N
 
 
 def _out_of_order(what: str, events: Sequence[Sequence[Any]], left_before: int) -> str | None:
-    """What happened in another order than it is to: ``left_before`` commands were in the batch."""
+    """A problem if events came in a wrong order; ``left_before`` commands were in the batch."""
     names = [event[0] for event in events]
     if what == "post" and names.count("full") > 1:
         return "post() went on asking the NIC after it had answered False"
@@ -150,7 +150,7 @@ def _ready_later(rng: Rng) -> Case:
 
 
 def _take(rng: Rng) -> Iterator[Case]:
-    """Without post(), which is another task."""
+    """Cases without post(), which is another task."""
     yield _case(rng, [_TAKE, ("push", 3), _TAKE, _TAKE])
     yield _case(rng, [("push", 30), *[_TAKE, _LEAVE] * 4])
     slots = int(rng.integers(280, 350))
@@ -168,7 +168,7 @@ def _post(rng: Rng) -> Iterator[Case]:
 
 
 def _complete(rng: Rng) -> Iterator[Case]:
-    # a gap first: who counts completions also stores what is there already, and that is the lesser mistake
+    # a gap first: code that counts completions would also store a value twice, which is the lesser mistake
     yield _case(rng, [("finish", [1, 2]), _COMPLETE, ("finish", [0, 4]), _COMPLETE, ("finish", [3]), _COMPLETE])
     yield _case(rng, [_COMPLETE, ("finish", [0]), _COMPLETE, _COMPLETE])
     yield _case(rng, [("finish", list(range(300))), _COMPLETE])

@@ -5,7 +5,7 @@
 
 namespace {
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex04_proxy_ring.py sets others than these defaults (job_of).
 struct Job {
     int64_t num_slots = 4;
     int64_t each = 3;      // pushes of a thread, or of a warp
@@ -14,22 +14,22 @@ struct Job {
     int64_t delay = 0;     // how often the proxy lets others run before it takes a command
     int64_t batch = 1;     // commands for which it returns the credits together
     int64_t first = 0;     // number of the first command
-    int64_t served = -1;   // of the commands, this many are taken and done; the proxy leaves after them
+    int64_t served = -1;   // the number of commands that the proxy takes and completes before it leaves
     int64_t total;         // commands
-    int64_t lag;           // how many commands the proxy has taken ahead of those that are done
+    int64_t lag;           // how many taken commands are not done yet
 };
 
 enum Part { kRoom = 1, kFill = 2, kPush = 4, kPushWarp = 8, kWait = 16, kFlush = 32 };
 
 constexpr int kWords = 8;  // of a command
 constexpr int kPeers = 7, kQueuePairs = 5;
-constexpr int kWidePeer = 9361, kWideQueuePair = 13107;  // times these, the numbers have 16 bits
-constexpr int kNoNumber = 3;                             // of so many pushes by a thread, the last asks for no number
+constexpr int kWidePeer = 9361, kWideQueuePair = 13107;  // factors that make these numbers 16 bits wide
+constexpr int kNoNumber = 3;                             // every third push of a thread asks for no number
 
 struct Memory {
     ep::ProxyCommand* slots;  // [num_slots]
     uint64_t* counters;       // taken, completed, posted with their lines; then head, room
-    uint64_t* payload;        // [total]: what a push announces, written before it
+    uint64_t* payload;        // [total]: the data that each push announces, written before it
     uint64_t* results;        // [total]: what the proxy writes before it completes a command
     uint64_t* taken;          // [total, kWords + 1]: each command as the proxy found it, and its payload
     uint64_t* noted;          // [total, 2]: the number that a push told, and the result after the wait; + failed, and
@@ -105,12 +105,12 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
     const int64_t warps = job.lanes > 0 ? job.total / (job.each * job.lanes) : 0;
     const int64_t threads = job.lanes > 0 ? warps * ep::kWarpSize : job.total / job.each;
     if (thread >= threads) return;
-    // Nothing to push: that has room at any time, and takes no number.
+    // Pushes nothing, for which there is always room, and which takes no number.
     if (job.learners & kPushWarp && !piece_proxy_push_warp(ring, command_of(job, my, 0), 0, nullptr)) {
         atomicAdd(reinterpret_cast<unsigned long long*>(&my.noted[2 * job.total]), 1);
     }
     for (int64_t i = 0; i < job.each; ++i) {
-        uint64_t index, number = ~uint64_t(0);  // which no push tells
+        uint64_t index, number = ~uint64_t(0);  // a number that no push returns
         bool ok, mine = true;
         if (job.lanes > 0) {
             const int64_t warp = thread / ep::kWarpSize;
@@ -120,7 +120,7 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
             index = i * threads + thread;
         }
         const ep::ProxyCommand command = command_of(job, my, index);
-        uint64_t* const results = my.payload + job.total;  // what the push announces: a copy, made by this thread
+        uint64_t* const results = my.payload + job.total;  // the announced data: a copy, made by this thread
         if (mine) results[index] = my.payload[index] ^ 1;  // role: the data that the push announces
         if (job.lanes > 0) {
             ok = piece_proxy_push_warp(ring, command, static_cast<int>(job.lanes), &number);
@@ -182,7 +182,7 @@ extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* 
     if (ep::rank() == 0) {
         produce(job, my);
         meet_at_the_end();
-        // If the proxy stays, the host tells who waited for what.
+        // If the proxy stays, the host's error names the failed wait.
         if (ep::thread_in_block() == 0 && job.served < job.total) note_fault(noted + 2 * job.total + 1);
     } else if (ep::thread_in_block() == 0) {
         serve(job, my);

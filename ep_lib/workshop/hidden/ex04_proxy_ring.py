@@ -20,14 +20,14 @@ _ROOM, _FILL, _PUSH, _PUSH_WARP, _WAIT, _FLUSH = (1 << bit for bit in range(6))
 _WORDS, _LANES = 8, 32
 _HEAD_AT = (CREDITS.size + PRODUCER.offsets["head"]) // 8
 _PEERS, _QUEUE_PAIRS, _WIDE_PEER, _WIDE_QUEUE_PAIR = 7, 5, 9361, 13107
-_NO_NUMBER = 3  # of so many pushes by a thread, the last asks for no number
+_NO_NUMBER = 3  # every third push of a thread asks for no number
 _OLD = (1 << 32) - 3  # number of the first command of a ring that has served many
 
 _Job = job_of(__file__)
 
 
 def _case(rng: Rng, job: Job, threads: int, lag: int = 0) -> Case:
-    """Judges what the proxy took, and the numbers that were told."""
+    """Judges the commands that the proxy took, and the numbers that pushes returned."""
     total = job.each * (threads // _LANES * job.lanes if job.lanes else threads)
     job = replace(job, served=total if job.served < 0 else job.served)
     payload = rng.integers(1, 1 << 40, total).astype(np.uint64)
@@ -61,7 +61,7 @@ def _case(rng: Rng, job: Job, threads: int, lag: int = 0) -> Case:
         launches=((Launch(1, threads),), (Launch(1, 1),)),
         called_by="warp",
         outputs=("slots", "counters", "taken", "noted"),
-        symmetric={  # as the structs ask, all begin at a line
+        symmetric={  # all begin at a cache line, as the structs require
             "slots": before,
             "counters": counters,
             "payload": np.concatenate([payload, np.zeros_like(payload)]),
@@ -82,7 +82,7 @@ def _head_wrong(out: Outputs, job: Job, total: int) -> str | None:
 
 
 def _places(taken: Array) -> Array:
-    """Of the commands that were taken, the place of each in the payload."""
+    """The place in the payload of each command that was taken."""
     return (taken[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
@@ -111,7 +111,7 @@ def _pushes(rng: Rng, learners: int, *jobs: tuple[int, int, int], seeds: int = 2
     """(threads, slots, each) on several schedules; the proxy is quick, slow, or returns credits late."""
     for number, (threads, slots, each) in enumerate(jobs):
         for seed in range(seeds):
-            batch = 1 if seed == 0 else slots  # which takes all of them before it returns a credit
+            batch = 1 if seed == 0 else slots  # `slots`: the proxy takes all of them before it returns a credit
             job = _Job(slots, each, 0, learners, 30 * (number % 2), batch, first=_OLD if number % 2 else 0)
             yield _case(rng, job, threads)
 
@@ -134,7 +134,7 @@ def _waits(rng: Rng, learners: int, lag: int, *, seeds: int = 2) -> Iterator[Cas
 
 @drawn
 def _given_up(rng: Rng, job: Job, threads: int = 1) -> Iterator[Case]:
-    """The proxy leaves before all is done: what waits for it gives up, touches nothing, and says whom it was for."""
+    """The proxy leaves before all is done: waits for it give up, touch nothing, and name the command's peer."""
     case = _case(rng, job, threads)
     before = given(case, "slots")
     in_turn = job.lanes or threads

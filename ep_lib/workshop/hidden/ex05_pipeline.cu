@@ -1,12 +1,12 @@
 // The other half of every test of exercise 05_pipeline: both ends of every ring, with the learner's functions as a part.
-// A rank's block p sends to rank p, its block ranks + p receives from it. What is not the learner's is the grader's own,
-// and calls only what 05_bounce_buffer.cuh gives.
+// A rank's block p sends to rank p, its block ranks + p receives from it. All other code is the grader's own, and uses
+// only 05_bounce_buffer.cuh.
 #include <calls/ex05_pipeline.cuh>
 #include <grader.cuh>
 
 namespace {
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex05_pipeline.py sets others than these defaults (job_of).
 struct Job {
     int64_t max_rows = 12, row_bytes = 48, num_slots = 2, slot_rows = 2;  // of Streams and Ring
     int64_t learners = 0;  // which functions are the learner's: bits of Part
@@ -54,7 +54,7 @@ GRADER_PART void send_one(const Streams& streams, const Ring& ring, int peer, ui
                            ep::NetSignal::kSet);
 }
 
-// What the caller's next kernel may do.
+// Stands for the caller's next kernel, which may reuse the staging buffer.
 GRADER_PART void reuse_staging(const Job& job, const Streams& streams, const Ring& ring, int peer) {
     if (!job.reuse) return;
     __syncwarp();

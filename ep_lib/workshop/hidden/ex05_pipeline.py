@@ -28,9 +28,9 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 # Mirrors constants of the .cu file.
 _ASK, _SEND_CHUNK, _TAKE_CHUNK, _SENDER, _MERGED = (1 << bit for bit in range(5))
 _AT_ONCE, _RECEIVE_FIRST, _SEND_FIRST = range(3)
-_UNTOLD = -1  # rows that were received, before anybody says so
+_UNTOLD = -1  # the initial number of received rows
 _HEADER_BYTES = 16
-_SLOT_BYTES = _HEADER_BYTES + 2 * 48  # of _Job() as it is
+_SLOT_BYTES = _HEADER_BYTES + 2 * 48  # of the default _Job()
 
 _SHALLOW = Fabric("srd", queue_pairs=1, queue_depth=1)
 
@@ -168,8 +168,8 @@ def _merged_with(rng: Rng, order: int, counts: Counts = _LONG, slots: int = 2) -
 
 @drawn
 def _alone(rng: Rng, learners: int) -> Iterator[Case]:
-    """Nothing is taken out: the sender gives up behind its last slot, and does not say how much it has received. There
-    are slots enough for what rank 2 is to get."""
+    """No chunk is taken out: the sender gives up behind its last slot, and does not report how much it has received.
+    The slots are enough for the rows that rank 2 gets."""
     counts = ((0, 12, 3), (12, 0, 0), (0, 0, 0))
     nobody = _Job(alone=2)
     case = _case(rng, counts, [_Job(learners=learners, alone=1), nobody, nobody])
@@ -208,7 +208,7 @@ def _checked(learners: int, *slots: int, delay: int = 0, reuse: int = 0) -> Case
 
 
 def _all(learners: int) -> Cases:
-    """With more than 8 bits count, from a rank to itself."""
+    """More chunks than 8 bits count, from a rank to itself."""
     many = _Job(num_slots=8, slot_rows=1, row_bytes=16, max_rows=260, learners=learners)
     return all_of(on_fabrics(_drawn(learners), RC, SRD), on_fabrics(one(_case, [[260]], [many]), RC))
 

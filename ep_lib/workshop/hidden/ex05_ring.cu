@@ -1,6 +1,6 @@
 // The other half of every test of exercise 05_ring: both ends of a ring, with the learner's functions as a part.
 //
-// Block 0 sends, block 1 receives, each by its last warp. What is not the learner's is the grader's own, written without
+// Block 0 sends, block 1 receives, each by its last warp. All other code is the grader's own, written without
 // <ep/ring.cuh>.
 #include <ep/net.cuh>
 
@@ -11,7 +11,7 @@ namespace {
 
 using given::Ring;
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex05_ring.py sets others than these defaults (job_of).
 struct Job {
     int64_t to, from;                        // peers this rank sends to and receives from; -1: none
     int64_t num_slots = 2, slot_bytes = 64;  // of the ring
@@ -20,23 +20,24 @@ struct Job {
     int64_t delay = 0;     // how often the grader's receiver lets others run
     int64_t learners = 0;  // which functions are the learner's: bits of Part
     int64_t bytes = 0;     // of a stream
-    int64_t credits = 0;   // task 1: what the counter shows
+    int64_t credits = 0;   // task 1: the value of the counter
     int64_t first = 0;     // number of the first message
-    int64_t marked = 0;    // an operation of its own follows on the ring's queue pair, and stays behind
+    int64_t marked = 0;    // 1: a mark, a separate operation, follows each post on the ring's queue pair
     int64_t odd = 0;       // where the data begins in `source` and `seen`
-    int64_t late = 0;      // so many credits come when the wait for the first one has failed
+    int64_t late = 0;      // the number of credits that come after the wait for the first one has failed
 };
 
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };
 
-constexpr ep::Phase kPhase = ep::kPhaseDispatch;  // which the grader's receiver passes
+constexpr ep::Phase kPhase = ep::kPhaseDispatch;  // the phase that the grader's receiver passes
 
 struct Memory {
     char *staging, *slots;  // symmetric, as `counters`
     uint64_t* counters;     // credits, arrived of every slot, marks
     const char* source;
     char* seen;  // every message as the receiver found it
-    // Sending failed, receiving failed, most messages ahead, number of the next one, overtaken; a fault (note_fault).
+    // Whether sending and receiving failed, the most messages ahead, the next message's number, whether a mark
+    // overtook; then a fault (note_fault).
     uint64_t* noted;
 };
 
@@ -55,7 +56,7 @@ EP_DEVICE void mark(const Job& job, const Ring& ring) {
     if (job.marked) ep::net_atomic_add_u64_nbi(marks_of(ring), 1, ring.peer, ring.queue_pair);
 }
 
-// On InfiniBand, what was posted before a mark on the same queue pair has come before it.
+// On InfiniBand, operations posted before a mark on the same queue pair arrive before it.
 EP_DEVICE void look_behind_marks(const Job& job, const Memory& my, const Ring& ring, bool for_credits) {
     if (ep::lane_id() != 0) return;
     for (uint64_t message = job.first; message < uint64_t(job.first + job.messages); ++message) {
@@ -141,7 +142,7 @@ EP_DEVICE bool receive(const Job& job, const Ring& ring, char* target, uint64_t 
 }
 
 // ---- both -------------------------------------------------------------------------------------------------------
-// What the host would raise as PeerTimeout: recorded and removed.
+// Notes and removes the fault that the host would raise as PeerTimeout.
 EP_DEVICE void note_failure(const Memory& my, bool sends) {
     my.noted[sends ? 0 : 1] = 1;
     note_fault(my.noted + 5);
@@ -183,7 +184,7 @@ EP_DEVICE void run_streams(const Job& job, const Memory& my, bool sends) {
     note_failure(my, sends);
 }
 
-// Task 1 alone: what do the functions say for every message, with this many credits?
+// Task 1 alone: records the functions' answers for every message, with this many credits.
 EP_DEVICE void ask_for_room(const Job& job, const Memory& my) {
     if (blockIdx.x != 0 || ep::lane_id() != 0) return;
     const Ring ring = ring_of(job, my, 0);

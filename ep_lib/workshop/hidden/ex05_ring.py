@@ -125,7 +125,7 @@ def _slots_wrong(out: Outputs, me: int, job: Job, sent: Sequence[Array]) -> str 
 
 
 def _counters(job: Job, messages: int, receives: bool = True) -> NDArray[np.uint64]:
-    """After so many messages: each slot's signal is that of the last one in it."""
+    """The counters after ``messages`` messages: each slot's signal is that of its last message."""
     counters = np.zeros(2 + job.num_slots, np.uint64)
     counters[0] = job.first
     for slot in range(job.num_slots):
@@ -136,8 +136,8 @@ def _counters(job: Job, messages: int, receives: bool = True) -> NDArray[np.uint
 
 @drawn
 def _alone(rng: Rng, learners: int, *, sends: bool) -> Iterator[Case]:
-    """One end of a ring without the other: the third message finds no room, or the first does not come. Those behind
-    them do in a stream: the second has come before the first, and credits come when the wait for them has failed."""
+    """One end of a ring without the other: the third message finds no room, or the first does not come. In a stream,
+    later events come all the same: the second message before the first, and credits after the wait for them failed."""
     is_stream = learners == _STREAM
     job = _Job(num_slots=2, messages=3, slot_bytes=64, bytes=90 * 64, learners=learners)
     job = replace(job, late=30 if is_stream and sends else 0, first=3 if learners == _WAIT else 0)
@@ -177,7 +177,7 @@ def _on_pairs(rng: Rng, learners: int) -> Iterator[Case]:
 
 
 def _marked(learners: int) -> Cases:
-    """On a queue pair other than the first; what the learner's function posts stays before what follows it there."""
+    """Cases on a queue pair other than the first, which keeps the learner's operation before a later mark."""
     return on_fabrics(_on_pairs(learners), RC)
 
 

@@ -7,26 +7,26 @@ namespace {
 
 using given::LastBlock, given::Signals;
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex06_arrivals.py sets others than these defaults (job_of).
 struct Job {
     int64_t words = 40;    // from each rank to each rank
     int64_t kind = 1;      // of the signal
     int64_t masked = 0;    // ranks that are left out
     int64_t ahead = 0;     // by how much the grader's signals are ahead: 0 or 1
     int64_t delay = 0;     // how often block 0 lets others run before it writes
-    int64_t late = 0;      // from which rank on
-    int64_t blocks = 3;    // that take part; those of the grid behind them do nothing
+    int64_t late = 0;      // the first of the ranks that are delayed
+    int64_t blocks = 3;    // blocks that take part; the grid's further blocks do nothing
     int64_t failing = 0;   // bit b: in a thread of block b (modulo 64), `ok` is false
-    int64_t fails = 33;    // which thread that is
+    int64_t fails = 33;    // the number of that thread
     int64_t learners = 0;  // which functions are the learner's: bits of Part
-    int64_t unit = 1;      // by how much epochs and tags grow: 1, or more than 32 bits hold
+    int64_t unit = 1;      // the step of epochs and tags: 1, or more than 32 bits hold
     int64_t absent = -1;   // a rank that is not left out, and does not come; -1: none
 };
 
 enum Part { kSignal = 1, kWait = 2, kLast = 4 };
 
 constexpr int kKinds = 3;
-constexpr int kGaveUp = 1 << 16;  // of a thread whose wait failed, in the note of wrong tags
+constexpr int kGaveUp = 1 << 16;  // added to the note of wrong tags by a thread whose wait failed
 
 EP_DEVICE void signal_everybody(const Job& job, const Signals& signals, uint64_t tag) {
     if (job.learners & kSignal) return piece_signal_all(signals, static_cast<int>(job.kind), tag);
@@ -120,20 +120,20 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
     signal_everybody(job, signals, first_tag + me);
     const bool came = wait_for_everybody(job, signals);
     if (!came) atomicAdd(notes + 3, kGaveUp);
-    if (job.absent >= 0) {  // otherwise the host tells the learner who was waited for
-        __syncthreads();    // nobody is recording a fault any more
+    if (job.absent >= 0) {  // otherwise the host's error names the awaited rank
+        __syncthreads();    // no thread records a fault any more
         if (thread == 0) notes[4] = !blames({ep::kPhaseDispatch, static_cast<int>(job.absent), job.kind});
         if (thread == 0) forget_fault();
     }
     if (!came) return;
-    // No barrier here: that each thread may read what any rank wrote is up to the learner's function.
+    // No barrier here: the learner's function must let each thread read every rank's writes.
     for (int r = thread; r < ranks; r += ep::threads_in_block()) {
         if (signals.leave_out(r)) continue;
         const uint64_t tag = signals.tags[job.kind * ranks + r];  // role: the receiver, which reads the tag
         if (tag != first_tag + r) atomicAdd(notes + 3, 1);
     }
     for (int64_t i = thread; i < ranks * words; i += ep::threads_in_block()) {
-        const int64_t other = (i + words) % (ranks * words);  // what another thread waited for
+        const int64_t other = (i + words) % (ranks * words);  // a word for which another thread has waited
         if (signals.leave_out(static_cast<int>(other / words))) continue;
         out[(epoch - 1) * ranks * words + other] = area[other];  // role: the receiver, which reads the rows
     }

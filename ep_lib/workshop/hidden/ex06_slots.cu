@@ -5,10 +5,10 @@
 
 namespace {
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex06_slots.py sets others than these defaults (job_of).
 struct Job {
-    int64_t callers = 0;  // threads that call: the block's first ones; tasks 3 and 4: in each warp, lane 0 does not
-    int64_t calls = 0;    // tasks 1 and 2: one after the other
+    int64_t callers = 0;  // threads that call: the block's first ones; in tasks 3 and 4 all but lane 0 of each warp
+    int64_t calls = 0;    // tasks 1 and 2: the number of consecutive calls
     int64_t stride = 1;   // task 3
     int64_t row_vectors = 1;
 };

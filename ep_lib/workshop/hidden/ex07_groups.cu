@@ -5,7 +5,7 @@
 
 namespace {
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex07_groups.py sets others than these defaults (job_of).
 struct Job {
     int64_t rows = 7, group_rows = 3;  // of each rank on each other rank
     int64_t max_groups = 6;
@@ -14,7 +14,7 @@ struct Job {
     int64_t delay = 0;     // how often the sender lets others run before each group
     int64_t ahead = 0;     // by how much the grader's signals are ahead: 0 or 1
     int64_t learners = 0;  // which functions are the learner's: bits of Part
-    int64_t unit = 1;      // by how much epochs grow: 1, or more than 32 bits hold
+    int64_t unit = 1;      // the step of epochs: 1, or more than 32 bits hold
     int64_t silent = 0;    // nothing is sent: waits fail
 };
 

@@ -1,13 +1,13 @@
-// The other half of every test of exercise 07_sums: passes numbers to the learner's functions and records the bits of what
-// they return.
+// The other half of every test of exercise 07_sums: passes numbers to the learner's functions and records the bits of
+// their results.
 #include <calls/ex07_sums.cuh>
 #include <grader.cuh>
 
 namespace {
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex07_sums.py sets others than these defaults (job_of).
 struct Job {
-    int64_t count = 0;  // of what is asked, or vectors of a row
+    int64_t count = 0;  // of results, or of vectors in a row
     int64_t rows = 0;   // task 3, whole rows: how many are added
     int64_t top_k = 0, experts_per_rank = 0, ranks = 0;
     int64_t first = 0;  // task 4: the number of the first token, before which `given` and `weights` have nothing

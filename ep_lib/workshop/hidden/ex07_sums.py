@@ -17,16 +17,16 @@ from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
 from ep_lib.workshop.hidden.networks import RC, SRD
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
-# Whether this processor can do what GPUs do where nothing keeps a product and a sum apart: round once.
+# Whether this processor has fused multiply-add, which rounds a product and a sum once, as on GPUs.
 _JOINS = platform.machine() == "aarch64" or " fma " in Path("/proc/cpuinfo").read_text("utf-8", "replace")
 _JOINED = "ex07_sums_joined.cu"
 KERNELS = ((_JOINED, "join"),) if _JOINS else ()
 
 _BF16 = ml_dtypes.bfloat16
-_ODD = np.array([0, -0.0, 1, -1, 1e-40, 3e38, np.inf, -np.inf], np.float32)  # what a sum may meet
+_ODD = np.array([0, -0.0, 1, -1, 1e-40, 3e38, np.inf, -np.inf], np.float32)  # special cases of sums
 
 _ODD_HALVES = (0, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF80, 0x7FC0)  # zeros, denormals, the largest, infinity, NaN
-# The same of float32: what rounds to zero, to a denormal, to infinity; NaN that adding would make something else.
+# The same for float32: values that round to zero, to a denormal, to infinity; NaN that an addition would change.
 _ODD_BITS = (0x80000000, 0x00008000, 0x80018000, 0x7F7FFFFF, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF)
 
 _Job = job_of(__file__)
@@ -47,7 +47,7 @@ def _add(sums: Array, weight: Array | np.float32, values: Array) -> Array:
 
 
 def _product_case(rng: Rng, joined: bool, count: int = 600) -> Case:
-    """``joined``: by a compiler that makes one operation of a product and a sum, unless the piece keeps them apart."""
+    """``joined``: with a compiler that fuses a product and a sum unless the piece keeps them apart."""
     every = np.array(list(itertools.product(_ODD, repeat=3)), np.float32)
     three = np.concatenate([every, _floats(rng, count, 3)])
     count = len(three)
@@ -85,7 +85,8 @@ def _rounding_case(rng: Rng, count: int = 400) -> Case:
 
 
 def _weights_case(rng: Rng, ranks: int, per_rank: int, top_k: int, count: int = 90, first: int = 0) -> Case:
-    """The weights of ``count`` tokens on each rank; ``first``: so many tokens come before, which nobody asks for."""
+    """The weights of ``count`` tokens on each rank; ``first``: the number of earlier tokens, which are not asked
+    for."""
     idx = np.argsort(rng.random((count, ranks * per_rank)), axis=1)[:, :top_k].astype(np.int32)
     idx[::9] = idx[::9, :1]  # a token may name an expert twice
     idx[rng.random(idx.shape) < 0.3] = -1
@@ -133,7 +134,7 @@ def _rows_case(rng: Rng, bfloat16: bool, rows: int = 5, vectors: int = 70) -> Ca
 
 
 def _bits_case(task: int, job: Job, given: Array, want: Array, what: str) -> Case:
-    """``what`` is filled with the given numbers of the first wrong answer."""
+    """``what``: the template of the message, filled with the given numbers of the first wrong answer."""
 
     def judge(out: Outputs) -> str | None:
         got = out["told"][0].reshape(want.shape).view(np.float32)
@@ -158,7 +159,7 @@ def _shown(number: np.float32, task: int) -> str:
 
 
 def _same_halves(got: Array, want: Array) -> Array:
-    """Equal, or NaN where NaN is wanted, in both halves."""
+    """Whether both halves of each word are equal, or NaN where NaN is wanted."""
     same = np.ones(got.shape, bool)
     for shift in (0, 16):
         a, b = ((each >> shift & 0xFFFF).astype(np.uint16) for each in (got, want))

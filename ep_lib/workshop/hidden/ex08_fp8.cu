@@ -4,14 +4,14 @@
 
 namespace {
 
-// The numbers of one run; ex08_fp8.py gives others in place of those that stand here (job_of).
+// The numbers of one run; ex08_fp8.py sets them (job_of).
 struct Job {
-    int64_t rows;    // task 5; before: how many numbers, pairs or lanes
+    int64_t rows;    // task 5: rows; other tasks: numbers, pairs or lanes
     int64_t hidden;  // elements of a row
-    int64_t warps;   // of each block that call, in tasks 1, 4 and 5
+    int64_t warps;   // tasks 1, 4 and 5: warps of each block that call
 };
 
-// As the how manieth of all that call; -1: this thread calls nothing.
+// This thread's number among all callers; -1: it calls nothing.
 EP_DEVICE int number(int task, const Job& job) {
     if (task == 2 || task == 3) return caller() < job.rows ? caller() : -1;
     const int warps = static_cast<int>(job.warps), warp = static_cast<int>(blockIdx.x) * warps + ep::warp_id();
@@ -37,7 +37,7 @@ EP_DEVICE void ask(int task, const Job& job, const char* x, char* numbers, float
         for (int64_t row = me / ep::kWarpSize; row < job.rows; row += warps) {
             piece_quantize_row_warp(vectors + row * job.hidden / 8, reinterpret_cast<int4*>(numbers + row * job.hidden),
                                     scales + row * job.hidden / 128, static_cast<int>(job.hidden));
-            __syncwarp();  // a lane that left before the shuffles of the others is here, and not at the kernel's end
+            __syncwarp();  // a lane that returned before the others' shuffles waits here, and does not leave the kernel
         }
     }
 }

@@ -42,12 +42,12 @@ def _zeros(rng: Rng, groups: int) -> Floats:
     x[:: 2 if groups > 1 else 1] = 0.0
     signed = np.where(rng.random(x.shape) < 0.5, x, -x)
     if groups > 1:
-        signed[0] = 0.0  # whose bytes are 0, too
+        signed[0] = 0.0  # all its bytes are 0
     return signed
 
 
 def _tiny(rng: Rng, groups: int) -> Floats:
-    """Around the smallest scale, and down to the smallest of all numbers."""
+    """Numbers around the smallest scale, and down to the smallest float32."""
     return _plain(rng, groups) * (10.0 ** rng.uniform(-40, -34, (groups, 1))).astype(np.float32)
 
 
@@ -65,7 +65,7 @@ def _broken(rng: Rng, groups: int) -> Floats:
 
 
 def _largest(rng: Rng, groups: int) -> Floats:
-    """One number of each group is the largest float32 or the smallest: finite, and beside infinities in some."""
+    """One number of each group is the largest or the smallest float32; some groups also have infinities."""
     x = _plain(rng, groups)
     x[rng.random(x.shape) < 0.02] = np.inf
     x[0] = 0.0
@@ -76,7 +76,7 @@ def _largest(rng: Rng, groups: int) -> Floats:
 def _halfway(rng: Rng, groups: int) -> Floats:
     """Exactly in the middle between two E4M3 numbers, times a scale of 7 and powers of 2: all of them bfloat16 numbers.
 
-    Divided by 7 these are exact; multiplied by 1 / 7 a quarter of them is not, which shows who rounds twice.
+    Divided by 7 they are exact; multiplied by 1 / 7 a quarter of them is not, which exposes code that rounds twice.
     """
     codes = np.arange(0x08, 0x7E, dtype=np.uint8)  # of normal numbers
     low, high = (code.view(reference.FP8).astype(np.float32) for code in (codes, codes + 1))
@@ -100,7 +100,7 @@ _OF_FLOAT32 = {**_KINDS, "numbers as large as kFp8LargestFloat": _largest}
 
 # ---- one function alone ---------------------------------------------------------------------------------------------
 def _finite_largest(x: Floats) -> Floats:
-    """By group (the last axis)."""
+    """The largest finite magnitude of each group (the last axis)."""
     largest: Floats = np.max(np.abs(x), axis=-1, initial=0, where=np.isfinite(x)).astype(np.float32)
     return largest
 

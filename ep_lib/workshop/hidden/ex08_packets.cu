@@ -7,27 +7,27 @@ namespace {
 
 using given::Packet;
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex08_packets.py sets others than these defaults (job_of).
 struct Job {
     int64_t words = 8;          // of a round
-    int64_t rounds = 6;         // one from each of the two ranks
-    int64_t tag = 1, step = 1;  // of the first round; from one to the next
+    int64_t rounds = 6;         // a round is one message from each of the two ranks
+    int64_t tag = 1, step = 1;  // the first round's tag, and the step from one round to the next
     int64_t learners = 0;       // which functions are the learner's: bits of Part
     int64_t missing = 0;        // in the last round, this many words never reach the second rank, and none the first
-    int64_t gap = 0;            // the first of them
+    int64_t gap = 0;            // the first of the missing words
     int64_t delay = 0;          // how often the grader's sender lets others run before it sends
 };
 
 enum Part { kSend = 1, kWait = 2, kSendWarp = 4, kWaitWarp = 8 };
 
-constexpr int kLooks = 50;                         // that a receiver may have before that
-constexpr uint64_t kStrayTag = uint64_t(1) << 41;  // comes instead of what is missing, while the receiver waits
+constexpr int kLooks = 50;                         // a receiver's looks before the stray tag comes
+constexpr uint64_t kStrayTag = uint64_t(1) << 41;  // comes in place of a missing tag, while the receiver waits
 
 struct Memory {
     Packet* packets;           // symmetric [words]
     const uint64_t* source;    // [rounds, words]
     uint64_t *target, *found;  // [words]; [rounds, words]: what arrived, as another lane read it
-    uint64_t* noted;           // [32] answers of the lanes, what a timeout left (note_fault)
+    uint64_t* noted;           // [32] answers of the lanes, then the fault of a timeout (note_fault)
 };
 
 EP_DEVICE void send_word(const Job& job, Packet* packet, uint64_t word, uint64_t tag, int peer) {
@@ -63,7 +63,8 @@ EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer
     bool ok = true;
     if (job.learners & kWaitWarp) {
         ok = piece_wait_packets_warp(my.packets, my.target, words, tag, info);
-        // A lane that left the function before its vote is here, not at an end that would excuse it. It orders no memory.
+        // A lane that returned before the others' vote waits here: if it had left the kernel, the vote would not need
+        // it. The shuffle orders no memory.
         (void)__shfl_sync(ep::kFullWarp, 0, 0);
     } else {
         for (int i = lane; i < words && ok; i += ep::kWarpSize) {
@@ -102,7 +103,7 @@ EP_DEVICE void play(const Job& job, const Memory& my) {
 extern "C" __global__ void examine(int task, Packet* packets, const uint64_t* source, uint64_t* target, uint64_t* found,
                                    uint64_t* noted, const int64_t* numbers) {
     if (task == 0) return canary(noted);
-    if (ep::warp_id() == 1) {  // so its lanes are not the block's first threads
+    if (ep::warp_id() == 1) {  // the second warp, whose lanes are not the block's first threads
         play(*reinterpret_cast<const Job*>(numbers), {packets, source, target, found, noted});
     }
     meet_at_the_end();

@@ -18,7 +18,7 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 # Mirrors constants of the .cu file.
 _SEND, _WAIT, _SEND_WARP, _WAIT_WARP = (1 << bit for bit in range(4))
 _LANES, _FAULT = 32, 6
-_OLD_TAG = 1 << 40  # in all packets before the first round: larger than every tag that is waited for
+_OLD_TAG = 1 << 40  # in all packets before the first round: larger than every awaited tag
 _STRAY_TAG = 1 << 41  # comes in place of a missing one
 
 _Job = job_of(__file__)
@@ -115,7 +115,7 @@ def _rounds(rng: Rng, learners: int, *words: int, seeds: int = 2) -> Iterator[Ca
 @drawn
 def _timeouts(rng: Rng, learners: int, words: int, *missing: int) -> Iterator[Case]:
     for seed, count in enumerate(missing):
-        gap = words - count if seed else min(5, words - count)  # the first ones have packets behind them in a lane
+        gap = words - count if seed else min(5, words - count)  # with seed 0, lanes have further packets behind the gap
         yield _ping_pong(rng, _Job(words, 1 + seed, 3 + (seed << 32), learners=learners, missing=count, gap=gap))
 
 

@@ -1,5 +1,5 @@
-// The other half of every test of exercise 09_own_dispatch: a whole dispatch, of which the parts that are examined are the
-// learner's and all others the grader's own.
+// The other half of every test of exercise 09_own_dispatch: a whole dispatch. The examined parts are the learner's, all
+// others are the grader's own.
 #include <calls/ex09_own_dispatch.cuh>
 #include <grader.cuh>
 
@@ -7,7 +7,7 @@ namespace {
 
 using namespace ep;
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex09_own_dispatch.py sets others than these defaults (job_of).
 struct Job {
     int64_t max_tokens = 6;
     int64_t row_vectors = 3;
@@ -16,7 +16,7 @@ struct Job {
     int64_t epoch = 1;     // of the first of `rounds` dispatches
     int64_t rounds = 2;    // the ranks meet in between
     int64_t learners = 0;  // which functions are the learner's: bits of Part
-    int64_t missing = 0;   // of the last rank's last token; 1: the others are never told of it, 2: its row never comes
+    int64_t missing = 0;   // for the last rank's last token: 1: its packets never come, 2: its row never comes
 };
 
 enum Part { kWanted = 1, kTell = 2, kSendRow = 4, kReceive = 8, kAll = 16 };
@@ -98,7 +98,7 @@ EP_DEVICE bool one_dispatch(const Job& job, int playing, const given::Dispatch& 
     return true;
 }
 
-// All ranks have come here; the grid has one block where there are several rounds.
+// A barrier of all ranks; if there are several rounds, the grid has one block.
 EP_DEVICE void meet(uint64_t* met, uint64_t epoch) {
     __syncthreads();
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {

@@ -19,8 +19,8 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 # Mirrors constants of the .cu file.
 _WANTED, _TELL, _SEND_ROW, _RECEIVE, _ALL = (1 << bit for bit in range(5))
 _LANES, _FAULT = 32, 6
-_HARDWARE = "h100-cx7"  # whose clock times the last task
-_SLOWER = 1.5  # than the grader's own parts in the same order: so much is allowed
+_HARDWARE = "h100-cx7"  # the hardware model for the last task's virtual time
+_SLOWER = 1.5  # the allowed time, relative to the grader's own parts in the same order
 
 _Job = job_of(__file__)
 
@@ -50,13 +50,13 @@ def _bits(choices: Array, rank: int, job: Job) -> int:
 
 
 def _dispatch(rng: Rng, job: Job, shape: _Shape) -> Case:
-    """Judges what every expert got, the bits of every slot, and that nothing else was written."""
+    """Judges every expert's rows, the bits of every slot, and that nothing else was written."""
     everybody, slots = range(shape.ranks), shape.ranks * job.max_tokens
     full = bool(shape.hardware)
     tokens = [job.max_tokens if full else int(rng.integers(job.max_tokens // 2, job.max_tokens + 1)) for _ in everybody]
     x = [rng.integers(1, 1 << 31, (job.rounds, job.max_tokens, job.row_vectors, 4), np.int32) for _ in everybody]
     routes = [_routes(rng, job, shape) for _ in everybody]
-    if job.missing:  # of a token that rank 0 wants
+    if job.missing:  # rank 0 wants the token
         routes[-1][:, :, 0] = 0
     before = int(rng.integers(1, 1 << 31))
     out_shape = (job.rounds, job.experts_per_rank, slots, job.row_vectors, 4)
@@ -105,7 +105,7 @@ def _wrong(wanted: Array, right_bits: Array, out: Array, right_rows: Array) -> s
 
 
 def _masks(rng: Rng, job: Job, shape: _Shape) -> Case:
-    """Judges wanted_on by itself."""
+    """Judges wanted_on alone."""
     job = replace(job, learners=_WANTED, rounds=1)
     routes = [_routes(rng, job, shape) for _ in range(shape.ranks)]
     x = [np.zeros((1, job.max_tokens, job.row_vectors, 4), np.int32) for _ in range(shape.ranks)]
@@ -123,8 +123,8 @@ def _masks(rng: Rng, job: Job, shape: _Shape) -> Case:
 
 
 def _missing(rng: Rng, missing: int) -> Case:
-    """The last rank never tells of its last token, or that one's row never comes: receive_warp must give up, and every
-    lane must know."""
+    """The packet of the last rank's last token never comes, or its row does not: receive_warp must give up and return
+    false in every lane."""
     job, shape = _Job(max_tokens=3, rounds=1, learners=_RECEIVE, missing=missing), _Shape(ranks=2, warps=1)
     case = _dispatch(rng, job, shape)
     what = "packet" if missing == 1 else "row"

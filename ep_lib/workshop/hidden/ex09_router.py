@@ -15,7 +15,7 @@ from ep_lib.workshop.scenario import Array
 PIECE = "routing.py"
 IMPORTS = ("torch", "ep_lib.moe.autograd")
 _CLOSE = 1e-5
-_ROUNDED = 1e-7  # by how much of itself a float32 is rounded
+_ROUNDED = 1e-7  # the relative rounding error of float32
 _TYPES: Mapping[str, Any] = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
@@ -44,7 +44,7 @@ def _ids(rng: Rng, tokens: int, top_k: int, experts: int, missing: float = 0.2) 
 def _routes(
     rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float32", far: float = 0, most: float = 4
 ) -> Case:
-    """Logits from -``most`` to ``most``; ``far``: so much above or below 0 at most, each token's elsewhere."""
+    """Logits from -``most`` to ``most``, shifted for each token by up to ``far`` in either direction."""
     steps = rng.permuted(np.tile(np.linspace(-most, most, experts), (tokens, 1)), axis=1)
     away = rng.uniform(far / 4, far, (tokens, 1)) * rng.choice([-1, 1], (tokens, 1))
     logits = (steps + away).astype(np.float32).astype(_TYPES[dtype]).astype(np.float64)
@@ -56,7 +56,7 @@ def _routes(
         if [part["type"] for part in seen] != ["int64", "float32", "float32"]:
             types = ", ".join(part["type"] for part in seen)
             return f"of {dtype} logits it made {types}; it should be int64, float32, float32"
-        chosen = np.array(idx["values"])  # in any order, each with its own weight
+        chosen = np.array(idx["values"])  # choices may be in any order, each with its own weight
         if chosen.shape != largest.shape or np.any(np.sort(chosen, axis=1) != np.sort(largest, axis=1)):
             return f"the {top_k} experts of a token are not those of the {top_k} largest logits"
         if _differs(weights["values"], _softmax(np.take_along_axis(logits, chosen, axis=1)), close):
@@ -91,7 +91,7 @@ def _balance(rng: Rng, tokens: int, experts: int, idx: Array) -> Case:
     load = np.bincount(idx[idx >= 0].ravel(), minlength=experts)
     share = load / max(1, load.sum())
     loss = experts * float((share * p.mean(axis=0)).sum())
-    # Of the mean probabilities alone: shares are counts, which have no gradient.
+    # The gradient through the mean probabilities alone: shares are counts, which have none.
     gradient = p * (experts * share - (p * experts * share).sum(axis=1, keepdims=True)) / tokens
 
     def is_loss(value: float) -> bool:
@@ -138,11 +138,11 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
             left[expert] -= 1
         else:
             want_idx[token, k] = -1
-    # A weight of 0, as the softmax of a logit far below the others is: of a token that keeps another choice.
+    # Some weights become 0, as the softmax of a logit far below the others is, where a token keeps another choice.
     stays = want_idx >= 0
     weights[stays & (stays.cumsum(axis=1) > 1) & (rng.random(idx.shape) < 0.5)] = 0
     weights = np.where(idx >= 0, weights, 0)
-    # What a token keeps may be as small as a softmax makes it, beside one that goes.
+    # The weights that a token keeps may be as small as a softmax makes them.
     weights = np.where(stays, weights * 10.0 ** rng.uniform(-20, 0, (len(idx), 1)), weights)
     weights = (weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-30)).astype(np.float32)
     want_weights = np.where(stays, weights, 0).astype(np.float64)
@@ -151,7 +151,7 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
     total = want_weights.sum(axis=1, keepdims=True)
     want_weights = np.where(total > 0, want_weights / np.where(total > 0, total, 1), 0)
     by = rng.integers(1, 9, idx.shape).astype(np.float32)
-    # of the weights times `by`, and times their sum, which may be very small
+    # the gradient of the new weights times `by`, multiplied by the old weights' sum, which may be very small
     gradient = np.where(stays, by - (by * want_weights).sum(axis=1, keepdims=True), 0)
 
     def judge(seen: Any) -> str | None:
@@ -183,7 +183,7 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
 
 
 def _expert_twice(rng: Rng) -> Case:
-    """Each token names one expert twice, and room ends between the two."""
+    """Each token names one expert twice, and only one of the two choices has room."""
     tokens, experts = int(rng.integers(4, 9)), int(rng.integers(3, 7))
     twice, once = rng.permutation(experts)[:2]
     return _limited(rng, np.tile([twice, once, twice], (tokens, 1)), experts, 2 * int(rng.integers(1, tokens)) - 1)

@@ -24,7 +24,7 @@ Wants = NDArray[np.bool_]
 
 def _draw(rng: Rng, ranks: int, per_node: int, tokens: int, chance: float = 1.2) -> Wants:
     wants = rng.random((ranks, tokens, ranks)) < chance / per_node
-    wants[0, 0], wants[-1, -1] = True, False  # one for everybody, one for nobody
+    wants[0, 0], wants[-1, -1] = True, False  # a token for all ranks, and one for none
     return wants
 
 
@@ -77,7 +77,7 @@ def _destinations(rng: Rng) -> Iterator[Case]:
 
 
 def _worlds(rng: Rng, chance_of_many: float = 0.002) -> Iterator[tuple[int, int, Wants]]:
-    """(ranks, ranks of a node, wants); last one of many tokens, of which few are wanted at all, and one of none."""
+    """(ranks, ranks of a node, wants); the last two have many tokens, few of them wanted, and no tokens."""
     for ranks, per_node, tokens in _WORLDS:
         yield ranks, per_node, _draw(rng, ranks, per_node, tokens + int(rng.integers(4)))
     per_node = int(rng.integers(2, 5))
@@ -85,7 +85,7 @@ def _worlds(rng: Rng, chance_of_many: float = 0.002) -> Iterator[tuple[int, int,
     many = _draw(rng, *_MANY, chance_of_many)
     many[:, -2] = True
     yield *_MANY[:2], many
-    yield 4, 2, np.zeros((4, 0, 4), np.bool_)  # nobody has a token
+    yield 4, 2, np.zeros((4, 0, 4), np.bool_)  # no rank has a token
 
 
 def _all_messages(rng: Rng) -> Iterator[Case]:

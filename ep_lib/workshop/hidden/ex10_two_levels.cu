@@ -1,11 +1,11 @@
-// The other half of every test of exercise 10_two_levels: nodes of ranks, with the learner's functions as a part. What is not
-// the learner's is the grader's own.
+// The other half of every test of exercise 10_two_levels: nodes of ranks, with the learner's functions as a part. All
+// other code is the grader's own.
 #include <calls/ex10_two_levels.cuh>
 #include <grader.cuh>
 
 namespace {
 
-// The numbers of one run: those with a value may have another one (job_of).
+// The numbers of one run; ex10_two_levels.py sets others than these defaults (job_of).
 struct Job {
     int64_t count = 5, words = 40, mates = 2;
     int64_t delay = 0;    // how often the grader's sender lets others run before each message
@@ -72,7 +72,7 @@ EP_DEVICE void look_at_rows(const Tokens& t, const Memory& my) {
     }
 }
 
-// Each token of every source that this rank's node has results of.
+// Sums each token of every source for which this rank's node has results.
 EP_DEVICE void sum_all(const Tokens& t, const Memory& my, const uint64_t* all_wants) {
     for (int source = 0; source < ep::num_ranks(); ++source) {
         for (int token = 0; token < t.count; ++token) {

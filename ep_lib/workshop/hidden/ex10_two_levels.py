@@ -17,16 +17,16 @@ from ep_lib.workshop.lessons.two_levels import by_node
 from ep_lib.workshop.scenario import Array, ByRank, Launch, Outputs, Scenario
 
 _BLOCKS, _LANES = 3, 32
-_BEFORE = 3.5  # in the places of sums
+_BEFORE = 3.5  # the initial content of the places of sums
 _FALSE = "forward_warp returned false, although every message comes"
 
 _Job = job_of(__file__)
 
 
 class _World:
-    """Who needs what, and what everything must hold then. ``few``: token 0 is for the first rank of each node alone,
-    which is the label 1, the last token for nobody, and the last rank has nothing for node 0. ``last``: the last 270
-    tokens are for everybody, others for nobody."""
+    """The ranks that need each token, and the expected content of all arrays. ``few``: token 0 is only for the first
+    rank of each node (label 1), the last token is for no rank, and the last rank has nothing for node 0. ``last``: only
+    the last 270 tokens are wanted, by all ranks."""
 
     def __init__(self, rng: Rng, ranks: int, job: Job, *, few: bool = False, last: bool = False) -> None:
         self.ranks, self.job, self.nodes = ranks, job, ranks // job.mates
@@ -40,7 +40,7 @@ class _World:
         scale = 10.0 ** rng.integers(-3, 4, ranks)
         self.results = [(self.rows * scale[r] * (r + 1)).astype(np.float32) for r in range(ranks)]
         for results in self.results if job.words > 1 else ():
-            results[..., 0] = -0.0  # of which sums that begin with 0.0 are 0.0
+            results[..., 0] = -0.0  # a sum of these that begins with 0.0 is 0.0
         self.by_node = by_node(self.wants, job.mates)
 
     def node(self, rank: int) -> int:
@@ -57,7 +57,7 @@ class _World:
         return token << 32 | int((bits << np.arange(self.job.mates)).sum())
 
     def relay(self, rank: int) -> tuple[Array, Array]:
-        """What partners put into this rank's slots: rows and labels."""
+        """The rows and labels that partners put into this rank's slots."""
         shape = (self.nodes, self.job.count)
         rows, labels = np.zeros((*shape, self.job.words), np.float32), np.zeros(shape, np.uint64)
         for node in range(self.nodes):
@@ -84,10 +84,10 @@ class _World:
 
 
 def _scenario(world: _World, task: int, fabric: str, **given: ByRank) -> Scenario:
-    """``given``: what symmetric arrays hold, instead of nothing."""
+    """``given``: initial content of symmetric arrays, which are otherwise empty."""
     job, ranks = world.job, world.ranks
     wants = (world.wants.astype(np.uint64) << np.arange(ranks, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
-    # What a task's functions do not see is no larger than it must be.
+    # Arrays that a task's functions do not see are as small as possible.
     shape, back = (world.nodes, job.count), (world.nodes, job.count) if task == 4 else (1, 1)
     before = _BEFORE if task == 3 else 0  # a sum may be 0, too
     symmetric: dict[str, ByRank] = {

@@ -1,4 +1,4 @@
-// What the hidden tests of several exercises share on the device. Kernels here record what they saw and know no expected
+// Device code that the hidden tests of several exercises share. Kernels record what they saw and know no expected
 // values. Where the checker may name a line of a test to a learner, a comment "role: ..." says what to show instead.
 #pragma once
 #include <ep/memory.cuh>
@@ -7,22 +7,22 @@
 #include <ep/signal.cuh>
 #include <ep/wait.cuh>
 
-// A part of a test: compiled once, however often it is called, and by itself. All parts in one function would take the
-// compiler twice as long.
+// A part of a test: a function of its own, compiled once. All parts inlined into one function would take the compiler
+// twice as long.
 #define GRADER_PART __device__ __noinline__
 
 EP_DEVICE void let_others_run(int64_t times) {
     for (int64_t i = 0; i < times; ++i) ep::sleep_ns(100);
 }
 
-// Last bytes first, so that it looks early at what a sender writes late.
+// Reads the last bytes first: a sender writes them last, so a missing wait shows.
 EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
     for (int64_t i = bytes - 1; i >= 0; --i) {
         seen[i] = area[i];  // role: the receiver, which reads the data after the signal
     }
 }
 
-// How far a sender has run ahead of `message`, by the signals of its slots: more than there are slots do not fit.
+// How far a sender has run ahead of `message`, by the signals of its slots; more messages than slots must not be there.
 EP_DEVICE void note_lead(const uint64_t* arrived, int slots, uint64_t message, uint64_t* most) {
     for (int slot = 0; slot < slots; ++slot) {
         const uint64_t there = ep::ld_acquire_sys_u64(arrived + slot);
@@ -30,16 +30,16 @@ EP_DEVICE void note_lead(const uint64_t* arrived, int slots, uint64_t message, u
     }
 }
 
-// The end of a kernel in which not all threads call the piece, where the others wait for those that do. A __syncthreads()
-// in what one warp calls meets theirs, which the checker tells (`varied` of hidden/__init__.py adds warps that call
-// nothing); a __syncwarp() in what one thread calls waits for lanes that are here. Every run ends here, whether such
-// threads are there or not: which it is, a kernel does not know, and so no piece does.
+// The end of a kernel: here threads that do not call the piece wait for those that do (`varied` of hidden/__init__.py
+// adds warps that call nothing). A __syncthreads() in a piece that one warp calls meets this one, which the checker
+// reports; a __syncwarp() in a piece that one thread calls waits for lanes that are here. Every run ends here, with or
+// without such threads, so that a piece cannot detect them.
 EP_DEVICE void meet_at_the_end() {
     __syncthreads();  // role: the other threads of the block, which are no part of this call
 }
 
-// Of functions that each thread calls for itself: lanes 1 to 31 of every warp do, as number 0, 1, ... of the grid's. -1 for
-// lane 0, which calls nothing.
+// For functions that each thread calls for itself: the number of this caller in the grid. Lanes 1 to 31 of every warp
+// call; -1 for lane 0, which does not.
 constexpr int kCallers = ep::kWarpSize - 1;  // of a warp
 
 EP_DEVICE int caller() {
@@ -47,10 +47,10 @@ EP_DEVICE int caller() {
     return ep::lane_id() == 0 ? -1 : warp * kCallers + ep::lane_id() - 1;
 }
 
-// What the host would raise as PeerTimeout: for a test in which a wait should run into its limit.
+// Removes the fault that the host would raise as PeerTimeout, for a test in which a wait should run into its limit.
 EP_DEVICE void forget_fault() { ep::detail::fault_record()->code = ep::kFaultNone; }
 
-// Records what the host would raise as PeerTimeout, and removes it.
+// Records the fault that the host would raise as PeerTimeout, and removes it.
 constexpr int kFaultNumbers = 6;
 
 EP_DEVICE void note_fault(uint64_t* noted) {
@@ -64,20 +64,20 @@ EP_DEVICE void note_fault(uint64_t* noted) {
     forget_fault();
 }
 
-// Whether what the host would raise names who was waited for. A wait that records nothing names nobody else.
+// Whether the fault that the host would raise names this wait; also true if there is no fault.
 EP_DEVICE bool blames(const ep::WaitInfo& waited) {
     const ep::FaultRecord* const fault = ep::detail::fault_record();
     return fault->code == ep::kFaultNone ||
            (fault->phase == waited.phase && fault->peer == waited.peer && fault->slot == waited.slot);
 }
 
-// A race on purpose, which changes nothing: if the checker does not report it, it was switched off. It is one between a
-// plain read and a plain write, so both have to be seen: volatile accesses are watched by other functions. `any`: memory of
-// this rank alone.
+// A deliberate race, which changes nothing: if the checker does not report it, the checker was switched off. It is
+// between a plain read and a plain write, so that both kinds must be watched (other functions watch volatile accesses).
+// `any`: memory of this rank alone.
 EP_DEVICE void canary(void* any) {
     char* const seen = static_cast<char*>(any);
     if (ep::thread_in_block() != 0) return;
-    volatile char read = 0;  // so that the compiler keeps the read, and the write: it leaves out one of what was there
+    volatile char read = 0;  // keeps the read, and the write, which compilers omit if it stores the old value
     if (blockIdx.x == 0) {
         read = *seen;  // canary
     } else {

@@ -1,4 +1,4 @@
-"""What the hidden tests pass to their kernels."""
+"""Inputs of the hidden tests' kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ep_lib.workshop.hidden import Rng
 from ep_lib.workshop.scenario import Array
 
 Bytes = NDArray[np.uint8]
-Job = Any  # what job_of() has made
+Job = Any  # an instance of the class that job_of() makes
 
 
 def random_bytes(rng: Rng, count: int) -> Bytes:
@@ -24,7 +24,7 @@ def random_bytes(rng: Rng, count: int) -> Bytes:
 
 
 def random_words(rng: Rng, shape: int | Sequence[int], dtype: Any = np.uint64, most: int = 1 << 62) -> Array:
-    """Numbers below ``most``, some of them 0: what is sent, summed or copied is no less if it is nothing."""
+    """Numbers below ``most``, some of them 0, which must be sent, summed and copied like any others."""
     numbers = rng.integers(1, most, shape).astype(dtype)
     numbers[rng.random(numbers.shape) < 0.2] = 0
     return numbers
@@ -35,8 +35,8 @@ def round_up(value: int, multiple: int) -> int:
 
 
 def job_of(test: str) -> Any:
-    """The struct Job of the .cu file beside ``test``, which holds 64-bit integers only, as a dataclass: of those that
-    have a value there. What has none is passed to :func:`job_numbers`."""
+    """A dataclass with those fields of the struct Job of the .cu file beside ``test`` that have a default there; all
+    are 64-bit integers. The others are passed to :func:`job_numbers`."""
     text = sealed.opened(Path(test).with_suffix(".cu").read_text("utf-8"))
     (declared,) = re.findall(r"^struct Job \{$(.*?)^\};$", text, re.MULTILINE | re.DOTALL)
     fields = re.findall(r"(\w+) =\s+(-?\d+)", re.sub(r"//.*", "", declared))

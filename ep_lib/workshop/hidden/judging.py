@@ -1,4 +1,4 @@
-"""What the judges of several hidden tests look at."""
+"""Checks that the judges of several hidden tests share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def each_rank(ranks: int, judge: Callable[[Outputs, int], str | None]) -> Callab
 
 
 class Fault(NamedTuple):
-    """What ``note_fault()`` of grader.cuh has written."""
+    """The numbers that ``note_fault()`` of grader.cuh has written."""
 
     code: int
     phase: int
@@ -48,7 +48,7 @@ def memory_wrong(got: Array, want: Array, in_message: NDArray[np.bool_], when: s
 
 
 def credits_wrong(slots: int, what: str, number: int, needed: int) -> str | None:
-    """Of message or chunk ``number``: whether its sender waits for as many credits as make its slot free."""
+    """A problem if the sender of message or chunk ``number`` waits for other than the ``needed`` credits."""
     want = max(0, number + 1 - slots)
     if needed == want:
         return None
@@ -59,20 +59,20 @@ def credits_wrong(slots: int, what: str, number: int, needed: int) -> str | None
 
 # ---- packets of 16 bytes: the emulator's stores arrive in program order, so only accesses tell one store from two ----
 def narrow(kinds: Kinds) -> Array:
-    """How many loads, stores and updates of kernels were not 16 bytes as one access."""
+    """The numbers of kernels' loads, stores and updates that were not one access of 16 bytes."""
     counts: Array = kinds.sum(axis=0)[..., COUNT]
     others: Array = counts.sum(axis=(1, 2)) - _wide(counts) - counts[:, NIC].sum(axis=-1)
     return others
 
 
 def not_sent_as_packets(kinds: Kinds, words: int) -> str | None:
-    """Where more than one store of 16 bytes was made for each of so many words."""
+    """A problem if there was more than one store of 16 bytes for each of ``words`` words, or another store."""
     stores, updates = (int(narrow(kinds)[what]) for what in (STORES, UPDATES))
     if stores + updates:
         how = f"({stores} stores and {updates} atomics of 8 bytes or less)"
         return f"the packets' words were stored one by one {how}: a packet is one store"
     wide = _wide(kinds.sum(axis=0)[..., COUNT])
-    sent = int(wide[STORES]) // 2 + int(wide[UPDATES])  # of a store each of the two words counts
+    sent = int(wide[STORES]) // 2 + int(wide[UPDATES])  # a store of 16 bytes counts as two
     return f"for {words} words, {sent} packets were sent; each word once is right" if sent > words else None
 
 

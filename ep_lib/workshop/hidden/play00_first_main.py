@@ -18,8 +18,8 @@ def neighbours(piece: Guest, ranks: int) -> list[list[int]]:
 
 
 def passes(pieces: Sequence[Guest], numbers: Sequence[Sequence[int]], hops: int, seed: int) -> dict[str, Any]:
-    """What each rank got: after -hops calls of pass_on(), or by pass_far(). Then what the checker says. And whom the
-    kernels were told to wait for, which only the words of a failed wait show otherwise."""
+    """Each rank's numbers after -``hops`` calls of pass_on(), or by pass_far(); the checker's findings; and the ranks
+    that the kernels waited for, which otherwise only the message of a failed wait shows."""
     followed = Followed(KERNELS)
     sends = Sends(source=1, items=2, item_bytes=4, target=0, signal=3, peer=5)
     followed.kernel("pass_on", sends=sends, waits_for=6)
@@ -45,6 +45,6 @@ def passes(pieces: Sequence[Guest], numbers: Sequence[Sequence[int]], hops: int,
     got = spawn(main, ranks, "emulator", args=(numbers,), seed=seed, heap_bytes=1 << 20, timeout=5)
     followed.over()
     findings = []
-    if hops < 0:  # of these runs only the checker's words count
+    if hops < 0:  # these runs are only for the checker
         findings = findings_of(lambda rank: main(rank, numbers), ranks, KERNELS["canary"], seeds=2, heap_bytes=1 << 20)
     return {**followed.seen(), "got": got, "findings": findings[:1]}

@@ -39,8 +39,8 @@ def exchanges(
     first: int,
 ) -> dict[str, Any]:
     """``epochs[rank][e][peer]`` are lists of bytes. ``own``: which functions are the learner's. ``checks``: how many
-    schedules to try under the checker besides one run for the values. ``first``: of task 2, how many epochs were
-    before."""
+    schedules to try under the checker besides one run for the values. ``first``: in task 2, the number of earlier
+    epochs."""
     followed = Followed(KERNELS)
     followed.kernel("write_signal_warp", sends=Sends(source=1, items=2, item_bytes=1, target=0, signal=3, peer=4))
     followed.kernel("wait_and_read", receives=Receives(data=2, items=3, item_bytes=1, signal=0, expected=1, peer=5))
@@ -77,11 +77,11 @@ def exchanges(
                 received.append(piece.make("receive_from_all", handed, its_wait, *there, first + epoch))
             else:
                 received.append(_receive(rank, wait, inbox, signals, first + epoch))
-        # What a call returned stays as it is, whatever the next one does.
+        # The next call must not change an earlier one's result.
         return [each.get() if isinstance(each, Far) else each for each in received]
 
     got = spawn(main, ranks, "emulator", seed=seed, heap_bytes=heap_bytes, timeout=5)
     followed.over()
-    # of these runs only the checker's words count
+    # these runs are only for the checker
     findings = findings_of(main, ranks, KERNELS["canary"], checks, heap_bytes)[:2] if checks else []
     return {**followed.seen(), "got": got, "findings": findings}

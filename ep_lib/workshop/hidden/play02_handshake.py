@@ -17,7 +17,7 @@ _MOST_CALLS = 10_000  # of receive(): more is an endless loop
 
 class Stream:
     """The other end of a stream. ``receive`` gives ``pieces`` one after the other, never more than asked for, and then
-    b"" three times; where ``meets``, nothing before something was sent."""
+    b"" three times; with ``meets``, nothing before the piece has sent something."""
 
     def __init__(self, pieces: Sequence[str], *, meets: bool = False) -> None:
         self._pieces = [bytes.fromhex(piece) for piece in pieces if piece]
@@ -48,8 +48,8 @@ class Stream:
 
 
 class Host:
-    """What of a DeviceHost the piece uses. Its metadata are ``tag`` and the names of what is registered by then.
-    ``arrays``: their names, addresses and numbers of bytes."""
+    """The part of a DeviceHost that the piece uses. Its metadata are ``tag`` and the names of the arrays registered so
+    far. ``arrays``: names, addresses and numbers of bytes."""
 
     OPEN = ("register", "register_dram", "serialize_xfer_descs", "get_metadata", "add_remote_agent")
 
@@ -89,7 +89,7 @@ def _hex(value: Any) -> str:
 
 
 def _outcome(call: Callable[[], Any], show: Callable[[Any], Any] = _hex) -> dict[str, Any]:
-    """What a call returned, or which error of the course's it raised. Others go on, with their line."""
+    """The result of a call, or the course's error that it raised. Other errors propagate, with their line."""
     try:
         return {"got": show(call())}
     except EpError as error:
@@ -107,7 +107,7 @@ def reads(piece: Guest, pieces: Sequence[str], sizes: Sequence[int]) -> dict[str
 
 
 def read_frames(piece: Guest, pieces: Sequence[str], times: int) -> dict[str, Any]:
-    """read_frame() so many times, from one stream."""
+    """``times`` calls of read_frame(), from one stream."""
     stream = Stream(pieces)
     receive = stream.receive
     return {
@@ -117,7 +117,7 @@ def read_frames(piece: Guest, pieces: Sequence[str], times: int) -> dict[str, An
 
 
 def says_hello(piece: Guest, tag: str, kinds: dict[str, tuple[str, Sequence[int]]], are_views: bool) -> dict[str, Any]:
-    """``kinds``: dtype and shape of each array. ``are_views``: of one array, from its beginning on."""
+    """``kinds``: dtype and shape of each array. ``are_views``: all are views of the beginning of one array."""
     whole = piece.make("numpy:full", 4096, 7, "uint8")
 
     def made(dtype: str, shape: Sequence[int]) -> Far:
@@ -133,7 +133,7 @@ def says_hello(piece: Guest, tag: str, kinds: dict[str, tuple[str, Sequence[int]
 
 
 def meets(piece: Guest, tag: str, mine: str, pieces: Sequence[str]) -> dict[str, Any]:
-    """meet() with a peer that does the same: nothing comes from it before it was sent to, as on a slow network."""
+    """meet() with a peer that does the same, and sends nothing before it has received, as on a slow network."""
     stream, host = Stream(pieces, meets=True), Host(tag, {})
 
     def met() -> Far:

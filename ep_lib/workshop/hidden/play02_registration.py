@@ -13,7 +13,7 @@ FIRST_NUMBER = 101  # of the registrations that are there at the beginning; thos
 
 
 def _number(given: Any) -> int:
-    """-1 for a registration that has none yet."""
+    """A registration's number; -1 if it has none yet."""
     return -1 if given is None else int(given)
 
 

@@ -34,7 +34,7 @@ class Slot:
 
 
 class Ring:
-    """The ring as the proxy sees it, and what the kernel does there: it fills a slot the moment it may."""
+    """The ring as the proxy sees it, and the kernel, which fills a slot as soon as it is free."""
 
     OPEN = ("taken", "completed")
     FIXED = ("slots",)
@@ -65,7 +65,7 @@ class Ring:
         self._completed = int(value)
 
     def push(self, count: int, *late: int) -> None:
-        """So many commands more. The numbers of those in ``late`` come when :meth:`number` says so, as the words of a
+        """Adds ``count`` commands. The numbers of those in ``late`` come when :meth:`number` is called: the words of a
         command are there before its number."""
         self._head += count
         self._unnumbered.update(late)
@@ -79,7 +79,7 @@ class Ring:
         return [self._salt + number, 3 * number, number % 7]
 
     def _fill(self) -> None:
-        """Whatever has room and was pushed: in place, as a kernel does."""
+        """Writes pushed commands for which there is room into their slots, in place, as a kernel does."""
         for number in range(self._taken, min(self._head, self._taken + len(self.slots))):
             slot = self.slots[number % len(self.slots)]
             if slot.number != number + 1:
@@ -87,7 +87,7 @@ class Ring:
 
 
 class Nic:
-    """The NIC as the proxy sees it; how many commands it still takes; what it has done."""
+    """The NIC as the proxy sees it, the number of commands that it still takes, and those that it has done."""
 
     OPEN = ("post", "poll")
 
@@ -120,7 +120,7 @@ def run(
     seen: list[dict[str, Any]] = []
     ring, nic = Ring(slots, len(batch), salt, events), Nic(events)
     for slot in ring.slots:
-        piece.share(slot.words)  # who does not copy the words of a slot has those of a later command
+        piece.share(slot.words)  # code that does not copy the words of a slot then has those of a later command
     proxy = piece.make("Proxy", ring, nic, most)
     proxy.set("batch", [(number, ring.command(number)) for number in batch])
     for what, *arguments in steps:

@@ -1,6 +1,6 @@
 """The other half of ex09_router.py, in the child: tensors around the learner's functions. It judges nothing.
 
-Gradients are asked for where the learner's functions ran: of what they returned, with respect to what they were given.
+Gradients are computed in the learner's process: of the functions' results, with respect to their arguments.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ep_lib.workshop.far import Far, Guest
 def _shown(tensor: Any) -> dict[str, Any]:
     values = tensor.detach()
     if values.is_floating_point():
-        values = values.double().round(decimals=6)  # a reply has room for so many digits
+        values = values.double().round(decimals=6)  # a reply has no room for more digits
     return {"type": str(tensor.dtype).removeprefix("torch."), "values": values.tolist()}
 
 
 def _leaf(piece: Guest, tensor: torch.Tensor) -> Far:
-    """What gradients are asked for; its product with 1 is given, since a leaf itself could not be changed."""
+    """A leaf for gradients; functions get its product with 1, since a leaf itself cannot be changed in place."""
     return piece.make("torch:Tensor.requires_grad_", tensor)
 
 
 def _gradient(piece: Guest, of: Far, to: Far) -> torch.Tensor:
-    """Of one number."""
+    """The gradient of one number with respect to ``to``."""
     (found,) = piece.call("torch:autograd.grad", [of], [to], allow_unused=True)
     return torch.zeros(tuple(to.get("shape"))) if found is None else found
 
@@ -56,8 +56,8 @@ def balance(piece: Guest, logits: Any, idx: Any) -> dict[str, Any]:
 
 
 def limits(piece: Guest, logits: Any, idx: Any, weights: Any, capacity: int, by: Any) -> dict[str, Any]:
-    """What limit_load() returned, whether it passes gradients on to what it was given, and the gradient of the weights,
-    each times ``by``, with respect to those before."""
+    """The result of limit_load(), whether it passes gradients on to its arguments, and the gradient of its weights,
+    times ``by``, with respect to the given weights."""
     leaves = [_leaf(piece, each) for each in (torch.tensor(weights), torch.tensor(logits).softmax(dim=-1))]
     parts = [piece.make("torch:mul", leaf, 1) for leaf in leaves]
     given = piece.make("Routing", torch.tensor(idx, dtype=torch.int64), *parts)

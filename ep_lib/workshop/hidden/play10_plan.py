@@ -10,8 +10,8 @@ from ep_lib.workshop.far import Guest
 
 
 def run(piece: Guest, function: str, arguments: tuple[Any, ...]) -> Any:
-    """What the function returns, as plain lists; for destinations, its table's type comes first. The first argument is
-    a table as (shape, content): a list of the experts of each token, or the packed bits of ``wants``."""
+    """The function's result as plain lists; for destinations, the table's type comes first. The first argument is a
+    table as (shape, content): a list of the experts of each token, or the packed bits of ``wants``."""
     shape, content = arguments[0]
     if isinstance(content, bytes):
         bits = np.unpackbits(np.frombuffer(content, np.uint8), count=int(np.prod(shape)))
@@ -19,7 +19,7 @@ def run(piece: Guest, function: str, arguments: tuple[Any, ...]) -> Any:
     else:
         name, table = "topk_idx", np.array(content, np.int64).reshape(shape)
     returned = piece.call(function, table, *arguments[1:], unchanged=name)
-    if function == "destinations":  # also in lists
+    if function == "destinations":  # also if it returns lists
         returned = np.asarray(returned)
         return [str(returned.dtype), _plain(returned)]
     return _plain(returned)

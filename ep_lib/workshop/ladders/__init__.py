@@ -42,7 +42,7 @@ _NO_LADDER = {
 USUAL_HARDWARE = {"p2p": "h100-cx7", "rc": "h100-cx7", "srd": "p5-efa"}  # by the kind of fabric
 
 _WIDTH = 100  # letters, of what stands under a table
-_GPU_ROUNDS = 6  # of which the first warms up
+_GPU_ROUNDS = 6  # the first one warms up
 _IDEA = re.compile(r"^// (\d+) {2,}\S.*? {2,}(\S.*)$", re.MULTILINE)  # a line of the table at a file's head
 _GREEN, _RED = "#009E73", "#D55E00"
 

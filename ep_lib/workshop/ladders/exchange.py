@@ -114,7 +114,8 @@ class Exchange:
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
     def dispatch(self, name: str) -> None:
-        """The kernels of the rung ``name`` of 06_dispatch.cu; or of a mistake, in place of rung 2."""
+        """Launches the kernels of the rung ``name`` of 06_dispatch.cu, or of 06_dispatch_broken.cu in place of rung
+        2."""
         tokens = (self._x, self._idx, self._weights)
         args = (self._dispatch_args(), self._signals(1), self._finished, *tokens)
         if name == "dispatch_atomics":
@@ -186,7 +187,7 @@ class Exchange:
         return self._sums
 
     def experts_and_combine(self, name: str) -> None:
-        """The experts, and the kernels of the rung ``name`` of 07_combine.cu."""
+        """Launches the experts, and the kernels of the rung ``name`` of 07_combine.cu."""
         work = {"work_ns": WORK_NS, "factor": float(_factor(self._rank.rank))}
         sizes = {"max_tokens": self._shape.tokens, "row_vectors": self._shape.row_vectors}
         experts = packed(self._shared, "Experts", x=self._arrived_x, received=self._received, **sizes, **work)

@@ -37,7 +37,7 @@ _SEEDS = 8
 _NOT_AS_ASKED = "The values are right, but this is not what the task asks for"
 _OF_ANOTHER_FORM = (TypeError, ValueError, LookupError, AttributeError)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
-_ASSERTION = "assertion"  # of main: attempt.reasons has its text
+_ASSERTION = "assertion"  # a failed assertion in main: attempt.reasons has its text
 _TIMEOUT_S = 0.5  # of CPU for a schedule; right answers take 0.01. Endless loops are reported soon
 _LOOK_S = 0.2  # of the picture's run, which may end early
 _MOST_SHOWN = 16  # numbers of an array in a message
@@ -224,9 +224,9 @@ class Flow:
     """Accesses that the run of a right answer must make, so that an answer cannot compute values that should arrive
     from elsewhere.
 
-    The named ``array`` of at least one rank (``everywhere``: of each) is accessed by so many different ``threads`` of
+    The named ``array`` of at least one rank (``everywhere``: of each) is accessed by ``threads`` different threads of
     one rank: ``"another"`` one or its ``"own"``. ``does`` is ``"reads"`` or ``"writes"`` (an atomic does both; a NIC is
-    one thread of the rank that posts). ``begins_within``: the first access of each thread is within so many bytes of
+    one thread of the rank that posts). ``begins_within``: each thread's first access is within this number of bytes of
     the array's start.
     """
 
@@ -485,8 +485,7 @@ class Puzzle:
         lacks = self._astray(attempt, accesses)
         if not told or told[0].startswith("race: "):  # a race ends no run, so what it lacks is the learner's
             lacks += self._unseen(attempt, accesses)
-        text = "
-".join([*reasons, *found, *lacks[:1]])
+        text = "\n".join([*reasons, *found, *lacks[:1]])
         headline = f"Not right yet (seen with seed {wrong_at})"
         return verdict("wrong", headline, text, accesses, self._shown(attempt), seed=wrong_at)
 
@@ -600,7 +599,7 @@ class _Attempt:
     arrays: list[NamedArray] = field(default_factory=list)
     symmetric: dict[int, NamedArray] = field(default_factory=dict)  # by their offsets in the heap
     reasons: list[str] = field(default_factory=list)
-    returned: object = None  # by the learner's function, at last
+    returned: object = None  # the last result of the learner's function
 
     def kernel(self, name: str) -> ep_lib.Kernel:
         if self.kernels is None:
@@ -608,7 +607,7 @@ class _Attempt:
         return self.kernels(name)
 
     def accesses(self, seed: int, timeout: float = _LOOK_S) -> Accesses:
-        """Those of a run, whose arrays are then in ``arrays``."""
+        """The accesses of a run, whose arrays are then in ``arrays``."""
         self.arrays.clear()
         return accesses_of(self.main, self.puzzle.ranks, self.puzzle.fabric, seed=seed, timeout=timeout)
 

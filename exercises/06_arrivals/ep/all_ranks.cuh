@@ -26,8 +26,8 @@ struct Signals {
     EP_DEVICE bool leave_out(int r) const { return (masked >> r & 1) != 0; }
 };
 
-// The threads of one block signal to every rank, this one too: the tag, and then the epoch. Publishes all that the block
-// did before its last barrier. Here and below, blocks may have two or three dimensions: thread_in_block() counts through.
+// The threads of one block signal to every rank, this one too: the tag, and then the epoch. Publishes all that the
+// block did before its last barrier. Here and below, blocks may have two or three dimensions: use thread_in_block().
 EP_DEVICE void signal_all(const Signals& signals, int kind, uint64_t tag = 0) {
     // TASK 1 (4 points): signal to every rank
     // Entry [kind][rank()] of each peer's table: kind * num_ranks() + rank(). The threads share the peers
@@ -38,7 +38,7 @@ EP_DEVICE void signal_all(const Signals& signals, int kind, uint64_t tag = 0) {
     // end of TASK 1
 }
 
-// All threads of a block wait until every rank has signalled `epoch`, which need not be that of `signals`, or a later one;
+// All threads of a block wait until every rank has signalled `epoch` (not necessarily signals.epoch) or a later one;
 // then each of them may read what the ranks wrote before. False, in all threads, if a rank did not come in time: return
 // from the kernel then. The recorded fault is about {phase, that rank, kind}.
 EP_DEVICE bool wait_for_all(const Signals& signals, int kind, uint64_t epoch, Phase phase) {
@@ -54,7 +54,7 @@ EP_DEVICE bool wait_for_all(const Signals& signals, int kind, uint64_t epoch, Ph
 
 enum class LastBlock : int { kNo, kYes, kAfterFailure };
 
-constexpr uint32_t kFailedBlock = 1 << 16;  // what a block that failed adds to the count beside 1
+constexpr uint32_t kFailedBlock = 1 << 16;  // a block that failed adds this to the count, and 1
 
 // All threads of `blocks` blocks call. Not kNo in exactly one block: the last to call. It then sees all that the others
 // wrote before they called, and what it releases publishes their work too. kAfterFailure if `ok` was false in a thread of

@@ -1,5 +1,5 @@
 // Exercise 06_slots, version 1. Leave this line: ep_lib reads it.
-// Which row is mine? The prefix sums with which every token finds its one exact place, without asking anybody.
+// Which row is mine? The prefix sums with which every token finds its one exact place, without a question to its rank.
 //
 //     place among my rows     how many of my earlier tokens go there too: lanes below, warps below, rounds before
 //     first row of mine       how many rows the ranks before me send there

@@ -1,11 +1,11 @@
-// The jobs of the contest: what a contestant's function gets. All counters and flags are 0 at the start, there is one
-// launch, and any memory named symmetric may be written by every rank. A contestant's header defines
+// The jobs of the contest: the arguments of a contestant's function. All counters and flags are 0 at the start, there
+// is one launch, and every rank may write memory named symmetric. A contestant's header defines
 //
 //     constexpr int kBlocks = 8;      1 to 32
 //     constexpr int kThreads = 128;   32 to 1024, a multiple of 32
 //     EP_DEVICE void alltoall(const AllToAll& job)      (or dispatch, or combine); every thread of the grid calls it
 //
-// When the grid is done, what was asked for must be there, and the next kernel on this rank may read it at once.
+// When the grid is done, the result must be complete: the next kernel on this rank reads it at once.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>
@@ -16,10 +16,10 @@ constexpr int kContestFlags = 1024;  // of each kind
 struct ContestMemory {
     uint64_t* flags;    // symmetric [kContestFlags]
     uint32_t* numbers;  // symmetric [kContestFlags]: for counts
-    uint32_t* own;      // [kContestFlags]: this rank's alone, for instance to find the last block
+    uint32_t* own;      // [kContestFlags]: for this rank alone, for instance to find the last block
 };
 
-// out[r] = what rank r has for this rank: its source[this rank].
+// out[r] = source[this rank] of rank r.
 struct AllToAll {
     ContestMemory memory;
     const int4* source;  // [ranks, vectors]
@@ -36,7 +36,7 @@ struct Dispatch {
     const int* topk_idx;  // [tokens, top_k]
     int4* rows;           // symmetric [ranks * max_tokens, vectors]
     int* num_rows;        // [1]
-    int* send_index;      // [max_tokens, ranks]: room, to be used or not
+    int* send_index;      // [max_tokens, ranks]: free memory, to be used or not
     int tokens, max_tokens, vectors, top_k, experts_per_rank;
 };
 

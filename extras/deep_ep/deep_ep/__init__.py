@@ -1,4 +1,4 @@
-"""``import deep_ep`` is ``ep_lib.compat.deep_ep``: this module puts that one in its place."""
+"""Makes ``import deep_ep`` import ``ep_lib.compat.deep_ep``: that module replaces this one."""
 
 from ep_lib.compat.deep_ep import install_alias
 

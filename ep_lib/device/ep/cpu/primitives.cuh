@@ -110,7 +110,7 @@ EP_DEVICE int64_t clock_cycles() { return epemu_clock64(); }
 EP_DEVICE void sleep_ns(uint32_t ns) { epemu_nanosleep(ns); }
 
 namespace detail {
-EP_DEVICE uint64_t limit_clock_ns() { return epemu_limit_timer(); }  // checks do not say of it that time decides
+EP_DEVICE uint64_t limit_clock_ns() { return epemu_limit_timer(); }  // does not count as a read of the clock in checks
 constexpr bool kTraces = true;
 EP_DEVICE void trace_value(const char* name, double value) { epemu_trace_value(name, value); }
 }  // namespace detail

@@ -1,5 +1,5 @@
-// Bulk copies on the emulator: operations of their own, which read and write some time after they were posted, so that a
-// missing wait shows; the checker names it, and a missing tma_fence too. <ep/tma.cuh> documents each function.
+// Bulk copies on the emulator: separate operations, which read and write some time after they were posted, so that a
+// missing wait shows; the checker names it, and a missing tma_fence, too. <ep/tma.cuh> documents each function.
 //
 // In virtual time the lanes copy at once, and a barrier counts its rounds.
 #pragma once

@@ -5,7 +5,7 @@
 // Only a C++ compiler knows what `decltype(&kernel)` is, through templates and aliases, so it writes the answer into a
 // constant table, which the host reads from the compiled file (ep_lib/jit/signature.py). It is data only: functions
 // would need __device__ under NVRTC.
-// It comes behind the source's own macros: no name here is one that people give to these (`#define N 1024`).
+// This file comes behind the source's own macros, so its names must be unlike any macro's (`#define N 1024`).
 #pragma once
 
 namespace ep::detail {
@@ -17,8 +17,8 @@ constexpr unsigned kPointsToConst = 1;
 constexpr unsigned kElementShift = 8;  // of a pointer's flags: the kind of what it points to, then its size
 constexpr unsigned kElementSizeShift = 16;
 
-// What a pointer points to, where a host can check an array against it. Bytes and void may be anything, and what a class
-// consists of is not known here.
+// The type that a pointer points to, if the host can check an array against it. Bytes and void may be anything, and the
+// members of a class are not known here.
 enum ElementKind : unsigned {
     kAnything,
     kIntElement,

@@ -14,7 +14,7 @@ __constant__ ep::DeviceState ep_device_state;
 // A function for rare cases, kept out of line: kernels stay small.
 #define EP_DEVICE_RARE __device__ __noinline__
 
-// What GPUs before sm_80 lack: how much L2 fetches ahead, which is only a hint, and sums over a warp in one instruction.
+// GPUs before sm_80 lack two features: the hint how much L2 fetches ahead, and sums over a warp in one instruction.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define EP_PTX_FETCH ".L2::256B"
 #else
@@ -155,7 +155,7 @@ EP_DEVICE void ld_relaxed_sys_u64x2(const uint64_t* address, uint64_t* first, ui
 
 // The clock costs as much to read as a flag, so a wait reads it once in this many polls. A short wait never reads it.
 EP_DEVICE int polls_per_clock() { return 64; }
-EP_DEVICE void only_looks(bool) {}  // said to the emulator, between two calls, by <ep/wait.cuh>
+EP_DEVICE void only_looks(bool) {}  // tells the emulator, between two calls, that <ep/wait.cuh> only polls
 EP_DEVICE uint64_t globaltimer_ns() {
     uint64_t ns;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns)::"memory");

@@ -136,7 +136,7 @@ void epemu_trace_value(const char* name, double value);  // ep::trace_value; doe
 
 // ---- time, text, ends -----------------------------------------------------------------------------------------
 long long epemu_clock64();                // virtual cycles of this block; grows with every call
-int epemu_polls_per_clock();              // a wait reads the clock once in so many polls
+int epemu_polls_per_clock();              // the number of polls after which a wait reads the clock
 void epemu_only_looks(bool from_now_on);  // the thread is in ep::look_until
 uint64_t epemu_globaltimer();             // virtual nanoseconds, the same clock on all ranks
 uint64_t epemu_limit_timer();             // the same, for a time limit that the wait is not expected to reach

@@ -35,7 +35,7 @@ class thread_block {
     static dim3 group_dim() { return blockDim; }
     static dim3 dim_threads() { return blockDim; }
     static void sync(unsigned site = EPEMU_SITE) { __syncthreads(site); }
-    // As NVIDIA's: all waiting is done by the wait.
+    // Empty, as NVIDIA's: barrier_wait does all the waiting.
     struct arrival_token {};
     arrival_token barrier_arrive() const { return {}; }
     void barrier_wait(arrival_token&&, unsigned site = EPEMU_SITE) const { __syncthreads(site); }
@@ -353,7 +353,7 @@ template <typename Group, typename Bytes>
 EPEMU_INLINE void memcpy_async(const Group& group, void* target, const void* source, const Bytes& count) {
     memcpy_async(group, static_cast<char*>(target), static_cast<const char*>(source), count);
 }
-// In elements: the smaller of both counts.
+// Copies elements: the smaller of both counts.
 template <typename Group, typename T, typename TargetCount, typename SourceCount>
 EPEMU_INLINE void memcpy_async(const Group& group, T* target, const TargetCount& target_count, const T* source,
                                const SourceCount& source_count) {

@@ -3,7 +3,7 @@
 
 namespace {
 
-// How often this block's waits for either said that there is room, and nothing else.
+// How many of this block's waits for either reported room only.
 EP_DEVICE uint64_t* woken_by_credits() {
     __shared__ uint64_t count;
     return &count;

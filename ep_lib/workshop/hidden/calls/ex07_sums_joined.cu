@@ -7,7 +7,7 @@ __device__ __attribute__((noinline)) float rounded_difference(float x, float y) 
 
 }  // namespace
 
-// What says how it rounds is joined to nothing.
+// Operations with a stated rounding are never fused.
 #define __fmul_rn rounded_product
 #define __fadd_rn rounded_sum
 #define __fsub_rn rounded_difference

@@ -1,6 +1,6 @@
-// What the test of 07_sums calls of a piece whose products and sums are taken as compilers for GPUs do: joined to one fused
-// multiply-add wherever nothing keeps them apart, as the emulator has it too (ep_lib/jit/gxx.py); here whatever its options
-// say. For processors that have the instruction.
+// The functions of a piece that the test of 07_sums calls, compiled as compilers for GPUs do: a product and a sum
+// become one fused multiply-add unless the piece keeps them apart. The emulator does so, too (ep_lib/jit/gxx.py); here
+// it does not depend on options. For processors that have the instruction.
 #include "piece.cuh"
 
 #include <cuda_bf16.h>

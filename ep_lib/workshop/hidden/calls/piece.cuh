@@ -1,6 +1,6 @@
-// A learner's piece in C++ is compiled to an object of its own (ep_lib/jit/closed.py), of which a test knows the functions
-// that calls/exNN_topic.cuh names by PIECE: C linkage, and types that are no piece's. calls/exNN_topic.cu, the source of
-// the object, includes the piece and then the same file: each function is what stands last in its line.
+// A learner's piece in C++ is compiled to an object of its own (ep_lib/jit/closed.py). A test knows only the functions
+// that calls/exNN_topic.cuh declares by PIECE, with C linkage and without the piece's types. calls/exNN_topic.cu, the
+// source of the object, includes the piece and then the same file: the last argument of PIECE is the function's body.
 #pragma once
 #include <ep/platform.cuh>
 
@@ -8,7 +8,7 @@
 #define PIECE(result, name, parameters, ...) \
     extern "C" __device__ result piece_##name parameters { return __VA_ARGS__; }
 
-// The same memory as what the piece has for it.
+// The same memory as the piece's type for it.
 template <typename T, typename Given>
 EP_DEVICE T* as(Given* given) {
     static_assert(sizeof(T) == sizeof(Given) && alignof(T) == alignof(Given),

@@ -1,7 +1,7 @@
-// A fake of the verbs that ep_lib/transports/proxy/native/verbs/verbs.cpp calls, under their own names and with the fields
-// that it uses: two ranks of one process, and a NIC that works when a completion queue of a sender is read. Requests of a
-// queue pair stay in order; what needs a receive waits for one. FAKE_VERBS says what fails: "device", "port", "memory",
-// or "request" (the next one completes with an error).
+// A fake of the verbs that extras/verbs/verbs.cpp calls, under their own names and with the fields that it uses: two
+// ranks of one process, and a NIC that works when a sender's completion queue is read. Requests of a queue pair stay in
+// order; a request that needs a receive waits for one. FAKE_VERBS names the failure: "device", "port", "memory", or
+// "request" (the next one completes with an error).
 #pragma once
 #include <errno.h>
 #include <stddef.h>
