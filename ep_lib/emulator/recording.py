@@ -22,22 +22,10 @@ from ep_lib.jit.lexer import without_comments
 from ep_lib.memory.arrays import ArrayInfo
 
 EVENT = np.dtype(
-    [
-        ("address", "<u8"),
-        ("value", "<u8"),
-        ("block", "<u4"),
-        ("thread", "<u4"),
-        ("lanes", "<u4"),
-        ("bytes", "<u4"),
-        ("pc", "<u4"),
-        ("turn", "<u4"),
-        ("kind", "u1"),
-        ("flags", "u1"),
-        ("order", "u1"),
-        ("detail", "u1"),
-        ("rank", "<i2"),
-        ("scope", "<u2"),
-    ]
+    [(name, "<u8") for name in ("address", "value")]
+    + [(name, "<u4") for name in ("block", "thread", "lanes", "bytes", "pc", "turn")]
+    + [(name, "u1") for name in ("kind", "flags", "order", "detail")]
+    + [("rank", "<i2"), ("scope", "<u2")]
 )
 """``epemu::Event`` in runtime/recorder.hpp."""
 
