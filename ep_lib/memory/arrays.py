@@ -215,9 +215,7 @@ _kinds: dict[type, str] = {}  # the kinds of types seen so far
 
 
 def _kind_of(cls: type) -> str:
-    kind = _kinds.get(cls)
-    if kind is None:
-        kind = _kinds[cls] = _find_kind(cls)
+    kind = _kinds[cls] = _find_kind(cls)
     return kind
 
 
