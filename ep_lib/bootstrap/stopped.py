@@ -78,7 +78,7 @@ def waited_for_stopped(rank: int, what: str, seconds: float, peer: int, process:
 
 def stopped_error(rank: int, peer: int, text: str) -> PeerTimeout:
     """The error of a rank that gave up because the process of ``peer`` is stopped."""
-    return PeerTimeout(text, rank=rank, peer=peer, phase="bootstrap", slot=-1, seen=0, expected=1)
+    return PeerTimeout(text, rank=rank, peer=peer, phase="bootstrap")
 
 
 def processes_stopped(processes: Mapping[int, Identity]) -> dict[int, int]:

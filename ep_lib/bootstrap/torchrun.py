@@ -151,8 +151,6 @@ class StoreBootstrap:
                 peer=0,
                 phase="bootstrap",
                 slot=self._operation,
-                seen=0,
-                expected=1,
             )
         return answer[0]
 

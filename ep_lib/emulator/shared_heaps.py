@@ -173,9 +173,6 @@ class SharedHeaps:
                         rank=self.rank,
                         peer=rank,
                         phase="rejoin",
-                        slot=-1,
-                        seen=0,
-                        expected=1,
                     )
                 time.sleep(_SEAT_SECONDS)
             self._left_out.discard(rank)
