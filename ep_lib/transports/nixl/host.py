@@ -190,9 +190,8 @@ class HostAgent:
         """Registers ``memory``; returns the registration's number. A region, or a part of one, is registered once."""
         self._require_open()
         check_range(memory)
-        for number, (known, _, _) in self._regions.items():
-            if known.holds(memory):
-                return number
+        if (number := self.registration_of(memory)) is not None:
+            return number
         if memory.kind == "DRAM":
             _require_mapped(memory)
         else:
@@ -487,9 +486,6 @@ class HostAgent:
                     rank=-1,
                     peer=-1,
                     phase="nixl",
-                    slot=-1,
-                    seen=0,
-                    expected=1,
                 )
             if waited < _EAGER_SECONDS:
                 os.sched_yield()
@@ -502,11 +498,7 @@ class HostAgent:
 
     def _require_peer(self, peer: Any) -> None:
         self._require_open()
-        if not isinstance(peer, str) or peer not in self._peers:
-            known = ", ".join(map(repr, self._peers)) or "none"
-            raise ArgumentError(
-                f"there is no peer {show(peer)}; known: {known}. Call add_remote_agent() with its metadata"
-            )
+        require_known(peer, self._peers)
 
     def _refuse_transfer(self, transfer: Any) -> None:
         self._require_open()
@@ -559,6 +551,13 @@ def check_range(memory: Memory) -> Memory:
     if memory.address + memory.nbytes > 2**64:
         raise ArgumentError(f"{memory} end beyond the last address; ptr or size is wrong")
     return memory
+
+
+def require_known(peer: Any, peers: Mapping[str, Any]) -> None:
+    """Raises ArgumentError unless ``peer`` is the name of one of the peers."""
+    if not isinstance(peer, str) or peer not in peers:
+        known = ", ".join(map(repr, peers)) or "none"
+        raise ArgumentError(f"there is no peer {show(peer)}; known: {known}. Call add_remote_agent() with its metadata")
 
 
 def _require_mapped(memory: Memory) -> None:
