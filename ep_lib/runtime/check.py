@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import merge_findings
 from ep_lib.emulator.machine import pct_depth, stacks_kept
@@ -209,10 +208,7 @@ def _program(
 ) -> Program:
     """The program and options that the arguments of :func:`check` describe. Raises ArgumentError."""
     ranks, args = arguments.program(main, ranks, args)
-    config = Config.from_environment()
-    heap_bytes, timeout = arguments.limits(
-        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
-    )
+    heap_bytes, timeout = arguments.limits(heap_bytes, timeout)
     if resident_blocks is not None:
         resident_blocks = at_least_one("resident_blocks", resident_blocks)
     plain = one_of("volatile", volatile, _VOLATILE) == "plain"

@@ -143,9 +143,7 @@ def init(
     Raises BackendUnavailable where the backend cannot work, PeerTimeout when other ranks do not join.
     """
     config = Config.from_environment()
-    if not callable(heap_bytes):
-        arguments.limits(heap_bytes, None)
-    _, timeout = arguments.limits(None, config.timeout_s if timeout is None else timeout)
+    _, timeout = arguments.limits(None if callable(heap_bytes) else heap_bytes, timeout)
     seed = arguments.a_seed(config.seed if seed is None else seed)
     grouped = None if group is None else make_group_bootstrap(group, timeout)
     world = detect() if grouped is None else Placement("torchrun", grouped.rank, grouped.world_size, grouped.local_rank)
@@ -162,7 +160,7 @@ def init(
     else:
         bootstrap = make_bootstrap(world, patience=timeout) if grouped is None else grouped
     wanted = _of_ranks(heap_bytes, bootstrap.world_size) if callable(heap_bytes) else heap_bytes
-    heap, _ = arguments.limits(config.heap_bytes if wanted is None else wanted, None)
+    heap, _ = arguments.limits(wanted, None)
     if chosen == "emulator":
         from ep_lib.runtime.emulated import process_rank, solo_rank
 
@@ -215,7 +213,7 @@ def rejoin(
     invited = Invitation.read(invitation)
     size = len(invited.processes)
     rank = whole_number("rank", rank, 0, size - 1)
-    _, timeout = arguments.limits(None, config.timeout_s if timeout is None else timeout)
+    _, timeout = arguments.limits(None, timeout)
     return process_rank(
         LateBootstrap(rank, size),
         seed=arguments.a_seed(config.seed if seed is None else seed),

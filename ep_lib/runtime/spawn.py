@@ -60,9 +60,7 @@ def spawn(
     backend = one_of("backend", config.backend if backend is None else backend, BACKENDS)
     ranks, args = arguments.program(main, ranks, args)
     seed = arguments.a_seed(config.seed if seed is None else seed)
-    heap_bytes, timeout = arguments.limits(
-        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
-    )
+    heap_bytes, timeout = arguments.limits(heap_bytes, timeout)
     if backend == "cuda" and fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
     if backend == "emulator" and gpus is not None:
