@@ -121,6 +121,13 @@ def missing_error(rank: int, world_size: int, missing: Iterable[int], operation:
     )
 
 
+def require_same(what: str, values: list[Any]) -> None:
+    """Raises RankMismatchError unless all ranks have the same value."""
+    if len(set(values)) > 1:
+        listing = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+        raise RankMismatchError(f"{what} must be the same on all ranks; got {listing}")
+
+
 def meet(
     bootstrap: Bootstrap, what: str, obj: object, timeout: float | None = None, look: Look | None = None
 ) -> list[Any]:
