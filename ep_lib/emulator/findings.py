@@ -330,7 +330,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
             else:
                 how, detail, credit, wait = "credit", "", Place(), Place()
         if entry["kind"] == "weak memory":
-            detail = _flag_or_store(credit, wait)
+            detail = f"stored before it: {credit}; loaded: {wait}" if credit and wait else ""
         elif ways := _by_way_of(credit, wait, detail):
             detail = f"{detail} ({ways})" if detail else ways
         findings.append(
@@ -369,11 +369,6 @@ def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
     if credit.file == read.file and credit.line < read.line:
         return f"give the credit ({credit}) after the read ({read}), not before"
     return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
-
-
-def _flag_or_store(stored: Place, loaded: Place) -> str:
-    """For an older value: the lines by which the two threads should synchronise."""
-    return f"stored before it: {stored}; loaded: {loaded}" if stored and loaded else ""
 
 
 def _write_in_one_line(first: Access, second: Access) -> bool:
