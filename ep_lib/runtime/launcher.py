@@ -9,14 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from ep_lib.bootstrap.base import (
-    DEFAULT_TIMEOUT,
-    Bootstrap,
-    LateBootstrap,
-    SingleBootstrap,
-    check_rank,
-    read_int,
-)
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, LateBootstrap, SingleBootstrap, check_rank, read_int
 from ep_lib.bootstrap.group import make_group_bootstrap
 from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
@@ -81,12 +74,7 @@ def _detect(env: Mapping[str, str]) -> Placement:
     return Placement("single", 0, 1, 0)
 
 
-def make_bootstrap(
-    world: Placement,
-    environ: Mapping[str, str] | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    patience: float | None = None,
-) -> Bootstrap:
+def make_bootstrap(world: Placement, timeout: float = DEFAULT_TIMEOUT, patience: float | None = None) -> Bootstrap:
     """Join the other ranks; waits up to ``timeout`` seconds for them. At the end a rank under mpiexec waits
     ``patience`` seconds for a stopped one (None: 120)."""
     if world.world_size == 1:
@@ -94,14 +82,14 @@ def make_bootstrap(
     if world.launcher == "torchrun":
         from ep_lib.bootstrap.torchrun import TorchrunBootstrap
 
-        return TorchrunBootstrap(environ, timeout)
+        return TorchrunBootstrap(timeout=timeout)
     if world.launcher == "mpi":
         from ep_lib.bootstrap.mpi import MpiBootstrap
 
         return MpiBootstrap(world.world_size, world.local_rank, patience=patience)
     from ep_lib.bootstrap.srun import SrunBootstrap
 
-    return SrunBootstrap(environ, timeout)
+    return SrunBootstrap(timeout=timeout)
 
 
 def decline(world: Placement) -> None:

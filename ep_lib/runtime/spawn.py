@@ -7,14 +7,7 @@ from typing import Any, TypeVar
 
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.errors import (
-    ArgumentError,
-    DeadlockError,
-    KernelCompileError,
-    KernelFault,
-    KernelTimeout,
-    PeerTimeout,
-)
+from ep_lib.errors import ArgumentError, DeadlockError, KernelCompileError, KernelFault, KernelTimeout, PeerTimeout
 from ep_lib.jit import pieces
 from ep_lib.require import brief, one_of
 from ep_lib.runtime import arguments
