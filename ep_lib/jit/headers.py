@@ -109,8 +109,8 @@ def missing_include(source: str, error: str, line: str) -> str:
             return f"{name} is in <{header}>: add #include <{header}>"
         if name.startswith("ep::") and f"{name}" not in line:
             return f"it is in the namespace ep: write {name}"
-    if name := UNDEFINED.search(error):  # one that g++ has and a GPU does not
-        return f"kernels have no {name[name.lastindex or 0]}: is it the host's, or is an #include missing?"
+    if unknown := UNDEFINED.search(error):  # a name that g++ has and a GPU does not
+        return f"kernels have no {unknown[unknown.lastindex or 0]}: is it the host's, or is an #include missing?"
     return ""
 
 
