@@ -137,7 +137,7 @@ def _try(
     ran_out = False
     for seed in chosen:
         ran_out = search.try_schedule(seed)
-        if ran_out or (stop_at_first and search.told) or (stop_at_failure and search.failed):
+        if ran_out or (stop_at_first and search.told) or (stop_at_failure and search.seen.failed):
             break
     depths = Counter(map(pct_depth, search.tried))
     again = chosen[_ONE_IN - 1 :: _ONE_IN] if program.memory == "mixed" and not search.told else ()
@@ -158,7 +158,7 @@ def _try(
         seeds=seeds_tried,
         seeds_again=tuple(search.tried[len(seeds_tried) :]),
         memory="ptx" if program.weak_memory else "sc",
-        values_differ=search.values_differ,
+        values_differ=search.seen.values_differ,
         ranks=program.ranks,
         fabric=program.network,
         seconds=time.perf_counter() - begin,

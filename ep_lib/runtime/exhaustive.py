@@ -304,7 +304,7 @@ class Exhaustion:
         return CheckReport(
             findings=tuple(dataclasses.replace(one, replay=replay(one.schedule or "")) for one in found),
             seeds=(),
-            values_differ=self._search.values_differ or any(finding.kind == "values differ" for finding in told),
+            values_differ=self._search.seen.values_differ or any(finding.kind == "values differ" for finding in told),
             ranks=program.ranks,
             fabric=program.network,
             seconds=self._seconds,
@@ -323,7 +323,7 @@ class Exhaustion:
                 share=self._share(),
                 most_events=totals.most_events,
                 stopped=stopped,
-                clocks=tuple(sorted(self._search.clocks)),
+                clocks=tuple(sorted(self._search.seen.clocks)),
                 asked=tuple(sorted(self._search.sources.asked)),
                 **bounds,
             ),
