@@ -71,18 +71,18 @@ class Telemetry:
     descriptors: int
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Transfer:
     """A request between this process's memory and one peer's. It can be posted repeatedly, one run at a time."""
 
-    __slots__ = ("agent", "handle", "has_notified", "local", "operation", "peer", "peer_key", "remote")
-
-    def __init__(
-        self, agent: HostAgent, operation: str, local: Memory, remote: Memory, peer: str, peer_key: str, handle: int
-    ) -> None:
-        self.agent, self.operation, self.local, self.remote, self.peer = agent, operation, local, remote, peer
-        self.peer_key = peer_key
-        self.handle = handle  # NIXL's; 0 once it was released
-        self.has_notified = False
+    agent: HostAgent
+    operation: str
+    local: Memory
+    remote: Memory
+    peer: str
+    peer_key: str
+    handle: int  # NIXL's; 0 once it was released
+    has_notified: bool = False
 
     def __repr__(self) -> str:
         arrow = "->" if self.operation == "WRITE" else "<-"
