@@ -29,30 +29,13 @@ EVENT = np.dtype(
 )
 """``epemu::Event`` in runtime/recorder.hpp."""
 
-# EventKind there
+# EventKind there, and its numbers
+# fmt: off
 KINDS = (
-    "launch",
-    "admit",
-    "access",
-    "fence",
-    "barrier",
-    "named_barrier",
-    "syncwarp",
-    "wait",
-    "resume",
-    "end",
-    "finish",
-    "post",
-    "nic_read",
-    "nic_write",
-    "nic_signal",
-    "complete",
-    "quiet",
-    "host_waited",
-    "host_met",
-    "ordered",
-    "finding",
+    "launch", "admit", "access", "fence", "barrier", "named_barrier", "syncwarp", "wait", "resume", "end", "finish",
+    "post", "nic_read", "nic_write", "nic_signal", "complete", "quiet", "host_waited", "host_met", "ordered", "finding",
 )
+# fmt: on
 LAUNCH, ADMIT, ACCESS, FENCE, BARRIER, NAMED_BARRIER, SYNCWARP, WAIT, RESUME, END, FINISH = range(11)
 POST, NIC_READ, NIC_WRITE, NIC_SIGNAL, COMPLETE, QUIET, HOST_WAITED, HOST_MET, ORDERED, FINDING = range(11, 21)
 
