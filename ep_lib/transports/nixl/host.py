@@ -175,7 +175,7 @@ class HostAgent:
             self._call(f"loading {backend}", lambda: self._api.create_backend(backend, parameters))
         self._post = self._api.agent.postXferReq
         self._status = self._api.agent.getXferStatus
-        self._done, self._in_progress = library.bindings.NIXL_SUCCESS, library.bindings.NIXL_IN_PROG
+        self._done = library.bindings.NIXL_SUCCESS
         self._regions: dict[int, tuple[Memory, Any, Any]] = {}  # id -> memory, NIXL's descriptors, owner of the memory
         self._next_id = 1
         self._peers: dict[str, _Peer] = {}
