@@ -16,6 +16,8 @@ from ep_lib.bootstrap.base import CLOSE, within
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable, EpError
+from ep_lib.jit import nvrtc
+from ep_lib.jit.nvrtc import NvrtcImage
 
 if TYPE_CHECKING:
     from ep_lib.emulator.machine import Machine
@@ -95,6 +97,13 @@ class GpuHeap:
         self._size = -(-setup.heap_bytes // GRANULE) * GRANULE  # whole pages
         self.addresses: list[int] = []
         self._own = 0  # this rank's memory
+
+    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+        """For ``ep::net_*`` that are stores."""
+        return nvrtc.compile_cubin(kernel, arch)
+
+    def register_module(self, module: Module, image: NvrtcImage) -> None:
+        """Nothing to do: kernels find peers by DeviceState alone."""
 
     def _allocate(self) -> None:
         """Takes zeroed memory of CUDA's. Raises OutOfSymmetricMemory."""

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ep_lib.bootstrap.base import rank_list, within
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import nvrtc
-from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GpuHeap, GpuSetup, Module, agree
+from ep_lib.transports.base import GpuHeap, GpuSetup, agree
 from ep_lib.transports.nccl.library import NcclLibrary, find
-
-if TYPE_CHECKING:
-    from ep_lib.jit.nvrtc import NvrtcImage
 
 
 class NcclHeap(GpuHeap):
@@ -36,12 +29,6 @@ class NcclHeap(GpuHeap):
         except BaseException:
             self._library.abort()
             raise
-
-    def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
-        return nvrtc.compile_cubin(kernel, arch)
-
-    def register_module(self, module: Module, image: NvrtcImage) -> None:
-        """Nothing to do: kernels find peers by DeviceState alone."""
 
     # Implementation
 
