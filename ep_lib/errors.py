@@ -236,7 +236,9 @@ class PeerTimeout(EpError, TimeoutError):
     """A wait for another rank reached its limit. Attributes name the waiting rank, the awaited rank, and the value
     seen."""
 
-    def __init__(self, message: str, *, rank: int, peer: int, phase: str, slot: int, seen: int, expected: int) -> None:
+    def __init__(
+        self, message: str, *, rank: int, peer: int, phase: str, slot: int = -1, seen: int = 0, expected: int = 1
+    ) -> None:
         super().__init__(message)
         self.rank = rank
         self.peer = peer

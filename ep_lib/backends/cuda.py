@@ -40,15 +40,7 @@ from ep_lib.errors import (
     PeerTimeout,
 )
 from ep_lib.jit import device_state
-from ep_lib.jit.kernel import (
-    Dim,
-    Kernel,
-    Marshalled,
-    dynamic_shared,
-    launch_dimensions,
-    marshal,
-    used_arrays,
-)
+from ep_lib.jit.kernel import Dim, Kernel, Marshalled, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.jit.operation import Operation, Value
 from ep_lib.memory.arrays import Array, ArrayInfo, describe, no_memory
 from ep_lib.transports import registry

@@ -142,7 +142,8 @@ class EmulatedModule:
 
 
 class EmulatorBackend:
-    """One rank of an emulated world. Arrays are NumPy arrays (torch CPU tensors also work as arguments)."""
+    """One rank of an emulated world, a :class:`ep_lib.backends.base.Backend`. Arrays are NumPy arrays (torch CPU
+    tensors also work as arguments)."""
 
     name = "emulator"
     host_waits = sees_values = costly_threads = True
@@ -178,11 +179,9 @@ class EmulatorBackend:
 
     @property
     def gave_up(self) -> bool:
-        """The world's value."""
         return self._world.gave_up
 
     def heap_address(self, peer: int) -> int:
-        """Address of the first byte of ``peer``'s symmetric heap."""
         return self._transport.addresses[peer]
 
     def reaches(self, peer: int) -> bool:
@@ -190,7 +189,6 @@ class EmulatorBackend:
         return self._machine.fabric.reaches(self.rank, peer)
 
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """A view of this rank's heap."""
         dtype = np.dtype(dtype)
         allocation = _Allocation(self._heap, offset, math.prod(shape) * dtype.itemsize)
         self._allocations[offset] = allocation
@@ -250,7 +248,6 @@ class EmulatorBackend:
         self._machine.set_arrays(self.rank, arrays)
 
     def was_freed(self, array: Array) -> bool:
-        """Whether free() has freed this symmetric array, or the one that it is a view of."""
         allocation = _memory_of(array)
         return isinstance(allocation, _Allocation) and allocation.freed
 
@@ -437,7 +434,6 @@ class EmulatorBackend:
         return lambda: self._hooks.remove(hook)
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
-        """Every rank's ``obj`` in rank order; ``what`` names the operation in errors."""
         if self._watch is not None:
             self._watch.look()
         gathered = self._world.all_gather(self.rank, what, obj)
@@ -450,7 +446,6 @@ class EmulatorBackend:
         return self._machine.forwarded_bytes()
 
     def barrier(self) -> None:
-        """Returns when every rank is here and its kernels have finished."""
         self.synchronize()
         self.all_gather(None, "barrier()")
 
@@ -459,11 +454,9 @@ class EmulatorBackend:
         return self._world.invitation()
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """The end of these ranks is no error from now on."""
         self._world.leave_out(ranks)
 
     def take_back(self, ranks: Collection[int]) -> None:
-        """Reaches these ranks again."""
         self._world.take_back(ranks)
 
     def abandon(self, error: BaseException) -> None:
@@ -471,7 +464,6 @@ class EmulatorBackend:
         self._world.abandon(error)
 
     def close(self) -> None:
-        """Leave the world."""
         if self._closed:
             return
         self._closed = True

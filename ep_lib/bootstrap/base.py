@@ -43,6 +43,7 @@ class Bootstrap(Protocol):
 
     def barrier(self, timeout: float | None = None) -> None:
         """Return when every rank has called it; limits and errors as in ``all_gather``."""
+        self.all_gather(None, timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Leave the world in order; the other ranks may continue. A rank that they need for their collectives waits for
@@ -120,6 +121,13 @@ def missing_error(rank: int, world_size: int, missing: Iterable[int], operation:
     )
 
 
+def require_same(what: str, values: list[Any]) -> None:
+    """Raises RankMismatchError unless all ranks have the same value."""
+    if len(set(values)) > 1:
+        listing = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+        raise RankMismatchError(f"{what} must be the same on all ranks; got {listing}")
+
+
 def meet(
     bootstrap: Bootstrap, what: str, obj: object, timeout: float | None = None, look: Look | None = None
 ) -> list[Any]:
@@ -165,7 +173,7 @@ def check_rank(launcher: str, rank: int, world_size: int | None, local_rank: int
         raise ArgumentError(f"the environment says that this is the local rank {local_rank}; it must be 0 or more")
 
 
-class LateBootstrap:
+class LateBootstrap(Bootstrap):
     """The bootstrap of a process that replaces a rank. Until it :meth:`has_joined`, it answers collectives alone (each
     rank's object is its own), so that it can repeat the others' setup; after that it takes no part in host
     collectives."""
@@ -190,14 +198,11 @@ class LateBootstrap:
             )
         return [loads(dumps(obj)) for _ in range(self.world_size)]
 
-    def barrier(self, timeout: float | None = None) -> None:
-        self.all_gather(None)
-
     def close(self, timeout: float | None = None) -> None:
         return None
 
 
-class SingleBootstrap:
+class SingleBootstrap(Bootstrap):
     """A world of one rank, which never waits."""
 
     kind = "single"
@@ -207,9 +212,6 @@ class SingleBootstrap:
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         return [loads(dumps(obj))]
-
-    def barrier(self, timeout: float | None = None) -> None:
-        return None
 
     def close(self, timeout: float | None = None) -> None:
         return None

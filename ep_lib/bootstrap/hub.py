@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, dumps, loads, missing_error
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, Look, dumps, loads, missing_error
 from ep_lib.bootstrap.stopped import give_up_on_stopped, processes_stopped, stopped_error
 from ep_lib.errors import EpError, PeerTimeout, RankFailed
 from ep_lib.processes import Identity
@@ -160,7 +160,7 @@ class Hub:
                 return  # it died meanwhile: its end of file is handled later
 
 
-class HubBootstrap:
+class HubBootstrap(Bootstrap):
     """A rank's side of a :class:`Hub`."""
 
     def __init__(self, connection: Connection, rank: int, world_size: int, kind: str, local_rank: int) -> None:
@@ -202,9 +202,6 @@ class HubBootstrap:
         raise RankFailed(
             f"rank {failed} will not join host collective {operation} (all_gather or barrier): {reason}", rank=failed
         )
-
-    def barrier(self, timeout: float | None = None) -> None:
-        self.all_gather(None, timeout)
 
     def close(self, timeout: float | None = None) -> None:
         if self._closed:

@@ -373,4 +373,4 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _nobody(message: str) -> PeerTimeout:
-    return PeerTimeout(message, rank=-1, peer=-1, phase="bootstrap", slot=-1, seen=0, expected=1)
+    return PeerTimeout(message, rank=-1, peer=-1, phase="bootstrap")

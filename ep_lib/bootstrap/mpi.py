@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ep_lib.bootstrap import siblings
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, missing_error, read_int
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, Look, missing_error, read_int
 from ep_lib.bootstrap.stopped import give_up_on_stopped, processes_stopped
 from ep_lib.bootstrap.wire import dumps, loads
 from ep_lib.errors import BackendUnavailable, PeerTimeout, RankFailed, everywhere
@@ -72,7 +72,7 @@ if is_late or not os.read(0, 1):
 """
 
 
-class MpiBootstrap:
+class MpiBootstrap(Bootstrap):
     """Uses a duplicate of MPI.COMM_WORLD, or of another ``communicator``, so that its messages never mix with the
     program's own."""
 
@@ -165,9 +165,6 @@ class MpiBootstrap:
             if rank not in self._gone and self._comm.Iprobe(source=rank, tag=_BYE_TAG):
                 self._receive(rank, _BYE_TAG)
                 self._gone.add(rank)
-
-    def barrier(self, timeout: float | None = None) -> None:
-        self.all_gather(None, timeout)
 
     def close(self, timeout: float | None = None) -> None:
         if self._closed or self._is_forked():

@@ -78,7 +78,7 @@ def waited_for_stopped(rank: int, what: str, seconds: float, peer: int, process:
 
 def stopped_error(rank: int, peer: int, text: str) -> PeerTimeout:
     """The error of a rank that gave up because the process of ``peer`` is stopped."""
-    return PeerTimeout(text, rank=rank, peer=peer, phase="bootstrap", slot=-1, seen=0, expected=1)
+    return PeerTimeout(text, rank=rank, peer=peer, phase="bootstrap")
 
 
 def processes_stopped(processes: Mapping[int, Identity]) -> dict[int, int]:
@@ -86,7 +86,7 @@ def processes_stopped(processes: Mapping[int, Identity]) -> dict[int, int]:
     return {rank: process.pid for rank, process in processes.items() if is_stopped(process)}
 
 
-class Watched:
+class Watched(Bootstrap):
     """A bootstrap whose collectives wait ``seconds`` only for a rank whose process is stopped. Making it is collective.
 
     Ranks that this one cannot see, on other hosts or in other containers, count as never stopped.
@@ -107,9 +107,6 @@ class Watched:
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         return self._bootstrap.all_gather(obj, timeout, look or self.look("a host collective"))
-
-    def barrier(self, timeout: float | None = None) -> None:
-        self.all_gather(None, timeout)
 
     def leave_out(self, ranks: Iterable[int]) -> None:
         """Collectives do not wait for these ranks any more. The others call this, too."""

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, check_rank, missing_error, read_int, within
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, Look, check_rank, missing_error, read_int, within
 from ep_lib.bootstrap.wire import dumps, loads
 from ep_lib.config import Config
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
@@ -39,7 +39,7 @@ class _Found(NamedTuple):
     lost: list[int]
 
 
-class StoreBootstrap:
+class StoreBootstrap(Bootstrap):
     """Ranks that share a key-value store of torch.distributed, with exclusive use of keys with this prefix. In a
     collective every rank sets its key, waits for all keys, and removes its key of the previous collective. A rank that
     gives up removes its key, so that the ranks can meet there later.
@@ -151,8 +151,6 @@ class StoreBootstrap:
                 peer=0,
                 phase="bootstrap",
                 slot=self._operation,
-                seen=0,
-                expected=1,
             )
         return answer[0]
 
@@ -192,9 +190,6 @@ class StoreBootstrap:
         while not self._store.check([key]) and time.monotonic() < until:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def barrier(self, timeout: float | None = None) -> None:
-        self.all_gather(None, timeout)
 
     def close(self, timeout: float | None = None) -> None:
         if self._closed:

@@ -46,7 +46,7 @@ from ep_lib.memory.arrays import ArrayInfo, describe
 from ep_lib.require import a_path, brief, flag, index, instance, refuse, seconds, several, show, text, whole_number
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports.nixl import build, views
-from ep_lib.transports.nixl.host import HostAgent, Memory, Telemetry, Transfer, check_range, pack, unpack
+from ep_lib.transports.nixl.host import HostAgent, Memory, Telemetry, Transfer, check_range, pack, require_known, unpack
 
 __all__ = ["DeviceHost", "Peer", "Region", "Request", "Signal", "Telemetry", "Transfer"]
 
@@ -143,11 +143,7 @@ class _RankSide:
         return pack("descriptors", {"name": self.name, "offset": offset, "nbytes": memory.nbytes})
 
     def remote(self, descriptors: Any, peer: Any) -> Region:
-        if not isinstance(peer, str) or peer not in self._peers:
-            known = ", ".join(map(repr, self._peers)) or "none"
-            raise ArgumentError(
-                f"there is no peer {show(peer)}; known: {known}. Call add_remote_agent() with its metadata"
-            )
+        require_known(peer, self._peers)
         found = unpack("descriptors", descriptors)
         offset, nbytes = index(found.get("offset")), index(found.get("nbytes"))
         if found.get("name") != peer or offset is None or nbytes is None:

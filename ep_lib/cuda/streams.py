@@ -46,17 +46,14 @@ class CudaStreams:
         return Choice(self, stream)
 
     def record(self, stream: int) -> int:
-        """An event that completes after all current work of ``stream``. Return it by :meth:`release`."""
         event = self._spare.pop() if self._spare else int(self._runtime.eventCreateWithFlags(_DISABLE_TIMING))
         self._runtime.eventRecord(event, stream)
         return event
 
     def wait(self, stream: int, event: int) -> None:
-        """Makes later work of ``stream`` run after ``event``."""
         self._runtime.streamWaitEvent(stream, event)
 
     def order(self, first: int, second: int) -> None:
-        """Makes later work of stream ``second`` run after the current work of ``first``."""
         if first != second:
             event = self.record(first)
             self.wait(second, event)
@@ -72,7 +69,6 @@ class CudaStreams:
             return False
 
     def release(self, event: int) -> None:
-        """Returns an event for reuse."""
         self._spare.append(event)
 
     def settle(self) -> None:
@@ -80,11 +76,9 @@ class CudaStreams:
         self._cupy.cuda.get_current_stream().synchronize()
 
     def operations(self) -> CudaOperationStreams:
-        """The streams of a Buffer's operations."""
         return CudaOperationStreams(self)
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a CUDA graph is being captured from ``stream``: then no call may wait for the GPU."""
         return int(self._runtime.streamIsCapturing(stream)) != 0
 
     def close(self) -> None:
@@ -113,7 +107,7 @@ class Choice:
 
 
 class CudaOperationStreams:
-    """The stream of each operation of one Buffer: the caller's, or one beside it. Operations run one after another."""
+    """The :class:`ep_lib.backends.base.OperationStreams` of one Buffer on a GPU."""
 
     def __init__(self, streams: CudaStreams) -> None:
         self._streams = streams
@@ -122,11 +116,6 @@ class CudaOperationStreams:
         self.last: int | None = None  # the last operation's stream
 
     def begin(self, kind: str, async_finish: bool) -> contextlib.AbstractContextManager[None]:
-        """Launches inside run after the caller's stream and the last operation.
-
-        ``kind``: the kind of the caller's arrays. During the capture of a CUDA graph, it does not wait for earlier
-        operations, which a graph cannot.
-        """
         streams = self._streams
         stream = streams.current(kind)
         if async_finish:

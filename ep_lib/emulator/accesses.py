@@ -18,15 +18,8 @@ if TYPE_CHECKING:
 
 # AccessRecord and AccessFlags of runtime/checker.hpp
 _RECORD = np.dtype(
-    [
-        ("address", "u8"),
-        ("size", "u4"),
-        ("flags", "u4"),
-        ("rank", "i4"),
-        ("block", "i4"),
-        ("thread", "i4"),
-        ("details", "i4"),
-    ]
+    [("address", "u8"), ("size", "u4"), ("flags", "u4")]
+    + [(name, "i4") for name in ("rank", "block", "thread", "details")]
 )
 _WRITES, _ATOMIC, _VOLATILE = 1, 2, 64
 _READS_TOO, _OF_PAIR, _FAILED = 1, 4, 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ep_lib.emulator import library
@@ -16,25 +15,6 @@ if TYPE_CHECKING:
 WHOLE, REDUNDANT, CUT, STRAYED = range(4)  # Exploration::Outcome
 NONE, SLEEPING, WITHIN_BOUND = range(3)  # Exploration::Reduction
 BUSY_TURNS = 4  # Exploration::kBusy
-
-
-@dataclass(frozen=True)
-class Status:
-    """Counts of runs so far, and of the last run: see ``epemu::Exploration::Status``."""
-
-    explored: int
-    redundant: int
-    cut: int
-    counted: int
-    skipped: int
-    calm: int
-    most_events: int
-    switches: int
-    decisions: int
-    whole: float
-    equivalence: int
-    outcome: int
-    inputs: int
 
 
 class Exploration:
@@ -92,16 +72,16 @@ class Exploration:
         return str(self._lib.epemu_explore_launched(self._handle).decode()).split()
 
     @property
-    def status(self) -> Status:
-        """The current counts."""
+    def status(self) -> library.ExplorationStatus:
+        """Counts of runs so far, and of the last run."""
         status = library.ExplorationStatus()
         self._lib.epemu_explore_status(self._handle, ctypes.byref(status))
-        return Status(*(getattr(status, name) for name, *_ in library.ExplorationStatus._fields_))
+        return status
 
     @property
     def is_whole(self) -> bool:
         """Whether the last run reached its end."""
-        return self.status.outcome == WHOLE
+        return bool(self.status.outcome == WHOLE)
 
     @property
     def schedule(self) -> str:

@@ -330,7 +330,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
             else:
                 how, detail, credit, wait = "credit", "", Place(), Place()
         if entry["kind"] == "weak memory":
-            detail = _flag_or_store(credit, wait)
+            detail = f"stored before it: {credit}; loaded: {wait}" if credit and wait else ""
         elif ways := _by_way_of(credit, wait, detail):
             detail = f"{detail} ({ways})" if detail else ways
         findings.append(
@@ -369,11 +369,6 @@ def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
     if credit.file == read.file and credit.line < read.line:
         return f"give the credit ({credit}) after the read ({read}), not before"
     return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
-
-
-def _flag_or_store(stored: Place, loaded: Place) -> str:
-    """For an older value: the lines by which the two threads should synchronise."""
-    return f"stored before it: {stored}; loaded: {loaded}" if stored and loaded else ""
 
 
 def _write_in_one_line(first: Access, second: Access) -> bool:
@@ -443,13 +438,38 @@ def _posts(finding: Finding) -> set[str]:
 # ---- where to put what is missing: one sentence that names the lines
 
 
+_AT_ONE_LINE = {
+    "before": "put {what} before {last}",
+    "at": "{what} in {last}",
+    "wait": "wait for the signal of what is read before {last}",
+    "written": "write it before {last} reads it, with __syncthreads() in between; or the index there is wrong",
+    "credit_put": "before {last} puts there again, wait for a credit that the receiver gives when it has read the slot",
+}
+_AT_TWO_LINES = {
+    "own": "check the index in {two}: two threads are there for one place",
+    "take": "take the lock of {first} before {last} too",
+    "own_wait": "{two} write the same place: let the NIC write elsewhere, or wait for its signal in between",
+    "wait_post": "wait for {first} (its release) before {last} is posted",
+    "both": "{what}: in {two}",
+    "swap": "signal ({first}) after the data ({last}), not before",
+    "wait_for": "wait for the signal of {first} before {last} reads",
+    "wait_round": "wait in {last} for the value that {first} stores after this write: an earlier round's is not enough",
+    "outside": "one barrier outside of the branches instead of {two}",
+    "named": "put a barrier by number that both warps pass between {first} and {last}",
+    "named_again": "end each round at a second barrier by number: reader after {first}, writer before {last} runs "
+    "again",
+    "credit": "before {last} writes there again, wait for a credit that the reader gives after {first}",
+    "credit_more": "wait in {first} for one credit more, before {last} writes there again",
+    "credit_late": "before {first} writes there again, wait for a credit that the reader gives after {last}",
+}
+
+
 def advice(how: str, what: str, first: Place, last: Place) -> str:
     """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if there is no advice.
 
-    ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "before_signal", "at",
-    "both", "swap", "own", "own_wait", "take", "wait", "wait_for", "wait_round", "wait_post", "named", "named_again",
-    "credit", "credit_late", "credit_more", "credit_put", "written" or "outside". ``what``: what to put there.
-    ``first``, ``last``: in the order of one thread's program (not of "..._two").
+    ``how``: empty, "between", "between_two", "around_two", "after", "before_credit", "before_signal", or of the two
+    tables above. ``what``: what to put there. ``first``, ``last``: in the order of one thread's program (not of
+    "..._two").
     """
     if how == "before_credit" and first and last and not (first.file == last.file and first.line < last.line):
         return f"give the credit ({last}) after the read ({first}), with {what} between them"
@@ -469,46 +489,13 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
         return f"put {what} after {first}, before the signal or credit that tells of it" if first else ""
     if not how or not last:
         return ""
-    if how in ("before", "at"):
-        return f"put {what} before {last}" if how == "before" else f"{what} in {last}"
-    if how == "wait":
-        return f"wait for the signal of what is read before {last}"
-    if how == "written":
-        return f"write it before {last} reads it, with __syncthreads() in between; or the index there is wrong"
-    if how == "credit_put":
-        return f"before {last} puts there again, wait for a credit that the receiver gives when it has read the slot"
+    if how in _AT_ONE_LINE:
+        return _AT_ONE_LINE[how].format(what=what, last=last)
     if not first:
         return ""
-    if how == "own":
-        lines = str(first) if first == last else _two(first, last)
-        return f"check the index in {lines}: two threads are there for one place"
-    if how == "take":
-        return f"take the lock of {first} before {last} too"
-    if how == "own_wait":
-        lines = _two(first, last)
-        return f"{lines} write the same place: let the NIC write elsewhere, or wait for its signal in between"
-    if how == "wait_post":
-        return f"wait for {first} (its release) before {last} is posted"
-    if how == "both":
-        return f"{what}: in {_two(first, last)}"
-    if how == "swap":
-        return f"signal ({first}) after the data ({last}), not before"
-    if how == "wait_for":
-        return f"wait for the signal of {first} before {last} reads"
-    if how == "wait_round":
-        return f"wait in {last} for the value that {first} stores after this write: an earlier round's is not enough"
-    if how == "outside":
-        return f"one barrier outside of the branches instead of {_two(first, last)}"
-    if how == "named":
-        return f"put a barrier by number that both warps pass between {first} and {last}"
-    if how == "named_again":
-        return f"end each round at a second barrier by number: reader after {first}, writer before {last} runs again"
-    if how == "credit":
-        return f"before {last} writes there again, wait for a credit that the reader gives after {first}"
-    if how == "credit_more":
-        return f"wait in {first} for one credit more, before {last} writes there again"
-    if how == "credit_late":
-        return f"before {first} writes there again, wait for a credit that the reader gives after {last}"
+    if how in _AT_TWO_LINES:
+        two = str(first) if how == "own" and first == last else _two(first, last)
+        return _AT_TWO_LINES[how].format(what=what, first=first, last=last, two=two)
     raise ValueError(f"unknown advice {how!r}")
 
 

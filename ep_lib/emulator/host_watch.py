@@ -181,7 +181,8 @@ class Watched(np.ndarray[Any, Any]):
 
     def _part(self, key: Any) -> Any:
         """The view that an index gives; the whole array, if the index makes a copy."""
-        one_each = tuple(slice(i, i + 1 or None) if isinstance(i, (int, np.integer)) else i for i in _as_tuple(key))
+        keys = key if isinstance(key, tuple) else (key,)
+        one_each = tuple(slice(i, i + 1 or None) if isinstance(i, (int, np.integer)) else i for i in keys)
         part = super().__getitem__(one_each)
         return part if isinstance(part, Watched) and np.may_share_memory(part, self) else self
 
@@ -226,10 +227,6 @@ class Watched(np.ndarray[Any, Any]):
             args[0].read(writes=True)
             return None
         return super().__array_function__(function, types, args, options)
-
-
-def _as_tuple(key: Any) -> tuple[Any, ...]:
-    return key if isinstance(key, tuple) else (key,)
 
 
 def _read(value: Any) -> Any:

@@ -30,12 +30,7 @@ class FabricSettings(Structure):
     """``epemu::FabricSettings`` in runtime/network.hpp."""
 
     _fields_ = [
-        ("kind", c_int32),
-        ("ranks_per_node", c_int32),
-        ("p2p", c_int32),
-        ("queue_pairs", c_int32),
-        ("queue_depth", c_int32),
-        ("global_atomics", c_int32),
+        (name, c_int32) for name in ("kind", "ranks_per_node", "p2p", "queue_pairs", "queue_depth", "global_atomics")
     ]
 
 
@@ -71,15 +66,8 @@ class ExplorationStatus(Structure):
     """``epemu::Exploration::Status``."""
 
     _fields_ = [
-        ("explored", c_uint64),
-        ("redundant", c_uint64),
-        ("cut", c_uint64),
-        ("counted", c_uint64),
-        ("skipped", c_uint64),
-        ("calm", c_uint64),
-        ("most_events", c_uint64),
-        ("switches", c_uint64),
-        ("decisions", c_uint64),
+        *((name, c_uint64) for name in ("explored", "redundant", "cut", "counted", "skipped", "calm", "most_events")),
+        *((name, c_uint64) for name in ("switches", "decisions")),
         ("whole", c_double),
         ("equivalence", c_uint64),
         ("outcome", c_int32),

@@ -223,9 +223,7 @@ class Machine:
     ) -> None:
         """``home``: this process's rank, if each rank is a process; heaps then come from :meth:`map_heap`."""
         _bury()
-        self._fabric = fabric
         self.ranks = ranks
-        self.fabric = fabric
         self.heap_bytes = heap_bytes
         self.fabric = fabric
         self.has_other_processes = home >= 0

@@ -255,16 +255,14 @@ def _back(first: Trace, other: Trace, place: tuple[Any, ...]) -> Iterator[tuple[
         before = first.by_name[other.names[read]]
         ends = (first.source[before], other.source[read])
         if ends[0] is None or ends[1] is None or first.names[ends[0]] != other.names[ends[1]]:
-            updates = bool(other.events["detail"][read] & recording.UPDATES)
-            values = (first.value(before), other.value(read))
-            origin = _origin(first, other, other.place(read), other.who(read), updates, ends, values, result)
+            origin = _origin(first, other, read, ends, (first.value(before), other.value(read)), result)
             early = _early(other, read, first, ends[0]) or _early(first, before, other, ends[1])
             yield read, origin._replace(early=early)
             return
         write = ends[1]
     one, two = ends
     at = len(other.events) if two is None else two
-    yield at, _origin(first, other, None, "", False, ends, (first.value(one), other.value(two)), result)
+    yield at, _origin(first, other, None, ends, (first.value(one), other.value(two)), result)
 
 
 def _read_otherwise(first: Trace, other: Trace, write: int) -> int | None:
@@ -391,20 +389,15 @@ def _early(run: Trace, read: int, later: Trace, missed: int | None) -> tuple[Pla
 def _origin(
     first: Trace,
     other: Trace,
-    reads: Place | None,
-    reader: str,
-    updates: bool,
+    read: int | None,
     ends: tuple[int | None, int | None],
     values: tuple[int | None, int | None],
     result: Place,
 ) -> Origin:
     one, two = ends
-    return Origin(
-        reads,
-        reader,
-        updates,
-        (None if one is None else first.place(one), None if two is None else other.place(two)),
-        values,
-        ("" if one is None else first.who(one), "" if two is None else other.who(two)),
-        result,
-    )
+    stored = (None if one is None else first.place(one), None if two is None else other.place(two))
+    who = ("" if one is None else first.who(one), "" if two is None else other.who(two))
+    if read is None:
+        return Origin(None, "", False, stored, values, who, result)
+    updates = bool(other.events["detail"][read] & recording.UPDATES)
+    return Origin(other.place(read), other.who(read), updates, stored, values, who, result)

@@ -22,49 +22,20 @@ from ep_lib.jit.lexer import without_comments
 from ep_lib.memory.arrays import ArrayInfo
 
 EVENT = np.dtype(
-    [
-        ("address", "<u8"),
-        ("value", "<u8"),
-        ("block", "<u4"),
-        ("thread", "<u4"),
-        ("lanes", "<u4"),
-        ("bytes", "<u4"),
-        ("pc", "<u4"),
-        ("turn", "<u4"),
-        ("kind", "u1"),
-        ("flags", "u1"),
-        ("order", "u1"),
-        ("detail", "u1"),
-        ("rank", "<i2"),
-        ("scope", "<u2"),
-    ]
+    [(name, "<u8") for name in ("address", "value")]
+    + [(name, "<u4") for name in ("block", "thread", "lanes", "bytes", "pc", "turn")]
+    + [(name, "u1") for name in ("kind", "flags", "order", "detail")]
+    + [("rank", "<i2"), ("scope", "<u2")]
 )
 """``epemu::Event`` in runtime/recorder.hpp."""
 
-# EventKind there
+# EventKind there, and its numbers
+# fmt: off
 KINDS = (
-    "launch",
-    "admit",
-    "access",
-    "fence",
-    "barrier",
-    "named_barrier",
-    "syncwarp",
-    "wait",
-    "resume",
-    "end",
-    "finish",
-    "post",
-    "nic_read",
-    "nic_write",
-    "nic_signal",
-    "complete",
-    "quiet",
-    "host_waited",
-    "host_met",
-    "ordered",
-    "finding",
+    "launch", "admit", "access", "fence", "barrier", "named_barrier", "syncwarp", "wait", "resume", "end", "finish",
+    "post", "nic_read", "nic_write", "nic_signal", "complete", "quiet", "host_waited", "host_met", "ordered", "finding",
 )
+# fmt: on
 LAUNCH, ADMIT, ACCESS, FENCE, BARRIER, NAMED_BARRIER, SYNCWARP, WAIT, RESUME, END, FINISH = range(11)
 POST, NIC_READ, NIC_WRITE, NIC_SIGNAL, COMPLETE, QUIET, HOST_WAITED, HOST_MET, ORDERED, FINDING = range(11, 21)
 

@@ -17,9 +17,9 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ep_lib.bootstrap.base import Bootstrap
+from ep_lib.bootstrap.base import Bootstrap, require_same
 from ep_lib.emulator.machine import Machine
 from ep_lib.errors import BackendUnavailable, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
 from ep_lib.require import refuse
@@ -83,8 +83,8 @@ class SharedHeaps:
         heaps = cls(bootstrap.rank, machine)
         secret = secrets.token_hex(8)
         said = bootstrap.all_gather((__version__, machine.heap_bytes, secret), timeout)
-        for what, position in (("the version of ep_lib", 0), ("heap_bytes", 1)):
-            _require_same(what, [each[position] for each in said])
+        require_same("the version of ep_lib", [version for version, _, _ in said])
+        require_same("heap_bytes", [nbytes for _, nbytes, _ in said])
         heaps._secret = said[0][2].encode()
         here = [rank for rank, host in enumerate(hosts) if host == hosts[heaps.rank]]
         paths = {rank: SHARED_MEMORY / f"{_PREFIX}{said[0][2]}-{rank}" for rank in here}
@@ -173,9 +173,6 @@ class SharedHeaps:
                         rank=self.rank,
                         peer=rank,
                         phase="rejoin",
-                        slot=-1,
-                        seen=0,
-                        expected=1,
                     )
                 time.sleep(_SEAT_SECONDS)
             self._left_out.discard(rank)
@@ -363,12 +360,6 @@ def _together(bootstrap: Bootstrap, timeout: float, step: Callable[[], None]) ->
                 f"rank {rank} cannot share its memory with the other ranks: {text}. Ranks on the emulator need a "
                 f"{SHARED_MEMORY} that they can write (`df {SHARED_MEMORY}`); in a container, all in the same one"
             )
-
-
-def _require_same(what: str, values: list[Any]) -> None:
-    if len(set(values)) > 1:
-        listing = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
-        raise RankMismatchError(f"{what} must be the same on all ranks; got {listing}")
 
 
 def _sweep() -> None:

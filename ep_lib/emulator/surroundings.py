@@ -28,17 +28,14 @@ class Between:
     """The surroundings of two lines of one function. All fields are line numbers, 0 if there is none.
 
     ``loop``: the innermost loop around both. ``parted``: an ``if`` with the two lines in different branches.
-    ``inside``: a branch or loop around both that threads of one block may take differently. ``after``, ``before``: the
-    end of the statement with the first line and the beginning of that with the second, at their common level.
-    ``deeper``: a branch or loop around only one of the two. ``meets``: a barrier on the way from one to the other.
-    ``left``: of a ``return`` before both.
+    ``inside``: a branch or loop around both that threads of one block may take differently. ``deeper``: a branch or
+    loop around only one of the two. ``meets``: a barrier on the way from one to the other. ``left``: of a ``return``
+    before both.
     """
 
     loop: int = 0
     parted: int = 0
     inside: int = 0
-    after: int = 0
-    before: int = 0
     deeper: int = 0
     meets: int = 0
     left: int = 0
@@ -46,10 +43,7 @@ class Between:
 
 def between(file: Path, first: int, second: int) -> Between | None:
     """The surroundings of these two lines of ``file``; None unless they are in one function."""
-    try:
-        status = file.stat()
-        code = _read(str(file), status.st_mtime_ns, status.st_size)
-    except OSError:
+    if (code := _code_of(file)) is None:
         return None
     one, other = code.path_to(first), code.path_to(second)
     if not one or not other or one[0] is not other[0]:
@@ -65,8 +59,6 @@ def between(file: Path, first: int, second: int) -> Between | None:
         loop=loops[-1] if loops else 0,
         parted=code.first_line(common) if common.kind == "branch" and a and b else 0,
         inside=uneven[-1] if uneven else 0,
-        after=code.last_line(a) if a and len(one) > len(shared) + 1 else first,
-        before=code.first_line(b) if b else second,
         deeper=next((code.first_line(n) for n in (b, a) if n and code.may_be_skipped(n)), 0),
         meets=code.line_with(_BARRIER, min(first, second), max(first, second)),
         left=code.line_with(re.compile(r"\breturn\b"), code.first_line(one[0]), min(first, second)),
@@ -87,12 +79,11 @@ _STORES = (
 def stored_behind(file: Path, line: int, name: str) -> int:
     """The first line behind this one, in its function, that stores to ``name`` or signals through it; 0 if there is
     none."""
-    try:
-        status = file.stat()
-        code = _read(str(file), status.st_mtime_ns, status.st_size)
-    except OSError:
+    code = _code_of(file)
+    path = code.path_to(line) if code else []
+    if code is None or not path:
         return 0
-    return code.match_behind(line, re.compile(_STORES.replace("{name}", re.escape(name))))
+    return code.line_with(re.compile(_STORES.replace("{name}", re.escape(name))), line, code.last_line(path[0]) + 1)
 
 
 class _Code:
@@ -118,13 +109,6 @@ class _Code:
     def _line_of(self, at: int) -> int:
         return bisect.bisect_left(self._line_ends, at) + 1
 
-    def match_behind(self, line: int, pattern: re.Pattern[str]) -> int:
-        """The first match behind this line, in its function; 0 if there is none."""
-        path = self.path_to(line)
-        lines = self._text.splitlines()
-        last = self.last_line(path[0]) if path else 0
-        return next((n for n in range(line + 1, last + 1) if pattern.search(lines[n - 1])), 0)
-
     def line_with(self, pattern: re.Pattern[str], first: int, last: int) -> int:
         """The first line after ``first`` and before ``last`` with what is looked for, 0 if there is none."""
         lines = self._text.splitlines()
@@ -138,6 +122,15 @@ class _Code:
             path.append(found)
             parts = found.parts
         return path
+
+
+def _code_of(file: Path) -> _Code | None:
+    """None if the file cannot be read."""
+    try:
+        status = file.stat()
+        return _read(str(file), status.st_mtime_ns, status.st_size)
+    except OSError:
+        return None
 
 
 @functools.lru_cache(maxsize=64)

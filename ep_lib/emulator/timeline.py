@@ -151,17 +151,8 @@ def _trace_events(timeline: Timeline) -> dict[str, Any]:
 
 
 def _complete(pid: int, tid: int, kind: str, name: str, begin: float, end: float, **args: Any) -> dict[str, Any]:
-    duration = (end - begin) / 1e3
-    return {
-        "ph": "X",
-        "pid": pid,
-        "tid": tid,
-        "cat": kind,
-        "name": name,
-        "ts": begin / 1e3,
-        "dur": duration,
-        "args": args,
-    }
+    what = {"pid": pid, "tid": tid, "cat": kind, "name": name}
+    return {"ph": "X", **what, "ts": begin / 1e3, "dur": (end - begin) / 1e3, "args": args}
 
 
 def _name(what: str, pid: int, tid: int, text: str) -> dict[str, Any]:

@@ -42,21 +42,10 @@ class _LinkModel(Structure):
 
 class _HardwareModel(Structure):
     _fields_ = [
-        *(
-            (name, c_double)
-            for name in (
-                "sm_bytes_per_ns",
-                "memory_bytes_per_ns",
-                "launch_ns",
-                "launch_gap_ns",
-                "poll_ns",
-                "clock_ghz",
-            )
-        ),
+        *((name, c_double) for name in ("sm_bytes_per_ns", "memory_bytes_per_ns", "launch_ns", "launch_gap_ns")),
+        *((name, c_double) for name in ("poll_ns", "clock_ghz")),
         ("num_sms", c_int32),
-        ("nvlink", _LinkModel),
-        ("pcie", _LinkModel),
-        ("nic", _LinkModel),
+        *((name, _LinkModel) for name in ("nvlink", "pcie", "nic")),
     ]
 
 

@@ -112,6 +112,9 @@ class _Threads:
         """Threads of one process are not replaced."""
         raise BackendUnavailable(_NOT_REPLACED)
 
+    def reserve(self, begin: int, nbytes: int) -> None:
+        """Nothing to do: this process's own heap gets memory as it is touched."""
+
     def leave_out(self, ranks: Collection[int]) -> None:
         """Ranks that are left out do something else, or have stopped."""
 
@@ -146,9 +149,6 @@ class World(_Threads):
         return error
 
     # ---- called by ranks, on their own threads ---------------------------------------------------------------
-    def reserve(self, begin: int, nbytes: int) -> None:
-        """Nothing to do: this process's own heap gets memory as it is touched."""
-
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Returns when the rank's launch has finished; raises what ended the run otherwise."""
         member = self._members[rank]
@@ -335,9 +335,6 @@ class SoloWorld(_Threads):
         self.machine = machine
         self.timeout = timeout
         self.size = 1
-
-    def reserve(self, begin: int, nbytes: int) -> None:
-        """Nothing to do: this process's own heap gets memory as it is touched."""
 
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Runs the rank's kernels up to this launch."""

@@ -7,7 +7,7 @@ exception of :func:`to_error`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -71,16 +71,9 @@ def decode_fault(data: bytes) -> FaultRecord | None:
     record = np.frombuffer(data, FAULT_DTYPE, count=1)[0]
     if record["code"] == FAULT_NONE:
         return None
-    phase = int(record["phase"])
-    return FaultRecord(
-        code=int(record["code"]),
-        rank=int(record["rank"]),
-        peer=int(record["peer"]),
-        phase=PHASE_NAMES[phase] if 0 <= phase < len(PHASE_NAMES) else f"phase {phase}",
-        slot=int(record["slot"]),
-        seen=int(record["seen"]),
-        expected=int(record["expected"]),
-    )
+    code, rank, peer, phase, slot, seen, expected = (int(record[field.name]) for field in fields(FaultRecord))
+    name = PHASE_NAMES[phase] if 0 <= phase < len(PHASE_NAMES) else f"phase {phase}"
+    return FaultRecord(code, rank, peer, name, slot, seen, expected)
 
 
 def to_error(record: FaultRecord, transport: str = "") -> EpError:

@@ -59,108 +59,95 @@ _PTX_HINT = (
 )
 
 
-# NVRTC's messages about rules that C++ does not have: the beginning or a part of its sentence; our wording, or "" to
-# keep its own; and the remedy.
+# NVRTC's messages about rules that C++ does not have: the beginning or a part of its sentence; the remedy; and our
+# wording, if it is not its own.
 _RULES = (
     (
-        re.compile(r"\n\s*#\s*include\s*[<\"](?:thrust|cub/device)/"),
-        "the host calls this header's functions, which launch kernels",
+        r"\n\s*#\s*include\s*[<\"](?:thrust|cub/device)/",
         "leave it out; a block of a kernel has <cub/block/...>, and Python NumPy or CuPy",
+        "the host calls this header's functions, which launch kernels",
     ),
     (
-        re.compile(r"A function without execution space annotations"),
-        "a function without __device__ is one for the host",
+        r"A function without execution space annotations",
         "write __device__ before it if a kernel calls it; what only the host runs does not belong into a kernel's "
         "source",
+        "a function without __device__ is one for the host",
     ),
     (
-        re.compile(r"A function explicitly marked as a __host__ function|calling a __host__ function"),
-        "",
+        r"A function explicitly marked as a __host__ function|calling a __host__ function",
         "write __device__ in place of __host__, or both of them",
     ),
     (
-        re.compile(r"A namespace scope variable without memory space annotations|class static data member"),
-        "a variable without __device__ or __constant__ is one of the host",
+        r"A namespace scope variable without memory space annotations|class static data member",
         "write __device__ before it, or __constant__ for what kernels only read; constexpr for a plain number",
+        "a variable without __device__ or __constant__ is one of the host",
     ),
     (
-        re.compile(r"initializer not allowed for __shared__"),
-        "",
+        r"initializer not allowed for __shared__",
         "declare it without a value; one thread stores the value, and __syncthreads() comes before others read it",
     ),
     (
-        re.compile(r"expression must have a constant value"),
-        "",
+        r"expression must have a constant value",
         "write a number that is known at compile time, which warpSize, blockDim and arguments are not; shared memory "
         "of any size is `extern __shared__ int s[];` and shared_bytes of the launch",
     ),
     (
-        re.compile(r"uses too much shared data"),
-        "",
+        r"uses too much shared data",
         "static __shared__ memory is 48 KiB at most: declare `extern __shared__` memory, and pass shared_bytes to the "
         "launch",
     ),
     (
-        re.compile(r"uses too much local memory"),
-        "",
+        r"uses too much local memory",
         "the arrays of a thread have 512 KiB at most, and are slow long before: pass one in global memory",
     ),
-    (re.compile(r"too much global constant data"), "", "__constant__ memory is 64 KiB at most: write __device__"),
+    (r"too much global constant data", "__constant__ memory is 64 KiB at most: write __device__"),
     (
-        re.compile(r"expression must be a modifiable lvalue|a store to __constant__ memory"),
-        "",
+        r"expression must be a modifiable lvalue|a store to __constant__ memory",
         "kernels only read __constant__ variables, threadIdx and its kin, and what is const: store to something else",
     ),
-    (re.compile(r"dynamic initialization is not supported"), "", "give it a constant value, or set it in a kernel"),
+    (r"dynamic initialization is not supported", "give it a constant value, or set it in a kernel"),
+    (r'an automatic "__\w+__" variable declaration is not allowed', "declare it outside of the function"),
+    (r'attribute "__\w+__" does not apply here', "leave it out here"),
     (
-        re.compile(r'an automatic "__\w+__" variable declaration is not allowed'),
-        "",
-        "declare it outside of the function",
-    ),
-    (re.compile(r'attribute "__\w+__" does not apply here'), "", "leave it out here"),
-    (
-        re.compile(r"does not support exception handling"),
-        "",
+        r"does not support exception handling",
         "GPUs have no exceptions: store a code that the host looks at, or end the kernel by __trap()",
     ),
-    (re.compile(r"annotation on lambda"), "", "leave it out: a lambda in a kernel is for the GPU"),
-    (re.compile(r"cannot take address of builtin variable"), "", "copy it to a variable first"),
-    (re.compile(r"#error directive"), "", "do as the header says"),
-    (re.compile(r"a __global__ function|A __global__ function"), "", "a kernel is a function of its own, returns void"),
-    (re.compile(r"illegal combination of memory qualifiers"), "", "a kernel is __global__ and nothing else"),
+    (r"annotation on lambda", "leave it out: a lambda in a kernel is for the GPU"),
+    (r"cannot take address of builtin variable", "copy it to a variable first"),
+    (r"#error directive", "do as the header says"),
+    (r"a __global__ function|A __global__ function", "a kernel is a function of its own, returns void"),
+    (r"illegal combination of memory qualifiers", "a kernel is __global__ and nothing else"),
     (
-        re.compile(r"without '\.sync' is not supported|\"__shfl\w*\" is undefined"),
-        "",
+        r"without '\.sync' is not supported|\"__shfl\w*\" is undefined",
         "use the form whose name ends with _sync, with a mask: __shfl_down_sync(0xffffffff, x, 16)",
     ),
     (
-        re.compile(r"identifier \"cuda(?!Grid|Trigger)[A-Z]\w*\" is undefined"),
-        "",
+        r"identifier \"cuda(?!Grid|Trigger)[A-Z]\w*\" is undefined",
         "kernels call nothing of CUDA's runtime: do this in Python, before the launch or behind it",
     ),
 )
 # Its messages about C++ that nvcc accepts, mostly g++ extensions, and the remedy.
 _NVCC_TAKES = (
-    (re.compile(r"\"auto\" is not allowed here"), "write a template, or a lambda"),
-    (re.compile(r"\"(?:__)?typeof(?:__)?\" is undefined"), "write decltype(x), or auto"),
-    (re.compile(r"\"register\" storage class"), "leave `register` out: the compiler chooses"),
-    (re.compile(r"\"__builtin_\w+\" is undefined"), "CUDA has __clz, __ffs, __popc, __brev, __byte_perm and memcpy"),
+    (r"\"auto\" is not allowed here", "write a template, or a lambda"),
+    (r"\"(?:__)?typeof(?:__)?\" is undefined", "write decltype(x), or auto"),
+    (r"\"register\" storage class", "leave `register` out: the compiler chooses"),
+    (r"\"__builtin_\w+\" is undefined", "CUDA has __clz, __ffs, __popc, __brev, __byte_perm and memcpy"),
     (
-        re.compile(r"incomplete type \"[^\"]+\[\]\" is not allowed\n(?!.*__shared__)"),
+        r"incomplete type \"[^\"]+\[\]\" is not allowed\n(?!.*__shared__)",
         "give the array a size; what lies behind a struct is reached by a pointer, as (int*)(p + 1)",
     ),
-    (re.compile(r"\"strlen\" is undefined\n.*\bstrlen\s*\(\s*\""), 'write sizeof("...") - 1'),
-    (re.compile(r"\"__(?:real|imag)__\" is undefined|\b_Complex\b"), "<cuda/std/complex> and <cuComplex.h> have them"),
+    (r"\"strlen\" is undefined\n.*\bstrlen\s*\(\s*\"", 'write sizeof("...") - 1'),
+    (r"\"__(?:real|imag)__\" is undefined|\b_Complex\b", "<cuda/std/complex> and <cuComplex.h> have them"),
     (
-        re.compile(r"\"CUDART_\w+_B?FP16\" is undefined"),
+        r"\"CUDART_\w+_B?FP16\" is undefined",
         "write __float2half(x) or __float2bfloat16(x), or the bits: __ushort_as_half(0x7c00)",
     ),
     (
-        re.compile("device-side kernel launch"),
+        "device-side kernel launch",
         "kernels are launched from Python, by Kernel.launch: there is no dynamic parallelism, neither here nor on GPUs",
     ),
     (
-        re.compile(r"\"cuda(?:GridDependencySynchronize|TriggerProgrammaticLaunchCompletion)\" is undefined"),
+        r"\"cuda(?:GridDependencySynchronize|TriggerProgrammaticLaunchCompletion)\" is undefined",
         "leave it out: a kernel begins when those that were launched before it have ended",
     ),
 )
@@ -237,16 +224,16 @@ def _refused_for_gpus(text: str, kernel: KernelSource) -> tuple[str, str]:
     """The message for NVRTC's sentence and the line below it, and a remedy, or ""."""
     told = text.partition("\n")[0]
     for pattern, remedy in _NVCC_TAKES:
-        if pattern.search(text):
+        if re.search(pattern, text):
             return f"NVRTC does not take this, though nvcc does: {told}", remedy
     if "expected an expression" in told and _STATEMENTS.search(without_comments(kernel.source)):
         return (
             f"NVRTC does not take this, though nvcc does: {told}",
             "write a lambda that is called at once, or a __device__ function, in place of ({ ... })",
         )
-    for pattern, words, remedy in _RULES:
-        if pattern.search(text):
-            return f"no GPU takes this: {words or told}", remedy
+    for pattern, remedy, *words in _RULES:
+        if re.search(pattern, text):
+            return f"no GPU takes this: {words[0] if words else told}", remedy
     return f"no GPU takes this: {told}", ""
 
 

@@ -109,13 +109,8 @@ def missing_include(source: str, error: str, line: str) -> str:
             return f"{name} is in <{header}>: add #include <{header}>"
         if name.startswith("ep::") and f"{name}" not in line:
             return f"it is in the namespace ep: write {name}"
-    return _of_the_host(error)
-
-
-def _of_the_host(error: str) -> str:
-    """The advice for names that g++ has and a GPU does not."""
-    if name := UNDEFINED.search(error):
-        return f"kernels have no {name[name.lastindex or 0]}: is it the host's, or is an #include missing?"
+    if unknown := UNDEFINED.search(error):  # a name that g++ has and a GPU does not
+        return f"kernels have no {unknown[unknown.lastindex or 0]}: is it the host's, or is an #include missing?"
     return ""
 
 
@@ -128,21 +123,15 @@ def _candidates(error: str, line: str) -> list[tuple[str, str]]:
     if "followed by" in error:  # NVRTC: name followed by "::" must be a class or namespace name
         said = qualified
     for whole, space, name in [*said, *((n, "", n) for n in named if "::" not in n)]:
-        if header := _of_cuda(whole):
+        if header := next((header for pattern, header in _CUDA_NAMES if pattern.match(whole)), ""):
             found.append((header, whole))
         elif space in ("", "ep::") and (header := _of_ep(name)):
             found.append((header, f"ep::{name}"))
     return found
 
 
-def _of_cuda(name: str) -> str:
-    return next((header for pattern, header in _CUDA_NAMES if pattern.match(name)), "")
-
-
 def _of_ep(name: str) -> str:
-    if _MEMORY.fullmatch(name):
-        return "ep/memory.cuh"
-    return _definitions().get(name, "")
+    return "ep/memory.cuh" if _MEMORY.fullmatch(name) else _definitions().get(name, "")
 
 
 @functools.cache

@@ -163,7 +163,8 @@ def check(kernel: KernelSource, headers: Iterable[Path]) -> GlobalFunctions:
 
     ``headers`` are the files that the source includes, without CUDA's. Returns what it found.
     """
-    found = find_global_functions([kernel.source, *(_read(header) for header in headers)])
+    texts = (header.read_text(encoding="utf-8", errors="replace") for header in headers)
+    found = find_global_functions([kernel.source, *texts])
     if found.is_complete and base_name(kernel.name) not in found.names:
         raise not_found(kernel, found)
     return found
@@ -185,7 +186,3 @@ def not_found(kernel: KernelSource, found: GlobalFunctions) -> KernelNotFoundErr
     close = difflib.get_close_matches(name, listed, n=1)
     meant = f". Did you mean {close[0]!r}?" if close else "."
     return KernelNotFoundError(f"{problem} {kernel.filename}{meant} Its __global__ functions: {shown}")
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")

@@ -174,9 +174,9 @@ class CompilerRefused(Exception):
 def compile_unit(unit: str, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
     """Compiles a translation unit by NVRTC, for a cache entry in ``folder``. Raises CompilerRefused."""
     roots = [Path(flag.removeprefix("-I")) for flag in flags if flag.startswith("-I")]
-    with sealed.open_includes(unit, roots, kernel.texts) as opened:
-        path = opened.place(kernel.source_path)  # NVRTC looks beside it
-        return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in opened.roots(roots)), *flags], folder)
+    cubin, symbols = _compile(unit, kernel, [kernel.name], roots, flags)
+    params = tuple(parse_table(Elf(cubin).symbol_bytes(_TABLE_SYMBOL)))
+    return NvrtcImage(cubin, symbols[0], params, folder / "kernel.cubin")
 
 
 def compile_kernels(
@@ -184,21 +184,21 @@ def compile_kernels(
 ) -> tuple[bytes, list[str]]:
     """The cubin of a translation unit for several kernels, and their symbols in it. Raises as :func:`compile_cubin`."""
     own = include_roots(kernel)
-    with sealed.open_includes(unit, own, kernel.texts) as opened:
+    try:
+        return _compile(unit, kernel, kernels, own, _flags(kernel, arch, own))
+    except CompilerRefused as refused:
+        raise _refusal(kernel, arch, refused, found) from None
+
+
+def _compile(
+    unit: str, kernel: KernelSource, kernels: Sequence[str], roots: Sequence[Path], flags: Sequence[str]
+) -> tuple[bytes, list[str]]:
+    with sealed.open_includes(unit, roots, kernel.texts) as opened:
         path = opened.place(kernel.source_path)  # NVRTC looks beside it
-        first = [f"-I{root}" for root in opened.roots(own)]
-        answer, cubin = _ask(unit, path, kernels, [*first, *_flags(kernel, arch, own)])
-    if answer["status"]:
-        raise _refusal(kernel, arch, CompilerRefused(answer["log"], answer["status"]), found)
-    return cubin, answer["lowered"]
-
-
-def _compile_unit(unit: str, path: Path, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
-    answer, cubin = _ask(unit, path, [kernel.name], flags)
+        answer, cubin = _ask(unit, path, kernels, [*(f"-I{root}" for root in opened.roots(roots)), *flags])
     if answer["status"]:
         raise CompilerRefused(answer["log"], answer["status"])
-    params = tuple(parse_table(Elf(cubin).symbol_bytes(_TABLE_SYMBOL)))
-    return NvrtcImage(cubin, answer["lowered"][0], params, folder / "kernel.cubin")
+    return cubin, answer["lowered"]
 
 
 def _ask(unit: str, path: Path, named: Sequence[str], flags: Sequence[str]) -> tuple[Answer, bytes]:

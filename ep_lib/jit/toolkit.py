@@ -189,7 +189,7 @@ _BUILTINS = re.compile(r"libnvrtc-builtins\.so\.(\d+\.\d+)(?!\S)")
 def find_nvrtc() -> Nvrtc | None:
     """NVRTC of a wheel (nvidia-cuda-nvrtc, or its -cu12 form), else of a CUDA toolkit; None if there is none. Does not
     load it. Of two wheels, the one of CuPy's CUDA version, since CuPy will load the kernels."""
-    wheels = [site / lib for site in _nvidia_sites() for lib in ("cu13/lib", "cuda_nvrtc/lib")]
+    wheels = [site / lib for site in nvidia_sites() for lib in ("cu13/lib", "cuda_nvrtc/lib")]
     found = [nvrtc for folder in wheels if (nvrtc := _nvrtc_in(folder))]
     if len(found) > 1:
         from importlib import metadata  # imported here: it takes a tenth of the time of `import ep_lib`
@@ -197,7 +197,7 @@ def find_nvrtc() -> Nvrtc | None:
         if any(metadata.distributions(name="cupy-cuda12x")):
             found.reverse()
     if not found:
-        homes = [include.parent for include in _toolkit_include_dirs()]
+        homes = [include.parent for include in toolkit_include_dirs()]
         found = [nvrtc for home in homes for lib in ("lib64", "lib") if (nvrtc := _nvrtc_in(home / lib))]
     return found[0] if found else None
 
@@ -239,7 +239,7 @@ def cuda_include_dirs() -> tuple[Path, ...]:
     ``$CUDA_PATH``, then where nvcc is on the PATH, then /usr/local/cuda.
     """
     found = _wheel_include_dirs()
-    homes = _toolkit_include_dirs()
+    homes = toolkit_include_dirs()
     if not _have(found, "cuda_fp16.h"):
         found = next(([home, home / "cccl"] for home in homes if _have([home], "cuda_fp16.h")), [])
     if found and not _have(found, "crt/host_config.h"):  # <cuda_runtime.h> needs it: nvidia-cuda-crt, or a toolkit's
@@ -255,7 +255,8 @@ def _have(folders: list[Path], header: str) -> bool:
     return any((folder / header).exists() for folder in folders)
 
 
-def _toolkit_include_dirs() -> list[Path]:
+def toolkit_include_dirs() -> list[Path]:
+    """The include folders of CUDA toolkits: ``$CUDA_HOME``, ``$CUDA_PATH``, nvcc's, /usr/local/cuda."""
     nvcc = shutil.which("nvcc")
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     homes += [str(Path(nvcc).resolve().parent.parent) if nvcc else None, "/usr/local/cuda"]
@@ -269,17 +270,17 @@ def _cupy_cccl_dirs() -> list[Path]:
 
 
 @functools.cache
-def _nvidia_sites() -> list[Path]:
+def nvidia_sites() -> list[Path]:
+    """The folders that pip's wheels of NVIDIA share."""
     spec = importlib.util.find_spec("nvidia")  # a namespace package: nothing is executed
     return [Path(site) for site in spec.submodule_search_locations or []] if spec else []
 
 
 def _wheel_include_dirs() -> list[Path]:
-    for root in _nvidia_sites():
-        for version in ("cu13",):
-            include = root / version / "include"
-            if (include / "cuda_fp16.h").exists():
-                return [include, include / "cccl"]
+    for root in nvidia_sites():
+        include = root / "cu13" / "include"
+        if (include / "cuda_fp16.h").exists():
+            return [include, include / "cccl"]
         include = root / "cuda_runtime" / "include"
         if (include / "cuda_fp16.h").exists():
             cccl = root / "cuda_cccl" / "include"

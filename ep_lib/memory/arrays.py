@@ -26,12 +26,8 @@ _NO_NUMBERS = "USMm"  # kinds of NumPy's types: texts, bytes, dates and times
 
 # torch's names of the types that NumPy lacks
 _TORCH_EXTENSION_TYPES: dict[str, np.dtype[Any]] = {
-    "torch.bfloat16": BFLOAT16,
-    "torch.float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "torch.float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "torch.float8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "torch.float8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "torch.float8_e8m0fnu": np.dtype(ml_dtypes.float8_e8m0fnu),
+    f"torch.{name}": np.dtype(getattr(ml_dtypes, name))
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 }
 
 
@@ -215,9 +211,7 @@ _kinds: dict[type, str] = {}  # the kinds of types seen so far
 
 
 def _kind_of(cls: type) -> str:
-    kind = _kinds.get(cls)
-    if kind is None:
-        kind = _kinds[cls] = _find_kind(cls)
+    kind = _kinds[cls] = _find_kind(cls)
     return kind
 
 

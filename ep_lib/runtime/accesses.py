@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ep_lib.config import Config
 from ep_lib.emulator.accesses import Accesses
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import EpError
@@ -31,8 +30,7 @@ def accesses_of(
     arguments are those of :func:`ep_lib.check`.
     """
     ranks, args = arguments.program(main, ranks, args)
-    own_heap = Config.from_environment().heap_bytes if heap_bytes is None else heap_bytes
-    heap_bytes, timeout = arguments.limits(own_heap, timeout)
+    heap_bytes, timeout = arguments.limits(heap_bytes, timeout)
     from ep_lib.emulator import accesses
 
     machine = make_machine(ranks, seed=seed, fabric=make_fabric(fabric, ranks), heap_bytes=heap_bytes)

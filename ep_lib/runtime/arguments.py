@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ep_lib.config import Config
 from ep_lib.errors import ArgumentError, RankFailed
 from ep_lib.jit.device_state import MAX_RANKS
 from ep_lib.require import brief, is_about_the_call, one_of, refuse, seconds, several, show, whole_number
@@ -70,7 +71,11 @@ def a_seed(value: Any, name: str = "seed") -> int:
 
 
 def limits(heap_bytes: Any, timeout: Any) -> tuple[int | None, float | None]:
-    """A heap's size in bytes and a time limit in seconds; None leaves either to the backend. Raises ArgumentError."""
+    """A heap's size in bytes and a time limit in seconds: those given, else the environment's; None leaves either to
+    the backend. Raises ArgumentError."""
+    config = Config.from_environment()
+    heap_bytes = config.heap_bytes if heap_bytes is None else heap_bytes
+    timeout = config.timeout_s if timeout is None else timeout
     if heap_bytes is not None:
         heap_bytes = whole_number("heap_bytes", heap_bytes, 4096, 1 << 46)
     return heap_bytes, None if timeout is None else seconds("timeout", timeout)

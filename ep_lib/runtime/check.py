@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import merge_findings
 from ep_lib.emulator.machine import pct_depth, stacks_kept
@@ -138,7 +137,7 @@ def _try(
     ran_out = False
     for seed in chosen:
         ran_out = search.try_schedule(seed)
-        if ran_out or (stop_at_first and search.told) or (stop_at_failure and search.failed):
+        if ran_out or (stop_at_first and search.told) or (stop_at_failure and search.seen.failed):
             break
     depths = Counter(map(pct_depth, search.tried))
     again = chosen[_ONE_IN - 1 :: _ONE_IN] if program.memory == "mixed" and not search.told else ()
@@ -159,7 +158,7 @@ def _try(
         seeds=seeds_tried,
         seeds_again=tuple(search.tried[len(seeds_tried) :]),
         memory="ptx" if program.weak_memory else "sc",
-        values_differ=search.values_differ,
+        values_differ=search.seen.values_differ,
         ranks=program.ranks,
         fabric=program.network,
         seconds=time.perf_counter() - begin,
@@ -209,10 +208,7 @@ def _program(
 ) -> Program:
     """The program and options that the arguments of :func:`check` describe. Raises ArgumentError."""
     ranks, args = arguments.program(main, ranks, args)
-    config = Config.from_environment()
-    heap_bytes, timeout = arguments.limits(
-        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
-    )
+    heap_bytes, timeout = arguments.limits(heap_bytes, timeout)
     if resident_blocks is not None:
         resident_blocks = at_least_one("resident_blocks", resident_blocks)
     plain = one_of("volatile", volatile, _VOLATILE) == "plain"

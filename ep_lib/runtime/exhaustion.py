@@ -238,8 +238,10 @@ class Parts:
         if part.text is None:
             order = self._places[part.place].order
             order[[process for process, _ in order].index(part.process)] = (part.process, first)
-        for place_number, processes in asked:
-            self._ask(place_number, processes)
+        for place_number, processes in asked:  # the first becomes a part, unless one of them is a part there already
+            place = self._places[place_number]
+            if {*place.refused, *(process for process, _ in place.order)}.isdisjoint(processes):
+                self._add(place_number, processes[0])
         if told.is_done:
             del self._parts[number]
             for place_number in part.places:
@@ -250,14 +252,6 @@ class Parts:
         if len(self._parts) < PARTS:
             self._split(part, nodes)
         part.text = self._written(nodes)
-
-    def _ask(self, place_number: int, processes: list[int]) -> None:
-        """Makes the first of these processes a part of a place, unless one of them is a part there already."""
-        place = self._places[place_number]
-        tried = {*place.refused, *(process for process, _ in place.order)}
-        if not tried.isdisjoint(processes):
-            return
-        self._add(place_number, processes[0])
 
     def _path(self, place_number: int) -> list[int]:
         path: list[int] = []

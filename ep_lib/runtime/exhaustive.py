@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ep_lib.bootstrap.base import dumps, loads
 from ep_lib.emulator import exploration as runs
-from ep_lib.emulator.exploration import Exploration, Status
+from ep_lib.emulator.exploration import Exploration
 from ep_lib.emulator.findings import Finding, merge_findings
-from ep_lib.errors import (
-    ArgumentError,
-    EpError,
-)
+from ep_lib.emulator.library import ExplorationStatus
+from ep_lib.errors import ArgumentError, EpError
 from ep_lib.require import at_least_one, several, text, whole_number
 from ep_lib.require import seconds as a_time
 from ep_lib.runtime.differences import describe_launches, digest
@@ -206,7 +204,7 @@ class Exhaustion:
         """Makes the calm run several times, since main must be deterministic. Returns why the check ends there, or
         ""."""
         program, bounds = self._program, self._bounds
-        made: list[tuple[Run, Status, str, Sources]] = []
+        made: list[tuple[Run, ExplorationStatus, str, Sources]] = []
         begin, sources = time.perf_counter(), self._search.sources
         try:
             while len(made) < _CALM_RUNS and (len(made) < 2 or time.perf_counter() - begin < _CALM_SECONDS):
@@ -306,7 +304,7 @@ class Exhaustion:
         return CheckReport(
             findings=tuple(dataclasses.replace(one, replay=replay(one.schedule or "")) for one in found),
             seeds=(),
-            values_differ=self._search.values_differ or any(finding.kind == "values differ" for finding in told),
+            values_differ=self._search.seen.values_differ or any(finding.kind == "values differ" for finding in told),
             ranks=program.ranks,
             fabric=program.network,
             seconds=self._seconds,
@@ -325,7 +323,7 @@ class Exhaustion:
                 share=self._share(),
                 most_events=totals.most_events,
                 stopped=stopped,
-                clocks=tuple(sorted(self._search.clocks)),
+                clocks=tuple(sorted(self._search.seen.clocks)),
                 asked=tuple(sorted(self._search.sources.asked)),
                 **bounds,
             ),

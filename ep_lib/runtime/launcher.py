@@ -9,14 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from ep_lib.bootstrap.base import (
-    DEFAULT_TIMEOUT,
-    Bootstrap,
-    LateBootstrap,
-    SingleBootstrap,
-    check_rank,
-    read_int,
-)
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, LateBootstrap, SingleBootstrap, check_rank, read_int
 from ep_lib.bootstrap.group import make_group_bootstrap
 from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
@@ -81,12 +74,7 @@ def _detect(env: Mapping[str, str]) -> Placement:
     return Placement("single", 0, 1, 0)
 
 
-def make_bootstrap(
-    world: Placement,
-    environ: Mapping[str, str] | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    patience: float | None = None,
-) -> Bootstrap:
+def make_bootstrap(world: Placement, timeout: float = DEFAULT_TIMEOUT, patience: float | None = None) -> Bootstrap:
     """Join the other ranks; waits up to ``timeout`` seconds for them. At the end a rank under mpiexec waits
     ``patience`` seconds for a stopped one (None: 120)."""
     if world.world_size == 1:
@@ -94,14 +82,14 @@ def make_bootstrap(
     if world.launcher == "torchrun":
         from ep_lib.bootstrap.torchrun import TorchrunBootstrap
 
-        return TorchrunBootstrap(environ, timeout)
+        return TorchrunBootstrap(timeout=timeout)
     if world.launcher == "mpi":
         from ep_lib.bootstrap.mpi import MpiBootstrap
 
         return MpiBootstrap(world.world_size, world.local_rank, patience=patience)
     from ep_lib.bootstrap.srun import SrunBootstrap
 
-    return SrunBootstrap(environ, timeout)
+    return SrunBootstrap(timeout=timeout)
 
 
 def decline(world: Placement) -> None:
@@ -143,9 +131,7 @@ def init(
     Raises BackendUnavailable where the backend cannot work, PeerTimeout when other ranks do not join.
     """
     config = Config.from_environment()
-    if not callable(heap_bytes):
-        arguments.limits(heap_bytes, None)
-    _, timeout = arguments.limits(None, config.timeout_s if timeout is None else timeout)
+    _, timeout = arguments.limits(None if callable(heap_bytes) else heap_bytes, timeout)
     seed = arguments.a_seed(config.seed if seed is None else seed)
     grouped = None if group is None else make_group_bootstrap(group, timeout)
     world = detect() if grouped is None else Placement("torchrun", grouped.rank, grouped.world_size, grouped.local_rank)
@@ -162,7 +148,7 @@ def init(
     else:
         bootstrap = make_bootstrap(world, patience=timeout) if grouped is None else grouped
     wanted = _of_ranks(heap_bytes, bootstrap.world_size) if callable(heap_bytes) else heap_bytes
-    heap, _ = arguments.limits(config.heap_bytes if wanted is None else wanted, None)
+    heap, _ = arguments.limits(wanted, None)
     if chosen == "emulator":
         from ep_lib.runtime.emulated import process_rank, solo_rank
 
@@ -215,7 +201,7 @@ def rejoin(
     invited = Invitation.read(invitation)
     size = len(invited.processes)
     rank = whole_number("rank", rank, 0, size - 1)
-    _, timeout = arguments.limits(None, config.timeout_s if timeout is None else timeout)
+    _, timeout = arguments.limits(None, timeout)
     return process_rank(
         LateBootstrap(rank, size),
         seed=arguments.a_seed(config.seed if seed is None else seed),

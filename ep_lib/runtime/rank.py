@@ -299,14 +299,11 @@ class Rank:
             try:
                 if pieces.active():
                     with contextlib.suppress(EpError):  # of a kernel: synchronize() has raised it, or close() does
-                        self._tell_of_pieces()
+                        counts = self._backend.heap_array(PIECE_COUNTS_OFFSET, (MAX_PIECE_COUNTS,), np.dtype(np.uint64))
+                        pieces.tell(self.rank, self.to_host(counts).tolist())
             finally:
                 self._is_closed = True
                 self._backend.close()
-
-    def _tell_of_pieces(self) -> None:
-        counts = self._backend.heap_array(PIECE_COUNTS_OFFSET, (MAX_PIECE_COUNTS,), np.dtype(np.uint64))
-        pieces.tell(self.rank, self.to_host(counts).tolist())
 
     def __enter__(self) -> Rank:
         return self

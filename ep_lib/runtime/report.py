@@ -246,12 +246,9 @@ def _keep(program: Program) -> str:
 def line_of(program: Program, found: Sequence[Finding]) -> Callable[[int | str], str]:
     """A function that writes the line of Python that replays a run: one that works where the user pastes it."""
     if found and (_is_interactive() or not program.can_be_said):
-        return _by_name(_keep(program))
+        name = _keep(program)
+        return lambda run: f'from ep_lib import viz; viz.time_travel("{name}", {in_words(run)})'
     return program.replay
-
-
-def _by_name(name: str) -> Callable[[int | str], str]:
-    return lambda run: f'from ep_lib import viz; viz.time_travel("{name}", {in_words(run)})'
 
 
 def record_run(program: Program, run: int | str) -> Recording:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ep_lib.emulator import exploration as runs
@@ -125,6 +125,23 @@ class Calm(NamedTuple):
     digest: str
 
 
+@dataclass
+class Seen:
+    """What runs have shown, besides findings."""
+
+    values_differ: bool = False
+    failed: bool = False
+    has_values: bool = False  # whether a main returned one
+    polled: set[str] = field(default_factory=set)  # lines that poll
+    kernels: set[str] = field(default_factory=set)  # that were launched, as in Machine.kernels
+    clocks: set[str] = field(default_factory=set)  # lines that read one
+
+    def add(self, other: Seen) -> None:
+        """Adds what other runs have shown."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) | value)
+
+
 @dataclass(frozen=True)
 class PartAnswer:
     """The outcome of some runs of a part: schedules covered, and the findings of a :class:`Search`. ``stopped``: why
@@ -133,12 +150,7 @@ class PartAnswer:
     explored: Explored
     findings: tuple[Finding, ...]
     calm: Calm | None
-    values_differ: bool
-    failed: bool
-    has_values: bool
-    polled: frozenset[str]
-    kernels: frozenset[str]
-    clocks: frozenset[str]
+    seen: Seen
     asked: frozenset[str]
     stopped: str
 
@@ -149,23 +161,19 @@ class Search:
     def __init__(self, program: Program, compare_values: bool) -> None:
         self.findings: dict[tuple[str, ...], Finding] = {}
         self.tried: list[int] = []
-        self.values_differ = False
+        self.seen = Seen()
         self.program = program
         self.compares_values = compare_values
         self._first: tuple[int, Any, str] | None = None  # seed, result and digest of the first run
         self.calm: Calm | None = None  # the same for exhaustive checks
         self._steps = 0  # of the run of seed 0
-        self._polled: set[str] = set()  # lines that poll
-        self._kernels: set[str] = set()  # that were launched, as in Machine.kernels
-        self.clocks: set[str] = set()  # lines that read one
         self.sources = Sources()  # nondeterministic calls of main
-        self.failed = self._has_values = False
         self.recorded: tuple[Any, dict[str, Any], Notes, list[tuple[int, Finding]]] | None = None
 
     @property
     def unwatched(self) -> tuple[str, ...]:
         """Accesses, in the kernels that were launched, that the checker cannot see; a line each."""
-        return gxx.unwatched(self._kernels)
+        return gxx.unwatched(self.seen.kernels)
 
     @property
     def told(self) -> list[Finding]:
@@ -174,7 +182,7 @@ class Search:
         Use of a value that CUDA leaves undefined is a mistake only if results depend on it; volatile accesses to polled
         memory are not.
         """
-        harmless = self.compares_values and self._has_values and not (self.values_differ or self.failed)
+        harmless = self.compares_values and self.seen.has_values and not (self.seen.values_differ or self.seen.failed)
         differs = self.findings.get(("values differ",))
         told = []
         for finding in self.findings.values():
@@ -189,7 +197,7 @@ class Search:
         return told
 
     def _polls(self, finding: Finding) -> bool:
-        return any(side and side.location in self._polled for side in (finding.first, finding.second))
+        return any(side and side.location in self.seen.polled for side in (finding.first, finding.second))
 
     def measure(self) -> None:
         """Runs seed 0 under "sc", for what only the first run of a program gives."""
@@ -219,7 +227,7 @@ class Search:
             return dataclasses.replace(found, schedule=schedule)
 
         if run.end is not None:
-            self.failed = True
+            self.seen.failed = True
             self.add([named(run.end)])
         self.add(named(finding) for finding in run.found if finding.kind != WEAK)
         is_compared = run.end is None and run.is_whole and self.compares_values
@@ -238,29 +246,13 @@ class Search:
             seeds = tuple(seed + begin for seed in finding.seeds or (finding.seed,))
             self.add([dataclasses.replace(finding, seed=finding.seed + begin, seeds=seeds)])
         self.tried += range(begin, begin + part.explored.runs)
-        self.values_differ |= part.values_differ
-        self.failed |= part.failed
-        self._has_values |= part.has_values
-        self._polled |= part.polled
-        self._kernels |= part.kernels
-        self.clocks |= part.clocks
+        self.seen.add(part.seen)
         self.sources.asked |= part.asked
 
     def answer(self, explored: Explored, stopped: str) -> PartAnswer:
         """The answer for :meth:`take_over`."""
-        return PartAnswer(
-            explored,
-            tuple(self.findings.values()),
-            self.calm,
-            self.values_differ,
-            self.failed,
-            self._has_values,
-            frozenset(self._polled),
-            frozenset(self._kernels),
-            frozenset(self.clocks),
-            frozenset(self.sources.asked),
-            stopped,
-        )
+        findings, asked = tuple(self.findings.values()), frozenset(self.sources.asked)
+        return PartAnswer(explored, findings, self.calm, self.seen, asked, stopped)
 
     def forget(self) -> None:
         """Drops the findings, but keeps the results that others are compared with."""
@@ -311,11 +303,11 @@ class Search:
             except (*_FINDINGS, *MAY_FOLLOW) as caught:
                 error = caught
             finally:
-                self._kernels |= machine.kernels
+                self.seen.kernels |= machine.kernels
                 if exploration is not None:
-                    self.clocks |= {spot.partition(" (in ")[0] for spot in parse_spots(machine.clocks)}
+                    self.seen.clocks |= {spot.partition(" (in ")[0] for spot in parse_spots(machine.clocks)}
                 if program.plain_volatile:
-                    self._polled |= parse_spots(machine.polls)
+                    self.seen.polled |= parse_spots(machine.polls)
                 kept = (*machine.recorded(), machine.notes) if machine.notes is not None else None
                 report = machine.end_checks()
             numbered = parse(report, seed)
@@ -330,7 +322,7 @@ class Search:
                 raise error
             if seed == 0 and not self._steps:
                 self._steps = machine.steps
-            self._has_values |= result is not None and any(value is not None for value in result)
+            self.seen.has_values |= result is not None and any(value is not None for value in result)
             end = None if error is None or not is_whole else from_error(error, seed, machine.quiescence)
             return Run(result, found, end, isinstance(error, KernelTimeout), is_whole, machine.launches or [])
         finally:
@@ -370,7 +362,7 @@ class Search:
             return False
         else:
             other = f"seed than with seed {self._first[0]}"
-        self.values_differ = True
+        self.seen.values_differ = True
         difference = describe_difference(self._first[1], result)
         text = f"main returns other values with this {other}{difference.where}"
         found = Finding("values differ", text, seed, difference.remedy, seeds=(seed,), schedule=schedule)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.hardware import Hardware, find_hardware
 from ep_lib.emulator.timeline import Timeline
@@ -40,10 +39,7 @@ def simulate(
     raises, and ArgumentError for unknown hardware.
     """
     ranks, args = arguments.program(main, ranks, args)
-    config = Config.from_environment()
-    heap_bytes, timeout = arguments.limits(
-        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
-    )
+    heap_bytes, timeout = arguments.limits(heap_bytes, timeout)
     transport = arguments.emulator_transport(transport)
     model = find_hardware(hardware)
     network = make_fabric(fabric, ranks)

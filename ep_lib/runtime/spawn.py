@@ -7,14 +7,7 @@ from typing import Any, TypeVar
 
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.errors import (
-    ArgumentError,
-    DeadlockError,
-    KernelCompileError,
-    KernelFault,
-    KernelTimeout,
-    PeerTimeout,
-)
+from ep_lib.errors import ArgumentError, DeadlockError, KernelCompileError, KernelFault, KernelTimeout, PeerTimeout
 from ep_lib.jit import pieces
 from ep_lib.require import brief, one_of
 from ep_lib.runtime import arguments
@@ -60,9 +53,7 @@ def spawn(
     backend = one_of("backend", config.backend if backend is None else backend, BACKENDS)
     ranks, args = arguments.program(main, ranks, args)
     seed = arguments.a_seed(config.seed if seed is None else seed)
-    heap_bytes, timeout = arguments.limits(
-        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
-    )
+    heap_bytes, timeout = arguments.limits(heap_bytes, timeout)
     if backend == "cuda" and fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
     if backend == "emulator" and gpus is not None:

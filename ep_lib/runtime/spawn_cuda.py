@@ -57,7 +57,10 @@ def spawn_processes(
     process was killed; KernelTimeout after ``total_timeout``. All processes have ended when this returns or raises.
     """
     if make_rank is None:
-        _check_gpus(gpus or ranks)
+        from ep_lib.cuda.devices import unusable_reason
+
+        if (reason := unusable_reason(gpus or ranks)) is not None:  # before any process starts; ranks check the rest
+            raise BackendUnavailable(f'{reason}. backend="emulator" runs the same program without a GPU.')
         make_rank = functools.partial(make_cuda_rank, transport=transport, gpus=gpus)
     call = dumps((make_rank, main, tuple(args)))
     with contextlib.ExitStack() as stack:
@@ -71,15 +74,6 @@ def spawn_processes(
         for rank in range(ranks):
             crew.start(Job(rank, ranks, heap_bytes, timeout, list(sys.argv), call))
         return crew.collect(total_timeout)
-
-
-def _check_gpus(ranks: int) -> None:
-    """Refuse before any process starts; the rest is checked by the ranks."""
-    from ep_lib.cuda.devices import unusable_reason
-
-    reason = unusable_reason(ranks)
-    if reason is not None:
-        raise BackendUnavailable(f'{reason}. backend="emulator" runs the same program without a GPU.')
 
 
 class _Crew:

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import CLOSE, within
 from ep_lib.cuda.devices import import_cupy
+from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable, EpError
+from ep_lib.jit import nvrtc
+from ep_lib.jit.nvrtc import NvrtcImage
 
 if TYPE_CHECKING:
     from ep_lib.emulator.machine import Machine
@@ -77,6 +80,57 @@ class Transport(Protocol[Image]):
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Free the memory. ``orderly``: all ranks call this, and memory is freed after no rank uses it any more;
         ``timeout``: seconds to wait for them (None: the setup's)."""
+
+
+class GpuHeap:
+    """What the symmetric heaps of GPUs share; making one is collective.
+
+    Attributes: ``bytes``, ``addresses``, as of :class:`Transport`.
+    """
+
+    def __init__(self, setup: GpuSetup) -> None:
+        self._bootstrap, self._timeout, self._device = setup.bootstrap, setup.timeout, setup.device
+        self._rank = setup.bootstrap.rank
+        self._cuda: Any = import_cupy().cuda
+        self._runtime = self._cuda.runtime
+        self.bytes = setup.heap_bytes
+        self._size = -(-setup.heap_bytes // GRANULE) * GRANULE  # whole pages
+        self.addresses: list[int] = []
+        self._own = 0  # this rank's memory
+
+    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+        """For ``ep::net_*`` that are stores."""
+        return nvrtc.compile_cubin(kernel, arch)
+
+    def register_module(self, module: Module, image: NvrtcImage) -> None:
+        """Nothing to do: kernels find peers by DeviceState alone."""
+
+    def _allocate(self) -> None:
+        """Takes zeroed memory of CUDA's. Raises OutOfSymmetricMemory."""
+        try:
+            self._own = int(self._runtime.malloc(self._size))
+        except self._runtime.CUDARuntimeError as error:
+            if error.status != OUT_OF_MEMORY:
+                raise
+            free = self._runtime.memGetInfo()[0]
+            raise allocation_error(self._rank, self._size, free, str(error)) from error
+        self._clear()
+
+    def _clear(self) -> None:
+        self._runtime.memset(self._own, 0, self._size)
+        self._runtime.deviceSynchronize()
+
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
+        """Leave. ``orderly``: all ranks call this; otherwise memory stays until the process ends: freeing it would wait
+        for ranks that may be gone, and others may still have it mapped."""
+        limit = self._timeout if timeout is None else timeout
+        if self._own and orderly and closing_barrier(self._bootstrap, limit):
+            self._leave(limit)
+            self._own = 0
+
+    def _leave(self, timeout: float) -> None:
+        """Frees the memory, after no rank uses it any more."""
+        raise NotImplementedError
 
 
 @runtime_checkable

@@ -6,8 +6,9 @@ import warnings
 from typing import Any
 
 from ep_lib.bootstrap import Bootstrap
+from ep_lib.bootstrap.base import require_same
 from ep_lib.cuda.devices import DeviceIdentity, identify, peer_problems
-from ep_lib.errors import BackendUnavailable, RankMismatchError
+from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.transports import registry
 from ep_lib.transports.base import GpuSetup, Transport, agree
@@ -23,10 +24,8 @@ def open_transport(
     OutOfSymmetricMemory, RankMismatchError. Rank 0 warns (RuntimeWarning) where ``auto`` is not ``p2p``.
     """
     ranks: list[Any] = agree(bootstrap, lambda: (wanted, heap_bytes, tuple(identify(device))), timeout)
-    for what, position in (("transport", 0), ("heap_bytes", 1)):
-        if len({rank[position] for rank in ranks}) > 1:
-            listing = ", ".join(f"rank {number}: {rank[position]}" for number, rank in enumerate(ranks))
-            raise RankMismatchError(f"{what} must be the same on all ranks; got {listing}")
+    require_same("transport", [transport for transport, _, _ in ranks])
+    require_same("heap_bytes", [nbytes for _, nbytes, _ in ranks])
     identities = [DeviceIdentity(*identity) for _, _, identity in ranks]
     problems = agree(bootstrap, lambda: peer_problems(bootstrap.rank, identities), timeout)
     unreachable = [problem for problems_of_rank in problems for problem in problems_of_rank]

@@ -7,44 +7,27 @@ from __future__ import annotations
 
 import contextlib
 
-from ep_lib.cuda.devices import import_cupy
-from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
-from ep_lib.transports.base import GRANULE, GpuSetup, agree, closing_barrier
+from ep_lib.transports.base import GpuHeap, GpuSetup, agree, closing_barrier
 
 
-class IpcMemory:
-    """Allocated, zeroed and exchanged by the constructor, which is collective.
-
-    Attributes: ``bytes`` and ``addresses``, this rank's address of each rank's heap. Raises OutOfSymmetricMemory and
-    BackendUnavailable on every rank alike.
+class IpcMemory(GpuHeap):
+    """Allocated, zeroed and exchanged by the constructor. Raises OutOfSymmetricMemory and BackendUnavailable on every
+    rank alike.
     """
 
     def __init__(self, setup: GpuSetup) -> None:
-        self._runtime = import_cupy().cuda.runtime
-        bootstrap, timeout = self._bootstrap, self._timeout = setup.bootstrap, setup.timeout
-        self._rank = bootstrap.rank
-        self.bytes = setup.heap_bytes
-        self.addresses: list[int] = []
-        self._own = 0
+        super().__init__(setup)
         self._opened: list[int] = []
         try:
-            handles = agree(bootstrap, self._allocate, timeout)
-            agree(bootstrap, lambda: self._open_peers(handles), timeout)
+            handles = agree(setup.bootstrap, self._share, setup.timeout)
+            agree(setup.bootstrap, lambda: self._open_peers(handles), setup.timeout)
         except BaseException:
             self._release()
             raise
 
-    def _allocate(self) -> bytes:
-        size = -(-self.bytes // GRANULE) * GRANULE
-        try:
-            self._own = int(self._runtime.malloc(size))
-        except self._runtime.CUDARuntimeError as error:
-            if error.status != OUT_OF_MEMORY:
-                raise
-            raise allocation_error(self._rank, size, self._runtime.memGetInfo()[0], str(error)) from error
-        self._runtime.memset(self._own, 0, size)
-        self._runtime.deviceSynchronize()
+    def _share(self) -> bytes:
+        self._allocate()
         if self._bootstrap.world_size == 1:
             return b""
         return bytes(self._runtime.ipcGetMemHandle(self._own))

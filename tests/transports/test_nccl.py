@@ -38,8 +38,7 @@ def set_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> SetUp:
     """``set_up(different)``: a heap of rank 0 of two, where one thing of libnccl is different."""
     monkeypatch.setenv("NCCL_HOME", str(home))
     cuda = FakeCuda()
-    for module in (nccl_heap, base):
-        monkeypatch.setattr(module, "import_cupy", lambda: cuda)
+    monkeypatch.setattr(base, "import_cupy", lambda: cuda)
 
     def run(different: str = "", heap_bytes: int = 100, bootstrap: SingleBootstrap | None = None) -> Any:
         monkeypatch.setenv("FAKE_NCCL", different)

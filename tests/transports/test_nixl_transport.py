@@ -313,8 +313,7 @@ class FakeCuda:
 @pytest.fixture
 def heap_of(machine: dict[str, Any], agents: FakeAgents, monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(cuda: FakeCuda, heap_bytes: int = 4096, unreachable: tuple[str, ...] = (), ranks: int = 2) -> Any:
-        for module in (nixl_heap, base):
-            monkeypatch.setattr(module, "import_cupy", lambda: cuda)
+        monkeypatch.setattr(base, "import_cupy", lambda: cuda)
         monkeypatch.setattr(nixl, "unusable_reason", lambda major: None)
         monkeypatch.setattr(nixl, "mapped_addresses_cubin", lambda arch: arch.encode())
         theirs = (b"ep_lib rank 1", 0x1234, 1)  # answer to the second exchange: metadata, address, device

@@ -219,8 +219,7 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def heap_of(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a NvshmemHeap over the stand-ins; ``.log()`` is what the library was called for."""
     cuda, log = FakeCuda(), tmp_path / "log"
-    for module in (nvshmem_heap, base):
-        monkeypatch.setattr(module, "import_cupy", lambda: cuda)
+    monkeypatch.setattr(base, "import_cupy", lambda: cuda)
     monkeypatch.setattr(nvshmem, "unusable_reason", lambda route: None)
     monkeypatch.setattr(os, "environ", {**os.environ})  # a heap sets variables for NVSHMEM
     monkeypatch.setenv("NVSHMEM_HOME", str(fake_library))

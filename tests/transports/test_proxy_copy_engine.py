@@ -17,7 +17,7 @@ from support import TESTS
 from ep_lib.bootstrap import SingleBootstrap
 from ep_lib.errors import BackendUnavailable, PeerTimeout
 from ep_lib.jit import device_state, nvrtc, toolkit
-from ep_lib.transports import base, ipc
+from ep_lib.transports import base
 from ep_lib.transports.proxy import engine, gpu_heap
 from ep_lib.transports.proxy.rings import COMMAND, PRODUCER, RING, RINGS, Rings, op
 
@@ -211,7 +211,7 @@ class Runtime:
 def test_the_heap_of_gpus_tells_kernels_of_its_rings(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Runtime()
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
-    for module in (base, gpu_heap, ipc):
+    for module in (base, gpu_heap):
         monkeypatch.setattr(module, "import_cupy", lambda: cupy)
     monkeypatch.setattr(engine, "CopyEngine", functools.partial(engine.CopyEngine, library=driver))
     heap = gpu_heap.GpuProxyHeap(base.GpuSetup(SingleBootstrap(), 0, 1 << 20, 5.0))

@@ -17,19 +17,8 @@ from ep_lib.compat.deep_ep.engines import Engine, Shape
 from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
 from ep_lib.compat.deep_ep.face import Face, Hook, Rows, T, read_bias, read_payload, require_ids, require_rows
 from ep_lib.compat.deep_ep.handles import Handle, LowLatencyFields, require_handle
-from ep_lib.compat.deep_ep.layout import (
-    Layout,
-    choices_sent,
-    layout_by_torch,
-    ranks_of,
-    refuse_needless,
-)
-from ep_lib.compat.deep_ep.scales import (
-    by_columns,
-    cast_with_powers_of_two,
-    pack_ue8m0,
-    require_groups,
-)
+from ep_lib.compat.deep_ep.layout import Layout, choices_sent, layout_by_torch, ranks_of, refuse_needless
+from ep_lib.compat.deep_ep.scales import by_columns, cast_with_powers_of_two, pack_ue8m0, require_groups
 from ep_lib.errors import ArgumentError, NotSupportedError
 from ep_lib.moe.agreement import NoRoomError
 from ep_lib.moe.autograd import dense, require_tensor

@@ -256,9 +256,7 @@ class ElasticBuffer(Face):
             if stats.dtype != torch.int32 or stats.shape != here or stats.device != rows.device:
                 refuse("cumulative_local_expert_recv_stats", stats, f"int32 {list(here)} on {rows.device}")
         buffer = self._use(engine, rows)
-        epilogue = None
-        if previous_event_before_epilogue is not None:
-            epilogue = event_of("previous_event_before_epilogue", previous_event_before_epilogue)
+        epilogue = event_of("previous_event_before_epilogue", previous_event_before_epilogue)
 
         def send() -> tuple[Any, Rows, EPHandle, tuple[Any, ...]]:
             if epilogue is not None:
@@ -323,9 +321,7 @@ class ElasticBuffer(Face):
             if weights.dtype != torch.float32 or len(weights) != len(rows):
                 wanted = [len(rows)] if handle.do_expand else [len(rows), handle.topk_idx.shape[1]]
                 refuse("topk_weights", topk_weights, f"float32 {wanted}, as dispatch returned them")
-        epilogue = None
-        if previous_event_before_epilogue is not None:
-            epilogue = event_of("previous_event_before_epilogue", previous_event_before_epilogue)
+        epilogue = event_of("previous_event_before_epilogue", previous_event_before_epilogue)
 
         def bring() -> tuple[Tensor, Tensor | None]:
             if epilogue is not None:

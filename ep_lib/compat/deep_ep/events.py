@@ -75,7 +75,7 @@ class EventOverlap:
 
 
 def event_of(name: str, previous: Any) -> EventHandle | None:
-    """The event of V1's EventOverlap, or V2's own. Raises ArgumentError for others."""
-    if isinstance(previous, EventHandle):
+    """The event of V1's EventOverlap, or V2's own; None for None. Raises ArgumentError for others."""
+    if previous is None or isinstance(previous, EventHandle):
         return previous
     return instance(name, previous, EventOverlap, "an EventOverlap or an EventHandle, or None").event

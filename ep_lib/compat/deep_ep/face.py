@@ -82,7 +82,7 @@ class Face:
         """Runs ``step`` in the caller's stream, or with ``async_finish`` in the Buffer's own, after ``previous_event``
         or else after the caller's stream; returns its result and an event. ``given``: the caller's tensors and handles
         that it uses; ``read``: tensors made from them. ``shape``: that of the operation's engine."""
-        before = None if previous_event is None else event_of("previous_event", previous_event)
+        before = event_of("previous_event", previous_event)
         flag("async_finish", async_finish)
         try:
             return self._in_stream(step, like, before, async_finish, given, read)

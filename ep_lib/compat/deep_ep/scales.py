@@ -11,7 +11,7 @@ from ep_lib.errors import ArgumentError, NotSupportedError
 from ep_lib.moe.formats import FP8_GROUP
 
 _PACKED = 4  # exponents in an int32
-_EXPONENT_BIAS, _MANTISSA_BITS = 127, 23
+_MANTISSA_BITS = 23  # of a float32, below its exponent
 _LARGEST = 448.0  # of float8_e4m3fn
 _SMALLEST_MAXIMUM = 1e-4  # of a group: smaller ones are not stretched further, as in DeepEP
 

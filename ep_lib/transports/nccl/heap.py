@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ep_lib.bootstrap.base import rank_list, within
-from ep_lib.cuda.devices import import_cupy
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import nvrtc
-from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, closing_barrier
+from ep_lib.transports.base import GpuHeap, GpuSetup, agree
 from ep_lib.transports.nccl.library import NcclLibrary, find
 
-if TYPE_CHECKING:
-    from ep_lib.jit.nvrtc import NvrtcImage
 
-
-class NcclHeap:
-    """Started, allocated and zeroed by the constructor, which is collective. Fits
-    :class:`ep_lib.transports.base.Transport`.
-
-    Attributes: ``name``, ``bytes``, ``addresses`` (this rank's address of each rank's heap). Raises BackendUnavailable
-    on every rank alike.
+class NcclHeap(GpuHeap):
+    """Started, allocated and zeroed by the constructor. Fits :class:`ep_lib.transports.base.Transport`. Raises
+    BackendUnavailable on every rank alike.
     """
 
     name = "nccl"
 
     def __init__(self, setup: GpuSetup) -> None:
-        self._bootstrap, self._timeout, self._device = setup.bootstrap, setup.timeout, setup.device
-        self._runtime = import_cupy().cuda.runtime
-        self._own = self._window = 0
-        self.bytes = setup.heap_bytes
-        self._size = -(-self.bytes // GRANULE) * GRANULE  # whole pages
-        self.addresses: list[int] = []
+        super().__init__(setup)
+        self._window = 0
         agree(self._bootstrap, self._load, self._timeout)
         ids = agree(
             self._bootstrap, lambda: self._library.unique_id() if self._bootstrap.rank == 0 else b"", self._timeout
@@ -45,24 +30,13 @@ class NcclHeap:
             self._library.abort()
             raise
 
-    def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
-        return nvrtc.compile_cubin(kernel, arch)
+    # Implementation
 
-    def register_module(self, module: Module, image: NvrtcImage) -> None:
-        """Nothing to do: kernels find peers by DeviceState alone."""
-
-    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Leave NCCL. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because freeing
-        it would wait for ranks that may be gone."""
-        limit = self._timeout if timeout is None else timeout
-        if not self._own or not (orderly and closing_barrier(self._bootstrap, limit)):
-            return
+    def _leave(self, timeout: float) -> None:
         self._library.forget(self._window)
         self._library.free(self._own)
-        self._own = self._window = 0
+        self._window = 0
         self._library.stop()
-
-    # Implementation
 
     def _load(self) -> None:
         self._library = NcclLibrary(find())
@@ -81,8 +55,7 @@ class NcclHeap:
 
     def _allocate(self) -> None:
         self._own = self._library.allocate(self._size)
-        self._runtime.memset(self._own, 0, self._size)
-        self._runtime.deviceSynchronize()
+        self._clear()
 
     def _register(self) -> None:
         self._window = self._library.register(self._own, self._size)

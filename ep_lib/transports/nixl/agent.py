@@ -31,7 +31,7 @@ class Library:
     failures: tuple[type[Exception], ...]
 
 
-def load(found: Installation | Wheel) -> Library:
+def load(found: Wheel) -> Library:
     """Imports NIXL. Raises BackendUnavailable."""
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it logs every step
     try:
@@ -125,7 +125,6 @@ class NixlAgent:
                     rank=self._rank,
                     peer=missing[0],
                     phase="bootstrap",
-                    slot=-1,
                     seen=len(names) - len(missing),
                     expected=len(names),
                 )

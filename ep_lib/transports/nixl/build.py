@@ -43,24 +43,20 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Installation:
+class Installation(Wheel):
     """NIXL and UCX's device headers on this machine.
 
-    ``package``: the module of NIXL's wheel ("nixl_cu13"), with its ``version`` and CUDA version ``cuda_major``.
     ``include``: the folder of UCX's headers, with their ``ucx_version``, the version of memory views that they read
     (``list_version``), and whether they can drive NICs (``has_nics``).
     """
 
-    package: str
-    version: str
-    cuda_major: int
     include: Path
     ucx_version: str
     list_version: int
     has_nics: bool
 
     def __str__(self) -> str:
-        return f"NIXL {self.version} ({self.package}) with UCX {self.ucx_version} in {self.include}"
+        return f"{super().__str__()} with UCX {self.ucx_version} in {self.include}"
 
 
 def find_wheel(cuda_major: int | None = None) -> Wheel:
@@ -100,9 +96,7 @@ def find(cuda_major: int | None = None) -> Installation:
         raise BackendUnavailable(f"found UCX {ucx['MAJOR']}.{ucx['MINOR']} in {include}; ep_lib needs {needed}: {pip}")
     match = _LIST_VERSION.search((include / _TYPES_HEADER).read_text(encoding="utf-8"))
     return Installation(
-        package=wheel.package,
-        version=wheel.version,
-        cuda_major=wheel.cuda_major,
+        **vars(wheel),
         include=include,
         ucx_version=f"{ucx['MAJOR']}.{ucx['MINOR']}",
         list_version=int(match[1]) if match else 0,

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_lib.cuda.devices import import_cupy
-from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, closing_barrier
+from ep_lib.transports.base import GpuHeap, GpuSetup, Module, agree, closing_barrier
 from ep_lib.transports.nixl import build, views
 from ep_lib.transports.nixl.agent import NixlAgent
 
@@ -20,25 +18,17 @@ if TYPE_CHECKING:
     from ep_lib.jit.nvrtc import NvrtcImage
 
 
-class NixlHeap:
-    """Allocated, zeroed, registered and connected by the constructor, which is collective.
-
-    Attributes: ``name``, ``bytes`` and ``addresses`` (this rank's address of each rank's heap, or 0). Raises on every
-    rank alike: BackendUnavailable, OutOfSymmetricMemory, PeerTimeout.
+class NixlHeap(GpuHeap):
+    """Allocated, zeroed, registered and connected by the constructor. Raises on every rank alike: BackendUnavailable,
+    OutOfSymmetricMemory, PeerTimeout.
     """
 
     name = "nixl"
 
     def __init__(self, setup: GpuSetup) -> None:
-        bootstrap, timeout, heap_bytes = setup.bootstrap, setup.timeout, setup.heap_bytes
-        cupy = import_cupy()
-        self._runtime, self._driver = cupy.cuda.runtime, cupy.cuda.driver
-        self._bootstrap, self._timeout, self._device = bootstrap, timeout, setup.device
-        self._size = -(-heap_bytes // GRANULE) * GRANULE
-        self._own = 0
+        super().__init__(setup)
+        bootstrap, timeout = setup.bootstrap, setup.timeout
         self._state = bytes(16)
-        self.bytes = heap_bytes
-        self.addresses: list[int] = []
         agree(bootstrap, lambda: self._load(setup.unreachable), timeout)
         exchanged = agree(bootstrap, self._register, timeout)
         others = [rank for rank in range(bootstrap.world_size) if rank != bootstrap.rank]
@@ -56,18 +46,12 @@ class NixlHeap:
         if address is not None:  # a kernel without network operations has no such symbol
             views.copy(self._runtime, address, self._state, views.HOST_TO_DEVICE)
 
-    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Leave NIXL. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because others
-        may still have it mapped."""
-        limit = self._timeout if timeout is None else timeout
-        if not self._own or not (orderly and closing_barrier(self._bootstrap, limit)):
-            return
-        self._agent.close()
-        if closing_barrier(self._bootstrap, limit):  # all have released my memory
-            self._runtime.free(self._own)
-        self._own = 0
-
     # Implementation
+
+    def _leave(self, timeout: float) -> None:
+        self._agent.close()
+        if closing_barrier(self._bootstrap, timeout):  # all have released my memory
+            self._runtime.free(self._own)
 
     def _load(self, unreachable: list[str]) -> None:
         cuda = int(self._runtime.runtimeGetVersion()) // 1000
@@ -85,15 +69,7 @@ class NixlHeap:
         self._agent = NixlAgent(found, self._bootstrap.rank)
 
     def _register(self) -> tuple[bytes, int, int]:
-        try:
-            self._own = int(self._runtime.malloc(self._size))
-        except self._runtime.CUDARuntimeError as error:
-            if error.status != OUT_OF_MEMORY:
-                raise
-            free = self._runtime.memGetInfo()[0]
-            raise allocation_error(self._bootstrap.rank, self._size, free, str(error)) from error
-        self._runtime.memset(self._own, 0, self._size)
-        self._runtime.deviceSynchronize()
+        self._allocate()
         return self._agent.register(self._own, self._size, self._device), self._own, self._device
 
     def _make_views(self, regions: list[tuple[int, int, int, int]]) -> None:
@@ -105,5 +81,5 @@ class NixlHeap:
         others = self._agent.view_of_others(regions)
         views.require_version(self._runtime, self._agent.installation, others, len(regions))
         self._state = mine.to_bytes(8, "little") + others.to_bytes(8, "little")
-        mapped = views.mapped_addresses(self._runtime, self._driver, self._device, others, len(regions))
+        mapped = views.mapped_addresses(self._runtime, self._cuda.driver, self._device, others, len(regions))
         self.addresses = [*mapped[:rank], self._own, *mapped[rank:]]

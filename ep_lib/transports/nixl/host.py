@@ -71,18 +71,18 @@ class Telemetry:
     descriptors: int
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Transfer:
     """A request between this process's memory and one peer's. It can be posted repeatedly, one run at a time."""
 
-    __slots__ = ("agent", "handle", "has_notified", "local", "operation", "peer", "peer_key", "remote")
-
-    def __init__(
-        self, agent: HostAgent, operation: str, local: Memory, remote: Memory, peer: str, peer_key: str, handle: int
-    ) -> None:
-        self.agent, self.operation, self.local, self.remote, self.peer = agent, operation, local, remote, peer
-        self.peer_key = peer_key
-        self.handle = handle  # NIXL's; 0 once it was released
-        self.has_notified = False
+    agent: HostAgent
+    operation: str
+    local: Memory
+    remote: Memory
+    peer: str
+    peer_key: str
+    handle: int  # NIXL's; 0 once it was released
+    has_notified: bool = False
 
     def __repr__(self) -> str:
         arrow = "->" if self.operation == "WRITE" else "<-"
@@ -175,7 +175,7 @@ class HostAgent:
             self._call(f"loading {backend}", lambda: self._api.create_backend(backend, parameters))
         self._post = self._api.agent.postXferReq
         self._status = self._api.agent.getXferStatus
-        self._done, self._in_progress = library.bindings.NIXL_SUCCESS, library.bindings.NIXL_IN_PROG
+        self._done = library.bindings.NIXL_SUCCESS
         self._regions: dict[int, tuple[Memory, Any, Any]] = {}  # id -> memory, NIXL's descriptors, owner of the memory
         self._next_id = 1
         self._peers: dict[str, _Peer] = {}
@@ -190,9 +190,8 @@ class HostAgent:
         """Registers ``memory``; returns the registration's number. A region, or a part of one, is registered once."""
         self._require_open()
         check_range(memory)
-        for number, (known, _, _) in self._regions.items():
-            if known.holds(memory):
-                return number
+        if (number := self.registration_of(memory)) is not None:
+            return number
         if memory.kind == "DRAM":
             _require_mapped(memory)
         else:
@@ -482,9 +481,6 @@ class HostAgent:
                     rank=-1,
                     peer=-1,
                     phase="nixl",
-                    slot=-1,
-                    seen=0,
-                    expected=1,
                 )
             if waited < _EAGER_SECONDS:
                 os.sched_yield()
@@ -497,11 +493,7 @@ class HostAgent:
 
     def _require_peer(self, peer: Any) -> None:
         self._require_open()
-        if not isinstance(peer, str) or peer not in self._peers:
-            known = ", ".join(map(repr, self._peers)) or "none"
-            raise ArgumentError(
-                f"there is no peer {show(peer)}; known: {known}. Call add_remote_agent() with its metadata"
-            )
+        require_known(peer, self._peers)
 
     def _refuse_transfer(self, transfer: Any) -> None:
         self._require_open()
@@ -554,6 +546,13 @@ def check_range(memory: Memory) -> Memory:
     if memory.address + memory.nbytes > 2**64:
         raise ArgumentError(f"{memory} end beyond the last address; ptr or size is wrong")
     return memory
+
+
+def require_known(peer: Any, peers: Mapping[str, Any]) -> None:
+    """Raises ArgumentError unless ``peer`` is the name of one of the peers."""
+    if not isinstance(peer, str) or peer not in peers:
+        known = ", ".join(map(repr, peers)) or "none"
+        raise ArgumentError(f"there is no peer {show(peer)}; known: {known}. Call add_remote_agent() with its metadata")
 
 
 def _require_mapped(memory: Memory) -> None:

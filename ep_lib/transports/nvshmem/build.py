@@ -17,7 +17,6 @@ A loaded module must be registered with the running NVSHMEM before its first lau
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -72,7 +71,7 @@ def find() -> Installation:
     version."""
     need = f"ep_lib needs {version_text(OLDEST)} or later, below {TOO_NEW[0]}"
     chosen = os.environ.get("NVSHMEM_HOME")
-    homes = [Path(chosen)] if chosen else _wheel_homes()
+    homes = [Path(chosen)] if chosen else [site / "nvshmem" for site in toolkit.nvidia_sites()]
     home = next((home for home in homes if (home / "include" / "device" / "nvshmem_defines.h").exists()), None)
     if home is None:
         where = f"$NVSHMEM_HOME ({chosen}) has no NVSHMEM" if chosen else "NVSHMEM is not installed"
@@ -211,11 +210,6 @@ class _Build:
 
     def _nvcc(self) -> toolkit.Compiler:
         return nvcc.require("the build route 'nvcc' (the route 'whole' needs NVRTC alone)")
-
-
-def _wheel_homes() -> list[Path]:
-    spec = importlib.util.find_spec("nvidia")  # a namespace package: nothing is executed
-    return [Path(site, "nvshmem") for site in (spec.submodule_search_locations or [] if spec else [])]
 
 
 def _flavour() -> int | None:

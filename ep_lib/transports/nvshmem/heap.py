@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GpuSetup, Module, agree, closing_barrier
+from ep_lib.transports.base import GpuHeap, GpuSetup, Module, agree
 from ep_lib.transports.nvshmem import build, nics
 from ep_lib.transports.nvshmem.library import NvshmemLibrary
 
@@ -23,12 +22,11 @@ if TYPE_CHECKING:
 _SLACK = 64 << 20  # bytes of NVSHMEM's own in its symmetric memory
 
 
-class NvshmemHeap:
-    """Started, allocated and zeroed by the constructor, which is collective.
+class NvshmemHeap(GpuHeap):
+    """Started, allocated and zeroed by the constructor.
 
     The setup's ``variant`` is the build route of kernels (:mod:`ep_lib.transports.nvshmem.build`), empty for the one
-    with the fewest requirements. Attributes: ``name``, ``bytes``, ``addresses`` (this rank's address of each rank's
-    heap, or 0) and ``route``.
+    with the fewest requirements, and ``route`` the one chosen.
     An NVSHMEM that the program has started, on the same ranks, is used and not stopped; its NVSHMEM_SYMMETRIC_SIZE must
     have room for the heap. Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory.
     """
@@ -36,20 +34,16 @@ class NvshmemHeap:
     name = "nvshmem"
 
     def __init__(self, setup: GpuSetup) -> None:
-        bootstrap, timeout = self._bootstrap, self._timeout = setup.bootstrap, setup.timeout
-        heap_bytes, unreachable = setup.heap_bytes, setup.unreachable
-        self._runtime = import_cupy().cuda.runtime
+        super().__init__(setup)
+        bootstrap, timeout, unreachable = setup.bootstrap, setup.timeout, setup.unreachable
         self._modules: list[int] = []
-        self._own = 0
-        self.bytes = heap_bytes
-        self.addresses: list[int] = []
         adopted = agree(bootstrap, lambda: self._load(setup.variant or None), timeout)
         if len(set(adopted)) == 2:
             raise BackendUnavailable(
                 f"the program has started NVSHMEM already on rank {adopted.index(True)}, and not on rank "
                 f"{adopted.index(False)}: start it on all ranks, or leave it to ep_lib"
             )
-        agree(bootstrap, lambda: _prepare_environment(heap_bytes, unreachable), timeout)
+        agree(bootstrap, lambda: _prepare_environment(self.bytes, unreachable), timeout)
         rank_0_says = agree(bootstrap, lambda: self._library.unique_id() if bootstrap.rank == 0 else b"", timeout)
         agree(bootstrap, lambda: self._start(rank_0_says[0], unreachable), timeout)
         agree(bootstrap, self._allocate, timeout)
@@ -62,19 +56,13 @@ class NvshmemHeap:
             self._library.register_module(module.handle)
             self._modules.append(module.handle)
 
-    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Leave NVSHMEM. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because
-        freeing it would wait for ranks that may be gone."""
-        limit = self._timeout if timeout is None else timeout
-        if not self._own or not (orderly and closing_barrier(self._bootstrap, limit)):
-            return
+    # Implementation
+
+    def _leave(self, timeout: float) -> None:
         for module in self._modules:
             self._library.forget(module)
         self._library.free(self._own)
-        self._own = 0
         self._library.stop()
-
-    # Implementation
 
     def _load(self, route: str | None) -> bool:
         """Returns whether the program has started NVSHMEM."""
@@ -109,11 +97,11 @@ class NvshmemHeap:
         self._own = self._library.allocate(self.bytes)
         if not self._own:
             free = self._runtime.memGetInfo()[0]
-            raise allocation_error(self._bootstrap.rank, self.bytes, free, "nvshmem_malloc returned no memory")
+            raise allocation_error(self._rank, self.bytes, free, "nvshmem_malloc returned no memory")
         self._runtime.memset(self._own, 0, self.bytes)
         self._runtime.deviceSynchronize()
-        rank, pes = self._bootstrap.rank, range(self._bootstrap.world_size)
-        self.addresses = [self._own if pe == rank else self._library.peer_address(self._own, pe) for pe in pes]
+        pes = range(self._bootstrap.world_size)
+        self.addresses = [self._own if pe == self._rank else self._library.peer_address(self._own, pe) for pe in pes]
 
 
 def _prepare_environment(heap_bytes: int, unreachable: list[str]) -> None:

@@ -70,7 +70,7 @@ class NvshmemLibrary:
     def unique_id(self) -> bytes:
         """The id that rank 0 creates and all ranks need for :meth:`start`."""
         made = _UniqueId(version=_version_of(_UniqueId))
-        self._check("nvshmemx_get_uniqueid", self._library.nvshmemx_get_uniqueid(ctypes.byref(made)))
+        self._check("nvshmemx_get_uniqueid", ctypes.byref(made))
         self._keep.append(made)
         return bytes(made)
 
@@ -91,12 +91,8 @@ class NvshmemLibrary:
         attributes.arguments.version = _version_of(_InitArguments)
         attributes.arguments.unique_id.version = _version_of(_UniqueIdArguments)
         self._keep += [own_id, attributes]
-        status = self._library.nvshmemx_set_attr_uniqueid_args(
-            rank, ranks, ctypes.byref(own_id), ctypes.byref(attributes)
-        )
-        self._check("nvshmemx_set_attr_uniqueid_args", status)
-        status = self._library.nvshmemx_hostlib_init_attr(_INIT_WITH_UNIQUEID, ctypes.byref(attributes))
-        self._check("nvshmemx_hostlib_init_attr", status)
+        self._check("nvshmemx_set_attr_uniqueid_args", rank, ranks, ctypes.byref(own_id), ctypes.byref(attributes))
+        self._check("nvshmemx_hostlib_init_attr", _INIT_WITH_UNIQUEID, ctypes.byref(attributes))
 
     def allocate(self, nbytes: int) -> int:
         """Collective: the address of so many symmetric bytes, 0 if there is no room."""
@@ -112,19 +108,19 @@ class NvshmemLibrary:
 
     def register_module(self, module: int) -> None:
         """Register a loaded module (CUmodule) with this NVSHMEM: after loading, before its first launch."""
-        self._check("nvshmemx_cumodule_init", self._library.nvshmemx_cumodule_init(module))
+        self._check("nvshmemx_cumodule_init", module)
 
     def forget(self, module: int) -> None:
         """Call before a registered module is unloaded, or NVSHMEM stops."""
-        self._check("nvshmemx_cumodule_finalize", self._library.nvshmemx_cumodule_finalize(module))
+        self._check("nvshmemx_cumodule_finalize", module)
 
     def stop(self) -> None:
         """Collective: leave, unless the program had started it. All memory of :meth:`allocate` must have been freed."""
         if not self.is_adopted:
             self._library.nvshmemx_hostlib_finalize()
 
-    def _check(self, call: str, status: int) -> None:
-        if status:
+    def _check(self, call: str, *arguments: Any) -> None:
+        if status := getattr(self._library, call)(*arguments):
             raise BackendUnavailable(
                 f"{call} of {self.installation} failed with status {status}; NVSHMEM_DEBUG=INFO makes NVSHMEM say why"
             )

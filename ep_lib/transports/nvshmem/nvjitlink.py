@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import toolkit
 
 # nvJitLinkInputType
 _CUBIN = 1
@@ -42,20 +41,13 @@ def link(cubin: bytes, library: Path, arch: str) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def find_library() -> Path | None:
-    """libnvJitLink.so of pip's wheels, else of $CUDA_HOME, else of the toolkit with nvcc, else of /usr/local/cuda."""
+    """libnvJitLink.so of pip's wheels, else of a CUDA toolkit."""
     return next(iter(_candidates()), None)
 
 
 def _candidates() -> Iterator[Path]:
-    spec = importlib.util.find_spec("nvidia")  # a namespace package: nothing is executed
-    folders = [
-        Path(site, *inside)
-        for site in (spec.submodule_search_locations or [] if spec else [])
-        for inside in (("cu13", "lib"), ("nvjitlink", "lib"))
-    ]
-    nvcc = shutil.which("nvcc")
-    homes = [os.environ.get("CUDA_HOME"), str(Path(nvcc).resolve().parent.parent) if nvcc else None, "/usr/local/cuda"]
-    folders += [Path(home, "lib64") for home in homes if home]
+    folders = [site / lib for site in toolkit.nvidia_sites() for lib in ("cu13/lib", "nvjitlink/lib")]
+    folders += [include.with_name("lib64") for include in toolkit.toolkit_include_dirs()]
     for folder in folders:
         yield from sorted(path for path in folder.glob("libnvJitLink.so.*") if _FILE_NAME.search(path.name))
 

@@ -303,9 +303,6 @@ def _stuck(what: str, timeout: float) -> PeerTimeout:
         rank=-1,
         peer=-1,
         phase="write",
-        slot=-1,
-        seen=0,
-        expected=1,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.jit import device_state, nvrtc, pieces
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GpuSetup, Module, agree
+from ep_lib.transports.base import GpuSetup, agree
 from ep_lib.transports.ipc import IpcMemory
 from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import PRODUCER, RING, RINGS, Rings
@@ -95,9 +95,6 @@ class GpuProxyHeap(IpcMemory):
 
     def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         return nvrtc.compile_cubin(kernel, arch, Path(__file__).parent)
-
-    def register_module(self, module: Module, image: NvrtcImage) -> None:
-        """Nothing to do: the head of the heap has the rings' address."""
 
     def failure(self) -> str:
         return "" if self._proxy is None else engine.gave_up(self._rank, self._proxy)
