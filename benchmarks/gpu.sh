@@ -11,7 +11,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 PYTHON=${PYTHON:-python3}
 RESULTS=${OUT:-build/gpu}
-LIMIT=${LIMIT:-560} # seconds for everything; the table at the end has 15 more
+LIMIT=${LIMIT:-585} # seconds for everything; the table at the end has 15 more
 DEADLINE=$(($(date +%s) + LIMIT))
 KILL_AFTER=5        # seconds from a step's limit until it is killed
 WORKERS=${WORKERS:-$(nproc)} # of the tests: most of their time is compiling and starting
@@ -92,13 +92,13 @@ nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,nohea
 nvidia-smi topo -m 2>/dev/null | sed -n "1,$((gpus + 1))p"
 LINES_SHOWN=3 step doctor 30 "$PYTHON" -m ep_lib doctor
 # With -v, a run that is stopped has shown what failed until then.
-LINES_SHOWN=30 step tests 330 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
+LINES_SHOWN=30 step tests 360 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
     --durations=5 tests
 LINES_SHOWN=60 step sanitizer 60 "$PYTHON" benchmarks/gpu_sanitize.py
 # 5,000 random expressions, on the emulator and on a GPU: a seed that it prints replays one.
 LINES_SHOWN=60 step fuzz 40 "$PYTHON" benchmarks/fuzz.py --count "${FUZZ:-5000}" --workers "$WORKERS" --seconds 30
 # A rank is killed, stopped or late in each way of calling, FAULTS times each.
-LINES_SHOWN=60 step faults 55 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-2}" --seconds 40 --json "$RESULTS/faults.json"
+LINES_SHOWN=60 step faults 40 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-1}" --seconds 30 --json "$RESULTS/faults.json"
 measure="$PYTHON benchmarks/gpu_measure.py --commit $commit"
 figures ceilings 20 $measure --ranks "$gpus" --parts ceilings
 figures normal 30 $measure --ranks "$gpus" --parts normal
@@ -106,7 +106,7 @@ figures nccl 20 $measure --ranks "$gpus" --parts nccl
 figures symmetric 20 $measure --ranks "$gpus" --parts symmetric
 figures low_latency 35 "$PYTHON" benchmarks/gpu_low_latency.py --ranks "$gpus" --commit "$commit" --tokens 1,8,32,128,1024
 figures vary 45 "$PYTHON" benchmarks/gpu_vary.py --ranks "$gpus" --commit "$commit" --tokens 1000 --routings random \
-    --libraries ep_lib,nccl --turns 1
+    --libraries ep_lib,nccl --kinds counted,step --turns 1
 step transports 45 sh -c "'$PYTHON' -m ep_lib bench p2p --backend cuda --json >'$RESULTS/transports.json'"
 [ ! -s "$RESULTS/transports.json" ] || parts="$parts $RESULTS/transports.json"
 DEADLINE=$((DEADLINE + 15)) # kept for the table
