@@ -376,32 +376,33 @@ def grouped_machine(report: dict[str, Any]) -> str:
 # ---- Calls that differ (gpu_vary.py) --------------------------------------------------------------------------------
 
 KINDS = {"counted": "FP8 dispatch, counted", "step": "step", "layers": "8 layers"}
-EVERY_CHANGE = "routing and tokens"
 
 
-def _varied(rows: Sequence[Row], more: str) -> str:
-    """Sizes, what is called and its ``more``: wall and host of all libraries, and how we stand beside the best peer."""
-    names = dict.fromkeys((row["what"], row["tokens"], row[more]) for row in rows)
-    lines = []
-    for what, tokens, other in sorted(names, key=lambda name: (list(KINDS).index(name[0]), name[1])):
-        by = {row["by"]: row for row in rows if (row["what"], row["tokens"], row[more]) == (what, tokens, other)}
-        cells = [
-            f"{_short(by[name]['us'])} ({_short(by[name]['call_us'])})" if name in by else "-" for name in LIBRARIES
-        ]
-        rival = best([by[name] for name in PEERS if name in by])
-        ratio = f"{by['ep_lib']['us'] / rival['us']:.2f}" if rival and "ep_lib" in by else "-"
-        lines.append([f"{KINDS[what]}, {tokens}, {other}", *cells, ratio])
-    return markdown(["us per call: wall (host)", *LIBRARIES, "ep_lib / best peer"], lines)
+def _star(*rows: Row) -> str:
+    return r"\*" if any("pace" in row for row in rows) else ""
 
 
 def varied(report: dict[str, Any]) -> str:
-    """What changes from call to call, with random routing."""
-    return _varied(find(report, group="vary", routing="random"), "note")
+    """What is called, sizes and what changes: wall and host of all libraries, and how we stand beside the best peer. A
+    star: too few rounds at the host's full pace."""
+    rows = find(report, group="vary")
+    libraries = [name for name in LIBRARIES if find(report, by=name)]
 
+    def named(row: Row) -> tuple[int, int, str, str]:
+        return list(KINDS).index(row["what"]), row["tokens"], row["routing"], row["note"]
 
-def varied_skew(report: dict[str, Any]) -> str:
-    """Routing and tokens change in every call, with the other ways of routing."""
-    return _varied([row for row in find(report, note=EVERY_CHANGE) if row["routing"] != "random"], "routing")
+    lines = []
+    for name in sorted(dict.fromkeys(map(named, rows)), key=lambda name: name[:2]):
+        by = {row["by"]: row for row in rows if named(row) == name}
+        cells = [
+            f"{_short(row['us'])}{_star(row)} ({_short(row['call_us'])})" if row else "-"
+            for row in map(by.get, libraries)
+        ]
+        ours, rival = by["ep_lib"], best([by[name] for name in PEERS if name in by])
+        kind, tokens, routing, note = name
+        what = f"{list(KINDS.values())[kind]}, {tokens}, {note}" + (f", {routing}" if routing != "random" else "")
+        lines.append([what, *cells, f"{ours['us'] / rival['us']:.2f}{_star(ours, rival)}" if rival else "-"])
+    return markdown(["us per call: wall (host)", *libraries, "ep_lib / best peer"], lines)
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -421,7 +422,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "compared decode": compared_decode,
     "varied machine": compared_machine,
     "varied": varied,
-    "varied skew": varied_skew,
     "grouped": grouped,
     "grouped machine": grouped_machine,
     **{
