@@ -102,7 +102,7 @@ def _error_of_kernel(record: FaultRecord) -> EpError:
         )
         return KernelFault(
             f"rank {record.rank}: a transfer of bytes {record.slot} to {record.seen}{memory} was refused: {why}; "
-            "nothing was moved, correct offset and size"
+            "nothing was moved; correct the offset or the size"
         )
     if record.code == FAULT_HANDLE:
         why = (

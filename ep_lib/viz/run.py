@@ -417,7 +417,7 @@ def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
         launches.setdefault(name, []).append((span.begin_ns / 1000, span.end_ns / 1000))
     begins = sorted((begin, name) for name, pairs in launches.items() for begin, _ in union(pairs))
     for (begin, name), (end, _) in pairwise([*begins, (axes.get_xlim()[1], "")]):
-        _write(axes, begin, end, top - 0.2, name, QUIET, 7, box="white", left=True)
+        _write(axes, begin, end, top - 0.2, name, QUIET, 7, left=True)
 
 
 # ---- one lane per block ----------------------------------------------------------------------------------------------

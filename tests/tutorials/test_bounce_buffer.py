@@ -85,7 +85,7 @@ SOURCE_REUSED = "quiet before reuse of the source (or wait for a credit from its
     ("name", "kind", "remedy"),
     [
         ("exchange_without_credits", "source reused", SOURCE_REUSED),
-        ("exchange_early_credit", "race", "missing __syncwarp between the read and its credit, which comes after it"),
+        ("exchange_early_credit", "race", "missing __syncwarp between the read and its credit, which must follow it"),
         ("exchange_one_staging", "source reused", SOURCE_REUSED),
     ],
 )

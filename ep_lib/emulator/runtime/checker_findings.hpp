@@ -11,9 +11,9 @@ constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if
 constexpr const char* kSyncthreads = "missing __syncthreads";
 constexpr const char* kDivergentBarrier = "divergent barrier: one __syncthreads that all threads of the block reach";
 constexpr const char* kSyncwarpBeforeCredit =
-    "missing __syncwarp between the read and its credit, which comes after it";
+    "missing __syncwarp between the read and its credit, which must follow it";
 constexpr const char* kSyncthreadsBeforeCredit =
-    "missing __syncthreads between the read and its credit, which comes after it";
+    "missing __syncthreads between the read and its credit, which must follow it";
 constexpr const char* kCreditOfSibling =
     "another thread of the reader's block has given the credit; it covers the reader's work only after a barrier";
 constexpr const char* kEachSignal =

@@ -19,6 +19,6 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     ),
     "clock": (
         "The NICs carry a third of the bytes, but with so few tokens an operation is mostly latency, and two levels "
-        "have more of that. With 4096 tokens (docs/multinode.md) it is 5.4 times for a dispatch by a known routing."
+        "have more of that. With 4096 tokens (docs/multinode.md) it is 5.5 times for a dispatch by a known routing."
     ),
 }

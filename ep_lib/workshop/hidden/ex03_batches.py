@@ -161,7 +161,7 @@ _TWICE = (
 )
 _ONE_QUIET = "A quiet waits for a round trip: one for the batch keeps the network busy with all of it."
 _AFTER_A_QUIET = "What was posted is done after a quiet only."
-_ORDER = "On EFA only a quiet keeps the counter behind the data."
+_ORDER = "Of the shim's five calls, on EFA only a quiet keeps the counter behind the data."
 _QUEUE_PAIR = "InfiniBand's quiet waits for one queue pair: the one that the puts went over."
 _OWN_COUNTER = "One kind of writer for each counter: the one that is this rank's own, at the target."
 

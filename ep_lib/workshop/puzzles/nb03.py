@@ -186,7 +186,8 @@ before it reads. The quiet at the end is for the outbox, not for the receiver.
         title="Eight additions, none lost",
         task="""
 Both ranks run two blocks of one thread each, and each thread adds 1 twice. `counters` has two words on rank 0;
-their **sum** should be 8 in the end, on an InfiniBand NIC as most are. One line, which runs twice.
+their **sum** should be 8 in the end, on an InfiniBand NIC with staged atomics, as most have them. One line, which runs
+twice.
 """,
         template=_HEAD
         + """

@@ -142,7 +142,7 @@ extern "C" __global__ void puzzle(const int* goes, int* place) {
 """,
         main=_a_place_by_a_vote,
         hints=(
-            "`__ballot_sync(ep::kFullWarp, condition)` gives every lane the answers of all 32: bit l is lane l.",
+            "`__ballot_sync(ep::kFullWarp, condition)` gives every lane the answers of all 32: bit 5 is lane 5.",
             "`__popc(number)` counts bits that are 1. Which bits do you want to count? A mask that has exactly the "
             "bits below `lane` is one less than the bit of `lane` itself.",
             "`__popc(votes & ((1u << lane) - 1))` is the place; and `goes[lane] ? ... : -1`.",

@@ -100,7 +100,7 @@ a model must be served as it was trained.
         title="How busy is every expert?",
         task="""
 64 threads go through `count` choices. Add 1 to the `load` of this thread's experts; a choice of -1 is none. The loop
-is written already. Two lines.
+is written already. One or two lines.
 """,
         template="""
 #include <ep/memory.cuh>
@@ -139,7 +139,7 @@ the smallest scope that reaches all blocks. The picture shows how uneven the loa
         title="How many rows does a token send?",
         task="""
 Six experts on three ranks, two each; five tokens with three choices each, a thread per token. Put into `rows[token]`
-how many rows it sends: one for every rank that holds **any** of its experts. Two or three lines.
+how many rows it sends: one for every rank that holds **any** of its experts. One to three lines.
 """,
         template="""
 #include <ep/platform.cuh>
