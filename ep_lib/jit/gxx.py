@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
@@ -37,6 +38,9 @@ from ep_lib.jit.elf import (
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.toolkit import Compiler
+
+if TYPE_CHECKING:
+    pass
 
 HALF = "half"  # kind of cache entries: a kernel's own object, see closed.py
 _NO_KERNELS = names.GlobalFunctions((), frozenset(), True)

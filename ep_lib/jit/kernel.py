@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, overload
 
@@ -22,7 +22,7 @@ from ep_lib.jit import gxx, nvrtc, pieces, toolkit
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
-from ep_lib.jit.source import KernelSource
+from ep_lib.jit.source import Define, KernelSource
 from ep_lib.memory.arrays import Array, ArrayInfo, describe, is_array
 from ep_lib.require import index, refuse, several, show, text
 
@@ -49,8 +49,28 @@ class Kernel(KernelSource):
     ``defines`` and ``options`` (further NVRTC options, which the emulator ignores).
     """
 
-    def __init__(self, source: str, name: str, **options: Any) -> None:
-        super().__init__(source, name, **options)
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        *,
+        path: Path | None,
+        filename: str,
+        include: Sequence[str | os.PathLike[str]] = (),
+        defines: Mapping[str, Define] | None = None,
+        options: Sequence[str] = (),
+        closed: KernelSource | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            name,
+            path=path,
+            filename=filename,
+            include=include,
+            defines=defines,
+            options=options,
+            closed=closed,
+        )
         self._images: dict[str, EmulatorImage | NvrtcImage] = {}
         self._lock = threading.Lock()
 
@@ -182,7 +202,11 @@ def _dimensions(
     kernel: str, what: str, value: int | Sequence[int], limits: tuple[int, int, int]
 ) -> tuple[int, int, int]:
     numbers = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else (value,)
-    given = [number for each in numbers if (number := index(each)) is not None]
+    given = []
+    for each in numbers:
+        number = each if type(each) is int else index(each)
+        if number is not None:
+            given.append(number)
     if not 1 <= len(given) == len(numbers) <= 3:
         raise KernelLaunchError(f"kernel '{kernel}': {what} is {show(value)}; it must be 1 to 3 whole numbers")
     full = (*given, 1, 1)[:3]
@@ -214,7 +238,10 @@ def used_arrays(kernel: str, uses: Any) -> list[ArrayInfo]:
     """The arrays of a launch's ``uses``. Raises ArgumentError."""
     if type(uses) is not tuple and (is_array(uses) or not isinstance(uses, Iterable) or isinstance(uses, (str, bytes))):
         refuse(f"kernel '{kernel}': uses", uses, "a list of arrays")
-    return [describe(array) for array in uses]
+    arrays = []
+    for array in uses:
+        arrays.append(array if type(array) is ArrayInfo else describe(array))
+    return arrays
 
 
 # One argument: its bytes, the array passed for a pointer, and the arrays of a struct's ``ep_kernel_arrays()``. Keep
@@ -259,7 +286,7 @@ def _pointer(param: Param, arg: Any) -> Marshalled:
         return _pack_address(0), None, ()
     if not isinstance(arg, int) and (isinstance(arg, ArrayInfo) or is_array(arg)):
         try:
-            info = describe(arg)
+            info = arg if isinstance(arg, ArrayInfo) else describe(arg)
         except ArgumentError as error:
             raise _Refused(f"is a tensor that a kernel cannot use: {error}") from error
         if info.strides_bytes is not None:
