@@ -140,8 +140,10 @@ class Operation:
         by other addresses."""
         known, made = [*values], []  # known: the given values, then the arrays' ArrayInfos
         for kind, lengths, dtype in self.makes:
-            shape = tuple(length if slot < 0 else values[slot] for slot, length in lengths)
-            info = self._rank._backend.empty(kind, shape, dtype)
+            shape: list[int] = []
+            for slot, length in lengths:
+                shape.append(length if slot < 0 else values[slot])
+            info = self._rank._backend.empty(kind, tuple(shape), dtype)
             made.append(info.owner)
             known.append(info)
         filled = []

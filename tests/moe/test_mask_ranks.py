@@ -114,7 +114,7 @@ def test_what_does_not_fit_together_is_told() -> None:
                 return
             buffer.mask_ranks([1])
             normal(buffer, rank, 1)
-            with pytest.raises(HandleError, match="before mask_ranks"):
+            with pytest.raises(HandleError, match="since its last mask_ranks"):
                 buffer.combine(tokens(0)[0][me], handle)
 
     ep_lib.spawn(main, RANKS, "emulator")

@@ -172,7 +172,7 @@ def test_a_right_answer_is_kept(own_mine: Path) -> None:
     assert answer("00.1", "*box = 7;").verdict.kind == "wrong"
     assert progress.get(progress.PUZZLES, "00.1") is None
     unread = answer("01.1", "for (int i = 0; i < 4; ++i) heard[i] = 100 * peer + i;\nreturn;")
-    assert "No thread has looked at <code>flag</code>" in unread._repr_html_()
+    assert "No thread has looked at its own <code>flag</code>" in unread._repr_html_()
     got = answer("00.1", "*ep::peer_ptr(box, peer) = 100 + me;")
     assert "Score (best known): 1 (1) accesses of the busiest thread, 2 (2) messages" in repr(got)
     assert f"Solved: 1 of {len(ALL)} puzzles." in repr(got)

@@ -482,9 +482,9 @@ class Puzzle:
         reasons = attempt.reasons[:1]
         accesses = attempt.accesses(wrong_at)
         found = (self._reused(each, lines, attempt, accesses) for each in told[:1])
-        lacks = self._astray(attempt, accesses)
-        if not told or told[0].startswith("race: "):  # a race ends no run, so what it lacks is the learner's
-            lacks += self._unseen(attempt, accesses)
+        # A race ends no run, so what it lacks is the learner's; a deadlock cuts it off.
+        lacks = self._unseen(attempt, accesses) if not told or told[0].startswith("race: ") else []
+        lacks += self._astray(attempt, accesses)
         text = "\n".join([*reasons, *found, *lacks[:1]])
         headline = f"Not right yet (seen with seed {wrong_at})"
         return verdict("wrong", headline, text, accesses, self._shown(attempt), seed=wrong_at)
