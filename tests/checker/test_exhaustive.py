@@ -559,7 +559,6 @@ def test_a_launch_differs_by_more_than_where_arrays_are(
 def test_a_struct_with_an_array_in_it_may_lie_elsewhere(second: int, differs: bool) -> None:
     first, count = 139900640880736, (5).to_bytes(8, "little")
     runs = [
-        [Launched(0, "k", (1, 1, 1), (1, 1, 1), (word.to_bytes(8, "little") + count,), "")]
-        for word in (first, second)
+        [Launched(0, "k", (1, 1, 1), (1, 1, 1), (word.to_bytes(8, "little") + count,), "")] for word in (first, second)
     ]
     assert bool(describe_launches(*runs)) == differs
