@@ -4,8 +4,8 @@ from __future__ import annotations
 
 ANSWERS: dict[str, str | tuple[str, str]] = {
     "nothing": (
-        "One row from each rank that it visited, added up. The weights make an average of it: apply them in the "
-        "expert, or pass topk_weights to combine."
+        "One row from each rank that it visited, added up. Weights that sum to 1 make an average of it: apply them "
+        "in the expert, or pass topk_weights to combine."
     ),
     "chance": (
         "Two rows have the same sum in either order. With three or four the last bit depends on who came first, and "
