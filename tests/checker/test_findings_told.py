@@ -161,7 +161,7 @@ PEERS = [
         lines=False,
     ),
     Told("credit_before_the_read", ("give the credit (line {S}", "after the read (line {B}"), kind="slot reused"),
-    Told("credit_before_the_others_read", ("missing __syncthreads between the read and its credit", "after it")),
+    Told("credit_before_the_others_read", ("missing __syncthreads between the read and its credit", "follow it")),
     Told("one_credit_too_many", ("in line {wait} of", "for one credit more", "line {A}"), kind="slot reused"),
     Told("lane_signals_before_its_warp_writes", ("give it after line {A}", "with __syncwarp() between them")),
     Told("two_ranks_own_one_place", ("a place of its own for each writer", "line {A}")),

@@ -75,7 +75,7 @@ VARIANTS = [
     ),
     Mistake("the first warp returns the credit", "combine", _COUNTED_IN, _COUNTED_IN.replace("role.warps", "1")),
     Mistake("warps count themselves in without order", "combine", "atom_add_acq_rel", "atom_add_relaxed"),
-    Mistake("counted in before all lanes read", "combine", "__syncwarp();  // all lanes have read, before", "//"),
+    Mistake("counted in before all lanes read", "combine", "__syncwarp();  // all lanes have read: slots", "//"),
     Mistake("reads before the lanes waited", "combine", _LISTED, "//", BAD_PLACE),
     Mistake("one warp waits for all", "combine", _WAITS, _WAITS.replace("== 0", "== 0 && !role.warp")),
     Mistake("a number overwritten while it is read", "combine", "__syncthreads();  // all warps", "//", KINDS, 3),
