@@ -21,11 +21,11 @@ _CTRL_Z = b"\x1a"
 # instructor a sentence with the line instead of the compiler's.
 _REACHES_OUT = re.compile(
     r"""(?P<what> (?:\#|%:)\s*include_next\b | (?:\#|%:)\s*embed\b | \.\s*incbin\b
-        | (?:\#|%:)\s*(?:include|import|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]*
+        | ^[^\S\n]*(?:\#|%:)\s*(?:include|import|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]*
         | __has_include_next\b | __has_embed\b | __has_include\b[ \t]*\([ \t]*["<][ \t]*(?:/|[^">\n]*\.\./)[^\n]*
         | (?<!ifdef\ )(?<!defined\ )(?<!defined\()__has_include\b(?![ \t]*\([ \t]*["<])[^\n]*
         | (?:\#|%:)[ \t]*(?:include|import)\b(?![ \t]*["<])[^\n]* )""",  # the last: of a macro, which may be any file
-    re.VERBOSE,
+    re.VERBOSE | re.MULTILINE,
 )
 
 
