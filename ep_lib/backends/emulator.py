@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import threading
@@ -398,7 +399,7 @@ class EmulatorBackend:
     def _load(self, kernel: Kernel) -> _Loaded:
         image = self._transport.compile(kernel, "emulator")
         self._transport.register_module(EmulatedModule(self._machine, self.rank, image), image)
-        names = _names(kernel, image.params)
+        names = _names(kernel.source, kernel.name, kernel.path, image.params)
         self._loaded[kernel] = _Loaded(image, self._machine.entry(image, self.rank), names)
         return self._loaded[kernel]
 
@@ -475,10 +476,11 @@ class EmulatorBackend:
             raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
 
 
-def _names(kernel: Kernel, params: tuple[Param, ...]) -> str:
+@functools.lru_cache(maxsize=256)  # every rank of every run of a check loads its kernels
+def _names(source: str, kernel: str, path: Path | None, params: tuple[Param, ...]) -> str:
     """The pointers among a kernel's parameters, and in its structs: a line each, in the format of the runtime's
     ``Launch``."""
-    names, types = parameter_names(kernel.source, kernel.name), parameter_types(kernel.source, kernel.name)
+    names, types = parameter_names(source, kernel), parameter_types(source, kernel)
     if len(names) != len(params):
         return ""
     lines = []
@@ -486,7 +488,7 @@ def _names(kernel: Kernel, params: tuple[Param, ...]) -> str:
         if param.kind == "pointer":
             lines.append(f"{position} 0 {param.element_size} {name}")
         elif param.kind == "struct":
-            for member, (offset, element) in _pointers(kernel.path, kind, param.size).items():
+            for member, (offset, element) in _pointers(path, kind, param.size).items():
                 lines.append(f"{position} {offset} {element} {name}.{member}")
     return "\n".join(lines)
 
