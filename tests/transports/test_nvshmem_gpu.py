@@ -241,7 +241,8 @@ def test_an_nvshmem_of_the_programs_own_is_adopted() -> None:
 PROGRAM = """
 import os, sys
 sys.path.insert(0, {tests!r})
-import ep_lib, test_nvshmem_gpu
+import ep_lib
+from transports import test_nvshmem_gpu
 with ep_lib.init("cuda", heap_bytes=64 << 20, transport="nvshmem") as rank:
     right = test_nvshmem_gpu.everything(rank)
     wrong = [name for name in right if not right[name]]
