@@ -34,7 +34,7 @@ UNSEEN = (
 )
 _CANARY = "// canary"  # of hidden/grader.cuh: the grader's own race, which every checked run must report
 _ROLE = re.compile(r"//\s*role:\s*(.*)")
-_MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner's files
+_MINE = re.compile(r"^(?:\.\./)?mine/(.*?:\d+)")  # the grader's copy of the learner's files
 _TEST = "/hidden/"
 _TEST_PLACE = re.compile(r"\S*/hidden/[\w/]+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
 _TEST_LINE = re.compile(r"line \d+ of \S*/hidden/[\w/]+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
