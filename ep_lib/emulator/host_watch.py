@@ -141,16 +141,13 @@ def _runs(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
 
 
 # ---- arrays that report accesses ------------------------------------------------------------------------------------
-# Functions of NumPy that read, and hand no array to a ufunc or to an index in a way that shows
-# fmt: off
-_READERS = (
-    "allclose", "argmax", "argmin", "argsort", "array2string", "array_equal", "array_repr", "array_str",
-    "concatenate", "copy", "count_nonzero", "cumsum", "dot", "hstack", "histogram", "isclose", "mean", "median",
-    "nonzero", "save", "sort", "stack", "std", "sum", "take", "unique", "var", "vstack", "where",
+# Functions of NumPy that look at shapes and types only. All others read, unless what they return is a view.
+_LOOKING_AT = (
+    "shape ndim size empty_like zeros_like ones_like full_like result_type can_cast common_type min_scalar_type "
+    "iscomplexobj isrealobj may_share_memory shares_memory"
 )
-# fmt: on
-_READING = frozenset(getattr(np, name) for name in _READERS)
-# Methods that do the same
+_LOOKING = frozenset(getattr(np, name) for name in _LOOKING_AT.split())
+# Methods that read, and hand no array to a ufunc or to an index in a way that shows
 # fmt: off
 _METHODS = (
     "item", "tolist", "tobytes", "copy", "astype", "argmax", "argmin", "argsort", "nonzero", "take", "dot", "cumsum",
@@ -171,7 +168,7 @@ class Watched(np.ndarray[Any, Any]):
 
     def read(self, writes: bool = False) -> np.ndarray[Any, Any]:
         """The same as an ordinary array, after a read or write of the whole array was reported."""
-        plain = self.view(np.ndarray)
+        plain: np.ndarray[Any, Any] = _plain(self)
         watch = _watches.get(self.watch)
         if watch is not None and self.size:
             reader = _reader()
@@ -191,7 +188,7 @@ class Watched(np.ndarray[Any, Any]):
         if isinstance(found, Watched) and np.may_share_memory(found, self):
             return found  # a view: nothing has been read yet
         self._part(key).read()
-        return found.view(np.ndarray) if isinstance(found, Watched) else found
+        return _plain(found)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, _read(value))
@@ -211,7 +208,7 @@ class Watched(np.ndarray[Any, Any]):
         written = [x for x in options.get("out", ()) if isinstance(x, Watched)]
         for name, value in options.items():
             if name == "out":
-                options[name] = tuple(x.view(np.ndarray) if isinstance(x, Watched) else x for x in value)
+                options[name] = tuple(map(_plain, value))
             elif isinstance(value, Watched):
                 options[name] = value.read()
         result = getattr(ufunc, method)(*plain, **options)
@@ -220,13 +217,34 @@ class Watched(np.ndarray[Any, Any]):
         return self if "out" in options and result is not None and np.shares_memory(result, self) else result
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        if function in _READING:
-            return function(*map(_read, args), **{name: _read(value) for name, value in options.items()})
-        if function is np.copyto and isinstance(args[0], Watched):
-            super().__array_function__(function, types, args, options)
-            args[0].read(writes=True)
-            return None
-        return super().__array_function__(function, types, args, options)
+        made = super().__array_function__(function, types, args, options)
+        if function in _LOOKING:
+            return made
+        given = list(_watched_of(args))
+        parts = [part for part in (made if isinstance(made, (list, tuple)) else [made]) if isinstance(part, np.ndarray)]
+        if any(np.may_share_memory(part, array) for part in parts for array in given):
+            return made  # views: nothing has been read yet
+        for array in given:
+            array.read(writes=made is None and array is args[0])  # as np.copyto, np.put, np.place
+        return _plain(made)
+
+    def view(self, *args: Any, **options: Any) -> Any:
+        made = super().view(*args, **options)
+        if not isinstance(made, Watched):
+            self.read()  # who uses it later is not seen
+        return made
+
+
+def _plain(value: Any) -> Any:
+    return np.ndarray.view(value, np.ndarray) if isinstance(value, Watched) else value
+
+
+def _watched_of(value: Any) -> Iterator[Watched]:
+    if isinstance(value, Watched):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _watched_of(part)
 
 
 def _read(value: Any) -> Any:

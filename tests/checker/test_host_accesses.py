@@ -27,6 +27,7 @@ KERNEL meet(uint64_t* flag) {
 }
 KERNEL store(uint64_t* box) { *ep::peer_ptr(box, 1 - ep::rank()) = 7; }
 KERNEL own(uint64_t* box) { box[0] = 7; }
+KERNEL listen(uint64_t* flag) { ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, 0, 0}); }
 KERNEL take(uint64_t* box, uint64_t* out) { out[0] = box[0]; }
 """
 
@@ -134,6 +135,13 @@ def filled(rank: Rank, right: bool) -> None:
     rank.barrier()
 
 
+def flag_is_set_while_a_kernel_waits(rank: Rank, right: bool) -> None:
+    flag = rank.host_array(1, np.uint64) if right else rank.symmetric(1, np.uint64)
+    launch(rank, "listen", flag)
+    flag[0] = 1
+    rank.synchronize()
+
+
 class Mistake(NamedTuple):
     main: Any
     fabric: str
@@ -154,6 +162,7 @@ MISTAKES = [
     Mistake(copied_to_the_host, "p2p", "race", BARRIER),
     Mistake(copied_by_numpy, "p2p", "race", WAIT),
     Mistake(a_view_by_numpy, "p2p", "race", WAIT),
+    Mistake(flag_is_set_while_a_kernel_waits, "p2p", "race", "rank.host_array()"),
     Mistake(filled, "p2p", "race", BARRIER),
 ]
 

@@ -497,6 +497,8 @@ READS: dict[str, Callable[[Any], Any]] = {
     "a comparison": lambda x: x == 1,
     "a function": lambda x: np.array_equal(x, x),
     "in a list": lambda x: np.concatenate([x, x]),
+    "a function in C": lambda x: np.bincount(x),
+    "an ordinary array": lambda x: x.view(np.ndarray)[3],
     "a loop": lambda x: [int(value) for value in x],
     "a list": lambda x: x.tolist(),
     "a copy": lambda x: x.copy(),
@@ -508,6 +510,8 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
     "its shape": np.shape,
     "what the kernel leaves": lambda x: int(x[60]),
     "one like it": np.zeros_like,
+    "its halves": lambda x: np.split(x, 2),
+    "its transpose": np.transpose,
     "its bytes": lambda x: x.view(np.uint8).reshape(2, -1),
 }
 ADDS = """
