@@ -139,6 +139,7 @@ WRONG: dict[str, dict[str, str]] = {
         "ep::st_release_sys_u64(number, 1);\nslot[0] = 7;\nslot[1] = 64;": "remedy: data before its signal",
         "slot[0] = 7;\nslot[1] = 64;\n*number = 1;": "race",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_release_gpu_u64(number, 1);": "The reader is a CPU",
+        "slot[0] = 7;\nslot[1] = 64;\n__threadfence();\nep::st_relaxed_sys_u64(number, 1);": "The reader is a CPU",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_relaxed_sys_u64(number, 1);": "stored without release",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_release_sys_u64(number, 0);": "waits in a polling loop",
     },
