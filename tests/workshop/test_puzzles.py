@@ -237,6 +237,7 @@ def test_python_lines_are_run_and_their_errors_told() -> None:
     said = ALL["09.1"].attempt("pass").text
     assert "name 'experts' is not defined\n  in a line of the template: return experts" in said
     assert SUMS.attempt("\nfor k in counts").text.startswith("line 3 of your cell: expected ':'")
+    assert SUMS.attempt("for k in counts:\npass").text.endswith("after 'for' statement in line 2 of your cell")
 
 
 @pytest.mark.parametrize("number", [number for number, puzzle in ALL.items() if puzzle.is_python])

@@ -46,6 +46,7 @@ _MOST_SHOWN = 16  # numbers of an array in a message
 _INSIDE = re.compile(
     r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)| \(spawn's timeout=\)|, or less work, or a higher timeout="
 )
+_ON_LINE = re.compile(r"on line (\d+)")  # in the text of a SyntaxError
 _NO_CREDIT = "its writer does not wait for a credit"  # part of the checker's text about a reused slot
 _WAIT = re.compile(r"\b(?:wait_until|ld_(?:acquire|relaxed)|atomic)\w*\s*\(")
 _PASSED = re.compile(
@@ -446,7 +447,8 @@ class Puzzle:
         except AssertionError as error:
             return Verdict("wrong", "Not right yet", attempt.reasons[-1] if attempt.reasons else str(error))
         except SyntaxError as error:
-            return Verdict("wrong", "This is no Python", f"{self._line(error.lineno or 0, lines)}: {error.msg}")
+            message = _ON_LINE.sub(lambda found: f"in {self._line(int(found[1]), lines)}", error.msg)
+            return Verdict("wrong", "This is no Python", f"{self._line(error.lineno or 0, lines)}: {message}")
         except EpError as error:
             return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
         except _OF_ANOTHER_FORM as error:  # main's errors for None, or for a number in place of a list
