@@ -181,13 +181,14 @@ WRONG: dict[str, dict[str, str]] = {
         "for n in range(rows // slot_rows):\n    chunks.append((n * slot_rows, slot_rows))": "should give",
     },
     "05.3": {
-        "slots = budget // (ranks * (16 + slot_rows * row_bytes))": "should give",
+        "slots = budget // (ranks * (16 + slot_rows * row_bytes))": "stands in both areas",
         "slots = budget // (2 * ranks * slot_rows * row_bytes)": "should give",
         "slots = budget / (2 * ranks * (16 + slot_rows * row_bytes))": "should give",
     },
     "05.4": {
         "if (lane == 0) ep::net_atomic_add_u64_nbi(credits, 1, peer);": "missing __syncwarp between the read",
-        "__syncwarp();\nep::net_atomic_add_u64_nbi(credits, 1, peer);": "slot reused",
+        "if (lane == 0) ep::net_atomic_add_u64_nbi(credits, 1, peer);\n__syncwarp();": "gives its credit too early",
+        "__syncwarp();\nep::net_atomic_add_u64_nbi(credits, 1, peer);": "One credit for each chunk",
         "__syncwarp();": "waited too long",
     },
     "06.1": {

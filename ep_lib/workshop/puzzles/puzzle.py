@@ -322,7 +322,7 @@ class Puzzle:
 
     A right answer needs more than right values: ``flows`` are required accesses. For requirements that a run cannot
     show, ``requires`` and ``forbids`` are regular expressions for the lines, with messages. ``frees``: the array that
-    counts items that readers have released, if the learner writes the wait for it.
+    counts items that readers have released, if the learner writes the wait for it; ``gives``: if the learner releases.
     """
 
     number: str
@@ -341,6 +341,7 @@ class Puzzle:
     requires: Mapping[str, str] = field(default_factory=dict)
     forbids: Mapping[str, str] = field(default_factory=dict)
     frees: str = ""
+    gives: str = ""
 
     @property
     def is_python(self) -> bool:
@@ -503,8 +504,14 @@ class Puzzle:
 
     def _reused(self, told: str, lines: str, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> str:
         """A finding about a slot that is written too early, with the answer's wait and its line."""
-        waits = [n for n, line in enumerate(self._code(lines).split("\n"), start=2) if _WAIT.search(line)]
+        code = self._code(lines).split("\n")
+        waits = [n for n, line in enumerate(code, start=2) if _WAIT.search(line)]
         why = _NO_CREDIT
+        given = [n for n, line in enumerate(code, start=2) if self.gives and self.gives in line]
+        if given:
+            early = f"line {given[0]} of your cell gives its credit too early, or more than one"
+            when = "one credit, by one lane, when all lanes have read"
+            return told.replace(_NO_CREDIT, early).replace("remedy: credit before reuse", f"remedy: {when}")
         if self.frees and waits:
             looks = Flow(self.frees, "reads", "own", "").is_seen(accesses, attempt.arrays)
             what = (
