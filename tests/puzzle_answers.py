@@ -7,6 +7,7 @@ WRONG: dict[str, dict[str, str]] = {
         "*ep::peer_ptr(box, me) = 100 + peer;\n*ep::peer_ptr(box, me) = 100 + me;": "should hold",
         "*ep::peer_ptr(box, peer) = 100 + peer": "line 2 of your cell",
         "if (me == 0) {\n    *ep::peer_ptr(box, peer) = 100;\n    *box = 101;\n}": "One rank wrote both numbers",
+        "ep::peer_ptr(box, peer) = 100 + me;": "line 2 of your cell: error: ",
     },
     "00.2": {
         "list[blockIdx.x * blockDim.x + threadIdx.x] = 10 * (blockIdx.x * blockDim.x + threadIdx.x) + peer;": (
