@@ -32,6 +32,8 @@ WRONG: dict[str, dict[str, str]] = {
         "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::peer_ptr(box, peer)[1] = 200 + me;": "waits",
         "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::signal_add(flag, 1, peer);\n"
         "ep::peer_ptr(box, peer)[1] = 200 + me;": "line 4 of your cell",
+        "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::peer_ptr(box, peer)[1] = 200 + me;\n"
+        "ep::signal_add(flag, 1, me);": "No signal came from the other rank",
     },
     "00.4": {
         "if (ep::rank() + blockIdx.x + threadIdx.x == 0) ep::atom_add_relaxed_sys_u32(counter, 64);": "its own 1",
@@ -57,6 +59,8 @@ WRONG: dict[str, dict[str, str]] = {
         "box[lane] = 100 * me + lane;\n__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "All 32 lanes",
         "if (lane == 0) ep::signal_add(flag, 1, peer);\n__syncwarp();\n"
         "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;": "line 4 of your cell",
+        "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;\nif (lane == 0) ep::signal_add(flag, 1, peer);\n"
+        "__syncwarp();": "barrier of line 4 of your cell before the signal",
     },
     "01.3": {
         "if (round >= 2) ep::wait_until_ge(credits, round - 1, {ep::kPhaseCredit, peer, -1});": "Return if the",
@@ -252,6 +256,7 @@ WRONG: dict[str, dict[str, str]] = {
         "__syncwarp();\nif (lane == 0) ep::signal_set(arrived, 1, owner);": "(31 more of its block wait there for it)",
         "__syncwarp();\nif (lane == 0) ep::st_relaxed_sys_u64(ep::peer_ptr(arrived + group, owner), 1);": "race",
         "__syncwarp();\nif (lane == 0) ep::signal_add(arrived + group, 1, owner);": "set to 1",
+        "if (lane == 0) ep::signal_set(arrived + group, 1, owner);\n__syncwarp();": "before the signal, not behind it",
     },
     "08.1": {
         "scale = x.max() / 448": "group of negative numbers",

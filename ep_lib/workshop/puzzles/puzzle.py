@@ -46,6 +46,11 @@ _MOST_SHOWN = 16  # numbers of an array in a message
 _INSIDE = re.compile(
     r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)| \(spawn's timeout=\)|, or less work, or a higher timeout="
 )
+_READER = re.compile(  # the checker's words of a race in which the reader, the template's, lacks something
+    r"note: another thread of the block has acquired.*\n\s*remedy: .*|remedy: wait for the writer's signal .*"
+)
+_SIGNALS = re.compile(r"\b(?:signal_(?:add|set)|st_release|red_add_release|atom_add_release)\w*\s*\(")
+_BARRIER = re.compile(r"\b__sync(?:warp|threads)\w*\s*\(")
 _ON_LINE = re.compile(r"on line (\d+)")  # in the text of a SyntaxError
 _NO_CREDIT = "its writer does not wait for a credit"  # part of the checker's text about a reused slot
 _WAIT = re.compile(r"\b(?:wait_until|ld_(?:acquire|relaxed)|atomic)\w*\s*\(")
@@ -484,7 +489,7 @@ class Puzzle:
             return verdict(kind, headline, text, accesses, self._shown(attempt))
         reasons = attempt.reasons[:1]
         accesses = attempt.accesses(wrong_at)
-        found = (self._reused(each, lines, attempt, accesses) for each in told[:1])
+        found = (self._behind(self._reused(each, lines, attempt, accesses), lines) for each in told[:1])
         # A race ends no run, so what it lacks is the learner's; a deadlock cuts it off.
         lacks = self._unseen(attempt, accesses) if not told or told[0].startswith("race: ") else []
         lacks += self._astray(attempt, accesses)
@@ -525,6 +530,15 @@ class Puzzle:
             rf"{why}\n  remedy: credit before reuse"
         )
         return _PASSED.sub(passed, told).replace(_NO_CREDIT, why) if self.frees else told
+
+    def _behind(self, told: str, lines: str) -> str:
+        """A race whose barrier comes behind the signal: it lacks nothing at the reader, which the template has."""
+        code = self._code(lines)
+        signal, barrier = _SIGNALS.search(code), _BARRIER.search(code)
+        if not signal or not barrier or signal.start() > barrier.start():
+            return told
+        number = code.count("\n", 0, barrier.start()) + 2
+        return _READER.sub(f"remedy: the barrier of line {number} of your cell before the signal, not behind it", told)
 
     def _shown(self, attempt: _Attempt) -> Sequence[NamedArray]:
         """The arrays of the picture."""
