@@ -331,5 +331,6 @@ WRONG: dict[str, dict[str, str]] = {
             "is wrong in"
         ),
         "for (int rank = 0; rank < 4; ++rank) sum += y[lane];\ntotal[lane] = sum;": "is wrong in",
+        "for (int rank = 0; rank < 4; ++rank) sum += ep::peer_ptr(y, rank)[lane];": "Nothing was stored into `total`",
     },
 }
