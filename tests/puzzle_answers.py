@@ -7,6 +7,7 @@ WRONG: dict[str, dict[str, str]] = {
         "*ep::peer_ptr(box, me) = 100 + peer;\n*ep::peer_ptr(box, me) = 100 + me;": "should hold",
         "*ep::peer_ptr(box, peer) = 100 + peer": "line 2 of your cell",
         "if (me == 0) {\n    *ep::peer_ptr(box, peer) = 100;\n    *box = 101;\n}": "One rank wrote both numbers",
+        "ep::peer_ptr(box, peer) = 100 + me;": "line 2 of your cell: error: ",
     },
     "00.2": {
         "list[blockIdx.x * blockDim.x + threadIdx.x] = 10 * (blockIdx.x * blockDim.x + threadIdx.x) + peer;": (
@@ -31,6 +32,8 @@ WRONG: dict[str, dict[str, str]] = {
         "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::peer_ptr(box, peer)[1] = 200 + me;": "waits",
         "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::signal_add(flag, 1, peer);\n"
         "ep::peer_ptr(box, peer)[1] = 200 + me;": "line 4 of your cell",
+        "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::peer_ptr(box, peer)[1] = 200 + me;\n"
+        "ep::signal_add(flag, 1, me);": "No signal came from the other rank",
     },
     "00.4": {
         "if (ep::rank() + blockIdx.x + threadIdx.x == 0) ep::atom_add_relaxed_sys_u32(counter, 64);": "its own 1",
@@ -56,6 +59,8 @@ WRONG: dict[str, dict[str, str]] = {
         "box[lane] = 100 * me + lane;\n__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "All 32 lanes",
         "if (lane == 0) ep::signal_add(flag, 1, peer);\n__syncwarp();\n"
         "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;": "line 4 of your cell",
+        "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;\nif (lane == 0) ep::signal_add(flag, 1, peer);\n"
+        "__syncwarp();": "barrier of line 4 of your cell before the signal",
     },
     "01.3": {
         "if (round >= 2) ep::wait_until_ge(credits, round - 1, {ep::kPhaseCredit, peer, -1});": "Return if the",
@@ -139,6 +144,7 @@ WRONG: dict[str, dict[str, str]] = {
         "ep::st_release_sys_u64(number, 1);\nslot[0] = 7;\nslot[1] = 64;": "remedy: data before its signal",
         "slot[0] = 7;\nslot[1] = 64;\n*number = 1;": "race",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_release_gpu_u64(number, 1);": "The reader is a CPU",
+        "slot[0] = 7;\nslot[1] = 64;\n__threadfence();\nep::st_relaxed_sys_u64(number, 1);": "The reader is a CPU",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_relaxed_sys_u64(number, 1);": "stored without release",
         "slot[0] = 7;\nslot[1] = 64;\nep::st_release_sys_u64(number, 0);": "waits in a polling loop",
     },
@@ -180,13 +186,14 @@ WRONG: dict[str, dict[str, str]] = {
         "for n in range(rows // slot_rows):\n    chunks.append((n * slot_rows, slot_rows))": "should give",
     },
     "05.3": {
-        "slots = budget // (ranks * (16 + slot_rows * row_bytes))": "should give",
+        "slots = budget // (ranks * (16 + slot_rows * row_bytes))": "stands in both areas",
         "slots = budget // (2 * ranks * slot_rows * row_bytes)": "should give",
         "slots = budget / (2 * ranks * (16 + slot_rows * row_bytes))": "should give",
     },
     "05.4": {
         "if (lane == 0) ep::net_atomic_add_u64_nbi(credits, 1, peer);": "missing __syncwarp between the read",
-        "__syncwarp();\nep::net_atomic_add_u64_nbi(credits, 1, peer);": "slot reused",
+        "if (lane == 0) ep::net_atomic_add_u64_nbi(credits, 1, peer);\n__syncwarp();": "gives its credit too early",
+        "__syncwarp();\nep::net_atomic_add_u64_nbi(credits, 1, peer);": "One credit for each chunk",
         "__syncwarp();": "waited too long",
     },
     "06.1": {
@@ -249,6 +256,7 @@ WRONG: dict[str, dict[str, str]] = {
         "__syncwarp();\nif (lane == 0) ep::signal_set(arrived, 1, owner);": "(31 more of its block wait there for it)",
         "__syncwarp();\nif (lane == 0) ep::st_relaxed_sys_u64(ep::peer_ptr(arrived + group, owner), 1);": "race",
         "__syncwarp();\nif (lane == 0) ep::signal_add(arrived + group, 1, owner);": "set to 1",
+        "if (lane == 0) ep::signal_set(arrived + group, 1, owner);\n__syncwarp();": "before the signal, not behind it",
     },
     "08.1": {
         "scale = x.max() / 448": "group of negative numbers",
@@ -323,5 +331,6 @@ WRONG: dict[str, dict[str, str]] = {
             "is wrong in"
         ),
         "for (int rank = 0; rank < 4; ++rank) sum += y[lane];\ntotal[lane] = sum;": "is wrong in",
+        "for (int rank = 0; rank < 4; ++rank) sum += ep::peer_ptr(y, rank)[lane];": "Nothing was stored into `total`",
     },
 }

@@ -79,8 +79,6 @@ def execute(source: Path, repository: str) -> bool:
         failed = True
     before_saving(str(source), {"type": "notebook", "content": notebook})  # pages have no kernel that buttons could ask
     notebook.metadata.pop("widgets", None)
-    if notebook.cells[0].cell_type != "markdown":  # the page of all puzzles
-        notebook.cells.insert(0, nbformat.v4.new_markdown_cell(f"# {source.stem.capitalize()}"))
     notebook.cells[0].source += f"\n\n{run_it(source.name, repository)}"
     nbformat.write(notebook, PAGES / "notebooks" / source.name)
     print(f"{source.name}: {time.perf_counter() - begin:.0f} s", flush=True)

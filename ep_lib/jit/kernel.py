@@ -278,6 +278,7 @@ class _Refused(Exception):
 _UINT = {size: struct.Struct("<" + code) for size, code in ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))}
 _INT = {size: struct.Struct("<" + code) for size, code in ((1, "b"), (2, "h"), (4, "i"), (8, "q"))}
 _FLOAT = {4: struct.Struct("<f"), 8: struct.Struct("<d")}
+_LEAST_ADDRESS = 4096  # what is below is a number that was taken for one
 _pack_address = _UINT[8].pack
 
 
@@ -305,6 +306,8 @@ def _pointer(param: Param, arg: Any) -> Marshalled:
         if isinstance(arg, (list, tuple)):
             hint = "; make it an array first: rank.to_device(np.array(...))"
         raise _Refused(f"is a pointer; got {show(arg)}{hint}")
+    if isinstance(arg, np.integer) and address is not None and address < _LEAST_ADDRESS:
+        raise _Refused(f"is a pointer; got {show(arg)}: an element is a number, and array[2:3] is an array of one")
     if address is None or not 0 <= address < 1 << 64:
         raise _Refused(f"is a pointer; got {show(arg)}, which is no address")
     return _pack_address(address), None, ()

@@ -131,7 +131,8 @@ def _panel(axes: Axes, messages: Sequence[Message], label: str) -> None:
         rows = [row for row, message in enumerate(messages) if message.queue_pair == pair]
         axes.plot([arrivals[r] for r in rows], rows, color=INK, lw=1.0, marker="o", markersize=size, zorder=3)
     if len(messages) <= _MOST_NUMBERED:
-        axes.set_yticks(range(len(messages)), [_name(m, len(pairs) > 1) for m in messages], fontsize=8)
+        names = [f"{row}: {_name(m, len(pairs) > 1)}" for row, m in enumerate(messages)]
+        axes.set_yticks(range(len(messages)), names, fontsize=8)
     else:
         axes.set_ylabel(f"{len(messages)} messages, in the order of posting")
         axes.set_yticks([])
@@ -145,7 +146,7 @@ def _panel(axes: Axes, messages: Sequence[Message], label: str) -> None:
 def _name(message: Message, name_pair: bool) -> str:
     divisor, unit = byte_unit(message.bytes)
     what = "add" if message.kind == "add" else f"{message.kind[:3]} {short_number(message.bytes / divisor)} {unit}"
-    return f"pair {message.queue_pair}: {what}" if name_pair else what
+    return f"{what}, pair {message.queue_pair}" if name_pair else what
 
 
 def _ordinal(number: int) -> str:

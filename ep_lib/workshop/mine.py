@@ -38,6 +38,7 @@ from ep_lib.workshop.notes import BLUE, GREEN, Note
 from ep_lib.workshop.pieces import load, place_in
 
 _NOT_BEGUN = "not begun"
+_MOST_NAMED = 4  # of the pieces that are not begun: a longer list hides what was asked for
 _PROBE = "a kernel that includes the piece"
 _TODO = re.compile(rf"Task (\w+) {STILL_TO_DO}")
 
@@ -300,7 +301,8 @@ class Mine:
         begun = [piece for piece in missing if not piece.stands_in.startswith(_NOT_BEGUN)]
         lines += [f"the library's: {piece.words.piece} ({piece.stands_in})" for piece in begun]
         if others := [piece.words.piece for piece in missing if piece not in begun]:
-            lines.append(f"the library's, since you have {_NOT_BEGUN} yours: {', '.join(others)}")
+            named = ", ".join(others) if len(others) <= _MOST_NAMED else f"{len(others)} more"
+            lines.append(f"the library's, since you have {_NOT_BEGUN} yours: {named}")
         return lines
 
     def note(self) -> Note:

@@ -102,6 +102,7 @@ def test_structs() -> None:
         (POINTER, True, "is a pointer; got True"),
         (POINTER, -1, "no address"),
         (POINTER, np.float32(1), "is a pointer; got"),
+        (POINTER, np.uint64(0), r"is a pointer; got np\.uint64\(0\).*an element is a number, and array\[2:3\] is an"),
         (POINTER, np.zeros((4, 4))[:, 1], r"non-contiguous array \(shape \(4,\), strides \(32,\) bytes\)"),
         (POINTER, np.frombuffer(b"abcd", np.uint8), "read-only"),
         (I32, 2.0, r"is int32; got 2\.0 \(float\)"),

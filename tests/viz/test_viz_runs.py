@@ -246,7 +246,7 @@ def test_overtaking_is_counted() -> None:
     number = sum(overtakers(sent))
     assert number > 0
     assert right.get_title(loc="left") == f"SRD (EFA): {number} of 6 overtook an earlier one"
-    assert [label.get_text() for label in right.get_yticklabels()] == ["put 4 KiB"] * 6
+    assert [label.get_text() for label in right.get_yticklabels()] == [f"{i}: put 4 KiB" for i in range(6)]
     assert right.lines[-1].get_xdata().tolist() == [m.delivered_ns / 1000 for m in sent]
     places = [text.get_text() for text in right.texts]
     arrived = sorted(range(6), key=lambda i: sent[i].delivered_ns)
@@ -270,7 +270,7 @@ def test_a_queue_pair_is_named_where_there_are_several_and_has_a_line() -> None:
     )
     axes = viz.fabrics_side_by_side(run, run).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == [
-        f"pair {i}: put 4 KiB" for i in (0, 0, 0, 1, 1, 1)
+        f"{row}: put 4 KiB, pair {pair}" for row, pair in enumerate((0, 0, 0, 1, 1, 1))
     ]
     assert len([line for line in axes.lines if line.get_marker() == "o"]) == 2
 

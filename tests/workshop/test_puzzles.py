@@ -131,6 +131,16 @@ def test_it_shows_itself_as_text_and_as_html() -> None:
         shown.hint(4)
 
 
+def test_an_answer_shows_the_task_that_no_cell_has_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the page of all puzzles, which has one cell for each."""
+    monkeypatch.setattr(cell, "_with_task", set())
+    for lines in ("// your lines", "*box = 7;"):
+        assert CUDA_LINES in repr(answer("00.1", lines)) and CUDA_LINES in answer("00.1", lines)._repr_html_()
+    assert CUDA_LINES not in repr(answer("00.1", ALL["00.1"].solution))
+    workshop.puzzle("00.1")
+    assert CUDA_LINES not in repr(answer("00.1", "// your lines"))
+
+
 def test_lines_of_the_template_are_called_as_they_are_shown() -> None:
     """However many lines the learner's own answer has."""
     puzzle = ALL["00.3"]
@@ -237,6 +247,7 @@ def test_python_lines_are_run_and_their_errors_told() -> None:
     said = ALL["09.1"].attempt("pass").text
     assert "name 'experts' is not defined\n  in a line of the template: return experts" in said
     assert SUMS.attempt("\nfor k in counts").text.startswith("line 3 of your cell: expected ':'")
+    assert SUMS.attempt("for k in counts:\npass").text.endswith("after 'for' statement in line 2 of your cell")
 
 
 @pytest.mark.parametrize("number", [number for number, puzzle in ALL.items() if puzzle.is_python])

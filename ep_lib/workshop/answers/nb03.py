@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ANSWERS: dict[str, str | tuple[str, str]] = {
-    "p2p": "Each rank reaches the other one in its machine: 4 pairs. The other 8 need the NIC (RDMA).",
+    "p2p": "Each rank reaches the other one in its machine: 4 ways. The other 8 need the NIC (RDMA).",
     "staged": (
         "A queue pair keeps the order of messages. But filling the buffer is no message: it is a store of your "
         "thread, and nothing tells the NIC to hurry or the thread to wait."

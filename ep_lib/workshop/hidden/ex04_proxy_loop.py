@@ -29,6 +29,13 @@ class _Model:
             count += 1
         return count
 
+    def told(self) -> str:
+        """What ready() has to look at, in words."""
+        there = min(self.head - self.taken, self.slots)
+        late = "".join(f", and {number} is not filled yet" for number in sorted(self.late))
+        batch = f"the batch holds {len(self.batch)} of at most {self.most}"
+        return f"the ring has {there} commands, from number {self.taken} on{late}; {batch}"
+
     def take(self) -> int:
         count = self.ready()
         self.batch += range(self.taken, self.taken + count)
@@ -109,7 +116,8 @@ def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int) -> str | N
     if over := [number for number in seen["done"] if number < model.completed]:
         return f"after {what}() self.done still holds {len(over)} commands that were published: it would grow for ever"
     if seen["returned"] is None or seen["returned"] != int(wanted):
-        return f"{what}() returned {seen['returned']}; {wanted} is right"
+        why = f" ({model.told()})" if what == "ready" else ""
+        return f"{what}() returned {seen['returned']}; {wanted} is right{why}"
     return None
 
 

@@ -74,13 +74,14 @@ def _fold(head: str, body: Markup) -> Markup:
 
 @dataclass(frozen=True)
 class Answer:
-    """An attempt in a notebook: the verdict, the cost of a right one and how many are solved, and the picture of its
-    accesses."""
+    """An attempt in a notebook: the verdict, the cost of a right one and how many are solved, the picture of its
+    accesses, and the task if no cell above has it."""
 
     puzzle: Puzzle
     verdict: Verdict
     score: str = ""
     solved: str = ""
+    task: Shown | None = None
 
     @property
     def note(self) -> Note:
@@ -100,10 +101,12 @@ class Answer:
         return viz.describe_accesses(self.verdict.accesses, self.verdict.arrays) if self.verdict.arrays else ""
 
     def __repr__(self) -> str:
-        return "\n".join(part for part in (repr(self.note), self.discussion, self.description) if part)
+        parts = (repr(self.note), self.discussion, self.description, repr(self.task) if self.task else "")
+        return "\n".join(part for part in parts if part)
 
     def _repr_html_(self) -> Markup:
-        return self.note._repr_html_() + self._picture() + prose_as_html(self.discussion)
+        task = self.task._repr_html_() if self.task else Markup()
+        return self.note._repr_html_() + self._picture() + prose_as_html(self.discussion) + task
 
     def _picture(self) -> Markup:
         if not self.verdict.arrays:
@@ -113,11 +116,14 @@ class Answer:
 
 
 _last: Answer | None = None  # of this kernel
+_with_task: set[str] = set()  # the puzzles whose task a cell of this kernel has shown
 
 
 def show(number: str) -> Shown:
     """The puzzle ``number``, for display in a notebook. Raises ArgumentError for an unknown one."""
-    return Shown(puzzles.find(number))
+    puzzle = puzzles.find(number)
+    _with_task.add(puzzle.number)
+    return Shown(puzzle)
 
 
 def answer(number: str, lines: str) -> Answer:
@@ -125,7 +131,7 @@ def answer(number: str, lines: str) -> Answer:
     global _last
     puzzle = puzzles.find(number)
     verdict = puzzle.attempt(lines)
-    _last = Answer(puzzle, verdict)
+    _last = Answer(puzzle, verdict, task=None if puzzle.number in _with_task else Shown(puzzle))
     if verdict.kind == "right":
         progress.put(progress.PUZZLES, puzzle.number, lines)
         _last = Answer(puzzle, verdict, _score(puzzle, lines), _solved())

@@ -92,7 +92,10 @@ The release puts both stores before the number, and the proxy's acquire sees the
 is a CPU. A plain store of the number may come first, on a GPU in earnest: stores to different addresses have no order.
 """,
         ranks=1,
-        forbids={"_gpu_": "The reader is a CPU: scope gpu ends at this GPU's own threads."},
+        forbids={
+            r"_gpu_|__threadfence(_block)?\s*\(": "The reader is a CPU: scope gpu and __threadfence() end at this "
+            "GPU's own threads."
+        },
     ),
     Puzzle(
         number="04.2",

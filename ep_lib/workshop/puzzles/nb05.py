@@ -43,6 +43,9 @@ def _credit(bench: Bench) -> None:
     if bench.me == 1:
         wanted = 100 * np.arange(1, 5)[:, None] + np.arange(32)
         bench.expect("out", wanted, "Four chunks come through a single slot.")
+    bench.rank.barrier()
+    if bench.me == 0:
+        bench.expect("credits", 4, "One credit for each chunk: one lane gives it.")
 
 
 def _budget(bench: Bench) -> None:
@@ -56,7 +59,7 @@ def _budget(bench: Bench) -> None:
         bench.require(
             got == wanted,
             f"budget={budget:,} bytes, ranks={ranks}, slot_rows={slot_rows}, row_bytes={row_bytes} gives {got}, and "
-            f"should give {wanted}",
+            f"should give {wanted}: whole slots, each with its header, and every ring stands in both areas",
         )
 
 
@@ -209,5 +212,6 @@ ahead.
 """,
         fabric="rc",
         picture=("slot", "credits", "arrived"),
+        gives="credits",
     ),
 )

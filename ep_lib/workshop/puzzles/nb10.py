@@ -188,6 +188,9 @@ run, and a training run that cannot be repeated.
 """,
         ranks=4,
         seeds=4,
-        flows=(Flow("y", "reads", "another", "The results of other ranks are read through `ep::peer_ptr`."),),
+        flows=(
+            Flow("total", "writes", "own", "Nothing was stored into `total`."),
+            Flow("y", "reads", "another", "The results of other ranks are read through `ep::peer_ptr`."),
+        ),
     ),
 )

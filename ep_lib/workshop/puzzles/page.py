@@ -9,8 +9,12 @@ from ep_lib.workshop import puzzles
 from ep_lib.workshop.course_map import STAGES
 
 NAME = "puzzles.ipynb"
-_HEAD = """# All puzzles of the course. Each has two cells: the task, with hints that unfold, and
-# yours. Run them with Shift+Enter. The notebook of that number explains what it needs."""
+_HEAD = """# Puzzles
+
+All puzzles of the course, for those who would rather type than read. Run a cell with
+<kbd>Shift</kbd>+<kbd>Enter</kbd>: below it come the task and its hints. Write your lines, and run it again.
+The notebook of that number explains what it needs."""
+_START = "from ep_lib import workshop\n\nworkshop.my_progress()"
 
 
 def _cell(kind: str, name: str, source: str) -> dict[str, Any]:
@@ -21,19 +25,16 @@ def _cell(kind: str, name: str, source: str) -> dict[str, Any]:
 
 
 def as_notebook() -> str:
-    """All puzzles, one after the other: the file's text. The first cell of each has the task, the second one is the
-    learner's."""
-    cells: list[dict[str, Any]] = []
+    """All puzzles, one after the other: the file's text. Each is the learner's cell, which shows the task, too."""
+    cells = [_cell("markdown", "head", _HEAD), _cell("code", "start", _START)]
     for stage in STAGES:
         own = [each for number in puzzles.notebooks() for each in puzzles.puzzles_of(number) if stage.has(each.number)]
-        if cells and own:
+        if own:
             cells.append(_cell("markdown", f"of-{stage.notebook}", f"## {stage.notebook} {stage.title}"))
         for puzzle in own:
-            name = f"puzzle-{puzzle.number.replace('.', '-')}"
-            start = "" if cells else f"{_HEAD}\nfrom ep_lib import workshop\n\n"
-            todo = "# your lines" if puzzle.is_python else "// your lines"
-            cells.append(_cell("code", name, f'{start}workshop.puzzle("{puzzle.number}")'))
-            cells.append(_cell("code", f"{name}-answer", f"%%puzzle {puzzle.number}\n{todo}"))
+            name, mark = f"puzzle-{puzzle.number.replace('.', '-')}", "#" if puzzle.is_python else "//"
+            source = f"%%puzzle {puzzle.number}\n{mark} {puzzle.title}\n{mark} your lines"
+            cells.append(_cell("code", f"{name}-answer", source))
     spec = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     metadata = {"kernelspec": spec, "language_info": {"name": "python"}}
     page = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}

@@ -46,6 +46,12 @@ _MOST_SHOWN = 16  # numbers of an array in a message
 _INSIDE = re.compile(
     r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)| \(spawn's timeout=\)|, or less work, or a higher timeout="
 )
+_READER = re.compile(  # the checker's words of a race in which the reader, the template's, lacks something
+    r"note: another thread of the block has acquired.*\n\s*remedy: .*|remedy: wait for the writer's signal .*"
+)
+_SIGNALS = re.compile(r"\b(?:signal_(?:add|set)|st_release|red_add_release|atom_add_release)\w*\s*\(")
+_BARRIER = re.compile(r"\b__sync(?:warp|threads)\w*\s*\(")
+_ON_LINE = re.compile(r"on line (\d+)")  # in the text of a SyntaxError
 _NO_CREDIT = "its writer does not wait for a credit"  # part of the checker's text about a reused slot
 _WAIT = re.compile(r"\b(?:wait_until|ld_(?:acquire|relaxed)|atomic)\w*\s*\(")
 _PASSED = re.compile(
@@ -321,7 +327,7 @@ class Puzzle:
 
     A right answer needs more than right values: ``flows`` are required accesses. For requirements that a run cannot
     show, ``requires`` and ``forbids`` are regular expressions for the lines, with messages. ``frees``: the array that
-    counts items that readers have released, if the learner writes the wait for it.
+    counts items that readers have released, if the learner writes the wait for it; ``gives``: if the learner releases.
     """
 
     number: str
@@ -340,6 +346,7 @@ class Puzzle:
     requires: Mapping[str, str] = field(default_factory=dict)
     forbids: Mapping[str, str] = field(default_factory=dict)
     frees: str = ""
+    gives: str = ""
 
     @property
     def is_python(self) -> bool:
@@ -446,7 +453,8 @@ class Puzzle:
         except AssertionError as error:
             return Verdict("wrong", "Not right yet", attempt.reasons[-1] if attempt.reasons else str(error))
         except SyntaxError as error:
-            return Verdict("wrong", "This is no Python", f"{self._line(error.lineno or 0, lines)}: {error.msg}")
+            message = _ON_LINE.sub(lambda found: f"in {self._line(int(found[1]), lines)}", error.msg)
+            return Verdict("wrong", "This is no Python", f"{self._line(error.lineno or 0, lines)}: {message}")
         except EpError as error:
             return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
         except _OF_ANOTHER_FORM as error:  # main's errors for None, or for a number in place of a list
@@ -481,7 +489,7 @@ class Puzzle:
             return verdict(kind, headline, text, accesses, self._shown(attempt))
         reasons = attempt.reasons[:1]
         accesses = attempt.accesses(wrong_at)
-        found = (self._reused(each, lines, attempt, accesses) for each in told[:1])
+        found = (self._behind(self._reused(each, lines, attempt, accesses), lines) for each in told[:1])
         # A race ends no run, so what it lacks is the learner's; a deadlock cuts it off.
         lacks = self._unseen(attempt, accesses) if not told or told[0].startswith("race: ") else []
         lacks += self._astray(attempt, accesses)
@@ -501,8 +509,14 @@ class Puzzle:
 
     def _reused(self, told: str, lines: str, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> str:
         """A finding about a slot that is written too early, with the answer's wait and its line."""
-        waits = [n for n, line in enumerate(self._code(lines).split("\n"), start=2) if _WAIT.search(line)]
+        code = self._code(lines).split("\n")
+        waits = [n for n, line in enumerate(code, start=2) if _WAIT.search(line)]
         why = _NO_CREDIT
+        given = [n for n, line in enumerate(code, start=2) if self.gives and self.gives in line]
+        if given:
+            early = f"line {given[0]} of your cell gives its credit too early, or more than one"
+            when = "one credit, by one lane, when all lanes have read"
+            return told.replace(_NO_CREDIT, early).replace("remedy: credit before reuse", f"remedy: {when}")
         if self.frees and waits:
             looks = Flow(self.frees, "reads", "own", "").is_seen(accesses, attempt.arrays)
             what = (
@@ -516,6 +530,15 @@ class Puzzle:
             rf"{why}\n  remedy: credit before reuse"
         )
         return _PASSED.sub(passed, told).replace(_NO_CREDIT, why) if self.frees else told
+
+    def _behind(self, told: str, lines: str) -> str:
+        """A race whose barrier comes behind the signal: it lacks nothing at the reader, which the template has."""
+        code = self._code(lines)
+        signal, barrier = _SIGNALS.search(code), _BARRIER.search(code)
+        if not signal or not barrier or signal.start() > barrier.start():
+            return told
+        number = code.count("\n", 0, barrier.start()) + 2
+        return _READER.sub(f"remedy: the barrier of line {number} of your cell before the signal, not behind it", told)
 
     def _shown(self, attempt: _Attempt) -> Sequence[NamedArray]:
         """The arrays of the picture."""
