@@ -102,7 +102,12 @@ _RULES = (
     ),
     (r"too much global constant data", "__constant__ memory is 64 KiB at most: write __device__"),
     (
-        r"expression must be a modifiable lvalue|a store to __constant__ memory",
+        r"expression must be a modifiable lvalue",
+        "to store through a pointer, write `*` before it or `[i]` behind it; kernels only read __constant__ variables, "
+        "threadIdx and its kin, and what is const",
+    ),
+    (
+        r"a store to __constant__ memory",
         "kernels only read __constant__ variables, threadIdx and its kin, and what is const: store to something else",
     ),
     (r"dynamic initialization is not supported", "give it a constant value, or set it in a kernel"),
