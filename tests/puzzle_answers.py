@@ -29,6 +29,8 @@ WRONG: dict[str, dict[str, str]] = {
         "ep::signal_add(flag, 1, peer);\nep::peer_ptr(box, peer)[0] = 100 + me;\n"
         "ep::peer_ptr(box, peer)[1] = 200 + me;": "line 3 of your cell",
         "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::peer_ptr(box, peer)[1] = 200 + me;": "waits",
+        "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::peer_ptr(box, peer)[1] = 200 + me;\n"
+        "ep::signal_add(flag, 1, me);": "The signal goes to the other rank",
         "ep::peer_ptr(box, peer)[0] = 100 + me;\nep::signal_add(flag, 1, peer);\n"
         "ep::peer_ptr(box, peer)[1] = 200 + me;": "line 4 of your cell",
     },
@@ -316,6 +318,7 @@ WRONG: dict[str, dict[str, str]] = {
         "    if (wanted >> i & 1) ep::peer_ptr(box, first + i)[thread] = row[thread];": "is wrong in",
     },
     "10.4": {
+        "for (int rank = 0; rank < 4; ++rank) sum += ep::peer_ptr(y, rank)[lane];": "their sum is stored",
         "for (int i = 0; i < 4; ++i) sum += ep::peer_ptr(y, (ep::rank() + i) % 4)[lane];\ntotal[lane] = sum;": (
             "is wrong in"
         ),

@@ -165,6 +165,7 @@ run. So the checker does not look at the values alone. One signal is enough for 
                 "own",
                 "`heard` must be what is read from `box`; the last two lines of the template do it.",
             ),
+            Flow("flag", "writes", "another", "The signal goes to the other rank: its `flag`, not yours."),
         ),
     ),
     Puzzle(

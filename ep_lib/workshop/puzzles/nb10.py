@@ -188,6 +188,8 @@ run, and a training run that cannot be repeated.
 """,
         ranks=4,
         seeds=4,
-        flows=(Flow("y", "reads", "another", "The results of other ranks are read through `ep::peer_ptr`."),),
+        flows=(
+            Flow("y", "reads", "another", "All four results are read through `ep::peer_ptr`, and their sum is stored."),
+        ),
     ),
 )
