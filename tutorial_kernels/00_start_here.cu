@@ -12,18 +12,18 @@
 #include <ep/signal.cuh>
 #include <ep/wait.cuh>
 
-// Two ranks of one thread each. `box` and `flag` are symmetric: every rank has its own, and can reach the other's.
+// Two ranks of one thread each. `box` and `flag` are symmetric: every rank has its own.
 extern "C" __global__ void greet(int* box, uint64_t* flag, int* heard) {
     const int peer = 1 - ep::rank();
     *ep::peer_ptr(box, peer) = 100 + ep::rank();  // 1. the data, into the peer's memory
     ep::signal_add(flag, 1, peer);                // 2. the signal: "it is there"
 
-    if (!ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, peer, -1})) return;  // 3. until the peer's signal has come
-    *heard = *box;                                                          // 4. only then read what it wrote
+    if (!ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, peer, -1})) return;  // 3. wait for it
+    *heard = *box;                                                          // 4. then read
 }
 
-// Every thread of every rank takes the next number from one counter, which lies in rank 0's memory, and puts its rank
-// into the list there.
+// Every thread of every rank takes the next number from one counter in rank 0's memory, and puts
+// its rank into the list there.
 extern "C" __global__ void take_a_number(uint32_t* counter, int* who) {
     const uint32_t turn = ep::atom_add_relaxed_sys_u32(ep::peer_ptr(counter, 0), 1);
     ep::peer_ptr(who, 0)[turn] = ep::rank();

@@ -23,6 +23,7 @@ from ep_lib.jit.device_state import said_of
 from ep_lib.jit.source import filename_of
 
 _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `waiters` has them all
+_MAX_LINES = 8  # that wait at one place, with a line for each
 
 _OUTSIDE = re.compile(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array")
 _ASSERTED_AT = re.compile(r"\((/.+):(\d+)\)$")
@@ -229,7 +230,8 @@ def say_who_waited(error: PeerTimeout, quiescence: str) -> None:
 
 def _few(threads: list[str]) -> str:
     more = [f"{len(threads) - _MAX_LISTED} more"] if len(threads) > _MAX_LISTED else []
-    return ", ".join(threads[:_MAX_LISTED] + more)
+    between = ", " if len(threads) > _MAX_LINES else "\n    "
+    return between.join(threads[:_MAX_LISTED] + more)
 
 
 def _missing(waiters: tuple[Waiter, ...]) -> str:

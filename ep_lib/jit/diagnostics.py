@@ -103,8 +103,8 @@ _RULES = (
     (r"too much global constant data", "__constant__ memory is 64 KiB at most: write __device__"),
     (
         r"expression must be a modifiable lvalue|a store to __constant__ memory",
-        "to store where a pointer leads, write * before it; kernels only read __constant__ variables, threadIdx and "
-        "its kin, and what is const",
+        "to store through a pointer, write `*` before it or `[i]` behind it; kernels only read __constant__ variables, "
+        "threadIdx and its kin, and what is const",
     ),
     (r"dynamic initialization is not supported", "give it a constant value, or set it in a kernel"),
     (r'an automatic "__\w+__" variable declaration is not allowed', "declare it outside of the function"),

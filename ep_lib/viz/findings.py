@@ -14,6 +14,7 @@ from ep_lib.viz.time_travel import page_of
 _MOST_PAGES = 3  # of a report
 _MOST_STEPS = 4_000  # of each: they become part of the notebook
 _STYLE = "font-family:monospace; white-space:pre-wrap; line-height:1.35; margin:0.4em 0"
+_FURTHER_IN = 4  # columns, of what a narrow page wraps
 
 
 class Findings:
@@ -83,4 +84,15 @@ def _fold(head: str, body: str) -> str:
 
 
 def _text(text: str) -> str:
-    return f'<pre style="{_STYLE}">{html.escape(text)}</pre>'
+    return f'<pre style="{_STYLE}">{hanging_lines(text)}</pre>'
+
+
+def hanging_lines(text: str) -> str:
+    """The HTML of lines in a <pre>: what a narrow page wraps stands further in than the beginning of its line."""
+    return "".join(map(_hanging, text.splitlines()))
+
+
+def _hanging(line: str) -> str:
+    columns = len(line) - len(line.lstrip()) + _FURTHER_IN
+    style = f"display:block; min-height:1em; padding-left:{columns}ch; text-indent:-{columns}ch"
+    return f'<span style="{style}">{html.escape(line)}</span>'

@@ -57,7 +57,9 @@ _OVERWRITTEN = (
     "What is waited for holds another value: is a signal missing, or was a wrong value written? Where a place is used "
     "again: was the right value overwritten before it was taken?"
 )
+_TOGETHER = "All threads that are to meet there must come: does one take another way, or leave before?"
 _WAITERS = ". Who waits where:"  # above a list, of which nothing may be left
+_MEETS = re.compile(r"waits? in __\w+")  # of a warp or block
 _SEEN = re.compile(r"\(sees (\d+)\)|\bthe signal is (\d+)")  # the values that waiting threads see
 _ENDLESS = "A loop that never lets others run never ends: poll with the functions of <ep/wait.cuh> or <ep/memory.cuh>."
 _ADVICE = {
@@ -119,6 +121,8 @@ def advice_for(outputs: Outputs) -> str:
         return ""
     advice = _ADVICE.get(failure.kind, "")
     seen = [int(a or b) for a, b in _SEEN.findall(failure.message)]
+    if advice == _WAITED and not seen and _MEETS.search(failure.message):
+        return _TOGETHER
     return _OVERWRITTEN if advice == _WAITED and seen and all(seen) else advice
 
 

@@ -248,8 +248,10 @@ def predict(key: str, question: str, choices: Sequence[str], answer: str | None 
 
 
 def _printed_as_html(printed: str) -> Markup:
+    from ep_lib.viz.findings import hanging_lines  # and with it Matplotlib, only here
+
     box = Markup('<pre style="margin:0.3em 0; white-space:pre-wrap">{}</pre>')
-    return box.format(printed) if printed else Markup()
+    return box.format(Markup(hanging_lines(printed))) if printed else Markup()
 
 
 def _as_html(shown: object) -> Markup:

@@ -37,6 +37,11 @@ def refusal(source: str, name: str = "k") -> KernelCompileError:
         ("__global__ void b(int* o) { __shared__ int s[warpSize]; o[0] = s[0]; }", "constant value", "shared_bytes"),
         ("__constant__ int c; __global__ void b() { c = 1; }", "modifiable lvalue", "only read"),
         (
+            "__device__ int* f(int* p) { return p; } __global__ void b(int* o) { f(o) = 1; }",
+            "modifiable lvalue",
+            "write `*` before it",
+        ),
+        (
             "__constant__ int c[2]; __global__ void b() { int unused; c[0] = 1; }",
             "a store to __constant__",
             "only read",

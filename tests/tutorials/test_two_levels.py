@@ -54,7 +54,8 @@ def test_a_rank_that_waits_first_waits_for_ever() -> None:
         spawn(two_levels.dispatch, 4, "emulator", fabric=Fabric("rc", ranks_per_node=2), args=args)
     (waits,) = (note for note in failed.value.__notes__ if note.startswith("Who waited where:"))
     assert "at tutorial_kernels/10_two_levels.cuh:57: if (!ep::wait_until_ge_warp(" in waits
-    assert all(f"rank {rank} block 0 thread 0 on " in waits for rank in range(4)) and len(waits.splitlines()) == 3
+    assert all(f"rank {rank} block 0 thread 0 on " in waits for rank in range(4)) and len(waits.splitlines()) == 6
+    assert waits.count("(sees 0)") == 4  # not a row count that has come already: rank 1 has those of ranks 0 and 1
 
 
 def test_what_crosses_is_counted() -> None:

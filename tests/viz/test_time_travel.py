@@ -255,6 +255,7 @@ def test_above_the_fold_is_what_is_wrong_and_where() -> None:
     assert "race: " in above and "remedy" in above and "writes at &lt;kernel&gt;:8: " in above
     assert "where " not in above and "thread" not in above.partition("race: ")[2].replace("threadIdx", "")
     assert 'replay  "default"' in html.unescape(below)
+    assert 'padding-left:7ch; text-indent:-7ch">   remedy' in above  # what wraps stands further in
 
 
 def test_the_line_of_a_finding_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,8 @@ def test_what_was_written_and_overwritten_is_not_said_never_to_be_written() -> N
 
     assert "never written" in advice("rank 0 waits on a[0] (sees 0)\nrank 1 waits on b[0] (sees 9)")
     assert "overwritten before it was taken" in advice("rank 1 waits on b[0] (sees 9)\nrank 0 waits in barrier()")
+    assert "must come" in advice("rank 0 block 0 thread 0 and 7 more threads wait in __shfl_xor_sync (mask 0xff)")
+    assert "never written" in advice("rank 0 waits in __syncwarp\nrank 0 waits on a[0] (sees 0)")
     assert "in the test's barrier()" in said(failure=Failure("DeadlockError", "rank 0 waits in barrier()"))
 
 

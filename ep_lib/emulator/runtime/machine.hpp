@@ -79,6 +79,14 @@ struct PollSet {
     uint8_t num_loads;
     uint8_t num_stores;
     bool used_clock;  // the loop reads a clock, so time must pass for it
+
+    // Where the loop begins: what stands before belongs to waits that ended at their first look.
+    int begins() const {
+        for (int i = 0; i < num_loads; i++)
+            if (loads[i].repeats) return i;
+        return 0;
+    }
+    const Seen& first() const { return loads[begins()]; }
 };
 
 // Memory that begins at a cache line. glibc before 2.38 rarely reuses freed memory of aligned_alloc, so a process that

@@ -176,9 +176,9 @@ void Recorder::paused(const Fiber& fiber) {
     e.flags = static_cast<uint8_t>(fiber.state);
     e.order = text(fiber.what);
     if (polls) {
-        e.address = fiber.polls->loads[0].address;
-        e.value = fiber.polls->loads[0].value;
-        e.bytes = fiber.polls->loads[0].size;
+        e.address = fiber.polls->first().address;
+        e.value = fiber.polls->first().value;
+        e.bytes = fiber.polls->first().size;
     }
     if (add(e)) waiting_.insert(&fiber);
 }

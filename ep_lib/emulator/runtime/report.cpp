@@ -68,9 +68,10 @@ std::string waits_in(const Machine& m, const Fiber& f) {
         case State::kRunnable: return f.stack ? "(still running)" : "(not started)";
         case State::kPolling: {
             std::string text = f.what;
-            for (int i = 0; i < f.polls->num_loads; i++) {
+            const int first = f.polls->begins();
+            for (int i = first; i < f.polls->num_loads; i++) {
                 const auto& load = f.polls->loads[i];
-                text += (i ? ", " : " on ") + describe_address(m, load.address, f.block->launch) + " (sees " +
+                text += (i > first ? ", " : " on ") + describe_address(m, load.address, f.block->launch) + " (sees " +
                         std::to_string(load.value) + ")";
             }
             return text;
@@ -97,7 +98,7 @@ using Key = std::tuple<int, uint64_t, uintptr_t, int>;
 Key group_of(const Machine& m, const Fiber& f) {
     const int rank = f.block->launch->rank;
     const bool polls = f.state == State::kPolling && !has_stopped(m, rank);
-    return {rank, polls ? f.polls->loads[0].address : 0, f.pc, static_cast<int>(f.state)};
+    return {rank, polls ? f.polls->first().address : 0, f.pc, static_cast<int>(f.state)};
 }
 
 // The known threads that this one waits for: of the same barrier or mask, or the holder of the lock.
@@ -116,7 +117,7 @@ std::vector<const Fiber*> waits_for(const Machine& m, const Fiber& f) {
             if ((f.mask >> lane & 1) && g.state != State::kDone && !here) others.push_back(&g);
         }
     } else if (f.state == State::kPolling && m.checker) {
-        if (const SyncStore* taken = m.checker->witness.holder(f.polls->loads[0].address))
+        if (const SyncStore* taken = m.checker->witness.holder(f.polls->first().address))
             for (const auto& block : m.resident)
                 for (const Fiber& g : block->fibers)
                     if (block->id == taken->block && g.state != State::kDone && g.check && g.check->id == taken->id)
@@ -128,10 +129,11 @@ std::vector<const Fiber*> waits_for(const Machine& m, const Fiber& f) {
 // Facts about the location that a thread polls: the holder if it is a lock, the last store, the earlier value.
 std::string polled(const Machine& m, const Fiber& f) {
     if (f.state != State::kPolling || !m.checker) return "null";
-    const uintptr_t address = f.polls->loads[0].address;
+    const auto& load = f.polls->first();
+    const uintptr_t address = load.address;
     const Witness& witness = m.checker->witness;
     const SyncStore *holder = witness.holder(address), *last = witness.last_store(address);
-    std::string out = "{\"sees\":" + std::to_string(f.polls->loads[0].value) +
+    std::string out = "{\"sees\":" + std::to_string(load.value) +
                       ",\"holder\":" + (holder ? m.checker->who_stored(*holder) : "null") +
                       ",\"last\":" + (last && last->kind != SyncKind::kNic ? m.checker->who_stored(*last) : "null") +
                       ",\"nobody\":" + (last ? "false" : "true") + ",\"old\":[";
@@ -165,7 +167,7 @@ std::string waiters(const Machine& m) {
         const Fiber& f = *g.first;
         if (out.size() > 1) out += ',';
         out += "{" + thread(f) + ",\"count\":" + std::to_string(g.count) + ",\"what\":" + quote(waits_in(m, f)) +
-               ",\"address\":" + (f.state == State::kPolling ? std::to_string(f.polls->loads[0].address) : "null") +
+               ",\"address\":" + (f.state == State::kPolling ? std::to_string(f.polls->first().address) : "null") +
                "," + place(f, f.pc) + ",\"polled\":" + polled(m, f) + ",\"for\":[";
         std::set<size_t> awaited;
         for (const Fiber* other : waits_for(m, f)) {

@@ -120,7 +120,10 @@ def unpack(what: str, data: Any) -> dict[str, Any]:
             f"the {what} was cut short: {len(data)} of {_HEAD.size + length} bytes arrived; read until all are there"
         )
     if len(body) > length or zlib.crc32(body) != checksum:
-        raise ArgumentError(f"the {what} of {len(data)} bytes was changed on the way (its checksum differs)")
+        raise ArgumentError(
+            f"the {what} of {len(data)} bytes was changed on the way (its checksum differs); pass the peer's bytes on "
+            "whole and unchanged"
+        )
     try:
         found = wire.loads(body, -1)
     except RankFailed as error:

@@ -23,6 +23,6 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     ),
     "rounds": (
         "The flag says that data has come. It does not say that it has been read: I am through with round 0 when "
-        "yours has come, and you may not have looked at mine."
+        "yours has come, and you may not have looked at mine. A credit would say it; a second buffer needs none."
     ),
 }

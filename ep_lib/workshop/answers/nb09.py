@@ -5,10 +5,10 @@ from __future__ import annotations
 ANSWERS: dict[str, str | tuple[str, str]] = {
     "collapse": (
         "Two experts are a little better at the start, are chosen for it, learn, and get better still. After 160 steps "
-        "four of five choices are theirs, and nothing in this loss asks for another one."
+        "nearly all choices are theirs, and nothing in this loss asks for another one."
     ),
     "full": (
-        "Two experts have four of five choices between them, and room for 2 x 1.25 / 8 = 31 %, while others are idle. "
+        "Two experts have nearly all choices between them, and room for 2 x 1.25 / 8 = 31 %, while others are idle. "
         "A balanced router loses some as well: no text is even."
     ),
     "same": (

@@ -70,7 +70,10 @@ def _all(rng: Rng, hops: tuple[int, ...], *shapes: tuple[int, int]) -> Iterator[
             yield _passes(rng, ranks, count or int(rng.integers(65, 140)), number, seed)
 
 
-_SYMMETRIC = "What other ranks write into is symmetric; to_host() waits for the kernel."
+_SYMMETRIC = (
+    "Send to the rank behind, and wait for the one before. What other ranks write into is symmetric; to_host() waits "
+    "for the kernel."
+)
 _ANEW = "Of an earlier call, the flag has grown already, and the memory may still be written to."
 
 BEHAVIOURS = (
