@@ -92,13 +92,13 @@ nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,nohea
 nvidia-smi topo -m 2>/dev/null | sed -n "1,$((gpus + 1))p"
 LINES_SHOWN=3 step doctor 30 "$PYTHON" -m ep_lib doctor
 # With -v, a run that is stopped has shown what failed until then.
-LINES_SHOWN=30 step tests 360 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
+LINES_SHOWN=30 step tests 400 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
     --durations=5 tests
 LINES_SHOWN=60 step sanitizer 60 "$PYTHON" benchmarks/gpu_sanitize.py
-# 5,000 random expressions, on the emulator and on a GPU: a seed that it prints replays one.
-LINES_SHOWN=60 step fuzz 40 "$PYTHON" benchmarks/fuzz.py --count "${FUZZ:-5000}" --workers "$WORKERS" --seconds 30
+# 3,000 random expressions, on the emulator and on a GPU: a seed that it prints replays one.
+LINES_SHOWN=60 step fuzz 25 "$PYTHON" benchmarks/fuzz.py --count "${FUZZ:-3000}" --workers "$WORKERS" --seconds 20
 # A rank is killed, stopped or late in each way of calling, FAULTS times each.
-LINES_SHOWN=60 step faults 40 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-1}" --seconds 30 --json "$RESULTS/faults.json"
+LINES_SHOWN=60 step faults 50 "$PYTHON" benchmarks/gpu_faults.py --runs "${FAULTS:-1}" --seconds 40 --json "$RESULTS/faults.json"
 measure="$PYTHON benchmarks/gpu_measure.py --commit $commit"
 figures ceilings 20 $measure --ranks "$gpus" --parts ceilings
 figures normal 30 $measure --ranks "$gpus" --parts normal
