@@ -362,28 +362,28 @@ def quickest(rows: Iterable[Row]) -> list[Row]:
 SETTINGS = ("ranks", "experts", "top_k", "sms", "calls", "turns", "tokens", "hidden", "routings")
 
 
-def compare(options: argparse.Namespace, more: Sequence[str]) -> dict[str, Any]:
-    """The report of all libraries, each in this script's processes, with SETTINGS and ``more`` of the options."""
+def reports(options: argparse.Namespace, more: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """After each library, in its own processes, the report of all so far, with SETTINGS and ``more`` of the options."""
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about, rows, wrong, missing, versions = {}, [], [], {}, {}
+    settings = {key: getattr(options, key) for key in (*SETTINGS, *more)} | {"rounds": ROUNDS}
     for library in options.libraries * options.turns:
         by = LIBRARIES[library].by
         if library in FOLDERS and getattr(options, FOLDERS[library]) is None:
             missing[by] = f"no --{FOLDERS[library].replace('_', '-')}"
-            continue
-        found = run_library(library, options)
-        rows += found["rows"]
-        wrong += found["wrong"]
-        about = about or found["machine"]
-        if found["why"]:
-            wrong.append(f"{by}: {found['why']}; {len(found['rows'])} rows were done")
-        if library in FOLDERS:
-            versions[by] = built_from(getattr(options, FOLDERS[library]))
-        if library == "deep_ep_v2" and found["machine"]:
-            versions["NCCL of DeepEP V2"] = found["machine"]["NCCL"]
-    settings = {key: getattr(options, key) for key in (*SETTINGS, *more)} | {"rounds": ROUNDS}
-    head = {"date": date, "commit": options.commit, "machine": about, "versions": versions, "settings": settings}
-    return {**head, "wrong": wrong, "not_measured": missing, "rows": with_rates(quickest(rows))}
+        else:
+            found = run_library(library, options)
+            rows += found["rows"]
+            wrong += found["wrong"]
+            about = about or found["machine"]
+            if found["why"]:
+                wrong.append(f"{by}: {found['why']}; {len(found['rows'])} rows were done")
+            if library in FOLDERS:
+                versions[by] = built_from(getattr(options, FOLDERS[library]))
+            if library == "deep_ep_v2" and found["machine"]:
+                versions["NCCL of DeepEP V2"] = found["machine"]["NCCL"]
+        head = {"date": date, "commit": options.commit, "machine": about, "versions": versions, "settings": settings}
+        yield {**head, "wrong": wrong, "not_measured": missing, "rows": with_rates(quickest(rows))}
 
 
 def run(
@@ -392,10 +392,10 @@ def run(
     """What such a script does; returns its exit status."""
     if options.library:
         return be_one_library(options, measured)
-    outcome = compare(options, more)
+    for outcome in reports(options, more):
+        if options.json is not None:
+            write(options.json, outcome)  # a run that is stopped leaves what was measured until then
     print(shown(outcome))
-    if options.json is not None:
-        write(options.json, outcome)
     return bool(outcome["wrong"])
 
 
