@@ -134,7 +134,7 @@ class Finding:
 
         Two accesses are one mistake by their lines alone (in either order); anything else by its kind too.
         """
-        if self.first is not None and self.second is not None:
+        if self.first is not None and self.second is not None and self.kind != "mask":
             return tuple(sorted((self.first.location, self.second.location)))
         if self.first is not None and self.first.location:
             return (self.kind, self.first.location)
@@ -409,6 +409,8 @@ def merge_findings(findings: list[Finding]) -> list[Finding]:
     for finding in findings:
         if finding.kind == "uninitialised" and any(_reads_at(f, finding) for f in findings if f.kind != finding.kind):
             continue
+        if finding.kind == "mask" and any(f.kind == "shuffle" and _reads_at(f, finding) for f in findings):
+            continue  # results depend on it: that one says more
         if finding.kind == "slot reused" and _posts(finding) & overtaken:
             continue
         if finding.kind == "source reused" and _posts(finding) & reused:

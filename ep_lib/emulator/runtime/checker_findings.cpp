@@ -103,10 +103,8 @@ void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std:
 // `gone` has ended without reaching the warp-wide operation in which `fiber` waits for it.
 void Checker::never_came(const Fiber* fiber, const Fiber* gone, std::string detail) {
     const auto side = [](const Fiber* f, uint32_t pc) { return Side{f->check->id, f->check->time, pc, 0}; };
-    const Side here = side(fiber, static_cast<uint32_t>(fiber->pc));
-    Finding& finding = note(here, here);  // a finding by no_source says more, and stays
+    Finding& finding = note(side(fiber, static_cast<uint32_t>(fiber->pc)), side(gone, gone->check->last_pc));
     if (finding.count > 1) return;
-    finding.second = side(gone, gone->check->last_pc);
     finding.verdict.kind = "mask";
     finding.verdict.remedy = kLanesThatCome;
     finding.verdict.detail = std::move(detail);
