@@ -138,6 +138,7 @@ class Followed(NamedTuple):
     old: str
     new: str
     ranks: int = 2
+    blocks: int = 1
 
 
 FOLLOWED = [
@@ -245,6 +246,37 @@ FOLLOWED = [
 ]
 
 
+FREED = """if (GIVER) {
+for (uint64_t r = 0; r < 5; ++r) {
+if (r >= 2) while (ld_acquire_gpu_u64(flag + 1) < r - 1) {}
+box[r % 2] = r;
+st_release_gpu_u64(flag, r + 1);
+}
+} else if (TAKER) {
+for (uint64_t r = 0; r < 5; ++r) {
+while (ld_acquire_gpu_u64(flag) < r + 1) {}
+st_release_gpu_u64(flag + 1, r + 1);
+out[r] = box[r % 2];
+}
+}"""
+for giver, taker, blocks in (
+    ("t == 0", "t == 1", 1),
+    ("t == 0", "t == 32", 1),
+    ("t + blockIdx.x == 0", "t == 0", 2),
+):
+    FOLLOWED.append(
+        Followed(
+            f"freed_before_it_is_read_by_{taker}_of_{blocks}",
+            FREED.replace("GIVER", giver).replace("TAKER", taker),
+            "give the credit (line 17 of <kernel>) after the read (line 18 of <kernel>), not before",
+            "st_release_gpu_u64(flag + 1, r + 1);\nout[r] = box[r % 2];",
+            "out[r] = box[r % 2];\nst_release_gpu_u64(flag + 1, r + 1);",
+            1,
+            blocks,
+        )
+    )
+
+
 SEQUENCE_LOCK = """if (t) return;
 if (rank() == 0) {
 for (uint64_t r = 1; r <= 2; ++r) {
@@ -277,9 +309,9 @@ SEQUENCE_LOCKS = [
 ]
 
 
-def main(rank: Rank, source: str) -> Any:
+def main(rank: Rank, source: str, blocks: int = 1) -> Any:
     arrays = [rank.symmetric(64, np.uint64) for _ in range(4)]
-    Kernel.from_source(source, "k").launch(rank, 1, 64, *arrays)
+    Kernel.from_source(source, "k").launch(rank, blocks, 64, *arrays)
     rank.barrier()
     return rank.to_host(arrays[2])
 
@@ -308,10 +340,10 @@ def test_the_remedy_makes_the_program_right(wrong: Wrong) -> None:
 @pytest.mark.parametrize("wrong", FOLLOWED, ids=[case.name for case in FOLLOWED])
 def test_who_does_what_the_remedy_says_is_right(wrong: Followed) -> None:
     source = HEAD + wrong.body + "\n}\n"
-    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source,), compare_values=False)
+    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source, wrong.blocks), compare_values=False)
     assert report.findings and all(wrong.remedy in f"{f.remedy} {f.place}" for f in report.findings), str(report)
     assert wrong.old in wrong.body
-    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source.replace(wrong.old, wrong.new),))
+    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source.replace(wrong.old, wrong.new), wrong.blocks))
     assert report.ok, f"{wrong.remedy}, and then:\n{report}"
 
 

@@ -592,7 +592,7 @@ class __attribute__((visibility("hidden"))) Checker {
     bool judge_hand_over(const Conflict& c, Verdict* v, bool others) const;
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
-    void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;
+    void judge_old_credit(const ThreadCheck& writer, uint32_t reader, uint64_t reader_block, Verdict* v) const;
     bool is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const;
     bool judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until,
                              const std::vector<SyncLoad>& data_waits, Verdict* v) const;

@@ -257,7 +257,7 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.remedy = kCredit;
         v.how = "credit";
         const ThreadCheck* poster = running(second.poster_id, past_of(second.poster_id, second.poster_time).block);
-        if (poster) judge_old_credit(*poster, past.block, &v);
+        if (poster) judge_old_credit(*poster, c.slot.id, past.block, &v);
         return v;
     }
     // Read before it was ever written: too early.

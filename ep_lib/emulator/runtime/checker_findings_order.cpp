@@ -251,12 +251,18 @@ bool Checker::is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const {
                        [&](const SyncLoad& wait) { return offset_of(wait.pc) == offset_of(pc); });
 }
 
-// The writer has waited for a credit, but one from before the read.
-void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const {
-    const std::vector<SyncLoad> data_waits = witness.waits_of(reader_block);
+// The writer has waited for a credit, but one from before the read. In one block the reader is a warp.
+void Checker::judge_old_credit(const ThreadCheck& writer, uint32_t reader, uint64_t reader_block, Verdict* v) const {
+    const auto by_reader = [&](uint32_t id) {
+        return writer.block != reader_block || (id != writer.id && id / kWarpSize == reader / kWarpSize);
+    };
+    std::vector<SyncLoad> data_waits;
+    for (SyncLoad& l : witness.waits_of(reader_block))
+        if (by_reader(l.id)) data_waits.push_back(std::move(l));
     if (data_waits.empty() || judge_needless_wait(writer.block, writer.id, writer.time, data_waits, v)) return;
     for (const SyncLoad& l : witness.waits_of(writer.block)) {
-        if (!l.seen.pc || l.seen.block != reader_block || l.seen.kind == SyncKind::kNic) continue;
+        if (!l.seen.pc || l.seen.block != reader_block || !by_reader(l.seen.id) || l.seen.kind == SyncKind::kNic)
+            continue;
         if (l.id != writer.id && !happens_before(l.id, l.time, writer.clock)) continue;
         v->signal = l.seen.pc;
         v->wait = l.pc;

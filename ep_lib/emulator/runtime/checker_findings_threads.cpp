@@ -309,18 +309,19 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     const bool again = they_read ? c.again : (slot.flags & kAgain) != 0;
     if (they_read) {
         v.what = "";
-        if (crosses && again) {
+        const bool hears = other && knows_of_block(*other, t);
+        if ((crosses || hears) && again) {
             v.kind = kReused;
             v.remedy = kCredit;
             v.certainty = 21;
             v.how = "credit";
-            judge_old_credit(t, past.block, &v);
+            judge_old_credit(t, slot.id, past.block, &v);
             return v;
         }
         v.certainty = 22;
         v.how = "wait";
         v.to = slot.pc;
-        if (other && knows_of_block(*other, t)) {
+        if (hears) {
             v.remedy = crosses ? "data before its signal, or credit before reuse" : kReleaseAcquire;
             v.detail = "the reader has acquired a signal of the writer, but an earlier one than this write";
             v.how = "";
