@@ -486,6 +486,13 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
             return put
         return f"{put}; or, if this signal tells of this write, give it after {first}, with {what} between them"
     if how == "between":
+        wait, _, others = what.partition(", then ")
+        near = surroundings.between(first.file, first.line, last.line) if others and first.file == last.file else None
+        if near and near.meets and first.line < last.line:
+            return (
+                f"put {wait} before the barrier in line {near.meets} of {first.name}, not behind it: it waits for the "
+                f"copies of its own thread, and others hear of it at a barrier behind the wait"
+            )
         return f"put {what} {_between(first, last)}" if first and last else ""
     if how == "after":
         return f"put {what} after {first}, before the signal or credit that tells of it" if first else ""

@@ -192,6 +192,21 @@ FOLLOWED = [
         1,
     ),
     Followed(
+        "wait_behind_the_barrier",
+        """for (int i = 0; i < 3; ++i) {
+        __pipeline_memcpy_async(&tile[t], &box[t], 8);
+        __pipeline_commit();
+        __syncthreads();
+        __pipeline_wait_prior(0);
+        out[t] = tile[63 - t];
+        __syncthreads();
+        }""",
+        "put __pipeline_wait_prior(0) before the barrier in line 11 of <kernel>",
+        "__syncthreads();\n        __pipeline_wait_prior(0);",
+        "__pipeline_wait_prior(0);\n        __syncthreads();",
+        1,
+    ),
+    Followed(
         "half_a_warp",
         "if (t < 16) out[t] = __shfl_sync(0xffffffff, t, (t + 1) % 16);",
         "mask of the lanes that come",
