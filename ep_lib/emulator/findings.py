@@ -510,7 +510,8 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
 
 def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
     """Where a barrier of a block or warp goes; ``again``: the two may have met in a second round only."""
-    near = surroundings.between(low.file, low.line, high.line) if low.file == high.file else None
+    of_block = what.startswith("__syncthreads")
+    near = surroundings.between(low.file, low.line, high.line, of_block) if low.file == high.file else None
     if near is None:
         return f"put {what} {_between(low, high)}"
     if low.line > high.line and not near.loop:
@@ -521,8 +522,8 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
             f"the branches after the first, put {what} there for all threads, then branch again (or hand over with a "
             f"flag, stored with release and loaded with acquire)"
         )
-    rounds = near.loop and (again or near.meets or low.line == high.line)
-    if near.meets and not near.loop:  # a barrier is there, of too few threads or in another branch
+    rounds = near.loop and not near.around and (again or near.meets or low.line == high.line)
+    if near.meets and (near.around or not near.loop):  # a barrier is there, of too few threads or in another branch
         text = f"put {what} {_between(low, high)}; the barrier there does not hold all threads that meet here"
     elif rounds and low.line == high.line:
         text = f"put {what} after {low}, before it runs again"
@@ -535,9 +536,9 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
     else:
         text = f"put {what} {_between(low, high)}"
     outside = near.inside or near.deeper
-    if outside and outside != low.line and what.startswith("__syncthreads"):
+    if outside and outside != low.line and of_block:
         text += f", outside of line {outside}'s branch or loop: all threads of the block must reach it"
-    elif near.inside and what.startswith("__syncthreads"):
+    elif near.inside and of_block:
         text += ", where all threads of the block reach it, outside of the branch"
     return text
 

@@ -55,6 +55,29 @@ CASES = [
         "for (int i = 0; i < 3; ++i) {\ntile[t] = t + i;\n__syncthreads();\nout[t] += tile[63 - t];\n}",
         1,
     ),
+    Wrong(
+        "scan",
+        """tile[t] = t;
+        for (int o = 1; o < 64; o *= 2) {
+        __syncthreads();
+        const uint64_t before = t >= o ? tile[t - o] : 0;
+        __syncwarp();
+        tile[t] += before;
+        }""",
+        1,
+    ),
+    Wrong(
+        "scan_of_a_warp",
+        """if (t >= 32) return;
+        tile[t] = t;
+        __syncwarp();
+        for (int o = 1; o < 32; o *= 2) {
+        const uint64_t before = t >= o ? tile[t - o] : 0;
+        tile[t] += before;
+        __syncwarp();
+        }""",
+        1,
+    ),
     Wrong("neighbours", "tile[t] = t;\nout[t] = tile[t ^ 1];", 1),
     Wrong("copy", "__pipeline_memcpy_async(&tile[t], &box[t], 8);\n__pipeline_commit();\nout[t] = tile[t];", 1),
     Wrong(
