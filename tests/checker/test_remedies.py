@@ -274,6 +274,19 @@ FOLLOWED = [
         "out[r] = box[r % 2];\nst_release_sys_u64(peer_ptr(flag + 1, 0), r + 1);",
     ),
     Followed(
+        "ticket_lock",
+        """if (t) return;
+        const uint64_t ticket = atomicAdd(flag, 1ul);
+        while (ld_acquire_sys_u64(flag + 1) != ticket) {}
+        box[0] += 1;
+        st_relaxed_sys_u64(flag + 1, ticket + 1);""",
+        "release/acquire of the lock",
+        "st_relaxed",
+        "st_release",
+        1,
+        3,
+    ),
+    Followed(
         "one_place_of_two",
         "for (int r = 0; r < 2; ++r) out[t / 2] = t;",
         "place of its own for each thread",

@@ -122,7 +122,9 @@ bool Checker::judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t b
         taken.take(std::min(l.fence.scope, l.scope), l.fence.scope < l.scope ? l.fence.pc : l.pc,
                    l.fence.scope < l.scope);
     if (given.scope >= needed && taken.scope >= needed) return false;
-    const bool lock = (l.swap || s.gives_turn) && witness.is_lock(l.address, e.id);
+    // A ticket lock may be given back by a plain store: by a thread that had waited for its own turn in the same line.
+    const bool lock = ((l.swap || s.gives_turn) && witness.is_lock(l.address, e.id)) ||
+                      (own && s.turn && offset_of(s.turn) == offset_of(l.pc));
     const bool giver = given.scope < needed;
     const Reach& side = giver ? given : taken;
     const std::string fence = kFences[needed], thing = lock ? "lock" : "signal";

@@ -96,6 +96,10 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
         l.counts |= !s.gives_turn;
         s.gives_turn = s.gives_turn && !l.counts;
         if (s.gives_turn) l.takers.insert(s.id);
+    } else {
+        const auto& looks = log_of(s.block).loads;
+        const auto look = std::find_if(looks.rbegin(), looks.rend(), [&](const SyncLoad& a) { return a.id == s.id; });
+        if (look != looks.rend() && look->address == address) s.turn = look->pc;
     }
     gave_back_ = l.taken.pc && l.taken.id == s.id && l.taken.block == s.block;
     if (gave_back_) {

@@ -33,6 +33,7 @@ struct SyncStore {
     int order = 0, scope = 0;
     SyncKind kind = SyncKind::kStore;
     bool gives_turn = false;  // an addition by a thread that had waited at this location: the release of a ticket lock
+    uint32_t turn = 0;        // of a store by a thread whose last look was at this location: that line
     FenceSeen fences[3];      // the last releasing ones before it, of each scope
     VectorClock known;        // what happened before it
 };
