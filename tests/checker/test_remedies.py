@@ -287,6 +287,25 @@ FOLLOWED = [
         3,
     ),
     Followed(
+        "look_back",
+        """if (t) return;
+        const int b = blockIdx.x;
+        uint64_t sum = 0;
+        if (b > 0) {
+        while (*(volatile uint64_t*)&flag[b - 1] == 0) {}
+        __threadfence();
+        sum = box[b - 1];
+        }
+        *(volatile uint64_t*)&flag[b] = 1;
+        __threadfence();
+        box[b] = sum + 1;""",
+        "signal (line 16 of <kernel>) after the data (line 18 of <kernel>), not before",
+        "*(volatile uint64_t*)&flag[b] = 1;\n        __threadfence();\n        box[b] = sum + 1;",
+        "box[b] = sum + 1; __threadfence(); *(volatile uint64_t*)&flag[b] = 1;",
+        1,
+        3,
+    ),
+    Followed(
         "one_place_of_two",
         "for (int r = 0; r < 2; ++r) out[t / 2] = t;",
         "place of its own for each thread",

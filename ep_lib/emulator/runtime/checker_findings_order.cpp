@@ -61,6 +61,7 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
                 hint = {Hint::kNotAcquired, from_rank, 0, 0, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
     if (!op && hint.writer == c.slot.id && hint.stored < c.slot.time) return false;  // it came before the write
+    if (!op && hint.store_pc && ids_of(hint.writer).first != ids_of(c.slot.id).first) return false;  // of another block
     if (!op && c.t.clock.get(hint.writer) >= hint.stored) return false;  // known in another way, which explains nothing
     const char* texts[] = {"", "the signal in between is stored without release, so it publishes nothing",
                            "the signal in between is loaded without acquire, so nothing is ordered after it",
