@@ -218,6 +218,12 @@ def other_values(report: str) -> list[tuple[Place, str]]:
     ]
 
 
+TORN = (
+    "a sequence lock marks both ends: the writer stores an odd number, then (behind a fence) the values, then with "
+    "release an even one; the reader looks with acquire, reads, looks again behind a fence, and takes the values only "
+    "if both found one even number"
+)
+
 _OVERWRITTEN = {  # the same where the second access writes
     "slot reused": "what was written into a slot is overwritten, and nothing says that its reader is done with it",
     "signal overtakes data": "data that a NIC brings is overwritten although nothing says that it has arrived",
@@ -329,6 +335,8 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                 how = "credit_old"
             else:
                 how, detail, credit, wait = "credit", "", Place(), Place()
+        if how == "mark":
+            remedy = TORN
         if entry["kind"] == "weak memory":
             detail = f"stored before it: {credit}; loaded: {wait}" if credit and wait else ""
         elif ways := _by_way_of(credit, wait, detail):
@@ -349,6 +357,8 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     seeds=(seed,),
                     place=_earlier_credit(credit, wait, places[0])
                     if how == "credit_old"
+                    else mark_both_ends(places[1], credit, wait)
+                    if how == "mark"
                     else advice(how, what, *places) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
@@ -369,6 +379,13 @@ def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
     if credit.file == read.file and credit.line < read.line:
         return f"give the credit ({credit}) after the read ({read}), not before"
     return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
+
+
+def mark_both_ends(store: Place, mark: Place, look: Place) -> str:
+    return (
+        f"mark the beginning too: an odd number before {store}, with __threadfence_system() behind it; {mark} stores "
+        f"the next even one, and line {look.line} takes no odd one"
+    )
 
 
 def _write_in_one_line(first: Access, second: Access) -> bool:

@@ -428,6 +428,39 @@ def test_a_sequence_lock_wants_both_ends_marked(wrong: Followed, memory: str) ->
     assert report.ok, str(report)
 
 
+HALF_MARKED = """volatile uint64_t *seen = flag, *data = box;
+if (t) return;
+if (blockIdx.x == 0) {
+for (uint64_t r = 2; r <= 6; r += 2) {
+// begin
+for (int i = 0; i < 4; ++i) data[i] = r;
+__threadfence();
+MARK r);
+}
+} else {
+uint64_t before, words[4];
+do {
+while ((before = *seen) == 0 || before % 2) {}
+__threadfence();
+for (int i = 0; i < 4; ++i) words[i] = data[i];
+__threadfence();
+} while (*seen != before);
+for (int i = 0; i < 4; ++i) out[i] = words[i] != words[0];
+}
+}
+"""
+
+
+@pytest.mark.parametrize("mark", ["(*seen =", "atomicExch(flag,"])
+def test_a_sequence_lock_of_volatile_data_wants_both_ends_marked(mark: str) -> None:
+    source = HEAD + HALF_MARKED.replace("MARK", mark)
+    findings = ep_lib.check(main, 1, seeds=20, args=(source, 2)).findings
+    assert findings[0].place.startswith("mark the beginning too: an odd number before line 13 of <kernel>"), findings
+    assert all("a sequence lock marks both ends" in finding.remedy for finding in findings), findings
+    right = source.replace("// begin", f"{mark} r - 1); __threadfence();")
+    assert ep_lib.check(main, 1, seeds=20, args=(right, 2)).ok
+
+
 HAND_OVER = """if (t == 0) full = empty = 0;
 __syncthreads();
 for (uint32_t i = 1; i <= 3; ++i) {

@@ -612,6 +612,7 @@ class __attribute__((visibility("hidden"))) Checker {
     static bool is_copy(const Record* r);
     void read_only_of_written(const ThreadCheck& t, uint32_t pc, const Slot& slot, uintptr_t address);
     void not_fenced(const Access& a, const Slot& slot);
+    void marks_only_the_end(const ThreadCheck& t, uintptr_t address, uint32_t pc, uint8_t flags);
     const Record* record_of(uint32_t id, uint32_t time) const;
     static Known publish(ThreadCheck& t);
     void join(VectorClock& clock, const VectorClock& other);

@@ -293,6 +293,27 @@ bool Checker::judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32
     return false;
 }
 
+// A sequence lock: what is stored now may come between the two looks of a reader, which find the same all the same.
+void Checker::marks_only_the_end(const ThreadCheck& t, uintptr_t address, uint32_t pc, uint8_t flags) {
+    Section section;
+    const SyncLoad* read = witness.half_marked(t, address, &section);
+    if (!read) return;
+    const Side first = {read->id, read->time, read->pc, atomic_flags(read->order, read->scope, false)};
+    const Side second = {t.id, t.time, pc, flags};
+    Finding& finding = note(first, second);
+    if (finding.count > 1) return;
+    finding.where = describe_address(m_, address);
+    Verdict& v = finding.verdict;
+    v.detail =
+        "the reader takes what it reads if its looks before and behind find the same, and they do while this is "
+        "written: only the end of the writing is marked";
+    v.certainty = 45;
+    v.how = "mark";
+    v.to = pc;
+    v.signal = witness.last_of(section.mark, t)->pc;
+    v.wait = section.first;
+}
+
 // Whether the thread has read, in the same statement, the place that it writes now.
 bool Checker::has_just_read(const Conflict& c) const {
     constexpr uint32_t kOneStatement = 96;  // bytes of code between a read and its write
