@@ -540,7 +540,9 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
             f"flag, stored with release and loaded with acquire)"
         )
     rounds = near.loop and not near.around and (again or near.meets or low.line == high.line)
-    if near.meets and (near.around or not near.loop):  # a barrier is there, of too few threads or in another branch
+    if low.line > high.line:
+        text = f"put {what} after {low}, before line {high.line} runs again"
+    elif near.meets and (near.around or not near.loop):  # a barrier is there, of too few threads or in another branch
         text = f"put {what} {_between(low, high)}; the barrier there does not hold all threads that meet here"
     elif rounds and low.line == high.line:
         text = f"put {what} after {low}, before it runs again"
@@ -552,9 +554,10 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
         text = f"split {low}: read into a variable, then {what}, then write"
     else:
         text = f"put {what} {_between(low, high)}"
-    outside = near.inside or near.deeper
-    if outside and outside != low.line and of_block:
-        text += f", outside of line {outside}'s branch or loop: all threads of the block must reach it"
+    outside = (of_block and near.inside) or near.deeper
+    if outside and outside != low.line:
+        who = "threads of the block" if of_block else "lanes of the warp"
+        text += f", outside of line {outside}'s branch or loop: all {who} must reach it"
     elif near.inside and of_block:
         text += ", where all threads of the block reach it, outside of the branch"
     return text

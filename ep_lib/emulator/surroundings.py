@@ -29,9 +29,9 @@ class Between:
     """The surroundings of two lines of one function. All fields are line numbers, 0 if there is none.
 
     ``loop``: the innermost loop around both. ``parted``: an ``if`` with the two lines in different branches.
-    ``inside``: a branch or loop around both that threads of one block may take differently. ``deeper``: a branch or
-    loop around only one of the two. ``meets``: a barrier on the way from one to the other; ``around``: one on the way
-    back, through the loop's end and beginning. ``left``: of a ``return`` before both.
+    ``inside``: a branch or loop around both that threads of one block may take differently. ``deeper``: one that
+    is around only one of the two, and begins before it. ``meets``: a barrier on the way from one to the other;
+    ``around``: one on the way back, through the loop's end and beginning. ``left``: of a ``return`` before both.
     """
 
     loop: int = 0
@@ -60,12 +60,13 @@ def between(file: Path, first: int, second: int, of_block: bool = True) -> Betwe
     a, b = (path[len(shared)] if len(path) > len(shared) else None for path in (one, other))
     low, high = sorted((first, second))
     around = [(high, code.last_line(loops[-1]) + 1), (code.first_line(loops[-1]), low)] if loops else []
+    skipped = [code.first_line(node) for node in (b, a) if node and code.may_be_skipped(node)]
     pattern = _OF_BLOCK if of_block else _BARRIER
     return Between(
         loop=code.first_line(loops[-1]) if loops else 0,
         parted=code.first_line(common) if common.kind == "branch" and a and b else 0,
         inside=uneven[-1] if uneven else 0,
-        deeper=next((code.first_line(n) for n in (b, a) if n and code.may_be_skipped(n)), 0),
+        deeper=next((line for line in skipped if line not in (low, high)), 0),
         meets=code.line_with(_BARRIER, low, high),
         around=next((line for way in around if (line := code.line_with(pattern, *way))), 0),
         left=code.line_with(re.compile(r"\breturn\b"), code.first_line(one[0]), low),

@@ -112,6 +112,18 @@ CASES = [
         "srd",
     ),
     Wrong("source", "if (t) return;\nep::net_put_nbi(box, mine, 8, peer);\nmine[0] = 43;", 2, "rc"),
+    Wrong(
+        "staged",
+        """if (t >= 32) return;
+        for (int i = 0; i < 3; ++i) {
+        mine[t] = i;
+        __syncwarp();
+        if (t == 0) ep::net_put_nbi(box, mine, 256, peer);
+        if (t == 0) ep::net_quiet(peer);
+        }""",
+        2,
+        "rc",
+    ),
     Wrong("get", "if (t) return;\nep::net_get_nbi(out, box, 8, peer);\nmine[4] = out[0];", 2, "rc"),
     Wrong(
         "get_for_others",
@@ -459,6 +471,15 @@ def test_a_sequence_lock_of_volatile_data_wants_both_ends_marked(mark: str) -> N
     assert all("a sequence lock marks both ends" in finding.remedy for finding in findings), findings
     right = source.replace("// begin", f"{mark} r - 1); __threadfence();")
     assert ep_lib.check(main, 1, seeds=20, args=(right, 2)).ok
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_quiet_that_others_do_not_wait_for_is_not_missing(seed: int) -> None:
+    [staged] = [case for case in CASES if case.name == "staged"]
+    report = ep_lib.check(main, 2, "rc", [seed], args=(HEAD + staged.body + "\n}\n",), compare_values=False)
+    [finding] = report.findings
+    assert "missing __syncwarp" in finding.remedy, finding
+    assert finding.place.startswith("put __syncwarp() after line 13 of <kernel>, before line 10 runs again"), finding
 
 
 HAND_OVER = """if (t == 0) full = empty = 0;

@@ -509,6 +509,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t signal = 0, wait = 0;  // lines by which the two sides should synchronise
         uintptr_t lock = 0;             // that both sides seem to hold; withdrawn if it turns out to be none
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
+        bool poster_may_wait = false;   // for the operation: then only a barrier is missing behind its wait
         bool mixed = false;             // an atomic against a plain access: is it a signal?
         bool in_one_rank = false;       // it is unknown which of the writer's signals announces this write
         Unsettled unsettled;
@@ -599,6 +600,7 @@ class __attribute__((visibility("hidden"))) Checker {
     static bool after_own_call(const ThreadCheck& t, uint32_t call, uint32_t time);
     bool judge_phase(const ThreadCheck& t, Verdict* v) const;
     bool has_just_read(const Conflict& c) const;
+    const NetOrder* quiet_behind(const Record& post) const;
     void judge_other_queue(const Record& put, Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;

@@ -231,6 +231,22 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         v.what = "use acquire and release, or fences around it,";
         return v;
     }
+    if (v.poster_may_wait) {
+        const bool came_first = ids_of(f.first.id).nic;
+        const Side &op = came_first ? f.first : f.second, &other = came_first ? f.second : f.first;
+        const NetOrder* quiet = quiet_behind(*record_of(op.id, op.time));
+        if (!quiet) return v;
+        const bool warp = other.id / kWarpSize == quiet->id / kWarpSize;
+        v.remedy = warp ? kSyncwarp : kSyncthreads;
+        v.detail =
+            "the thread that posts this waits until it is done, and another one of its block does not wait for it";
+        v.what = warp ? "__syncwarp()" : "__syncthreads()";
+        v.how = "between";
+        v.from = quiet->pc;
+        v.to = other.pc;
+        v.certainty = 30;
+        return v;
+    }
     if (v.mixed) {
         if (v.sets_flag) {
             v.remedy = "atomics on both sides: release where it is set, acquire where it is looked at";
