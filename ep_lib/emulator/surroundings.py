@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -62,13 +63,14 @@ def between(file: Path, first: int, second: int, of_block: bool = True) -> Betwe
     around = [(high, code.last_line(loops[-1]) + 1), (code.first_line(loops[-1]), low)] if loops else []
     skipped = [code.first_line(node) for node in (b, a) if node and code.may_be_skipped(node)]
     pattern = _OF_BLOCK if of_block else _BARRIER
+    met = (line for way in around for line in code.lines_with(pattern, *way) if code.always_comes(loops[-1], line))
     return Between(
         loop=code.first_line(loops[-1]) if loops else 0,
         parted=code.first_line(common) if common.kind == "branch" and a and b else 0,
         inside=uneven[-1] if uneven else 0,
         deeper=next((line for line in skipped if line not in (low, high)), 0),
         meets=code.line_with(_BARRIER, low, high),
-        around=next((line for way in around if (line := code.line_with(pattern, *way))), 0),
+        around=next(met, 0),
         left=code.line_with(re.compile(r"\breturn\b"), code.first_line(one[0]), low),
     )
 
@@ -119,8 +121,16 @@ class _Code:
 
     def line_with(self, pattern: re.Pattern[str], first: int, last: int) -> int:
         """The first line after ``first`` and before ``last`` with what is looked for, 0 if there is none."""
+        return next(self.lines_with(pattern, first, last), 0)
+
+    def lines_with(self, pattern: re.Pattern[str], first: int, last: int) -> Iterator[int]:
         lines = self._text.splitlines()
-        return next((n for n in range(first + 1, last) if pattern.search(lines[n - 1])), 0)
+        return (n for n in range(first + 1, last) if pattern.search(lines[n - 1]))
+
+    def always_comes(self, loop: Node, line: int) -> bool:
+        """Whether each turn of the loop comes to this line."""
+        path = self.path_to(line)
+        return loop in path and all(node.kind != "branch" for node in path[path.index(loop) :])
 
     def path_to(self, line: int) -> list[Node]:
         """The body of the function with this line, and the path from there to the line's statement."""
