@@ -66,18 +66,15 @@ void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int s
 }
 
 void Witness::looked(const SyncLoad& look, const std::deque<SyncLoad>& earlier) {
-    Section s = {look.address, 0, look.pc, {}};
-    for (auto l = earlier.rbegin(); l != earlier.rend() && !s.first; ++l) {
-        if (l->id != look.id) continue;
-        if (l->address != look.address) {
-            if (!l->updates) s.words.push_back(*l);
-        } else if (l->pc == look.pc || l->seen.pc != look.seen.pc || l->seen.time != look.seen.time) {
-            return;
-        } else {
-            s.first = l->pc;
-        }
-    }
-    if (!s.first || s.words.size() < 2) return;
+    const auto first = std::find_if(earlier.rbegin(), earlier.rend(),
+                                    [&](const SyncLoad& l) { return l.id == look.id && l.address == look.address; });
+    if (first == earlier.rend() || first->pc == look.pc || first->seen.pc != look.seen.pc ||
+        first->seen.time != look.seen.time)
+        return;
+    Section s = {look.address, first->pc, look.pc, {}};
+    for (auto l = earlier.rbegin(); l != first; ++l)
+        if (l->id == look.id && !l->updates) s.words.push_back(*l);
+    if (s.words.size() < 2) return;
     if (sections_.size() == kSections) sections_.pop_front();
     sections_.push_back(std::move(s));
 }
