@@ -336,6 +336,9 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
             else:
                 how, detail, credit, wait = "credit", "", Place(), Place()
         if how == "mark":
+            near = surroundings.between(wait.file, wait.line, places[0].line) if wait.file == places[0].file else None
+            if near is None or not near.loop:
+                continue  # it does not try again: the second look may be a wait of its own
             remedy = TORN
         if entry["kind"] == "weak memory":
             detail = f"stored before it: {credit}; loaded: {wait}" if credit and wait else ""

@@ -473,6 +473,41 @@ def test_a_sequence_lock_of_volatile_data_wants_both_ends_marked(mark: str) -> N
     assert ep_lib.check(main, 1, seeds=20, args=(right, 2)).ok
 
 
+NO_SEQUENCE_LOCK = {
+    "two_buffers_in_turn": """do {
+before = *seen;
+__threadfence();
+for (int i = 0; i < 2; ++i) words[i] = data[2 * (before & 1) + i];
+__threadfence();
+} while (*seen != before);
+out[0] = words[0] != words[1];""",
+    "two_waits": """while ((before = *seen) < 1) {}
+words[0] = data[0] + data[1];
+while (*seen < 3) {}
+out[0] = words[0] + data[0] + data[1] > 100;""",
+}
+
+
+@pytest.mark.parametrize("reader", NO_SEQUENCE_LOCK)
+def test_two_looks_that_find_the_same_are_not_always_a_sequence_locks(reader: str) -> None:
+    source = f"""{HEAD}volatile uint64_t *seen = flag, *data = box;
+    uint64_t before, words[2];
+    if (t) return;
+    if (blockIdx.x == 0) {{
+    for (uint64_t r = 1; r <= 4; ++r) {{
+    for (int i = 0; i < 2; ++i) data[{"2 * (r & 1) + i" if "turn" in reader else "i"}] = r;
+    __threadfence();
+    *seen = r;
+    __threadfence();
+    }}
+    }} else {{
+    {NO_SEQUENCE_LOCK[reader]}
+    }}
+    }}"""
+    report = ep_lib.check(main, 1, seeds=40, args=(source, 2))
+    assert report.ok, str(report)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_quiet_that_others_do_not_wait_for_is_not_missing(seed: int) -> None:
     [staged] = [case for case in CASES if case.name == "staged"]

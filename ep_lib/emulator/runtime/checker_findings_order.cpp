@@ -309,6 +309,7 @@ void Checker::marks_only_the_end(const ThreadCheck& t, uintptr_t address, uint32
         "written: only the end of the writing is marked";
     v.certainty = 45;
     v.how = "mark";
+    v.from = section.again;
     v.to = pc;
     v.signal = witness.last_of(section.mark, t)->pc;
     v.wait = section.first;

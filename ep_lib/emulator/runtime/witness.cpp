@@ -33,14 +33,9 @@ void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int s
     const auto location = locations_.find(address);
     const SyncStore* last = !newest || location == locations_.end() ? nullptr : &location->second.last;
     const auto is_same = [&](const SyncLoad& l) { return l.id == t.id && l.pc == pc && l.address == address; };
-    if (!sections_.empty()) {  // a look that comes again at once is a wait
-        const auto own = std::find_if(loads.rbegin(), loads.rend(), [&](const SyncLoad& l) { return l.id == t.id; });
-        const auto waits = [&](const Section& s) { return s.again == pc && s.words[0].id == t.id; };
-        if (own != loads.rend() && is_same(*own))
-            sections_.erase(std::remove_if(sections_.begin(), sections_.end(), waits), sections_.end());
-    }
     const auto before = std::find_if(loads.rbegin(), loads.rend(), is_same);  // a polling loop finds itself at once
     if (before != loads.rend()) {
+        if (std::none_of(loads.rbegin(), before, [&](const SyncLoad& l) { return l.id == t.id; })) again_.insert(pc);
         const bool unchanged = last ? before->seen.pc == last->pc && before->seen.time == last->time : !before->seen.pc;
         if (unchanged && before->time == t.time) {
             polls_.insert(pc);
@@ -84,6 +79,13 @@ const SyncStore* Witness::last_of(uintptr_t address, const ThreadCheck& t) const
     return last && last->id == t.id && last->block == t.block ? last : nullptr;
 }
 
+// Whether the store comes behind the other one of its thread, as a release or with a fence between the two.
+static bool published(const SyncStore& store, const SyncStore& other) {
+    const auto between = [&](const FenceSeen& f) { return f.pc && f.time >= other.time; };
+    return store.time > other.time &&
+           (releases(store.order) || std::any_of(std::begin(store.fences), std::end(store.fences), between));
+}
+
 const SyncLoad* Witness::half_marked(const ThreadCheck& t, uintptr_t address, Section* section) {
     const SyncStore* before = sections_.empty() ? nullptr : last_of(address, t);
     if (!before) return nullptr;
@@ -94,8 +96,8 @@ const SyncLoad* Witness::half_marked(const ThreadCheck& t, uintptr_t address, Se
         const SyncLoad* read = nullptr;
         for (const SyncLoad& word : s->words) {
             if (word.address == address) read = &word;
-            if (const SyncStore* other = word.address == address ? nullptr : last_of(word.address, t))
-                others = other->time > mark->time ? s->words.size() : others + 1;
+            const SyncStore* other = word.address == address ? nullptr : last_of(word.address, t);
+            if (other) others = published(*mark, *other) ? others + 1 : s->words.size();
         }
         if (!read || !others || others >= s->words.size() || happens_before(read->id, read->time, t.clock)) continue;
         *section = std::move(*s);

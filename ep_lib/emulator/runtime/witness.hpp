@@ -110,6 +110,7 @@ class __attribute__((visibility("hidden"))) Witness {
     bool is_exclusive(uintptr_t address) const;
     const SyncStore* held(uint32_t id, uint32_t time, uintptr_t* lock) const;  // a lock that this thread held then
     bool is_poll(uint32_t pc) const { return polls_.count(pc) != 0; }
+    bool looks_again(uint32_t pc) const { return again_.count(pc) != 0; }
     bool loads_pair(uint32_t pc) const { return pairs_.count(pc) != 0; }
     // A line, other than `but`, in which a thread of this block that knew (id, time) has signalled since; else 0.
     uint32_t signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const;
@@ -151,6 +152,7 @@ class __attribute__((visibility("hidden"))) Witness {
     std::deque<Section> sections_;                       // the latest
     std::deque<NetOrder> net_orders_;                    // the latest, the oldest first
     std::unordered_set<uint32_t> polls_;                 // lines that polled twice and saw the same value
+    std::unordered_set<uint32_t> again_;                 // lines in which a thread has looked twice running
     std::unordered_set<uint32_t> pairs_;                 // lines that load 16 bytes by one access
 };
 
