@@ -134,7 +134,7 @@ class Finding:
 
         Two accesses are one mistake by their lines alone (in either order); anything else by its kind too.
         """
-        if self.first is not None and self.second is not None:
+        if self.first is not None and self.second is not None and self.kind != "mask":
             return tuple(sorted((self.first.location, self.second.location)))
         if self.first is not None and self.first.location:
             return (self.kind, self.first.location)
@@ -217,6 +217,12 @@ def other_values(report: str) -> list[tuple[Place, str]]:
         if not symbols.is_of_a_library(spot["image"], spot["offset"]) and (place := _place(spot))
     ]
 
+
+TORN = (
+    "a sequence lock marks both ends: the writer stores an odd number, then (behind a fence) the values, then with "
+    "release an even one; the reader looks with acquire, reads, looks again behind a fence, and takes the values only "
+    "if both found one even number"
+)
 
 _OVERWRITTEN = {  # the same where the second access writes
     "slot reused": "what was written into a slot is overwritten, and nothing says that its reader is done with it",
@@ -329,6 +335,11 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                 how = "credit_old"
             else:
                 how, detail, credit, wait = "credit", "", Place(), Place()
+        if how == "mark":
+            near = surroundings.between(wait.file, wait.line, places[0].line) if wait.file == places[0].file else None
+            if near is None or not near.loop:
+                continue  # it does not try again: the second look may be a wait of its own
+            remedy = TORN
         if entry["kind"] == "weak memory":
             detail = f"stored before it: {credit}; loaded: {wait}" if credit and wait else ""
         elif ways := _by_way_of(credit, wait, detail):
@@ -349,6 +360,8 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     seeds=(seed,),
                     place=_earlier_credit(credit, wait, places[0])
                     if how == "credit_old"
+                    else mark_both_ends(places[1], credit, wait)
+                    if how == "mark"
                     else advice(how, what, *places) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
@@ -369,6 +382,13 @@ def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
     if credit.file == read.file and credit.line < read.line:
         return f"give the credit ({credit}) after the read ({read}), not before"
     return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
+
+
+def mark_both_ends(store: Place, mark: Place, look: Place) -> str:
+    return (
+        f"mark the beginning too: an odd number before {store}, with __threadfence_system() behind it; {mark} stores "
+        f"the next even one, and line {look.line} takes no odd one"
+    )
 
 
 def _write_in_one_line(first: Access, second: Access) -> bool:
@@ -409,6 +429,8 @@ def merge_findings(findings: list[Finding]) -> list[Finding]:
     for finding in findings:
         if finding.kind == "uninitialised" and any(_reads_at(f, finding) for f in findings if f.kind != finding.kind):
             continue
+        if finding.kind == "mask" and any(f.kind == "shuffle" and _reads_at(f, finding) for f in findings):
+            continue  # results depend on it: that one says more
         if finding.kind == "slot reused" and _posts(finding) & overtaken:
             continue
         if finding.kind == "source reused" and _posts(finding) & reused:
@@ -484,6 +506,13 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
             return put
         return f"{put}; or, if this signal tells of this write, give it after {first}, with {what} between them"
     if how == "between":
+        wait, _, others = what.partition(", then ")
+        near = surroundings.between(first.file, first.line, last.line) if others and first.file == last.file else None
+        if near and near.meets and first.line < last.line:
+            return (
+                f"put {wait} before the barrier in line {near.meets} of {first.name}, not behind it: it waits for the "
+                f"copies of its own thread, and others hear of it at a barrier behind the wait"
+            )
         return f"put {what} {_between(first, last)}" if first and last else ""
     if how == "after":
         return f"put {what} after {first}, before the signal or credit that tells of it" if first else ""
@@ -501,7 +530,8 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
 
 def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
     """Where a barrier of a block or warp goes; ``again``: the two may have met in a second round only."""
-    near = surroundings.between(low.file, low.line, high.line) if low.file == high.file else None
+    of_block = what.startswith("__syncthreads")
+    near = surroundings.between(low.file, low.line, high.line, of_block) if low.file == high.file else None
     if near is None:
         return f"put {what} {_between(low, high)}"
     if low.line > high.line and not near.loop:
@@ -512,8 +542,10 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
             f"the branches after the first, put {what} there for all threads, then branch again (or hand over with a "
             f"flag, stored with release and loaded with acquire)"
         )
-    rounds = near.loop and (again or near.meets or low.line == high.line)
-    if near.meets and not near.loop:  # a barrier is there, of too few threads or in another branch
+    rounds = near.loop and not near.around and (again or near.meets or low.line == high.line)
+    if low.line > high.line:
+        text = f"put {what} after {low}, before line {high.line} runs again"
+    elif near.meets and (near.around or not near.loop):  # a barrier is there, of too few threads or in another branch
         text = f"put {what} {_between(low, high)}; the barrier there does not hold all threads that meet here"
     elif rounds and low.line == high.line:
         text = f"put {what} after {low}, before it runs again"
@@ -525,10 +557,11 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
         text = f"split {low}: read into a variable, then {what}, then write"
     else:
         text = f"put {what} {_between(low, high)}"
-    outside = near.inside or near.deeper
-    if outside and outside != low.line and what.startswith("__syncthreads"):
-        text += f", outside of line {outside}'s branch or loop: all threads of the block must reach it"
-    elif near.inside and what.startswith("__syncthreads"):
+    outside = (of_block and near.inside) or near.deeper
+    if outside and outside != low.line:
+        who = "threads of the block" if of_block else "lanes of the warp"
+        text += f", outside of line {outside}'s branch or loop: all {who} must reach it"
+    elif near.inside and of_block:
         text += ", where all threads of the block reach it, outside of the branch"
     return text
 

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ep_lib.emulator import recording, symbols
-from ep_lib.emulator.findings import advice
+from ep_lib.emulator.findings import advice, mark_both_ends
 from ep_lib.emulator.symbols import Place
 
 _WORD = 4
+_FENCE = -1
 _MOST_STEPS = 64  # back from a write
 _ORDERS = range(2, 6)  # of an event that is not relaxed: acquire, release, acq_rel, seq_cst
 _NEAR = 16  # reads of a thread that may belong together
@@ -101,6 +102,7 @@ class Trace:
         self.reads_before: dict[int, tuple[list[int], int]] = {}  # of a write: its thread's reads, and how many
         self.source: dict[int, int | None] = {}  # of a read: the write that it has found
         self.last: dict[tuple[Any, ...], int] = {}  # by address: the last write
+        self.marks: set[int] = set()  # addresses that are stored directly behind a fence, and read directly before one
         self._read()
 
     def _read(self) -> None:
@@ -122,12 +124,21 @@ class Trace:
                 name(event, who)
                 reads[who].append(event)
 
+        stored, looked = set(), set()  # at a fence
+        latest: dict[Any, int] = {}  # by thread: the address of a read; _FENCE
         for event, kind in enumerate(kinds):
+            if kind == recording.FENCE:
+                looked.add(latest.pop(self._who(event), _FENCE))
+                latest[self._who(event)] = _FENCE
             if kind not in _READS and kind not in _WRITES:
                 continue
             is_write = kind in _WRITES or (kind == recording.ACCESS and flags[event] & recording.WRITES)
             updates = kind == recording.NIC_SIGNAL or details[event] & recording.UPDATES
             who = self.whose[event] = self._who(event)
+            if latest.pop(who, None) == _FENCE and is_write:
+                stored.add(address[event])
+            if not is_write:
+                latest[who] = address[event]
             words = range(address[event] // _WORD, (address[event] + size[event] - 1) // _WORD + 1)
             if not is_write or updates:
                 found = self._written(written[words[0]], event, bool(updates))
@@ -148,6 +159,7 @@ class Trace:
             self.last[self._place(event)] = event
         for who in list(looks):
             settle(who)
+        self.marks = stored & looked
 
     def _written(self, writes: list[int], event: int, updates: bool) -> int | None:
         """The write that this access finds: the last one there, or under weak memory the last one of its value, and
@@ -297,11 +309,7 @@ class Torn(NamedTuple):
         """What to do, with the lines."""
         first, last = sorted(self.reads, key=lambda place: place.line)
         if len(self.looks) > 1:
-            early = min(self.stores, key=lambda place: place.line)
-            return (
-                f"mark the beginning too: an odd number before {early}, with __threadfence_system() behind it; "
-                f"{self.mark} stores the next even one, and {_short(self.looks[0])} takes no odd one"
-            )
+            return mark_both_ends(min(self.stores, key=lambda place: place.line), self.mark, self.looks[0])
         before = self.looks[0].line < first.line
         where = f"behind {last}, with __threadfence_system() before it" if before else f"before {first}, with acquire"
         return f"look at what {self.mark} stores {where}, too, and go again unless both looks find the same"
@@ -313,21 +321,14 @@ class Torn(NamedTuple):
         return tuple(dict.fromkeys(place.location.partition(" (in ")[0] for place in places))
 
 
-TORN = (
-    "a sequence lock marks both ends: the writer stores an odd number, then (behind a fence) the values, then with "
-    "release an even one; the reader looks with acquire, reads, looks again behind a fence, and takes the values only "
-    "if both found one even number"
-)
-
-
 def torn(run: Trace) -> Torn | None:
     """The last values of two rounds that a reader has taken for those of one, by a sequence lock that is not whole."""
     stores: dict[Any, list[int]] = defaultdict(list)  # by thread and address
     reads: dict[Any, list[int]] = defaultdict(list)
     address = run.events["address"].tolist()
-    marked = {address[e] for e in run.whose if int(run.events["order"][e]) in _ORDERS}
+    marked = {address[e] for e in run.whose if int(run.events["order"][e]) in _ORDERS} | run.marks
     for event in run.reads_before:
-        if event not in run.source:
+        if event not in run.source or address[event] in marked:
             stores[run.whose[event], address[event]].append(event)
     for event in sorted(run.source):
         if event not in run.reads_before and run.events["flags"][event] & recording.ATOMIC:  # others race, and say so

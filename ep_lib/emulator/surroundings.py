@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,8 @@ from ep_lib.jit.cuda_source import Node, blank, bodies
 _OF_A_THREAD = re.compile(r"threadIdx|\b\w*(?:lane|warp|tid|thread|leader|elect)\w*", re.IGNORECASE)
 _MADE_OF_IT = re.compile(r"\b(\w+) = [^;,=]*\bthreadIdx\b")
 
-_BARRIER = re.compile(r"\b__syncthreads\w*\s*\(|\b__syncwarp\s*\(|\.sync\(|\bsync\(|arrive_and_wait\(")
+_OF_BLOCK = re.compile(r"\b__syncthreads\w*\s*\(|\.sync\(|\bsync\(|arrive_and_wait\(")
+_BARRIER = re.compile(_OF_BLOCK.pattern + r"|\b__syncwarp\s*\(")
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,9 @@ class Between:
     """The surroundings of two lines of one function. All fields are line numbers, 0 if there is none.
 
     ``loop``: the innermost loop around both. ``parted``: an ``if`` with the two lines in different branches.
-    ``inside``: a branch or loop around both that threads of one block may take differently. ``deeper``: a branch or
-    loop around only one of the two. ``meets``: a barrier on the way from one to the other. ``left``: of a ``return``
-    before both.
+    ``inside``: a branch or loop around both that threads of one block may take differently. ``deeper``: one that
+    is around only one of the two, and begins before it. ``meets``: a barrier on the way from one to the other;
+    ``around``: one on the way back, through the loop's end and beginning. ``left``: of a ``return`` before both.
     """
 
     loop: int = 0
@@ -38,11 +40,13 @@ class Between:
     inside: int = 0
     deeper: int = 0
     meets: int = 0
+    around: int = 0
     left: int = 0
 
 
-def between(file: Path, first: int, second: int) -> Between | None:
-    """The surroundings of these two lines of ``file``; None unless they are in one function."""
+def between(file: Path, first: int, second: int, of_block: bool = True) -> Between | None:
+    """The surroundings of these two lines of ``file``; None unless they are in one function. ``of_block``: whether
+    ``around`` is to be a barrier of more than a warp."""
     if (code := _code_of(file)) is None:
         return None
     one, other = code.path_to(first), code.path_to(second)
@@ -50,18 +54,24 @@ def between(file: Path, first: int, second: int) -> Between | None:
         return None
     shared = [a for a, b in zip(one, other, strict=False) if a is b]
     common = shared[-1]
-    loops = [code.first_line(node) for node in shared if node.kind == "loop"]
+    loops = [node for node in shared if node.kind == "loop"]
     # A line in the condition of a branch comes before the branch's content
     taken = [node for node, below in pairwise([*shared, *one[len(shared) : len(shared) + 1]]) if below in node.parts]
     uneven = [code.first_line(node) for node in taken if code.may_be_skipped(node)]
     a, b = (path[len(shared)] if len(path) > len(shared) else None for path in (one, other))
+    low, high = sorted((first, second))
+    around = [(high, code.last_line(loops[-1]) + 1), (code.first_line(loops[-1]), low)] if loops else []
+    skipped = [code.first_line(node) for node in (b, a) if node and code.may_be_skipped(node)]
+    pattern = _OF_BLOCK if of_block else _BARRIER
+    met = (line for way in around for line in code.lines_with(pattern, *way) if code.always_comes(loops[-1], line))
     return Between(
-        loop=loops[-1] if loops else 0,
+        loop=code.first_line(loops[-1]) if loops else 0,
         parted=code.first_line(common) if common.kind == "branch" and a and b else 0,
         inside=uneven[-1] if uneven else 0,
-        deeper=next((code.first_line(n) for n in (b, a) if n and code.may_be_skipped(n)), 0),
-        meets=code.line_with(_BARRIER, min(first, second), max(first, second)),
-        left=code.line_with(re.compile(r"\breturn\b"), code.first_line(one[0]), min(first, second)),
+        deeper=next((line for line in skipped if line not in (low, high)), 0),
+        meets=code.line_with(_BARRIER, low, high),
+        around=next(met, 0),
+        left=code.line_with(re.compile(r"\breturn\b"), code.first_line(one[0]), low),
     )
 
 
@@ -111,8 +121,16 @@ class _Code:
 
     def line_with(self, pattern: re.Pattern[str], first: int, last: int) -> int:
         """The first line after ``first`` and before ``last`` with what is looked for, 0 if there is none."""
+        return next(self.lines_with(pattern, first, last), 0)
+
+    def lines_with(self, pattern: re.Pattern[str], first: int, last: int) -> Iterator[int]:
         lines = self._text.splitlines()
-        return next((n for n in range(first + 1, last) if pattern.search(lines[n - 1])), 0)
+        return (n for n in range(first + 1, last) if pattern.search(lines[n - 1]))
+
+    def always_comes(self, loop: Node, line: int) -> bool:
+        """Whether each turn of the loop comes to this line."""
+        path = self.path_to(line)
+        return loop in path and all(node.kind != "branch" for node in path[path.index(loop) :])
 
     def path_to(self, line: int) -> list[Node]:
         """The body of the function with this line, and the path from there to the line's statement."""

@@ -10,7 +10,7 @@ from typing import Any
 from ep_lib.emulator import exploration as runs
 from ep_lib.emulator import origins
 from ep_lib.emulator.exploration import Exploration
-from ep_lib.emulator.findings import Finding
+from ep_lib.emulator.findings import TORN, Finding
 from ep_lib.runtime.differences import digest, unequal_numbers
 from ep_lib.runtime.search import MAY_FOLLOW, WEAK, Program, Search, follower, same_place
 
@@ -72,9 +72,7 @@ def _with_origin(program: Program, finding: Finding) -> Finding:
         else:
             other = search.trace(0, follower(finding.schedule), program.weak_memory)
         if (torn := origins.torn(other.trace)) is not None:
-            return dataclasses.replace(
-                finding, detail=torn.detail, remedy=origins.TORN, place=torn.place, lines=torn.lines
-            )
+            return dataclasses.replace(finding, detail=torn.detail, remedy=TORN, place=torn.place, lines=torn.lines)
         if not differs:
             return finding
         if finding.schedule is None:
@@ -137,6 +135,6 @@ def explained(program: Program, found: Sequence[Finding]) -> list[Finding]:
     for i, finding in enumerate(told):
         if finding.kind == "values differ" and sides & {*finding.lines}:
             told[i] = dataclasses.replace(finding, place="")  # another finding says what to do there
-    if any(finding.remedy == origins.TORN for finding in told):  # what any memory may show
+    if any(finding.remedy == TORN for finding in told):  # what any memory may show
         told = [finding for finding in told if finding.kind != WEAK]
     return told

@@ -436,6 +436,7 @@ MASKS = {  # lines of a warp of 32 lanes, and the lanes that they leave out
     "if (t / 32 == 0) {\nout[t] = __shfl_sync(~0u, t, 3);\n__syncwarp();\n}": "",
     "if (t < 16) {\nout[t] = 1;\n__syncwarp();\n} else {\n__syncwarp();\n}": "",
     "if (t < 16) {\nout[t] = __reduce_add_sync(~0u, t);\n}": "lanes 16 to 31",
+    "if (t < 16) {\nout[t] = __shfl_down_sync(~0u, t, 8);\n}": "lanes 16 to 31",
     "if (t < 16 || t == 20)\nout[t] = __ballot_sync(~0u, 1);": "lanes 16 to 19, 21 to 31",
     "for (int i = t; i < 40; i += 32)\nout[t] += __shfl_sync(~0u, i, 3);": "lanes 8 to 31",
 }
@@ -445,9 +446,10 @@ MASKS = {  # lines of a warp of 32 lanes, and the lanes that they leave out
 def test_a_mask_names_who_ended_and_not_who_passes_by(body: str) -> None:
     kernel = ep_lib.Kernel.from_source(f"__global__ void k(int* out) {{\nconst int t = threadIdx.x;\n{body}\n}}", "k")
 
-    def main(rank: ep_lib.Rank) -> None:
+    def main(rank: ep_lib.Rank) -> str:
         kernel.launch(rank, 1, 32, rank.to_device(np.zeros(32, np.int32)))
         rank.synchronize()
+        return "whatever a shuffle gives"
 
     findings = ep_lib.check(main, 1, seeds=3, progress=False).findings
     if not MASKS[body]:

@@ -55,6 +55,29 @@ CASES = [
         "for (int i = 0; i < 3; ++i) {\ntile[t] = t + i;\n__syncthreads();\nout[t] += tile[63 - t];\n}",
         1,
     ),
+    Wrong(
+        "scan",
+        """tile[t] = t;
+        for (int o = 1; o < 64; o *= 2) {
+        __syncthreads();
+        const uint64_t before = t >= o ? tile[t - o] : 0;
+        __syncwarp();
+        tile[t] += before;
+        }""",
+        1,
+    ),
+    Wrong(
+        "scan_of_a_warp",
+        """if (t >= 32) return;
+        tile[t] = t;
+        __syncwarp();
+        for (int o = 1; o < 32; o *= 2) {
+        const uint64_t before = t >= o ? tile[t - o] : 0;
+        tile[t] += before;
+        __syncwarp();
+        }""",
+        1,
+    ),
     Wrong("neighbours", "tile[t] = t;\nout[t] = tile[t ^ 1];", 1),
     Wrong("copy", "__pipeline_memcpy_async(&tile[t], &box[t], 8);\n__pipeline_commit();\nout[t] = tile[t];", 1),
     Wrong(
@@ -89,6 +112,18 @@ CASES = [
         "srd",
     ),
     Wrong("source", "if (t) return;\nep::net_put_nbi(box, mine, 8, peer);\nmine[0] = 43;", 2, "rc"),
+    Wrong(
+        "staged",
+        """if (t >= 32) return;
+        for (int i = 0; i < 3; ++i) {
+        mine[t] = i;
+        __syncwarp();
+        if (t == 0) ep::net_put_nbi(box, mine, 256, peer);
+        if (t == 0) ep::net_quiet(peer);
+        }""",
+        2,
+        "rc",
+    ),
     Wrong("get", "if (t) return;\nep::net_get_nbi(out, box, 8, peer);\nmine[4] = out[0];", 2, "rc"),
     Wrong(
         "get_for_others",
@@ -138,6 +173,7 @@ class Followed(NamedTuple):
     old: str
     new: str
     ranks: int = 2
+    blocks: int = 1
 
 
 FOLLOWED = [
@@ -191,6 +227,21 @@ FOLLOWED = [
         1,
     ),
     Followed(
+        "wait_behind_the_barrier",
+        """for (int i = 0; i < 3; ++i) {
+        __pipeline_memcpy_async(&tile[t], &box[t], 8);
+        __pipeline_commit();
+        __syncthreads();
+        __pipeline_wait_prior(0);
+        out[t] = tile[63 - t];
+        __syncthreads();
+        }""",
+        "put __pipeline_wait_prior(0) before the barrier in line 11 of <kernel>",
+        "__syncthreads();\n        __pipeline_wait_prior(0);",
+        "__pipeline_wait_prior(0);\n        __syncthreads();",
+        1,
+    ),
+    Followed(
         "half_a_warp",
         "if (t < 16) out[t] = __shfl_sync(0xffffffff, t, (t + 1) % 16);",
         "mask of the lanes that come",
@@ -235,6 +286,38 @@ FOLLOWED = [
         "out[r] = box[r % 2];\nst_release_sys_u64(peer_ptr(flag + 1, 0), r + 1);",
     ),
     Followed(
+        "ticket_lock",
+        """if (t) return;
+        const uint64_t ticket = atomicAdd(flag, 1ul);
+        while (ld_acquire_sys_u64(flag + 1) != ticket) {}
+        box[0] += 1;
+        st_relaxed_sys_u64(flag + 1, ticket + 1);""",
+        "release/acquire of the lock",
+        "st_relaxed",
+        "st_release",
+        1,
+        3,
+    ),
+    Followed(
+        "look_back",
+        """if (t) return;
+        const int b = blockIdx.x;
+        uint64_t sum = 0;
+        if (b > 0) {
+        while (*(volatile uint64_t*)&flag[b - 1] == 0) {}
+        __threadfence();
+        sum = box[b - 1];
+        }
+        *(volatile uint64_t*)&flag[b] = 1;
+        __threadfence();
+        box[b] = sum + 1;""",
+        "signal (line 16 of <kernel>) after the data (line 18 of <kernel>), not before",
+        "*(volatile uint64_t*)&flag[b] = 1;\n        __threadfence();\n        box[b] = sum + 1;",
+        "box[b] = sum + 1; __threadfence(); *(volatile uint64_t*)&flag[b] = 1;",
+        1,
+        3,
+    ),
+    Followed(
         "one_place_of_two",
         "for (int r = 0; r < 2; ++r) out[t / 2] = t;",
         "place of its own for each thread",
@@ -243,6 +326,37 @@ FOLLOWED = [
         1,
     ),
 ]
+
+
+FREED = """if (GIVER) {
+for (uint64_t r = 0; r < 5; ++r) {
+if (r >= 2) while (ld_acquire_gpu_u64(flag + 1) < r - 1) {}
+box[r % 2] = r;
+st_release_gpu_u64(flag, r + 1);
+}
+} else if (TAKER) {
+for (uint64_t r = 0; r < 5; ++r) {
+while (ld_acquire_gpu_u64(flag) < r + 1) {}
+st_release_gpu_u64(flag + 1, r + 1);
+out[r] = box[r % 2];
+}
+}"""
+for giver, taker, blocks in (
+    ("t == 0", "t == 1", 1),
+    ("t == 0", "t == 32", 1),
+    ("t + blockIdx.x == 0", "t == 0", 2),
+):
+    FOLLOWED.append(
+        Followed(
+            f"freed_before_it_is_read_by_{taker}_of_{blocks}",
+            FREED.replace("GIVER", giver).replace("TAKER", taker),
+            "give the credit (line 17 of <kernel>) after the read (line 18 of <kernel>), not before",
+            "st_release_gpu_u64(flag + 1, r + 1);\nout[r] = box[r % 2];",
+            "out[r] = box[r % 2];\nst_release_gpu_u64(flag + 1, r + 1);",
+            1,
+            blocks,
+        )
+    )
 
 
 SEQUENCE_LOCK = """if (t) return;
@@ -277,9 +391,9 @@ SEQUENCE_LOCKS = [
 ]
 
 
-def main(rank: Rank, source: str) -> Any:
+def main(rank: Rank, source: str, blocks: int = 1) -> Any:
     arrays = [rank.symmetric(64, np.uint64) for _ in range(4)]
-    Kernel.from_source(source, "k").launch(rank, 1, 64, *arrays)
+    Kernel.from_source(source, "k").launch(rank, blocks, 64, *arrays)
     rank.barrier()
     return rank.to_host(arrays[2])
 
@@ -308,10 +422,10 @@ def test_the_remedy_makes_the_program_right(wrong: Wrong) -> None:
 @pytest.mark.parametrize("wrong", FOLLOWED, ids=[case.name for case in FOLLOWED])
 def test_who_does_what_the_remedy_says_is_right(wrong: Followed) -> None:
     source = HEAD + wrong.body + "\n}\n"
-    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source,), compare_values=False)
+    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source, wrong.blocks), compare_values=False)
     assert report.findings and all(wrong.remedy in f"{f.remedy} {f.place}" for f in report.findings), str(report)
     assert wrong.old in wrong.body
-    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source.replace(wrong.old, wrong.new),))
+    report = ep_lib.check(main, wrong.ranks, seeds=20, args=(source.replace(wrong.old, wrong.new), wrong.blocks))
     assert report.ok, f"{wrong.remedy}, and then:\n{report}"
 
 
@@ -324,6 +438,83 @@ def test_a_sequence_lock_wants_both_ends_marked(wrong: Followed, memory: str) ->
     assert wrong.remedy in finding.place, str(report)
     report = ep_lib.check(main, 2, seeds=100, args=(source.replace(wrong.old, wrong.new),), memory=memory)
     assert report.ok, str(report)
+
+
+HALF_MARKED = """volatile uint64_t *seen = flag, *data = box;
+if (t) return;
+if (blockIdx.x == 0) {
+for (uint64_t r = 2; r <= 6; r += 2) {
+// begin
+for (int i = 0; i < 4; ++i) data[i] = r;
+__threadfence();
+MARK r);
+}
+} else {
+uint64_t before, words[4];
+do {
+while ((before = *seen) == 0 || before % 2) {}
+__threadfence();
+for (int i = 0; i < 4; ++i) words[i] = data[i];
+__threadfence();
+} while (*seen != before);
+for (int i = 0; i < 4; ++i) out[i] = words[i] != words[0];
+}
+}
+"""
+
+
+@pytest.mark.parametrize("mark", ["(*seen =", "atomicExch(flag,"])
+def test_a_sequence_lock_of_volatile_data_wants_both_ends_marked(mark: str) -> None:
+    source = HEAD + HALF_MARKED.replace("MARK", mark)
+    findings = ep_lib.check(main, 1, seeds=20, args=(source, 2)).findings
+    assert findings[0].place.startswith("mark the beginning too: an odd number before line 13 of <kernel>"), findings
+    assert all("a sequence lock marks both ends" in finding.remedy for finding in findings), findings
+    right = source.replace("// begin", f"{mark} r - 1); __threadfence();")
+    assert ep_lib.check(main, 1, seeds=20, args=(right, 2)).ok
+
+
+NO_SEQUENCE_LOCK = {
+    "two_buffers_in_turn": """do {
+before = *seen;
+__threadfence();
+for (int i = 0; i < 2; ++i) words[i] = data[2 * (before & 1) + i];
+__threadfence();
+} while (*seen != before);
+out[0] = words[0] != words[1];""",
+    "two_waits": """while ((before = *seen) < 1) {}
+words[0] = data[0] + data[1];
+while (*seen < 3) {}
+out[0] = words[0] + data[0] + data[1] > 100;""",
+}
+
+
+@pytest.mark.parametrize("reader", NO_SEQUENCE_LOCK)
+def test_two_looks_that_find_the_same_are_not_always_a_sequence_locks(reader: str) -> None:
+    source = f"""{HEAD}volatile uint64_t *seen = flag, *data = box;
+    uint64_t before, words[2];
+    if (t) return;
+    if (blockIdx.x == 0) {{
+    for (uint64_t r = 1; r <= 4; ++r) {{
+    for (int i = 0; i < 2; ++i) data[{"2 * (r & 1) + i" if "turn" in reader else "i"}] = r;
+    __threadfence();
+    *seen = r;
+    __threadfence();
+    }}
+    }} else {{
+    {NO_SEQUENCE_LOCK[reader]}
+    }}
+    }}"""
+    report = ep_lib.check(main, 1, seeds=40, args=(source, 2))
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_quiet_that_others_do_not_wait_for_is_not_missing(seed: int) -> None:
+    [staged] = [case for case in CASES if case.name == "staged"]
+    report = ep_lib.check(main, 2, "rc", [seed], args=(HEAD + staged.body + "\n}\n",), compare_values=False)
+    [finding] = report.findings
+    assert "missing __syncwarp" in finding.remedy, finding
+    assert finding.place.startswith("put __syncwarp() after line 13 of <kernel>, before line 10 runs again"), finding
 
 
 HAND_OVER = """if (t == 0) full = empty = 0;

@@ -27,7 +27,7 @@ RIGHT = {
     "by_a_pipeline": X[:2],
 }
 ARRIVAL, WAIT = "read before arrival", "put __pipeline_wait_prior(0) between"
-HAND_ON = "put __pipeline_wait_prior(0), then __syncthreads() between"
+HAND_ON = "put __pipeline_wait_prior(0) before the barrier in"
 WRONG = {  # kind, and what goes where
     "two_stages_waited_for_too_laxly": (ARRIVAL, HAND_ON),
     "two_stages_filled_too_early": ("race", "runs again"),

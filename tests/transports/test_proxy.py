@@ -67,7 +67,7 @@ def test_the_checker_finds_wrong_pushes(how: int, fabric: str, told: str, line: 
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [(RELAXED_CREDIT, "loaded without acquire"), (NO_CREDIT, "overwrites what thread 0 reads")]
+    ("how", "told"), [(RELAXED_CREDIT, "loaded without acquire"), (NO_CREDIT, "credit before reuse")]
 )
 def test_the_checker_finds_slots_that_are_filled_without_a_credit(how: int, told: str) -> None:
     assert check(fill_slots, 2, "rc", 3, args=(RIGHT,), transport="proxy").ok

@@ -509,6 +509,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t signal = 0, wait = 0;  // lines by which the two sides should synchronise
         uintptr_t lock = 0;             // that both sides seem to hold; withdrawn if it turns out to be none
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
+        bool poster_may_wait = false;   // for the operation: then only a barrier is missing behind its wait
         bool mixed = false;             // an atomic against a plain access: is it a signal?
         bool in_one_rank = false;       // it is unknown which of the writer's signals announces this write
         Unsettled unsettled;
@@ -592,13 +593,14 @@ class __attribute__((visibility("hidden"))) Checker {
     bool judge_hand_over(const Conflict& c, Verdict* v, bool others) const;
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
-    void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;
+    void judge_old_credit(const ThreadCheck& writer, uint32_t reader, uint64_t reader_block, Verdict* v) const;
     bool is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const;
     bool judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until,
                              const std::vector<SyncLoad>& data_waits, Verdict* v) const;
     static bool after_own_call(const ThreadCheck& t, uint32_t call, uint32_t time);
     bool judge_phase(const ThreadCheck& t, Verdict* v) const;
     bool has_just_read(const Conflict& c) const;
+    const NetOrder* quiet_behind(const Record& post) const;
     void judge_other_queue(const Record& put, Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;
@@ -612,6 +614,7 @@ class __attribute__((visibility("hidden"))) Checker {
     static bool is_copy(const Record* r);
     void read_only_of_written(const ThreadCheck& t, uint32_t pc, const Slot& slot, uintptr_t address);
     void not_fenced(const Access& a, const Slot& slot);
+    void marks_only_the_end(const ThreadCheck& t, uintptr_t address, uint32_t pc, uint8_t flags);
     const Record* record_of(uint32_t id, uint32_t time) const;
     static Known publish(ThreadCheck& t);
     void join(VectorClock& clock, const VectorClock& other);

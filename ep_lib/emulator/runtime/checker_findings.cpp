@@ -103,10 +103,8 @@ void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind, std:
 // `gone` has ended without reaching the warp-wide operation in which `fiber` waits for it.
 void Checker::never_came(const Fiber* fiber, const Fiber* gone, std::string detail) {
     const auto side = [](const Fiber* f, uint32_t pc) { return Side{f->check->id, f->check->time, pc, 0}; };
-    const Side here = side(fiber, static_cast<uint32_t>(fiber->pc));
-    Finding& finding = note(here, here);  // a finding by no_source says more, and stays
+    Finding& finding = note(side(fiber, static_cast<uint32_t>(fiber->pc)), side(gone, gone->check->last_pc));
     if (finding.count > 1) return;
-    finding.second = side(gone, gone->check->last_pc);
     finding.verdict.kind = "mask";
     finding.verdict.remedy = kLanesThatCome;
     finding.verdict.detail = std::move(detail);
@@ -202,6 +200,7 @@ std::string Checker::findings() const {
         const auto polled = [&](uintptr_t word) { return polled_words_.count(word) != 0; };
         if (std::any_of(f.words.begin(), f.words.end(), polled)) continue;
         if (!f.words.empty() && (polled_at_.count(f.first.pc) || polled_at_.count(f.second.pc))) continue;
+        if (std::string(v.how) == "mark" && witness.looks_again(v.from)) continue;  // it waits there
         if (out.size() > 1) out += ',';
         out += "{\"number\":" + std::to_string(&f - findings_.data()) + ",\"kind\":" + quote(v.kind) +
                ",\"remedy\":" + quote(v.remedy) + ",\"where\":" + quote(f.where) + ",\"detail\":" + quote(v.detail) +
@@ -231,6 +230,22 @@ Checker::Verdict Checker::settled(const Finding& f) const {
             "compare-and-swap and exchange order nothing by themselves: what is behind such a word is not published";
         v.remedy = "release/acquire on the swaps (and a count beside the value, if one may come back: ABA)";
         v.what = "use acquire and release, or fences around it,";
+        return v;
+    }
+    if (v.poster_may_wait) {
+        const bool came_first = ids_of(f.first.id).nic;
+        const Side &op = came_first ? f.first : f.second, &other = came_first ? f.second : f.first;
+        const NetOrder* quiet = quiet_behind(*record_of(op.id, op.time));
+        if (!quiet) return v;
+        const bool warp = other.id / kWarpSize == quiet->id / kWarpSize;
+        v.remedy = warp ? kSyncwarp : kSyncthreads;
+        v.detail =
+            "the thread that posts this waits until it is done, and another one of its block does not wait for it";
+        v.what = warp ? "__syncwarp()" : "__syncthreads()";
+        v.how = "between";
+        v.from = quiet->pc;
+        v.to = other.pc;
+        v.certainty = 30;
         return v;
     }
     if (v.mixed) {

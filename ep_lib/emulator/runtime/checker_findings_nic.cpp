@@ -1,4 +1,5 @@
 // Conflicts with an operation of a NIC on at least one side.
+#include <algorithm>
 #include <utility>
 
 #include "checker.hpp"
@@ -55,6 +56,7 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
             v.remedy = std::string("quiet before reuse of the source, and ") + (warp ? "__syncwarp" : "__syncthreads") +
                        " behind it: the thread that posts is not the one that writes";
             v.what = std::string("a quiet, and ") + (warp ? "__syncwarp()" : "__syncthreads()") + " behind it,";
+            v.poster_may_wait = true;
         } else {
             v.remedy = "quiet before reuse of the source";
         }
@@ -66,6 +68,7 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
         if (slot.flags & kAgain) {  // or the source was changed too early
             v.certainty -= 6;
             v.how = "around_two";
+            v.poster_may_wait = true;
         }
         return v;
     }
@@ -73,6 +76,17 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
     v.certainty = 20;
     v.how = "wait_post";
     return v;
+}
+
+// The quiet in which the thread that has posted this waits for it, before it posts anything else with data.
+const NetOrder* Checker::quiet_behind(const Record& post) const {
+    const NetOrder* o = witness.ordered_since(post.poster_id, post.poster_time);
+    if (!o || !o->quiet || (o->target >= 0 && o->target != post.target)) return nullptr;
+    if (o->queue_pair >= 0 && o->queue_pair != post.queue_pair) return nullptr;
+    const auto between = [&](const Record& r) {
+        return r.data && r.poster_id == post.poster_id && post.poster_time < r.poster_time && r.poster_time < o->time;
+    };
+    return std::any_of(records_.begin(), records_.end(), between) ? nullptr : o;
 }
 
 // One thread posts data that another thread of its block writes.
@@ -257,7 +271,7 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.remedy = kCredit;
         v.how = "credit";
         const ThreadCheck* poster = running(second.poster_id, past_of(second.poster_id, second.poster_time).block);
-        if (poster) judge_old_credit(*poster, past.block, &v);
+        if (poster) judge_old_credit(*poster, c.slot.id, past.block, &v);
         return v;
     }
     // Read before it was ever written: too early.

@@ -61,6 +61,7 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
                 hint = {Hint::kNotAcquired, from_rank, 0, 0, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
     if (!op && hint.writer == c.slot.id && hint.stored < c.slot.time) return false;  // it came before the write
+    if (!op && hint.store_pc && ids_of(hint.writer).first != ids_of(c.slot.id).first) return false;  // of another block
     if (!op && c.t.clock.get(hint.writer) >= hint.stored) return false;  // known in another way, which explains nothing
     const char* texts[] = {"", "the signal in between is stored without release, so it publishes nothing",
                            "the signal in between is loaded without acquire, so nothing is ordered after it",
@@ -122,7 +123,9 @@ bool Checker::judge_link(const Event& e, const SyncLoad& l, int rank, uint64_t b
         taken.take(std::min(l.fence.scope, l.scope), l.fence.scope < l.scope ? l.fence.pc : l.pc,
                    l.fence.scope < l.scope);
     if (given.scope >= needed && taken.scope >= needed) return false;
-    const bool lock = (l.swap || s.gives_turn) && witness.is_lock(l.address, e.id);
+    // A ticket lock may be given back by a plain store: by a thread that had waited for its own turn in the same line.
+    const bool lock = ((l.swap || s.gives_turn) && witness.is_lock(l.address, e.id)) ||
+                      (own && s.turn && offset_of(s.turn) == offset_of(l.pc));
     const bool giver = given.scope < needed;
     const Reach& side = giver ? given : taken;
     const std::string fence = kFences[needed], thing = lock ? "lock" : "signal";
@@ -251,12 +254,18 @@ bool Checker::is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const {
                        [&](const SyncLoad& wait) { return offset_of(wait.pc) == offset_of(pc); });
 }
 
-// The writer has waited for a credit, but one from before the read.
-void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const {
-    const std::vector<SyncLoad> data_waits = witness.waits_of(reader_block);
+// The writer has waited for a credit, but one from before the read. In one block the reader is a warp.
+void Checker::judge_old_credit(const ThreadCheck& writer, uint32_t reader, uint64_t reader_block, Verdict* v) const {
+    const auto by_reader = [&](uint32_t id) {
+        return writer.block != reader_block || (id != writer.id && id / kWarpSize == reader / kWarpSize);
+    };
+    std::vector<SyncLoad> data_waits;
+    for (SyncLoad& l : witness.waits_of(reader_block))
+        if (by_reader(l.id)) data_waits.push_back(std::move(l));
     if (data_waits.empty() || judge_needless_wait(writer.block, writer.id, writer.time, data_waits, v)) return;
     for (const SyncLoad& l : witness.waits_of(writer.block)) {
-        if (!l.seen.pc || l.seen.block != reader_block || l.seen.kind == SyncKind::kNic) continue;
+        if (!l.seen.pc || l.seen.block != reader_block || !by_reader(l.seen.id) || l.seen.kind == SyncKind::kNic)
+            continue;
         if (l.id != writer.id && !happens_before(l.id, l.time, writer.clock)) continue;
         v->signal = l.seen.pc;
         v->wait = l.pc;
@@ -282,6 +291,28 @@ bool Checker::judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32
         return true;
     }
     return false;
+}
+
+// A sequence lock: what is stored now may come between the two looks of a reader, which find the same all the same.
+void Checker::marks_only_the_end(const ThreadCheck& t, uintptr_t address, uint32_t pc, uint8_t flags) {
+    Section section;
+    const SyncLoad* read = witness.half_marked(t, address, &section);
+    if (!read) return;
+    const Side first = {read->id, read->time, read->pc, atomic_flags(read->order, read->scope, false)};
+    const Side second = {t.id, t.time, pc, flags};
+    Finding& finding = note(first, second);
+    if (finding.count > 1) return;
+    finding.where = describe_address(m_, address);
+    Verdict& v = finding.verdict;
+    v.detail =
+        "the reader takes what it reads if its looks before and behind find the same, and they do while this is "
+        "written: only the end of the writing is marked";
+    v.certainty = 45;
+    v.how = "mark";
+    v.from = section.again;
+    v.to = pc;
+    v.signal = witness.last_of(section.mark, t)->pc;
+    v.wait = section.first;
 }
 
 // Whether the thread has read, in the same statement, the place that it writes now.

@@ -273,11 +273,12 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             if (happens_before(theirs.first + i, past.since, t.clock) &&
                 (sibling == slot.id || (theirs.first + i) / kWarpSize == slot.id / kWarpSize))
                 sibling = theirs.first + i;
-    // Was the reader's last wait for a signal that the writer itself has sent, too early?
-    bool own_signal = false;
-    for (const SyncLoad* l : witness.loads_of(t.block)) {
-        if (l->id != t.id || !l->seen.pc) continue;
-        own_signal = reads && l->seen.id == slot.id && l->seen.block == past.block;
+    // The reader's last wait, if that was for a signal that the writer itself has sent, too early.
+    const uint32_t reader = reads ? t.id : slot.id, writer = reads ? slot.id : t.id;
+    const SyncLoad* own_signal = nullptr;
+    for (const SyncLoad* l : witness.loads_of(reads ? t.block : past.block)) {
+        if (reads == they_read || l->id != reader || !l->seen.pc || l->time > (reads ? t.time : slot.time)) continue;
+        if (l->seen.id == writer && l->seen.block == (reads ? past.block : t.block)) own_signal = l;
         break;
     }
     // A thread that writes where it has written before may have come here after the signal, and a round too early.
@@ -312,36 +313,36 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     const bool again = they_read ? c.again : (slot.flags & kAgain) != 0;
     if (they_read) {
         v.what = "";
-        if (crosses && again) {
+        const bool hears = other && knows_of_block(*other, t);
+        if ((crosses || hears || own_signal) && again) {
             v.kind = kReused;
             v.remedy = kCredit;
             v.certainty = 21;
             v.how = "credit";
-            judge_old_credit(t, past.block, &v);
+            judge_old_credit(t, slot.id, past.block, &v);
             return v;
         }
         v.certainty = 22;
+        if (own_signal) {
+            v.remedy = kDataFirst;
+            v.detail = "the reader has waited for a signal of this thread, which it had sent before it wrote";
+            v.how = "swap";
+            v.from = own_signal->seen.pc;
+            v.to = c.pc;
+            v.wait = own_signal->pc;
+            v.unsettled = {true, t.block, t.id, t.time, past.block, slot.pc};
+            v.in_one_rank = !crosses;
+            return v;
+        }
         v.how = "wait";
         v.to = slot.pc;
-        if (other && knows_of_block(*other, t)) {
+        if (hears) {
             v.remedy = crosses ? "data before its signal, or credit before reuse" : kReleaseAcquire;
             v.detail = "the reader has acquired a signal of the writer, but an earlier one than this write";
             v.how = "";
             return v;
         }
         if (judge_waiting_sibling(other, slot.time, slot.pc, &v)) return v;
-        if (!other && crosses)  // its block has ended
-            for (const SyncLoad* l : witness.loads_of(past.block)) {
-                if (l->id != slot.id || l->time > slot.time || l->seen.block != t.block || l->seen.id != t.id) continue;
-                v.remedy = kDataFirst;
-                v.detail = "the reader has waited for a signal of this thread, which it had sent before it wrote";
-                v.how = "swap";
-                v.from = l->seen.pc;
-                v.to = c.pc;
-                v.wait = l->pc;
-                v.unsettled = {true, t.block, t.id, t.time, past.block, slot.pc};
-                return v;
-            }
         v.detail = "the reader has not waited for the writer, or only another thread of its block has";
         v.remedy = kWaitFirst;
         return v;
@@ -353,7 +354,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.remedy = crosses ? "credit before reuse, or a place of its own for each writer"
                            : "a place of its own for each block (check the index), or release/acquire between them";
         v.how = "own";
-    } else if (!happens_before(slot.id, past.since, t.clock)) {
+    } else if (!own_signal && !happens_before(slot.id, past.since, t.clock)) {
         if (!again && judge_waiting_sibling(&t, t.time, c.pc, &v)) return v;
         v.remedy = kWait;
         v.certainty = again ? 20 : 22;
@@ -370,6 +371,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
                   : "the writer has signalled, and has written since";
         v.how = again ? "credit_late" : "swap";
         v.from = again ? slot.pc : signal_of(t.rank, &t, theirs.rank, 0, &v.wait);
+        if (own_signal && !again) v.from = own_signal->seen.pc, v.wait = own_signal->pc;
         v.to = again ? c.pc : slot.pc;
         v.unsettled = {!again, past.block, slot.id, slot.time, t.block, c.pc};
         v.in_one_rank = !crosses;

@@ -304,6 +304,7 @@ bool Checker::store(Fiber* fiber, uintptr_t address, const uint64_t* value, int 
     const bool newest = !weak || !l.history || place == l.history->messages.size();
     const uint32_t time = t.time;
     touch(t, address, size, atomic_flags(order, scope, true), pc);
+    marks_only_the_end(t, address, static_cast<uint32_t>(pc), atomic_flags(order, scope, true));
     witness.store(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     Write behind;
     Write& w = newest ? l : behind;
@@ -331,6 +332,7 @@ void Checker::update(Fiber* fiber, uintptr_t address, uint64_t now, int size, in
     ThreadCheck& t = *fiber->check;
     if (recorder) recorder->next_atomic(order, scope);
     if (weak && order == EPEMU_SEQ_CST) order_by_fence(t, order, scope);  // as PTX has it
+    marks_only_the_end(t, address, static_cast<uint32_t>(pc), atomic_flags(order, scope, true));
     witness.update(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     Location& l = location(t, address, size);
     const size_t place = behind ? behind->message + 1 : weak ? make_newest(l) : 0;

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kOldValues = 4;
 constexpr size_t kFinished = 256;  // ended blocks whose stores are kept
 constexpr size_t kNetOrders = 64;
+constexpr size_t kSections = 16;
 constexpr size_t kKept = 24;  // loads and stores of a block: one per line, so few are enough
 
 int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
@@ -34,6 +35,7 @@ void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int s
     const auto is_same = [&](const SyncLoad& l) { return l.id == t.id && l.pc == pc && l.address == address; };
     const auto before = std::find_if(loads.rbegin(), loads.rend(), is_same);  // a polling loop finds itself at once
     if (before != loads.rend()) {
+        if (std::none_of(loads.rbegin(), before, [&](const SyncLoad& l) { return l.id == t.id; })) again_.insert(pc);
         const bool unchanged = last ? before->seen.pc == last->pc && before->seen.time == last->time : !before->seen.pc;
         if (unchanged && before->time == t.time) {
             polls_.insert(pc);
@@ -54,7 +56,56 @@ void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int s
     look.order = order;
     look.scope = scope;
     if (last) look.seen = *last;
+    if (last && last->pc) looked(look, loads);
     loads.push_back(std::move(look));
+}
+
+void Witness::looked(const SyncLoad& look, const std::deque<SyncLoad>& earlier) {
+    const auto first = std::find_if(earlier.rbegin(), earlier.rend(),
+                                    [&](const SyncLoad& l) { return l.id == look.id && l.address == look.address; });
+    if (first == earlier.rend() || first->pc == look.pc || first->seen.pc != look.seen.pc ||
+        first->seen.time != look.seen.time)
+        return;
+    Section s = {look.address, first->pc, look.pc, {}};
+    for (auto l = earlier.rbegin(); l != first; ++l)
+        if (l->id == look.id && !l->updates) s.words.push_back(*l);
+    if (s.words.size() < 2) return;
+    if (sections_.size() == kSections) sections_.pop_front();
+    sections_.push_back(std::move(s));
+}
+
+const SyncStore* Witness::last_of(uintptr_t address, const ThreadCheck& t) const {
+    const SyncStore* last = last_store(address);
+    return last && last->id == t.id && last->block == t.block ? last : nullptr;
+}
+
+// Whether the store comes behind the other one of its thread, as a release or with a fence between the two.
+static bool published(const SyncStore& store, const SyncStore& other) {
+    const auto between = [&](const FenceSeen& f) { return f.pc && f.time >= other.time; };
+    return store.time > other.time &&
+           (releases(store.order) || std::any_of(std::begin(store.fences), std::end(store.fences), between));
+}
+
+const SyncLoad* Witness::half_marked(const ThreadCheck& t, uintptr_t address, Section* section) {
+    const SyncStore* before = sections_.empty() ? nullptr : last_of(address, t);
+    if (!before) return nullptr;
+    for (auto s = sections_.begin(); s != sections_.end(); ++s) {
+        const SyncStore* mark = last_of(s->mark, t);
+        if (!mark || mark->time < before->time || locations_.at(s->mark).before > before->time) continue;
+        size_t others = 0;
+        const SyncLoad* read = nullptr;
+        for (const SyncLoad& word : s->words) {
+            if (word.address == address) read = &word;
+            const SyncStore* other = word.address == address ? nullptr : last_of(word.address, t);
+            if (other) others = published(*mark, *other) ? others + 1 : s->words.size();
+        }
+        if (!read || !others || others >= s->words.size() || happens_before(read->id, read->time, t.clock)) continue;
+        *section = std::move(*s);
+        sections_.erase(s);
+        return &*std::find_if(section->words.begin(), section->words.end(),
+                              [&](const SyncLoad& word) { return word.address == address; });
+    }
+    return nullptr;
 }
 
 SyncStore Witness::by(const Fiber& f, uintptr_t address, int order, int scope, uint32_t pc) {
@@ -92,10 +143,14 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
     Location& l = locations_[address];
     if (kind == SyncKind::kAdd) {
         for (const SyncLoad& look : log_of(s.block).loads)
-            s.gives_turn |= look.id == s.id && look.address == address && look.pc != pc;
+            s.gives_turn |= look.used && look.id == s.id && look.address == address && look.pc != pc;
         l.counts |= !s.gives_turn;
         s.gives_turn = s.gives_turn && !l.counts;
         if (s.gives_turn) l.takers.insert(s.id);
+    } else {
+        const auto& looks = log_of(s.block).loads;
+        const auto look = std::find_if(looks.rbegin(), looks.rend(), [&](const SyncLoad& a) { return a.id == s.id; });
+        if (look != looks.rend() && look->address == address) s.turn = look->pc;
     }
     gave_back_ = l.taken.pc && l.taken.id == s.id && l.taken.block == s.block;
     if (gave_back_) {
@@ -110,6 +165,7 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
         l.old.push_back(old);
     }
     log(s);
+    l.before = l.last.id == s.id && l.last.block == s.block ? l.last.time : 0;
     l.last = std::move(s);
 }
 
@@ -131,6 +187,8 @@ void Witness::uses(const Fiber& f, uintptr_t address, bool used) {
     auto& loads = log_of(f.block->id).loads;
     const auto is_it = [&](const SyncLoad& l) { return l.id == f.check->id && l.address == address && l.updates; };
     if (const auto l = std::find_if(loads.rbegin(), loads.rend(), is_it); l != loads.rend()) l->used = used;
+    if (const auto l = locations_.find(address); l != locations_.end() && l->second.taken.id == f.check->id)
+        l->second.taken.ignored = !used;
 }
 
 void Witness::swapped(const Fiber& f, uintptr_t address) {
@@ -231,7 +289,9 @@ const SyncStore* Witness::last_store(uintptr_t address) const {
 
 const SyncStore* Witness::holder(uintptr_t address) const {
     const auto it = locations_.find(address);
-    return it == locations_.end() || !it->second.taken.pc || !it->second.exclusive ? nullptr : &it->second.taken;
+    return it == locations_.end() || !it->second.taken.pc || it->second.taken.ignored || !it->second.exclusive
+               ? nullptr
+               : &it->second.taken;
 }
 
 std::vector<OldValue> Witness::old_values(uintptr_t address) const {
@@ -256,7 +316,7 @@ const SyncStore* Witness::held(uint32_t id, uint32_t time, uintptr_t* lock) cons
         const SyncStore* found = l.taken.pc && l.taken.id == id && l.taken.time <= time ? &l.taken : nullptr;
         for (const auto& [taken, until] : l.holds)
             if (taken.id == id && taken.time <= time && time <= until) found = &taken;
-        if (!found) continue;
+        if (!found || found->ignored) continue;
         *lock = address;
         return found;
     }

@@ -32,7 +32,9 @@ struct SyncStore {
     int64_t launch = 0;
     int order = 0, scope = 0;
     SyncKind kind = SyncKind::kStore;
+    bool ignored = false;     // of a swap: no line uses what it has found, so it takes no lock
     bool gives_turn = false;  // an addition by a thread that had waited at this location: the release of a ticket lock
+    uint32_t turn = 0;        // of a store by a thread whose last look was at this location: that line
     FenceSeen fences[3];      // the last releasing ones before it, of each scope
     VectorClock known;        // what happened before it
 };
@@ -55,6 +57,13 @@ struct SyncLoad {
     bool is_of(uintptr_t place) const { return place - address < static_cast<uintptr_t>(size); }
     FenceSeen fence;  // the widest acquiring fence after it
     SyncStore seen;   // id 0 with pc 0: no store yet
+};
+
+// What a thread has read between two looks at a mark, in two lines, that have found the same: as at a sequence lock.
+struct Section {
+    uintptr_t mark;
+    uint32_t first, again;  // the lines of the looks
+    std::vector<SyncLoad> words;
 };
 
 // A quiet or a fence between operations of a NIC. -1: all peers, all queue pairs.
@@ -82,6 +91,11 @@ class __attribute__((visibility("hidden"))) Witness {
     // A line in which a thread of this block looks at what a thread of the other one stores. Else 0.
     uint32_t looks_at(uint64_t block, uint32_t id, uint64_t other_block, uint32_t other) const;
 
+    // A read of this word that the next store there by this thread may meet, though both looks around it find the same:
+    // the thread marks only the end of its writing. `section`: where that read is.
+    const SyncLoad* half_marked(const ThreadCheck& t, uintptr_t address, Section* section);
+    const SyncStore* last_of(uintptr_t address, const ThreadCheck& t) const;  // if that is by this thread
+
     // Loads of signals, locks and flags by a block's threads, newest first.
     std::vector<const SyncLoad*> loads_of(uint64_t block) const;
     // Loads by which a thread of the block may have waited. An update is no wait if no line uses its value: then the
@@ -96,6 +110,7 @@ class __attribute__((visibility("hidden"))) Witness {
     bool is_exclusive(uintptr_t address) const;
     const SyncStore* held(uint32_t id, uint32_t time, uintptr_t* lock) const;  // a lock that this thread held then
     bool is_poll(uint32_t pc) const { return polls_.count(pc) != 0; }
+    bool looks_again(uint32_t pc) const { return again_.count(pc) != 0; }
     bool loads_pair(uint32_t pc) const { return pairs_.count(pc) != 0; }
     // A line, other than `but`, in which a thread of this block that knew (id, time) has signalled since; else 0.
     uint32_t signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const;
@@ -107,7 +122,8 @@ class __attribute__((visibility("hidden"))) Witness {
   private:
     struct Location {
         SyncStore last;
-        SyncStore taken;  // the swap that took the lock; pc 0: free
+        uint32_t before = 0;  // when its thread stored there before, if no other one has since
+        SyncStore taken;      // the swap that took the lock; pc 0: free
         std::unordered_set<uint32_t> takers;
         bool exclusive = true;
         std::deque<std::pair<SyncStore, uint32_t>> holds;  // the latest: how it was taken, and when it was released
@@ -121,6 +137,7 @@ class __attribute__((visibility("hidden"))) Witness {
     static SyncStore by(const Fiber& f, uintptr_t address, int order, int scope, uint32_t pc);
     BlockLog& log_of(uint64_t block);
     void log(const SyncStore& s);
+    void looked(const SyncLoad& look, const std::deque<SyncLoad>& earlier);
     template <class Each>
     void each_since(uint64_t block, uint32_t id, uint32_t time, const Each& each) const;  // true: go on
     void stored(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, SyncKind kind);
@@ -132,8 +149,10 @@ class __attribute__((visibility("hidden"))) Witness {
     uint64_t last_block_ = 0;
     std::deque<uint64_t> finished_;                      // ended blocks, the oldest first
     std::unordered_map<uint32_t, FenceSeen[3]> fences_;  // by thread and scope
+    std::deque<Section> sections_;                       // the latest
     std::deque<NetOrder> net_orders_;                    // the latest, the oldest first
     std::unordered_set<uint32_t> polls_;                 // lines that polled twice and saw the same value
+    std::unordered_set<uint32_t> again_;                 // lines in which a thread has looked twice running
     std::unordered_set<uint32_t> pairs_;                 // lines that load 16 bytes by one access
 };
 
