@@ -189,7 +189,7 @@ def test_the_notebook_has_its_cells(notebook: str) -> None:
             assert puzzle.attempt(source.partition("\n")[2]).kind == "to do", "the learner's cell is empty"
 
 
-def test_the_page_of_all_puzzles_has_each_once_and_next_to_no_prose_before() -> None:
+def test_the_page_of_all_puzzles_has_each_once_and_hardly_prose_before() -> None:
     text = (ROOT / "notebooks" / page.NAME).read_text(encoding="utf-8")
     assert text == page.as_notebook(), "run python -m ep_lib.workshop.generate"
     pytest.importorskip("nbformat").validate(json.loads(text))
