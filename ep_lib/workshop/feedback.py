@@ -94,8 +94,7 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
     """
     if outputs.failure and STILL_TO_DO in outputs.failure.message:
         return failure_text(outputs.failure, work)
-    real = [each for each in outputs.complaints if not is_canary(each.sides)]
-    if real:
+    if real := _real(outputs):
         return complaint_text(max(real, key=lambda each: _helps(each, given)), given)
     if outputs.failure:
         text = failure_text(outputs.failure, work)
@@ -110,10 +109,14 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
     return UNSEEN.format(outputs.unseen) if outputs.unseen else ""
 
 
+def _real(outputs: Outputs) -> list[Complaint]:
+    return [each for each in outputs.complaints if not is_canary(each.sides)]
+
+
 def advice_for(outputs: Outputs) -> str:
-    """General advice for this kind of failure; "" if the test's own advice is enough."""
+    """General advice for this kind of failure; "" if the test's own advice is enough, or a complaint is told."""
     failure = outputs.failure
-    if failure is None:
+    if failure is None or _real(outputs):
         return ""
     if _is_renamed(failure):
         return _RENAMED

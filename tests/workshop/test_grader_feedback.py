@@ -55,6 +55,17 @@ def test_a_finding_shows_the_learners_line_and_hides_the_tests() -> None:
     assert "secret" not in said(complaint(SECRET, TEST))
 
 
+def test_what_ended_a_run_gives_no_advice_where_a_race_is_told() -> None:
+    stuck = Failure("PeerTimeout", "rank 1 waits")
+    assert "never written" in advice_for(Outputs(failure=stuck, complaints=(complaint(CANARY, CANARY),)))
+    assert advice_for(Outputs(failure=stuck, complaints=(complaint(OWN, TEST),))) == ""
+
+
+def test_lines_of_a_checkout_in_a_folder_named_mine_are_no_learners() -> None:
+    ours = Side("/home/x/mine/ep_lib/workshop/hidden/ex.cu:9", TEST.source)
+    assert "against     the receiver" in said(complaint(OWN, ours))
+
+
 def test_the_finding_that_names_the_missing_barrier_comes_first() -> None:
     exact = complaint(OWN, TEST, remedy="missing __syncwarp", detail="another thread has signalled")
     assert "missing __syncwarp" in said(complaint(OWN, TEST), exact)
