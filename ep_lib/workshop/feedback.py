@@ -239,7 +239,7 @@ def _side_text(side: Side, given: Sequence[str]) -> str:
     if _TEST in side.location:
         role = _ROLE.search(side.source)
         return f"{_LABEL.format('against')}{role[1] if role else 'the other side, which the test plays'}{by}"
-    place = re.sub(r"^.*/(?=ep/)", "", side.location)
+    place = re.sub(r"^/\S*/(?=[^/\s]+/[^/\s]+:\d)", "", re.sub(r"^.*/(?=ep/)", "", side.location))
     return f"{_LABEL.format('against')}{place}: {side.source}{by}"
 
 
