@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -108,6 +109,23 @@ def test_what_is_handed_in_again_counts_though_graded_before_another(tmp_path: P
         graded_by(by_its_comment, book, place)
         (found,) = book.standings()
         assert (found.points, found.flags, found.attempts) == (4, (), 3)
+
+
+def test_that_nothing_came_is_forgotten_when_something_has(tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    archive = place / "ada.zip"
+    place.mkdir()
+    with Book(tmp_path / "class.db") as book:
+        for _ in range(2):  # also if the files are the same as before
+            archive.write_bytes(b"no zip")
+            found = collect(place, [EXERCISE, find("10_plan")], puzzles=False)
+            book.hand_in(each.handed_in for each in found)
+            list(grade_class(book, found, ThreadPoolExecutor(1), 1))
+            assert [each.problem for each in book.standings() if not each.exercise] != []
+            with zipfile.ZipFile(archive, "w") as file:
+                file.writestr(PIECE, "// 2 2")
+            graded_by(by_its_comment, book, place)
+            assert [(each.exercise, each.points) for each in book.standings()] == [(EXERCISE.name, 4)]
 
 
 def test_what_no_wall_kept_out_and_what_was_refused_are_flags(tmp_path: Path) -> None:
