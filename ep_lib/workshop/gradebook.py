@@ -215,6 +215,9 @@ class LateRule:
             raise GradingError(f"the late rule is {text!r}; it is a percentage: 10/day, 5/hour, or 100 for no points")
         return cls(float(match[1]), match[2] or "")
 
+    def __str__(self) -> str:
+        return f"{self.percent:g}{self.unit and '/'}{self.unit}"
+
     def kept(self, late: timedelta) -> float:
         """The fraction of the points that remains."""
         if late <= timedelta(0):

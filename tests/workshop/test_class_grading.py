@@ -567,6 +567,14 @@ def test_rules_of_a_class_are_kept_and_can_be_taken_back(tmp_path: Path, capsys:
     assert points("--weight", "01_write_signal", "10") == [(4, 10), (2, 5)]
     assert points("--weight", "01_write_signal", "-", "--late-days", "0") == [(3, 3), (1, 1)]
     assert points("--extension", "guy", "2001-01-02")  # before anything is handed in
+    assert main(["grade", "--book", str(tmp_path / "class.db"), "--weight", "10_plan", "5"]) == 0
+    said = re.sub(r"T[\d:+-]+", "", capsys.readouterr().err)  # of the machine's zone
+    assert said == (
+        f"rules of {tmp_path / 'class.db'}:\n  01_write_signal --deadline 2001-01-01 --late 25/day\n"
+        "  --late-days 0\n  --extension ada 2001-01-02\n  01_write_signal --extension ada 2001-01-03\n"
+        "  --extension guy 2001-01-02\n  --weight 10_plan 5.0\n"
+    )
+    assert points("--weight", "10_plan", "-")
     for wrong in (
         ["--best", "-1"],
         ["--weight", "02", "3"],
