@@ -427,6 +427,7 @@ def test_feedback_of_several_exercises_has_a_sum(book: Book) -> None:
     own = [each for each in a_class(book) if each.learner == "ada"]
     assert "Feedback for ada\n\nAll together: 7 of 8 points\n\n01: 4 of 4" in views.feedback_text("ada", own)
     assert "<b>All together: 7 of 8 points</b>" in views.feedback_html("ada", own)
+    assert "All together: 4 of 8 points\n" in views.feedback_text("ada", own[:1], 8), "the rest was not handed in"
     (bob,) = [each for each in a_class(book) if each.learner == "bob"]
     assert "All together: 7 of 8 points; 1 not graded\n" in views.feedback_text("ada", [*own, bob])
     broken = dataclasses.replace(bob, problem="stopped at\n    int x = 1 <")
