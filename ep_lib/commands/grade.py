@@ -217,7 +217,7 @@ def _class(options: argparse.Namespace) -> int:
         with Book(options.book) as book:
             _change(book, options)
             book.set_times(_times(options, book.learners()), partial(_is_asked, options))
-            _say("\n".join([f"rules of {options.book}:", *_rules(book)]))
+            _say("\n".join([f"rules of {options.book}:", *(list(_rules(book)) or ["  none"])]))
             _write(book, options)
         return 0
     with open_executor(options.executor, options.jobs) as place:
