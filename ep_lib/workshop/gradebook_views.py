@@ -230,7 +230,7 @@ def overview(standings: Sequence[Standing], there: Collection[str] = (), best: i
         medians=[statistics.median(each) if each else None for each in (totals, *points)],
         means=[round(statistics.mean(each), 1) if each else None for each in (totals, *points)],
         spread=[spread[tenth] for tenth in range(10)],
-        help=list(_who_needs_help(rows, exercises, most)),
+        help=list(_who_needs_help(rows, _exercises(each for each in standings if each.most != 0), most)),
         did_not_run=[each.exercise for each in standings if _did_not_run(each)],
         failed=_failed(standings),
         look=_look,

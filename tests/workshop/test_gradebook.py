@@ -267,6 +267,8 @@ def test_the_total_is_of_the_best_exercises_in_what_they_weigh(book: Book) -> No
     book.set_rule(WEIGHT, "0", exercise="02")  # leaves it out
     book.set_rule(BEST, "0")
     assert "bob,,,,4,,0,10\n" in views.totals_csv(views.standings_of(book), book.best)
+    book.append("eve", "01", "d1", "v1", record(0, 0))
+    assert ">0 of 10</td><td>01, 03</td>" in re.sub(r" class=\"[^\"]*\"", "", views.overview(views.standings_of(book)))
 
 
 def test_late_rules_and_times_as_people_write_them() -> None:
