@@ -253,7 +253,7 @@ def _change(book: Book, options: argparse.Namespace) -> None:
         weight = _points_given(f"--weight is {name} {points}", points)
         book.set_rule(WEIGHT, "" if weight is None else str(weight), exercise=_named(name))
     for learner, until in options.extension:
-        if learner not in book.learners():
+        if until != "-" and learner not in book.learners():
             _say(f"ep-lib grade: nothing of {learner!r} is in {options.book} so far; the extension waits for it")
         book.set_rule(EXTENSION, "" if until == "-" else a_time(until).isoformat(), learner, _one_or_any(options))
     if options.give:

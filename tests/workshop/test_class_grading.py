@@ -566,6 +566,8 @@ def test_rules_of_a_class_are_kept_and_can_be_taken_back(tmp_path: Path, capsys:
     assert points("01", "--extension", "ada", "2001-01-03", "--extension", "bob", "-") == [(4, 4), (2, 2)]
     assert points("--weight", "01_write_signal", "10") == [(4, 10), (2, 5)]
     assert points("--weight", "01_write_signal", "-", "--late-days", "0") == [(3, 3), (1, 1)]
+    assert main(["grade", "--book", str(tmp_path / "class.db"), "--extension", "eve", "-"]) == 0
+    assert "waits for it" not in capsys.readouterr().err, "it is taken back"
     assert points("--extension", "guy", "2001-01-02")  # before anything is handed in
     assert main(["grade", "--book", str(tmp_path / "class.db"), "--weight", "10_plan", "5"]) == 0
     said = re.sub(r"T[\d:+-]+", "", capsys.readouterr().err)  # of the machine's zone
