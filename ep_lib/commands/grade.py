@@ -36,7 +36,7 @@ possible contribution), "counts" (whether it is among the best ones), "submitted
 The current files in SUBMISSIONS count (with ``--count best`` the attempt with the most points), even if they were
 graded before others. ``--times FILE`` applies at once to graded submissions: with ``--all`` to those in SUBMISSIONS,
 else to all of the book. ``--deadline`` without ``--late`` keeps the rule, and vice versa. The book keeps deadlines,
-extensions, free days, weights and the number of exercises that count.
+extensions, free days, weights and the number of exercises that count; ``ep-lib grade --book FILE`` prints them.
 
     ep-lib grade --all handed_in.zip --book class.db --out feedback --deadline 2026-11-30 --late 10/day
     ep-lib grade --book class.db --give ada 10_plan.2 2 --note "right, but for another signature" --out feedback
@@ -51,9 +51,10 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -216,6 +217,7 @@ def _class(options: argparse.Namespace) -> int:
         with Book(options.book) as book:
             _change(book, options)
             book.set_times(_times(options, book.learners()), partial(_is_asked, options))
+            _say("\n".join([f"rules of {options.book}:", *(list(_rules(book)) or ["  none"])]))
             _write(book, options)
         return 0
     with open_executor(options.executor, options.jobs) as place:
@@ -251,7 +253,7 @@ def _change(book: Book, options: argparse.Namespace) -> None:
         weight = _points_given(f"--weight is {name} {points}", points)
         book.set_rule(WEIGHT, "" if weight is None else str(weight), exercise=_named(name))
     for learner, until in options.extension:
-        if learner not in book.learners():
+        if until != "-" and learner not in book.learners():
             _say(f"ep-lib grade: nothing of {learner!r} is in {options.book} so far; the extension waits for it")
         book.set_rule(EXTENSION, "" if until == "-" else a_time(until).isoformat(), learner, _one_or_any(options))
     if options.give:
@@ -265,6 +267,27 @@ def _change(book: Book, options: argparse.Namespace) -> None:
             _require_no_more(exercise, number, given)
         _require_graded(book, readable(learner), exercise, number)
         book.give(readable(learner), exercise, number, given, options.note)
+
+
+def _rules(book: Book) -> Iterator[str]:
+    """The rules in the book, each as the options that set it."""
+    rules = book.rules()
+    for exercise, (deadline, late) in rules.deadlines.items():
+        yield f"  {_asked(exercise)}--deadline {_here(deadline)} --late {late}"
+    for (kind, learner, exercise), value in filter(lambda rule: rule[1], rules.others.items()):
+        option = f"--{kind.replace(' ', '-')}"
+        if kind == EXTENSION:
+            yield f"  {_asked(exercise)}{option} {shlex.quote(learner)} {_here(datetime.fromisoformat(value))}"
+        else:
+            yield f"  {option} {_asked(exercise)}{value}"
+
+
+def _asked(exercise: str) -> str:
+    return "" if exercise == ANY_EXERCISE else f"{exercise} "
+
+
+def _here(moment: datetime) -> str:
+    return moment.astimezone().isoformat(timespec="seconds")
 
 
 def _points_given(said: str, points: str) -> float | None:

@@ -21,7 +21,7 @@ from typing import Any
 from ep_lib.errors import GradingError
 from ep_lib.workshop import handed_in, marking, similar
 from ep_lib.workshop.exercises import Exercise
-from ep_lib.workshop.gradebook import BY_THE_PLATFORM, Book, HandedIn, a_time
+from ep_lib.workshop.gradebook import BY_THE_PLATFORM, NOTHING, Book, HandedIn, a_time
 from ep_lib.workshop.handed_in import Submission, notebooks_in, pieces_in, submissions
 from ep_lib.workshop.marking import Job, Result, Work
 from ep_lib.workshop.puzzles import graded, page
@@ -30,7 +30,6 @@ from ep_lib.workshop.reading import Unreadable, read
 EVERYBODY = "all"  # as the learners to grade again
 _MOST_NAMED = 3  # notebooks
 _MOST_OF_AN_ANSWER = 16 << 10  # bytes; puzzles take one to five lines
-NOTHING = ""  # in place of an exercise: a learner without any files
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ _UNFINISHED = "The compiler came as far as the tests, which include your file: i
 _RENAMED = "That is where the tests call your functions: keep their names and parameters as the exercise gives them."
 _CALLED = re.compile(r"has no attribute|\bargument")  # of a Python exception outside the learner's file
 _NO_SETTING = " (spawn's timeout=)"  # a learner has not called spawn
+_NO_FOLDER = "pass include=[its folder] to Kernel"  # nor made a Kernel
+_INTO_THE_PIECE = "write what you need of it into your file, since no other file of yours is graded"
 _OF_A_REAL_PROXY = ": has its thread ended"  # advice to the end; in a test, the test plays the proxy
 _LOOPS_IN_TEST = re.compile(r"at \S*/hidden/[\w/]+\.cuh?:\d+(?: \(in [^)]*\))?: (?P<source>.*)")
 _WAITED = "What is waited for was never written: to another place, to another rank, with another value, or not at all?"
@@ -159,6 +161,7 @@ def failure_text(failure: Failure, work: Path) -> str:
         .replace(f"{work}/", "")
         .replace("../mine/", "")
         .replace(_NO_SETTING, "")
+        .replace(_NO_FOLDER, _INTO_THE_PIECE)
         .rstrip(". \n")
     )
     if compiled := _IN_A_TEST.match(text):
@@ -169,6 +172,7 @@ def failure_text(failure: Failure, work: Path) -> str:
     lines = [_loop_in_words(line, work) for line in _OF_A_TEST.sub("", text).splitlines()]
     lines = without_test_places("\n".join(lines)).splitlines()
     text = "\n".join(_once_each(line for line in lines if not _STANDS_BY.search(line))).removesuffix(_WAITERS)
+    text += f". If it is yours, {_INTO_THE_PIECE}" if failure.kind == ModuleNotFoundError.__name__ else ""
     named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"
 

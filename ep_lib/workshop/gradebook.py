@@ -29,6 +29,7 @@ from ep_lib.require import one_of
 
 GRADED, NOT_GRADED = "graded", "not graded"
 ANY_EXERCISE = "*"  # in place of an exercise, in deadlines and rules
+NOTHING = ""  # in place of an exercise: a learner without any files
 EXTENSION, LATE_DAYS, BEST, WEIGHT = "extension", "late days", "best", "weight"  # rules: see set_rule
 _BUSY_S = 60.0  # a grader's wait for another one's write, which takes milliseconds
 _TABLES = """
@@ -214,6 +215,9 @@ class LateRule:
             raise GradingError(f"the late rule is {text!r}; it is a percentage: 10/day, 5/hour, or 100 for no points")
         return cls(float(match[1]), match[2] or "")
 
+    def __str__(self) -> str:
+        return f"{self.percent:g}{self.unit and '/'}{self.unit}"
+
     def kept(self, late: timedelta) -> float:
         """The fraction of the points that remains."""
         if late <= timedelta(0):
@@ -362,6 +366,7 @@ class Book:
         """
         with self._writing():
             graded, known, people = self._last("attempts"), self._last("handed_in"), self._people()
+            last_of = self._last_exercise()
             for each in what:
                 key = (each.learner, each.exercise)
                 last = known.get(key) or graded.get(key)
@@ -370,8 +375,10 @@ class Book:
                     submitted = last[1]
                 person = (each.id, each.email)
                 is_known = not any(person) or people.get(key) == person
-                if known.get(key) == (each.digest, submitted) and is_known:
+                is_as_before = (last_of.get(each.learner) == NOTHING) == (each.exercise == NOTHING)
+                if known.get(key) == (each.digest, submitted) and is_known and is_as_before:
                     continue
+                last_of[each.learner] = each.exercise
                 known[key] = (each.digest, submitted)
                 people[key] = person
                 self._db.execute(
@@ -384,6 +391,10 @@ class Book:
         """Digest and date of the last submission, by learner and exercise."""
         rows = self._db.execute(f"SELECT learner, exercise, digest, submitted FROM {table} ORDER BY id")
         return {(row["learner"], row["exercise"]): (row["digest"], row["submitted"]) for row in rows}
+
+    def _last_exercise(self) -> dict[str, str]:
+        """The exercise that was last recorded, by learner; NOTHING if there were no files."""
+        return {row["learner"]: row["exercise"] for row in self._rows("SELECT * FROM handed_in ORDER BY id")}
 
     def _people(self) -> dict[tuple[str, str], tuple[str, str]]:
         """The platform's id and the e-mail address, by learner and exercise, and the last ones by learner and "". A
@@ -544,8 +555,11 @@ class Book:
             at = handed_in.get((row["learner"], row["exercise"], row["digest"]))
             return (0 if at is None else at["id"]), row["id"]
 
+        last_of = self._last_exercise()
         for row in sorted(self._rows("SELECT * FROM attempts"), key=latest):
             key = (row["learner"], row["exercise"])
+            if key[1] == NOTHING and last_of.get(key[0], NOTHING) != NOTHING:
+                continue  # files came later
             numbers[key] = numbers.get(key, 0) + 1
             newest[key] = row
             if key not in chosen or _counts_more(row, chosen[key], best=best):

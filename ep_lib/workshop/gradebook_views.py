@@ -230,7 +230,7 @@ def overview(standings: Sequence[Standing], there: Collection[str] = (), best: i
         medians=[statistics.median(each) if each else None for each in (totals, *points)],
         means=[round(statistics.mean(each), 1) if each else None for each in (totals, *points)],
         spread=[spread[tenth] for tenth in range(10)],
-        help=list(_who_needs_help(rows, exercises, most)),
+        help=list(_who_needs_help(rows, _exercises(each for each in standings if each.most != 0), most)),
         did_not_run=[each.exercise for each in standings if _did_not_run(each)],
         failed=_failed(standings),
         look=_look,
@@ -291,10 +291,10 @@ def _to_look_at(each: Standing) -> list[str]:
 
 
 # ---- feedback for a learner ------------------------------------------------------------------------------------------
-def feedback_text(learner: str, own: Sequence[Standing]) -> str:
-    """Points and failures, for a mail or a terminal."""
+def feedback_text(learner: str, own: Sequence[Standing], most: float | None = None) -> str:
+    """Points and failures, for a mail or a terminal. ``most``: the possible total; None: of ``own``."""
     lines = [f"Feedback for {learner}", ""]
-    lines += [said, ""] if (said := _sum_of(own)) else []
+    lines += [said, ""] if (said := _sum_of(own, most)) else []
     for each in own:
         lines.append(_head(each))
         lines += [f"  {line}" for line in _remarks(each)]
@@ -307,24 +307,25 @@ def feedback_text(learner: str, own: Sequence[Standing]) -> str:
     return printable("\n".join(lines))
 
 
-def feedback_html(learner: str, own: Sequence[Standing]) -> str:
+def feedback_html(learner: str, own: Sequence[Standing], most: float | None = None) -> str:
     """The same as a page."""
     sections = [
         {"head": _head(each), "remarks": _remarks(each), "tasks": [(task, _why(task, each)) for task in each.tasks]}
         for each in own
     ]
-    return render("feedback.html", title=f"Feedback for {learner}", sum=_sum_of(own), sections=sections)
+    return render("feedback.html", title=f"Feedback for {learner}", sum=_sum_of(own, most), sections=sections)
 
 
-def _sum_of(own: Sequence[Standing]) -> str:
-    """All points together, if there are several exercises."""
+def _sum_of(own: Sequence[Standing], most: float | None) -> str:
+    """All points together, if there are several exercises, or others than the learner's."""
     known = [each for each in own if each.points is not None]
-    if len(own) < 2 or not known:
-        return ""
     left = f"; {len(own) - len(known)} {NOT_GRADED}" if len(known) < len(own) else ""
     counting = [each for each in known if each.counts]
     best = f" (the best {len(counting)} of {len(known)} count)" if len(counting) < len(known) else ""
-    most = sum(each.most or 0 for each in counting)
+    of_own = sum(each.most or 0 for each in counting)
+    most = of_own if most is None else most
+    if not known or (len(own) < 2 and most == of_own):
+        return ""
     return f"All together: {number(total_of(known))} of {number(most)} points{best}{left}"
 
 
@@ -361,11 +362,12 @@ def write_all(standings: Sequence[Standing], folder: Path, best: int = 0) -> Non
     there = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     views = (overview(standings, there, best), grades_csv(standings), totals_csv(standings, best), _json(standings))
     files = dict(zip(_FILES, views, strict=True))
+    most = possible(standings, best)
     for learner, by_exercise in learners:
         own = [by_exercise[exercise] for exercise in sorted(by_exercise)]
         place = folder_name(learner, names, there)
-        files[f"{place}/feedback.html"] = feedback_html(learner, own)
-        files[f"{place}/feedback.txt"] = feedback_text(learner, own)
+        files[f"{place}/feedback.html"] = feedback_html(learner, own, most)
+        files[f"{place}/feedback.txt"] = feedback_text(learner, own, most)
         files[f"{place}/grades.json"] = _json(dataclasses.replace(each, same_as=(), flags=()) for each in own)
     write(folder, files)
 

@@ -163,7 +163,8 @@ class _Copy:
             self.say(at, str(error))
         except _BROKEN as error:
             what = at if at.parts else "it"
-            self.say(at, f"{what} cannot be unpacked ({str(error) or type(error).__name__}): pack it as zip")
+            why = str(error) or type(error).__name__
+            self.say(at, f"{what} cannot be unpacked ({why}): pack it as zip and hand it in again")
 
     def say(self, at: PurePosixPath, text: str) -> None:
         text = readable(text)

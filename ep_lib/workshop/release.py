@@ -21,11 +21,12 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -58,6 +59,7 @@ _WORKSHOP = PurePosixPath("ep_lib/workshop")
 _FOR_POINTS = re.compile(r"For points\b|.*(?:\bep-lib grade \d|\bworkshop\.grade\()", re.DOTALL)  # a paragraph
 _HAND_IN = "The tests that give points are with your instructor: hand in your folder `mine/`."
 _UNFOLDS = re.compile(r"<details>\s*<summary>(.*?)</summary>.*?</details>", re.DOTALL)
+_LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)[^)]*\)")  # into a file
 _NOT_HERE = "The answer is with your instructor."
 _KEPT_OF_A_TEST = ("BEHAVIOURS", "REHEARSED", "KERNELS", "PIECE", "IMPORTS")
 _LEAST = 20  # letters, digits and underscores of an informative line
@@ -127,7 +129,9 @@ def _files(root: Path, pieces: Pieces) -> Iterator[tuple[PurePosixPath, bytes]]:
         for piece in exercise.pieces
     }
     answers = answer_lines(exercises)
-    for path in _of_the_course(root):
+    course = list(_of_the_course(root))
+    there = {each for path in course for each in (path, *path.parents)}
+    for path in course:
         data = (root / path).read_bytes()
         if path in copies:
             yield path, _piece(*copies[path], pieces).encode()
@@ -142,6 +146,8 @@ def _files(root: Path, pieces: Pieces) -> Iterator[tuple[PurePosixPath, bytes]]:
             yield path, _notebook(data)
         elif path.parts[0] == "exercises" and path.suffix == ".md":
             yield path, _hand_in(data.decode()).encode()
+        elif path.suffix == ".md":
+            yield path, _linked(path, data.decode(), there).encode()
         elif path.name == ".gitignore":
             yield path, data.replace(_NOT_IN_GIT, b"")
         else:
@@ -200,6 +206,15 @@ def _piece(exercise: Exercise, piece: str, pieces: Pieces) -> str:
         return shown
     python = piece.endswith(".py")
     return sealed.seal(without_markers(text) if python else sealed_text(exercise, text), shown, python=python)
+
+
+def _linked(page: PurePosixPath, text: str, there: Collection[PurePosixPath]) -> str:
+    """A page without its links to what a release leaves out."""
+
+    def link(match: re.Match[str]) -> str:
+        return match[0] if PurePosixPath(os.path.normpath(page.parent / match[2])) in there else match[1]
+
+    return _LINK.sub(link, text)
 
 
 def _test(path: PurePosixPath, text: str) -> str:

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -108,6 +109,23 @@ def test_what_is_handed_in_again_counts_though_graded_before_another(tmp_path: P
         graded_by(by_its_comment, book, place)
         (found,) = book.standings()
         assert (found.points, found.flags, found.attempts) == (4, (), 3)
+
+
+def test_that_nothing_came_is_forgotten_when_something_has(tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    archive = place / "ada.zip"
+    place.mkdir()
+    with Book(tmp_path / "class.db") as book:
+        for _ in range(2):  # also if the files are the same as before
+            archive.write_bytes(b"no zip")
+            found = collect(place, [EXERCISE, find("10_plan")], puzzles=False)
+            book.hand_in(each.handed_in for each in found)
+            list(grade_class(book, found, ThreadPoolExecutor(1), 1))
+            assert [each.problem for each in book.standings() if not each.exercise] != []
+            with zipfile.ZipFile(archive, "w") as file:
+                file.writestr(PIECE, "// 2 2")
+            graded_by(by_its_comment, book, place)
+            assert [(each.exercise, each.points) for each in book.standings()] == [(EXERCISE.name, 4)]
 
 
 def test_what_no_wall_kept_out_and_what_was_refused_are_flags(tmp_path: Path) -> None:
@@ -548,7 +566,17 @@ def test_rules_of_a_class_are_kept_and_can_be_taken_back(tmp_path: Path, capsys:
     assert points("01", "--extension", "ada", "2001-01-03", "--extension", "bob", "-") == [(4, 4), (2, 2)]
     assert points("--weight", "01_write_signal", "10") == [(4, 10), (2, 5)]
     assert points("--weight", "01_write_signal", "-", "--late-days", "0") == [(3, 3), (1, 1)]
+    assert main(["grade", "--book", str(tmp_path / "class.db"), "--extension", "eve", "-"]) == 0
+    assert "waits for it" not in capsys.readouterr().err, "it is taken back"
     assert points("--extension", "guy", "2001-01-02")  # before anything is handed in
+    assert main(["grade", "--book", str(tmp_path / "class.db"), "--weight", "10_plan", "5"]) == 0
+    said = re.sub(r"T[\d:+-]+", "", capsys.readouterr().err)  # of the machine's zone
+    assert said == (
+        f"rules of {tmp_path / 'class.db'}:\n  01_write_signal --deadline 2001-01-01 --late 25/day\n"
+        "  --late-days 0\n  --extension ada 2001-01-02\n  01_write_signal --extension ada 2001-01-03\n"
+        "  --extension guy 2001-01-02\n  --weight 10_plan 5.0\n"
+    )
+    assert points("--weight", "10_plan", "-")
     for wrong in (
         ["--best", "-1"],
         ["--weight", "02", "3"],

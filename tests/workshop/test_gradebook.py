@@ -267,6 +267,8 @@ def test_the_total_is_of_the_best_exercises_in_what_they_weigh(book: Book) -> No
     book.set_rule(WEIGHT, "0", exercise="02")  # leaves it out
     book.set_rule(BEST, "0")
     assert "bob,,,,4,,0,10\n" in views.totals_csv(views.standings_of(book), book.best)
+    book.append("eve", "01", "d1", "v1", record(0, 0))
+    assert ">0 of 10</td><td>01, 03</td>" in re.sub(r" class=\"[^\"]*\"", "", views.overview(views.standings_of(book)))
 
 
 def test_late_rules_and_times_as_people_write_them() -> None:
@@ -427,6 +429,7 @@ def test_feedback_of_several_exercises_has_a_sum(book: Book) -> None:
     own = [each for each in a_class(book) if each.learner == "ada"]
     assert "Feedback for ada\n\nAll together: 7 of 8 points\n\n01: 4 of 4" in views.feedback_text("ada", own)
     assert "<b>All together: 7 of 8 points</b>" in views.feedback_html("ada", own)
+    assert "All together: 4 of 8 points\n" in views.feedback_text("ada", own[:1], 8), "the rest was not handed in"
     (bob,) = [each for each in a_class(book) if each.learner == "bob"]
     assert "All together: 7 of 8 points; 1 not graded\n" in views.feedback_text("ada", [*own, bob])
     broken = dataclasses.replace(bob, problem="stopped at\n    int x = 1 <")

@@ -115,6 +115,18 @@ def test_what_is_no_text_is_said_before_the_compiler_says_it(tmp_path: Path, dat
     assert says in not_text(EXERCISE, mine) and bool(says) == bool(not_text(EXERCISE, mine))
 
 
+@pytest.mark.parametrize(("name", "first"), [("01", '#include "my.h"'), ("10_plan", "import my")])
+def test_a_file_beside_the_piece_is_said_not_to_count(tmp_path: Path, name: str, first: str) -> None:
+    piece = tmp_path / find(name).pieces[0]
+    piece.parent.mkdir(parents=True, exist_ok=True)
+    piece.write_text(f"{first}\n")
+    for beside in ("my.h", "my.py"):
+        (piece.parent / beside).write_text("")
+    problem = grade(name, tmp_path).problem
+    assert "write what you need of it into your file, since no other file of yours" in problem, problem
+    assert "include=" not in problem
+
+
 @pytest.mark.parametrize(
     ("end", "kept"), [(b"\x1a", b""), (b"\r\n\x1a\r\n", b"\r\n"), (b"\n", b"\n"), (b" \x1a x\n", None)]
 )

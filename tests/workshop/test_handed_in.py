@@ -471,7 +471,7 @@ def test_a_broken_archive_is_one_sentence(tmp_path: Path, name: str) -> None:
         put(tmp_path / name, data)
         (submission,) = submissions(tmp_path, [EXERCISE])
         assert not pieces_in(submission, EXERCISE).files
-        assert "pack it as zip" in submission.problems[0]
+        assert "pack it as zip and hand it in again" in submission.problems[0]
 
 
 def test_an_encrypted_archive_is_said(tmp_path: Path) -> None:

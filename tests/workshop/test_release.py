@@ -122,6 +122,13 @@ def test_what_is_left_out(tree: Path) -> None:
     assert unfolding and all("The answer is with your instructor." in answer for answer in unfolding)
 
 
+def test_every_link_of_a_page_leads_somewhere(tree: Path) -> None:
+    for page in tree.rglob("*.md"):
+        links = re.findall(r"\]\((?!\w+:)([^)#\s]+)", page.read_text("utf-8"))
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+    assert "](docs/learners.md)" in (tree / "README.md").read_text("utf-8")
+
+
 def test_no_text_sends_a_learner_to_the_grader(tree: Path) -> None:
     texts = [*(tree / "notebooks").glob("*.ipynb"), *(tree / "exercises").rglob("*.*")]
     assert len(texts) > 40
