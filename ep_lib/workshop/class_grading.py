@@ -92,12 +92,14 @@ def _collected(found: Iterable[Submission], exercises: Sequence[Exercise], *, pu
     return entries
 
 
-def _entries(submission: Submission, exercises: Iterable[Exercise], *, puzzles: bool) -> Iterator[Entry]:
+def _entries(submission: Submission, exercises: Sequence[Exercise], *, puzzles: bool) -> Iterator[Entry]:
     of_puzzles = list(_puzzles(submission)) if puzzles else []  # first: a notebook's problem appears in all rows
     for exercise in exercises:
         found = pieces_in(submission, exercise)
         if not found.files and not found.problem:
             continue
+        if found.as_given and len(exercises) > 1:
+            continue  # begun, and handed in with the whole of mine/: else everybody's maximum would rise
         source = ", ".join(f"{submission.source}: {path}" for path in found.paths) or submission.source
         own: tuple[str, ...] = ()
         if found.files and _read(similar.is_the_solution, exercise.name, found.files, otherwise=False):

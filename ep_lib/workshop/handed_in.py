@@ -525,6 +525,7 @@ class Found:
     modified: str = ""  # of the newest of them
     problem: str = ""
     flags: tuple[str, ...] = ()  # other candidate files
+    as_given: bool = False  # nothing has been changed yet
 
 
 def pieces_in(submission: Submission, exercise: Exercise) -> Found:
@@ -573,12 +574,13 @@ def pieces_in(submission: Submission, exercise: Exercise) -> Found:
         ]
         if others:
             flags.append(f"graded is {path}; {', '.join(others)} may be meant as well, and differs")
-    if not files or (is_clone and all(_is_as_given(files[piece], exercise.exercise_dir / piece) for piece in files)):
+    as_given = all(_is_as_given(files[piece], exercise.exercise_dir / piece) for piece in files)
+    if not files or (is_clone and as_given):
         return Found()
     missing = [piece for piece in exercise.pieces if piece not in files]
     if missing:
         return Found(problem=f"no file {', '.join(missing)} beside {', '.join(paths)}")
-    return Found(files, tuple(paths), newest, flags=tuple(flags))
+    return Found(files, tuple(paths), newest, flags=tuple(flags), as_given=as_given)
 
 
 def _is_as_given(data: bytes, given: Path) -> bool:

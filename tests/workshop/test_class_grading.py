@@ -111,6 +111,16 @@ def test_what_is_handed_in_again_counts_though_graded_before_another(tmp_path: P
         assert (found.points, found.flags, found.attempts) == (4, (), 3)
 
 
+def test_what_is_only_begun_is_not_handed_in_with_the_rest(tmp_path: Path) -> None:
+    begun = find("06_slots")
+    for exercise, source in ((EXERCISE, EXERCISE.solution_dir), (begun, begun.exercise_dir)):
+        for piece in exercise.pieces:
+            (to := tmp_path / "ada" / "mine" / exercise.name / piece).parent.mkdir(parents=True)
+            shutil.copy(source / piece, to)
+    assert [each.job.exercise for each in collect(tmp_path, [EXERCISE, begun], puzzles=False)] == [EXERCISE.name]
+    assert [each.job.exercise for each in collect(tmp_path, [begun], puzzles=False)] == [begun.name]  # asked for
+
+
 def test_that_nothing_came_is_forgotten_when_something_has(tmp_path: Path) -> None:
     place = tmp_path / "in"
     archive = place / "ada.zip"
