@@ -123,9 +123,10 @@ Checker::Verdict Checker::judge_host(const Conflict& c) const {
             "on): neither the end of a kernel nor a barrier of hosts waits for NICs";
     } else if (ids_of(c.t.id).rank == ids_of(c.slot.id).rank) {
         const bool waits = (ids_of(c.t.id).host ? c.slot.flags : c.flags) & (kAtomic | kVolatile);
-        v.remedy = waits ? "memory that hosts and kernels share, from rank.host_array(), if the kernel is to see what the "
-                           "host does while it runs; else rank.synchronize() between the launch and what the host does"
-                         : "rank.synchronize() between the launch and what the host does";
+        v.remedy =
+            waits ? "memory that hosts and kernels share, from rank.host_array(), if the kernel is to see what the "
+                    "host does while it runs; else rank.synchronize() between the launch and what the host does"
+                  : "rank.synchronize() between the launch and what the host does";
     } else {
         v.remedy =
             "rank.barrier() between what the host does and the other rank's kernel: rank.synchronize() waits for the "
