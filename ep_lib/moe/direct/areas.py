@@ -33,7 +33,7 @@ class ReceiveAreas:
     """Which of a Buffer's areas are free."""
 
     def __init__(self, memory: ModeMemory, config: BufferConfig) -> None:
-        self._memory, self._max_rows = memory, config.max_rows
+        self._memory = memory
         self._area_bytes = {"rows": config.max_rows * config.row_bytes}
         self._area_bytes["recv_scales"] = memory.parts["recv_scales"].nbytes // max(1, config.receive_areas)
         kind, _, number = memory.device.partition(":")
