@@ -29,7 +29,7 @@ from ep_lib.commands.scripts import CheckFailed, ScriptMain, describe, load_main
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.emulator.findings import Finding, schedule_name
 from ep_lib.errors import ArgumentError, EpError
-from ep_lib.require import seconds
+from ep_lib.require import at_least_one, seconds
 from ep_lib.runtime.check import check, record
 from ep_lib.transports import registry
 from ep_lib.workshop.executors import open_executor
@@ -166,7 +166,7 @@ def _checked(args: argparse.Namespace) -> dict[str, Any] | None:
             "turns": args.turns,
             "kernels": [name.strip() for name in (args.kernels or "").split(",") if name.strip()],
             "seconds": _OF_TIMEOUT * args.timeout if args.seconds is None else args.seconds,
-            "jobs": args.jobs,
+            "jobs": at_least_one("--jobs", args.jobs),
         }
     request = {"checks": task, "again": _again(args)}
     if args.executor is None:

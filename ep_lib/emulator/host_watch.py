@@ -150,11 +150,13 @@ _LOOKING = frozenset(getattr(np, name) for name in _LOOKING_AT.split())
 # Methods that read, and hand no array to a ufunc or to an index in a way that shows
 # fmt: off
 _METHODS = (
-    "item", "tolist", "tobytes", "copy", "astype", "argmax", "argmin", "argsort", "nonzero", "take", "dot", "cumsum",
-    "cumprod", "choose", "compress", "__int__", "__float__", "__complex__", "__index__", "__bool__", "__contains__",
-    "__repr__", "__str__", "__format__", "__reduce_ex__",
+    "item", "tolist", "tobytes", "tofile", "dump", "dumps", "copy", "flatten", "repeat", "trace", "astype", "argmax",
+    "argmin", "argsort", "argpartition", "searchsorted", "nonzero", "take", "dot", "cumsum", "cumprod", "choose",
+    "compress", "__array__", "__copy__", "__deepcopy__", "__int__", "__float__", "__complex__", "__index__", "__bool__",
+    "__contains__", "__repr__", "__str__", "__format__", "__reduce_ex__",
 )
 # fmt: on
+_CHANGING = ("sort", "partition", "put", "setfield")
 
 
 class Watched(np.ndarray[Any, Any]):
@@ -200,6 +202,11 @@ class Watched(np.ndarray[Any, Any]):
         super().fill(value)
         self.read(writes=True)
 
+    def byteswap(self, inplace: bool = False) -> Any:
+        made = _plain(self).byteswap(inplace)
+        self.read(writes=inplace)
+        return self if inplace else made
+
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
 
@@ -220,12 +227,15 @@ class Watched(np.ndarray[Any, Any]):
         made = super().__array_function__(function, types, args, options)
         if function in _LOOKING:
             return made
-        given = list(_watched_of(args))
+        out = options.get("out")
+        given = list(_watched_of([*args, *(value for name, value in options.items() if name != "out")]))
         parts = [part for part in (made if isinstance(made, (list, tuple)) else [made]) if isinstance(part, np.ndarray)]
         if any(np.may_share_memory(part, array) for part in parts for array in given):
             return made  # views: nothing has been read yet
         for array in given:
             array.read(writes=made is None and array is args[0])  # as np.copyto, np.put, np.place
+        for array in _watched_of(out):
+            array.read(writes=True)
         return _plain(made)
 
     def view(self, *args: Any, **options: Any) -> Any:
@@ -268,8 +278,19 @@ def _reading(name: str) -> Any:
     return method
 
 
+def _changing(name: str) -> Any:
+    def method(self: Watched, *args: Any, **options: Any) -> Any:
+        made = getattr(_plain(self), name)(*args, **options)
+        self.read(writes=True)
+        return made
+
+    return method
+
+
 for _name in _METHODS:
     setattr(Watched, _name, _reading(_name))
+for _name in _CHANGING:
+    setattr(Watched, _name, _changing(_name))
 
 
 # ---- functions of NumPy that bypass an array's type: replaced while a check runs -------------------------------------

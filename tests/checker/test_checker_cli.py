@@ -128,6 +128,8 @@ def test_exit_codes_of_exhaustive_checks(command: Command, tmp_path: Path) -> No
     assert command(right, "--exhaustive").returncode == 0
     both = command(right, "--exhaustive", "--seeds", "3")
     assert both.returncode == 1 and "leave one out" in both.stderr
+    none = command(right, "--exhaustive", "--jobs", "0")  # not: it did not end within 300 s
+    assert none.returncode == 1 and "--jobs is 0; it must be at least 1" in none.stderr
 
 
 def test_more_seeds_than_a_command_line_holds(command: Command, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,6 +177,53 @@ def test_the_mistake_is_found_and_its_right_twin_is_not(mistake: Mistake) -> Non
     assert "test_host_accesses.py:" in str(report) or mistake.main is target_is_taken_by_a_kernel, str(report)
     report = ep_lib.check(mistake.main, 2, mistake.fabric, args=(True,), exhaustive=True)
     assert report.ok, str(report)
+
+
+READS: dict[str, Any] = {
+    "weights": lambda box: np.bincount(np.zeros(4, np.int64), weights=box),
+    "named": lambda box: np.sum(a=box),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "tofile": lambda box: box.tofile(os.devnull),
+    "flatten": lambda box: box.flatten(),
+    "argpartition": lambda box: box.argpartition(1),
+    "__array__": lambda box: box.__array__(),
+}
+WRITES: dict[str, Any] = {
+    "sort": lambda box: box.sort(),
+    "partition": lambda box: box.partition(1),
+    "byteswap": lambda box: box.byteswap(inplace=True),
+    "out": lambda box: np.take(np.zeros(4, np.uint64), [0, 1, 2, 3], out=box, mode="clip"),
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "use"),
+    [pytest.param("reads", use, id=name) for name, use in READS.items()]
+    + [pytest.param("writes", use, id=name) for name, use in WRITES.items()],
+)
+def test_what_goes_by_a_name_or_by_a_method_is_seen(verb: str, use: Any) -> None:
+    def main(rank: Rank, right: bool) -> None:
+        box, _ = boxes(rank)
+        launch(rank, "own", box)
+        if right:
+            rank.synchronize()
+        use(box)
+        rank.synchronize()
+
+    report = ep_lib.check(main, 1, seeds=2, args=(False,))
+    assert f"rank 0's host {verb} what a kernel of rank 0" in str(report), str(report)
+    assert ep_lib.check(main, 1, seeds=2, args=(True,)).ok
+
+
+def test_bytes_swapped_into_a_copy_are_read_only() -> None:
+    def main(rank: Rank) -> None:
+        box, out = boxes(rank)
+        launch(rank, "take", box, out)
+        assert not box.byteswap().any()
+        rank.synchronize()
+
+    assert ep_lib.check(main, 1, seeds=2).ok
 
 
 def test_numpy_is_as_it_was() -> None:
