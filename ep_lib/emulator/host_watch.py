@@ -236,7 +236,7 @@ class Watched(np.ndarray[Any, Any]):
             array.read(writes=made is None and array is args[0])  # as np.copyto, np.put, np.place
         for array in _watched_of(out):
             array.read(writes=True)
-        return _plain(made)
+        return made if made is out else _plain(made)
 
     def view(self, *args: Any, **options: Any) -> Any:
         made = super().view(*args, **options)

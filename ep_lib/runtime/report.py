@@ -34,11 +34,11 @@ _UNPROVEN = (
     "of what the host's Python does with arrays while a kernel may run, only what the ranks' own arrays tell is seen."
 )
 _UNPROVEN_EXHAUSTIVELY = (
-    "This proves nothing about other inputs, sizes and numbers of ranks, nor about what the host's Python does while a "
-    "kernel may run, except through the ranks' own arrays"
+    "This proves nothing about {}, nor about other inputs, sizes and numbers of ranks, nor about what the host's "
+    "Python does while a kernel may run, except through the ranks' own arrays."
 )
-_WEAKER = ', nor about weak memory (memory="ptx")'
-_NO_LOAD_BUFFERING = ", nor about load buffering (loads that see what later stores of their own thread lead to)"
+_WEAKER = 'weak memory (for that, memory="ptx")'
+_NO_LOAD_BUFFERING = "load buffering (loads that see what later stores of their own thread lead to)"
 _MOST_KEPT = 32  # programs with findings, for time_travel
 _kept: dict[str, Callable[[int | str], Recording]] = {}  # by the names that findings call them; the oldest goes first
 _kept_so_far = itertools.count(1)
@@ -198,7 +198,7 @@ class CheckReport:
             weaker = _NO_LOAD_BUFFERING if self.memory == "ptx" else _WEAKER
             is_open = coverage.stopped or coverage.cut or coverage.asked
             head = "NOT PROVED: " if is_open else "" if self.proved else "within bounds: "
-            return f"{head}{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
+            return f"{head}{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY.format(weaker)}"
         made = _count(coverage.schedules + coverage.redundant, "run")
         where = f" ({_count(self.ranks, 'rank')} on {self.fabric.kind}; {made}, {self.seconds:.1f} s)"
         return self._told(f"{_count(len(self.findings), 'finding')} in {coverage}{where}")
