@@ -542,10 +542,10 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
             f"the branches after the first, put {what} there for all threads, then branch again (or hand over with a "
             f"flag, stored with release and loaded with acquire)"
         )
-    rounds = near.loop and not near.around and (again or near.meets or low.line == high.line)
+    rounds = not near.around and (again or near.meets or low.line == high.line) if near.loop else near.full
     if low.line > high.line:
         text = f"put {what} after {low}, before line {high.line} runs again"
-    elif near.meets and (near.around or not near.loop):  # a barrier is there, of too few threads or in another branch
+    elif near.meets and not rounds:  # a barrier is there, of too few threads or in another branch
         text = f"put {what} {_between(low, high)}; the barrier there does not hold all threads that meet here"
     elif rounds and low.line == high.line:
         text = f"put {what} after {low}, before it runs again"

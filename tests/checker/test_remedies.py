@@ -78,6 +78,29 @@ CASES = [
         }""",
         1,
     ),
+    Wrong(
+        "called_again",
+        """const auto first = [&](uint64_t v) {
+        if (t == 0) one = v;
+        __syncthreads();
+        const uint64_t r = one;
+        return r;
+        };
+        out[t] = first(1);
+        out[t] += first(2);""",
+        1,
+    ),
+    Wrong(
+        "called_in_a_loop",
+        """const auto first = [&](uint64_t v) {
+        if (t == 0) one = v;
+        __syncthreads();
+        const uint64_t r = one;
+        return r;
+        };
+        for (int i = 0; i < 3; ++i) out[t] += first(i);""",
+        1,
+    ),
     Wrong("neighbours", "tile[t] = t;\nout[t] = tile[t ^ 1];", 1),
     Wrong("copy", "__pipeline_memcpy_async(&tile[t], &box[t], 8);\n__pipeline_commit();\nout[t] = tile[t];", 1),
     Wrong(
