@@ -529,9 +529,9 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
 
 
 def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
-    """Where a barrier of a block or warp goes; ``again``: the two may have met in a second round only."""
-    of_block = what.startswith("__syncthreads")
-    near = surroundings.between(low.file, low.line, high.line, of_block) if low.file == high.file else None
+    """Where a barrier of a grid, block or warp goes; ``again``: the two may have met in a second round only."""
+    group = {"__syncw": "warp", "__synct": "block"}.get(what[:7], "grid")
+    near = surroundings.between(low.file, low.line, high.line, group) if low.file == high.file else None
     if near is None:
         return f"put {what} {_between(low, high)}"
     if low.line > high.line and not near.loop:
@@ -542,10 +542,10 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
             f"the branches after the first, put {what} there for all threads, then branch again (or hand over with a "
             f"flag, stored with release and loaded with acquire)"
         )
-    rounds = near.loop and not near.around and (again or near.meets or low.line == high.line)
+    rounds = not near.around and (again or near.meets or low.line == high.line) if near.loop else near.full
     if low.line > high.line:
         text = f"put {what} after {low}, before line {high.line} runs again"
-    elif near.meets and (near.around or not near.loop):  # a barrier is there, of too few threads or in another branch
+    elif near.meets and not rounds:  # a barrier is there, of too few threads or in another branch
         text = f"put {what} {_between(low, high)}; the barrier there does not hold all threads that meet here"
     elif rounds and low.line == high.line:
         text = f"put {what} after {low}, before it runs again"
@@ -557,12 +557,12 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
         text = f"split {low}: read into a variable, then {what}, then write"
     else:
         text = f"put {what} {_between(low, high)}"
-    outside = (of_block and near.inside) or near.deeper
+    outside = (group != "warp" and near.inside) or near.deeper
     if outside and outside != low.line:
-        who = "threads of the block" if of_block else "lanes of the warp"
-        text += f", outside of line {outside}'s branch or loop: all {who} must reach it"
-    elif near.inside and of_block:
-        text += ", where all threads of the block reach it, outside of the branch"
+        who = "lanes" if group == "warp" else "threads"
+        text += f", outside of line {outside}'s branch or loop: all {who} of the {group} must reach it"
+    elif near.inside and group != "warp":
+        text += f", where all threads of the {group} reach it, outside of the branch"
     return text
 
 

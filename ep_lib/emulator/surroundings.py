@@ -17,12 +17,18 @@ from pathlib import Path
 
 from ep_lib.jit.cuda_source import Node, blank, bodies
 
+_RETURN = re.compile(r"\breturn\b")
 # In a condition: its value may differ between threads of a block
 _OF_A_THREAD = re.compile(r"threadIdx|\b\w*(?:lane|warp|tid|thread|leader|elect)\w*", re.IGNORECASE)
 _MADE_OF_IT = re.compile(r"\b(\w+) = [^;,=]*\bthreadIdx\b")
 
 _OF_BLOCK = re.compile(r"\b__syncthreads\w*\s*\(|\.sync\(|\bsync\(|arrive_and_wait\(")
 _BARRIER = re.compile(_OF_BLOCK.pattern + r"|\b__syncwarp\s*\(")
+_GRIDS = re.compile(r"\bgrid_group\s*&?\s*(\w+)|\b(\w+)\s*[={(]\s*(?:\w+::)*this_grid\b")
+_OF_GROUP = {  # its barriers, and those that are no smaller group's for certain
+    "block": (_OF_BLOCK, re.compile(r"\b__syncthreads\w*\s*\(")),
+    "warp": (_BARRIER, re.compile(r"\b__syncthreads\w*\s*\(|\b__syncwarp\s*\(\s*\)")),
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ class Between:
     ``loop``: the innermost loop around both. ``parted``: an ``if`` with the two lines in different branches.
     ``inside``: a branch or loop around both that threads of one block may take differently. ``deeper``: one that
     is around only one of the two, and begins before it. ``meets``: a barrier on the way from one to the other;
-    ``around``: one on the way back, through the loop's end and beginning. ``left``: of a ``return`` before both.
+    ``around``: one on the way back, through the loop's end and beginning. ``full``: one on the way that all threads
+    come to (without a loop, the function runs again). ``left``: of a ``return`` before both.
     """
 
     loop: int = 0
@@ -41,12 +48,13 @@ class Between:
     deeper: int = 0
     meets: int = 0
     around: int = 0
+    full: int = 0
     left: int = 0
 
 
-def between(file: Path, first: int, second: int, of_block: bool = True) -> Between | None:
-    """The surroundings of these two lines of ``file``; None unless they are in one function. ``of_block``: whether
-    ``around`` is to be a barrier of more than a warp."""
+def between(file: Path, first: int, second: int, group: str = "block") -> Between | None:
+    """The surroundings of these two lines of ``file``; None unless they are in one function. ``group``: whose barriers
+    ``around`` and ``full`` are to be: of a "warp", "block" or "grid"."""
     if (code := _code_of(file)) is None:
         return None
     one, other = code.path_to(first), code.path_to(second)
@@ -62,16 +70,18 @@ def between(file: Path, first: int, second: int, of_block: bool = True) -> Betwe
     low, high = sorted((first, second))
     around = [(high, code.last_line(loops[-1]) + 1), (code.first_line(loops[-1]), low)] if loops else []
     skipped = [code.first_line(node) for node in (b, a) if node and code.may_be_skipped(node)]
-    pattern = _OF_BLOCK if of_block else _BARRIER
+    pattern, certain = _OF_GROUP.get(group, (code.of_grid, code.of_grid))
     met = (line for way in around for line in code.lines_with(pattern, *way) if code.always_comes(loops[-1], line))
+    full = (line for line in code.lines_with(certain, low, high) if code.always_comes(common, line))
     return Between(
         loop=code.first_line(loops[-1]) if loops else 0,
         parted=code.first_line(common) if common.kind == "branch" and a and b else 0,
         inside=uneven[-1] if uneven else 0,
         deeper=next((line for line in skipped if line not in (low, high)), 0),
-        meets=code.line_with(_BARRIER, low, high),
+        meets=code.line_with(code.of_grid if group == "grid" else _BARRIER, low, high),
         around=next(met, 0),
-        left=code.line_with(re.compile(r"\breturn\b"), code.first_line(one[0]), low),
+        full=0 if code.line_with(_RETURN, low - 1, high) else next(full, 0),
+        left=code.line_with(_RETURN, code.first_line(one[0]), low),
     )
 
 
@@ -103,6 +113,8 @@ class _Code:
         self._text = blank(text)
         self._bodies = bodies(self._text)
         self._of_a_thread = set(_MADE_OF_IT.findall(self._text))
+        grids = "|".join([r"this_grid\(\)", *(a or b for a, b in _GRIDS.findall(self._text))])
+        self.of_grid = re.compile(rf"\b(?:{grids})\s*\.\s*(?:sync|barrier_wait)\(|\bsync\((?:\w+::)*(?:{grids})\)")
         self._line_ends = [found.start() for found in re.finditer("\n", self._text)]
 
     def first_line(self, node: Node) -> int:

@@ -24,6 +24,7 @@ __shared__ uint32_t full, empty;
 _ORDER = re.compile(r"(?:load|store) the signal with (acquire|release) in line (\d+)")
 _PLACE = re.compile(r"put (.+?) (?:between line \d+ and line (\d+)|after line (\d+) of <kernel>, before)")
 WORDS = {"a quiet": "ep::net_quiet(peer);", "a quiet (or a fence)": "ep::net_quiet(peer);"}
+WORDS["a barrier of the grid"] = "cooperative_groups::this_grid().sync();"
 
 
 class Wrong(NamedTuple):
@@ -76,6 +77,29 @@ CASES = [
         tile[t] += before;
         __syncwarp();
         }""",
+        1,
+    ),
+    Wrong(
+        "called_again",
+        """const auto first = [&](uint64_t v) {
+        if (t == 0) one = v;
+        __syncthreads();
+        const uint64_t r = one;
+        return r;
+        };
+        out[t] = first(1);
+        out[t] += first(2);""",
+        1,
+    ),
+    Wrong(
+        "called_in_a_loop",
+        """const auto first = [&](uint64_t v) {
+        if (t == 0) one = v;
+        __syncthreads();
+        const uint64_t r = one;
+        return r;
+        };
+        for (int i = 0; i < 3; ++i) out[t] += first(i);""",
         1,
     ),
     Wrong("neighbours", "tile[t] = t;\nout[t] = tile[t ^ 1];", 1),
@@ -416,6 +440,36 @@ def test_the_remedy_makes_the_program_right(wrong: Wrong) -> None:
     assert places, found
     for place in places:
         report = ep_lib.check(main, wrong.ranks, wrong.fabric, 12, args=(repaired(source, place),))
+        assert report.ok, f"{place.string}, and then:\n{report}"
+
+
+GRID_SUM = """if (t == 0) atomicAdd(box, 1ul);
+grid.sync();
+if (t == 0) out[blockIdx.x] = *box;
+grid.sync();
+if (t + blockIdx.x == 0) *box = 0;"""
+GRID_STENCIL = """if (t == 0) box[blockIdx.x] = blockIdx.x;
+grid.sync();
+for (int i = 0; i < 3; ++i) {
+if (t == 0) mine[blockIdx.x] = box[0] + box[1];
+grid.sync();
+if (t == 0) box[blockIdx.x] = mine[blockIdx.x];
+grid.sync();
+}"""
+
+
+@pytest.mark.parametrize("instead", ["", "cooperative_groups::this_thread_block().sync();"])
+@pytest.mark.parametrize(("right", "missing"), [(GRID_SUM, 1), (GRID_STENCIL, 1), (GRID_STENCIL, 2)])
+def test_blocks_that_meet_at_barriers_of_the_grid_want_one_more(right: str, instead: str, missing: int) -> None:
+    parts = right.split("grid.sync();")
+    head = "#include <cooperative_groups.h>\n" + HEAD + "const auto grid = cooperative_groups::this_grid();\n"
+    body = "grid.sync();".join(parts[: missing + 1]) + instead + "grid.sync();".join(parts[missing + 1 :])
+    source = head + body + "\n}\n"
+    findings = ep_lib.check(main, 1, seeds=12, args=(source, 2), compare_values=False).findings
+    places = [place for finding in findings if (place := _PLACE.match(finding.place))]
+    assert len(places) == len(findings) > 0, findings
+    for place in places:
+        report = ep_lib.check(main, 1, seeds=12, args=(repaired(source, place), 2))
         assert report.ok, f"{place.string}, and then:\n{report}"
 
 

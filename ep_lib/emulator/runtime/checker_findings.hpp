@@ -9,6 +9,7 @@ namespace epemu {
 constexpr const char* kSyncwarp = "missing __syncwarp";
 constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
 constexpr const char* kSyncthreads = "missing __syncthreads";
+constexpr const char* kGridBarrier = "a barrier of the grid (grid.sync()) between the two";
 constexpr const char* kDivergentBarrier = "divergent barrier: one __syncthreads that all threads of the block reach";
 constexpr const char* kSyncwarpBeforeCredit =
     "missing __syncwarp between the read and its credit, which must follow it";

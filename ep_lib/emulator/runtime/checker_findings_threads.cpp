@@ -279,6 +279,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     const SyncLoad* own_signal = nullptr;
     for (const SyncLoad* l : witness.loads_of(reads ? t.block : past.block)) {
         if (reads == they_read || l->id != reader || !l->seen.pc || l->time > (reads ? t.time : slot.time)) continue;
+        if (l->is_of(c.address)) continue;  // an update of the data itself
         if (l->seen.id == writer && l->seen.block == (reads ? past.block : t.block)) own_signal = l;
         break;
     }
@@ -311,6 +312,13 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         return v;
     }
     if (judge_hand_over(c, &v, true)) return v;
+    if (!crosses && past.launch == past_of(t.id, t.time).launch && witness.have_met(past.block, t.block)) {
+        v.remedy = kGridBarrier;
+        v.what = "a barrier of the grid";
+        v.how = "around_two";
+        v.certainty = 24;
+        return v;
+    }
     const bool again = they_read ? c.again : (slot.flags & kAgain) != 0;
     if (they_read) {
         v.what = "";

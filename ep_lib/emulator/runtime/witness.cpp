@@ -282,6 +282,21 @@ uint32_t Witness::looks_at(uint64_t block, uint32_t id, uint64_t other_block, ui
     return 0;
 }
 
+bool Witness::have_met(uint64_t block, uint64_t other) const {
+    const auto came_through = [&](uint64_t b, auto&& met) {
+        const auto it = blocks_.find(b);
+        if (it == blocks_.end()) return false;
+        for (const SyncStore& s : it->second.stores)
+            for (const SyncLoad& l : it->second.loads)
+                if (s.kind == SyncKind::kAdd && !s.gives_turn && !l.updates && l.id == s.id && l.time >= s.time &&
+                    l.address == s.address && met(s.address))
+                    return true;
+        return false;
+    };
+    return came_through(
+        block, [&](uintptr_t place) { return came_through(other, [&](uintptr_t theirs) { return theirs == place; }); });
+}
+
 const SyncStore* Witness::last_store(uintptr_t address) const {
     const auto it = locations_.find(address);
     return it == locations_.end() || !it->second.last.pc ? nullptr : &it->second.last;

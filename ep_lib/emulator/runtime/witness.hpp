@@ -96,6 +96,9 @@ class __attribute__((visibility("hidden"))) Witness {
     const SyncLoad* half_marked(const ThreadCheck& t, uintptr_t address, Section* section);
     const SyncStore* last_of(uintptr_t address, const ThreadCheck& t) const;  // if that is by this thread
 
+    // Whether both blocks have come through a barrier between blocks: have added somewhere, and then looked there.
+    bool have_met(uint64_t block, uint64_t other) const;
+
     // Loads of signals, locks and flags by a block's threads, newest first.
     std::vector<const SyncLoad*> loads_of(uint64_t block) const;
     // Loads by which a thread of the block may have waited. An update is no wait if no line uses its value: then the
