@@ -540,3 +540,73 @@ def test_a_slot_between_warps_wants_a_credit_and_no_barrier() -> None:
     assert {(f.kind, f.remedy) for f in report.findings} == {("slot reused", "credit before reuse")}, str(report)
     credit = "while (ep::ld_acquire_gpu_u32(&empty) < i - 1) {}"
     assert ep_lib.check(main, 1, seeds=12, args=(HEAD + HAND_OVER.replace("CREDIT", credit),)).ok
+
+
+class OverNic(NamedTuple):
+    name: str
+    said: str
+    old: str
+    new: str
+    body: str
+    fabric: str = "srd"
+
+
+QUIET_BESIDE = """if (rank() == 0) {
+mine[t] = 5 + t;
+ep::net_put_nbi(box + t, mine + t, 8, 1, t % 2);
+if (t == 0) { ORDER; ep::net_atomic_add_u64_nbi(flag, 1, 1); }
+} else if (ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, peer, 0})) {
+out[t] = box[t];
+}"""
+OVER_NIC = [
+    *(
+        OverNic(
+            f"{order}_of_another_thread{'_behind_a_barrier' * len(first)}",
+            "between line 10 and line 11",
+            "if (t == 0)",
+            "__syncthreads(); if (t == 0)",
+            QUIET_BESIDE.replace("ORDER", f"ep::net_{order}(1)").replace("mine[t] =", f"{first}mine[t] ="),
+            "rc",
+        )
+        for order in ("quiet", "fence")
+        for first in ("", "__syncthreads(); ")
+    ),
+    OverNic(
+        "signal_of_the_round_before",
+        "an earlier round's is not enough",
+        "block(flag, 1",
+        "block(flag, r",
+        """for (uint64_t r = 1; r <= 3; ++r) {
+        if (rank() == 0) {
+        if (t < 8) ep::net_put_nbi(box + 8 * r + t % 8, mine + t, 8, 1);
+        __syncthreads();
+        if (t == 0) { ep::net_quiet(1); ep::net_atomic_add_u64_nbi(flag, 1, 1); }
+        } else if (ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, peer, 0})) {
+        out[t] += box[8 * r + t % 8];
+        }
+        }""",
+    ),
+    OverNic(
+        "signal_of_another_thread",
+        "an earlier round's is not enough",
+        "block(flag, 1",
+        "block(flag, 64",
+        """if (rank() == 0) {
+        ep::net_put_nbi(box + t, mine + t, 8, 1);
+        ep::net_quiet(1);
+        ep::net_atomic_add_u64_nbi(flag, 1, 1);
+        } else if (ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, peer, 0})) {
+        out[t] = box[t];
+        }""",
+    ),
+]
+
+
+@pytest.mark.parametrize("wrong", OVER_NIC, ids=[case.name for case in OVER_NIC])
+def test_who_orders_operations_as_the_remedy_says_is_right(wrong: OverNic) -> None:
+    source = HEAD + wrong.body + "\n}\n"
+    report = ep_lib.check(main, 2, wrong.fabric, 20, args=(source,), compare_values=False)
+    assert report.findings and all(wrong.said in f"{f.detail} {f.place}" for f in report.findings), str(report)
+    assert wrong.old in wrong.body
+    report = ep_lib.check(main, 2, wrong.fabric, 20, args=(source.replace(wrong.old, wrong.new),))
+    assert report.ok, f"{wrong.said}, and then:\n{report}"
