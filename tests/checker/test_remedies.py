@@ -549,6 +549,7 @@ class OverNic(NamedTuple):
     new: str
     body: str
     fabric: str = "srd"
+    ranks: int = 2
 
 
 QUIET_BESIDE = """if (rank() == 0) {
@@ -599,14 +600,49 @@ OVER_NIC = [
         out[t] = box[t];
         }""",
     ),
+    *(
+        OverNic(
+            f"{order}_of_one_queue_pair",
+            f"name no queue pair (net_{order}(peer): all of them) in line 12",
+            "(1, 0)",
+            "(1)",
+            f"""if (t) return;
+            if (rank() == 0) {{
+            ep::net_put_nbi(box, mine, 8, 1, 0);
+            ep::net_put_nbi(box + 1, mine + 1, 8, 1, 1);
+            ep::net_{order}(1, 0);
+            ep::net_atomic_add_u64_nbi(flag, 1, 1, 0);
+            }} else {{
+            ep::wait_until_ge(flag, 1, {{ep::kPhaseSignal, peer, 0}});
+            out[0] = box[0] + box[1];
+            }}""",
+        )
+        for order in ("quiet", "fence")
+    ),
+    OverNic(
+        "quiet_of_one_rank",
+        "one more quiet for the rank of the put in line 11",
+        "ep::net_quiet(1);",
+        "ep::net_quiet(1); ep::net_quiet(2);",
+        """if (t) return;
+        if (rank() == 0) {
+        for (int to = 1; to < 3; ++to) ep::net_put_nbi(box, mine, 8, to);
+        ep::net_quiet(1);
+        for (int to = 1; to < 3; ++to) ep::net_atomic_add_u64_nbi(flag, 1, to);
+        } else {
+        ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, 0, 0});
+        out[0] = box[0];
+        }""",
+        ranks=3,
+    ),
 ]
 
 
 @pytest.mark.parametrize("wrong", OVER_NIC, ids=[case.name for case in OVER_NIC])
 def test_who_orders_operations_as_the_remedy_says_is_right(wrong: OverNic) -> None:
     source = HEAD + wrong.body + "\n}\n"
-    report = ep_lib.check(main, 2, wrong.fabric, 20, args=(source,), compare_values=False)
+    report = ep_lib.check(main, wrong.ranks, wrong.fabric, 20, args=(source,), compare_values=False)
     assert report.findings and all(wrong.said in f"{f.detail} {f.place}" for f in report.findings), str(report)
     assert wrong.old in wrong.body
-    report = ep_lib.check(main, 2, wrong.fabric, 20, args=(source.replace(wrong.old, wrong.new),))
+    report = ep_lib.check(main, wrong.ranks, wrong.fabric, 20, args=(source.replace(wrong.old, wrong.new),))
     assert report.ok, f"{wrong.said}, and then:\n{report}"

@@ -121,8 +121,10 @@ void Checker::judge_other_queue(const Record& put, Verdict* v) const {
         (peer ? "queue pair " + std::to_string(o->queue_pair) + ", and this put is on queue pair " +
                     std::to_string(put.queue_pair)
               : "rank " + std::to_string(o->target) + ", and this put goes to rank " + std::to_string(put.target));
-    v->remedy = std::string("a ") + name + " for the peer and the queue pair of the put, before the signal";
-    v->what = std::string("name the ") + (peer ? "queue pair" : "rank") + " of the put";
+    v->remedy = peer ? "a fence or a quiet of all queue pairs that have puts, before the signal"
+                     : std::string("a ") + name + " for the rank of each put, before the signal";
+    v->what = peer ? std::string("name no queue pair (net_") + name + "(peer): all of them)"
+                   : std::string("one more ") + name + " for the rank of the put";
     v->how = "at";
     v->to = o->pc;
 }
