@@ -559,6 +559,7 @@ if (t == 0) { ORDER; ep::net_atomic_add_u64_nbi(flag, 1, 1); }
 } else if (ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, peer, 0})) {
 out[t] = box[t];
 }"""
+SET = "ep::net_put_signal_nbi(box + R, mine + R, 8, flag, R, 1, 0, ep::NetSignal::kSet);"
 OVER_NIC = [
     *(
         OverNic(
@@ -634,6 +635,41 @@ OVER_NIC = [
         out[0] = box[0];
         }""",
         ranks=3,
+    ),
+    *(
+        OverNic(
+            f"signals_that_are_set_{of}",
+            f"put a quiet (or a fence) {place}",
+            "// in order",
+            f"ep::net_{order}(1);",
+            f"""if (t) return;
+            if (rank() == 0) {{
+            {posts}
+            ep::net_quiet(1);
+            }} else {{
+            ep::wait_until_ge(flag, 2, {{ep::kPhaseSignal, peer, 0}});
+            out[0] = box[1] + box[2];
+            }}""",
+        )
+        for of, order, place, posts in (
+            (
+                "in_a_loop",
+                "fence",
+                "after line 11 of <kernel>, before it runs again",
+                f"""for (int r = 1; r <= 2; ++r) {{
+            {SET.replace("R", "r")}
+            // in order
+            }}""",
+            ),
+            (
+                "in_two_lines",
+                "quiet",
+                "between line 10 and line 12",
+                f"""{SET.replace("R", "1")}
+            // in order
+            {SET.replace("R", "2")}""",
+            ),
+        )
     ),
 ]
 

@@ -150,6 +150,25 @@ bool Checker::judge_beside(const Record& put, const VectorClock& known, uint32_t
     return true;
 }
 
+// The reader has not acquired the signal that comes with the put.
+void Checker::judge_each_signal(const Record& put, const VectorClock& known, uint32_t put_pc, Verdict* v) const {
+    v->kind = kOvertakes;
+    v->remedy = kEachSignal;
+    v->how = "wait";
+    const auto came_first = [&](const Record& r) {
+        return r.sets == put.sets && r.poster_id == put.poster_id && r.target == put.target && r.number > put.number &&
+               happens_before(r.id, r.time, known);
+    };
+    const auto later = std::find_if(records_.begin(), records_.end(), came_first);
+    if (!put.sets || later == records_.end()) return;
+    v->detail = "the reader has seen what a later operation sets, which may arrive before this one";
+    v->remedy = "a quiet or a fence between operations that set one signal; or NetSignal::kAdd, which counts them";
+    v->what = "a quiet (or a fence)";
+    v->how = "between";
+    v->from = put_pc;
+    v->to = static_cast<uint32_t>(later->poster.pc);
+}
+
 // A thread or another operation accesses memory that a NIC has written.
 Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first) const {
     Verdict v;
@@ -210,9 +229,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.how = "between";
         judge_other_queue(first, &v);
     } else if (after_post) {
-        v.kind = kOvertakes;
-        v.remedy = kEachSignal;
-        v.how = "wait";
+        judge_each_signal(first, t.clock, c.slot.pc, &v);
         v.certainty = 23;
     } else if (c.slot.flags & kAgain) {
         v.kind = kReused;
@@ -223,9 +240,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
                judge_waiting_sibling(reader, t.time, c.pc, &v)) {
         return v;
     } else if (acquired_any && first.signal) {
-        v.kind = kOvertakes;
-        v.remedy = kEachSignal;
-        v.how = "wait";
+        judge_each_signal(first, t.clock, c.slot.pc, &v);
     } else if (acquired_any) {
         v.kind = kOvertakes;
         v.remedy = kDataFirst;
@@ -321,9 +336,7 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
                judge_waiting_sibling(reader, slot.time, slot.pc, &v)) {
         return v;
     } else if (acquired_any && second.signal) {
-        v.kind = kOvertakes;
-        v.remedy = kEachSignal;
-        v.how = "wait";
+        judge_each_signal(second, known, c.pc, &v);
     } else if (acquired_any) {
         v.certainty = 23;
         v.kind = kOvertakes;
