@@ -198,7 +198,7 @@ NICS = [
     ),
     Told(
         "quiet_for_another_rank",
-        ("is for rank", "name the rank of the put in line {quiet}"),
+        ("is for rank", "one more quiet for the rank of the put in line {quiet}"),
         ranks=3,
         kind="signal overtakes data",
     ),

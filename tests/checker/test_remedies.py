@@ -594,3 +594,145 @@ def test_a_slot_between_warps_wants_a_credit_and_no_barrier() -> None:
     assert {(f.kind, f.remedy) for f in report.findings} == {("slot reused", "credit before reuse")}, str(report)
     credit = "while (ep::ld_acquire_gpu_u32(&empty) < i - 1) {}"
     assert ep_lib.check(main, 1, seeds=12, args=(HEAD + HAND_OVER.replace("CREDIT", credit),)).ok
+
+
+class OverNic(NamedTuple):
+    name: str
+    said: str
+    old: str
+    new: str
+    body: str
+    fabric: str = "srd"
+    ranks: int = 2
+
+
+QUIET_BESIDE = """if (rank() == 0) {
+mine[t] = 5 + t;
+ep::net_put_nbi(box + t, mine + t, 8, 1, t % 2);
+if (t == 0) { ORDER; ep::net_atomic_add_u64_nbi(flag, 1, 1); }
+} else if (ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, peer, 0})) {
+out[t] = box[t];
+}"""
+SET = "ep::net_put_signal_nbi(box + R, mine + R, 8, flag, R, 1, 0, ep::NetSignal::kSet);"
+OVER_NIC = [
+    *(
+        OverNic(
+            f"{order}_of_another_thread{'_behind_a_barrier' * len(first)}",
+            "between line 10 and line 11",
+            "if (t == 0)",
+            "__syncthreads(); if (t == 0)",
+            QUIET_BESIDE.replace("ORDER", f"ep::net_{order}(1)").replace("mine[t] =", f"{first}mine[t] ="),
+            "rc",
+        )
+        for order in ("quiet", "fence")
+        for first in ("", "__syncthreads(); ")
+    ),
+    OverNic(
+        "signal_of_the_round_before",
+        "an earlier round's is not enough",
+        "block(flag, 1",
+        "block(flag, r",
+        """for (uint64_t r = 1; r <= 3; ++r) {
+        if (rank() == 0) {
+        if (t < 8) ep::net_put_nbi(box + 8 * r + t % 8, mine + t, 8, 1);
+        __syncthreads();
+        if (t == 0) { ep::net_quiet(1); ep::net_atomic_add_u64_nbi(flag, 1, 1); }
+        } else if (ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, peer, 0})) {
+        out[t] += box[8 * r + t % 8];
+        }
+        }""",
+    ),
+    OverNic(
+        "signal_of_another_thread",
+        "an earlier round's is not enough",
+        "block(flag, 1",
+        "block(flag, 64",
+        """if (rank() == 0) {
+        ep::net_put_nbi(box + t, mine + t, 8, 1);
+        ep::net_quiet(1);
+        ep::net_atomic_add_u64_nbi(flag, 1, 1);
+        } else if (ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, peer, 0})) {
+        out[t] = box[t];
+        }""",
+    ),
+    *(
+        OverNic(
+            f"{order}_of_one_queue_pair",
+            f"name no queue pair (net_{order}(peer): all of them) in line 12",
+            "(1, 0)",
+            "(1)",
+            f"""if (t) return;
+            if (rank() == 0) {{
+            ep::net_put_nbi(box, mine, 8, 1, 0);
+            ep::net_put_nbi(box + 1, mine + 1, 8, 1, 1);
+            ep::net_{order}(1, 0);
+            ep::net_atomic_add_u64_nbi(flag, 1, 1, 0);
+            }} else {{
+            ep::wait_until_ge(flag, 1, {{ep::kPhaseSignal, peer, 0}});
+            out[0] = box[0] + box[1];
+            }}""",
+        )
+        for order in ("quiet", "fence")
+    ),
+    OverNic(
+        "quiet_of_one_rank",
+        "one more quiet for the rank of the put in line 11",
+        "ep::net_quiet(1);",
+        "ep::net_quiet(1); ep::net_quiet(2);",
+        """if (t) return;
+        if (rank() == 0) {
+        for (int to = 1; to < 3; ++to) ep::net_put_nbi(box, mine, 8, to);
+        ep::net_quiet(1);
+        for (int to = 1; to < 3; ++to) ep::net_atomic_add_u64_nbi(flag, 1, to);
+        } else {
+        ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, 0, 0});
+        out[0] = box[0];
+        }""",
+        ranks=3,
+    ),
+    *(
+        OverNic(
+            f"signals_that_are_set_{of}",
+            f"put a quiet (or a fence) {place}",
+            "// in order",
+            f"ep::net_{order}(1);",
+            f"""if (t) return;
+            if (rank() == 0) {{
+            {posts}
+            ep::net_quiet(1);
+            }} else {{
+            ep::wait_until_ge(flag, 2, {{ep::kPhaseSignal, peer, 0}});
+            out[0] = box[1] + box[2];
+            }}""",
+        )
+        for of, order, place, posts in (
+            (
+                "in_a_loop",
+                "fence",
+                "after line 11 of <kernel>, before it runs again",
+                f"""for (int r = 1; r <= 2; ++r) {{
+            {SET.replace("R", "r")}
+            // in order
+            }}""",
+            ),
+            (
+                "in_two_lines",
+                "quiet",
+                "between line 10 and line 12",
+                f"""{SET.replace("R", "1")}
+            // in order
+            {SET.replace("R", "2")}""",
+            ),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("wrong", OVER_NIC, ids=[case.name for case in OVER_NIC])
+def test_who_orders_operations_as_the_remedy_says_is_right(wrong: OverNic) -> None:
+    source = HEAD + wrong.body + "\n}\n"
+    report = ep_lib.check(main, wrong.ranks, wrong.fabric, 20, args=(source,), compare_values=False)
+    assert report.findings and all(wrong.said in f"{f.detail} {f.place}" for f in report.findings), str(report)
+    assert wrong.old in wrong.body
+    report = ep_lib.check(main, wrong.ranks, wrong.fabric, 20, args=(source.replace(wrong.old, wrong.new),))
+    assert report.ok, f"{wrong.said}, and then:\n{report}"

@@ -480,6 +480,8 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t call;                       // of bulk stores: the number of the poster's last tma_store
         uintptr_t to_begin = 0, to_end = 0;  // of bulk loads: the range that they write
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
+        uintptr_t sets = 0;    // the signal, unless it is added to
+        NetOrder beside = {};  // of another thread of its poster's block, before this but unordered with it
     };
     struct Event {  // of a thread of this block
         uint32_t id, time;
@@ -602,6 +604,9 @@ class __attribute__((visibility("hidden"))) Checker {
     bool has_just_read(const Conflict& c) const;
     const NetOrder* quiet_behind(const Record& post) const;
     void judge_other_queue(const Record& put, Verdict* v) const;
+    void judge_each_signal(const Record& put, const VectorClock& known, uint32_t put_pc, Verdict* v) const;
+    bool judge_beside(const Record& put, const VectorClock& known, uint32_t put_pc, const Unsettled& u,
+                      Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;
     Verdict judge_host(const Conflict& c) const;

@@ -81,8 +81,7 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
 // The quiet in which the thread that has posted this waits for it, before it posts anything else with data.
 const NetOrder* Checker::quiet_behind(const Record& post) const {
     const NetOrder* o = witness.ordered_since(post.poster_id, post.poster_time);
-    if (!o || !o->quiet || (o->target >= 0 && o->target != post.target)) return nullptr;
-    if (o->queue_pair >= 0 && o->queue_pair != post.queue_pair) return nullptr;
+    if (!o || !o->quiet || !o->covers(post.target, post.queue_pair)) return nullptr;
     const auto between = [&](const Record& r) {
         return r.data && r.poster_id == post.poster_id && post.poster_time < r.poster_time && r.poster_time < o->time;
     };
@@ -122,10 +121,52 @@ void Checker::judge_other_queue(const Record& put, Verdict* v) const {
         (peer ? "queue pair " + std::to_string(o->queue_pair) + ", and this put is on queue pair " +
                     std::to_string(put.queue_pair)
               : "rank " + std::to_string(o->target) + ", and this put goes to rank " + std::to_string(put.target));
-    v->remedy = std::string("a ") + name + " for the peer and the queue pair of the put, before the signal";
-    v->what = std::string("name the ") + (peer ? "queue pair" : "rank") + " of the put";
+    v->remedy = peer ? "a fence or a quiet of all queue pairs that have puts, before the signal"
+                     : std::string("a ") + name + " for the rank of each put, before the signal";
+    v->what = peer ? std::string("name no queue pair (net_") + name + "(peer): all of them)"
+                   : std::string("one more ") + name + " for the rank of the put";
     v->how = "at";
     v->to = o->pc;
+}
+
+// The reader has heard of a quiet or a fence of another thread of the poster's block, which came too early for this put.
+bool Checker::judge_beside(const Record& put, const VectorClock& known, uint32_t put_pc, const Unsettled& u,
+                           Verdict* v) const {
+    const NetOrder& o = put.beside;
+    if (put.signal || !o.pc || !happens_before(o.id, o.time, known)) return false;
+    const Past& past = past_of(put.poster_id, put.poster_time);
+    const bool warp = o.id / kWarpSize == put.poster_id / kWarpSize;
+    const auto thread = [&](uint32_t id) { return std::to_string(id - ids_of(id).first); };
+    v->kind = kOvertakes;
+    v->remedy = warp ? warp_barrier(past.dim.x * past.dim.y * past.dim.z) : kSyncthreads;
+    v->detail = "the " + std::string(o.quiet ? "quiet" : "fence") + " of thread " + thread(o.id) +
+                " does not cover what thread " + thread(put.poster_id) + " posts beside it";
+    v->certainty = warp ? 31 : 32;
+    v->what = warp ? "__syncwarp()" : "__syncthreads()";
+    v->how = "between";
+    v->from = put_pc;
+    v->to = o.pc;
+    v->unsettled = u;  // its block may still signal: then the reader has waited for another round's signal
+    return true;
+}
+
+// The reader has not acquired the signal that comes with the put.
+void Checker::judge_each_signal(const Record& put, const VectorClock& known, uint32_t put_pc, Verdict* v) const {
+    v->kind = kOvertakes;
+    v->remedy = kEachSignal;
+    v->how = "wait";
+    const auto came_first = [&](const Record& r) {
+        return r.sets == put.sets && r.poster_id == put.poster_id && r.target == put.target && r.number > put.number &&
+               happens_before(r.id, r.time, known);
+    };
+    const auto later = std::find_if(records_.begin(), records_.end(), came_first);
+    if (!put.sets || later == records_.end()) return;
+    v->detail = "the reader has seen what a later operation sets, which may arrive before this one";
+    v->remedy = "a quiet or a fence between operations that set one signal; or NetSignal::kAdd, which counts them";
+    v->what = "a quiet (or a fence)";
+    v->how = "between";
+    v->from = put_pc;
+    v->to = static_cast<uint32_t>(later->poster.pc);
 }
 
 // A thread or another operation accesses memory that a NIC has written.
@@ -177,6 +218,8 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
     const bool acquired_any =
         happens_before(first.poster_id, past_of(first.poster_id, first.poster_time).since, t.clock);
     const ThreadCheck* reader = t.owner ? &t : nullptr;
+    const Unsettled unsettled = {
+        true, past_of(first.poster_id, first.poster_time).block, first.poster_id, first.poster_time, t.block, c.pc};
     if (after_post && !first.signal) {
         v.kind = kOvertakes;
         v.remedy = kQuiet;
@@ -186,21 +229,18 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.how = "between";
         judge_other_queue(first, &v);
     } else if (after_post) {
-        v.kind = kOvertakes;
-        v.remedy = kEachSignal;
-        v.how = "wait";
+        judge_each_signal(first, t.clock, c.slot.pc, &v);
         v.certainty = 23;
     } else if (c.slot.flags & kAgain) {
         v.kind = kReused;
         v.remedy = kCredit;
         v.certainty = 21;
         v.how = "credit_late";
-    } else if (judge_waiting_sibling(reader, t.time, c.pc, &v)) {
+    } else if (judge_beside(first, t.clock, c.slot.pc, unsettled, &v) ||
+               judge_waiting_sibling(reader, t.time, c.pc, &v)) {
         return v;
     } else if (acquired_any && first.signal) {
-        v.kind = kOvertakes;
-        v.remedy = kEachSignal;
-        v.how = "wait";
+        judge_each_signal(first, t.clock, c.slot.pc, &v);
     } else if (acquired_any) {
         v.kind = kOvertakes;
         v.remedy = kDataFirst;
@@ -208,8 +248,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.from = signal_of(reader_rank, reader, first.source, 0, &v.wait);
         v.to = c.slot.pc;
         v.how = "swap";
-        v.unsettled = {
-            true, past_of(first.poster_id, first.poster_time).block, first.poster_id, first.poster_time, t.block, c.pc};
+        v.unsettled = unsettled;
     } else {
         v.remedy = kWaitFirst;
         v.how = "wait";
@@ -279,6 +318,9 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
     const VectorClock& known = reader ? reader->clock : ranks_[rank].stream;
     const bool acquired_any =
         happens_before(second.poster_id, past_of(second.poster_id, second.poster_time).since, known);
+    const Unsettled unsettled = {
+        true,   past_of(second.poster_id, second.poster_time).block, second.poster_id, second.poster_time, past.block,
+        slot.pc};
     v.certainty = 22;
     v.to = slot.pc;
     if (happens_before(second.poster_id, second.poster_time, known) && !second.signal) {
@@ -290,12 +332,11 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.what = "a quiet (or a fence)";
         v.how = "between";
         judge_other_queue(second, &v);
-    } else if (judge_waiting_sibling(reader, slot.time, slot.pc, &v)) {
+    } else if (judge_beside(second, known, c.pc, unsettled, &v) ||
+               judge_waiting_sibling(reader, slot.time, slot.pc, &v)) {
         return v;
     } else if (acquired_any && second.signal) {
-        v.kind = kOvertakes;
-        v.remedy = kEachSignal;
-        v.how = "wait";
+        judge_each_signal(second, known, c.pc, &v);
     } else if (acquired_any) {
         v.certainty = 23;
         v.kind = kOvertakes;
@@ -303,12 +344,7 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.from = signal_of(rank, reader, second.source, 0, &v.wait);
         v.to = c.pc;
         v.how = "swap";
-        v.unsettled = {true,
-                       past_of(second.poster_id, second.poster_time).block,
-                       second.poster_id,
-                       second.poster_time,
-                       past.block,
-                       slot.pc};
+        v.unsettled = unsettled;
     } else {
         v.remedy = kWaitFirst;
         v.how = "wait";

@@ -55,6 +55,10 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
                         op.queue_pair, op.bytes, op.poster, id, time,
                         op.poster.check_id ? op.poster.check_id : poster->check->id,
                         op.poster.check_id ? op.poster.check_time : poster->check->time - 1, 0, 0, 0, m_.picks});
+    if (op.signal_op != EPEMU_SIGNAL_ADD) records_.back().sets = op.signal;
+    const NetOrder* beside =
+        op.poster.check_id ? nullptr : witness.ordered_beside(*poster->check, op.target_rank, op.queue_pair);
+    if (beside) records_.back().beside = *beside;
     if (op.bytes) read_of_memory(check->reader, op.from, op.bytes, 0, pc);
     if (recorder) {
         recorder->posted(op, *poster, id);

@@ -213,13 +213,21 @@ void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t 
 
 void Witness::net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet) {
     if (net_orders_.size() == kNetOrders) net_orders_.pop_front();
-    net_orders_.push_back({f.check->id, f.check->time, pc, target, queue_pair, quiet});
+    net_orders_.push_back({f.check->id, f.check->time, pc, target, queue_pair, quiet, f.block->id});
 }
 
 const NetOrder* Witness::ordered_since(uint32_t id, uint32_t time) const {
     const auto it = std::find_if(net_orders_.begin(), net_orders_.end(),
                                  [&](const NetOrder& o) { return o.id == id && o.time > time; });
     return it == net_orders_.end() ? nullptr : &*it;
+}
+
+const NetOrder* Witness::ordered_beside(const ThreadCheck& t, int target, int queue_pair) const {
+    const auto it = std::find_if(net_orders_.rbegin(), net_orders_.rend(), [&](const NetOrder& o) {
+        return o.block == t.block && o.id != t.id && o.covers(target, queue_pair) &&
+               !happens_before(o.id, o.time, t.clock);
+    });
+    return it == net_orders_.rend() ? nullptr : &*it;
 }
 
 void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc) {

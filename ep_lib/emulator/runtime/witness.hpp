@@ -71,12 +71,16 @@ struct NetOrder {
     uint32_t id, time, pc;
     int target, queue_pair;
     bool quiet;
+    uint64_t block;
+    bool covers(int to, int qp) const { return (target < 0 || target == to) && (queue_pair < 0 || queue_pair == qp); }
 };
 
 class __attribute__((visibility("hidden"))) Witness {
   public:
     void net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet);
     const NetOrder* ordered_since(uint32_t id, uint32_t time) const;  // the first of this thread
+    // The last that another thread of the block had for this peer and queue pair, and that this thread does not know.
+    const NetOrder* ordered_beside(const ThreadCheck& t, int target, int queue_pair) const;
     // `newest`: whether the load got the newest value; the store of an older value is unknown.
     void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest = true);
     void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
