@@ -275,12 +275,11 @@ def link_gb_s(report: Iterable[Row]) -> float:
     return max(float(row["wire_gb_s"]) for row in report if (row["group"], row["what"]) == ("ceiling", "stores"))
 
 
-def dispatch_us(report: Sequence[Row], tokens: int) -> tuple[float, float]:
-    """Low-latency mode's FP8 dispatch of ``tokens`` tokens per rank in a CUDA graph, on as many SMs as it likes: its
-    time, and that of its bytes at ``link_gb_s``, both in microseconds."""
-    asked = {"group": "low latency", "what": "dispatch", "note": "graph", "dtype": "fp8", "tokens": tokens, "sms": None}
-    row = next(row for row in report if all(row.get(name) == value for name, value in asked.items()))
-    return row["us"], row["wire_bytes"] / link_gb_s(report) / 1e3
+def measured_us(report: Sequence[Row], what: str, dtype: str, note: str, tokens: int) -> float:
+    """The time of low-latency mode in the report, on as many SMs as it likes, in microseconds. ``note``: "graph",
+    "launch" or "graph, two launches" (with a hook)."""
+    asked = {"group": "low latency", "what": what, "note": note, "dtype": dtype, "tokens": tokens, "sms": None}
+    return float(next(row["us"] for row in report if all(row.get(name) == value for name, value in asked.items())))
 
 
 def picture_of(draw: Callable[..., Any], report: Sequence[Row], **options: Any) -> Any:
