@@ -156,7 +156,7 @@ _METHODS = (
     "__contains__", "__repr__", "__str__", "__format__", "__reduce_ex__",
 )
 # fmt: on
-_CHANGING = ("sort", "partition", "put", "setfield")
+_CHANGING = ("fill", "sort", "partition", "put", "setfield")
 
 
 class Watched(np.ndarray[Any, Any]):
@@ -197,10 +197,6 @@ class Watched(np.ndarray[Any, Any]):
         part = self._part(key)
         if part is not self:  # a list's positions are not reported
             part.read(writes=True)
-
-    def fill(self, value: Any) -> None:
-        super().fill(value)
-        self.read(writes=True)
 
     def byteswap(self, inplace: bool = False) -> Any:
         made = _plain(self).byteswap(inplace)
