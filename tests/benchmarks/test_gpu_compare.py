@@ -197,7 +197,7 @@ def test_the_script_runs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(
         sys, "argv", [str(ROOT / "benchmarks/gpu_compare.py"), *options]
     )  # also of the processes for each library
-    report = gpu_compare.compare(gpu_compare.arguments(), gpu_compare.MORE)
+    *_, report = gpu_compare.reports(gpu_compare.arguments(), gpu_compare.MORE)
     assert report["wrong"] == [] and report["not_measured"] == {"DeepEP V1": "no --deep-ep-v1"}
     keys = ("by", "what", "note", "outputs", "routing")
     rows = [tuple(row.get(key) for key in keys) for row in report["rows"]]
