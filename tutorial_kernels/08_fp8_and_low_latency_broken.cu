@@ -8,7 +8,7 @@ namespace {
 // Data and tag, side by side.
 EP_DEVICE void send_in_two_stores(ep::TaggedWord* mine, uint64_t data, uint64_t tag, int peer) {
     ep::TaggedWord* const packet = ep::peer_ptr(mine, peer);
-    packet->data = data;
+    ep::st_relaxed_sys_u64(&packet->data, data);
     ep::st_relaxed_sys_u64(&packet->tag, tag);
 }
 

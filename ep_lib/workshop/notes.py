@@ -55,6 +55,9 @@ def show_note(note: Any) -> None:
 
 
 # ---- as HTML: text that is put into Markup is escaped ----------------------------------------------------------------
+_TAG = re.compile("<[^>]*>")
+
+
 def framed(inner: Markup) -> Markup:
     frame = "border:1px solid #bbbbbb; border-radius:4px; padding:0.4em 0.9em; margin:0.3em 0"
     return Markup('<div style="{}">{}</div>').format(frame, inner)
@@ -81,9 +84,12 @@ def code_as_html(code: str, language: str, mark: str = "", *, numbered: bool = F
 
 
 def number_before(number: int, line: Markup) -> Markup:
-    """A line of code with its number, which is not copied; long lines wrap below the code."""
+    """A line of code with its number, which is not copied. A long line goes on four columns to the right of it."""
     shown = Markup('<span style="color:#767676; user-select:none">{:4}  </span>{}').format(number, line)
-    return Markup('<span style="display:inline-block; padding-left:6ch; text-indent:-6ch">{}</span>').format(shown)
+    code = Markup(_TAG.sub("", line)).unescape()
+    hang = 6 + len(code) - len(code.lstrip(" ")) + 4
+    look = f"display:inline-block; padding-left:{hang}ch; text-indent:-{hang}ch"
+    return Markup('<span style="{}">{}</span>').format(look, shown)
 
 
 def prose_as_html(text: str) -> Markup:

@@ -252,7 +252,7 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         if (v.sets_flag) {
             v.remedy = "atomics on both sides: release where it is set, acquire where it is looked at";
         } else if (witness.loads_pair(v.wait)) {
-            v.remedy = "one store for both words, as one load reads them: nothing keeps two stores together";
+            v.remedy = kOneStore;
             v.what = "store both words at once, by ep::st_relaxed_sys_u64x2,";
         } else if (!witness.is_poll(v.wait)) {
             v.remedy = "atomics on both sides, or an order between the two (a barrier, release/acquire)";

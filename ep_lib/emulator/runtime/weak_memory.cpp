@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "checker.hpp"
+#include "checker_findings.hpp"
 
 namespace epemu {
 namespace {
@@ -219,7 +220,9 @@ void Checker::noticed(const Location& l, const Write& w, size_t message, const T
             return f.writer == missed.id && f.stamp > missed.stamp;
         });
         if (flag != of.flags.end()) {
-            suspect(store, load, l.address, kFlag, remedy_of(*flag), flag->store_pc, flag->load_pc);
+            const bool in_one_load = flag->load_pc == pc && witness.loads_pair(pc);
+            suspect(store, load, l.address, kFlag, in_one_load ? kOneStore : remedy_of(*flag), flag->store_pc,
+                    flag->load_pc);
         } else if (of.store_pc && of.stored != l.address) {
             suspect(store, load, l.address, kOwnStore,
                     "a thread's own store may arrive after its next load: a fence.sc (__threadfence_system() between "

@@ -57,7 +57,7 @@ def rows_to_others(ranks: int, tokens: int, once_a: str, experts: int = 256, top
 # ---- rows between two ranks ------------------------------------------------------------------------------------------
 def rows(outlier: float | None = None) -> NDArray[Any]:
     """bfloat16 [2 ranks, TOKENS, HIDDEN]; with ``outlier`` as one number of the first group of every row."""
-    drawn = (np.random.default_rng(1).standard_normal((2, TOKENS, HIDDEN)) * 3).astype(BF16)
+    drawn = np.random.default_rng(1).standard_normal((2, TOKENS, HIDDEN)).astype(BF16)
     if outlier is not None:
         drawn[:, :, 77] = outlier
     return drawn
