@@ -126,7 +126,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("EXERCISE", "POINTS"),
         help="what full points of an exercise are in the total; `-` for as many as they are; kept",
     )
-    group.add_argument("--deadline", metavar="TIME", help="2026-11-30 (its end) or 2026-11-30T18:00, of this machine")
+    group.add_argument(
+        "--deadline",
+        metavar="TIME",
+        help="2026-11-30 (its end) or 2026-11-30T18:00, of this machine, for the exercise named or for all; `-` takes it "
+        "back; kept",
+    )
     group.add_argument(
         "--late",
         metavar="RULE",
@@ -232,6 +237,10 @@ def _grade(options: argparse.Namespace, executor: Executor, workers: int) -> int
         entries = _collect(book, options)
         try:
             _grade_what_is_new(book, entries, options, executor, workers)
+        except KeyboardInterrupt:
+            if options.book:
+                _say(f"ep-lib grade: {options.book} has what was graded until now; the same command goes on from there")
+            raise
         finally:
             standings = _write(book, options)
         asked = {(each.job.learner, each.job.exercise) for each in entries}
@@ -251,7 +260,7 @@ def _change(book: Book, options: argparse.Namespace) -> None:
             book.set_rule(kind, str(whole_number(option, count, 0, _MOST)))
     for name, points in options.weight:
         weight = _points_given(f"--weight is {name} {points}", points)
-        book.set_rule(WEIGHT, "" if weight is None else str(weight), exercise=_named(name))
+        book.set_rule(WEIGHT, "" if weight is None else f"{weight:g}", exercise=_named(name))
     for learner, until in options.extension:
         if until != "-" and learner not in book.learners():
             _say(f"ep-lib grade: nothing of {learner!r} is in {options.book} so far; the extension waits for it")
@@ -314,6 +323,11 @@ def _set_deadline(book: Book, options: argparse.Namespace) -> None:
     """Sets the deadline, the rule or both; the other one stays as in the book."""
     exercise = _one_or_any(options)
     known = book.rules().deadline(exercise)
+    if options.deadline == "-":
+        if options.late:
+            raise GradingError(f"--late {options.late} needs a deadline, and --deadline - takes it back")
+        book.set_deadline(exercise, None, LateRule(0))
+        return
     if options.deadline is None and known is None:
         raise GradingError(f"--late {options.late} needs a deadline, and the book has none: add --deadline TIME")
     if options.late is None and known is None:

@@ -499,9 +499,10 @@ class Book:
                 (learner, exercise, task, points, note.strip(), _now()),
             )
 
-    def set_deadline(self, exercise: str, deadline: datetime, rule: LateRule) -> None:
-        """Sets the deadline; ``exercise`` may be ANY_EXERCISE."""
-        values = (exercise, deadline.isoformat(), json.dumps([rule.percent, rule.unit]))
+    def set_deadline(self, exercise: str, deadline: datetime | None, rule: LateRule) -> None:
+        """Sets the deadline, or removes it; ``exercise`` may be ANY_EXERCISE."""
+        until = "" if deadline is None else deadline.isoformat()
+        values = (exercise, until, json.dumps([rule.percent, rule.unit]))
         last = self._rows(
             "SELECT exercise, deadline, rule FROM deadlines WHERE exercise = ? ORDER BY id DESC", exercise
         )
@@ -603,9 +604,11 @@ class Book:
 
     def rules(self) -> Rules:
         """The current rules."""
+        last = {row["exercise"]: row for row in self._rows("SELECT * FROM deadlines ORDER BY id")}
         deadlines = {
-            row["exercise"]: (datetime.fromisoformat(row["deadline"]), LateRule(*json.loads(row["rule"])))
-            for row in self._rows("SELECT * FROM deadlines ORDER BY id")
+            exercise: (datetime.fromisoformat(row["deadline"]), LateRule(*json.loads(row["rule"])))
+            for exercise, row in last.items()
+            if row["deadline"]
         }
         others = self._rows("SELECT * FROM rules ORDER BY id")
         return Rules(deadlines, {(row["kind"], row["learner"], row["exercise"]): row["value"] for row in others})

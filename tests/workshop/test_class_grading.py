@@ -584,7 +584,7 @@ def test_rules_of_a_class_are_kept_and_can_be_taken_back(tmp_path: Path, capsys:
     assert said == (
         f"rules of {tmp_path / 'class.db'}:\n  01_write_signal --deadline 2001-01-01 --late 25/day\n"
         "  --late-days 0\n  --extension ada 2001-01-02\n  01_write_signal --extension ada 2001-01-03\n"
-        "  --extension guy 2001-01-02\n  --weight 10_plan 5.0\n"
+        "  --extension guy 2001-01-02\n  --weight 10_plan 5\n"
     )
     assert points("--weight", "10_plan", "-")
     for wrong in (
@@ -605,6 +605,8 @@ def test_rules_of_a_class_are_kept_and_can_be_taken_back(tmp_path: Path, capsys:
     for words, total in (([], "4,4"), (["01"], "3,4"), (["10_plan"], "4,4")):
         assert main(["grade", *words, "--book", str(tmp_path / "class.db"), *platform, "--best", "1"]) == 0
         assert f"Participant 7,ada,,,{total},Yes,\n" in (tmp_path / "moodle.csv").read_text()
+    assert main(["grade", "01", "--book", str(tmp_path / "class.db"), "--deadline", "-", "--late", "0"]) == 2
+    assert {each for each, _ in points("01", "--deadline", "-")} == {4}
 
 
 def test_how_far_it_is_is_said_without_a_terminal(
