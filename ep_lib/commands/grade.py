@@ -129,8 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--deadline",
         metavar="TIME",
-        help="2026-11-30 (its end) or 2026-11-30T18:00, of this machine, for the exercise named or for all; `-` takes it "
-        "back; kept",
+        help="2026-11-30 (its end) or 2026-11-30T18:00, for the exercise named or for all; `-` takes it back; kept",
     )
     group.add_argument(
         "--late",

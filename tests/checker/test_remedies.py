@@ -658,9 +658,9 @@ OVER_NIC = [
     *(
         OverNic(
             f"{order}_of_one_queue_pair",
-            f"name no queue pair (net_{order}(peer): all of them) in line 12",
-            "(1, 0)",
-            "(1)",
+            f"{remedy} in line 12",
+            f"ep::net_{order}(1, 0);",
+            followed,
             f"""if (t) return;
             if (rank() == 0) {{
             ep::net_put_nbi(box, mine, 8, 1, 0);
@@ -672,7 +672,10 @@ OVER_NIC = [
             out[0] = box[0] + box[1];
             }}""",
         )
-        for order in ("quiet", "fence")
+        for order, remedy, followed in (
+            ("quiet", "one more quiet for queue pair 1", "ep::net_quiet(1, 0); ep::net_quiet(1, 1);"),
+            ("fence", "name no queue pair (net_fence(peer): all of them)", "ep::net_fence(1);"),
+        )
     ),
     OverNic(
         "quiet_of_one_rank",

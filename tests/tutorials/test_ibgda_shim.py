@@ -305,7 +305,7 @@ def queue_pairs(rank: Rank, quiet_qp: int, count_qp: int) -> None:
     receive.launch(rank, 1, 32, inbox, 300, count, out)
 
 
-_OVERTAKES = ("signal overtakes data", "name the queue pair of the put in line 10 of queue_pairs.cu")
+_OVERTAKES = ("signal overtakes data", "one more quiet for queue pair 0 in line 10 of queue_pairs.cu")
 _REUSED = ("source reused", "put a quiet, and __syncwarp() behind it, between line 7 and line 14 of queue_pairs.cu")
 
 

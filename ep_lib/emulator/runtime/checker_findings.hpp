@@ -26,8 +26,7 @@ constexpr const char* kWaitFirst =
 constexpr const char* kWaitRound =
     "wait for this round's signal: for a value that grows with each round (a count: round x signals a round)";
 constexpr const char* kCredit = "credit before reuse";
-constexpr const char* kOneStore =
-    "one store for both words, as one load reads them: nothing keeps two stores together";
+constexpr const char* kOneStore = "one store for both words, as one load reads them: nothing keeps two stores together";
 constexpr const char* kQuiet = "quiet, fence or put_signal between data and signal";
 constexpr const char* kDataFirst = "data before its signal, and a quiet, fence or release between them";
 constexpr const char* kAtomicSignal =

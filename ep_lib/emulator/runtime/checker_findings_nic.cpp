@@ -123,8 +123,9 @@ void Checker::judge_other_queue(const Record& put, Verdict* v) const {
               : "rank " + std::to_string(o->target) + ", and this put goes to rank " + std::to_string(put.target));
     v->remedy = peer ? "a fence or a quiet of all queue pairs that have puts, before the signal"
                      : std::string("a ") + name + " for the rank of each put, before the signal";
-    v->what = peer ? std::string("name no queue pair (net_") + name + "(peer): all of them)"
-                   : std::string("one more ") + name + " for the rank of the put";
+    v->what = !peer      ? std::string("one more ") + name + " for the rank of the put"
+              : o->quiet ? "one more quiet for queue pair " + std::to_string(put.queue_pair)
+                         : "name no queue pair (net_fence(peer): all of them)";
     v->how = "at";
     v->to = o->pc;
 }
